@@ -1,0 +1,399 @@
+"""Small dense ops side by side in one run: tritium, numpy, torch, jax and mlx, at 1 and 2 threads.
+
+Knows nothing of the inside of any library: each is called as its users call it eagerly, allocating its result.
+
+    python bench/dense.py                          all rows, 1 and 2 threads
+    python bench/dense.py --quick --only add,relu  a short look
+    python bench/dense.py --json dense.json        every raw value too
+
+Method. One child process per thread count, confined to that many CPUs before anything is imported, so that the same
+limit holds for libraries that have no switch of their own. Inputs are made once, outside the timing; every output is
+compared with a float64 reference before it is timed. A sample is a loop of calls lasting at least 1 ms (one call, if
+that is longer), after 2 ms of the same call untimed, so that no library pays for the spinning threads or the cold
+caches another has left. The libraries take turns in rounds: a random order, then its reverse. Asynchronous and lazy
+libraries are synchronised in every call. The garbage collector is off. Shown is the median of the samples with half
+the width of its 95 % bootstrap interval; a ratio is the peer's median over tritium's, resampled by whole rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat, zip_longest
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+Function = Callable[..., Any]
+Call = Callable[[], Any]
+SAMPLE_NS = 1_000_000
+SETTLE_NS = 2_000_000
+EPS = 1e-5
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+# The inputs, as arrays of one library.
+Data = namedtuple("Data", "a b x y weight bias s t")
+SHAPES = Data((1_000_000,), (1_000_000,), (1000, 1000), (1000, 1000), (1000,), (1000,), (8,), (8,))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: how a library is called, and what float64 NumPy says the answer is."""
+
+    title: str
+    call: Callable[[Library, Data], Call | None]
+    answer: Callable[[Any, Data], Any] | None
+    tolerance: float = 1e-5  # of the answer's largest magnitude
+
+
+@dataclass(frozen=True)
+class Library:
+    """What one library calls the things in the table; None where it has no such thing."""
+
+    array: Function
+    add: Function
+    relu: Function
+    sum: Function
+    softmax: Function
+    layer_norm: Function
+    matmul: Function
+    gelu: Function | None = None
+    empty: Function | None = None
+    compile: Function = lambda function: function
+    finish: Function | None = None  # waits for a result, or makes a lazy one happen
+
+
+def np_softmax(np: Any, x: Any) -> Any:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def np_layer_norm(np: Any, x: Any, weight: Any, bias: Any) -> Any:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + EPS) * weight + bias
+
+
+def chain(library: Library, a: Any, b: Any) -> Any:
+    return library.relu(a * b + a)
+
+
+def relu_chain(np: Any, d: Data) -> Any:
+    return np.maximum(d.a * d.b + d.a, 0)
+
+
+ROWS = {
+    "add": Row("add 1M", lambda lib, d: partial(lib.add, d.a, d.b), lambda np, d: d.a + d.b),
+    "relu": Row("relu 1M", lambda lib, d: partial(lib.relu, d.a), lambda np, d: np.maximum(d.a, 0)),
+    "sum": Row("sum 1M", lambda lib, d: partial(lib.sum, d.a), lambda np, d: d.a.sum(), tolerance=1e-4),
+    "softmax": Row("softmax 1000²", lambda lib, d: partial(lib.softmax, d.x), lambda np, d: np_softmax(np, d.x)),
+    "layernorm": Row(
+        "layernorm 1000²",
+        lambda lib, d: partial(lib.layer_norm, d.x, d.weight, d.bias),
+        lambda np, d: np_layer_norm(np, d.x, d.weight, d.bias),
+    ),
+    "gelu": Row(
+        "GELU 1M (exact)",
+        lambda lib, d: lib.gelu and partial(lib.gelu, d.a),
+        lambda np, d: 0.5 * d.a * (1 + np.vectorize(math.erf)(d.a / math.sqrt(2))),
+    ),
+    "chain": Row("relu(a*b+a) 1M", lambda lib, d: partial(chain, lib, d.a, d.b), relu_chain),
+    "compiled": Row(
+        "the same, peers compiled", lambda lib, d: partial(lib.compile(partial(chain, lib)), d.a, d.b), relu_chain
+    ),
+    "matmul": Row("matmul 1000³", lambda lib, d: partial(lib.matmul, d.x, d.y), lambda np, d: d.x @ d.y),
+    "call": Row("add, 8 elements", lambda lib, d: partial(lib.add, d.s, d.t), lambda np, d: d.s + d.t),
+    "empty": Row("empty, 8 elements", lambda lib, d: lib.empty and partial(lib.empty, (8,)), None),
+    "empty4m": Row("empty, 4 MB", lambda lib, d: lib.empty and partial(lib.empty, (1024, 1024)), None),
+}
+
+
+def use_tritium(threads: int) -> Library:
+    import tritium as tt
+
+    tt.set_num_threads(threads)
+    return Library(
+        array=tt.asarray, add=tt.add, relu=tt.relu, sum=tt.sum, softmax=partial(tt.softmax, axis=-1),
+        layer_norm=partial(tt.layer_norm, eps=EPS), matmul=tt.matmul, gelu=tt.gelu, empty=tt.empty,
+    )  # fmt: skip
+
+
+def use_numpy(threads: int) -> Library:
+    import numpy as np
+
+    try:
+        from scipy.special import erf  # numpy has none of its own
+    except ImportError:
+        erf = None
+    half, root = np.float32(0.5), np.float32(math.sqrt(0.5))
+    return Library(
+        array=lambda x: x, add=np.add, relu=lambda x: np.maximum(x, 0), sum=np.sum, softmax=partial(np_softmax, np),
+        layer_norm=partial(np_layer_norm, np), matmul=np.matmul, empty=partial(np.empty, dtype=np.float32),
+        gelu=erf and (lambda x: half * x * (1 + erf(x * root))),
+    )  # fmt: skip
+
+
+def use_torch(threads: int) -> Library:
+    import torch
+    from torch.nn import functional as F
+
+    torch.set_num_threads(threads)
+    return Library(
+        array=torch.from_numpy, add=torch.add, relu=torch.relu, sum=torch.sum, softmax=partial(torch.softmax, dim=-1),
+        layer_norm=lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, EPS), matmul=torch.matmul,
+        gelu=F.gelu, empty=torch.empty, compile=torch.compile,
+    )  # fmt: skip
+
+
+def use_jax(threads: int) -> Library:
+    import jax
+    from jax import numpy as jnp
+
+    return Library(  # it has no layer_norm of its own, and its users jit theirs
+        array=jnp.asarray, add=jnp.add, relu=jax.nn.relu, sum=jnp.sum, softmax=jax.nn.softmax,
+        layer_norm=jax.jit(partial(np_layer_norm, jnp)), matmul=jnp.matmul,
+        gelu=partial(jax.nn.gelu, approximate=False), compile=jax.jit, finish=jax.block_until_ready,
+    )  # fmt: skip
+
+
+def use_mlx(threads: int) -> Library:
+    import mlx.core as mx
+    from mlx import nn
+
+    mx.set_default_device(mx.cpu)
+    return Library(
+        array=mx.array, add=mx.add, relu=nn.relu, sum=mx.sum, softmax=partial(mx.softmax, axis=-1),
+        layer_norm=partial(mx.fast.layer_norm, eps=EPS), matmul=mx.matmul, gelu=nn.gelu, compile=mx.compile,
+        finish=lambda out: mx.eval(out) or out,
+    )  # fmt: skip
+
+
+LIBRARIES = {"tritium": use_tritium, "numpy": use_numpy, "torch": use_torch, "jax": use_jax, "mlx": use_mlx}
+
+
+def timed(call: Call, loops: int) -> int:
+    start = perf_counter_ns()
+    for _ in repeat(None, loops):
+        call()
+    return perf_counter_ns() - start
+
+
+def settle(call: Call) -> None:
+    end = perf_counter_ns() + SETTLE_NS
+    call()
+    while perf_counter_ns() < end:
+        call()
+
+
+def loops_for(call: Call) -> tuple[int, int]:
+    """How many calls make a sample, and how many ns that sample takes."""
+    loops = 1
+    while True:
+        settle(call)
+        elapsed = min(timed(call, loops) for _ in range(2))
+        if elapsed >= SAMPLE_NS:
+            return loops, elapsed
+        loops = max(loops + 1, math.ceil(loops * 1.2 * SAMPLE_NS / max(elapsed, 1)))
+
+
+def interleave(calls: dict[str, Call], budget_s: float, least: int, most: int) -> dict[str, list[float]]:
+    """ns per call of every library, one value a round; orders are random, balanced by their reverses."""
+    gc.collect()
+    plan = {name: loops_for(call) for name, call in calls.items()}
+    round_ns = sum(elapsed + max(SETTLE_NS, elapsed // loops) for loops, elapsed in plan.values())
+    pairs = min(max(int(budget_s * 1e9 / round_ns / 2), least // 2), most // 2)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    shuffle = random.Random(0).shuffle
+    for _ in range(pairs):
+        order = list(calls)
+        shuffle(order)
+        for name in order + order[::-1]:
+            settle(calls[name])
+            samples[name].append(timed(calls[name], plan[name][0]) / plan[name][0])
+    return samples
+
+
+def check(name: str, row: Row, out: Any, exact: Data) -> None:
+    import numpy as np
+
+    if row.answer:
+        want, got = np.asarray(row.answer(np, exact)), np.asarray(out).astype(np.float64)
+        worst = np.abs(got - want).max() if got.shape == want.shape else math.inf
+        if not worst <= row.tolerance * np.abs(want).max():
+            raise SystemExit(f"{name} gives a wrong {row.title}: off by {worst:.3g} of {np.abs(want).max():.3g}")
+
+
+def measure(names: Sequence[str], rows: Sequence[str], threads: int, quick: bool) -> dict[str, Any]:
+    """Every row at one thread count; the process has been confined to as many CPUs."""
+    import numpy as np
+
+    gc.disable()
+    rng = np.random.default_rng(0)
+    data = Data(*(rng.standard_normal(shape, dtype=np.float32) for shape in SHAPES))
+    exact = Data(*(value.astype(np.float64) for value in data))
+    libraries, notes, versions = {}, [], {"python": platform.python_version()}
+    for name in names:
+        try:
+            libraries[name] = LIBRARIES[name](threads)
+            versions[name] = importlib.metadata.version(name)
+        except ImportError as error:
+            if name == names[0]:
+                raise SystemExit(f"{name}, the base of the comparison, does not import: {error}") from error
+            notes.append(f"{name} is not installed (pip install '.[bench]' brings the peers)")
+    inputs = {name: Data(*map(library.array, data)) for name, library in libraries.items()}
+    results = {}
+    for row in rows:
+        if row == "compiled" and quick:
+            notes.append("compiled peers are left out of a quick run")
+            continue
+        calls = {}
+        for name, library in libraries.items():
+            if call := ROWS[row].call(library, inputs[name]):
+                if library.finish:
+                    call = partial(lambda finish, call: finish(call()), library.finish, call)
+                try:
+                    check(name, ROWS[row], call(), exact)
+                    calls[name] = call
+                except Exception as error:  # a peer's compiler that does not start is a note, not the end of the run
+                    if name == names[0]:
+                        raise
+                    notes.append(f"{name} did not run {row}: {str(error).splitlines()[0]}")
+        if names[0] in calls:
+            results[row] = interleave(calls, *((0.5, 6, 20) if quick else (6.0, 10, 100)))
+    pool_ns = pool() if "tritium" in libraries else {}
+    return {"threads": threads, "versions": versions, "notes": notes, "ns": results, "pool_ns": pool_ns}
+
+
+def pool() -> dict[str, list[float]]:
+    """ns for one allocation and its release inside tritium's native pool."""
+    try:
+        from tritium._native import pool_bench
+    except ImportError:
+        return {}
+    return {title: [pool_bench(n, 100_000) for _ in range(9)] for title, n in (("32 B", 32), ("4 MB", 4 << 20))}
+
+
+def cpus() -> list[int]:
+    """The CPUs this process may use, one of each core before their siblings; none where that cannot be told."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), []).append(cpu)
+    return [cpu for group in zip_longest(*cores.values()) for cpu in group if cpu is not None]
+
+
+def run_child(args: argparse.Namespace, threads: int) -> dict[str, Any]:
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    environment |= {"JAX_PLATFORMS": "cpu", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "child.json")
+        command = [sys.executable, __file__, "--libs", ",".join(args.libs), "--only", ",".join(args.only)]
+        command += ["--threads", str(threads), "--child", str(out)] + ["--quick"] * args.quick
+        if subprocess.run(command, env=environment, check=False).returncode:
+            raise SystemExit(f"the run with {threads} thread(s) failed; see above")
+        return dict(json.loads(out.read_text()))
+
+
+def table(result: dict[str, Any], base: str) -> str:
+    """The result of one thread count as a Markdown table."""
+    import numpy as np
+
+    names = [base] + [name for name in LIBRARIES if name in result["versions"] and name != base]
+    lines = [["µs", *names, "best peer"]]
+    for row, samples in result["ns"].items():
+        rounds = len(samples[base])
+        chosen = np.random.default_rng(0).integers(rounds, size=(2000, rounds))  # the same for all: ratios stay paired
+        boot = {name: np.median(np.array(values)[chosen], axis=1) for name, values in samples.items()}
+        us = {name: float(np.median(values)) / 1000 for name, values in samples.items()}
+        cells = dict.fromkeys(names, "")
+        for name in samples:
+            low, high = np.percentile(boot[name], [2.5, 97.5]) / 1000
+            cells[name] = f"{us[name]:.0f}" if us[name] >= 100 else f"{us[name]:.3g}"
+            cells[name] += f" ±{50 * (high - low) / us[name]:.0f}%"
+            cells[name] += "" if name == base else f" ({us[name] / us[base]:.2f}x)"
+        told, peers = "", [name for name in samples if name != base]
+        if peers:
+            best = min(peers, key=us.__getitem__)
+            low, high = np.percentile(boot[best] / boot[base], [2.5, 97.5])
+            told = f"{best} {us[best] / us[base]:.2f}x ({low:.2f} … {high:.2f})"
+        lines.append([ROWS[row].title, *cells.values(), told])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines)
+
+
+def machine() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    model = names[0].split(":", 1)[1].strip() if names else platform.processor() or platform.machine()
+    return f"{model} ({platform.machine()}), {os.cpu_count()} CPUs, {platform.system()}"
+
+
+def report(results: list[dict[str, Any]], base: str, load: float) -> None:
+    print(f"{machine()}, load before the run {load:.1f}")
+    print(", ".join(f"{name} {version}" for name, version in results[0]["versions"].items()))
+    print(f"Median µs of a call, ± half of its 95 % interval (peer / {base}: above 1, {base} is faster).")
+    for result in results:
+        print(f"\n{result['threads']} thread{'s' * (result['threads'] > 1)}\n\n{table(result, base)}")
+        told = [f"{n} {sorted(v)[4]:.0f} ns ({min(v):.0f} … {max(v):.0f})" for n, v in result["pool_ns"].items()]
+        if told:
+            print(f"\nPool, allocate and release in native code: {', '.join(told)}")
+    notes = [note for result in results for note in result["notes"]]
+    if not cpus():
+        notes.append("a process cannot be confined to CPUs here, so jax and mlx choose their own thread counts")
+    if load > 0.5:
+        notes.append(f"other work was running (load {load:.1f}), which costs libraries with spinning threads most")
+    print("".join(f"\nNote: {note}." for note in dict.fromkeys(notes)))
+
+
+def choice(known: Sequence[str], text: str) -> list[str]:
+    unknown = [name for name in text.split(",") if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
+    return text.split(",")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    rows, libraries = list(ROWS), list(LIBRARIES)
+    parser.add_argument("--threads", default="1,2", help="thread counts, one run each (1,2)")
+    parser.add_argument("--only", type=partial(choice, rows), default=rows, help=f"rows: {','.join(rows)}")
+    parser.add_argument("--libs", type=partial(choice, libraries), default=libraries, help="the first is the base")
+    parser.add_argument("--quick", action="store_true", help="fewer samples, no compiled peers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    counts, usable = [int(count) for count in args.threads.split(",")], cpus()
+    if args.child:
+        if usable:
+            os.sched_setaffinity(0, usable[: counts[0]])
+        args.child.write_text(json.dumps(measure(args.libs, args.only, counts[0], args.quick)))
+        return
+    if usable and max(counts) > len(usable):
+        parser.error(f"--threads {args.threads}: this process may use {len(usable)} CPU(s)")
+    load = os.getloadavg()[0]
+    results = [run_child(args, count) for count in counts]
+    report(results, args.libs[0], load)
+    if args.json:
+        document = {"schema": 1, "machine": machine(), "load": load, "base": args.libs[0], "runs": results}
+        unfinished = args.json.with_name(args.json.name + ".tmp")
+        unfinished.write_text(json.dumps(document, indent=1, allow_nan=False))
+        unfinished.replace(args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+// The Python types of the native runtime as C structures: Storage, Array, Kernel, Row, and what they share.
+// Knows nothing of ops, devices or single kernels. Everything here needs the GIL unless it says otherwise.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <cstdint>
+
+#include "../isa.h"
+#include "../pool.h"
+#include "../view.h"
+
+namespace tritium::python {
+
+using std::int64_t;
+using std::uint64_t;
+
+// The handle shared by a tensor and all its views. A block may be shared by several handles until one of them writes.
+struct Storage {
+  PyObject_HEAD
+  Block* block;  // nullptr: imported memory, kept alive by `owner`
+  char* data;
+  int64_t nbytes;
+  PyObject* owner;
+  PyObject* weakrefs;
+  bool writable, exported, imported;
+};
+
+// Strided memory; ob_size is the number of dimensions. Strides and offset count elements.
+struct Array {
+  PyObject_VAR_HEAD
+  PyObject* storage;  // a Storage when `native`, else any object: then this is only a record
+  PyObject* dtype;
+  PyObject* shape_tuple;  // made when first asked for
+  PyObject* strides_tuple;
+  PyObject* weakrefs;
+  int64_t offset, size;
+  std::int8_t code;  // the DType, or -1: native code does not know it
+  bool native, contiguous;
+  int64_t dims[1];  // shape, then strides
+
+  int ndim() const { return static_cast<int>(ob_base.ob_size); }
+  int64_t* shape() { return dims; }
+  int64_t* strides() { return dims + ob_base.ob_size; }
+  Storage* memory() { return reinterpret_cast<Storage*>(storage); }
+  bool usable() const { return native && code >= 0; }  // a kernel can work on it
+};
+
+struct KernelObject {
+  PyObject_HEAD
+  const Entry* entry;
+  Isa isa;
+  vectorcallfunc call;
+};
+
+// What `setup` was told, and the types of this module.
+struct Globals {
+  PyTypeObject *storage_type, *array_type, *kernel_type, *row_type;
+  PyTypeObject* tensor_type;  // what replay makes
+  PyObject* device;           // what Storage.device returns
+  PyObject* interpreter;      // a ContextVar; replay only while it is None
+  PyObject* identity_types;   // instances of these are known by their address
+  PyObject* watcher;          // nullptr: nobody listens
+  bool fast = true;
+};
+extern Globals globals;
+
+PyTypeObject* make_storage_type();
+PyTypeObject* make_array_type();
+PyTypeObject* make_kernel_type();
+PyTypeObject* make_row_type();
+
+inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type; }
+inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_type); }
+
+// Storage. Where a function returns nullptr or false, a Python exception is set.
+Storage* storage_new(int64_t nbytes);
+Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable);
+bool storage_own(Storage* s);     // before a write: its bytes become its own
+bool storage_export(Storage* s);  // own, and note that someone outside may write
+
+// Array.
+int dtype_code(PyObject* dtype);  // its `code`; -2: exception
+bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides);
+PyObject* int_tuple(const int64_t* values, int n);
+Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
+PyObject* array_overlap(PyObject* a, PyObject* b);
+int overlap(const View& a, const View& b);  // 0 disjoint, 1 the same elements in the same places, 2 anything else
+
+inline void fill_view(Array* a, View& v) {
+  const int64_t item = kItemSize[a->code];
+  const int ndim = a->ndim();
+  v.dtype = static_cast<DType>(a->code);
+  v.ndim = ndim;
+  v.data = a->memory()->data + a->offset * item;
+  for (int d = 0; d < ndim; ++d) {
+    v.shape[d] = a->shape()[d];
+    v.strides[d] = a->strides()[d] * item;
+  }
+}
+
+// Kernels.
+bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, Attrs& attrs);
+bool store_scalar(PyObject* value, int code, void* to);  // false: it does not fit; no exception
+PyObject* kernel_object(const Entry* entry, Isa isa);
+// Runs it; without the GIL when there is enough to do. `holders` are the arrays behind the views.
+void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes);
+
+// DLPack.
+PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy);
+PyObject* dlpack_import(PyObject* capsule);
+
+}  // namespace tritium::python

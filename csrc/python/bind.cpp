@@ -1,0 +1,210 @@
+// The module tritium._native: its types and functions.
+// Knows nothing of how they work; the only file that knows nanobind.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+
+#include "../blas.h"
+#include "../limits.h"
+#include "../threads.h"
+#include "array.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tritium::python {
+namespace {
+
+// A new reference, or the Python exception that was set instead.
+nb::object checked(PyObject* made) {
+  if (!made) throw nb::python_error();
+  return nb::steal(made);
+}
+
+template <class T>
+void keep(T*& slot, PyObject* value) {
+  PyObject* before = reinterpret_cast<PyObject*>(slot);
+  Py_XINCREF(value);
+  slot = reinterpret_cast<T*>(value);
+  Py_XDECREF(before);
+}
+
+bool derives(nb::handle type, PyTypeObject* base) {
+  return PyType_Check(type.ptr()) && PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), base);
+}
+
+void setup(nb::object tensor_type, nb::object op_type, nb::object device, nb::object interpreter,
+           nb::tuple identity_types) {
+  if (!derives(tensor_type, globals.array_type)) throw nb::type_error("setup: tensor_type must derive from Array.");
+  if (!derives(op_type, globals.row_type)) throw nb::type_error("setup: op_type must derive from Row.");
+  if (!PyContextVar_CheckExact(interpreter.ptr())) throw nb::type_error("setup: interpreter must be a ContextVar.");
+  keep(globals.tensor_type, tensor_type.ptr());
+  keep(globals.device, device.ptr());
+  keep(globals.interpreter, interpreter.ptr());
+  keep(globals.identity_types, identity_types.ptr());
+#if PY_VERSION_HEX < 0x030C0000
+  auto* op = reinterpret_cast<PyTypeObject*>(op_type.ptr());
+  op->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;  // before 3.12 a Python class does not inherit it
+  PyType_Modified(op);
+#endif
+}
+
+Isa isa_of(const std::optional<std::string>& name) {
+  Isa isa = current_isa();
+  if (name && !isa_from_name(name->c_str(), &isa))
+    throw nb::value_error(("there is no instruction set '" + *name + "'.").c_str());
+  if (!isa_available(isa))
+    throw nb::value_error(("the instruction set " + std::string(isa_name(isa)) + " is not available here.").c_str());
+  return isa;
+}
+
+nb::object kernel(const char* name, const std::optional<std::string>& isa) {
+  const Isa which = isa_of(isa);
+  const Entry* entry = find(name, which);
+  return entry ? checked(kernel_object(entry, which)) : nb::none();
+}
+
+nb::list kernel_names(const std::optional<std::string>& isa) {
+  const Table& all = table(isa_of(isa));
+  nb::list names;
+  for (std::size_t i = 0; i < all.count; ++i) names.append(nb::str(all.first[i].name));
+  return names;
+}
+
+nb::list isas() {
+  nb::list names;
+  for (int i = 0; i < kIsas; ++i)
+    if (isa_available(static_cast<Isa>(i))) names.append(nb::str(isa_name(static_cast<Isa>(i))));
+  return names;
+}
+
+nb::dict class_dict(const ClassStats& c, bool sized) {
+  nb::dict d;
+  if (sized) d["size"] = c.size;
+  d["live"] = c.live;
+  d["free"] = c.free;
+  d["hits"] = c.hits;
+  d["misses"] = c.misses;
+  d["live_bytes"] = c.live_bytes;
+  d["free_bytes"] = c.free_bytes;
+  return d;
+}
+
+nb::dict stats_dict() {
+  const PoolStats s = pool_stats();
+  nb::dict d;
+  d["allocations"] = s.allocations;
+  d["frees"] = s.frees;
+  d["hits"] = s.hits;
+  d["misses"] = s.misses;
+  d["failed"] = s.failed;
+  d["trims"] = s.trims;
+  d["live_blocks"] = s.small.live + s.medium.live + s.large.live;
+  d["current_bytes"] = s.current_bytes;
+  d["peak_bytes"] = s.peak_bytes;
+  d["current_block_bytes"] = s.current_block_bytes;
+  d["peak_block_bytes"] = s.peak_block_bytes;
+  d["pooled_bytes"] = s.pooled_bytes;
+  d["pooled_blocks"] = s.pooled_blocks;
+  d["peak_pooled_bytes"] = s.peak_pooled_bytes;
+  d["largest_free_bytes"] = s.largest_free;
+  d["small_block_size"] = s.small_block_size;
+  d["large_block_threshold"] = s.large_block_threshold;
+  d["limit"] = s.limit;
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole ? 1.0 - static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+  };
+  d["fragmentation"] = share(s.largest_free, s.pooled_bytes);
+  d["internal_waste"] = share(s.current_bytes, s.current_block_bytes);
+  nb::dict tiers;
+  tiers["small"] = class_dict(s.small, false);
+  tiers["medium"] = class_dict(s.medium, false);
+  tiers["large"] = class_dict(s.large, false);
+  d["tiers"] = tiers;
+  nb::list classes;
+  for (const ClassStats& c : s.classes) classes.append(class_dict(c, true));
+  d["classes"] = classes;
+  return d;
+}
+
+void configure(std::optional<int64_t> small, std::optional<int64_t> large, std::optional<int64_t> limit) {
+  const PoolStats now = pool_stats();
+  pool_configure(small.value_or(now.small_block_size), large.value_or(now.large_block_threshold),
+                 limit.value_or(now.limit));
+}
+
+nb::dict blas_dict() {
+  const BlasInfo info = blas_info();
+  nb::dict d;
+  d["vendor"] = nb::str(info.vendor);
+  d["config"] = nb::str(info.config);
+  d["path"] = nb::str(info.path);
+  return d;
+}
+
+void set_buffer_watcher(nb::object watcher) {
+  if (!watcher.is_none() && !PyCallable_Check(watcher.ptr()))
+    throw nb::type_error("set_buffer_watcher: a callable (kind, address, nbytes, reused) or None is needed.");
+  keep(globals.watcher, watcher.is_none() ? nullptr : watcher.ptr());
+}
+
+void add_type(nb::module_& m, const char* name, PyTypeObject*& slot, PyTypeObject* made) {
+  if (!made) throw nb::python_error();
+  slot = made;
+  m.attr(name) = nb::handle(reinterpret_cast<PyObject*>(made));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native runtime of Tritium: memory, threads, kernels and the replay of calls.";
+  add_type(m, "Storage", globals.storage_type, make_storage_type());
+  add_type(m, "Array", globals.array_type, make_array_type());
+  add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
+  add_type(m, "Row", globals.row_type, make_row_type());
+
+  m.def("setup", setup, "tensor_type"_a, "op_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
+        "Tells the runtime which Python classes and objects it works with; called once.");
+  m.def("set_fast", [](bool on) { globals.fast = on; }, "on"_a, "Whether remembered calls are replayed.");
+  m.def("is_fast", [] { return globals.fast; });
+  m.def("overlap", [](nb::handle a, nb::handle b) { return checked(array_overlap(a.ptr(), b.ptr())); }, "a"_a, "b"_a,
+        "0: disjoint memory; 1: the same elements in the same places; 2: anything else.");
+  m.def("dlpack",
+        [](nb::handle array, nb::handle max_version, nb::handle copy) {
+          return checked(dlpack_export(array.ptr(), max_version.ptr(), copy.ptr()));
+        },
+        "array"_a, "max_version"_a.none() = nb::none(), "copy"_a.none() = nb::none(), "The array as a DLPack capsule.");
+  m.def("from_dlpack_capsule", [](nb::handle capsule) { return checked(dlpack_import(capsule.ptr())); }, "capsule"_a,
+        "(Storage, dtype code, shape, strides, offset) of a DLPack capsule, which is used up.");
+
+  m.def("kernel", kernel, "name"_a, "isa"_a.none() = nb::none(), "The kernel of that name, or None.");
+  m.def("kernel_names", kernel_names, "isa"_a.none() = nb::none());
+  m.def("isas", isas, "The instruction sets available here, narrow to wide.");
+  m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use.");
+  m.def("isa_rejected", [] { return isa_rejected(); }, "What TRITIUM_ISA asked for in vain, or None.");
+
+  m.def("blas_load", [](const char* path) { return blas_load(path); }, "path"_a,
+        "Loads OpenBLAS from this file; whether it has what is needed.");
+  m.def("blas_info", blas_dict, "vendor, config and path of the BLAS in use.");
+
+  m.def("num_threads", num_threads);
+  m.def("set_num_threads", set_num_threads, "n"_a);
+  m.def("available_threads", available_threads);
+  m.def("memory_limit", memory_limit, "Bytes this process may use; 0 when unknown.");
+  m.def("memory_used", memory_used, "Bytes resident in this process; 0 when unknown.");
+
+  m.def("pool_stats", stats_dict);
+  m.def("pool_reset_stats", pool_reset_stats);
+  m.def("pool_trim", pool_trim, "keep_bytes"_a = 0, nb::call_guard<nb::gil_scoped_release>(),
+        "Gives idle blocks back to the system until at most keep_bytes are pooled; returns the bytes released.");
+  m.def("pool_configure", configure, "small_block_size"_a.none() = nb::none(),
+        "large_block_threshold"_a.none() = nb::none(), "limit"_a.none() = nb::none());
+  m.def("pool_bench", pool_bench, "nbytes"_a, "n"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "ns for one allocation and its release.");
+  m.def("set_buffer_watcher", set_buffer_watcher, "watcher"_a.none());
+}
+
+}  // namespace tritium::python

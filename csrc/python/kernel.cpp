@@ -1,0 +1,281 @@
+// Kernel: one native kernel as a Python callable, and how attributes and scalars reach it.
+// Knows nothing of what a kernel computes.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "array.h"
+
+namespace tritium::python {
+namespace {
+
+constexpr int64_t kQuietBytes = 64 << 10;  // with more to do than this the GIL is released
+
+// Where `name` stands in a list such as "seed,low,high"; -1: it does not.
+int param_index(const char* params, const char* name) {
+  const std::size_t length = std::strlen(name);
+  for (int i = 0; *params; ++i) {
+    const std::size_t span = std::strcspn(params, ",");
+    if (span == length && std::memcmp(params, name, length) == 0) return i;
+    params += span + (params[span] == ',');
+  }
+  return -1;
+}
+
+bool add_axis(const Entry& entry, PyObject* value, int ndim, std::uint32_t& axes) {
+  const long axis = PyLong_AsLong(value);
+  if (axis == -1 && PyErr_Occurred()) return false;
+  if (axis < -ndim || axis >= ndim) {
+    PyErr_Format(PyExc_IndexError, "%s: axis %ld does not exist in a tensor of %d dimensions.", entry.name, axis, ndim);
+    return false;
+  }
+  axes |= 1u << (axis < 0 ? axis + ndim : axis);
+  return true;
+}
+
+bool read_axes(const Entry& entry, PyObject* value, int ndim, Attrs& attrs) {
+  if (value == Py_None) return true;
+  attrs.axes = 0;
+  if (!PyTuple_Check(value)) return add_axis(entry, value, ndim, attrs.axes);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+    if (!add_axis(entry, PyTuple_GET_ITEM(value, i), ndim, attrs.axes)) return false;
+  return true;
+}
+
+bool read_number(const Entry& entry, const char* name, PyObject* value, int index, Attrs& attrs) {
+  if (PyFloat_Check(value)) {
+    attrs.real[index] = PyFloat_AS_DOUBLE(value);
+    return true;
+  }
+  if (!PyLong_Check(value)) {
+    PyErr_Format(PyExc_TypeError, "%s: %s must be a number, given %.100s.", entry.name, name, Py_TYPE(value)->tp_name);
+    return false;
+  }
+  int overflow;
+  long long whole = PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (overflow > 0) whole = static_cast<long long>(PyLong_AsUnsignedLongLong(value));  // a 64-bit seed: its bits
+  if (overflow < 0) PyErr_Format(PyExc_OverflowError, "%s: %s does not fit in 64 bits.", entry.name, name);
+  if (PyErr_Occurred()) return false;
+  attrs.whole[index] = whole;
+  attrs.real[index] = overflow > 0 ? static_cast<double>(static_cast<unsigned long long>(whole)) : static_cast<double>(whole);
+  return true;
+}
+
+KernelObject* as_kernel(PyObject* self) { return reinterpret_cast<KernelObject*>(self); }
+
+bool check_dtype(const Entry& entry, const Array* a) {
+  if (entry.dtypes >> a->code & 1) return true;
+  PyErr_Format(PyExc_TypeError, "the native kernel %s does not take %S.", entry.name, a->dtype);
+  return false;
+}
+
+Array* checked_array(const Entry& entry, PyObject* given, const char* role) {
+  if (is_array(given) && reinterpret_cast<Array*>(given)->usable()) return reinterpret_cast<Array*>(given);
+  PyErr_Format(PyExc_TypeError, "%s: %s must be a tensor in CPU memory of a plain dtype, given %.100s.", entry.name, role,
+               Py_TYPE(given)->tp_name);
+  return nullptr;
+}
+
+// k(*inputs, out=array, **attrs). An input may be None.
+PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
+  const Entry& entry = *as_kernel(self)->entry;
+  const Py_ssize_t nin = PyVectorcall_NARGS(flags);
+  if (nin > kMaxInputs) return PyErr_Format(PyExc_TypeError, "%s: at most %d inputs are possible.", entry.name, kMaxInputs);
+  Array* holders[kMaxInputs + 1];
+  int count = 0;
+  Array* last = nullptr;
+  Array* ins[kMaxInputs];
+  for (Py_ssize_t i = 0; i < nin; ++i) {
+    ins[i] = nullptr;
+    if (args[i] == Py_None) continue;
+    ins[i] = last = checked_array(entry, args[i], "an input");
+    if (!last) return nullptr;
+    holders[count++] = last;
+  }
+  Array* out = nullptr;
+  Attrs attrs;
+  const int ndim = nin && ins[0] ? ins[0]->ndim() : 0;
+  for (Py_ssize_t i = 0; i < (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    if (PyUnicode_CompareWithASCIIString(name, "out") == 0) {
+      out = checked_array(entry, args[nin + i], "out");
+      if (!out) return nullptr;
+    } else if (!read_attr(entry, name, args[nin + i], ndim, attrs)) {
+      return nullptr;
+    }
+  }
+  if (!out) return PyErr_Format(PyExc_TypeError, "%s: the native kernel needs out=.", entry.name);
+  if (!check_dtype(entry, last ? last : out) || !storage_own(out->memory())) return nullptr;
+  holders[count++] = out;
+  View in[kMaxInputs], result;
+  int64_t bytes = 0;
+  for (Py_ssize_t i = 0; i < nin; ++i)
+    if (ins[i]) fill_view(ins[i], in[i]);
+  fill_view(out, result);
+  for (int i = 0; i < count; ++i) bytes += holders[i]->size * kItemSize[holders[i]->code];
+  run_kernel(entry, Call{in, static_cast<int>(nin), &result, &attrs}, holders, count, bytes);
+  Py_INCREF(out);
+  return reinterpret_cast<PyObject*>(out);
+}
+
+void kernel_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* kernel_repr(PyObject* self) {
+  return PyUnicode_FromFormat("<Kernel %s %s>", as_kernel(self)->entry->name, isa_name(as_kernel(self)->isa));
+}
+PyObject* get_name(PyObject* self, void*) { return PyUnicode_FromString(as_kernel(self)->entry->name); }
+PyObject* get_isa(PyObject* self, void*) { return PyUnicode_FromString(isa_name(as_kernel(self)->isa)); }
+PyObject* get_params(PyObject* self, void*) { return PyUnicode_FromString(as_kernel(self)->entry->params); }
+PyObject* get_dtypes(PyObject* self, void*) {
+  int64_t codes[kDTypes];
+  int n = 0;
+  for (int code = 0; code < kDTypes; ++code)
+    if (as_kernel(self)->entry->dtypes >> code & 1) codes[n++] = code;
+  return int_tuple(codes, n);
+}
+
+PyGetSetDef kernel_getset[] = {
+    {"name", get_name, nullptr, "The row it serves.", nullptr},
+    {"isa", get_isa, nullptr, "The instruction set it is compiled for.", nullptr},
+    {"dtypes", get_dtypes, nullptr, "Codes of the dtypes its last input may have.", nullptr},
+    {"params", get_params, nullptr, "The numeric attributes it takes, by name.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMemberDef kernel_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(KernelObject, call), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot kernel_slots[] = {
+    {Py_tp_doc, const_cast<char*>("A native kernel: kernel(*inputs, out=array, **attrs) writes and returns `out`.")},
+    {Py_tp_dealloc, reinterpret_cast<void*>(kernel_dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_repr, reinterpret_cast<void*>(kernel_repr)},
+    {Py_tp_getset, kernel_getset},
+    {Py_tp_members, kernel_members},
+    {0, nullptr}};
+
+PyType_Spec kernel_spec = {"tritium._native.Kernel", sizeof(KernelObject), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL |
+                               Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                           kernel_slots};
+
+// x rounded once to a float of `mantissa` stored bits, as f16 (10, 15) and bf16 (7, 127).
+std::uint16_t small_float(double x, int mantissa, int bias) {
+  const int sign = std::signbit(x) ? 0x8000 : 0, infinity = (2 * bias + 1) << mantissa;
+  const double a = std::fabs(x);
+  int bits;
+  if (std::isnan(x)) {
+    bits = infinity | 1 << (mantissa - 1);
+  } else if (std::isinf(x)) {
+    bits = infinity;
+  } else if (a < std::ldexp(1.0, 1 - bias)) {
+    bits = static_cast<int>(std::nearbyint(std::ldexp(a, mantissa + bias - 1)));
+  } else {
+    const int exponent = std::ilogb(a);
+    bits = static_cast<int>(std::nearbyint(std::ldexp(a, mantissa - exponent))) - (1 << mantissa);
+    bits = exponent > bias ? infinity : std::min(((exponent + bias) << mantissa) + bits, infinity);
+  }
+  return static_cast<std::uint16_t>(sign | bits);
+}
+
+template <class T>
+bool put(void* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+  return true;
+}
+
+template <class T>
+bool put_int(void* to, long long value) {
+  return static_cast<long long>(static_cast<T>(value)) == value && put(to, static_cast<T>(value));
+}
+
+bool put_real(void* to, int code, double value) {
+  switch (static_cast<DType>(code)) {
+    case DType::f16: return put(to, small_float(value, 10, 15));
+    case DType::bf16: return put(to, small_float(value, 7, 127));
+    case DType::f32: return put(to, static_cast<float>(value));
+    case DType::f64: return put(to, value);
+    default: return false;
+  }
+}
+
+bool put_whole(PyObject* value, int code, void* to) {
+  if (code == static_cast<int>(DType::u64)) {
+    const unsigned long long whole = PyLong_AsUnsignedLongLong(value);
+    return !PyErr_Occurred() && put<std::uint64_t>(to, whole);
+  }
+  const long long whole = PyLong_AsLongLong(value);
+  if (whole == -1 && PyErr_Occurred()) return false;
+  switch (static_cast<DType>(code)) {
+    case DType::i8: return put_int<std::int8_t>(to, whole);
+    case DType::i16: return put_int<std::int16_t>(to, whole);
+    case DType::i32: return put_int<std::int32_t>(to, whole);
+    case DType::i64: return put<std::int64_t>(to, whole);
+    case DType::u8: return put_int<std::uint8_t>(to, whole);
+    case DType::u16: return put_int<std::uint16_t>(to, whole);
+    case DType::u32: return put_int<std::uint32_t>(to, whole);
+    default: return false;
+  }
+}
+
+}  // namespace
+
+bool store_scalar(PyObject* value, int code, void* to) {
+  bool fits;
+  if (code == static_cast<int>(DType::b8)) return PyBool_Check(value) && put<std::uint8_t>(to, value == Py_True);
+  if (PyFloat_Check(value)) return put_real(to, code, PyFloat_AS_DOUBLE(value));
+  if (code >= static_cast<int>(DType::f16)) {
+    const double real = PyLong_AsDouble(value);
+    fits = !(real == -1 && PyErr_Occurred()) && put_real(to, code, real);
+  } else {
+    fits = put_whole(value, code, to);
+  }
+  PyErr_Clear();  // a number too large: the caller's Python path says so in its own words
+  return fits;
+}
+
+bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, Attrs& attrs) {
+  const char* text = PyUnicode_AsUTF8(name);
+  if (!text) return false;
+  const int index = param_index(entry.params, text);
+  if (index >= 0) return read_number(entry, text, value, index, attrs);
+  if (std::strcmp(text, "axis") == 0) return read_axes(entry, value, ndim, attrs);
+  if (std::strcmp(text, "keepdims") == 0) {
+    const int truth = PyObject_IsTrue(value);
+    attrs.keepdims = truth > 0;
+    return truth >= 0;
+  }
+  for (const char* ignored : {"dtype", "algorithm", "approximate"})
+    if (std::strcmp(text, ignored) == 0) return true;
+  PyErr_Format(PyExc_TypeError, "%s: the native kernel has no attribute '%s'.", entry.name, text);
+  return false;
+}
+
+void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes) {
+  if (bytes < kQuietBytes) return entry.run(call);
+  // Another thread may copy-on-write a handle while we run: its old block must outlive the kernel.
+  Block* blocks[kMaxInputs + 1];
+  for (int i = 0; i < count; ++i)
+    if ((blocks[i] = holders[i]->memory()->block)) block_retain(blocks[i]);
+  Py_BEGIN_ALLOW_THREADS
+  entry.run(call);
+  Py_END_ALLOW_THREADS
+  for (int i = 0; i < count; ++i)
+    if (blocks[i]) block_release(blocks[i]);
+}
+
+PyObject* kernel_object(const Entry* entry, Isa isa) {
+  auto* k = reinterpret_cast<KernelObject*>(globals.kernel_type->tp_alloc(globals.kernel_type, 0));
+  if (!k) return nullptr;
+  k->entry = entry;
+  k->isa = isa;
+  k->call = kernel_call;
+  return reinterpret_cast<PyObject*>(k);
+}
+
+PyTypeObject* make_kernel_type() { return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kernel_spec)); }
+
+}  // namespace tritium::python

@@ -1,0 +1,432 @@
+// Row: the base of Op. A call seen before is replayed here, without a Python frame; any other goes to `self.call`.
+// Knows nothing of rules or of how a kernel is chosen: Python tells it what to remember.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "key.h"
+
+namespace tritium::python {
+namespace {
+
+constexpr int kMaxRecords = 1024;
+
+// What a call of one key does.
+struct Record {
+  std::vector<uint64_t> key;
+  uint64_t hash = 0;
+  int uses = 1;  // the table's own, and one for each replay under way
+  const Entry* entry = nullptr;  // nullptr: the result is only allocated
+  Attrs attrs;
+  PyObject *dtype = nullptr, *shape = nullptr, *strides = nullptr;
+  int code = -1, ndim = 0;
+  int64_t dims[kMaxDims];
+  int64_t size = 0, nbytes = 0, touched = 0;
+  std::int8_t scalars[kMaxInputs];
+  std::vector<PyObject*> kept;  // objects the key knows by address
+
+  ~Record() {
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    for (PyObject* o : kept) Py_DECREF(o);
+  }
+};
+
+void release(Record* r) {
+  if (--r->uses == 0) delete r;
+}
+
+struct Use {  // a record stays whole while it is replayed, whatever other Python code does meanwhile
+  explicit Use(Record* r) : record(r) { ++r->uses; }
+  ~Use() { release(record); }
+  Record* record;
+};
+
+// Records by key: open addressing, at most half full.
+struct Records {
+  std::vector<Record*> slots;
+  int count = 0;
+
+  Record** place(const uint64_t* words, int n, uint64_t hash) {
+    const std::size_t mask = slots.size() - 1;
+    for (std::size_t i = hash & mask;; i = (i + 1) & mask) {
+      Record* r = slots[i];
+      if (!r) return &slots[i];
+      if (r->hash == hash && r->key.size() == static_cast<std::size_t>(n) &&
+          std::memcmp(r->key.data(), words, sizeof(uint64_t) * static_cast<std::size_t>(n)) == 0)
+        return &slots[i];
+    }
+  }
+
+  void insert(Record* r) {
+    if (count >= kMaxRecords) clear();
+    if (slots.empty()) slots.resize(16);
+    if (2 * (count + 1) > static_cast<int>(slots.size())) {
+      std::vector<Record*> before(slots.size() * 2);
+      before.swap(slots);
+      for (Record* old : before)
+        if (old) *place(old->key.data(), static_cast<int>(old->key.size()), old->hash) = old;
+    }
+    Record** at = place(r->key.data(), static_cast<int>(r->key.size()), r->hash);
+    Record* old = *at;
+    *at = r;
+    if (old) {
+      release(old);
+    } else {
+      ++count;
+    }
+  }
+
+  void clear() {
+    std::vector<Record*> before;
+    before.swap(slots);
+    count = 0;
+    for (Record* r : before)
+      if (r) release(r);
+  }
+};
+
+struct Row {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Records* records;
+  long long hits;
+  int arity, operands;    // as Python set it; as it was when the first record was made
+  char inplace, in_place;  // likewise
+};
+
+Row* as_row(PyObject* self) { return reinterpret_cast<Row*>(self); }
+
+PyObject *name_out, *name_call;
+
+PyObject* slow_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  const Py_ssize_t total = nargs + (names ? PyTuple_GET_SIZE(names) : 0);
+  PyObject* small[16];
+  std::unique_ptr<PyObject*[]> large;
+  PyObject** all = small;
+  if (total + 1 > 16) {
+    large.reset(new PyObject*[static_cast<std::size_t>(total + 1)]);
+    all = large.get();
+  }
+  all[0] = self;
+  std::copy_n(args, total, all + 1);
+  return PyObject_VectorcallMethod(name_call, all, static_cast<std::size_t>(nargs + 1), names);
+}
+
+bool is_out(PyObject* name) {
+  return name == name_out || (PyUnicode_GET_LENGTH(name) == 3 && PyUnicode_CompareWithASCIIString(name, "out") == 0);
+}
+
+// The key of a call given as vectorcall does. `out` is left out of the key and returned apart.
+bool make_key(Key& key, int operands, PyObject* const* args, Py_ssize_t nargs, PyObject* names, PyObject*& out) {
+  key.add(static_cast<uint64_t>(nargs));
+  Py_ssize_t i = 0;
+  for (; i < nargs && i < operands; ++i)
+    if (!key.add_operand(args[i])) return false;
+  for (; i < nargs; ++i)
+    if (!key.add_attr(args[i])) return false;
+  if (!names) return true;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(names); ++k) {
+    PyObject* name = PyTuple_GET_ITEM(names, k);
+    if (is_out(name)) {
+      out = args[nargs + k];
+    } else if (!key.add_text(name) || !key.add_attr(args[nargs + k])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool interpreting() {
+  if (!globals.interpreter) return false;
+  PyObject* value;
+  if (PyContextVar_Get(globals.interpreter, nullptr, &value) < 0 || !value) {
+    PyErr_Clear();
+    return true;
+  }
+  Py_DECREF(value);
+  return value != Py_None;
+}
+
+PyObject* new_result(const Record& r) {
+  Storage* storage = storage_new(r.nbytes);
+  if (!storage) return nullptr;
+  Array* a = array_of(globals.tensor_type, storage, r.dtype, r.code, r.ndim, r.dims);
+  if (!a) return nullptr;
+  Py_INCREF(a->shape_tuple = r.shape);
+  Py_INCREF(a->strides_tuple = r.strides);
+  return reinterpret_cast<PyObject*>(a);
+}
+
+// Whether the result may be written to `given` at once. It is made its own storage's owner on the way.
+Array* usable_out(const Record& r, PyObject* given) {
+  if (Py_TYPE(given) != globals.tensor_type) return nullptr;
+  auto* out = reinterpret_cast<Array*>(given);
+  if (!out->native || out->code != r.code || out->ndim() != r.ndim || !out->memory()->writable) return nullptr;
+  if (!std::equal(r.dims, r.dims + r.ndim, out->shape())) return nullptr;
+  for (int d = 0; d < r.ndim; ++d)
+    if (out->strides()[d] == 0 && r.dims[d] > 1) return nullptr;  // elements that share their place
+  if (storage_own(out->memory())) return out;
+  PyErr_Clear();
+  return nullptr;
+}
+
+// nullptr without an exception: this call is for Python.
+PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  Key key;
+  PyObject* given = nullptr;
+  if (!make_key(key, row->operands, args, nargs, names, given) || interpreting()) return nullptr;
+  Record* found = *row->records->place(key.words, key.count, key.hash());
+  if (!found) return nullptr;
+  Use use(found);
+  const Record& r = *found;
+
+  Array* out = nullptr;
+  if (given && given != Py_None && !(out = usable_out(r, given))) return nullptr;
+  if (!r.entry) {
+    if (out) return nullptr;
+    ++row->hits;
+    return new_result(r);
+  }
+
+  // The result comes first: making it may run a watcher's Python code, which may move the memory of an input.
+  if (out) {
+    Py_INCREF(out);
+  } else if (!(out = reinterpret_cast<Array*>(new_result(r)))) {
+    return nullptr;
+  }
+  View in[kMaxInputs], result;
+  alignas(8) char values[kMaxInputs][8];
+  Array* holders[kMaxInputs + 1];
+  int count = 0;
+  bool fits = true;
+  fill_view(out, result);
+  for (int i = 0; fits && i < row->operands && i < nargs; ++i) {
+    if (Py_TYPE(args[i]) == globals.tensor_type) {
+      auto* a = reinterpret_cast<Array*>(args[i]);
+      fill_view(a, in[i]);
+      holders[count++] = a;
+      if (!given) continue;
+      const int meet = overlap(in[i], result);
+      fits = meet == 0 || (meet == 1 && row->in_place);
+    } else if (args[i] != Py_None) {
+      fits = store_scalar(args[i], r.scalars[i], values[i]);
+      in[i].data = values[i];
+      in[i].dtype = static_cast<DType>(r.scalars[i]);
+    }
+  }
+  if (!fits) {
+    Py_DECREF(out);
+    return nullptr;
+  }
+  holders[count++] = out;
+  ++row->hits;
+  run_kernel(*r.entry, Call{in, row->operands, &result, &r.attrs}, holders, count, r.touched);
+  return reinterpret_cast<PyObject*>(out);
+}
+
+PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
+  Row* row = as_row(self);
+  const Py_ssize_t nargs = PyVectorcall_NARGS(flags);
+  if (globals.fast && row->records && row->records->count) {
+    PyObject* result = replay(row, args, nargs, names);
+    if (result || PyErr_Occurred()) return result;
+  }
+  return slow_call(self, args, nargs, names);
+}
+
+PyObject* row_tp_new(PyTypeObject* type, PyObject*, PyObject*) {
+  auto* row = reinterpret_cast<Row*>(type->tp_alloc(type, 0));
+  if (!row) return nullptr;
+  row->call = row_call;
+  row->arity = row->operands = -1;
+  return reinterpret_cast<PyObject*>(row);
+}
+
+int row_tp_init(PyObject*, PyObject*, PyObject*) { return 0; }
+
+void row_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  if (Records* records = as_row(self)->records) {
+    records->clear();
+    delete records;
+  }
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// Reads through Python, since a subclass may keep these in slots of its own.
+bool read_traits(Row* row) {
+  PyObject* self = reinterpret_cast<PyObject*>(row);
+  PyObject* arity = PyObject_GetAttrString(self, "arity");
+  PyObject* inplace = arity ? PyObject_GetAttrString(self, "inplace") : nullptr;
+  if (inplace) {
+    const long n = PyLong_AsLong(arity);
+    row->operands = n < 0 || n > kMaxInputs ? -1 : static_cast<int>(n);
+    row->in_place = PyObject_IsTrue(inplace) > 0;
+  }
+  Py_XDECREF(arity);
+  Py_XDECREF(inplace);
+  return !PyErr_Occurred();
+}
+
+// Fills in the record from remember's arguments. False: exception.
+bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyObject* attrs, int first_ndim) {
+  r.code = dtype_code(dtype);
+  if (r.code == -2) return false;
+  const Py_ssize_t ndim = PyTuple_GET_SIZE(shape);
+  if (r.code < 0 || ndim > kMaxDims) {
+    PyErr_Format(PyExc_ValueError, "remember: %R with %zd dimensions cannot be replayed.", dtype, ndim);
+    return false;
+  }
+  r.ndim = static_cast<int>(ndim);
+  r.size = 1;
+  int64_t steps[kMaxDims], step = 1;
+  for (int d = r.ndim - 1; d >= 0; --d) {
+    r.dims[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, d));
+    if (PyErr_Occurred()) return false;
+    if (r.dims[d] < 0 || __builtin_mul_overflow(r.size, r.dims[d], &r.size) || r.size > INT64_MAX / 16) {
+      PyErr_Format(PyExc_ValueError, "remember: %R is not a shape.", shape);
+      return false;
+    }
+    steps[d] = step;
+    step *= std::max<int64_t>(r.dims[d], 1);
+  }
+  r.nbytes = r.size * kItemSize[r.code];
+  r.touched += r.nbytes;
+  r.strides = int_tuple(steps, r.ndim);
+  if (!r.strides) return false;
+  Py_INCREF(r.dtype = dtype);
+  Py_INCREF(r.shape = shape);
+  if (kernel == Py_None) return true;
+  r.entry = reinterpret_cast<KernelObject*>(kernel)->entry;
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; attrs != Py_None && PyDict_Next(attrs, &at, &name, &value);)
+    if (!read_attr(*r.entry, name, value, first_ndim, r.attrs)) return false;
+  return true;
+}
+
+// The dtype each scalar becomes, and that the kernel takes what it will be given.
+bool check_operands(Record& r, const Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* scalars) {
+  int last = r.code;
+  for (int i = 0; i < row->operands && i < nargs; ++i) {
+    r.scalars[i] = -1;
+    if (args[i] == Py_None) continue;
+    if (Py_TYPE(args[i]) == globals.tensor_type) {
+      auto* a = reinterpret_cast<Array*>(args[i]);
+      last = a->code;
+      r.touched += a->size * kItemSize[a->code];
+      continue;
+    }
+    long code = -1;
+    if (PyTuple_Check(scalars) && i < PyTuple_GET_SIZE(scalars)) code = PyLong_AsLong(PyTuple_GET_ITEM(scalars, i));
+    if (PyErr_Occurred()) return false;
+    if (code < 0 || code >= kDTypes) {
+      PyErr_Format(PyExc_ValueError, "remember: argument %d is a scalar, but `scalars` names no dtype for it.", i);
+      return false;
+    }
+    r.scalars[i] = static_cast<std::int8_t>(code);
+    last = static_cast<int>(code);
+  }
+  if (!r.entry || (r.entry->dtypes >> last & 1)) return true;
+  PyErr_Format(PyExc_ValueError, "remember: the native kernel %s does not take dtype code %d.", r.entry->name, last);
+  return false;
+}
+
+PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
+  static const char* parameters[] = {"args", "kwargs", "kernel", "dtype", "shape", "scalars", "attrs", nullptr};
+  PyObject *args, *kwargs, *kernel, *dtype, *shape, *scalars = Py_None, *attrs = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OO:remember", const_cast<char**>(parameters),
+                                   &PyTuple_Type, &args, &kwargs, &kernel, &dtype, &PyTuple_Type, &shape, &scalars,
+                                   &attrs))
+    return nullptr;
+  if (kernel != Py_None && Py_TYPE(kernel) != globals.kernel_type)
+    return PyErr_Format(PyExc_TypeError, "remember: kernel must be a native Kernel or None, given %.100s.",
+                        Py_TYPE(kernel)->tp_name);
+  if ((kwargs != Py_None && !PyDict_Check(kwargs)) || (attrs != Py_None && !PyDict_Check(attrs)))
+    return PyErr_Format(PyExc_TypeError, "remember: kwargs and attrs must be dicts or None.");
+  Row* row = as_row(self);
+  if (!read_traits(row)) return nullptr;
+  if (row->operands < 0 || !globals.tensor_type) Py_RETURN_FALSE;
+
+  const Py_ssize_t nargs = PyTuple_GET_SIZE(args);
+  PyObject* const* items = &PyTuple_GET_ITEM(args, 0);
+  Key key;
+  PyObject* out = nullptr;
+  auto record = std::make_unique<Record>();
+  const auto keep = [&](PyObject* o) {
+    if (!Key::is_identity(Py_TYPE(o))) return;
+    Py_INCREF(o);
+    record->kept.push_back(o);
+  };
+  if (!make_key(key, row->operands, items, nargs, nullptr, out)) Py_RETURN_FALSE;
+  for (Py_ssize_t i = row->operands; i < nargs; ++i) keep(items[i]);
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; kwargs != Py_None && PyDict_Next(kwargs, &at, &name, &value);) {
+    if (is_out(name)) continue;
+    if (!key.add_text(name) || !key.add_attr(value)) Py_RETURN_FALSE;
+    keep(value);
+  }
+  const bool array_first = row->operands > 0 && nargs > 0 && is_array(items[0]);
+  const int first_ndim = array_first ? reinterpret_cast<Array*>(items[0])->ndim() : 0;
+  if (!describe(*record, kernel, dtype, shape, attrs, first_ndim)) return nullptr;
+  if (!check_operands(*record, row, items, nargs, scalars)) return nullptr;
+  record->key.assign(key.words, key.words + key.count);
+  record->hash = key.hash();
+  if (!row->records) row->records = new Records;
+  row->records->insert(record.release());
+  Py_RETURN_TRUE;
+}
+
+PyObject* row_forget(PyObject* self, PyObject*) {
+  if (Records* records = as_row(self)->records) records->clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* get_replays(PyObject* self, void*) {
+  const Records* records = as_row(self)->records;
+  return PyLong_FromLong(records ? records->count : 0);
+}
+
+PyMethodDef row_methods[] = {
+    {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)), METH_VARARGS | METH_KEYWORDS,
+     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None)\n--\n\n"
+     "Replay calls like this one from now on. False when such a call cannot be told from others."},
+    {"forget", row_forget, METH_NOARGS, "forget($self, /)\n--\n\nDrop everything remembered."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef row_getset[] = {{"replays", get_replays, nullptr, "How many calls are remembered.", nullptr},
+                            {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMemberDef row_members[] = {
+    {"arity", T_INT, offsetof(Row, arity), 0, "Leading positional arguments that are tensors; -1: never replay."},
+    {"inplace", T_BOOL, offsetof(Row, inplace), 0, "Whether the result may be written over an input."},
+    {"hits", T_LONGLONG, offsetof(Row, hits), READONLY, "How many calls were replayed."},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Row, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot row_slots[] = {
+    {Py_tp_doc, const_cast<char*>("The base of Op: replays calls it was told to remember, sends others to self.call.")},
+    {Py_tp_new, reinterpret_cast<void*>(row_tp_new)},
+    {Py_tp_init, reinterpret_cast<void*>(row_tp_init)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(row_dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_methods, row_methods},
+    {Py_tp_getset, row_getset},
+    {Py_tp_members, row_members},
+    {0, nullptr}};
+
+PyType_Spec row_spec = {"tritium._native.Row", sizeof(Row), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_VECTORCALL, row_slots};
+
+}  // namespace
+
+PyTypeObject* make_row_type() {
+  name_out = PyUnicode_InternFromString("out");
+  name_call = PyUnicode_InternFromString("call");
+  if (!name_out || !name_call) return nullptr;
+  return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&row_spec));
+}
+
+}  // namespace tritium::python

@@ -1,0 +1,150 @@
+// Moves blocks between strided and contiguous memory: gathers, splats, scatters and transposition in registers.
+// Knows elements only by their size.
+#include <cstdint>
+#include <cstring>
+
+#include "iterate.h"
+#include "math.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+// A square of W x W elements, one 16-byte vector a row.
+template <class T>
+struct Square {
+  static constexpr int W = 16 / static_cast<int>(sizeof(T));
+  typedef T Row __attribute__((vector_size(16)));
+  Row row[W];
+};
+
+template <class T, class Row>
+TRITIUM_INLINE Row interleave(Row a, Row b, bool high) {
+  if constexpr (sizeof(T) == 8) {
+    return high ? __builtin_shufflevector(a, b, 1, 3) : __builtin_shufflevector(a, b, 0, 2);
+  } else if constexpr (sizeof(T) == 4) {
+    return high ? __builtin_shufflevector(a, b, 2, 6, 3, 7) : __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  } else if constexpr (sizeof(T) == 2) {
+    return high ? __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+                : __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  } else {
+    return high ? __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+                : __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  }
+}
+
+// Interleaving row i with row i + W/2, log2(W) times over, is the transpose.
+template <class T>
+TRITIUM_INLINE void transpose(Square<T>& square) {
+  constexpr int W = Square<T>::W;
+  for (int step = 1; step < W; step *= 2) {
+    Square<T> next;
+    for (int i = 0; i < W / 2; ++i) {
+      next.row[2 * i] = interleave<T>(square.row[i], square.row[i + W / 2], false);
+      next.row[2 * i + 1] = interleave<T>(square.row[i], square.row[i + W / 2], true);
+    }
+    square = next;
+  }
+}
+
+// to[i][j] = from[j][i], both with contiguous rows.
+template <class T>
+void transpose_block(char* to, std::int64_t to_row, const char* from, std::int64_t column, std::int64_t rows,
+                     std::int64_t columns) {
+  constexpr int W = Square<T>::W;
+  constexpr int size = static_cast<int>(sizeof(T));
+  const std::int64_t full_rows = rows - rows % W, full_columns = columns - columns % W;
+  for (std::int64_t j = 0; j < full_columns; j += W) {
+    for (std::int64_t i = 0; i < full_rows; i += W) {
+      Square<T> square;
+      for (int r = 0; r < W; ++r) std::memcpy(&square.row[r], from + (j + r) * column + i * size, 16);
+      transpose(square);
+      for (int r = 0; r < W; ++r) std::memcpy(to + (i + r) * to_row + j * size, &square.row[r], 16);
+    }
+  }
+  for (std::int64_t j = 0; j < columns; ++j) {
+    for (std::int64_t i = j < full_columns ? full_rows : 0; i < rows; ++i) {
+      std::memcpy(to + i * to_row + j * size, from + j * column + i * size, size);
+    }
+  }
+}
+
+template <class T>
+void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, std::int64_t column, std::int64_t rows,
+            std::int64_t columns) {
+  constexpr std::int64_t size = sizeof(T);
+  if (column == size) {
+    for (std::int64_t i = 0; i < rows; ++i) std::memcpy(to + i * to_row, from + i * row, columns * size);
+  } else if (column == 0) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      T value;
+      std::memcpy(&value, from + i * row, size);
+      T* line = reinterpret_cast<T*>(to + i * to_row);
+      for (std::int64_t j = 0; j < columns; ++j) line[j] = value;
+    }
+  } else if (row == size && rows >= Square<T>::W) {
+    transpose_block<T>(to, to_row, from, column, rows, columns);
+  } else if (row != 0 && (row < 0 ? -row : row) < (column < 0 ? -column : column)) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        std::memcpy(to + i * to_row + j * size, from + i * row + j * column, size);
+      }
+    }
+  } else {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const char* source = from + i * row;
+      T* line = reinterpret_cast<T*>(to + i * to_row);
+      for (std::int64_t j = 0; j < columns; ++j) std::memcpy(line + j, source + j * column, size);
+    }
+  }
+}
+
+template <class T>
+void scatter(char* to, std::int64_t row, std::int64_t column, const char* from, std::int64_t rows,
+             std::int64_t columns) {
+  constexpr std::int64_t size = sizeof(T);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const char* line = from + i * columns * size;
+    char* target = to + i * row;
+    if (column == size) {
+      std::memcpy(target, line, columns * size);
+    } else {
+      for (std::int64_t j = 0; j < columns; ++j) std::memcpy(target + j * column, line + j * size, size);
+    }
+  }
+}
+
+}  // namespace
+
+void gather_block(char* to, std::int64_t to_row, const char* from, std::int64_t row, std::int64_t column,
+                  std::int64_t rows, std::int64_t columns, std::int64_t item) {
+  if (row == 0 && rows > 1) {  // every row alike: gather one, then double
+    gather_block(to, to_row, from, 0, column, 1, columns, item);
+    if (to_row != columns * item) {
+      for (std::int64_t i = 1; i < rows; ++i) std::memcpy(to + i * to_row, to, columns * item);
+      return;
+    }
+    const std::int64_t total = rows * to_row;
+    for (std::int64_t done = to_row; done < total; done *= 2) {
+      std::memcpy(to + done, to, done < total - done ? done : total - done);
+    }
+    return;
+  }
+  switch (item) {
+    case 1: return gather<std::uint8_t>(to, to_row, from, row, column, rows, columns);
+    case 2: return gather<std::uint16_t>(to, to_row, from, row, column, rows, columns);
+    case 4: return gather<std::uint32_t>(to, to_row, from, row, column, rows, columns);
+    default: return gather<std::uint64_t>(to, to_row, from, row, column, rows, columns);
+  }
+}
+
+void scatter_block(char* to, std::int64_t row, std::int64_t column, const char* from, std::int64_t rows,
+                   std::int64_t columns, std::int64_t item) {
+  switch (item) {
+    case 1: return scatter<std::uint8_t>(to, row, column, from, rows, columns);
+    case 2: return scatter<std::uint16_t>(to, row, column, from, rows, columns);
+    case 4: return scatter<std::uint32_t>(to, row, column, from, rows, columns);
+    default: return scatter<std::uint64_t>(to, row, column, from, rows, columns);
+  }
+}
+
+}  // namespace tritium::TRITIUM_ISA

@@ -1,0 +1,17 @@
+// How elements of one dtype become elements of another: one loop, or two by way of f32.
+// Knows nothing of shapes, strides or threads.
+#pragma once
+
+#include "span.h"
+
+namespace tritium::TRITIUM_ISA {
+
+struct Cast {
+  Span first = nullptr;   // nullptr: the bytes stay as they are
+  Span second = nullptr;  // nullptr: first is all; else first leaves f32
+};
+
+// Integers wrap; floats to integers saturate, NaN becoming 0; anything but zero is a true bool; floats round once.
+Cast find_cast(DType from, DType to);
+
+}  // namespace tritium::TRITIUM_ISA

@@ -1,0 +1,111 @@
+// Copies of strided, broadcast and transposed views, with or without a change of dtype; filling; selection by a mask.
+// Knows nothing of arithmetic.
+#include <cstdint>
+#include <cstring>
+
+#include "../threads.h"
+#include "cast.h"
+#include "iterate.h"
+#include "loops.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+constexpr std::int64_t kGrainBytes = 131072;
+
+void copy_flat(char* to, const char* from, std::int64_t nbytes) {
+  constexpr std::int64_t kUnit = 4096;
+  parallel_for((nbytes + kUnit - 1) / kUnit, kGrainBytes / kUnit, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t stop = end * kUnit < nbytes ? end * kUnit : nbytes;
+    std::memcpy(to + begin * kUnit, from + begin * kUnit, stop - begin * kUnit);
+  });
+}
+
+void copy_views(const View& in, const View& out) {
+  Loops loops;
+  if (!loops.build(&in, 1, out)) return;
+  const bool transposed = loops.raise_transposed();
+  const int inner = loops.ndim - 1;
+  const std::int64_t item = loops.item[0];
+  const std::int64_t* source = loops.strides[0];
+  const std::int64_t* target = loops.strides[1];
+  if (loops.base[0] == loops.base[1] && std::memcmp(source, target, sizeof(*source) * loops.ndim) == 0) return;
+  const bool writes_lines = target[inner] == item;
+  if (inner == 0 && source[0] == item && writes_lines) {
+    return copy_flat(loops.base[1], loops.base[0], loops.shape[0] * item);
+  }
+  const bool long_rows = writes_lines && !transposed && loops.shape[inner] * item >= kTileBytes;
+  const Tiles tiles(loops, transposed, (long_rows ? 65536 : kTileBytes) / item);
+  const std::int64_t source_row = inner > 0 ? source[inner - 1] : 0, target_row = inner > 0 ? target[inner - 1] : 0;
+  const std::int64_t tile_bytes = tiles.rows * tiles.columns * item;
+  const std::int64_t grain = tile_bytes < kGrainBytes ? kGrainBytes / tile_bytes : 1;
+  parallel_for(tiles.count, grain, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) char buffer[kTileBytes];
+    Tile tile(loops, tiles, begin);
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (writes_lines) {
+        gather_block(tile.at[1], target_row, tile.at[0], source_row, source[inner], tile.rows, tile.columns, item);
+      } else {
+        gather_block(buffer, tile.columns * item, tile.at[0], source_row, source[inner], tile.rows, tile.columns, item);
+        scatter_block(tile.at[1], target_row, target[inner], buffer, tile.rows, tile.columns, item);
+      }
+      if (i + 1 < end) tile.next();
+    }
+  });
+}
+
+constexpr std::int64_t kCastTile = kTileBytes / static_cast<std::int64_t>(sizeof(float));
+
+void run_cast(const void* context, const char* const* in, char* out, std::int64_t n) {
+  const Cast& cast = *static_cast<const Cast*>(context);
+  if (cast.second == nullptr) return cast.first(in[0], nullptr, nullptr, out, n);
+  alignas(64) float middle[kCastTile];
+  cast.first(in[0], nullptr, nullptr, middle, n);
+  cast.second(middle, nullptr, nullptr, out, n);
+}
+
+void run_copy(const Call& call) {
+  const View& in = call.in[0];
+  const Cast cast = find_cast(in.dtype, call.out->dtype);
+  if (cast.first == nullptr) return copy_views(in, *call.out);
+  iterate({run_cast, &cast, {in.dtype}, call.out->dtype, cast.second == nullptr ? INT64_MAX : kCastTile,
+           static_cast<std::int64_t>(Cost::cheap)},
+          &in, 1, *call.out);
+}
+
+template <class T>
+void select(const Byte* mask, const T* a, const T* b, T* out, std::int64_t n) {
+  TRITIUM_LOOP
+  for (std::int64_t i = 0; i < n; ++i) out[i] = mask[i] ? a[i] : b[i];
+}
+
+template <class T>
+void run_select(const void*, const char* const* in, char* out, std::int64_t n) {
+  select(reinterpret_cast<const Byte*>(in[0]), reinterpret_cast<const T*>(in[1]), reinterpret_cast<const T*>(in[2]),
+         reinterpret_cast<T*>(out), n);
+}
+
+void run_where(const Call& call) {
+  const DType t = call.out->dtype;
+  Body body{run_select<std::uint64_t>, nullptr, {DType::b8, t, t}, t, INT64_MAX, static_cast<std::int64_t>(Cost::cheap)};
+  switch (item_size(t)) {
+    case 1: body.run = run_select<std::uint8_t>; break;
+    case 2: body.run = run_select<std::uint16_t>; break;
+    case 4: body.run = run_select<std::uint32_t>; break;
+  }
+  iterate(body, call.in, 3, *call.out);
+}
+
+constexpr std::uint32_t kAll = (1u << kDTypes) - 1;
+constexpr Entry kEntries[] = {
+    {"copy", run_copy, kAll, ""},
+    {"astype", run_copy, kAll, ""},
+    {"full", run_copy, kAll, ""},
+    {"where", run_where, kAll, ""},
+};
+
+}  // namespace
+
+Table copy_table() { return {kEntries, length(kEntries)}; }
+
+}  // namespace tritium::TRITIUM_ISA

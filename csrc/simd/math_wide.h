@@ -1,0 +1,138 @@
+// The rarer functions of a float, computed in doubles and rounded once: short, accurate and still vector code.
+// Knows nothing of tensors, spans or threads.
+#pragma once
+
+#include <cstdint>
+
+#include "math.h"
+
+namespace tritium::TRITIUM_ISA::math {
+
+// log(1 + x) and e^x - 1 good to float precision; the sums cancel below 1e-4, where three terms are enough.
+TRITIUM_INLINE double log1p_wide(double x) {
+  const double y = log(1.0 + x);
+  return abs(x) < 1e-4 ? x * (1.0 - x * (0.5 - x * (1.0 / 3.0))) : y;
+}
+TRITIUM_INLINE double expm1_wide(double x) {
+  const double y = exp(x) - 1.0;
+  return abs(x) < 1e-4 ? x * (1.0 + x * (0.5 + x * (1.0 / 6.0))) : y;
+}
+
+TRITIUM_INLINE float expm1(float x) { return static_cast<float>(expm1_wide(x)); }
+TRITIUM_INLINE float log1p(float x) { return static_cast<float>(log1p_wide(x)); }
+TRITIUM_INLINE float log2(float x) { return static_cast<float>(log(static_cast<double>(x)) * 1.4426950408889634); }
+TRITIUM_INLINE float log10(float x) { return static_cast<float>(log(static_cast<double>(x)) * 0.4342944819032518); }
+
+TRITIUM_INLINE float sinh(float x) {
+  const double y = abs(static_cast<double>(x));
+  const double e = exp(y);
+  const double r = y < 1e-3 ? y * (1.0 + y * y * (1.0 / 6.0)) : 0.5 * (e - 1.0 / e);
+  return copysign(static_cast<float>(r), x);
+}
+TRITIUM_INLINE float cosh(float x) {
+  const double e = exp(abs(static_cast<double>(x)));
+  return static_cast<float>(0.5 * (e + 1.0 / e));
+}
+TRITIUM_INLINE float asinh(float x) {
+  const double y = abs(static_cast<double>(x));
+  const double r = log(y + sqrt(y * y + 1.0));
+  return copysign(static_cast<float>(y < 1e-3 ? y * (1.0 - y * y * (1.0 / 6.0)) : r), x);
+}
+TRITIUM_INLINE float acosh(float x) {
+  const double y = x;
+  return static_cast<float>(log(y + sqrt(y * y - 1.0)));  // the square of a float is exact in a double
+}
+TRITIUM_INLINE float atanh(float x) {
+  const double y = abs(static_cast<double>(x));
+  const double r = 0.5 * log((1.0 + y) / (1.0 - y));
+  return copysign(static_cast<float>(y < 1e-3 ? y * (1.0 + y * y * (1.0 / 3.0)) : r), x);
+}
+
+// x = n * pi/2 + r for |x| below kTrigLimit. The 33 bits of the first part times n are exact.
+constexpr float kTrigLimit = 1.0e6f;
+struct Quarter {
+  double sin, cos;
+  std::uint64_t n;
+};
+TRITIUM_INLINE Quarter quarter(double x) {
+  const double t = x * 0.63661977236758134 + kRound64;
+  const double n = t - kRound64;
+  const double r = (x - n * 1.57079632673412561417e+00) - n * 6.07710050650619224932e-11;
+  const double z = r * r;
+  const double s = horner(z, -0.166666666415269429, 0.00833332937412856027, -0.000198393309986633183,
+                          2.71827448615263201e-6);
+  const double c = horner(z, 0.0416666666226534575, -0.00138888837380603679, 0.0000247995158925878491,
+                          -2.72098929800139493e-7);
+  return {r + r * (z * s), 1.0 - 0.5 * z + z * z * c, bits(t)};
+}
+TRITIUM_INLINE double flip_sign(double x, std::uint64_t n) { return from_bits(bits(x) ^ ((n << 62) & (std::uint64_t{1} << 63))); }
+TRITIUM_INLINE float sin(float x) {
+  const Quarter q = quarter(x);
+  const float r = static_cast<float>(flip_sign(q.n & 1 ? q.cos : q.sin, q.n));
+  return x == 0.0f ? x : r;
+}
+TRITIUM_INLINE float cos(float x) {
+  const Quarter q = quarter(x);
+  return static_cast<float>(flip_sign(q.n & 1 ? q.sin : q.cos, q.n + 1));
+}
+TRITIUM_INLINE float tan(float x) {
+  const Quarter q = quarter(x);
+  const bool odd = q.n & 1;
+  const float r = static_cast<float>((odd ? -q.cos : q.sin) / (odd ? q.sin : q.cos));
+  return x == 0.0f ? x : r;
+}
+
+// The angle of (x, y) from the ratio of the smaller to the larger side.
+TRITIUM_INLINE double atan2_wide(double y, double x) {
+  const double ax = abs(x), ay = abs(y);
+  const double low = ax < ay ? ax : ay, high = ax < ay ? ay : ax;
+  double t = low / high;
+  t = high == 0.0 ? 0.0 : t;
+  t = low == kInf64 ? 1.0 : t;
+  const double z = t * t;
+  const double p = horner(z, -0.333333274339743177, 0.199996926349095612, -0.142801310651731972, 0.110602467013663015,
+                          -0.0881885644312532188, 0.06759590717284702, -0.0449467078839221771, 0.022760563631805011,
+                          -0.00742274226421460375, 0.0011348991595173539);
+  double r = t + t * (z * p);
+  r = ay > ax ? 1.5707963267948966 - r : r;
+  r = bits(x) >> 63 ? 3.141592653589793 - r : r;
+  r = ax != ax || ay != ay ? kNaN64 : r;
+  return copysign(r, y);
+}
+TRITIUM_INLINE float atan2(float y, float x) { return static_cast<float>(atan2_wide(y, x)); }
+TRITIUM_INLINE float atan(float x) { return static_cast<float>(atan2_wide(x, 1.0)); }
+TRITIUM_INLINE float asin(float x) {
+  const double w = x;
+  return static_cast<float>(atan2_wide(w, sqrt((1.0 - w) * (1.0 + w))));
+}
+TRITIUM_INLINE float acos(float x) {
+  const double w = x;
+  return static_cast<float>(atan2_wide(sqrt((1.0 - w) * (1.0 + w)), w));
+}
+
+TRITIUM_INLINE float hypot(float a, float b) {
+  const double x = a, y = b;
+  const float r = static_cast<float>(sqrt(x * x + y * y));
+  return abs(a) == kInf32 || abs(b) == kInf32 ? kInf32 : r;
+}
+TRITIUM_INLINE float logaddexp(float a, float b) {
+  const double x = a, y = b;
+  const double top = x > y ? x : y;
+  const double gap = abs(x - y);
+  const double r = top + log1p_wide(exp(-gap));
+  return static_cast<float>(x == y ? x + 0.6931471805599453 : (gap == gap ? r : x + y));
+}
+
+TRITIUM_INLINE float pow(float x, float y) {
+  const double p = static_cast<double>(y) * log(static_cast<double>(abs(x)));
+  float r = static_cast<float>(exp(p));
+  const float half = 0.5f * y;
+  const bool whole = rint(y) == y;
+  const bool odd = whole && rint(half) != half;
+  r = odd && bits(x) >> 31 ? -r : r;
+  r = x < 0.0f && x > -kInf32 && !whole && y == y ? kNaN32 : r;
+  r = abs(x) == 1.0f && abs(y) == kInf32 ? 1.0f : r;
+  return y == 0.0f || x == 1.0f ? 1.0f : r;
+}
+
+}  // namespace tritium::TRITIUM_ISA::math

@@ -1,0 +1,261 @@
+// softmax, log_softmax, layer_norm and rms_norm: one row at a time, looked at again while it is in the cache.
+// Knows nothing of batches beyond that rows are independent.
+#include "../threads.h"
+#include "../view.h"
+#include "../workspace.h"
+#include "axes.h"
+#include "gather.h"
+#include "math.h"
+#include "moments.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+using std::int64_t;
+
+constexpr int64_t kPiece = 1024;        // elements of a row between two looks at them
+constexpr int64_t kGrain = 8192;        // elements that make it worth waking another thread
+constexpr int64_t kNeighbours = 16;     // rows that are gathered together when they lie side by side
+
+// The rows of a call: `row` runs along one, `keep` over all of them.
+struct Rows {
+  Axis row{1, 0, 0}, keep[kMaxDims + 1];
+  int keeps = 0;
+  int64_t count = 1;
+
+  Rows(const View& x, const View& y, int axis) {
+    for (int d = 0; d < x.ndim; ++d) {
+      const Axis here{x.shape[d], x.strides[d], y.strides[d]};
+      if (d == axis) {
+        row = here;
+      } else {
+        count *= here.n;
+        if (here.n != 1) insert(keep, keeps, here, true);
+      }
+    }
+    merge_neighbours(keep, keeps);
+    if (keeps == 0) keep[keeps++] = {1, 0, 0};
+  }
+};
+
+// Runs kernel(x, y, n) on every row as contiguous elements of type C; x may be y.
+template <class C, class F>
+void each_row(const Call& call, int axis, const F& kernel) {
+  const View &x = call.in[0], &y = *call.out;
+  const Rows rows(x, y, axis);
+  const int64_t n = rows.row.n, item = item_size(x.dtype);
+  if (n == 0 || rows.count == 0) return;
+  const bool read = x.dtype == kDTypeOf<C> && (rows.row.in == item || n == 1);
+  const bool write = x.dtype == kDTypeOf<C> && (rows.row.out == item || n == 1);
+  const Gather gather = gather_of<C>(x.dtype);
+  const Axis& last = rows.keep[rows.keeps - 1];
+  const int64_t together = !read && magnitude(last.in) < magnitude(rows.row.in) ? kNeighbours : 1;
+  const int64_t strips = (last.n + together - 1) / together, outer = rows.count / last.n;
+  parallel_for(outer * strips, kGrain / (n * together) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace space(read && write ? 0 : n * together * static_cast<int64_t>(sizeof(C)), Need::must);
+    C* const buffer = space.as<C>();
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t o = u / strips, first = u % strips * together;
+      const int64_t lines = last.n - first < together ? last.n - first : together;
+      const char* from = x.data + offset(rows.keep, rows.keeps - 1, o, &Axis::in) + first * last.in;
+      char* to = y.data + offset(rows.keep, rows.keeps - 1, o, &Axis::out) + first * last.out;
+      if (together == 1) {
+        C* result = write ? reinterpret_cast<C*>(to) : buffer;
+        if (!read) gather(from, rows.row.in, result, n);
+        kernel(read ? reinterpret_cast<const C*>(from) : result, result, n);
+        if (!write) scatter(y.dtype, result, to, rows.row.out, n);
+        continue;
+      }
+      alignas(64) C strip[kNeighbours];
+      for (int64_t i = 0; i < n; ++i) {
+        gather(from + i * rows.row.in, last.in, strip, lines);
+        for (int64_t l = 0; l < lines; ++l) buffer[l * n + i] = strip[l];
+      }
+      for (int64_t l = 0; l < lines; ++l) kernel(buffer + l * n, buffer + l * n, n);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t l = 0; l < lines; ++l) strip[l] = buffer[l * n + i];
+        scatter(y.dtype, strip, to + i * rows.row.out, last.out, lines);
+      }
+    }
+  });
+}
+
+// NaN is left out here; it comes back with the sum of the exponentials.
+template <class C>
+C largest(const C* x, int64_t n) {
+  constexpr int L = kLanes<C>, U = 4;
+  C best = x[0];
+  int64_t i = 0;
+  if (n >= L) {
+    Vec<C> top[U];
+    for (int u = 0; u < U; ++u) top[u] = load(x);
+    for (; i + U * L <= n; i += U * L) {
+#pragma GCC unroll 4
+      for (int u = 0; u < U; ++u) {
+        const Vec<C> v = load(x + i + u * L);
+        top[u] = v > top[u] ? v : top[u];
+      }
+    }
+    for (; i + L <= n; i += L) {
+      const Vec<C> v = load(x + i);
+      top[0] = v > top[0] ? v : top[0];
+    }
+    for (int u = 1; u < U; ++u) top[0] = top[u] > top[0] ? top[u] : top[0];
+    for (int l = 0; l < L; ++l) best = top[0][l] > best || best != best ? top[0][l] : best;
+  }
+  for (; i < n; ++i) best = x[i] > best || best != best ? x[i] : best;
+  return best;
+}
+
+template <class C>
+double add(const C* x, int64_t n) {
+  return sum_lanes<C>(n, [x](int64_t i) { return load(x + i); }, [x](int64_t i) { return x[i]; });
+}
+
+// e^x for x <= 0; what would be denormal is 0.
+TRITIUM_INLINE float decay(float x) {
+  const float y = x < -87.0f ? -87.0f : x;
+  const math::Exp32 e = math::exp_reduce(y, 0.0f);
+  const float s = math::exp2_int(e.k);
+  return x < -87.0f ? 0.0f : math::fma(e.q, s, s);
+}
+TRITIUM_INLINE double decay(double x) { return math::exp(x); }
+
+template <class C>
+void softmax_row(const C* x, C* y, int64_t n) {
+  const C top = largest(x, n);
+  double total = 0;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t m = n - i < kPiece ? n - i : kPiece;
+    const C* from = x + i;
+    C* to = y + i;
+    TRITIUM_LOOP
+    for (int64_t j = 0; j < m; ++j) to[j] = decay(from[j] - top);
+    total += add(to, m);
+  }
+  const C scale = static_cast<C>(1 / total);
+  for (int64_t i = 0; i < n; ++i) y[i] *= scale;
+}
+
+template <class C>
+void log_softmax_row(const C* x, C* y, int64_t n) {
+  alignas(64) C piece[kPiece];
+  const C top = largest(x, n);
+  double total = 0;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t m = n - i < kPiece ? n - i : kPiece;
+    for (int64_t j = 0; j < m; ++j) piece[j] = decay(x[i + j] - top);
+    total += add(piece, m);
+  }
+  const C shift = static_cast<C>(math::log(total));
+  TRITIUM_LOOP
+  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - shift;
+}
+
+// The rest of the mean that its rounding to C leaves over is subtracted apart: x - centre is exact near the centre.
+template <class C>
+void layer_norm_row(const C* x, C* y, int64_t n, const C* weight, const C* bias, double eps) {
+  Moments m;
+  for (int64_t i = 0; i < n; i += 4 * kPiece) join(m, moments(x + i, n - i < 4 * kPiece ? n - i : 4 * kPiece));
+  const C centre = static_cast<C>(m.mean), rest = static_cast<C>(m.mean - static_cast<double>(centre));
+  const C scale = static_cast<C>(1 / __builtin_sqrt(m.squares / m.n + eps));
+  if (weight && bias) {
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < n; ++i) y[i] = ((x[i] - centre) - rest) * scale * weight[i] + bias[i];
+  } else if (weight) {
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < n; ++i) y[i] = ((x[i] - centre) - rest) * scale * weight[i];
+  } else {
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < n; ++i) y[i] = ((x[i] - centre) - rest) * scale;
+    for (int64_t i = 0; bias && i < n; ++i) y[i] += bias[i];
+  }
+}
+
+template <class C>
+void rms_norm_row(const C* x, C* y, int64_t n, const C* weight, double eps) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; i += 4 * kPiece) {
+    const C* from = x + i;
+    squares += sum_lanes<C>(
+        n - i < 4 * kPiece ? n - i : 4 * kPiece, [from](int64_t j) { return load(from + j) * load(from + j); },
+        [from](int64_t j) { return from[j] * from[j]; });
+  }
+  const C scale = static_cast<C>(1 / __builtin_sqrt(squares / static_cast<double>(n) + eps));
+  if (weight) {
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];
+  } else {
+    TRITIUM_LOOP
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale;
+  }
+}
+
+int axis_of(const Call& call) {
+  const int ndim = call.in[0].ndim;
+  for (int d = 0; d < ndim - 1; ++d) {
+    if (call.attrs->axes >> d & 1) return d;
+  }
+  return ndim - 1;
+}
+
+// A weight or bias as contiguous elements of type C, copied only when it is not.
+template <class C>
+const C* operand(const Call& call, int index, C* buffer) {
+  if (index >= call.nin || call.in[index].data == nullptr) return nullptr;
+  const View& v = call.in[index];
+  const int64_t n = v.ndim > 0 ? v.shape[v.ndim - 1] : 1, stride = v.ndim > 0 ? v.strides[v.ndim - 1] : 0;
+  const int64_t whole = call.in[0].shape[call.in[0].ndim - 1];
+  if (v.dtype == kDTypeOf<C> && stride == static_cast<int64_t>(sizeof(C)) && n == whole) return reinterpret_cast<const C*>(v.data);
+  gather_of<C>(v.dtype)(v.data, n == 1 ? 0 : stride, buffer, whole);
+  return buffer;
+}
+
+template <class C>
+void norm_as(const Call& call, bool centred) {
+  const View& x = call.in[0];
+  const int64_t n = x.shape[x.ndim - 1];
+  if (x.size() == 0) return;
+  const Workspace space(2 * n * static_cast<int64_t>(sizeof(C)), Need::must);
+  const C* weight = operand(call, 1, space.as<C>());
+  const C* bias = centred ? operand(call, 2, space.as<C>() + n) : nullptr;
+  const double eps = call.attrs->real[0];
+  if (centred) {
+    each_row<C>(call, x.ndim - 1, [=](const C* from, C* to, int64_t m) { layer_norm_row(from, to, m, weight, bias, eps); });
+  } else {
+    each_row<C>(call, x.ndim - 1, [=](const C* from, C* to, int64_t m) { rms_norm_row(from, to, m, weight, eps); });
+  }
+}
+
+void softmax(const Call& call) {
+  if (call.in[0].dtype == DType::f64) return each_row<double>(call, axis_of(call), softmax_row<double>);
+  each_row<float>(call, axis_of(call), softmax_row<float>);
+}
+
+void log_softmax(const Call& call) {
+  if (call.in[0].dtype == DType::f64) return each_row<double>(call, axis_of(call), log_softmax_row<double>);
+  each_row<float>(call, axis_of(call), log_softmax_row<float>);
+}
+
+void layer_norm(const Call& call) {
+  call.in[0].dtype == DType::f64 ? norm_as<double>(call, true) : norm_as<float>(call, true);
+}
+
+void rms_norm(const Call& call) {
+  call.in[0].dtype == DType::f64 ? norm_as<double>(call, false) : norm_as<float>(call, false);
+}
+
+constexpr std::uint32_t kFloats = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32) | bit(DType::f64);
+
+constexpr Entry kEntries[] = {
+    {"softmax", softmax, kFloats},
+    {"log_softmax", log_softmax, kFloats},
+    {"layer_norm", layer_norm, kFloats, "eps"},
+    {"rms_norm", rms_norm, kFloats, "eps"},
+};
+
+}  // namespace
+
+Table rows_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+
+}  // namespace tritium::TRITIUM_ISA

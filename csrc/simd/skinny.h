@@ -1,0 +1,147 @@
+// Products with few rows of A: B is read once, straight from where it lies, by all threads.
+// Knows nothing of views or batches.
+#pragma once
+
+#include <cstdint>
+
+#include "../threads.h"
+#include "../workspace.h"
+#include "pack.h"
+
+namespace tritium::TRITIUM_ISA {
+
+constexpr std::int64_t kSkinnyRows = 8;        // more rows of A are worth packing B
+constexpr std::int64_t kSkinnyColumns = 1024;  // columns of C that one thread sums up in L1
+constexpr std::int64_t kSkinnySteps = 4;       // rows of B added at once
+constexpr std::int64_t kSkinnyGrain = 65536;   // elements of B per thread
+
+// c[i][0 .. n) += sum over p < P of a[i][p] * b[p][0 .. n), rows of a and c apart as given.
+template <class T, int P>
+inline void add_steps(std::int64_t m, std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, T* c,
+                      std::int64_t c_row) {
+  std::int64_t j = 0;
+  for (; j + kLanes<T> <= n; j += kLanes<T>) {
+    Vec<T> x[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) x[p] = load(b[p] + j);
+    for (std::int64_t i = 0; i < m; ++i) {
+      T* at = c + i * c_row + j;
+      Vec<T> y = load(at);
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) y += splat(a[i * a_row + p]) * x[p];
+      store(at, y);
+    }
+  }
+  for (; j < n; ++j) {
+    for (std::int64_t i = 0; i < m; ++i) {
+      T y = c[i * c_row + j];
+      for (int p = 0; p < P; ++p) y += a[i * a_row + p] * b[p][j];
+      c[i * c_row + j] = y;
+    }
+  }
+}
+
+// c[i][q] += sum over p < k of a[i][p] * b[q][p], for R rows of a and Q columns of C; f64 where lanes meet.
+template <class T, int R, int Q>
+inline void add_dots(std::int64_t k, const T* a, std::int64_t a_row, const T* const* b, double* c, std::int64_t c_row) {
+  Vec<T> acc[R][Q] = {};
+  std::int64_t p = 0;
+  for (; p + kLanes<T> <= k; p += kLanes<T>) {
+    Vec<T> x[Q];
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) x[q] = load(b[q] + p);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const Vec<T> y = load(a + r * a_row + p);
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; ++q) acc[r][q] += y * x[q];
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+      double sum = add_lanes(acc[r][q]);
+      for (std::int64_t t = p; t < k; ++t) sum += static_cast<double>(a[r * a_row + t] * b[q][t]);
+      c[r * c_row + q] += sum;
+    }
+  }
+}
+
+// Columns [first, first + n) of C into c[m][n], B with rows denser than columns or as dense.
+template <class T>
+void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first, T* c) {
+  constexpr std::int64_t item = sizeof(T);
+  alignas(64) T lines[kSkinnySteps * kSkinnyColumns];
+  const bool straight = b.direct && b.column == item;
+  for (std::int64_t i = 0; i < m * n; ++i) c[i] = T{};
+  for (std::int64_t p = 0; p < k;) {
+    const T* rows[kSkinnySteps];
+    const std::int64_t steps = k - p < kSkinnySteps ? 1 : kSkinnySteps;
+    for (std::int64_t s = 0; s < steps; ++s) {
+      rows[s] = straight ? reinterpret_cast<const T*>(b.at(p + s, first)) : lines + s * n;
+      if (!straight) b.gather(b.at(p + s, first), b.column, lines + s * n, n);
+    }
+    steps == 1 ? add_steps<T, 1>(m, n, a + p, k, rows, c, n) : add_steps<T, kSkinnySteps>(m, n, a + p, k, rows, c, n);
+    p += steps;
+  }
+}
+
+// The same with columns of B denser than rows: dot products in chunks of k.
+template <class T>
+void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first, T* c) {
+  constexpr std::int64_t item = sizeof(T), kChunk = 2048;
+  alignas(64) T lines[4 * kChunk];
+  const bool straight = b.direct && b.row == item;
+  for (std::int64_t j = 0; j < n; j += 4) {
+    const std::int64_t group = n - j < 4 ? 1 : 4;
+    for (std::int64_t last = j + (group == 4 ? 1 : n - j); j < last; j += group == 4 ? 4 : 1) {
+      double sums[kSkinnyRows * 4] = {};
+      for (std::int64_t p = 0; p < k; p += kChunk) {
+        const std::int64_t steps = k - p < kChunk ? k - p : kChunk;
+        const T* columns[4];
+        for (std::int64_t q = 0; q < group; ++q) {
+          columns[q] = straight ? reinterpret_cast<const T*>(b.at(p, first + j + q)) : lines + q * kChunk;
+          if (!straight) b.gather(b.at(p, first + j + q), b.row, lines + q * kChunk, steps);
+        }
+        std::int64_t i = 0;
+        for (; i + 4 <= m; i += 4) {
+          group == 4 ? add_dots<T, 4, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
+                     : add_dots<T, 4, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
+        }
+        for (; i < m; ++i) {
+          group == 4 ? add_dots<T, 1, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
+                     : add_dots<T, 1, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
+        }
+      }
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t q = 0; q < group; ++q) c[i * n + j + q] = static_cast<T>(sums[i * 4 + q]);
+      }
+    }
+    if (group == 1) break;
+    j -= 4;
+  }
+}
+
+// C = A B for m <= kSkinnyRows; put(first, columns, c) takes finished columns of C as c[m][columns]. False: no memory.
+template <class T, class Put>
+bool skinny(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, const Put& put) {
+  const Workspace space(m * k * static_cast<std::int64_t>(sizeof(T)), Need::may);
+  T* const rows = space.as<T>();
+  if (!rows) return false;
+  for (std::int64_t i = 0; i < m; ++i) a.gather(a.at(i, 0), a.column, rows + i * k, k);
+  const bool dots = magnitude(b.row) < magnitude(b.column);
+  const std::int64_t width = dots ? 64 : kSkinnyColumns / 2;
+  const std::int64_t strips = (n + width - 1) / width;
+  parallel_for(strips, kSkinnyGrain / (width * k) + 1, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) T c[kSkinnyRows * kSkinnyColumns];
+    for (std::int64_t s = begin; s < end; ++s) {
+      const std::int64_t first = s * width, columns = n - first < width ? n - first : width;
+      dots ? skinny_dots(m, columns, k, rows, b, first, c) : skinny_columns(m, columns, k, rows, b, first, c);
+      put(first, columns, c);
+    }
+  });
+  return true;
+}
+
+}  // namespace tritium::TRITIUM_ISA

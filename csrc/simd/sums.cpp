@@ -1,0 +1,198 @@
+// sum, prod, mean, count_nonzero, all and any: f32 in vector lanes within a block, in f64 between blocks.
+// Knows nothing of shapes; reduce.h walks.
+#include <type_traits>
+
+#include "lanes.h"
+#include "reduce.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+using std::int64_t;
+
+// Partial results: f64 for floats, wrapping 64-bit integers for the rest.
+template <class T>
+using Total = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
+
+template <class T>
+struct Sum {
+  using C = T;
+  using P = Total<T>;
+
+  static P block(const T* x, int64_t n, int64_t) {
+    if constexpr (std::is_floating_point_v<T>) {
+      return sum_lanes<T>(n, [x](int64_t i) { return load(x + i); }, [x](int64_t i) { return x[i]; });
+    } else {
+      using Lane = std::conditional_t<sizeof(T) == 1, std::int32_t, std::uint64_t>;
+      Lane total = 0;
+      for (int64_t i = 0; i < n; ++i) total += static_cast<Lane>(x[i]);
+      return static_cast<P>(static_cast<int64_t>(total));
+    }
+  }
+  static void merge(P& a, const P& b) { a += b; }
+  // A panel has few enough rows for lanes of T, bytes apart.
+  static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {
+    using Lane = std::conditional_t<std::is_floating_point_v<T>, T,
+                                    std::conditional_t<sizeof(T) == 1, std::int16_t, std::uint64_t>>;
+    alignas(64) Lane total[kColumns];
+    for (int64_t j = 0; j < columns; ++j) total[j] = 0;
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      const T *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+      for (int64_t j = 0; j < columns; ++j) {
+        total[j] = static_cast<Lane>(total[j] + ((static_cast<Lane>(a[j]) + static_cast<Lane>(b[j])) +
+                                                 (static_cast<Lane>(c[j]) + static_cast<Lane>(d[j]))));
+      }
+    }
+    for (; r < rows; ++r) {
+      for (int64_t j = 0; j < columns; ++j) total[j] = static_cast<Lane>(total[j] + static_cast<Lane>(x[r * stride + j]));
+    }
+    for (int64_t j = 0; j < columns; ++j) to[j] += static_cast<P>(total[j]);
+  }
+};
+
+// A product has no range to spare in f32: every factor goes to f64 (or u64) at once.
+template <class T>
+struct Prod {
+  using C = T;
+  struct P {
+    Total<T> value = 1;
+  };
+
+  static P block(const T* x, int64_t n, int64_t) {
+    Total<T> lane[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      for (int l = 0; l < 8; ++l) lane[l] *= static_cast<Total<T>>(x[i + l]);
+    }
+    for (; i < n; ++i) lane[0] *= static_cast<Total<T>>(x[i]);
+    return {((lane[0] * lane[1]) * (lane[2] * lane[3])) * ((lane[4] * lane[5]) * (lane[6] * lane[7]))};
+  }
+  static void merge(P& a, const P& b) { a.value *= b.value; }
+  static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < columns; ++j) to[j].value *= static_cast<Total<T>>(x[r * stride + j]);
+    }
+  }
+};
+
+void put(DType type, double value, char* out) {
+  if (type == DType::f64) return static_cast<void>(__builtin_memcpy(out, &value, sizeof(value)));
+  const float x = static_cast<float>(value);
+  scatter(type, &x, out, 0, 1);
+}
+void put(DType, std::uint64_t value, char* out) { __builtin_memcpy(out, &value, sizeof(value)); }
+
+// n results, each result(partial, count) of the output's dtype.
+template <class P, class F>
+void finish(const void* partials, int64_t n, int64_t count, const Call& call, char* out, int64_t stride, F result) {
+  for (int64_t i = 0; i < n; ++i) put(call.out->dtype, result(static_cast<const P*>(partials)[i], count), out + i * stride);
+}
+
+template <class Op, class F>
+void run(const Call& call, F) {
+  using T = typename Op::C;
+  const DType from = call.in[0].dtype;
+  reduce(reduction<Op>(gather_of<T>(from), item_size(from) == sizeof(T), false,
+                       [](const void* partials, int64_t n, int64_t count, const Call& c, char* out, int64_t stride) {
+                         finish<typename Op::P>(partials, n, count, c, out, stride, F());
+                       }),
+         call);
+}
+
+template <class T>
+void sum_as(const Call& call) {
+  run<Sum<T>>(call, [](const auto& total, int64_t) { return total; });
+}
+
+template <class T>
+void mean_as(const Call& call) {
+  run<Sum<T>>(call, [](double total, int64_t count) { return total / static_cast<double>(count); });
+}
+
+template <class T>
+void prod_as(const Call& call) {
+  run<Prod<T>>(call, [](const auto& total, int64_t) { return total.value; });
+}
+
+template <class T>
+void nonzero(const char* from, int64_t stride, void* into, int64_t n) {
+  std::int8_t* to = static_cast<std::int8_t*>(into);
+  if (stride == static_cast<int64_t>(sizeof(T))) {
+    for (int64_t i = 0; i < n; ++i) to[i] = at<T>(from + i * static_cast<int64_t>(sizeof(T))) != 0;
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = at<T>(from + i * stride) != 0;
+  }
+}
+
+// The sign of a 16-bit float does not make it nonzero.
+void nonzero_half(const char* from, int64_t stride, void* into, int64_t n) {
+  std::int8_t* to = static_cast<std::int8_t*>(into);
+  for (int64_t i = 0; i < n; ++i) to[i] = (at<std::uint16_t>(from + i * stride) & 0x7fff) != 0;
+}
+
+Gather nonzero_of(DType type) {
+  switch (type) {
+    case DType::f32: return nonzero<float>;
+    case DType::f64: return nonzero<double>;
+    case DType::f16:
+    case DType::bf16: return nonzero_half;
+    case DType::i32: return nonzero<std::int32_t>;
+    case DType::i64: return nonzero<std::int64_t>;
+    default: return nonzero<std::int8_t>;
+  }
+}
+
+// Writes result(hits, count) of type R.
+template <class R, class F>
+void count(const Call& call, F) {
+  const DType from = call.in[0].dtype;
+  reduce(reduction<Sum<std::int8_t>>(
+             nonzero_of(from), from == DType::b8, false,
+             [](const void* partials, int64_t n, int64_t whole, const Call&, char* out, int64_t stride) {
+               for (int64_t i = 0; i < n; ++i) {
+                 const R value = F()(static_cast<const std::uint64_t*>(partials)[i], static_cast<std::uint64_t>(whole));
+                 __builtin_memcpy(out + i * stride, &value, sizeof(value));
+               }
+             }),
+         call);
+}
+
+}  // namespace
+
+void sum(const Call& call) {
+  switch (call.in[0].dtype) {
+    case DType::f64: return sum_as<double>(call);
+    case DType::i64: return sum_as<int64_t>(call);
+    case DType::i32: return sum_as<std::int32_t>(call);
+    case DType::b8:
+    case DType::i8: return sum_as<std::int8_t>(call);
+    default: return sum_as<float>(call);
+  }
+}
+
+void mean(const Call& call) { call.in[0].dtype == DType::f64 ? mean_as<double>(call) : mean_as<float>(call); }
+
+void prod(const Call& call) {
+  switch (call.in[0].dtype) {
+    case DType::f64: return prod_as<double>(call);
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16: return prod_as<float>(call);
+    default: return prod_as<int64_t>(call);
+  }
+}
+
+void count_nonzero(const Call& call) {
+  count<std::uint64_t>(call, [](std::uint64_t hits, std::uint64_t) { return hits; });
+}
+
+void all(const Call& call) {
+  count<bool>(call, [](std::uint64_t hits, std::uint64_t whole) { return hits == whole; });
+}
+
+void any(const Call& call) {
+  count<bool>(call, [](std::uint64_t hits, std::uint64_t) { return hits != 0; });
+}
+
+}  // namespace tritium::TRITIUM_ISA

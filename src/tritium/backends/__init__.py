@@ -1,0 +1,267 @@
+"""Devices and the backends behind them: memory, and kernels for some ops. A backend is imported when first used.
+
+Knows nothing of tensors or graphs. Absence is explained here, never raised from inside a suite.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import buffer, settings
+from tritium.buffer import Array
+from tritium.errors import DeviceError, nearest
+from tritium.layout import Layout, contiguous_strides
+from tritium.op import OPS, Op, Spec, Specs, exact
+
+
+class Kernel(NamedTuple):
+    """One way to compute a row: NumPy's own signature, kernel(*ins, out=None, **attrs)."""
+
+    name: str
+    fn: Callable[..., Any]
+    accepts: Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """Where memory is and who computes on it. There is one object for each device."""
+
+    type: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.type if self.index == 0 else f"{self.type}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"Device({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and str(self) == other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return device, (str(self),)
+
+    @property
+    def backend(self) -> Backend:
+        return backend_of(self)
+
+
+class Backend:
+    """What a device must give: memory, a way in and out, and kernels. The interface does not grow with ops.
+
+    Subclass it, fill `kernels`, and call `register`. `tritium.testing.check_backend` tells whether it is right.
+    """
+
+    device: Device
+    kernels: Mapping[Op, Sequence[Kernel]] = {}
+    dynamic: Mapping[Op, Callable[..., Any]] = {}  # rows whose kernel makes its own memory
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._chosen: dict[Any, Kernel | None] = {}
+
+    def allocate(self, nbytes: int) -> Any:
+        """A storage: an object with device, nbytes, writable, clone(), own() and export(), as buffer.Storage has."""
+        raise DeviceError(f"The backend of {self.device} does not say how to allocate memory.")
+
+    def array(self, a: Array) -> Any:
+        """What this backend's kernels take for an array."""
+        return a
+
+    def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
+        """Copy from the host."""
+        raise DeviceError(f"The backend of {self.device} does not say how to copy from the host.")
+
+    def download(self, a: Array) -> np.ndarray[Any, Any]:
+        """The elements on the host; a copy unless the memory is the host's own."""
+        raise DeviceError(f"The backend of {self.device} does not say how to copy to the host.")
+
+    def synchronize(self) -> None:
+        """Return when all work given to the device is done."""
+
+    def timer(self) -> Callable[[], int]:
+        """Start a clock of the device's own work; calling the result waits for that work and gives its nanoseconds."""
+        self.synchronize()
+        start = time.perf_counter_ns()
+
+        def stop() -> int:
+            self.synchronize()
+            return time.perf_counter_ns() - start
+
+        return stop
+
+    def describe(self) -> dict[str, str]:
+        """Facts for `tritium devices`, in the order a person wants them."""
+        return {}
+
+    def new(self, spec: Spec) -> Array:
+        """Uninitialised, contiguous memory for a spec."""
+        return Array(self.allocate(spec.nbytes), spec.dtype, spec.shape, contiguous_strides(spec.shape), 0)
+
+    def choose(self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> Kernel | None:
+        """The first listed kernel that accepts the call; remembered."""
+        flat = tuple(x is None or x.is_contiguous for x in layouts)
+        key = (op, specs, exact(tuple(attrs.values())), flat)
+        if key not in self._chosen:
+            if len(self._chosen) > 4096:
+                self._chosen.clear()
+            listed = self.kernels.get(op, ())
+            found = (k for k in listed if k.accepts is None or k.accepts(specs, attrs, layouts))
+            self._chosen[key] = next(found, None)
+        return self._chosen[key]
+
+
+class Absent(NamedTuple):
+    """Why a device is not here, and how to get it."""
+
+    why: str
+    remedy: str
+
+
+@dataclass
+class Entry:
+    """A kind of device that may exist: how to make its backend, and how to find out whether it is here."""
+
+    make: Callable[[Device], Backend]
+    probe: Callable[[], int | Absent]  # how many of them there are, or why none
+    made: dict[int, Backend] = field(default_factory=dict)
+
+
+def _lazy(module: str) -> Callable[[Device], Backend]:
+    def make(device: Device) -> Backend:
+        backend: Backend = importlib.import_module(module).make(device)
+        return backend
+
+    return make
+
+
+_entries: dict[str, Entry] = {"cpu": Entry(_lazy("tritium.backends.cpu"), lambda: 1)}
+_absent: dict[str, Absent] = {
+    name: Absent(f"this version of Tritium has no {name} backend", "use device='cpu'")
+    for name in ("cuda", "mps", "mlx", "gpu", "metal")
+}
+_devices: dict[str, Device] = {}
+
+
+def register(name: str, make: Callable[[Device], Backend], probe: Callable[[], int | Absent] = lambda: 1) -> None:
+    """Make a kind of device known under a name; its backend is made when first used."""
+    if name in _entries:
+        raise DeviceError(f"A device named {name!r} is registered already; unregister({name!r}) first or take another name.")
+    _entries[name] = Entry(make, probe)
+    forget()
+
+
+def unregister(name: str) -> None:
+    """Forget a registered device; tensors on it can no longer be used."""
+    if name == "cpu" or name not in _entries:
+        raise DeviceError(f"{name!r} is not a registered device; registered are {', '.join(_entries)}.")
+    del _entries[name]
+    for known in [k for k in _devices if k.partition(":")[0] == name]:
+        del _devices[known]
+    forget()
+
+
+def forget() -> None:
+    """Drop every remembered call: the choice of device or kernel has changed."""
+    for row in OPS.values():
+        row.forget()
+
+
+def device(given: str | Device | None = None) -> Device:
+    """The device meant by a name ('cpu', 'cuda:1'), a Device, or None for the default one."""
+    if isinstance(given, Device):
+        return given
+    if given is None:
+        return default_device().device
+    name, _, number = str(given).partition(":")
+    if name in _absent and name not in _entries:
+        absent = _absent[name]
+        raise DeviceError(f"Device {given!r} is not available: {absent.why}; {absent.remedy}.")
+    if name not in _entries or (number and not number.isdigit()):
+        raise DeviceError(f"{given!r} is not a device.{nearest(name, _entries)} Valid here: {', '.join(_entries)}.")
+    count = _entries[name].probe()
+    if isinstance(count, Absent):
+        raise DeviceError(f"Device {given!r} is not available: {count.why}; {count.remedy}.")
+    index = int(number or 0)
+    if index >= count:
+        raise DeviceError(f"Device {given!r} does not exist: there is {count} of {name!r}, numbered from 0.")
+    key = name if index == 0 else f"{name}:{index}"
+    return _devices.setdefault(key, Device(name, index))
+
+
+def backend_of(given: Device) -> Backend:
+    entry = _entries.get(given.type)
+    if entry is None:
+        raise DeviceError(f"Device {given} was unregistered; move its tensors before that.")
+    if given.index not in entry.made:
+        entry.made[given.index] = entry.make(given)
+        settings.log.debug("backend of %s made", given)
+    return entry.made[given.index]
+
+
+class Choice(NamedTuple):
+    """The device used where none is named, and the reason."""
+
+    device: Device
+    why: str
+
+
+_chosen: Choice | None = None
+
+
+def default_device() -> Choice:
+    """Which device is used where none is named: what was set, else TRITIUM_DEVICE, else the CPU."""
+    global _chosen
+    if _chosen is None:
+        asked = settings.device()
+        if asked:
+            _chosen = Choice(device(asked), f"TRITIUM_DEVICE={asked}")
+        else:
+            _chosen = Choice(device("cpu"), "the only kind of device with a backend here" if len(_entries) == 1 else
+                             "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")  # fmt: skip
+    return _chosen
+
+
+def set_default_device(given: str | Device | None) -> None:
+    """Use this device where none is named; None goes back to TRITIUM_DEVICE or the CPU."""
+    global _chosen
+    _chosen = None if given is None else Choice(device(given), "set by set_default_device")
+    forget()
+
+
+class Found(NamedTuple):
+    """One line of `tritium devices`."""
+
+    name: str
+    available: bool
+    facts: dict[str, str]
+    why: str = ""
+    remedy: str = ""
+
+
+def devices() -> list[Found]:
+    """What is here with its facts, and what is not, why, and how to get it."""
+    out = []
+    for name, entry in _entries.items():
+        count = entry.probe()
+        if isinstance(count, Absent):
+            out.append(Found(name, False, {}, *count))
+            continue
+        for i in range(count):
+            here = device(f"{name}:{i}")
+            out.append(Found(str(here), True, here.backend.describe()))
+    out += [Found(name, False, {}, *absent) for name, absent in _absent.items() if name not in _entries]
+    return out
+
+
+def native_absence() -> str:
+    return buffer.native_absence

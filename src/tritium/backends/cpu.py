@@ -1,0 +1,157 @@
+"""The CPU: native kernels for this machine's instruction set, then NumPy on the same memory.
+
+Knows nothing of tensors or graphs. Without the native library every kernel is the reference's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium import buffer, ops, settings
+from tritium.backends import Backend, Device, Kernel, reference
+from tritium.buffer import Array, Storage, host, native
+from tritium.layout import Layout
+from tritium.op import OPS, Op, Specs
+
+Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
+
+
+def on_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A NumPy kernel on our memory."""
+
+    def kernel(*ins: Array | None, out: Any, **attrs: Any) -> None:
+        seen = tuple(host(o) for o in out) if isinstance(out, tuple) else host(out)
+        fn(*(None if x is None else host(x) for x in ins), out=seen, **attrs)
+
+    return kernel
+
+
+def takes(codes: frozenset[int], wanted: Mapping[str, Any]) -> Accepts:
+    """A native kernel takes a call by the dtype of its last input and by its name-like attributes."""
+
+    def accepts(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        last = next((s for s in reversed(specs) if s is not None), None)
+        return (last is None or last.dtype.code in codes) and all(attrs.get(k) == v for k, v in wanted.items())
+
+    return accepts
+
+
+# Rows whose attribute picks among native kernels.
+VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
+    ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
+    ops.matmul: [
+        ("matmul", {"algorithm": "blas"}),
+        ("matmul_naive", {"algorithm": "naive"}),
+        ("matmul_blocked", {"algorithm": "blocked"}),
+        ("matmul_parallel", {"algorithm": "parallel"}),
+    ],
+}
+
+
+def kernel_lists() -> dict[Op, list[Kernel]]:
+    """For every row its kernels, best first."""
+    out: dict[Op, list[Kernel]] = {}
+    for row in OPS.values():
+        listed = [] if native is None else list(_native(row))
+        if row in reference.KERNELS:
+            listed.append(Kernel("numpy", on_numpy(reference.KERNELS[row])))
+        if listed:
+            out[row] = listed
+    return out
+
+
+def _native(row: Op) -> Any:
+    for name, wanted in VARIANTS.get(row, [(row.name, {})]):
+        kernel = native.kernel(name)
+        if kernel is not None:
+            yield Kernel(kernel.isa, kernel, takes(frozenset(kernel.dtypes), wanted))
+
+
+class Cpu(Backend):
+    """This machine's cores."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        if native is None:
+            Storage.device = device
+        else:
+            load_blas()
+        self.kernels = kernel_lists()
+        self.dynamic = {row: _adopting(fn) for row, fn in reference.DYNAMIC.items()}
+
+    def allocate(self, nbytes: int) -> Storage:
+        return Storage(nbytes)
+
+    def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
+        host(to)[...] = data
+
+    def download(self, a: Array) -> np.ndarray[Any, Any]:
+        return host(a)
+
+    def describe(self) -> dict[str, str]:
+        facts = {"processor": processor(), "cores": f"{os.cpu_count()} ({threads()} usable)", "memory": _memory()}
+        if native is None:
+            return facts | {"kernels": f"numpy {np.__version__} only: {buffer.native_absence}"}
+        return facts | {
+            "isa": f"{native.isa()} (of {', '.join(native.isas())})",
+            "threads": str(native.get_num_threads()),
+            "blas": blas(),
+        }
+
+
+def _adopting(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *ins, **attrs: fn(*(host(x) for x in ins), **attrs)
+
+
+def make(device: Device) -> Backend:
+    return Cpu(device)
+
+
+def load_blas() -> None:
+    """Give the native kernels the C BLAS of the scipy-openblas32 wheel; macOS has Accelerate linked."""
+    found = importlib.util.find_spec("scipy_openblas32")
+    if found is None or found.origin is None:
+        return
+    folder = Path(found.origin).parent / "lib"
+    for library in sorted(folder.glob("libscipy_openblas*")):
+        if native.load_blas(str(library)):
+            return
+    settings.log.warning("no usable BLAS in %s; matmul runs on our own blocked kernel", folder)
+
+
+def blas() -> str:
+    info = native.blas_info()
+    if not info["vendor"]:
+        return "none: our own blocked kernel (pip install scipy-openblas32)"
+    return f"{info['vendor']} {info['config']}".strip() + ", split over our threads"
+
+
+def threads() -> int:
+    if native is not None:
+        return int(native.available_threads())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "hardware", "cpu model")):
+                return f"{line.partition(':')[2].strip()} ({platform.machine()})"
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return f"{pages * page / 2**30:.1f} GiB"
+
+

@@ -1,0 +1,69 @@
+"""Memory by reference count: Storage, Array and the pool beneath them, native where built, plain Python otherwise.
+
+Knows nothing of ops, devices or tensors.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tritium import pure, settings
+from tritium.layout import Layout
+
+native: Any = None
+native_absence = ""
+if settings.pure():
+    native_absence = "TRITIUM_PURE is set"
+else:
+    try:
+        native = importlib.import_module("tritium._native")
+    except ImportError as error:
+        native_absence = f"this is a pure-Python build ({error})"
+
+if TYPE_CHECKING or native is None:
+    Storage, Array, Row, overlap = pure.Storage, pure.Array, pure.Row, pure.overlap
+else:
+    Storage, Array, Row, overlap = native.Storage, native.Array, native.Row, native.overlap
+
+ALIGNMENT = pure.ALIGNMENT
+MAX_DIMS = pure.MAX_DIMS
+
+
+class _Face:
+    """What NumPy asks of an object to look at its memory; it keeps the storage alive while it does."""
+
+    __slots__ = ("__array_interface__", "storage")
+
+    def __init__(self, storage: Any, interface: dict[str, Any]) -> None:
+        self.storage, self.__array_interface__ = storage, interface
+
+
+def host(a: Array) -> np.ndarray[Any, Any]:
+    """The array's elements as NumPy sees them, in place. For kernels: it does not count as handing memory out."""
+    kind, step = a.dtype.numpy, a.dtype.nbytes
+    strides = tuple(s * step for s in a.strides)
+    if a.size == 0:
+        return np.empty(a.shape, kind)
+    memory = getattr(a.storage, "memory", None)
+    if memory is not None:
+        return np.ndarray(a.shape, kind, memory, a.offset * step, strides)
+    plain = kind.str if kind.kind != "V" else "<u2"
+    address, writable = a.address, a.storage.writable
+    face = {"data": (address, not writable), "shape": a.shape, "strides": strides, "typestr": plain, "version": 3}
+    seen = np.asarray(_Face(a.storage, face))
+    return seen if plain == kind.str else seen.view(kind)
+
+
+def layout(a: Array) -> Layout:
+    return Layout(a.shape, a.strides, a.offset)
+
+
+def watch(watcher: pure.Watcher | None) -> None:
+    """Call `watcher(kind, address, nbytes, reused)` at every allocation, free, import and copy-on-write."""
+    if native is None:
+        pure.POOL.watcher = watcher
+    else:
+        native.set_buffer_watcher(watcher)

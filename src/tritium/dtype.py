@@ -1,0 +1,239 @@
+"""One row per storage format, and the rule by which two of them meet.
+
+Knows nothing of shapes, memory or devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from tritium.errors import DTypeError, nearest
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DType:
+    """How an element is stored: `block` elements along the last axis share `nbytes` bytes."""
+
+    name: str
+    kind: str  # bool, signed, unsigned, float; weak kinds are of Python scalars
+    block: int
+    nbytes: int
+    long_name: str
+    code: int = -1  # the number native code knows it by; -1: native code does not
+    weak: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"tritium.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self is other
+        return isinstance(other, str) and _NAMES.get(other) is self
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("signed", "unsigned")
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype of one element in memory."""
+        return _NUMPY[self.name]
+
+
+bool_ = DType("bool", "bool", 1, 1, "bool", 0)
+i8 = DType("i8", "signed", 1, 1, "int8", 1)
+i16 = DType("i16", "signed", 1, 2, "int16", 2)
+i32 = DType("i32", "signed", 1, 4, "int32", 3)
+i64 = DType("i64", "signed", 1, 8, "int64", 4)
+u8 = DType("u8", "unsigned", 1, 1, "uint8", 5)
+u16 = DType("u16", "unsigned", 1, 2, "uint16", 6)
+u32 = DType("u32", "unsigned", 1, 4, "uint32", 7)
+u64 = DType("u64", "unsigned", 1, 8, "uint64", 8)
+f16 = DType("f16", "float", 1, 2, "float16", 9)
+bf16 = DType("bf16", "float", 1, 2, "bfloat16", 10)
+f32 = DType("f32", "float", 1, 4, "float32", 11)
+f64 = DType("f64", "float", 1, 8, "float64", 12)
+
+ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
+SIGNED = (i8, i16, i32, i64)
+UNSIGNED = (u8, u16, u32, u64)
+FLOATS = (f16, bf16, f32, f64)
+
+# A Python scalar is weak: it takes the dtype of the tensor it meets, or the default of its own kind.
+weak_bool = DType("bool scalar", "bool", 1, 1, "bool", weak=True)
+weak_int = DType("int scalar", "signed", 1, 8, "int", weak=True)
+weak_float = DType("float scalar", "float", 1, 8, "float", weak=True)
+
+DEFAULTS = {"bool": bool_, "signed": i64, "unsigned": u64, "float": f32}
+
+_NUMPY: dict[str, np.dtype[Any]] = {t.name: np.dtype(t.long_name) for t in ALL if t is not bf16}
+_NUMPY["bf16"] = np.dtype(ml_dtypes.bfloat16)
+_NAMES: dict[str, DType] = {n: t for t in ALL for n in (t.name, t.long_name)}
+_NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "short": i16, "char": i8, "byte": u8}
+_FROM_NUMPY: dict[Any, DType] = {_NUMPY[t.name]: t for t in ALL}
+
+
+@lru_cache(maxsize=256)
+def dtype(given: Any) -> DType:
+    """The row meant by a name ('f32', 'float32'), a NumPy dtype or type, a Python type, or a row itself."""
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str) and given in _NAMES:
+        return _NAMES[given]
+    if given is bool:
+        return bool_
+    if given is int:
+        return i64
+    if given is float:
+        return f32
+    if not isinstance(given, str) and given is not None:
+        try:
+            known = _FROM_NUMPY.get(np.dtype(given).newbyteorder("="))
+        except TypeError:
+            known = None
+        if known is not None:
+            return known
+        name = str(given).removeprefix("torch.").removeprefix("mlx.core.")
+        if name in _NAMES:
+            return _NAMES[name]
+    names = ", ".join(t.name for t in ALL)
+    raise DTypeError(f"{given!r} is not a dtype.{nearest(str(given), _NAMES)} Use one of {names}.")
+
+
+def of_scalar(value: Any) -> DType:
+    """The weak row of a Python scalar."""
+    if isinstance(value, bool):
+        return weak_bool
+    return weak_int if isinstance(value, int) else weak_float
+
+
+_RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float": 2}
+
+
+def _pair(a: DType, b: DType) -> DType:
+    """Where two dtypes meet. A weak one only counts by its kind, and only when that kind is the higher."""
+    if a is b:
+        return a
+    if a.weak != b.weak:
+        strong, weak = (b, a) if a.weak else (a, b)
+        return strong if _RANK[weak.kind] <= _RANK[strong.kind] else DEFAULTS[weak.kind]
+    if _RANK[a.kind] != _RANK[b.kind]:
+        return a if _RANK[a.kind] > _RANK[b.kind] else b
+    if a.kind == b.kind:
+        if a.nbytes == b.nbytes:  # f16 and bf16 meet above both
+            return f32
+        return a if a.nbytes > b.nbytes else b
+    signed, unsigned = (a, b) if a.kind == "signed" else (b, a)
+    if signed.nbytes > unsigned.nbytes:
+        return signed
+    if unsigned is u64:
+        raise DTypeError(f"{a} and {b} have no common integer dtype; cast one of them with .to(dtype).")
+    return SIGNED[UNSIGNED.index(unsigned) + 1]
+
+
+@lru_cache(maxsize=4096)
+def promote(*kinds: DType) -> DType:
+    """The dtype in which these are computed together; all-weak gives the default of the highest kind."""
+    if not kinds:
+        raise DTypeError("No dtype was given; pass at least one tensor or dtype.")
+    strong = [t for t in kinds if not t.weak]
+    weak = [t for t in kinds if t.weak]
+    found = strong[0] if strong else DEFAULTS[max(weak, key=lambda t: _RANK[t.kind]).kind]
+    for t in strong[1:] + weak:
+        found = _pair(found, t)
+    return found
+
+
+def can_cast(source: DType, target: DType) -> bool:
+    """Whether promotion leads from source to target, so that no value can be lost by kind or range."""
+    try:
+        return promote(source, target) is target
+    except DTypeError:
+        return False
+
+
+def same_kind(source: DType, target: DType) -> bool:
+    """NumPy's rule for storing into an existing tensor: the kind may not fall (float to int, int to bool)."""
+    return np.can_cast(_NUMPY[_plain(source)], _NUMPY[_plain(target)], "same_kind")
+
+
+def _plain(t: DType) -> str:
+    return "f16" if t is bf16 else t.name  # NumPy's own table does not know bf16
+
+
+def is_dtype(t: DType, kind: Any) -> bool:
+    """Whether `t` is of a kind of the array API standard: a dtype, a kind's name, or a tuple of these."""
+    if isinstance(kind, tuple):
+        return any(is_dtype(t, k) for k in kind)
+    if isinstance(kind, DType):
+        return t is kind
+    members = {
+        "bool": (bool_,),
+        "signed integer": SIGNED,
+        "unsigned integer": UNSIGNED,
+        "integral": SIGNED + UNSIGNED,
+        "real floating": FLOATS,
+        "complex floating": (),
+        "numeric": SIGNED + UNSIGNED + FLOATS,
+    }
+    if kind not in members:
+        raise DTypeError(f"{kind!r} is not a kind of dtype. Use a dtype or one of {', '.join(members)}.")
+    return t in members[kind]
+
+
+class FloatInfo(NamedTuple):
+    """What a float dtype can hold."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+class IntInfo(NamedTuple):
+    """What an integer dtype can hold."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+@lru_cache(maxsize=64)
+def finfo(of: Any) -> FloatInfo:
+    """Limits of a float dtype, or of a tensor's dtype."""
+    t = dtype(getattr(of, "dtype", of))
+    if not t.is_float:
+        raise DTypeError(f"finfo needs a float dtype, given {t}; use iinfo for integers.")
+    info = ml_dtypes.finfo(t.numpy)
+    return FloatInfo(t.nbytes * 8, float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), t)
+
+
+@lru_cache(maxsize=64)
+def iinfo(of: Any) -> IntInfo:
+    """Limits of an integer dtype, or of a tensor's dtype."""
+    t = dtype(getattr(of, "dtype", of))
+    if not t.is_integer:
+        raise DTypeError(f"iinfo needs an integer dtype, given {t}; use finfo for floats.")
+    info = np.iinfo(t.numpy)
+    return IntInfo(t.nbytes * 8, int(info.max), int(info.min), t)

@@ -1,0 +1,237 @@
+"""Eager: who runs every call at once.
+
+Knows nothing of graphs. The native library replays what was decided here, until someone watches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tritium import backends, buffer, ops
+from tritium import dtype as dt
+from tritium.backends import Backend, Device, Kernel
+from tritium.buffer import overlap
+from tritium.dtype import DType
+from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
+from tritium.launch import counters, launch
+from tritium.layout import text
+from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager
+from tritium.tensor import Tensor, wrap
+
+Operand = Tensor | bool | int | float | None
+
+
+class Eager:
+    """Decide, allocate, launch."""
+
+    def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
+        xs = tuple(lift(x, op) for x in inputs)
+        device = place(op, xs, attrs, out)
+        backend = device.backend
+        decision = op.decide(tuple(spec_of(x) for x in xs), attrs)
+        if op.kind is Kind.VIEW:
+            return look(op, xs[0], attrs, out)
+        ready = tuple(prepare(x, s, device) for x, s in zip(xs, decision.inputs, strict=True))
+        if op.kind is Kind.DYNAMIC:
+            return dynamic(op, backend, ready, attrs, out)
+        attrs = {k: v for k, v in attrs.items() if k != "device"}
+        kernel = backend.choose(op, decision.inputs, attrs, tuple(None if x is None else x.layout for x in ready))
+        if kernel is None and op is not ops.empty:
+            return lowered(op, device, decision, ready, attrs, out)
+        if out is not None:
+            return self.into(backend, kernel, op, decision, ready, attrs, out, xs, call)
+        specs = decision.out if isinstance(decision.out, tuple) and not isinstance(decision.out, Spec) else (decision.out,)
+        made = tuple(wrap(backend.new(s)) for s in specs)
+        if kernel is not None:
+            launch(backend, kernel, op, made if len(made) > 1 else made[0], ready, attrs)
+        if len(made) == 1:
+            remember(op, device, kernel, decision, xs, attrs, call)
+        return made if len(made) > 1 else made[0]
+
+    def into(
+        self, backend: Backend, kernel: Kernel | None, op: Op, decision: Decision, ready: tuple[Tensor | None, ...],
+        attrs: dict[str, Any], out: Any, xs: tuple[Operand, ...], call: Call | None,
+    ) -> Any:  # fmt: skip
+        """Run with the result in the caller's memory."""
+        if isinstance(out, tuple):
+            results = self.emit(op, ready, attrs, None, None)
+            return tuple(store(r, o, op) for r, o in zip(results, out, strict=True))
+        check_out(op, decision.out, out)
+        shared = [overlap(out, x) for x in ready if x is not None]
+        clear = all(s == 0 or (s == 1 and op.inplace) for s in shared)
+        if kernel is None or not clear or out.dtype is not decision.out.dtype:
+            made = wrap(backend.new(decision.out))
+            if kernel is not None:
+                launch(backend, kernel, op, made, ready, attrs)
+            return store(made, out, op)
+        out.storage.own()
+        launch(backend, kernel, op, out, ready, attrs)
+        remember(op, backend.device, kernel, decision, xs, attrs, call)
+        return out
+
+
+EAGER = Eager()
+eager.append(EAGER)
+
+
+def lift(x: Any, op: Op) -> Operand:
+    """A tensor, a scalar or nothing; NumPy arrays are looked at in place."""
+    if x is None or isinstance(x, (Tensor, *SCALARS)):
+        if isinstance(x, Tensor):
+            x._memory(f"{op.name}: the value")
+        return x
+    if isinstance(x, np.generic):
+        return x.item() if x.dtype.kind in "biuf" else _refuse(x, op)
+    if isinstance(x, np.ndarray):
+        from tritium.functions import asarray
+
+        return asarray(x)
+    return _refuse(x, op)
+
+
+def _refuse(x: Any, op: Op) -> Any:
+    raise ArgumentError(
+        f"{op.name}: {type(x).__name__} is not a tensor or a number; make a tensor with tritium.tensor(…)."
+    )
+
+
+def spec_of(x: Operand) -> Spec | None:
+    if x is None:
+        return None
+    return Spec(x.shape, x.dtype) if isinstance(x, Tensor) else Spec((), dt.of_scalar(x))
+
+
+def place(op: Op, xs: tuple[Operand, ...], attrs: dict[str, Any], out: Any) -> Device:
+    """The one device of a call."""
+    found: Device | None = None
+    outs = out if isinstance(out, tuple) else (out,)
+    for x in (*xs, *outs):
+        if isinstance(x, Tensor):
+            here = x.storage.device
+            if found is not None and here is not found:
+                raise DeviceError(
+                    f"{op.name}: tensors are on {found} and {here}; move one with .to({str(found)!r}): "
+                    f"transfers are never hidden."
+                )
+            found = here
+        elif x is not None and not isinstance(x, SCALARS):
+            raise ArgumentError(f"{op.name}: out must be a tensor, given {type(x).__name__}.")
+    if found is not None:
+        return found
+    return backends.device(attrs.get("device"))
+
+
+def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
+    """An operand in the dtype the row computes in."""
+    if x is None or spec is None:
+        return None
+    if isinstance(x, Tensor):
+        return x if x.dtype is spec.dtype else ops.astype(x, spec.dtype)
+    return constant(x, spec.dtype, device)
+
+
+def constant(value: bool | int | float, kind: DType, device: Device) -> Tensor:
+    """A 0-d tensor of a Python number."""
+    if kind.is_integer:
+        info = dt.iinfo(kind)
+        if not info.min <= value <= info.max:
+            raise OverflowError(f"{value} is outside {kind} ({info.min} to {info.max}); cast the tensor to a wider dtype.")
+    made = device.backend.new(Spec((), kind))
+    device.backend.upload(np.asarray(value).astype(kind.numpy), made)
+    return wrap(made)
+
+
+def look(op: Op, x: Any, attrs: dict[str, Any], out: Any) -> Tensor:
+    """A view of x, or of a copy when its layout leaves no other way (counted as hidden)."""
+    if out is not None:
+        raise ArgumentError(f"{op.name}: a view has no out=; copy it with ops.copy(…, out=…).")
+    assert op.view is not None
+    if not isinstance(x, Tensor):
+        raise ArgumentError(f"{op.name}: a tensor is needed, given {x!r}.")
+    seen = op.view(x.layout, **attrs)
+    if seen is None:
+        counters.hidden(x.nbytes)
+        x = ops.copy(x)
+        seen = op.view(x.layout, **attrs)
+    return Tensor(x.storage, x.dtype, *seen)
+
+
+def dynamic(op: Op, backend: Backend, xs: tuple[Tensor | None, ...], attrs: dict[str, Any], out: Any) -> Any:
+    """A row whose kernel makes its own memory."""
+    if out is not None:
+        raise ArgumentError(f"{op.name}: the size of the result depends on values, so out= cannot be used.")
+    if op not in backend.dynamic:
+        raise no_kernel(op, backend.device, tuple(spec_of(x) for x in xs))
+    found = backend.dynamic[op](*(backend.array(x) for x in xs if x is not None), **attrs)
+    return tuple(adopt(f, backend) for f in found) if isinstance(found, tuple) else adopt(found, backend)
+
+
+def adopt(data: np.ndarray[Any, Any], backend: Backend) -> Tensor:
+    made = backend.new(Spec(data.shape, dt.dtype(data.dtype)))
+    backend.upload(data, made)
+    return wrap(made)
+
+
+def lowered(
+    op: Op, device: Device, decision: Decision, xs: tuple[Tensor | None, ...], attrs: dict[str, Any], out: Any
+) -> Any:
+    """A row without a kernel here, by the rows it is made of."""
+    if op.lower is None:
+        raise no_kernel(op, device, decision.inputs)
+    result = op.lower(*xs, **attrs)
+    return result if out is None else store(result, out, op)
+
+
+def no_kernel(op: Op, device: Device, specs: Specs) -> DeviceError:
+    given = ", ".join(str(s) for s in specs if s is not None)
+    return DeviceError(
+        f"{op.name} has no kernel on {device} for {given}. It runs on cpu; move the tensors with .to('cpu')."
+    )
+
+
+def check_out(op: Op, spec: Spec, out: Tensor) -> None:
+    if out.shape != spec.shape:
+        raise ShapeError(f"{op.name}: the result has shape {text(spec.shape)}, but out is {out.spec}; give one of that shape.")
+    if not dt.same_kind(spec.dtype, out.dtype):
+        raise DTypeError(
+            f"{op.name}: the result is {spec.dtype}, which cannot be stored in {out.dtype} without losing its kind; "
+            f"cast the tensor first: x.to({spec.dtype.name!r})."
+        )
+    if any(s == 0 and n > 1 for n, s in zip(out.shape, out.strides, strict=True)):
+        raise ViewError(f"{op.name}: {out.spec} repeats its memory (it was expanded), so it cannot be written; use .clone()"
+                        " of a .contiguous() copy.")  # fmt: skip
+
+
+def store(value: Tensor, out: Tensor, op: Op) -> Tensor:
+    """Copy a finished result into the caller's memory, in its dtype."""
+    check_out(op, value.spec, out)
+    row = ops.copy if value.dtype is out.dtype else ops.astype
+    attrs = {} if row is ops.copy else {"dtype": out.dtype, "copy": True}
+    backend = out.device.backend
+    kernel = backend.choose(row, (value.spec,), attrs, (value.layout,))
+    if kernel is None:
+        raise no_kernel(row, out.device, (value.spec,))
+    out.storage.own()
+    launch(backend, kernel, row, out, (value,), attrs)
+    return out
+
+
+def remember(
+    op: Op, device: Device, kernel: Kernel | None, decision: Decision, xs: tuple[Operand, ...], attrs: dict[str, Any], call: Call | None
+) -> None:
+    """Let native code replay this call: the kernel is native and no operand needed a cast."""
+    if call is None or buffer.native is None or op.arity < 0 or device.type != "cpu":
+        return
+    if kernel is not None and not isinstance(kernel.fn, buffer.native.Kernel):
+        return
+    scalars = []
+    for x, s in zip(xs, decision.inputs, strict=True):
+        if isinstance(x, Tensor) and s is not None and x.dtype is not s.dtype:
+            return
+        scalars.append(-1 if s is None or x is None or isinstance(x, Tensor) else s.dtype.code)
+    args, kwargs = call
+    op.remember(args, kwargs, kernel and kernel.fn, decision.out.dtype, decision.out.shape, tuple(scalars), attrs)
+
+

@@ -1,0 +1,51 @@
+"""What can go wrong, by name; every message says what was given, what was needed and what to do.
+
+Knows nothing else of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TritiumError(Exception):
+    """The parent of every error raised on purpose."""
+
+
+class ShapeError(TritiumError, ValueError):
+    """The shapes given to an operation do not fit together."""
+
+
+class DTypeError(TritiumError, TypeError):
+    """An operation is not defined for the dtypes given."""
+
+
+class DeviceError(TritiumError, RuntimeError):
+    """A device is absent, unknown, or two devices were mixed."""
+
+
+class ArgumentError(TritiumError, TypeError):
+    """An argument is unknown, missing or of the wrong type."""
+
+
+class BoundsError(TritiumError, IndexError):
+    """An index or axis lies outside the tensor."""
+
+
+class TraceError(TritiumError, TypeError):
+    """Something that needs values was asked while only a graph is being written down."""
+
+
+class ViewError(TritiumError, ValueError):
+    """A view was asked where only a copy is possible, or a write where none is allowed."""
+
+
+class PoolError(TritiumError, ValueError):
+    """A tensor was given to a pool that did not lend it, or twice."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """' Did you mean x?' for the closest known word, else nothing."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""

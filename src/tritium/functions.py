@@ -1,0 +1,358 @@
+"""Plain functions over the rows: making tensors, and names that are a few rows in a row.
+
+Knows nothing of graphs: what is written here can be traced like any user's function.
+"""
+
+from __future__ import annotations
+
+import builtins
+import secrets
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tritium import backends, buffer, ops
+from tritium import dtype as dt
+from tritium import layout as lay
+from tritium.backends import Device
+from tritium.dtype import DType
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tritium.op import SCALARS, Spec, interpreter
+from tritium.tensor import Tensor, wrap
+
+# ---- making tensors
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor of anything: a tensor, a NumPy array (looked at in place where possible), a scalar, nested lists,
+    or an object with DLPack or the buffer protocol."""
+    kind = None if dtype is None else dt.dtype(dtype)
+    there = None if device is None else backends.device(device)
+    if isinstance(obj, Tensor):
+        return _as(obj, kind, there, copy)
+    if isinstance(obj, SCALARS):
+        if copy is False:
+            raise ArgumentError("asarray: a Python number cannot become a tensor without a copy; leave copy=False out.")
+        if kind is not None and kind.is_integer:
+            _fits(obj, kind)
+        return ops.full((), obj, dtype=kind, device=there)
+    if not isinstance(obj, (np.ndarray, np.generic, list, tuple)) and hasattr(obj, "__dlpack__"):
+        from tritium.interop import from_dlpack
+
+        return _as(from_dlpack(obj, copy=copy), kind, there, None)
+    if isinstance(obj, (list, tuple)):
+        if copy is False:
+            raise ArgumentError("asarray: a list cannot become a tensor without a copy; leave copy=False out.")
+        return _as(_of_sequence(obj, kind, there), kind, there, None)
+    data = np.asarray(obj)
+    here = dt.dtype(data.dtype) if data.dtype.kind != "O" else None
+    if here is None:
+        raise ArgumentError(f"asarray: {type(obj).__name__} is neither an array, a number nor nested lists of numbers.")
+    from tritium.interop import from_numpy
+
+    found = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
+    return _as(found, kind, there, None)
+
+
+def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """A new tensor with a copy of the data."""
+    return asarray(data, dtype=dtype, device=device, copy=True)
+
+
+def _as(x: Tensor, kind: DType | None, there: Device | None, copy: bool | None) -> Tensor:
+    changed = (kind is not None and kind is not x.dtype) or (there is not None and there is not x.device)
+    if changed and copy is False:
+        raise ArgumentError(f"asarray: {x.spec} cannot become {kind or x.dtype} without a copy; leave copy=False out.")
+    if changed:
+        return x.to(dtype=kind, device=there)
+    return ops.copy(x) if copy else x
+
+
+def _fits(value: Any, kind: DType) -> None:
+    info = dt.iinfo(kind)
+    if not info.min <= value <= info.max:
+        raise OverflowError(f"{value} is outside {kind} ({info.min} to {info.max}); use a wider dtype.")
+
+
+def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) -> Tensor:
+    """Nested lists of Python numbers take the default dtype of their highest kind."""
+    if _holds_tensors(data):
+        return ops.stack([asarray(d, device=there) for d in data])
+    try:
+        values = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"The nested lists are ragged: every list at one depth needs the same length ({error}).") from None
+    if values.dtype.kind not in "biuf":
+        raise DTypeError(f"Nested lists must hold numbers or bools, given {values.dtype}.")
+    if kind is None:
+        kind = {"b": dt.bool_, "i": dt.i64, "u": dt.u64, "f": dt.f32}[values.dtype.kind]
+        kind = dt.f32 if values.size == 0 else kind
+    if kind.is_integer and values.size and values.dtype.kind in "iu":
+        _fits(builtins.int(values.min()), kind)
+        _fits(builtins.int(values.max()), kind)
+    backend = (there or backends.device()).backend
+    made = backend.new(Spec(values.shape, kind))
+    backend.upload(_cast(values, kind), made)
+    return wrap(made)
+
+
+def _holds_tensors(data: Sequence[Any]) -> bool:
+    return any(isinstance(d, Tensor) or (isinstance(d, (list, tuple)) and _holds_tensors(d)) for d in data)
+
+
+def _cast(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
+    from tritium.backends.reference import cast
+
+    out = np.empty(values.shape, kind.numpy)
+    cast(values, out=out)
+    return out
+
+
+empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspace, ops.eye
+
+
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of zeros."""
+    return ops.full(shape, 0, dtype=dtype or dt.f32, device=device)
+
+
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of ones."""
+    return ops.full(shape, 1, dtype=dtype or dt.f32, device=device)
+
+
+def _where(x: Tensor, device: Any) -> Any:
+    return device if device is not None else (None if x.is_traced else x.device)
+
+
+def empty_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Memory of the shape, dtype and device of x."""
+    return ops.empty(x.shape, dtype=dtype or x.dtype, device=_where(x, device))
+
+
+def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor like x in which every element is `fill_value`."""
+    return ops.full(x.shape, fill_value, dtype=dtype or x.dtype, device=_where(x, device))
+
+
+def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of zeros like x."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of ones like x."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+# ---- random numbers: a seed gives the same numbers on every device
+
+
+def _seed(seed: int | None, name: str) -> int:
+    if seed is None:
+        if interpreter.get() is not None:
+            raise TraceError(f"{name} without a seed cannot be written down: every run would repeat it. Pass seed=….")
+        return secrets.randbits(63)
+    if not 0 <= seed < 2**63:
+        raise ArgumentError(f"{name}: seed={seed} must lie in 0 … 2^63 - 1.")
+    return seed
+
+
+def rand(shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+    """Uniform numbers in [0, 1); without a seed they differ at every call."""
+    return ops.random_uniform(shape, seed=_seed(seed, "rand"), dtype=dtype, device=device)
+
+
+def randn(shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+    """Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
+    return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
+
+
+def randint(low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+    """Integers in [low, high); without a seed they differ at every call."""
+    return ops.random_integers(low, high, shape, seed=_seed(seed, "randint"), dtype=dtype, device=device)
+
+
+# ---- dtypes
+
+
+def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
+    """Another dtype; a copy even when nothing changes, unless copy=False."""
+    if device is not None:
+        x = x.to(device=device)
+    return x if not copy and dt.dtype(dtype) is x.dtype else ops.astype(x, dtype)
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Whether promotion leads from one dtype to the other."""
+    return dt.can_cast(dt.dtype(getattr(from_, "dtype", from_)), dt.dtype(to))
+
+
+def result_type(*given: Any) -> DType:
+    """The dtype in which tensors, dtypes and scalars are computed together."""
+    kinds = [dt.of_scalar(g) if isinstance(g, SCALARS) else dt.dtype(getattr(g, "dtype", g)) for g in given]
+    return dt.promote(*kinds)
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind: 'bool', 'integral', 'real floating', 'numeric', …"""
+    return dt.is_dtype(dt.dtype(dtype), kind)
+
+
+# ---- shapes
+
+
+def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
+    """Another shape; a view where the layout allows. copy=True always copies, copy=False never does."""
+    if copy is False and not x.is_traced:
+        lay.view(x.layout, shape)
+    return ops.reshape(ops.copy(x) if copy else x, shape)
+
+
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """All in the shape they share."""
+    shape = lay.broadcast_shapes(*(a.shape for a in arrays), what="broadcast_arrays")
+    return tuple(ops.broadcast_to(a, shape) for a in arrays)
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
+    """Coordinate grids of 1-D tensors."""
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f"meshgrid: indexing={indexing!r} is unknown; use 'xy' or 'ij'.")
+    if len({a.dtype for a in arrays}) > 1:
+        raise DTypeError("meshgrid: all tensors must have one dtype; cast them first.")
+    n = len(arrays)
+    swap = {0: 1, 1: 0} if indexing == "xy" and n > 1 else {}
+    grid = [ops.reshape(a, tuple(-1 if d == swap.get(i, i) else 1 for d in range(n))) for i, a in enumerate(arrays)]
+    return tuple(ops.copy(g) for g in broadcast_arrays(*grid))
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, one by one: views."""
+    along = lay.axis_of(axis, x.ndim, "unstack")
+    return tuple(x[(slice(None),) * along + (i,)] for i in range(x.shape[along]))
+
+
+def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """`parts` equal pieces along an axis, or pieces of the sizes given: views."""
+    along = lay.axis_of(axis, x.ndim, "split")
+    size = x.shape[along]
+    if isinstance(parts, int):
+        if parts < 1 or size % parts:
+            raise ShapeError(f"split: axis {along} of {x.spec} does not divide into {parts} equal parts; give their sizes.")
+        parts = [size // parts] * parts
+    if builtins.sum(parts) != size:
+        raise ShapeError(f"split: sizes {tuple(parts)} do not add up to the {size} of axis {along} of {x.spec}.")
+    ends = np.cumsum([0, *parts]).tolist()
+    return tuple(x.slice(along, a, b) for a, b in zip(ends, ends[1:], strict=False))
+
+
+def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+    """Every element (or slice) several times in a row; `repeats` may differ from slice to slice."""
+    if axis is None:
+        x, axis = ops.reshape(x, (-1,)), 0
+    along = lay.axis_of(axis, x.ndim, "repeat")
+    if isinstance(repeats, int):
+        index = np.repeat(np.arange(x.shape[along]), repeats)
+    else:
+        counts = repeats._host()  # the size of the result depends on these values
+        if counts.size not in (1, x.shape[along]):
+            raise ShapeError(f"repeat: {counts.size} repeats for axis {along} of {x.spec}; give one, or one for each.")
+        index = np.repeat(np.arange(x.shape[along]), np.broadcast_to(counts, (x.shape[along],)))
+    return ops.take(x, asarray(index, device=_where(x, None)), axis=along)
+
+
+def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
+    """The whole tensor repeated along each axis."""
+    lead = len(repetitions) - x.ndim
+    x = ops.reshape(x, (1,) * lead + x.shape) if lead > 0 else x
+    times = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
+    pairs = [(1, n) for n in x.shape]
+    wide = tuple(s for t, n in zip(times, x.shape, strict=True) for s in (t, n))
+    spread = ops.broadcast_to(ops.reshape(x, tuple(s for p in pairs for s in p)), wide)
+    return ops.reshape(ops.copy(spread), tuple(t * n for t, n in zip(times, x.shape, strict=True)))
+
+
+# ---- sums of products
+
+
+def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+    """Dot products along an axis; the other axes broadcast."""
+    if not -min(x1.ndim, x2.ndim) <= axis <= -1:
+        raise ShapeError(f"vecdot: axis {axis} must be negative and exist in both {x1.spec} and {x2.spec}.")
+    a, b = ops.moveaxis(x1, axis, -1), ops.moveaxis(x2, axis, -1)
+    if a.shape[-1] != b.shape[-1]:
+        raise ShapeError(f"vecdot: sizes along axis {axis} differ: {x1.spec} and {x2.spec}.")
+    product = ops.matmul(ops.expand_dims(a, axis=-2), ops.expand_dims(b, axis=-1))
+    return ops.squeeze(product, (-2, -1))
+
+
+def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """Products summed over the last `axes` axes of x1 and the first of x2, or over the pairs named."""
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(x1.ndim, x2.ndim):
+            raise ShapeError(f"tensordot: axes={axes} but the tensors have {x1.ndim} and {x2.ndim} dimensions.")
+        left: Sequence[int] = range(x1.ndim - axes, x1.ndim)
+        right: Sequence[int] = range(axes)
+    else:
+        left, right = lay.axes_of(tuple(axes[0]), x1.ndim, "tensordot"), lay.axes_of(tuple(axes[1]), x2.ndim, "tensordot")
+    sizes = [x1.shape[a] for a in left]
+    if sizes != [x2.shape[b] for b in right]:
+        raise ShapeError(f"tensordot: {x1.spec} over axes {tuple(left)} and {x2.spec} over {tuple(right)} differ in size.")
+    free1 = [d for d in range(x1.ndim) if d not in left]
+    free2 = [d for d in range(x2.ndim) if d not in right]
+    shape1, shape2 = [x1.shape[d] for d in free1], [x2.shape[d] for d in free2]
+    a = ops.reshape(ops.permute_dims(x1, (*free1, *left)), (prod(shape1), prod(sizes)))
+    b = ops.reshape(ops.permute_dims(x2, (*right, *free2)), (prod(sizes), prod(shape2)))
+    return ops.reshape(ops.matmul(a, b), (*shape1, *shape2))
+
+
+# ---- a few rows in a row
+
+
+def diff(x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """Differences of neighbours along an axis, n times."""
+    ends = [t for t in (prepend, x, append) if t is not None]
+    x = ops.concat(ends, axis=axis) if len(ends) > 1 else x
+    along = lay.axis_of(axis, x.ndim, "diff")
+    for _ in range(n):
+        x = ops.subtract(x.slice(along, 1, None), x.slice(along, 0, builtins.max(x.shape[along] - 1, 0)))
+    return x
+
+
+def searchsorted(x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
+    """Where each element of x2 would go in the sorted x1 (or x1 sorted by `sorter`)."""
+    return ops.searchsorted(x1 if sorter is None else ops.take(x1, sorter), x2, side=side)
+
+
+def swish(x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
+    """The other name of silu."""
+    return ops.silu(x, out=out)
+
+
+# ---- what is here, for generic code
+
+
+class _Info:
+    """The answers of the array API standard's inspection interface."""
+
+    def capabilities(self) -> dict[str, Any]:
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": buffer.MAX_DIMS}
+
+    def default_device(self) -> Device:
+        return backends.default_device().device
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
+        return {"real floating": dt.f32, "integral": dt.i64, "indexing": dt.i64}
+
+    def devices(self) -> list[Device]:
+        return [backends.device(d.name) for d in backends.devices() if d.available]
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+        return {t.long_name: t for t in dt.ALL if t is not dt.bf16 and (kind is None or dt.is_dtype(t, kind))}
+
+
+def __array_namespace_info__() -> _Info:
+    return _Info()

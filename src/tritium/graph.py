@@ -1,0 +1,248 @@
+"""The same calls, written down: nodes from outputs back to inputs, and Trace, who writes them.
+
+Knows nothing of passes or devices. Equal calls give one node, so a repeated expression costs nothing; what no output
+needs is never reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import layout as lay
+from tritium import ops
+from tritium.eager import EAGER, check_out
+from tritium.errors import ArgumentError, TraceError
+from tritium.layout import Layout
+from tritium.op import SCALARS, Call, Kind, Op, Spec, exact, interpreter
+from tritium.tensor import Tensor
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One call: its row, the nodes it reads, its attributes, and what comes out."""
+
+    op: Op
+    inputs: tuple[Node | None, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    spec: Any  # Spec, or a tuple of Spec
+
+
+@dataclass(eq=False, slots=True)
+class Cell:
+    """Memory that does not exist yet: the node that made its present contents. A write replaces the node."""
+
+    node: Node
+    owner: str  # "made" inside the traced function, "argument" or "captured" from outside
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Traced:
+    """Stands where a storage would: a cell and the views taken of it, read anew at each use."""
+
+    cell: Cell
+    chain: tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...] = ()
+    device: None = None
+
+
+class Trace:
+    """Records calls."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[Any, Node] = {}
+        self.captured: dict[Node, Tensor] = {}
+        self._cells: dict[int, Cell] = {}  # by identity of the captured tensor's storage and layout
+        self._kept: list[Tensor] = []
+
+    def node(self, op: Op, inputs: tuple[Node | None, ...], spec: Any, attrs: dict[str, Any]) -> Node:
+        key = (op, inputs, exact(tuple(attrs.items())), spec)
+        found = self.nodes.get(key)
+        if found is None:
+            found = self.nodes[key] = Node(op, inputs, tuple(attrs.items()), spec)
+        return found
+
+    def tensor(self, node: Node, owner: str = "made") -> Tensor:
+        spec = node.spec
+        return Tensor(Traced(Cell(node, owner)), spec.dtype, spec.shape, lay.contiguous_strides(spec.shape), 0)
+
+    def argument(self, index: int, spec: Spec) -> Tensor:
+        return self.tensor(self.node(ops.given, (), spec, {"index": index, "spec": spec}), "argument")
+
+    def read(self, x: Tensor) -> Node:
+        """The node of a tensor: its cell's present contents seen through its views. Memory becomes an input."""
+        storage = x.storage
+        if not isinstance(storage, Traced):
+            cell = self._cells.get(id(x))
+            if cell is None:
+                index = -1 - len(self.captured)
+                node = self.node(ops.given, (), x.spec, {"index": index, "spec": x.spec})
+                self.captured[node] = x
+                self._kept.append(x)
+                cell = self._cells[id(x)] = Cell(node, "captured")
+            return cell.node
+        node = storage.cell.node
+        for op, attrs in storage.chain:
+            spec = op.decide((node.spec,), dict(attrs)).out
+            node = self.node(op, (node,), spec, dict(attrs))
+        return node
+
+    def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
+        specs = tuple(_spec(x, op) for x in inputs)
+        decision = op.decide(specs, attrs)
+        if op.kind is Kind.DYNAMIC:
+            raise TraceError(
+                f"{op.name} of {specs[0]}: the size of the result depends on values, which are not known while the graph is "
+                f"written down. Use where(…) with a mask, or call {op.name} outside the traced function."
+            )
+        if op.kind is Kind.VIEW and isinstance(inputs[0], Tensor):
+            return self._look(op, inputs[0], attrs, decision.out)
+        nodes = tuple(self._operand(x, s) for x, s in zip(inputs, decision.inputs, strict=True))
+        attrs = {k: v for k, v in attrs.items() if k != "device" or v is not None}
+        node = self.node(op, nodes, decision.out, attrs)
+        if not isinstance(decision.out, Spec):
+            parts = [self.node(ops.item, (node,), s, {"index": i}) for i, s in enumerate(decision.out)]
+            return tuple(self.tensor(p) if out is None else self.write(out[i], p, op) for i, p in enumerate(parts))
+        return self.tensor(node) if out is None else self.write(out, node, op)
+
+    def _operand(self, x: Any, spec: Spec | None) -> Node | None:
+        if x is None or spec is None:
+            return None
+        if not isinstance(x, Tensor):
+            return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
+        node = self.read(x)
+        return self.cast(node, spec.dtype)
+
+    def cast(self, node: Node, kind: dt.DType) -> Node:
+        if node.spec.dtype is kind:
+            return node
+        return self.node(ops.astype, (node,), Spec(node.spec.shape, kind), {"dtype": kind, "copy": True})
+
+    def _look(self, op: Op, x: Tensor, attrs: dict[str, Any], spec: Spec) -> Tensor:
+        assert op.view is not None
+        seen = op.view(x.layout, **attrs)
+        frozen = tuple(attrs.items())
+        if seen is None or not isinstance(x.storage, Traced):  # a copy in eager, or a view of memory from outside
+            return self.tensor(self.node(op, (self.read(x),), spec, attrs), "made" if seen is None else "captured")
+        return Tensor(Traced(x.storage.cell, (*x.storage.chain, (op, frozen))), x.dtype, *seen)
+
+    def write(self, out: Tensor, node: Node, op: Op) -> Tensor:
+        """Replace what a cell holds, whole or through a view."""
+        storage = out.storage
+        if not isinstance(storage, Traced) or storage.cell.owner != "made":
+            what = "a tensor from outside" if not isinstance(storage, Traced) else f"a tensor that was {storage.cell.owner}"
+            what = "an argument" if isinstance(storage, Traced) and storage.cell.owner == "argument" else what
+            raise TraceError(f"{op.name}: the traced function writes to {what} ({out.spec}). Write to a copy: y = x.clone().")
+        check_out(op, node.spec, out)
+        node = self.cast(node, out.dtype)
+        cell = storage.cell
+        whole = cell.node.spec
+        if not storage.chain:
+            cell.node = node
+        else:
+            attrs = {"layout": Layout(out.shape, out.strides, out.offset)}
+            cell.node = self.node(ops.update, (cell.node, node), whole, attrs)
+        return out
+
+
+def _spec(x: Any, op: Op) -> Spec | None:
+    if x is None:
+        return None
+    if isinstance(x, Tensor):
+        return x.spec
+    if isinstance(x, SCALARS):
+        return Spec((), dt.of_scalar(x))
+    raise ArgumentError(f"{op.name}: {type(x).__name__} is not a tensor or a number; make a tensor with tritium.tensor(…).")
+
+
+class Graph(NamedTuple):
+    """A function written down: arguments, results, and the tensors it captured."""
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    captured: dict[Node, Tensor]
+    single: bool  # the function returned one tensor, not a tuple
+
+    def order(self) -> list[Node]:
+        """Every node the outputs need, inputs first. What is not needed is not here."""
+        done: dict[Node, None] = {}
+        stack = [(n, False) for n in reversed(self.outputs)]
+        while stack:
+            node, ready = stack.pop()
+            if node in done:
+                continue
+            if ready:
+                done[node] = None
+            else:
+                stack += [(node, True), *((i, False) for i in reversed(node.inputs) if i is not None)]
+        return list(done)
+
+    def __call__(self, *args: Tensor) -> Any:
+        """Run the nodes one after another on real tensors."""
+        if len(args) != len(self.inputs):
+            raise ArgumentError(f"The graph takes {len(self.inputs)} tensors, {len(args)} were given.")
+        env: dict[Node, Any] = dict(self.captured)
+        for node, x in zip(self.inputs, args, strict=True):
+            if x.spec != node.spec:
+                raise ArgumentError(f"Argument {dict(node.attrs)['index']} must be {node.spec}, given {x.spec}.")
+            env[node] = x
+        device = next((x.device for x in env.values()), None)
+        for node in self.order():
+            if node not in env:
+                env[node] = _run(node, [None if i is None else env[i] for i in node.inputs], device)
+        results = tuple(env[n] for n in self.outputs)
+        return results[0] if self.single else results
+
+    def __str__(self) -> str:
+        name = {node: f"%{i}" for i, node in enumerate(self.order())}
+        lines = []
+        for n in name:
+            args = ["none" if i is None else name[i] for i in n.inputs] + [f"{k}={_text(v)}" for k, v in n.attrs]
+            spec = str(n.spec) if isinstance(n.spec, Spec) else f"({', '.join(map(str, n.spec))})"
+            lines.append(f"{name[n]}: {spec} = {n.op.name}({', '.join(args)})")
+        return "\n".join([*lines, "return " + ", ".join(name[n] for n in self.outputs)])
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, (dt.DType, Spec)) else repr(value)
+
+
+def _run(node: Node, xs: list[Any], device: Any) -> Any:
+    attrs = dict(node.attrs)
+    if node.op is ops.const:
+        return EAGER.emit(ops.full, (), {"shape": (), "fill_value": attrs["value"], "dtype": attrs["dtype"], "device": device}, None, None)
+    if node.op is ops.item:
+        return xs[0][attrs["index"]]
+    if node.op.kind is Kind.SOURCE and device is not None:
+        attrs.setdefault("device", device)
+    return EAGER.emit(node.op, tuple(xs), attrs, None, None)
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    token = interpreter.set(trace)
+    try:
+        yield trace
+    finally:
+        interpreter.reset(token)
+
+
+def trace(fn: Callable[..., Any], *specs: Spec | Tensor | np.ndarray[Any, Any]) -> Graph:
+    """Write down what fn does with tensors of these specs. Tensors it meets besides become captured inputs."""
+    given = [s.spec if isinstance(s, Tensor) else s for s in specs]
+    for s in given:
+        if not isinstance(s, Spec):
+            raise ArgumentError(f"trace: {s!r} is not a Spec or a tensor; describe each argument as Spec((2, 3), f32).")
+    with tracing(Trace()) as t:
+        arguments = [t.argument(i, s) for i, s in enumerate(given) if isinstance(s, Spec)]
+        inputs = tuple(t.read(a) for a in arguments)
+        result = fn(*arguments)
+        several = result if isinstance(result, tuple) else (result,)
+        for r in several:
+            if not isinstance(r, Tensor):
+                raise TraceError(f"trace: the function returned {type(r).__name__}; return a tensor or a tuple of tensors.")
+        return Graph(inputs, tuple(t.read(r) for r in several), t.captured, not isinstance(result, tuple))

@@ -1,0 +1,157 @@
+"""Tensors to and from everyone else: NumPy, the buffer protocol, DLPack, pickle. Without copying where memory allows.
+
+Knows nothing of graphs. Handing memory out counts as a write: whoever has it may write to it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+
+from tritium import backends, buffer, ops
+from tritium import dtype as dt
+from tritium.buffer import Storage, host
+from tritium.errors import ArgumentError, DTypeError
+from tritium.layout import Shape, contiguous_strides
+from tritium.op import Spec
+from tritium.tensor import Tensor, wrap
+
+
+def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
+    """The elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
+    storage = x._memory("numpy()")
+    if storage.device.type != "cpu":
+        return storage.device.backend.download(x)
+    storage.export()
+    return host(x)
+
+
+def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False) -> Tensor:
+    """A tensor that looks at a NumPy array's own memory; copied when asked or when the layout or byte order is odd."""
+    kind = dt.dtype(data.dtype)
+    item = kind.nbytes
+    odd = not data.dtype.isnative or any(s % item for s in data.strides) or data.ctypes.data % item
+    if copy or odd or data.size == 0 or backends.default_device().device.type != "cpu":
+        backend = backends.default_device().device.backend
+        made = backend.new(Spec(data.shape, kind))
+        backend.upload(np.ascontiguousarray(data).astype(kind.numpy, copy=False), made)
+        return wrap(made)
+    low, high = np.lib.array_utils.byte_bounds(data)
+    storage = Storage.wrap(low, high - low, data, data.flags.writeable)
+    strides = tuple(s // item for s in data.strides)
+    return Tensor(storage, kind, data.shape, strides, (data.ctypes.data - low) // item)
+
+
+def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    """NumPy's own protocol (`__array__`)."""
+    same = dtype is None or np.dtype(dtype) == x.dtype.numpy
+    if not same and copy is False:
+        raise ValueError(f"{x.spec} cannot be seen as {np.dtype(dtype)} without a copy.")
+    data = to_numpy(x)
+    return data.copy() if copy and same else data.astype(dtype or data.dtype, copy=not same)
+
+
+def dlpack(x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+    """A DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
+    storage = x._memory("__dlpack__")
+    if storage.device.type != "cpu":
+        raise BufferError(f"{x.spec} is on {storage.device}; move it with .to('cpu') first.")
+    if stream is not None:
+        raise ArgumentError("__dlpack__: a CPU tensor has no stream; leave stream out.")
+    if dl_device is not None and tuple(dl_device) != (1, 0):
+        raise BufferError(f"{x.spec} is on the CPU; it cannot be exported for DLPack device {dl_device}.")
+    if buffer.native is not None:
+        return buffer.native.dlpack(ops.copy(x) if copy else x, max_version, copy)
+    if x.dtype is dt.bf16:
+        raise BufferError("bf16 cannot leave through NumPy's DLPack; install the native build, or cast with .to('f32').")
+    data = to_numpy(x)
+    return data.__dlpack__(max_version=max_version, copy=copy)
+
+
+def dlpack_device(x: Tensor) -> tuple[int, int]:
+    x._memory("__dlpack_device__")
+    return (1, 0)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor that looks at the memory of any DLPack array; copied only when asked."""
+    where = x.__dlpack_device__()
+    if where[0] != 1:
+        raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
+    found = _import(x)
+    if copy:
+        found = ops.copy(found)
+    return found if device is None else found.to(device=device)
+
+
+def _import(x: Any) -> Tensor:
+    if buffer.native is None:
+        return from_numpy(np.from_dlpack(x))
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0))
+    except TypeError:  # a producer of the first version of the protocol
+        capsule = x.__dlpack__()
+    storage, code, shape, strides, offset = buffer.native.from_dlpack_capsule(capsule)
+    return Tensor(storage, dt.ALL[code], shape, strides, offset)
+
+
+def rebuild(data: Any, kind: str, shape: Shape, device: str) -> Tensor:
+    """The other end of a pickle: bytes out of band are looked at in place, those inside the pickle are copied."""
+    t = dt.dtype(kind)
+    flat = np.frombuffer(data, np.uint8)
+    if device == "cpu" and isinstance(data, (bytearray, memoryview, pickle.PickleBuffer)) and flat.size:
+        storage = Storage.wrap(flat.ctypes.data, flat.nbytes, flat, flat.flags.writeable)
+        return Tensor(storage, t, shape, contiguous_strides(shape), 0)
+    there = backends.device(device).backend
+    made = there.new(Spec(shape, t))
+    there.upload(flat.view(t.numpy).reshape(shape), made)
+    return wrap(made)
+
+
+def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
+    """Pickle: with protocol 5 the bytes can travel out of band, without a copy."""
+    data = np.ascontiguousarray(x._host())
+    raw = data.reshape(-1).view(np.uint8)
+    if int(protocol) >= 5:
+        x.storage.export()
+        payload: Any = pickle.PickleBuffer(raw)
+    else:
+        payload = raw.tobytes()
+    return rebuild, (payload, x.dtype.name, x.shape, str(x.device))
+
+
+def from_torch(x: Any) -> Tensor:
+    """A tensor on the memory of a torch CPU tensor; both see each other's writes."""
+    return from_dlpack(x.detach())
+
+
+def to_torch(x: Tensor) -> Any:
+    """A torch tensor on the same memory."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("PyTorch is not installed; pip install torch.") from error
+    return torch.from_dlpack(x)
+
+
+def namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
+    """The array API standard's namespace: this package."""
+    import tritium
+
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise DTypeError(f"The array API version {api_version!r} is not supported; use 2024.12.")
+    return tritium
+
+
+for _name, _function in {
+    "numpy": to_numpy,
+    "torch": to_torch,
+    "__array__": array,
+    "__dlpack__": dlpack,
+    "__dlpack_device__": dlpack_device,
+    "__reduce_ex__": reduce_ex,
+    "__array_namespace__": namespace,
+}.items():
+    setattr(Tensor, _name, _function)

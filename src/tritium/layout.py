@@ -1,0 +1,281 @@
+"""Where the elements of a tensor lie in a flat storage, and every way to look at them differently without moving them.
+
+Knows nothing of dtypes, memory or devices. Strides and offsets count elements.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from tritium.errors import BoundsError, ShapeError, ViewError
+
+Shape = tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """Element (i, j, …) lies at offset + i * strides[0] + j * strides[1] + …"""
+
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        return is_contiguous(self.shape, self.strides)
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(shape[d + 1], 1)
+    return tuple(strides)
+
+
+def contiguous(shape: Shape) -> Layout:
+    return Layout(shape, contiguous_strides(shape))
+
+
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
+    """Row by row without gaps; dimensions of size 1 do not matter, and nothing is always contiguous."""
+    expected = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 0:
+            return True
+        if n != 1:
+            if s != expected:
+                return False
+            expected *= n
+    return True
+
+
+def text(shape: tuple[int | None, ...]) -> str:
+    return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
+
+
+def axis_of(axis: int, ndim: int, what: str) -> int:
+    """A non-negative axis, counted from the end when negative."""
+    if not -ndim <= axis < ndim:
+        raise BoundsError(f"{what}: axis {axis} does not exist in {ndim} dimension(s); valid are {-ndim} to {ndim - 1}.")
+    return axis % ndim
+
+
+def axes_of(axis: int | tuple[int, ...] | None, ndim: int, what: str) -> tuple[int, ...]:
+    """Distinct non-negative axes; None means all of them."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    found = tuple(axis_of(a, ndim, what) for a in given)
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{what}: axis {given} names an axis twice; name each once.")
+    return found
+
+
+def broadcast_shapes(*shapes: Shape, what: str = "broadcast") -> Shape:
+    """The shape in which all fit: aligned at the right, a size of 1 repeats."""
+    out: list[int] = []
+    for d in range(1, max((len(s) for s in shapes), default=0) + 1):
+        size = 1
+        for s in shapes:
+            n = s[-d] if d <= len(s) else 1
+            if n == 1 or n == size:
+                continue
+            if size != 1:
+                both = " and ".join(text(s) for s in shapes)
+                raise ShapeError(
+                    f"{what}: {both} do not broadcast: axis {-d} has sizes {size} and {n}. "
+                    f"Sizes must be equal or 1; reshape one, or add an axis with x[..., None]."
+                )
+            size = n
+        out.append(size)
+    return tuple(reversed(out))
+
+
+# ---- views: a layout in, a layout out
+
+
+def permute(x: Layout, axes: tuple[int, ...]) -> Layout:
+    order = axes_of(tuple(axes), len(x.shape), "permute_dims")
+    if len(order) != len(x.shape):
+        raise ShapeError(f"permute_dims: {tuple(axes)} names {len(order)} of {len(x.shape)} axes; name every axis once.")
+    return Layout(tuple(x.shape[a] for a in order), tuple(x.strides[a] for a in order), x.offset)
+
+
+def moveaxis(x: Layout, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Layout:
+    ndim = len(x.shape)
+    here, there = axes_of(source, ndim, "moveaxis"), axes_of(destination, ndim, "moveaxis")
+    if len(here) != len(there):
+        raise ShapeError(f"moveaxis: {len(here)} source axes but {len(there)} destinations; give as many of each.")
+    order = [a for a in range(ndim) if a not in here]
+    for to, frm in sorted(zip(there, here, strict=True)):
+        order.insert(to, frm)
+    return permute(x, tuple(order))
+
+
+def broadcast_to(x: Layout, shape: Shape) -> Layout:
+    if len(shape) < len(x.shape) or broadcast_shapes(x.shape, shape, what="broadcast_to") != tuple(shape):
+        raise ShapeError(f"broadcast_to: {text(x.shape)} does not broadcast to {text(shape)}; sizes must be equal or 1.")
+    lead = len(shape) - len(x.shape)
+    strides = (0,) * lead + tuple(
+        0 if n == 1 and m != 1 else s for n, m, s in zip(x.shape, shape[lead:], x.strides, strict=True)
+    )
+    return Layout(tuple(shape), strides, x.offset)
+
+
+def expand_dims(x: Layout, axis: int | tuple[int, ...]) -> Layout:
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    ndim = len(x.shape) + len(given)
+    new = axes_of(given, ndim, "expand_dims")
+    sizes = iter(zip(x.shape, x.strides, strict=True))
+    both = [(1, 0) if d in new else next(sizes) for d in range(ndim)]
+    return Layout(tuple(n for n, _ in both), tuple(s for _, s in both), x.offset)
+
+
+def squeeze(x: Layout, axis: int | tuple[int, ...] | None) -> Layout:
+    drop = axes_of(axis, len(x.shape), "squeeze") if axis is not None else [d for d, n in enumerate(x.shape) if n == 1]
+    for d in drop:
+        if x.shape[d] != 1:
+            raise ShapeError(f"squeeze: axis {d} of {text(x.shape)} has size {x.shape[d]}; only axes of size 1 can go.")
+    keep = [d for d in range(len(x.shape)) if d not in drop]
+    return Layout(tuple(x.shape[d] for d in keep), tuple(x.strides[d] for d in keep), x.offset)
+
+
+def flip(x: Layout, axis: int | tuple[int, ...] | None) -> Layout:
+    turn = axes_of(axis, len(x.shape), "flip")
+    if 0 in x.shape:
+        return x
+    offset = x.offset + sum((x.shape[d] - 1) * x.strides[d] for d in turn)
+    return Layout(x.shape, tuple(-s if d in turn else s for d, s in enumerate(x.strides)), offset)
+
+
+def matrix_transpose(x: Layout) -> Layout:
+    ndim = len(x.shape)
+    if ndim < 2:
+        raise ShapeError(f"matrix_transpose: needs at least 2 dimensions, given {text(x.shape)}; add one with x[None].")
+    return permute(x, (*range(ndim - 2), ndim - 1, ndim - 2))
+
+
+def infer_shape(old: Shape, new: int | tuple[int, ...], what: str = "reshape") -> Shape:
+    """The new shape with its one -1 worked out, checked to hold as many elements as the old."""
+    shape = (new,) if isinstance(new, int) else tuple(new)
+    if sum(n == -1 for n in shape) > 1 or any(n < -1 for n in shape):
+        raise ShapeError(f"{what}: {text(shape)} is not a shape; sizes are 0 or more, and one may be -1.")
+    size, known = prod(old), prod(n for n in shape if n != -1)
+    if -1 in shape and known and size % known == 0:
+        shape = tuple(size // known if n == -1 else n for n in shape)
+    if -1 in shape or prod(shape) != size:
+        raise ShapeError(f"{what}: {text(old)} has {size} elements, which do not fill {text(shape)}.")
+    return shape
+
+
+def reshape(x: Layout, shape: int | tuple[int, ...]) -> Layout | None:
+    """The same elements in another shape, or None when they would have to move."""
+    new = infer_shape(x.shape, shape)
+    if is_contiguous(x.shape, x.strides):
+        return Layout(new, contiguous_strides(new), x.offset)
+    old = [(n, s) for n, s in zip(x.shape, x.strides, strict=True) if n != 1]
+    strides = [0] * len(new)
+    i = 0  # first old dimension of the group that new[j:] must match
+    j = 0
+    while j < len(new):
+        if new[j] == 1:
+            strides[j] = 1
+            j += 1
+            continue
+        if i == len(old):
+            return None
+        have, want = old[i][0], new[j]
+        last = j + 1
+        while have != want:
+            if have < want:
+                i += 1
+                if i == len(old) or old[i - 1][1] != old[i][0] * old[i][1]:
+                    return None
+                have *= old[i][0]
+            else:
+                if last == len(new):
+                    return None
+                want *= new[last]
+                last += 1
+        stride = old[i][1]
+        for d in range(last - 1, j - 1, -1):
+            strides[d] = stride
+            stride *= new[d]
+        i += 1
+        j = last
+    return Layout(new, tuple(strides), x.offset)
+
+
+Key = tuple[Any, ...]
+AT = "at"  # stands in a key where an index tensor belongs
+
+
+def normal_key(key: Any, shape: Shape) -> Key:
+    """A basic index as a tuple of int, (start, stop, step) and None: ellipsis filled in, negatives counted."""
+    parts = key if isinstance(key, tuple) else (key,)
+    for p in parts:
+        if isinstance(p, bool) or not (p is None or p is Ellipsis or isinstance(p, (slice, str)) or hasattr(p, "__index__")):
+            raise BoundsError(f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools.")
+    if sum(p is Ellipsis for p in parts) > 1:
+        raise BoundsError("An index can hold one ellipsis (...) only.")
+    used = sum(p is not None and p is not Ellipsis for p in parts)
+    if used > len(shape):
+        raise BoundsError(f"{used} indices were given for {text(shape)}, which has {len(shape)} dimension(s).")
+    if Ellipsis not in parts:
+        parts = (*parts, Ellipsis)
+    out: list[Any] = []
+    d = 0
+    for p in parts:
+        if p is None:
+            out.append(None)
+        elif p is Ellipsis:
+            for _ in range(len(shape) - used):
+                out.append((0, shape[d], 1))
+                d += 1
+        elif isinstance(p, str):
+            out.append(AT)
+            d += 1
+        elif isinstance(p, slice):
+            start, stop, step = p.indices(shape[d])
+            out.append((start, stop, step))
+            d += 1
+        else:
+            i = p.__index__()
+            if not -shape[d] <= i < shape[d]:
+                raise BoundsError(f"Index {i} is outside axis {d} of {text(shape)}, which has size {shape[d]}.")
+            out.append(i % shape[d])
+            d += 1
+    return tuple(out)
+
+
+def basic_index(x: Layout, key: Key) -> Layout:
+    """The part a normal key names."""
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, d = x.offset, 0
+    for p in key:
+        if p is None:
+            shape.append(1)
+            strides.append(0)
+            continue
+        if isinstance(p, int):
+            offset += p * x.strides[d]
+        else:
+            start, stop, step = p
+            n = len(range(start, stop, step))
+            shape.append(n)
+            strides.append(step * x.strides[d])
+            offset += start * x.strides[d] if n else 0
+        d += 1
+    return Layout(tuple(shape), tuple(strides), offset)
+
+
+def view(x: Layout, shape: int | tuple[int, ...]) -> Layout:
+    """Like reshape, but raises where reshape would copy."""
+    found = reshape(x, shape)
+    if found is None:
+        raise ViewError(
+            f"view: {text(x.shape)} with strides {x.strides} cannot be seen as {text(infer_shape(x.shape, shape))} "
+            f"without moving elements; use .reshape(…), which copies, or .contiguous() first."
+        )
+    return found

@@ -1,0 +1,298 @@
+"""What an operation is: a row with a name, a rule, a cost and samples. Calling it runs it or writes it down.
+
+Knows nothing of devices, memory or tensors: whoever interprets a call is found in `interpreter`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from enum import Enum, Flag, auto
+from math import ceil, prod
+from typing import Any, NamedTuple, Protocol
+
+from tritium import dtype as dt
+from tritium.buffer import Row
+from tritium.dtype import DType, promote
+from tritium.errors import ArgumentError, DTypeError, nearest
+from tritium.layout import Layout, Shape, text
+
+
+class Kind(Enum):
+    """What a row does with its elements; the fuser, the planner and the cost model read it."""
+
+    SOURCE = "source"  # makes a tensor from attributes alone
+    VIEW = "view"  # another layout of the same storage
+    MAP = "map"  # element by element
+    REDUCE = "reduce"  # along axes: fewer elements, or each depends on its whole axis
+    CONTRACT = "contract"  # sums of products
+    MOVE = "move"  # copies elements to other places
+    DYNAMIC = "dynamic"  # the shape of the result depends on values
+
+
+class Trait(Flag):
+    """What rewriting and planning may assume."""
+
+    NONE = 0
+    COMMUTES = auto()
+    ASSOCIATES = auto()
+    IN_PLACE = auto()  # the result may be written over an input of the same layout
+
+
+class Spec(NamedTuple):
+    """What a tensor is before it has a value: shape and dtype."""
+
+    shape: Shape
+    dtype: DType = dt.f32
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, packed dtypes included."""
+        *rows, last = self.shape or (1,)
+        return prod(rows) * ceil(last / self.dtype.block) * self.dtype.nbytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{text(self.shape)}"
+
+
+Specs = tuple[Spec | None, ...]
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # a call as the user wrote it, without out
+
+
+class Cost(NamedTuple):
+    """The work of one call: arithmetic, and bytes that must be read and written at least once."""
+
+    flops: int
+    read: int
+    written: int
+
+
+class Decision(NamedTuple):
+    """What a rule decided: the dtype each input is brought to, and the result."""
+
+    inputs: Specs
+    out: Any  # Spec, or a tuple of Spec for rows of several outputs
+
+
+class Interpreter(Protocol):
+    """Someone who carries out calls: Eager runs them, Trace writes them down."""
+
+    def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any: ...
+
+
+interpreter: ContextVar[Interpreter | None] = ContextVar("tritium_interpreter", default=None)
+eager: list[Interpreter] = []  # filled by tensor.py: who runs a call when nobody is tracing
+
+OPS: dict[str, Op] = {}
+
+SCALARS = (bool, int, float)
+_HINTS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "x", "size": "shape", "requires_grad": "out"}
+_KNOWN_LIMIT = 2048
+
+Domain = Callable[[DType], DType]
+
+
+def exact(value: Any) -> Any:
+    """A hashable stand-in in which 0.0 and -0.0, 1 and 1.0 and True stay apart."""
+    if isinstance(value, float):
+        return (float, value.hex())
+    if isinstance(value, (tuple, list)):
+        return tuple(exact(v) for v in value)
+    return (type(value), value)
+
+
+class Op(Row):
+    """One row of the table."""
+
+    __slots__ = ("arity", "common", "defaults", "doc", "domain", "expr", "flops", "inplace", "inputs", "kind", "known",
+                 "lower", "name", "optional", "params", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
+
+    def __init__(
+        self,
+        rule: Callable[..., Any],
+        kind: Kind,
+        *,
+        name: str | None = None,
+        doc: str | None = None,
+        domain: Domain | None = None,
+        common: tuple[int, ...] | None = None,
+        flops: Callable[..., int] | None = None,
+        expr: str | None = None,
+        lower: Callable[..., Any] | None = None,
+        view: Callable[..., Layout | None] | None = None,
+        traits: Trait = Trait.NONE,
+        ulps: float = 0,
+        samples: Sequence[Any] = (),
+    ) -> None:
+        super().__init__()
+        self.name = name or rule.__name__
+        self.kind, self.rule, self.domain, self.common = kind, rule, domain, common
+        self.doc = doc or inspect.getdoc(rule) or ""
+        self.flops = flops or (lambda out, *ins, **attrs: out.size)
+        self.expr, self.lower, self.view, self.traits, self.ulps = expr, lower, view, traits, ulps
+        self.samples = tuple(samples)
+        self.known: dict[Any, Decision] = {}
+        self._read_signature()
+        self.inplace = bool(traits & Trait.IN_PLACE)
+        OPS[self.name] = self
+
+    def _read_signature(self) -> None:
+        """Positional-only parameters of the rule are tensors, the others attributes."""
+        inputs, params, optional = [], [], []
+        self.variadic = False
+        self.defaults: dict[str, Any] = {}
+        for p in inspect.signature(self.rule).parameters.values():
+            if p.kind is p.VAR_POSITIONAL:
+                self.variadic = True
+            elif p.kind is p.POSITIONAL_ONLY:
+                inputs.append(p.name)
+                if p.default is None:
+                    optional.append(p.name)
+            else:
+                params.append(p.name)
+                if p.default is not p.empty:
+                    self.defaults[p.name] = p.default
+        self.inputs, self.params, self.optional = tuple(inputs), tuple(params), frozenset(optional)
+        self.arity = -1 if self.variadic else len(inputs)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OPS.__getitem__, (self.name,)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return self.doc
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """As a user calls it: tensors first, then attributes, then `out`."""
+        free = []
+        for p in inspect.signature(self.rule).parameters.values():
+            kind = p.kind
+            if kind is p.VAR_POSITIONAL:
+                p, kind = p.replace(name="arrays"), p.POSITIONAL_ONLY
+            elif p.name in self.optional:
+                kind = p.POSITIONAL_OR_KEYWORD
+            free.append(p.replace(kind=kind, annotation=p.empty))
+        if self.kind not in (Kind.VIEW, Kind.DYNAMIC, Kind.SOURCE):
+            free.append(inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None))
+        return inspect.Signature(free)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Bind the arguments and hand them to whoever interprets calls here."""
+        out = kwargs.pop("out", None)
+        said = (args, dict(kwargs))
+        inputs, attrs = self.bind(args, kwargs)
+        return (interpreter.get() or eager[0]).emit(self, inputs, attrs, out, said)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Tensors apart from attributes, defaults filled in."""
+        if self.variadic:
+            inputs, rest = (tuple(args[0]), args[1:]) if args and isinstance(args[0], (list, tuple)) else (args, ())
+            if not inputs:
+                raise ArgumentError(f"{self.name}: at least one tensor is needed, none was given.")
+        else:
+            inputs, rest = args[: self.arity], args[self.arity :]
+            if len(inputs) < self.arity or kwargs:
+                inputs = self._named_inputs(inputs, kwargs)
+        if len(rest) > len(self.params):
+            raise ArgumentError(
+                f"{self.name}: takes {self.arity + len(self.params)} positional arguments, {len(args)} were given."
+            )
+        attrs = self.defaults | dict(zip(self.params, rest, strict=False))
+        for name, value in kwargs.items():
+            if name not in self.params:
+                raise ArgumentError(self._unknown(name))
+            if name in self.params[: len(rest)]:
+                raise ArgumentError(f"{self.name}: {name} was given twice.")
+            attrs[name] = value
+        if len(attrs) < len(self.params):
+            missing = ", ".join(p for p in self.params if p not in attrs)
+            raise ArgumentError(f"{self.name}: missing {missing}. Signature: {self.name}{self.__signature__}")
+        for name, value in attrs.items():
+            if name == "dtype" and value is not None:
+                attrs[name] = dt.dtype(value)
+            elif isinstance(value, list):
+                attrs[name] = tuple(value)
+        return inputs, attrs
+
+    def _named_inputs(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        found = list(inputs)
+        for name in self.inputs[len(inputs) :]:
+            if name in kwargs:
+                found.append(kwargs.pop(name))
+            elif name in self.optional:
+                found.append(None)
+            else:
+                unknown = next((k for k in kwargs if k not in self.params), None)
+                if unknown is not None:
+                    raise ArgumentError(self._unknown(unknown))
+                raise ArgumentError(f"{self.name}: missing {name}. Signature: {self.name}{self.__signature__}")
+        return tuple(found)
+
+    def _unknown(self, name: str) -> str:
+        known = [*self.inputs, *self.params, "out"]
+        hint = f" Did you mean {_HINTS[name]!r}?" if _HINTS.get(name) in known else nearest(name, known)
+        return f"{self.name}: unknown argument {name!r}.{hint} Signature: {self.name}{self.__signature__}"
+
+    def decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
+        """The rule's answer for these specs, remembered. Weak specs (Python scalars) take the common dtype."""
+        key = (specs, exact(tuple(attrs.values())))
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) >= _KNOWN_LIMIT:
+                self.known.clear()
+            found = self.known[key] = self._decide(specs, attrs)
+        return found
+
+    def _decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
+        which = [i for i, s in enumerate(specs) if s is not None and (self.common is None or i in self.common)]
+        try:
+            if which:
+                target = promote(*(s.dtype for i in which if (s := specs[i]) is not None))
+                target = self.domain(target) if self.domain else target
+                specs = tuple(
+                    Spec(s.shape, target) if s is not None and i in which else s for i, s in enumerate(specs)
+                )
+            specs = tuple(Spec(s.shape, promote(s.dtype)) if s is not None and s.dtype.weak else s for s in specs)
+            said = self.rule(*specs, **attrs)
+            return said if isinstance(said, Decision) else Decision(specs, said)
+        except DTypeError as error:
+            if str(error).startswith(f"{self.name}:"):
+                raise
+            given = ", ".join(str(s) for s in specs if s is not None)
+            raise DTypeError(f"{self.name}: {error} Given {given}.") from None
+
+    def cost(self, out: Any, *ins: Spec | None, **attrs: Any) -> Cost:
+        """Work of one call on these specs. A view does none."""
+        outs = (out,) if isinstance(out, Spec) else tuple(out)
+        if self.kind is Kind.VIEW:
+            return Cost(0, 0, 0)
+        read = sum(s.nbytes for s in ins if s is not None)
+        return Cost(self.flops(outs[0], *ins, **attrs), read, sum(s.nbytes for s in outs))
+
+
+def op(kind: Kind, **columns: Any) -> Callable[[Callable[..., Any]], Op]:
+    """Make a row of the function below: its name, parameters and docstring are the row's."""
+    return lambda rule: Op(rule, kind, **columns)

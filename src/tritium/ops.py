@@ -1,0 +1,884 @@
+"""The table: every operation is one row here, and nothing else in the package defines one.
+
+Knows nothing of devices, memory or tensors. A row says what the result is; `backends/reference.py` says its values.
+
+A rule's positional-only parameters are tensors (seen as Specs), its keywords attributes. Names and meanings are those
+of the Python array API standard 2024.12 where it has the name.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+from tritium import dtype as dt
+from tritium import layout as lay
+from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
+from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
+from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
+from tritium.op import Decision, Kind, Op, Spec, Trait, op
+
+SOURCE, VIEW, MAP, REDUCE = Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE
+CONTRACT, MOVE, DYNAMIC = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC
+COMMUTES, ASSOCIATES, IN_PLACE = Trait.COMMUTES, Trait.ASSOCIATES, Trait.IN_PLACE
+
+
+# ---- samples: what tests, docs and smoke benchmarks feed a row with
+
+
+class Draw(NamedTuple):
+    """One input of a sample: its spec and the range its values come from."""
+
+    spec: Spec
+    low: float = -3.0
+    high: float = 3.0
+
+
+class Sample(NamedTuple):
+    """One call of a row: how each tensor is drawn (None: left out), and the attributes."""
+
+    inputs: tuple[Draw | None, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+
+def sample(*inputs: Draw | Spec | None, low: float = -3.0, high: float = 3.0, **attrs: Any) -> Sample:
+    drawn = tuple(Draw(x, low, high) if isinstance(x, Spec) else x for x in inputs)
+    return Sample(drawn, tuple(attrs.items()))
+
+
+def F32(*shape: int) -> Spec:
+    return Spec(shape, f32)
+
+
+def I64(*shape: int) -> Spec:
+    return Spec(shape, i64)
+
+
+SHAPES: tuple[Shape, ...] = ((3, 4), (), (0, 3), (37,))
+PAIRS: tuple[tuple[Shape, Shape], ...] = (((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 5)), ((2, 0), (1, 1)), ((), (7,)))
+
+
+def over(dtypes: tuple[DType, ...], *, low: float = -3.0, high: float = 3.0, arity: int = 1) -> list[Sample]:
+    """Every shape in the first dtype, one odd shape in the others."""
+    shapes: list[tuple[Shape, ...]] = [(s,) * 1 for s in SHAPES] if arity == 1 else list(PAIRS)
+    out = [sample(*(Spec(s, dtypes[0]) for s in group), low=low, high=high) for group in shapes]
+    for t in dtypes[1:]:
+        out.append(sample(*(Spec((2, 5), t) for _ in range(arity)), low=low, high=high))
+    return out
+
+
+# ---- domains: the dtype a row computes in
+
+
+def floating(t: DType) -> DType:
+    """Integers and bools are computed in the default float."""
+    return t if t.is_float else dt.DEFAULTS["float"]
+
+
+def numeric(t: DType) -> DType:
+    if t.kind == "bool":
+        raise DTypeError("bool has no arithmetic; use logical_and/or/xor, or .to('i64') first.")
+    return t
+
+
+def bits(t: DType) -> DType:
+    if t.is_float:
+        raise DTypeError(f"bits of {t} cannot be combined; cast to an integer dtype first.")
+    return t
+
+
+def integer(t: DType) -> DType:
+    if not t.is_integer:
+        raise DTypeError(f"an integer dtype is needed, not {t}; cast with .to('i64').")
+    return t
+
+
+def truth(t: DType) -> DType:
+    """Anything but 0 is true."""
+    return bool_
+
+
+# ---- families
+
+
+def unary(
+    name: str,
+    doc: str,
+    *,
+    expr: str | None = None,
+    domain: Callable[[DType], DType] = floating,
+    out: DType | None = None,
+    low: float = -3.0,
+    high: float = 3.0,
+    ulps: float = 4,
+    lower: Callable[..., Any] | None = None,
+) -> Op:
+    """A row y[i] = f(x[i])."""
+    kinds: tuple[DType, ...] = (f32, f64, f16, bf16)
+    if domain is numeric or domain is any_dtype:
+        kinds += (i32, i8, i64)
+    if domain is bits:
+        kinds = (i32, i8, i64, bool_)
+    if domain is truth:
+        kinds = (bool_,)
+
+    def rule(x: Spec, /) -> Spec:
+        return Spec(x.shape, out or x.dtype)
+
+    traits = Trait.NONE if out else IN_PLACE
+    samples = over(kinds, low=low, high=high)
+    return Op(rule, MAP, name=name, doc=doc, domain=domain, expr=expr, ulps=ulps, lower=lower, traits=traits,
+              samples=samples)  # fmt: skip
+
+
+def any_dtype(t: DType) -> DType:
+    return t
+
+
+def binary(
+    name: str,
+    doc: str,
+    *,
+    expr: str | None = None,
+    domain: Callable[[DType], DType] = numeric,
+    out: DType | None = None,
+    traits: Trait = Trait.NONE,
+    low: float = -3.0,
+    high: float = 3.0,
+    ulps: float = 0,
+    lower: Callable[..., Any] | None = None,
+) -> Op:
+    """A row z[i] = f(x[i], y[i]), broadcast."""
+    kinds: tuple[DType, ...] = (f32, f64, f16, bf16, i32, i8, i64)
+    if domain is floating:
+        kinds = (f32, f64, f16, bf16)
+    if domain is bits or domain is integer:
+        kinds = (i32, i8, i64)
+    if domain is truth:
+        kinds = (bool_,)
+
+    def rule(x1: Spec, x2: Spec, /) -> Spec:
+        return Spec(broadcast_shapes(x1.shape, x2.shape, what=name), out or x1.dtype)
+
+    traits = traits if out else traits | IN_PLACE
+    samples = over(kinds, low=low, high=high, arity=2)
+    return Op(rule, MAP, name=name, doc=doc, domain=domain, expr=expr, ulps=ulps, lower=lower, traits=traits,
+              samples=samples)  # fmt: skip
+
+
+def kept(x: Spec, axis: Any, keepdims: bool, what: str) -> Shape:
+    """The shape after reducing: reduced axes go, or stay as 1."""
+    gone = axes_of(axis, x.ndim, what)
+    return tuple(1 if d in gone else n for d, n in enumerate(x.shape) if keepdims or d not in gone)
+
+
+REDUCED = (
+    sample(F32(3, 4)), sample(F32(3, 4), axis=0), sample(F32(3, 4, 5), axis=(0, 2), keepdims=True),
+    sample(F32(33, 65), axis=-1), sample(F32()), sample(Spec((6, 5), f64), axis=1), sample(Spec((4, 9), f16), axis=1),
+    sample(Spec((4, 9), bf16), axis=0),
+)  # fmt: skip
+INT_REDUCED = tuple(sample(Spec((4, 7), t), axis=a) for t in (i32, i8, i64) for a in (0, 1, None))
+EMPTY_REDUCED = (sample(F32(0, 3), axis=0), sample(F32(0)))
+
+
+def reduction(
+    name: str,
+    doc: str,
+    *,
+    domain: Callable[[DType], DType] = numeric,
+    out: DType | None = None,
+    empty: bool = True,
+    ulps: float = 8,
+) -> Op:
+    """A row that joins the elements along axes into one."""
+
+    def rule(x: Spec, /, *, axis: Any = None, keepdims: bool = False) -> Spec:
+        shape = kept(x, axis, keepdims, name)
+        if not empty and x.size == 0 and prod(shape):
+            raise ShapeError(f"{name}: {x} has no elements along axis {axis}, and {name} of nothing is undefined.")
+        return Spec(shape, out or x.dtype)
+
+    samples = REDUCED + (() if domain is floating else INT_REDUCED) + (EMPTY_REDUCED if empty else ())
+    return Op(rule, REDUCE, name=name, doc=doc, domain=domain, flops=per_input(1), ulps=ulps, samples=samples)
+
+
+def per_input(n: int) -> Callable[..., int]:
+    return lambda out, x, *rest, **attrs: n * x.size
+
+
+def free(out: Any, *ins: Any, **attrs: Any) -> int:
+    return 0
+
+
+# ---- sources
+
+
+def size_of(shape: int | tuple[int, ...]) -> Shape:
+    found = (shape,) if isinstance(shape, int) else tuple(shape)
+    if builtins.any(not isinstance(n, int) or n < 0 for n in found):
+        raise ShapeError(f"{found!r} is not a shape; give sizes of 0 or more, such as (64, 64).")
+    return found
+
+
+@op(SOURCE, flops=free)
+def const(*, value: Any, dtype: DType) -> Spec:
+    """A number known when the graph is made."""
+    return Spec((), dtype)
+
+
+@op(SOURCE, flops=free)
+def given(*, index: int, spec: Spec) -> Spec:
+    """A graph input: an argument (0, 1, …) or a captured tensor (-1, -2, …)."""
+    return spec
+
+
+@op(SOURCE, flops=free)
+def empty(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Spec:
+    """Memory of a shape; its values are whatever was there."""
+    return Spec(size_of(shape), dtype or f32)
+
+
+@op(SOURCE, flops=free, samples=[sample(shape=(2, 3), fill_value=1.5), sample(shape=(4,), fill_value=-2, dtype=i8)])
+def full(shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Spec:
+    """A tensor in which every element is `fill_value`."""
+    return Spec(size_of(shape), dtype or dt.promote(dt.of_scalar(fill_value)))
+
+
+@op(SOURCE, flops=free, samples=[sample(start=7), sample(start=1, stop=6, step=2, dtype=f64), sample(start=5, stop=0, step=-1),
+                                 sample(start=3, stop=1)])  # fmt: skip
+def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None, device: Any = None) -> Spec:
+    """Numbers from start up to, not including, stop."""
+    if step == 0:
+        raise ArgumentError("arange: step is 0; give a step that leads from start to stop.")
+    first, last = (0, start) if stop is None else (start, stop)
+    kind = dtype or dt.promote(*(dt.of_scalar(v) for v in (first, last, step)))
+    return Spec((builtins.max(0, ceil((last - first) / step)),), kind)
+
+
+@op(SOURCE, samples=[sample(start=0.0, stop=1.0, num=5), sample(start=-1.0, stop=1.0, num=4, dtype=f64, endpoint=False),
+                     sample(start=2.0, stop=2.0, num=1)], ulps=2)  # fmt: skip
+def linspace(start: float, stop: float, num: int, *, dtype: DType | None = None, device: Any = None, endpoint: bool = True) -> Spec:
+    """`num` evenly spaced numbers from start to stop."""
+    return Spec(size_of(num), dtype or f32)
+
+
+@op(SOURCE, flops=free, samples=[sample(n_rows=3), sample(n_rows=2, n_cols=4, k=1), sample(n_rows=4, n_cols=3, k=-2, dtype=i32)])
+def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: DType | None = None, device: Any = None) -> Spec:
+    """Ones on the k-th diagonal, zeros elsewhere."""
+    return Spec(size_of((n_rows, n_rows if n_cols is None else n_cols)), dtype or f32)
+
+
+def seeded(name: str, doc: str, default: DType, ulps: float) -> Op:
+    def rule(shape: Any, *, seed: int, dtype: DType | None = None, device: Any = None) -> Spec:
+        kind = dtype or default
+        if not kind.is_float:
+            raise DTypeError(f"{name}: {kind} was asked; use a float dtype, or randint for integers.")
+        return Spec(size_of(shape), kind)
+
+    return Op(rule, SOURCE, name=name, doc=doc, ulps=ulps, flops=lambda out, **attrs: 10 * out.size,
+              samples=[sample(shape=(3, 5), seed=7), sample(shape=(0,), seed=1), sample(shape=(9,), seed=2**40 + 1, dtype=f64),
+                       sample(shape=(6,), seed=3, dtype=f16)])  # fmt: skip
+
+
+random_uniform = seeded("random_uniform", "Uniform numbers in [0, 1) of a seed: the same on every device.", f32, 0)
+random_normal = seeded("random_normal", "Gaussian numbers (mean 0, deviation 1) of a seed.", f32, 4)
+
+
+@op(SOURCE, samples=[Sample((), (("low", 0), ("high", 10), ("shape", (4, 5)), ("seed", 3))),
+                     Sample((), (("low", -128), ("high", 128), ("shape", (7,)), ("seed", 5), ("dtype", i8)))])  # fmt: skip
+def random_integers(low: int, high: int, shape: Any, *, seed: int, dtype: DType | None = None, device: Any = None) -> Spec:
+    """Integers in [low, high) of a seed: the same on every device."""
+    kind = integer(dtype or i64)
+    info = dt.iinfo(kind)
+    if not info.min <= low < high <= info.max + 1:
+        raise ArgumentError(f"random_integers: [{low}, {high}) is empty or does not fit {kind} ({info.min} to {info.max}).")
+    return Spec(size_of(shape), kind)
+
+
+# ---- views: the same storage, another layout
+
+
+def seen(x: Spec, function: Callable[..., Layout | None], **attrs: Any) -> Spec:
+    found = function(lay.contiguous(x.shape), **attrs)
+    assert found is not None
+    return Spec(found.shape, x.dtype)
+
+
+@op(VIEW, view=lay.reshape, samples=[sample(F32(3, 4), shape=(2, 6)), sample(F32(3, 4), shape=(-1,)), sample(F32(0, 3), shape=(3, 0))])
+def reshape(x: Spec, /, shape: Any) -> Spec:
+    """The same elements in another shape; copies only when the layout leaves no other way, and counts it."""
+    return Spec(lay.infer_shape(x.shape, shape), x.dtype)
+
+
+@op(VIEW, view=lay.permute, samples=[sample(F32(2, 3, 4), axes=(2, 0, 1)), sample(F32(3, 4), axes=(1, 0))])
+def permute_dims(x: Spec, /, axes: tuple[int, ...]) -> Spec:
+    """The axes in another order."""
+    return seen(x, lay.permute, axes=axes)
+
+
+@op(VIEW, view=lay.matrix_transpose, samples=[sample(F32(3, 4)), sample(F32(2, 3, 4))])
+def matrix_transpose(x: Spec, /) -> Spec:
+    """The last two axes exchanged."""
+    return seen(x, lay.matrix_transpose)
+
+
+@op(VIEW, view=lay.moveaxis, samples=[sample(F32(2, 3, 4), source=0, destination=-1)])
+def moveaxis(x: Spec, /, source: Any, destination: Any) -> Spec:
+    """Axes moved to other places, the rest in order."""
+    return seen(x, lay.moveaxis, source=source, destination=destination)
+
+
+@op(VIEW, view=lay.broadcast_to, samples=[sample(F32(4), shape=(3, 4)), sample(F32(3, 1), shape=(3, 5))])
+def broadcast_to(x: Spec, /, shape: tuple[int, ...]) -> Spec:
+    """Repeated to a larger shape without copying."""
+    return seen(x, lay.broadcast_to, shape=shape)
+
+
+@op(VIEW, view=lay.expand_dims, samples=[sample(F32(3, 4), axis=1), sample(F32(), axis=0)])
+def expand_dims(x: Spec, /, *, axis: Any = 0) -> Spec:
+    """New axes of size 1."""
+    return seen(x, lay.expand_dims, axis=axis)
+
+
+@op(VIEW, view=lay.squeeze, samples=[sample(F32(3, 1, 4), axis=1), sample(F32(1, 1), axis=(0, 1))])
+def squeeze(x: Spec, /, axis: Any = None) -> Spec:
+    """Axes of size 1 removed (all of them when none is named)."""
+    return seen(x, lay.squeeze, axis=axis)
+
+
+@op(VIEW, view=lay.flip, samples=[sample(F32(3, 4)), sample(F32(3, 4), axis=1), sample(F32(0, 3), axis=0)])
+def flip(x: Spec, /, *, axis: Any = None) -> Spec:
+    """Elements in reverse order along axes."""
+    return seen(x, lay.flip, axis=axis)
+
+
+@op(VIEW, view=lay.basic_index, samples=[sample(F32(5, 4), key=((1, 4, 2), 2)), sample(F32(5,), key=((4, -1, -2), None))])
+def index(x: Spec, /, *, key: tuple[Any, ...]) -> Spec:
+    """The part named by a normal key of ints, (start, stop, step) and None: what x[1:4:2, 2] reads."""
+    return seen(x, lay.basic_index, key=key)
+
+
+# ---- element by element: arithmetic
+
+add = binary("add", "Sum, element by element.", expr="{0} + {1}", traits=COMMUTES | ASSOCIATES)
+subtract = binary("subtract", "Difference, element by element.", expr="{0} - {1}")
+multiply = binary("multiply", "Product, element by element.", expr="{0} * {1}", traits=COMMUTES | ASSOCIATES)
+divide = binary("divide", "Quotient, element by element; integers become floats.", expr="{0} / {1}", domain=floating)
+floor_divide = binary("floor_divide", "Quotient rounded down; an integer divided by 0 gives 0.")
+remainder = binary("remainder", "What floor division leaves, with the sign of the divisor; an integer modulo 0 is 0.")
+pow = binary("pow", "x1 to the power x2.", expr="pow({0}, {1})", low=0.1, ulps=4)
+maximum = binary("maximum", "The larger of two; NaN wins.", expr="maximum({0}, {1})", traits=COMMUTES | ASSOCIATES)
+minimum = binary("minimum", "The smaller of two; NaN wins.", expr="minimum({0}, {1})", traits=COMMUTES | ASSOCIATES)
+atan2 = binary("atan2", "The angle of the point (x2, x1).", domain=floating, expr="atan2({0}, {1})", ulps=4)
+hypot = binary("hypot", "sqrt(x1² + x2²) without overflow in between.", domain=floating, expr="hypot({0}, {1})", ulps=2)
+copysign = binary("copysign", "The size of x1 with the sign of x2.", domain=floating, expr="copysign({0}, {1})")
+logaddexp = binary("logaddexp", "log(exp(x1) + exp(x2)), safely.", domain=floating, expr="logaddexp({0}, {1})", ulps=8,
+                   traits=COMMUTES)  # fmt: skip
+nextafter = binary("nextafter", "The next representable number from x1 towards x2.", domain=floating)
+
+equal = binary("equal", "Whether elements are equal.", expr="{0} == {1}", domain=any_dtype, out=bool_, traits=COMMUTES)
+not_equal = binary("not_equal", "Whether elements differ.", expr="{0} != {1}", domain=any_dtype, out=bool_, traits=COMMUTES)
+less = binary("less", "Whether x1 < x2.", expr="{0} < {1}", domain=any_dtype, out=bool_)
+less_equal = binary("less_equal", "Whether x1 <= x2.", expr="{0} <= {1}", domain=any_dtype, out=bool_)
+greater = binary("greater", "Whether x1 > x2.", expr="{0} > {1}", domain=any_dtype, out=bool_)
+greater_equal = binary("greater_equal", "Whether x1 >= x2.", expr="{0} >= {1}", domain=any_dtype, out=bool_)
+
+logical_and = binary("logical_and", "Both.", expr="{0} & {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
+logical_or = binary("logical_or", "Either.", expr="{0} | {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
+logical_xor = binary("logical_xor", "One but not both.", expr="{0} ^ {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
+bitwise_and = binary("bitwise_and", "Bits set in both.", expr="{0} & {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
+bitwise_or = binary("bitwise_or", "Bits set in either.", expr="{0} | {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
+bitwise_xor = binary("bitwise_xor", "Bits set in one of both.", expr="{0} ^ {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
+bitwise_left_shift = binary("bitwise_left_shift", "Bits moved up; shifting by the width or more gives 0.", domain=integer, low=0)
+bitwise_right_shift = binary("bitwise_right_shift", "Bits moved down, keeping the sign.", domain=integer, low=0)
+
+abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=numeric, ulps=0)
+negative = unary("negative", "Change of sign.", expr="-{0}", domain=numeric, ulps=0)
+positive = unary("positive", "The number itself.", expr="{0}", domain=numeric, ulps=0)
+square = unary("square", "x * x.", expr="{0} * {0}", domain=numeric, ulps=0)
+sqrt = unary("sqrt", "Square root.", expr="sqrt({0})", low=0, ulps=0)
+rsqrt = unary("rsqrt", "1 / sqrt(x).", expr="1 / sqrt({0})", low=0.1, ulps=2, lower=lambda x: divide(1.0, sqrt(x)))
+reciprocal = unary("reciprocal", "1 / x.", expr="1 / {0}", low=0.5, ulps=0)
+sign = unary("sign", "-1, 0 or 1; NaN stays NaN.", expr="sign({0})", domain=numeric, ulps=0)
+ceil_ = unary("ceil", "Rounded up.", expr="ceil({0})", domain=numeric, ulps=0)
+floor = unary("floor", "Rounded down.", expr="floor({0})", domain=numeric, ulps=0)
+trunc = unary("trunc", "Rounded towards 0.", expr="trunc({0})", domain=numeric, ulps=0)
+round = unary("round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=numeric, ulps=0)
+
+exp = unary("exp", "e to the power x.", expr="exp({0})")
+expm1 = unary("expm1", "exp(x) - 1, exact near 0.", expr="expm1({0})")
+log = unary("log", "Natural logarithm.", expr="log({0})", low=0.01)
+log1p = unary("log1p", "log(1 + x), exact near 0.", expr="log1p({0})", low=-0.9)
+log2 = unary("log2", "Logarithm to base 2.", expr="log2({0})", low=0.01)
+log10 = unary("log10", "Logarithm to base 10.", expr="log10({0})", low=0.01)
+sin = unary("sin", "Sine.", expr="sin({0})")
+cos = unary("cos", "Cosine.", expr="cos({0})")
+tan = unary("tan", "Tangent.", expr="tan({0})", low=-1.5, high=1.5)
+asin = unary("asin", "Inverse sine.", expr="asin({0})", low=-1, high=1)
+acos = unary("acos", "Inverse cosine.", expr="acos({0})", low=-1, high=1)
+atan = unary("atan", "Inverse tangent.", expr="atan({0})")
+sinh = unary("sinh", "Hyperbolic sine.", expr="sinh({0})")
+cosh = unary("cosh", "Hyperbolic cosine.", expr="cosh({0})")
+tanh = unary("tanh", "Hyperbolic tangent.", expr="tanh({0})")
+asinh = unary("asinh", "Inverse hyperbolic sine.", expr="asinh({0})")
+acosh = unary("acosh", "Inverse hyperbolic cosine.", expr="acosh({0})", low=1, high=9)
+atanh = unary("atanh", "Inverse hyperbolic tangent.", expr="atanh({0})", low=-0.99, high=0.99)
+erf = unary("erf", "The error function.", expr="erf({0})")
+
+isnan = unary("isnan", "Whether an element is not a number.", expr="{0} != {0}", domain=any_dtype, out=bool_, ulps=0)
+isinf = unary("isinf", "Whether an element is infinite.", expr="isinf({0})", domain=any_dtype, out=bool_, ulps=0)
+isfinite = unary("isfinite", "Whether an element is neither infinite nor NaN.", expr="isfinite({0})", domain=any_dtype,
+                 out=bool_, ulps=0)  # fmt: skip
+signbit = unary("signbit", "Whether the sign bit is set, also of -0 and -NaN.", expr="signbit({0})", domain=floating, out=bool_,
+                ulps=0)  # fmt: skip
+logical_not = unary("logical_not", "The opposite.", expr="~{0}", domain=truth, ulps=0)
+bitwise_invert = unary("bitwise_invert", "Every bit flipped.", expr="~{0}", domain=bits, ulps=0)
+
+
+@op(MAP, common=(1, 2), expr="where({0}, {1}, {2})", samples=[
+    sample(Spec((3, 4), bool_), F32(3, 4), F32(3, 4)), sample(Spec((4,), bool_), F32(3, 1), F32()),
+    sample(Spec((2, 0), bool_), I64(2, 0), I64(1, 1))])  # fmt: skip
+def where(condition: Spec, x1: Spec, x2: Spec, /) -> Any:
+    """x1 where the condition holds, x2 elsewhere."""
+    shape = broadcast_shapes(condition.shape, x1.shape, x2.shape, what="where")
+    return Decision((Spec(condition.shape, bool_), x1, x2), Spec(shape, x1.dtype))
+
+
+@op(MAP, domain=numeric, traits=IN_PLACE, expr="minimum(maximum({0}, {1}), {2})", samples=[
+    sample(F32(3, 4), F32(), F32(4)), sample(F32(5), None, F32()), sample(F32(5), F32(), None), sample(Spec((6,), i32), None, None),
+    sample(Spec((6,), i32), Spec((), i32), Spec((), i32)), sample(Spec((4,), f16), Spec((), f16), None)])  # fmt: skip
+def clip(x: Spec, min: Spec | None = None, max: Spec | None = None, /) -> Spec:
+    """Kept between min and max; either may be left out."""
+    limits = [s.shape for s in (min, max) if s is not None]
+    return Spec(broadcast_shapes(x.shape, *limits, what="clip"), x.dtype)
+
+
+@op(MAP, flops=free, common=(), samples=[sample(F32(3, 4), dtype=f64), sample(F32(2, 5), dtype=f16), sample(F32(2, 5), dtype=bf16),
+    sample(Spec((5,), i32), dtype=f32), sample(F32(6), dtype=i8, high=200, low=-200), sample(Spec((5,), i64), dtype=i8, low=-900, high=900),
+    sample(F32(4), dtype=bool_), sample(Spec((4,), bool_), dtype=f32), sample(F32(0, 2), dtype=i32)])  # fmt: skip
+def astype(x: Spec, /, dtype: DType, *, copy: bool = True) -> Spec:
+    """Another dtype. Floats become integers by truncation, held to the range of the integer; NaN becomes 0."""
+    return Spec(x.shape, dtype)
+
+
+@op(MAP, domain=numeric, samples=over((f32, f64, i32), arity=2, low=0.5))
+def divmod(x1: Spec, x2: Spec, /) -> Any:
+    """Quotient rounded down, and what it leaves: two results of one pass."""
+    out = Spec(broadcast_shapes(x1.shape, x2.shape, what="divmod"), x1.dtype)
+    return out, out
+
+
+@op(VIEW, flops=free, common=(), view=lambda x, index: x)
+def item(x: Spec, /, *, index: int) -> Any:
+    """One result of a graph node that has several."""
+    return x
+
+
+# ---- what networks need
+
+relu = unary("relu", "x where positive, else 0; NaN stays NaN.", expr="maximum({0}, 0)", domain=numeric, ulps=0)
+relu2 = unary("relu2", "The square of relu, as in BitNet 2B-4T.", expr="maximum({0}, 0) * maximum({0}, 0)", domain=numeric,
+              ulps=0, lower=lambda x: square(relu(x)))  # fmt: skip
+sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", expr="1 / (1 + exp(-{0}))", ulps=6)
+silu = unary("silu", "x * sigmoid(x), also called swish.", expr="{0} / (1 + exp(-{0}))", ulps=6,
+             lower=lambda x: multiply(x, sigmoid(x)))  # fmt: skip
+
+
+@op(MAP, domain=floating, traits=IN_PLACE, ulps=16, flops=per_input(8), samples=[
+    *over((f32, f64, f16, bf16)), sample(F32(9), approximate="tanh"), sample(Spec((4,), bf16), approximate="tanh")],
+    lower=lambda x, approximate: multiply(multiply(x, 0.5), add(1.0, _gelu_inner(x, approximate))))  # fmt: skip
+def gelu(x: Spec, /, *, approximate: str = "none") -> Spec:
+    """x times the chance that a Gaussian is below x: exact, or by tanh as GPT-2 does."""
+    if approximate not in ("none", "tanh"):
+        raise ArgumentError(f"gelu: approximate={approximate!r} is unknown; use 'none' (exact) or 'tanh'.")
+    return x
+
+
+def _gelu_inner(x: Any, approximate: str) -> Any:
+    if approximate == "none":
+        return erf(multiply(x, 0.7071067811865476))
+    cube = multiply(multiply(multiply(x, x), x), 0.044715)
+    return tanh(multiply(add(x, cube), 0.7978845608028654))
+
+
+ROWS = [sample(F32(3, 4)), sample(F32(2, 3, 33)), sample(F32(0, 5)), sample(Spec((3, 7), f64)), sample(Spec((3, 7), f16)),
+        sample(Spec((2, 9), bf16))]  # fmt: skip
+
+
+def _softmax_rule(x: Spec, /, *, axis: int = -1) -> Spec:
+    axis_of(axis, x.ndim, "softmax")
+    return x
+
+
+def _shifted(x: Any, axis: int) -> Any:
+    return subtract(x, max(x, axis=axis, keepdims=True))
+
+
+def _softmax_lower(x: Any, axis: int) -> Any:
+    e = exp(_shifted(x, axis))
+    return divide(e, sum(e, axis=axis, keepdims=True))
+
+
+def _log_softmax_lower(x: Any, axis: int) -> Any:
+    y = _shifted(x, axis)
+    return subtract(y, log(sum(exp(y), axis=axis, keepdims=True)))
+
+
+def _norm_lower(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    centred = subtract(x, mean(x, axis=-1, keepdims=True))
+    return _scaled(centred, weight, bias, eps)
+
+
+def _scaled(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    y = multiply(x, rsqrt(add(mean(square(x), axis=-1, keepdims=True), eps)))
+    y = y if weight is None else multiply(y, weight)
+    return y if bias is None else add(y, bias)
+
+
+softmax = Op(_softmax_rule, REDUCE, name="softmax", doc="exp(x) over its sum along an axis, safely.", domain=floating, ulps=16,
+             flops=per_input(5), traits=IN_PLACE, samples=[*ROWS, sample(F32(3, 4), axis=0)], lower=_softmax_lower)  # fmt: skip
+log_softmax = Op(_softmax_rule, REDUCE, name="log_softmax", doc="The logarithm of softmax, safely.", domain=floating, ulps=16,
+                 flops=per_input(5), traits=IN_PLACE, samples=[*ROWS, sample(F32(3, 4), axis=0)],
+                 lower=_log_softmax_lower)  # fmt: skip
+
+
+def _agree(x: Spec, given: Spec | None, what: str) -> None:
+    if given is not None and given.shape != x.shape[-1:]:
+        raise ShapeError(f"{what} {given} must have the size of the last axis of x {x}.")
+
+
+@op(REDUCE, domain=floating, ulps=32, flops=per_input(8), traits=IN_PLACE, lower=_norm_lower, samples=[
+    sample(F32(3, 8), F32(8), F32(8)), sample(F32(2, 3, 33), None, None), sample(F32(3, 8), F32(8), None, eps=1e-3),
+    sample(Spec((3, 8), f64), Spec((8,), f64), None), sample(Spec((3, 8), bf16), Spec((8,), bf16), Spec((8,), bf16)),
+    sample(Spec((2, 9), f16), None, None), sample(F32(0, 5), None, None)])  # fmt: skip
+def layer_norm(x: Spec, weight: Spec | None = None, bias: Spec | None = None, /, *, eps: float = 1e-5) -> Spec:
+    """(x - mean) / sqrt(variance + eps) along the last axis, times weight, plus bias."""
+    axis_of(-1, x.ndim, "layer_norm")
+    _agree(x, weight, "layer_norm: weight")
+    _agree(x, bias, "layer_norm: bias")
+    return x
+
+
+@op(REDUCE, domain=floating, ulps=32, flops=per_input(4), traits=IN_PLACE,
+    lower=lambda x, weight, eps: _scaled(x, weight, None, eps), samples=[
+    sample(F32(3, 8), F32(8)), sample(F32(2, 3, 33), None), sample(Spec((3, 8), f64), Spec((8,), f64)),
+    sample(Spec((3, 8), bf16), Spec((8,), bf16)), sample(Spec((2, 9), f16), None), sample(F32(0, 5), None)])  # fmt: skip
+def rms_norm(x: Spec, weight: Spec | None = None, /, *, eps: float = 1e-5) -> Spec:
+    """x / sqrt(mean(x²) + eps) along the last axis, times weight."""
+    axis_of(-1, x.ndim, "rms_norm")
+    _agree(x, weight, "rms_norm: weight")
+    return x
+
+
+@op(MOVE, flops=free, samples=[sample(Draw(I64(5), 0, 4), num_classes=4), sample(Draw(I64(2, 3), 0, 7), num_classes=7, dtype=i8)])
+def one_hot(x: Spec, /, *, num_classes: int, dtype: DType | None = None) -> Spec:
+    """A last axis in which the place named by the integer is 1 and the others are 0."""
+    integer(x.dtype)
+    return Spec((*x.shape, *size_of(num_classes)), dtype or f32)
+
+
+# ---- reductions
+
+
+def _summing(name: str, doc: str) -> Op:
+    def rule(x: Spec, /, *, axis: Any = None, dtype: DType | None = None, keepdims: bool = False) -> Any:
+        shape = kept(x, axis, keepdims, name)
+        if dtype is not None:
+            return Decision((Spec(x.shape, dtype),), Spec(shape, dtype))
+        wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
+        return Spec(shape, wide)
+
+    more = (sample(Spec((5,), bool_)), sample(F32(4, 3), axis=0, dtype=f64), sample(Spec((4,), i32), dtype=f32))
+    return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8,
+              samples=REDUCED + INT_REDUCED + EMPTY_REDUCED + more)  # fmt: skip
+
+
+sum = _summing("sum", "Sum over axes; small integers and bools are summed in 64 bits.")
+prod_ = _summing("prod", "Product over axes; small integers and bools are multiplied in 64 bits.")
+max = reduction("max", "The largest along axes; NaN wins.", empty=False, ulps=0)
+min = reduction("min", "The smallest along axes; NaN wins.", empty=False, ulps=0)
+mean = reduction("mean", "The average over axes.", domain=floating)
+all = reduction("all", "Whether every element along axes is true.", domain=any_dtype, out=bool_, ulps=0)
+any = reduction("any", "Whether some element along axes is true.", domain=any_dtype, out=bool_, ulps=0)
+count_nonzero = reduction("count_nonzero", "How many elements along axes are not 0.", domain=any_dtype, out=i64, ulps=0)
+
+
+def _spread(name: str, doc: str) -> Op:
+    def rule(x: Spec, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Spec:
+        return Spec(kept(x, axis, keepdims, name), x.dtype)
+
+    return Op(rule, REDUCE, name=name, doc=doc, domain=floating, flops=per_input(4), ulps=32,
+              samples=[*REDUCED, sample(F32(4, 6), axis=1, correction=1.0)])  # fmt: skip
+
+
+var = _spread("var", "Variance over axes: the mean of squared distances from the mean, divided by n - correction.")
+std = _spread("std", "Standard deviation over axes: the square root of var.")
+
+
+def _place(name: str, doc: str) -> Op:
+    def rule(x: Spec, /, *, axis: int | None = None, keepdims: bool = False) -> Spec:
+        shape = kept(x, axis, keepdims, name)
+        if x.size == 0 and prod(shape):
+            raise ShapeError(f"{name}: {x} has no elements along axis {axis}, so none is the first.")
+        return Spec(shape, i64)
+
+    return Op(rule, REDUCE, name=name, doc=doc, domain=numeric, flops=per_input(1), samples=[
+        sample(F32(3, 4)), sample(F32(3, 4), axis=0), sample(F32(33, 65), axis=-1, keepdims=True), sample(F32(1)),
+        sample(Spec((4, 7), i32), axis=1), sample(Spec((4, 7), f16), axis=1), sample(Spec((5,), f64))])  # fmt: skip
+
+
+argmax = _place("argmax", "Where the largest along an axis stands (the first of equals; NaN wins).")
+argmin = _place("argmin", "Where the smallest along an axis stands (the first of equals; NaN wins).")
+
+
+def _running(name: str, doc: str) -> Op:
+    def rule(x: Spec, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False) -> Any:
+        if axis is None and x.ndim != 1:
+            raise ArgumentError(f"{name}: {x} has {x.ndim} dimensions; name the axis.")
+        along = axis_of(0 if axis is None else axis, x.ndim, name)
+        shape = tuple(n + (include_initial and d == along) for d, n in enumerate(x.shape))
+        if dtype is not None:
+            return Decision((Spec(x.shape, dtype),), Spec(shape, dtype))
+        wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
+        return Decision((Spec(x.shape, wide),), Spec(shape, wide))
+
+    return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8, samples=[
+        sample(F32(7)), sample(F32(3, 4), axis=0), sample(F32(3, 4), axis=-1, include_initial=True), sample(Spec((5,), i32)),
+        sample(Spec((4,), i8), dtype=i32), sample(F32(0)), sample(Spec((6,), f16))])  # fmt: skip
+
+
+cumulative_sum = _running("cumulative_sum", "Running sums along an axis.")
+cumulative_prod = _running("cumulative_prod", "Running products along an axis.")
+
+
+# ---- contractions
+
+
+def _inner(out: Spec, a: Spec, b: Spec, **attrs: Any) -> int:
+    return 2 * out.size * (a.shape[-1] if a.shape else 1)
+
+
+ALGORITHMS = ("blas", "naive", "blocked", "parallel")
+
+
+@op(CONTRACT, domain=numeric, flops=_inner, ulps=8, samples=[
+    sample(F32(3, 4), F32(4, 5)), sample(F32(4), F32(4)), sample(F32(3, 4), F32(4)), sample(F32(4), F32(4, 5)),
+    sample(F32(2, 3, 4), F32(4, 5)), sample(F32(5, 1, 3, 4), F32(2, 4, 3)), sample(F32(0, 4), F32(4, 5)), sample(F32(3, 0), F32(0, 5)),
+    sample(Spec((6, 7), f64), Spec((7, 3), f64)), sample(Spec((6, 7), f16), Spec((7, 3), f16)), sample(Spec((6, 7), bf16), Spec((7, 3), bf16)),
+    sample(Spec((3, 4), i32), Spec((4, 5), i32)), sample(Spec((3, 4), i8), Spec((4, 5), i8)), sample(F32(33, 65), F32(65, 17)),
+    *(sample(F32(7, 9), F32(9, 5), algorithm=a) for a in ALGORITHMS)])  # fmt: skip
+def matmul(x1: Spec, x2: Spec, /, *, algorithm: str = "blas") -> Spec:
+    """Matrix product over the last two axes; leading axes broadcast. `algorithm` picks another way to the same result."""
+    if algorithm not in ALGORITHMS:
+        raise ArgumentError(f"matmul: algorithm={algorithm!r} is unknown; use one of {', '.join(ALGORITHMS)}.")
+    if x1.ndim == 0 or x2.ndim == 0:
+        raise ShapeError(f"matmul: {x1} @ {x2}: a scalar has no matrix product; use multiply.")
+    a = x1.shape if x1.ndim > 1 else (1, *x1.shape)
+    b = x2.shape if x2.ndim > 1 else (*x2.shape, 1)
+    if a[-1] != b[-2]:
+        raise ShapeError(f"matmul: inner sizes differ: {x1} @ {x2} has {a[-1]} against {b[-2]}. Transpose one with .T?")
+    lead = broadcast_shapes(a[:-2], b[:-2], what="matmul: leading axes")
+    rows = a[-2:-1] if x1.ndim > 1 else ()
+    columns = b[-1:] if x2.ndim > 1 else ()
+    return Spec(lead + rows + columns, x1.dtype)
+
+
+# ---- moving elements
+
+
+@op(MOVE, flops=free, common=(), samples=[sample(F32(3, 4)), sample(F32()), sample(Spec((5, 3), i8)), sample(F32(0, 2))])
+def copy(x: Spec, /) -> Spec:
+    """The same values in new memory, row by row."""
+    return x
+
+
+@op(MOVE, flops=free, samples=[sample(F32(2, 3), F32(4, 3)), sample(F32(2, 3), F32(2, 1), F32(2, 0), axis=1), sample(F32(2), I64(3))])
+def concat(*xs: Spec, axis: int | None = 0) -> Spec:
+    """Joined one after another along an existing axis (axis=None: flattened first)."""
+    if axis is None:
+        return Spec((_total(x.size for x in xs),), xs[0].dtype)
+    along = axis_of(axis, xs[0].ndim, "concat")
+    for x in xs[1:]:
+        if x.ndim != xs[0].ndim or _without(x.shape, along) != _without(xs[0].shape, along):
+            raise ShapeError(f"concat: {xs[0]} and {x} must have equal sizes except along axis {along}.")
+    shape = list(xs[0].shape)
+    shape[along] = _total(x.shape[along] for x in xs)
+    return Spec(tuple(shape), xs[0].dtype)
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _total(sizes: Any) -> int:
+    n = 0
+    for size in sizes:
+        n += size
+    return n
+
+
+@op(MOVE, flops=free, samples=[sample(F32(2, 3), F32(2, 3)), sample(F32(2), F32(2), F32(2), axis=-1), sample(F32(), F32())])
+def stack(*xs: Spec, axis: int = 0) -> Spec:
+    """Joined along a new axis."""
+    for x in xs[1:]:
+        if x.shape != xs[0].shape:
+            raise ShapeError(f"stack: {xs[0]} and {x} must have the same shape; use concat to join along an existing axis.")
+    at = axis_of(axis, xs[0].ndim + 1, "stack")
+    return Spec((*xs[0].shape[:at], len(xs), *xs[0].shape[at:]), xs[0].dtype)
+
+
+@op(MOVE, flops=free, samples=[sample(F32(5), shift=2), sample(F32(3, 4), shift=(1, -1), axis=(0, 1)), sample(F32(3, 4), shift=3)])
+def roll(x: Spec, /, shift: Any, *, axis: Any = None) -> Spec:
+    """Elements moved along axes; what falls off one end enters at the other (axis=None: over the flattened tensor)."""
+    if axis is not None:
+        n = len(axes_of(axis, x.ndim, "roll"))
+        if not isinstance(shift, int) and len(shift) != n:
+            raise ShapeError(f"roll: {len(shift)} shifts but {n} axes; give as many of each.")
+    return x
+
+
+@op(MOVE, flops=free, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)])
+def tril(x: Spec, /, *, k: int = 0) -> Spec:
+    """The part of each matrix on and below its k-th diagonal; zeros above."""
+    axis_of(-2, x.ndim, "tril")
+    return x
+
+
+@op(MOVE, flops=free, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=-1)])
+def triu(x: Spec, /, *, k: int = 0) -> Spec:
+    """The part of each matrix on and above its k-th diagonal; zeros below."""
+    axis_of(-2, x.ndim, "triu")
+    return x
+
+
+def _index_spec(indices: Spec, what: str) -> None:
+    if not indices.dtype.is_integer:
+        raise DTypeError(f"{what}: indices must be integers, given {indices}; cast with .to('i64').")
+
+
+@op(MOVE, flops=free, common=(), samples=[sample(F32(5, 3), Draw(I64(4), 0, 5), axis=0), sample(F32(5), Draw(I64(2, 3), -5, 5)),
+                                          sample(F32(2, 6), Draw(Spec((3,), i32), 0, 6), axis=-1)])  # fmt: skip
+def take(x: Spec, indices: Spec, /, *, axis: int | None = None) -> Spec:
+    """The slices of x along an axis that `indices` names; negatives count from the end."""
+    _index_spec(indices, "take")
+    if axis is None and x.ndim != 1:
+        raise ArgumentError(f"take: {x} has {x.ndim} dimensions; name the axis.")
+    along = axis_of(0 if axis is None else axis, x.ndim, "take")
+    return Spec(x.shape[:along] + indices.shape + x.shape[along + 1 :], x.dtype)
+
+
+@op(MOVE, flops=free, common=(), samples=[sample(F32(3, 4), Draw(I64(3, 2), 0, 4)), sample(F32(5, 2), Draw(I64(3, 2), 0, 5), axis=0)])
+def take_along_axis(x: Spec, indices: Spec, /, *, axis: int = -1) -> Spec:
+    """For every place, the element of x whose index along the axis is given there."""
+    _index_spec(indices, "take_along_axis")
+    along = axis_of(axis, x.ndim, "take_along_axis")
+    if indices.ndim != x.ndim:
+        raise ShapeError(f"take_along_axis: {x} and indices {indices} must have the same number of dimensions.")
+    lead = broadcast_shapes(_without(x.shape, along), _without(indices.shape, along), what="take_along_axis")
+    return Spec((*lead[:along], indices.shape[along], *lead[along:]), x.dtype)
+
+
+@op(MOVE, flops=free, common=(0, 2), samples=[sample(F32(5, 3), Draw(I64(4), 0, 5), F32(4, 3)), sample(F32(6), Draw(I64(2), 0, 6), F32())])
+def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str = "set") -> Spec:
+    """x with the slices named by `indices` set to (or, mode='add', increased by) `values`; the last of equals wins."""
+    _index_spec(indices, "scatter")
+    if mode not in ("set", "add"):
+        raise ArgumentError(f"scatter: mode={mode!r} is unknown; use 'set' or 'add'.")
+    along = axis_of(axis, x.ndim, "scatter")
+    where = x.shape[:along] + indices.shape + x.shape[along + 1 :]
+    if values.ndim > len(where) or broadcast_shapes(values.shape, where, what="scatter: values") != where:
+        raise ShapeError(f"scatter: values {values} do not broadcast to the {text(where)} that indices {indices} name in {x}.")
+    return x
+
+
+@op(MOVE, flops=free, common=(), samples=[sample(F32(5, 4), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
+                                          sample(F32(5, 4), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
+def gather(*xs: Spec, key: tuple[Any, ...]) -> Spec:
+    """What x[rows, 1:3] reads with integer tensors: `key` has 'at' where the next of them stands."""
+    return Spec(gathered(xs[0].shape, tuple(x.shape for x in xs[1:]), key), xs[0].dtype)
+
+
+def gathered(shape: Shape, indices: tuple[Shape, ...], key: tuple[Any, ...]) -> Shape:
+    """NumPy's rule: the index tensors broadcast together and stand where the first did, or first when kept apart."""
+    at = [i for i, k in enumerate(key) if k == "at" or isinstance(k, int)]
+    block = broadcast_shapes(*indices, what="index")
+    apart = at != list(range(at[0], at[-1] + 1))
+    out: list[int] = list(block) if apart else []
+    d = 0
+    for i, k in enumerate(key):
+        if k is None:
+            out.append(1)
+            continue
+        if i in at:
+            if not apart and i == at[0]:
+                out += block
+        else:
+            out.append(len(range(*k)))
+        d += 1
+    return tuple(out)
+
+
+@op(MOVE, flops=free, common=(0, 1), traits=IN_PLACE, samples=[
+    sample(F32(5, 4), F32(3, 2), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
+    sample(F32(5, 4), F32(), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
+def put(*xs: Spec, key: tuple[Any, ...]) -> Spec:
+    """x (the first) with the elements an index names set to value (the second): what x[rows, 1:3] = value leaves."""
+    part = gathered(xs[0].shape, tuple(x.shape for x in xs[2:]), key)
+    if xs[1].ndim > len(part) or broadcast_shapes(xs[1].shape, part, what="put") != part:
+        raise ShapeError(f"put: value {xs[1]} does not broadcast to the {text(part)} that the index names.")
+    return xs[0]
+
+
+@op(MOVE, flops=free, common=(), samples=[sample(F32(4, 6), F32(2, 3), layout=Layout((2, 3), (12, 2), 1))])
+def update(x: Spec, value: Spec, /, *, layout: Layout) -> Spec:
+    """x with the part that `layout` sees replaced by value: a write through a view, as a graph says it."""
+    if broadcast_shapes(value.shape, layout.shape, what="update") != layout.shape:
+        raise ShapeError(f"update: {value} does not broadcast to {text(layout.shape)}.")
+    return x
+
+
+@op(MOVE, domain=numeric, samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))])
+def sort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Spec:
+    """Sorted along an axis; NaN comes last."""
+    axis_of(axis, x.ndim, "sort")
+    return x
+
+
+@op(MOVE, domain=numeric, samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))])
+def argsort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Spec:
+    """The indices that sort x along an axis."""
+    axis_of(axis, x.ndim, "argsort")
+    return Spec(x.shape, i64)
+
+
+@op(MOVE, domain=numeric, samples=[sample(Draw(F32(1), 0, 1), F32(5)), sample(Draw(F32(1), 0, 1), F32(2, 3), side="right")])
+def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
+    """Where each element of x2 would go in the sorted x1 to keep it sorted."""
+    if x1.ndim != 1:
+        raise ShapeError(f"searchsorted: x1 must have one dimension, given {x1}.")
+    if side not in ("left", "right"):
+        raise ArgumentError(f"searchsorted: side={side!r} is unknown; use 'left' or 'right'.")
+    return Spec(x2.shape, i64)
+
+
+# ---- results whose shape depends on values
+
+
+@op(DYNAMIC, common=(), samples=[sample(F32(3, 4)), sample(Spec((6,), bool_))])
+def nonzero(x: Spec, /) -> Any:
+    """The indices of the elements that are not 0: one tensor per dimension."""
+    if x.ndim == 0:
+        raise ShapeError("nonzero: a 0-d tensor has no indices; add a dimension with x[None].")
+    return tuple(Spec((None,), i64) for _ in x.shape)  # type: ignore[arg-type]
+
+
+@op(DYNAMIC, common=(), samples=[sample(F32(3, 4), Spec((3, 4), bool_)), sample(F32(3, 4), Spec((3,), bool_))])
+def masked(x: Spec, mask: Spec, /) -> Any:
+    """The elements (or slices) of x at which the mask is true: what x[mask] reads."""
+    if mask.dtype is not bool_:
+        raise DTypeError(f"masked: the mask must be bool, given {mask}.")
+    if mask.shape != x.shape[: mask.ndim]:
+        raise BoundsError(f"masked: the mask {mask} must have the leading sizes of {x}.")
+    return Spec((None, *x.shape[mask.ndim :]), x.dtype)  # type: ignore[arg-type]

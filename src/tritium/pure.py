@@ -1,0 +1,274 @@
+"""Storage, Array and Row in plain Python, for a build without a compiler. The native library has the same three.
+
+Knows nothing of ops, devices or tensors. NumPy owns the bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from math import prod
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from tritium.dtype import DType
+from tritium.errors import ShapeError, ViewError
+from tritium.layout import Shape, is_contiguous
+
+ALIGNMENT = 64
+MAX_DIMS = 16
+
+Watcher = Callable[[str, int, int, bool], None]
+
+
+class _Pool:
+    """Free blocks by size, bounded, with exact counters."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self.small_block_size, self.large_block_threshold, self.limit = 64 << 10, 16 << 20, 256 << 20
+        self.live_blocks = self.current = self.current_block_bytes = self.pooled = self.trims = 0
+        self.watcher: Watcher | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        with self.lock:
+            self.allocations = self.frees = self.hits = self.misses = self.trims = 0
+            self.peak, self.peak_pooled = self.current, self.pooled
+
+    @staticmethod
+    def class_of(nbytes: int) -> int:
+        """The block size that serves a request: 64-byte steps to 1 KiB, then four steps per doubling."""
+        if nbytes <= 1024:
+            return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+        step = 1 << ((nbytes - 1).bit_length() - 3)
+        return -(-nbytes // step) * step
+
+    def take(self, nbytes: int) -> tuple[np.ndarray[Any, Any], int, bool]:
+        size = self.class_of(nbytes)
+        with self.lock:
+            blocks = self.free.get(size)
+            reused = bool(blocks)
+            if blocks:
+                block = blocks.pop()
+                self.pooled -= size
+                self.hits += 1
+            else:
+                raw = np.empty(size + ALIGNMENT, np.uint8)
+                start = -raw.ctypes.data % ALIGNMENT
+                block = raw[start : start + size]
+                self.misses += 1
+            self.allocations += 1
+            self.live_blocks += 1
+            self.current += nbytes
+            self.current_block_bytes += size
+            self.peak = max(self.peak, self.current)
+        return block, size, reused
+
+    def give(self, block: np.ndarray[Any, Any], nbytes: int) -> None:
+        size = block.size
+        with self.lock:
+            self.frees += 1
+            self.live_blocks -= 1
+            self.current -= nbytes
+            self.current_block_bytes -= size
+            if self.pooled + size <= self.limit:
+                self.free.setdefault(size, []).append(block)
+                self.pooled += size
+                self.peak_pooled = max(self.peak_pooled, self.pooled)
+
+    def trim(self, keep: int = 0) -> int:
+        released = 0
+        with self.lock:
+            for size in sorted(self.free, reverse=True):
+                while self.free[size] and self.pooled > keep:
+                    self.free[size].pop()
+                    self.pooled -= size
+                    released += size
+            self.trims += 1
+        return released
+
+
+POOL = _Pool()
+
+
+class _Block:
+    __slots__ = ("handles", "memory", "nbytes", "owner")
+
+    def __init__(self, memory: np.ndarray[Any, Any], nbytes: int, owner: Any) -> None:
+        self.memory, self.nbytes, self.owner, self.handles = memory, nbytes, owner, 0
+
+
+class Storage:
+    """The handle shared by a tensor and all its views; copy-on-write lives here."""
+
+    __slots__ = ("__weakref__", "_block", "exported", "imported", "writable")
+    device: Any = None  # set once by backends: every storage of this class is on the CPU
+
+    def __init__(self, nbytes: int) -> None:
+        self.exported, self.imported, self.writable = False, False, True
+        memory, _, reused = POOL.take(nbytes)
+        self._hold(_Block(memory, nbytes, None))
+        _tell("alloc", self, reused)
+
+    @classmethod
+    def wrap(cls, address: int, nbytes: int, owner: Any, writable: bool) -> Storage:
+        """Memory that someone else owns; `owner` is kept alive as long as it is seen."""
+        import ctypes
+
+        self = cls.__new__(cls)
+        raw = (ctypes.c_ubyte * nbytes).from_address(address) if nbytes else b""
+        self.exported, self.imported, self.writable = False, True, writable
+        self._hold(_Block(np.frombuffer(raw, np.uint8), nbytes, owner))
+        _tell("wrap", self, False)
+        return self
+
+    def _hold(self, block: _Block) -> None:
+        with POOL.lock:
+            block.handles += 1
+        self._block = block
+
+    def _drop(self) -> None:
+        block = self._block
+        with POOL.lock:
+            block.handles -= 1
+            last = block.handles == 0
+        if last and block.owner is None:
+            _tell("free", self, False)
+            if not self.exported:  # someone may still look at exported memory: let NumPy count those references
+                POOL.give(block.memory, block.nbytes)
+            else:
+                with POOL.lock:
+                    POOL.frees += 1
+                    POOL.live_blocks -= 1
+                    POOL.current -= block.nbytes
+                    POOL.current_block_bytes -= block.memory.size
+
+    def __del__(self) -> None:
+        if hasattr(self, "_block"):
+            self._drop()
+
+    @property
+    def nbytes(self) -> int:
+        return self._block.nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self._block.memory.ctypes.data)
+
+    @property
+    def memory(self) -> np.ndarray[Any, Any]:
+        return self._block.memory
+
+    @property
+    def sharers(self) -> int:
+        return self._block.handles
+
+    def clone(self) -> Storage:
+        """A handle that shares the bytes until either side writes."""
+        if self.exported or self.imported:
+            new = Storage(self.nbytes)
+            new._block.memory[: self.nbytes] = self._block.memory[: self.nbytes]
+            return new
+        new = Storage.__new__(Storage)
+        new.exported, new.imported, new.writable = False, False, True
+        new._hold(self._block)
+        return new
+
+    def own(self) -> int:
+        """Before a write: this handle's bytes become its own."""
+        if not self.writable:
+            raise ViewError("This tensor looks at read-only memory; write to a copy: x.clone().")
+        if self._block.handles > 1:
+            memory, _, reused = POOL.take(self.nbytes)
+            memory[: self.nbytes] = self._block.memory[: self.nbytes]
+            nbytes = self.nbytes
+            self._drop()
+            self._hold(_Block(memory, nbytes, None))
+            _tell("copy", self, reused)
+        return self.address
+
+    def export(self) -> int:
+        """Own the bytes and note that someone outside may now write to them."""
+        if self.writable:
+            self.own()
+        self.exported = True
+        return self.address
+
+
+def _tell(kind: str, storage: Storage, reused: bool) -> None:
+    if POOL.watcher is not None:
+        POOL.watcher(kind, storage.address, storage.nbytes, reused)
+
+
+class Array:
+    """Plain strided memory: a storage, a dtype and a layout in elements."""
+
+    __slots__ = ("__weakref__", "dtype", "offset", "shape", "storage", "strides")
+
+    def __init__(self, storage: Any, dtype: DType, shape: Shape, strides: Shape, offset: int) -> None:
+        if len(shape) > MAX_DIMS:
+            raise ShapeError(f"{len(shape)} dimensions were asked; at most {MAX_DIMS} are possible.")
+        self.storage, self.dtype, self.shape, self.strides, self.offset = storage, dtype, shape, strides, offset
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.nbytes // self.dtype.block
+
+    @property
+    def is_contiguous(self) -> bool:
+        return is_contiguous(self.shape, self.strides)
+
+    @property
+    def address(self) -> int:
+        return int(self.storage.address) + self.offset * self.dtype.nbytes
+
+
+def overlap(a: Array, b: Array) -> int:
+    """0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
+    if a.size == 0 or b.size == 0:
+        return 0
+    if (a.address, a.shape, a.strides, a.dtype) == (b.address, b.shape, b.strides, b.dtype):
+        return 1
+    (a0, a1), (b0, b1) = _range(a), _range(b)
+    return 2 if a0 < b1 and b0 < a1 else 0
+
+
+def _range(a: Array) -> tuple[int, int]:
+    low = high = a.address
+    for n, s in zip(a.shape, a.strides, strict=True):
+        reach = (n - 1) * s * a.dtype.nbytes
+        low, high = (low, high + reach) if reach > 0 else (low + reach, high)
+    return low, high + a.dtype.nbytes
+
+
+class Row:
+    """The base of Op: a call goes to `call`. The native one replays calls it has seen before."""
+
+    __slots__ = ()
+    hits = 0
+    replays = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)  # type: ignore[attr-defined]
+
+    def __get__(self, tensor: Any, owner: type | None = None) -> Any:
+        """A row stored in a class is a method of it."""
+        return self if tensor is None else MethodType(self, tensor)
+
+    def remember(self, *_: Any, **__: Any) -> None:
+        """Nothing to replay without native code."""
+
+    def forget(self) -> None:
+        """Nothing was remembered."""

@@ -1,0 +1,398 @@
+"""A spec and a value: memory, or a node while tracing. Every row that takes a tensor is a method of it.
+
+Knows nothing of graphs: a traced tensor is one whose storage has no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tritium import backends, launch, ops
+from tritium import dtype as dt
+from tritium import layout as lay
+from tritium.backends import Device
+from tritium.buffer import Array
+from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, TraceError
+from tritium.layout import Layout
+from tritium.op import OPS, SCALARS, Kind, Op, Spec
+
+
+class Tensor(Array):
+    """An n-dimensional array on a device. Its operations are the rows of `tritium.ops`; views share its memory."""
+
+    __slots__ = ()
+    __array_priority__ = 1000.0  # so that numpy_array + tensor comes to us
+
+    if TYPE_CHECKING:  # the rows attached below
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    # -- what it is
+
+    @property
+    def device(self) -> Device:
+        """Where the memory is."""
+        return self._memory("device").device
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.shape, self.dtype)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.shape, self.strides, self.offset)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.nbytes
+
+    @property
+    def data_ptr(self) -> int:
+        """The address of the first element. Asking counts as a write, since whoever knows it may write."""
+        return int(self._memory("data_ptr").export()) + self.offset * self.dtype.nbytes
+
+    @property
+    def acceleration_backend(self) -> str:
+        """Who will compute on this tensor next: the instruction set of native kernels, or 'numpy'."""
+        kernel = self.device.backend.choose(ops.add, (self.spec, self.spec), {}, (self.layout, self.layout))
+        return kernel.name if kernel else "none"
+
+    @property
+    def sharers(self) -> int:
+        """How many clones share this memory until one of them is written; 1 when it is this tensor's alone."""
+        return int(self._memory("sharers").sharers)
+
+    @property
+    def is_traced(self) -> bool:
+        return self.storage.device is None
+
+    def _memory(self, what: str) -> Any:
+        """The storage, if there is one."""
+        if self.storage.device is None:
+            raise TraceError(
+                f"{what} of a traced tensor {self.spec} was asked, but it has no memory while the graph is written "
+                f"down. Do this outside the traced function, or use where(…) to choose by value."
+            )
+        return self.storage
+
+    def is_contiguous(self) -> bool:  # type: ignore[override]
+        """Whether the elements lie row by row without gaps."""
+        return lay.is_contiguous(self.shape, self.strides)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentError("len() of a 0-d tensor: it has no first axis.")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        about = f"dtype={self.dtype}, shape={self.shape}"
+        if self.is_traced:
+            return f"Tensor(traced, {about})"
+        with np.printoptions(threshold=200, edgeitems=3, precision=5):
+            values = np.array2string(self._host(), separator=", ", prefix="Tensor(")
+        return f"Tensor({values}, {about}, device={str(self.device)!r})"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # -- values out
+
+    def _host(self) -> np.ndarray[Any, Any]:
+        """The elements on the host, for reading."""
+        return self._memory("The value").device.backend.download(self)
+
+    def item(self) -> bool | int | float:
+        """The one element as a Python number."""
+        if self.size != 1:
+            raise ArgumentError(f"item: one element is needed, given {self.spec}; index one, or use all() or any().")
+        return self._host().reshape(()).item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._host().tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise DTypeError(f"An index must be an integer, given {self.spec}.")
+        return int(self.item())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(ops.any(ops.equal(self, value)))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.size == 1 else repr(self)
+
+    # -- memory
+
+    def clone(self) -> Tensor:
+        """An independent tensor that shares memory until either side is written."""
+        if self.is_traced:
+            return ops.copy(self)
+        return Tensor(self.storage.clone(), self.dtype, self.shape, self.strides, self.offset)
+
+    def __copy__(self) -> Tensor:
+        return self.clone()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        memo[id(self)] = out = ops.copy(self)
+        return out
+
+    def contiguous(self) -> Tensor:
+        """This tensor if its elements lie row by row, else a copy in which they do."""
+        return self if self.is_contiguous() else ops.copy(self)
+
+    def to(self, *where: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+        """Another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
+        for target in where:
+            if isinstance(target, Device) or (isinstance(target, str) and not _names_dtype(target)):
+                device = target
+            else:
+                dtype = target
+        out = self
+        if dtype is not None and dt.dtype(dtype) is not out.dtype:
+            out = ops.astype(out, dtype)
+        if device is not None and (there := backends.device(device)) is not out.device:
+            if copy is False:
+                raise DeviceError(f"{out.spec} is on {out.device}; it cannot come to {there} without a copy.")
+            out = wrap(launch.transfer(out, there.backend))
+        return ops.copy(self) if copy and out is self else out
+
+    to_dtype = to
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The array API standard's name for .to(device)."""
+        if stream is not None:
+            raise ArgumentError("to_device: streams are not used here; leave stream out.")
+        return self.to(device=device)
+
+    # -- indexing
+
+    def __getitem__(self, key: Any) -> Tensor:
+        plain, tensors = _read_key(self, key)
+        if not tensors:
+            return ops.index(self, key=plain)
+        if tensors[0].dtype is dt.bool_:
+            return ops.masked(self, tensors[0])
+        return ops.gather([self, *tensors], key=plain)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        plain, tensors = _read_key(self, key)
+        if not tensors:
+            ops.index(self, key=plain).copy_(value)
+        elif tensors[0].dtype is dt.bool_:
+            _write_masked(self, tensors[0], value)
+        else:
+            ops.put([self, value, *tensors], key=plain, out=self)
+
+    def slice(self, dim: int, start: int | None = None, end: int | None = None) -> Tensor:
+        """The part from start to end along one dimension: a view."""
+        along = lay.axis_of(dim, self.ndim, "slice")
+        return self[(slice(None),) * along + (slice(start, end),)]
+
+    # -- views under the names people know
+
+    def view(self, *shape: Any) -> Tensor:
+        """The same memory in another shape; raises where `reshape` would copy."""
+        new = _spread(shape)
+        if not self.is_traced:
+            lay.view(self.layout, new)
+        return ops.reshape(self, new)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Another shape; a view where the layout allows, else a copy (counted)."""
+        return ops.reshape(self, _spread(shape))
+
+    def permute(self, *axes: Any) -> Tensor:
+        """The axes in another order: a view."""
+        return ops.permute_dims(self, _spread(axes))
+
+    def transpose(self, dim0: int = -2, dim1: int = -1) -> Tensor:
+        """Two axes exchanged: a view."""
+        order = list(range(self.ndim))
+        a, b = lay.axis_of(dim0, self.ndim, "transpose"), lay.axis_of(dim1, self.ndim, "transpose")
+        order[a], order[b] = b, a
+        return ops.permute_dims(self, tuple(order))
+
+    def expand(self, *shape: Any) -> Tensor:
+        """Repeated to a larger shape without copying; -1 keeps a size."""
+        new = _spread(shape)
+        lead = len(new) - self.ndim
+        return ops.broadcast_to(self, tuple(self.shape[d - lead] if n == -1 else n for d, n in enumerate(new)))
+
+    def flatten(self) -> Tensor:
+        return ops.reshape(self, (-1,))
+
+    @property
+    def T(self) -> Tensor:
+        """A matrix transposed: a view. For more axes use mT, permute or transpose."""
+        if self.ndim != 2:
+            raise ArgumentError(f"T needs 2 dimensions, given {self.spec}; use mT, permute(…) or transpose(dim0, dim1).")
+        return ops.matrix_transpose(self)
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes exchanged: a view."""
+        return ops.matrix_transpose(self)
+
+    # -- in place
+
+    def copy_(self, value: Any) -> Tensor:
+        """Write value, broadcast, into this tensor's memory."""
+        ops.copy(ops.broadcast_to(like(value, self), self.shape), out=self)
+        return self
+
+    fill_ = copy_
+
+    def zero_(self) -> Tensor:
+        return self.copy_(0)
+
+    # -- equality needs care: anything may stand on the other side
+
+    def __eq__(self, other: Any) -> Any:
+        return _equal(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        return _not_equal(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+
+_OPERANDS = (*SCALARS, Array, np.ndarray, np.generic)
+_equal, _not_equal = ops.equal, ops.not_equal
+
+
+def _names_dtype(name: str) -> bool:
+    try:
+        dt.dtype(name)
+    except DTypeError:
+        return False
+    return True
+
+
+def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes given one by one or as one tuple."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+
+
+def wrap(a: Array) -> Tensor:
+    """The tensor of an array."""
+    return Tensor(a.storage, a.dtype, a.shape, a.strides, a.offset)
+
+
+def like(value: Any, x: Tensor) -> Any:
+    """A Python scalar as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
+    if not isinstance(value, SCALARS):
+        return value
+    if dt.promote(x.dtype, dt.of_scalar(value)) is not x.dtype:
+        raise DTypeError(f"{value!r} does not fit {x.spec} without loss; cast the tensor first: x.to('f32').")
+    return ops.full((), value, x.dtype, None if x.is_traced else x.device)
+
+
+# ---- indexing
+
+
+def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
+    """A key as a normal key with 'at' for each index tensor, and those tensors."""
+    parts = key if isinstance(key, tuple) else (key,)
+    tensors: list[Tensor] = []
+    plain: list[Any] = []
+    for p in parts:
+        if not isinstance(p, (Array, np.ndarray, list)):
+            plain.append(p)
+            continue
+        t = as_index(p, x)
+        if t.ndim == 0 and t.dtype.is_integer and not t.is_traced:
+            plain.append(int(t))
+            continue
+        if not t.dtype.is_integer and t.dtype is not dt.bool_:
+            raise BoundsError(f"An index tensor must hold integers or bools, given {t.spec}; cast with .to('i64').")
+        tensors.append(t)
+        plain.append(lay.AT)
+    if any(t.dtype is dt.bool_ for t in tensors):
+        if len(parts) != 1:
+            raise BoundsError("A mask must be the only index; combine it with others in two steps: x[mask][:, 0].")
+        return (), tensors
+    return lay.normal_key(tuple(plain), x.shape), tensors
+
+
+def as_index(given: Any, x: Tensor) -> Tensor:
+    from tritium.functions import asarray
+
+    if isinstance(given, Tensor):
+        return given
+    data = np.asarray(given)
+    return asarray(data if data.size else data.astype(np.int64), device=None if x.is_traced else x.device)
+
+
+def _write_masked(x: Tensor, mask: Tensor, value: Any) -> None:
+    tail = x.shape[mask.ndim :]
+    value = like(value, x)
+    if value.ndim <= len(tail):
+        wide = ops.reshape(mask, mask.shape + (1,) * len(tail))
+        ops.where(wide, value, x, out=x)
+        return
+    at = ops.nonzero(mask)
+    ops.put([x, value, *at], key=(lay.AT,) * mask.ndim + tuple((0, n, 1) for n in tail), out=x)
+
+
+# ---- operators and methods: each is a row
+
+_OPERATORS: dict[str, Op] = {
+    "add": ops.add, "sub": ops.subtract, "mul": ops.multiply, "truediv": ops.divide, "floordiv": ops.floor_divide,
+    "mod": ops.remainder, "divmod": ops.divmod, "pow": ops.pow, "matmul": ops.matmul, "and": ops.bitwise_and, "or": ops.bitwise_or,
+    "xor": ops.bitwise_xor, "lshift": ops.bitwise_left_shift, "rshift": ops.bitwise_right_shift,
+}  # fmt: skip
+_COMPARISONS = {"lt": ops.less, "le": ops.less_equal, "gt": ops.greater, "ge": ops.greater_equal}
+_UNARY = {"neg": ops.negative, "pos": ops.positive, "abs": ops.abs, "invert": ops.bitwise_invert}
+_ALIASES = {
+    "mul": ops.multiply, "sub": ops.subtract, "div": ops.divide, "neg": ops.negative, "swish": ops.silu, "cumsum": ops.cumulative_sum,
+    "cumprod": ops.cumulative_prod, "clamp": ops.clip,
+}  # fmt: skip
+
+
+def _reflected(row: Op) -> Callable[[Any, Any], Any]:
+    return lambda self, other: row(other, self)
+
+
+def _in_place(row: Op) -> Callable[..., Any]:
+    def method(self: Tensor, *args: Any, **attrs: Any) -> Tensor:
+        return row(self, *args, out=self, **attrs)
+
+    method.__name__, method.__doc__ = f"{row.name}_", f"{row.doc} Written into this tensor's memory."
+    return method
+
+
+def _attach() -> None:
+    for name, row in _OPERATORS.items():
+        setattr(Tensor, f"__{name}__", row)
+        setattr(Tensor, f"__r{name}__", _reflected(row))
+        if name not in ("divmod", "matmul"):
+            setattr(Tensor, f"__i{name}__", _in_place(row))
+    Tensor.__imatmul__ = _in_place(ops.matmul)  # type: ignore[attr-defined]
+    for name, row in {**_COMPARISONS, **_UNARY}.items():
+        setattr(Tensor, f"__{name}__", row)
+    methods = {o.name: o for o in OPS.values() if o.inputs and o.kind is not Kind.SOURCE and o is not ops.item} | _ALIASES
+    for name, row in methods.items():
+        if name not in vars(Tensor):
+            setattr(Tensor, name, row)
+        if row.inplace:
+            setattr(Tensor, f"{name}_", _in_place(row))
+
+
+_attach()

@@ -1,0 +1,65 @@
+"""How many threads the CPU kernels use, and how threadpoolctl sees them.
+
+Knows nothing of tensors or devices.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tritium.buffer import native
+from tritium.errors import ArgumentError
+
+
+def get_num_threads() -> int:
+    """Threads a kernel may use now."""
+    return int(native.get_num_threads()) if native is not None else _numpy_threads()
+
+
+def set_num_threads(n: int) -> None:
+    """Let kernels, BLAS included, use n threads."""
+    if not isinstance(n, int) or n < 1:
+        raise ArgumentError(f"set_num_threads: {n!r} is not a number of threads; give 1 or more.")
+    if native is not None:
+        native.set_num_threads(n)
+    else:
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(limits=n)
+
+
+def _numpy_threads() -> int:
+    import threadpoolctl
+
+    known = [lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
+    return max(known, default=os.cpu_count() or 1)
+
+
+def join_threadpoolctl() -> None:
+    """Make `threadpoolctl.threadpool_limits` reach our threads, as it reaches any BLAS."""
+    if native is None:
+        return
+    import threadpoolctl
+
+    class Controller(threadpoolctl.LibController):  # type: ignore[misc]
+        """Our native library, found among the loaded ones by its file name and symbols."""
+
+        user_api = "blas"
+        internal_api = "tritium"
+        filename_prefixes = ("_native",)
+        check_symbols = ("tritium_get_num_threads", "tritium_set_num_threads")
+
+        def get_num_threads(self) -> int:
+            return int(self.dynlib.tritium_get_num_threads())
+
+        def set_num_threads(self, num_threads: int) -> Any:
+            return self.dynlib.tritium_set_num_threads(num_threads)
+
+        def get_version(self) -> None:
+            return None
+
+    threadpoolctl.register(Controller)
+
+
+join_threadpoolctl()

@@ -1,0 +1,188 @@
+"""Every row × sample × layout: eager, traced, in place and with out= agree with the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from table import LAYOUTS, SKIP, arrays, assert_close, case_id, cases, expected, laid, same_values
+
+import tritium as tt
+from tritium.backends import reference
+from tritium.op import OPS, Kind, Op, Spec, Trait
+from tritium.ops import Sample
+
+
+def numpy(x: Any) -> Any:
+    return tuple(t.numpy() for t in x) if isinstance(x, tuple) else x.numpy()
+
+
+def call(op: Op, xs: list[Any], attrs: dict[str, Any], **more: Any) -> Any:
+    return op(xs, **attrs, **more) if op.variadic else op(*xs, **attrs, **more)
+
+
+def wanted(op: Op, data: list[Any], attrs: dict[str, Any]) -> Any:
+    if op.kind is Kind.VIEW:
+        return None
+    return expected(op, data, op.defaults | attrs)
+
+
+COMPUTING = cases(Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC)
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+@pytest.mark.parametrize(("op", "sample"), COMPUTING, ids=case_id)
+def test_eager_agrees_with_the_reference(op: Op, sample: Sample, how: str) -> None:
+    attrs = dict(sample.attrs)
+    data = [same_values(x, how) for x in arrays(sample)]
+    if op.name == "searchsorted":
+        data[0] = np.sort(data[0])
+    got = call(op, [laid(x, how) if op.name != "searchsorted" or i else tt.tensor(x) for i, x in enumerate(data)], attrs)
+    assert_close(op, numpy(got), wanted(op, data, attrs), data, op.defaults | attrs)
+
+
+@pytest.mark.parametrize(("op", "sample"), cases(Kind.SOURCE), ids=case_id)
+def test_sources_agree_with_the_reference(op: Op, sample: Sample) -> None:
+    attrs = dict(sample.attrs)
+    assert_close(op, op(**attrs).numpy(), expected(op, [], op.defaults | attrs), [], attrs)
+
+
+TRACED = cases(Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE)
+
+
+@pytest.mark.parametrize(("op", "sample"), TRACED, ids=case_id)
+def test_traced_equals_eager(op: Op, sample: Sample) -> None:
+    attrs = dict(sample.attrs)
+    xs = [laid(x, "contiguous") for x in arrays(sample)]
+    given = [x for x in xs if x is not None]
+
+    def fn(*ts: Any) -> Any:
+        left = iter(ts)
+        return call(op, [None if x is None else next(left) for x in xs], attrs)
+
+    graph = tt.trace(fn, *(x.spec for x in given))
+    eager, traced = fn(*given), graph(*given)
+    for e, t in zip(*((r if isinstance(r, tuple) else (r,)) for r in (eager, traced)), strict=True):
+        assert e.spec == t.spec
+        np.testing.assert_array_equal(e.numpy(), t.numpy())
+
+
+def out_cases() -> list[tuple[Op, Sample]]:
+    return cases(Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE)
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["plain", "strided"])
+@pytest.mark.parametrize(("op", "sample"), out_cases(), ids=case_id)
+def test_out_keeps_the_buffer(op: Op, sample: Sample, strided: bool) -> None:
+    attrs = dict(sample.attrs)
+    xs = [laid(x, "contiguous") for x in arrays(sample)]
+    want = call(op, xs, attrs)
+    plain = want if isinstance(want, tuple) else (want,)
+    if strided:
+        outs = [tt.zeros((*w.shape, 2), dtype=w.dtype)[..., 1] for w in plain]
+    else:
+        outs = [tt.zeros(w.shape, dtype=w.dtype) for w in plain]
+    places = [o.address for o in outs]
+    got = call(op, xs, attrs, out=tuple(outs) if isinstance(want, tuple) else outs[0])
+    for o, w, place, g in zip(outs, plain, places, got if isinstance(got, tuple) else (got,), strict=True):
+        assert g is o
+        assert o.address == place
+        np.testing.assert_array_equal(o.numpy(), w.numpy())
+
+
+IN_PLACE = [(o, s) for o, s in out_cases() if o.traits & Trait.IN_PLACE and o.inputs]
+
+
+@pytest.mark.parametrize("how", ["contiguous", "transposed", "sliced"])
+@pytest.mark.parametrize(("op", "sample"), IN_PLACE, ids=case_id)
+def test_in_place_writes_where_the_input_was(op: Op, sample: Sample, how: str) -> None:
+    attrs = dict(sample.attrs)
+    data = arrays(sample)
+    xs = [laid(x, how) for x in data]
+    want = call(op, xs, attrs)
+    if want.spec != xs[0].spec:
+        pytest.skip("the result is broader than the first input")
+    place = xs[0].address
+    got = getattr(xs[0], f"{op.name}_")(*xs[1:], **attrs)
+    assert got is xs[0] and got.address == place
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-45, 3e38, -3e38], np.float32)
+
+
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.kind is Kind.MAP and len(o.inputs) == 1 and not o.params], ids=lambda o: o.name)
+def test_special_floats(op: Op) -> None:
+    if any(d and not d.spec.dtype.is_float for d in op.samples[0].inputs):
+        pytest.skip("the row takes no floats")
+    for kind in (tt.f32, tt.f64, tt.f16, tt.bf16):
+        with np.errstate(all="ignore"):
+            x = SPECIAL.astype(kind.numpy)
+        assert_close(op, op(tt.tensor(x)).numpy(), expected(op, [x], {}), [x], {})
+
+
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.kind is Kind.MAP and len(o.inputs) == 2 and not o.params and o.name != "divmod"],
+                         ids=lambda o: o.name)  # fmt: skip
+def test_special_pairs(op: Op) -> None:
+    if any(d and not d.spec.dtype.is_float for d in op.samples[0].inputs):
+        pytest.skip("the row takes no floats")
+    for kind in (tt.f32, tt.f64):
+        a, b = (np.ascontiguousarray(x) for x in np.meshgrid(SPECIAL.astype(kind.numpy), SPECIAL.astype(kind.numpy)))
+        assert_close(op, op(tt.tensor(a), tt.tensor(b)).numpy(), expected(op, [a, b], {}), [a, b], {})
+
+
+INTS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+
+
+@pytest.mark.parametrize("name", INTS)
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.kind is Kind.MAP and not o.params and len(o.inputs) in (1, 2)], ids=lambda o: o.name)
+def test_integer_extremes(op: Op, name: str) -> None:
+    kind = tt.dtype.dtype(name)
+    info = tt.iinfo(kind)
+    values = [info.min, info.max, 0, 1, 3] + ([-1] if info.min else [])
+    if op.domain in (tt.ops.floating, tt.ops.truth):
+        pytest.skip("the row computes in another dtype")
+    x = np.array(values, kind.numpy)
+    data = [np.ascontiguousarray(g) for g in np.meshgrid(x, x)] if len(op.inputs) == 2 else [x]
+    if op.name == "pow":
+        data[1] = np.where(data[1] < 0, 2, data[1]).astype(kind.numpy)
+    assert_close(op, numpy(op(*map(tt.tensor, data))), expected(op, data, {}), data, {})
+
+
+def test_every_row_has_a_definition_and_a_sample() -> None:
+    assert reference.missing() == []
+    assert [o.name for o in OPS.values() if o not in SKIP and not o.samples] == []
+
+
+def test_every_row_costs_something_it_can_name() -> None:
+    for op, sample in cases():
+        specs = tuple(None if d is None else d.spec for d in sample.inputs)
+        attrs = op.defaults | dict(sample.attrs)
+        decision = op.decide(specs, attrs)
+        if op.kind is not Kind.DYNAMIC:
+            cost = op.cost(decision.out, *decision.inputs, **attrs)
+            assert min(cost) >= 0
+            if op.kind is Kind.VIEW:
+                assert cost == (0, 0, 0)
+
+
+def test_expressions_say_what_the_rows_do() -> None:
+    from scalar import NAMES
+
+    for op, sample in cases(Kind.MAP):
+        if op.expr is None or any(d is None for d in sample.inputs):
+            continue
+        data = arrays(sample)
+        if any(x.dtype.itemsize == 2 for x in data):
+            continue
+        with np.errstate(all="ignore"):
+            text = op.expr.format(*(f"x{i}" for i in range(len(data))))
+            got = np.asarray(eval(text, NAMES, {f"x{i}": x for i, x in enumerate(data)}))
+        want = expected(op, data, op.defaults | dict(sample.attrs))
+        np.testing.assert_allclose(got.astype(want.dtype), want, rtol=1e-5, atol=1e-6, err_msg=op.name)
+
+
+def test_specs_print_as_people_write_them() -> None:
+    assert str(Spec((3, 4), tt.f32)) == "f32[3,4]"
+    assert str(Spec((), tt.i8)) == "i8[]"
