@@ -198,11 +198,11 @@ NB_MODULE(_native, m) {
 
   m.def("pool_stats", stats_dict);
   m.def("pool_reset_stats", pool_reset_stats);
-  m.def("pool_trim", pool_trim, "keep_bytes"_a = 0, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("pool_trim", pool_trim, "keep_bytes"_a = 0,
         "Gives idle blocks back to the system until at most keep_bytes are pooled; returns the bytes released.");
   m.def("pool_configure", configure, "small_block_size"_a.none() = nb::none(),
         "large_block_threshold"_a.none() = nb::none(), "limit"_a.none() = nb::none());
-  m.def("pool_bench", pool_bench, "nbytes"_a, "n"_a, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("pool_bench", pool_bench, "nbytes"_a, "n"_a,
         "ns for one allocation and its release.");
   m.def("set_buffer_watcher", set_buffer_watcher, "watcher"_a.none());
 }

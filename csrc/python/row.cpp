@@ -37,12 +37,6 @@ void release(Record* r) {
   if (--r->uses == 0) delete r;
 }
 
-struct Use {  // a record stays whole while it is replayed, whatever other Python code does meanwhile
-  explicit Use(Record* r) : record(r) { ++r->uses; }
-  ~Use() { release(record); }
-  Record* record;
-};
-
 // Records by key: open addressing, at most half full.
 struct Records {
   std::vector<Record*> slots;
@@ -173,15 +167,7 @@ Array* usable_out(const Record& r, PyObject* given) {
 }
 
 // nullptr without an exception: this call is for Python.
-PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  Key key;
-  PyObject* given = nullptr;
-  if (!make_key(key, row->operands, args, nargs, names, given) || interpreting()) return nullptr;
-  Record* found = *row->records->place(key.words, key.count, key.hash());
-  if (!found) return nullptr;
-  Use use(found);
-  const Record& r = *found;
-
+PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t nargs, PyObject* given) {
   Array* out = nullptr;
   if (given && given != Py_None && !(out = usable_out(r, given))) return nullptr;
   if (!r.entry) {
@@ -224,6 +210,20 @@ PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* na
   ++row->hits;
   run_kernel(*r.entry, Call{in, row->operands, &result, &r.attrs}, holders, count, r.touched);
   return reinterpret_cast<PyObject*>(out);
+}
+
+// Likewise. The record is held meanwhile, since other Python code may run and make the row forget. It is let go by hand:
+// a daemon thread that ends while it waits for the GIL is unwound through here and must not touch it any more.
+PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  Key key;
+  PyObject* given = nullptr;
+  if (!make_key(key, row->operands, args, nargs, names, given) || interpreting()) return nullptr;
+  Record* found = *row->records->place(key.words, key.count, key.hash());
+  if (!found) return nullptr;
+  ++found->uses;
+  PyObject* result = carry_out(row, *found, args, nargs, given);
+  release(found);
+  return result;
 }
 
 PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {

@@ -101,59 +101,74 @@ TRITIUM_INLINE T trunc(T x) {
 #endif
 }
 
-// e^(x + tail) = (1 + q) * 2^k, |x| small enough for k to fit; k comes as an integer and as a float.
+// e^x = (1 + q) * 2^k with k + `bias` in the low bits of `k`, which a shift by the mantissa's width turns into the
+// exponent of a scale. `most` bounds k: beyond it q overflows by itself.
 struct Exp32 {
   float q;
-  std::int32_t k;
+  std::uint32_t k;
 };
-TRITIUM_INLINE Exp32 exp_reduce(float x, float tail) {
-  const float t = fma(x, 1.44269504f, kRound32);
-  const float n = t - kRound32;
+template <int bias, int most = 255>
+TRITIUM_INLINE Exp32 exp_reduce(float x) {
+  constexpr float kRound = kRound32 + bias, kMost = kRound32 + bias + most;
+  float t = fma(x, 1.44269504f, kRound);
+  if constexpr (most < 255) t = t > kMost ? kMost : t;
+  const float n = t - kRound;
   float r = fma(n, -0.693359375f, x);  // 9 bits: the product is exact without a fused multiply too
-  r = fma(n, 2.12194440e-4f, r) + tail;
+  r = fma(n, 2.12194440e-4f, r);
   const float p = horner(r, 0.5000000096f, 0.1666651771f, 0.04166620229f, 0.008369024851f, 0.001395072532f);
-  return {fma(r * r, p, r), static_cast<std::int32_t>(bits(t) - bits(kRound32))};
+  return {fma(r * r, p, r), bits(t)};
 }
-TRITIUM_INLINE float exp2_int(std::int32_t k) { return from_bits(static_cast<std::uint32_t>(k + 127) << 23); }
-
-// Two factors, so that neither overflow nor the denormals come early.
-TRITIUM_INLINE float exp_scale(Exp32 e) {
-  const std::int32_t half = e.k >> 1;
-  return (1.0f + e.q) * exp2_int(half) * exp2_int(static_cast<std::int32_t>(static_cast<std::uint32_t>(e.k) -
-                                                                          static_cast<std::uint32_t>(half)));
-}
+TRITIUM_INLINE float scale(std::uint32_t k) { return from_bits(k << 23); }
+// x * 2^(k - 254) in two steps, so that neither overflow nor the denormals come early.
+TRITIUM_INLINE float scale_twice(float x, std::uint32_t k) { return x * scale(k >> 1) * scale(k - (k >> 1)); }
 
 TRITIUM_INLINE float exp(float x) {
-  x = x < -104.0f ? -104.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  return exp_scale(exp_reduce(x, 0.0f));
+  const Exp32 e = exp_reduce<254, 128>(x < -104.0f ? -104.0f : x);
+  return scale_twice(1.0f + e.q, e.k);
+}
+// The same for an x that is never positive.
+TRITIUM_INLINE float exp_negative(float x) {
+  const Exp32 e = exp_reduce<254>(x < -104.0f ? -104.0f : x);
+  return scale_twice(1.0f + e.q, e.k);
 }
 
+// The same again, the fastest: 0 where the result would be denormal or nearly so.
+TRITIUM_INLINE float exp_flushed(float x) {
+  const Exp32 e = exp_reduce<127>(x < -87.0f ? -87.0f : x);
+  const float s = scale(e.k);
+  return x < -87.0f ? 0.0f : fma(e.q, s, s);
+}
+TRITIUM_INLINE Exp32 exp_reduce(float x, float) { return exp_reduce<127>(x); }
+TRITIUM_INLINE float exp2_int(std::uint32_t k) { return scale(k); }
+
 struct Exp64 {
-  double q, n;
+  double q;
   std::uint64_t k;
 };
-TRITIUM_INLINE Exp64 exp_reduce(double x, double tail) {
-  const double t = fma(x, 1.44269504088896340736, kRound64);
-  const double n = t - kRound64;
+template <int bias, int most = 2047>
+TRITIUM_INLINE Exp64 exp_reduce(double x) {
+  constexpr double kRound = kRound64 + bias, kMost = kRound64 + bias + most;
+  double t = fma(x, 1.44269504088896340736, kRound);
+  if constexpr (most < 2047) t = t > kMost ? kMost : t;
+  const double n = t - kRound;
   double r = fma(n, -6.93147180369123816490e-01, x);  // 33 bits
-  r = fma(n, -1.90821492927058770002e-10, r) + tail;
+  r = fma(n, -1.90821492927058770002e-10, r);
   const double p = horner(r, 0.5, 0.166666666666666842, 0.0416666666666667254, 0.00833333333331648385,
                           0.00138888888888580829, 0.000198412698976998972, 0.0000248015873743693504,
                           2.7557233587170171e-6, 2.75572328657349835e-7, 2.5112469252097944e-8,
                           2.09270869190981092e-9);
-  return {fma(r * r, p, r), n, bits(t) - bits(kRound64)};
+  return {fma(r * r, p, r), bits(t)};
 }
-TRITIUM_INLINE double exp2_int(std::uint64_t k) { return from_bits((k + 1023) << 52); }
-TRITIUM_INLINE double exp_scale(Exp64 e) {
-  const std::uint64_t half = bits(e.n * 0.5 + kRound64) - bits(kRound64);
-  return (1.0 + e.q) * exp2_int(half) * exp2_int(e.k - half);
-}
+TRITIUM_INLINE double scale(std::uint64_t k) { return from_bits(k << 52); }
+TRITIUM_INLINE double scale_twice(double x, std::uint64_t k) { return x * scale(k >> 1) * scale(k - (k >> 1)); }
 
 TRITIUM_INLINE double exp(double x) {
-  x = x < -746.0 ? -746.0 : x;
-  x = x > 710.0 ? 710.0 : x;
-  return exp_scale(exp_reduce(x, 0.0));
+  const Exp64 e = exp_reduce<2046, 1024>(x < -746.0 ? -746.0 : x);
+  return scale_twice(1.0 + e.q, e.k);
+}
+TRITIUM_INLINE double exp_negative(double x) {
+  const Exp64 e = exp_reduce<2046>(x < -746.0 ? -746.0 : x);
+  return scale_twice(1.0 + e.q, e.k);
 }
 
 TRITIUM_INLINE float log(float x) {
@@ -194,18 +209,16 @@ TRITIUM_INLINE double log(double x) {
 
 // tanh |x| = m / (m + 2) with m = e^(2|x|) - 1, which stays exact near 0.
 TRITIUM_INLINE float tanh(float x) {
-  float y = 2.0f * abs(x);
-  y = y > 20.0f ? 20.0f : y;
-  const Exp32 e = exp_reduce(y, 0.0f);
-  const float s = exp2_int(e.k);
+  const float y = 2.0f * abs(x);
+  const Exp32 e = exp_reduce<127>(y > 20.0f ? 20.0f : y);
+  const float s = scale(e.k);
   const float m = fma(e.q, s, s - 1.0f);
   return copysign(m / (m + 2.0f), x);
 }
 TRITIUM_INLINE double tanh(double x) {
-  double y = 2.0 * abs(x);
-  y = y > 44.0 ? 44.0 : y;
-  const Exp64 e = exp_reduce(y, 0.0);
-  const double s = exp2_int(e.k);
+  const double y = 2.0 * abs(x);
+  const Exp64 e = exp_reduce<1023>(y > 44.0 ? 44.0 : y);
+  const double s = scale(e.k);
   const double m = fma(e.q, s, s - 1.0);
   return copysign(m / (m + 2.0), x);
 }
@@ -213,12 +226,12 @@ TRITIUM_INLINE double tanh(double x) {
 // With z = e^-|x| nothing overflows and the small tail keeps its denormals.
 template <class T>
 TRITIUM_INLINE T sigmoid(T x) {
-  const T z = exp(-abs(x));
+  const T z = exp_negative(-abs(x));
   return (x < 0 ? z : T(1)) / (T(1) + z);
 }
 template <class T>
 TRITIUM_INLINE T silu(T x) {
-  const T z = exp(-abs(x));
+  const T z = exp_negative(-abs(x));
   return (x < 0 ? x * z : x) / (T(1) + z);
 }
 
@@ -231,8 +244,8 @@ TRITIUM_INLINE float erf(float x) {
   far = fma(far, t, -1.28717512e-1f);
   far = fma(far, t, -t);
   far = far < -80.0f ? -80.0f : far;
-  const Exp32 e = exp_reduce(far, 0.0f);
-  far = copysign(1.0f - (1.0f + e.q) * exp2_int(e.k), x);
+  const Exp32 e = exp_reduce<127>(far);
+  far = copysign(1.0f - (1.0f + e.q) * scale(e.k), x);
   const float near = fma(horner(s, 1.28379166e-1f, -3.76125336e-1f, 1.12819925e-1f, -2.67681349e-2f, 4.99119423e-3f,
                                 -5.96761703e-4f), x, x);
   return t > 0.927734375f ? (t < 4.0f ? far : copysign(1.0f, x)) : near;
@@ -249,32 +262,38 @@ TRITIUM_INLINE float square_tail(float x, float square) {
 #endif
 }
 
-// x * Phi(x) = max(x, 0) - |x| * Phi(-|x|), and Phi(-y) = e^(-y*y/2) * G(y) with a smooth G: no cancellation in the
-// negative tail, where 1 + erf has none of its bits left.
+// x * Phi(x) = max(x, 0) - y * Phi(-y) with y = |x|, and Phi(-y) = e^(-y*y/2) * P(t) / (y + 4), t = (y - 4) / (y + 4):
+// no cancellation in the negative tail, where 1 + erf has none of its bits left.
 TRITIUM_INLINE float gelu(float x) {
   float y = abs(x);
-  y = y > 14.5f ? 14.5f : y;
+  y = y > 13.3f ? 13.3f : y;  // from here on the scale below is 0
+  const float u = y / (y + 4.0f);
+  const float t = fma(2.0f, u, -1.0f);
+  const float p = horner(t, 0.7552851354f, -0.6078965866f, 0.3871369038f, -0.1865234859f, 0.06040376524f,
+                         -0.00752500388f, -0.003512079848f, 0.00156958933f, 0.0001783737626f, -0.0001324320101f);
+  // exp_reduce with -y*y/2 for x: what the square loses is put back after the reduction, and r is doubled and negated.
   const float square = y * y;
-  const float inverse = 1.0f / (y + 4.0f);
-  const float t = (y - 4.0f) * inverse;
-  const float g = horner(t, 0.7552851312f, -0.6078966497f, 0.3871373159f, -0.1865215579f, 0.06039818986f,
-                         -0.007542850041f, -0.00349148841f, 0.001636768949f, 0.0001711398943f, -0.000221488181f,
-                         -4.606291297e-5f);
-  const Exp32 e = exp_reduce(-0.5f * square, -0.5f * square_tail(y, square));
-  const std::int32_t half = e.k >> 1;
-  const float tail = y * inverse * g * (1.0f + e.q) * exp2_int(half) * exp2_int(e.k - half);
-  const float r = copysign((x > 0.0f ? x : 0.0f) - tail, x);
-  return x == -kInf32 ? kNaN32 : r;  // -inf * 0, as by the definition
+  constexpr float kRound = kRound32 + 127;
+  const float k = fma(square, -0.72134752f, kRound);
+  const float n = k - kRound;
+  float r = fma(n, 1.38671875f, square);
+  r = fma(n, -4.24388880e-4f, r) + square_tail(y, square);
+  const float e = fma(r * r, horner(r, 0.1250000024f, -0.02083314714f, 0.002604137643f, -0.0002615320266f,
+                                    2.179800832e-5f), -0.5f * r);
+  const float factor = u * p;
+  const float tail = fma(factor, e, factor) * scale(bits(k));
+  const float result = (0.0f > x ? 0.0f : x) - tail;
+  return x < -3.4028235e38f ? kNaN32 : result;  // -inf * 0, as by the definition
 }
 
 // 0.5 * x * (1 + tanh(u)) = x * sigmoid(2u). The exponent needs more than a float: it is multiplied out in doubles.
 TRITIUM_INLINE float gelu_tanh(float x) {
   const double wide = x;
-  double u = abs(wide * (1.5957691216057308 + 0.07135481282566868 * (wide * wide)));
-  u = u > 110.0 ? 110.0 : u;
-  const float hi = static_cast<float>(u);
-  const float z = exp_scale(exp_reduce(-hi, static_cast<float>(hi - u)));
-  return (x < 0.0f ? x * z : x) / (1.0f + z);
+  const double u = abs(wide * fma(wide * wide, 0.07135481282566868, 1.5957691216057308));
+  const float near = static_cast<float>(u > 110.0 ? 110.0 : u);
+  const float z = exp_negative(-near);
+  const float exact = fma(z, static_cast<float>(near - (u > 110.0 ? 110.0 : u)), z);
+  return (x < 0.0f ? x * exact : x) / (1.0f + exact);
 }
 TRITIUM_INLINE double gelu_tanh(double x) {
   const double u = x * (1.5957691216057308 + 0.07135481282566868 * (x * x));

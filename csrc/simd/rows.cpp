@@ -112,12 +112,15 @@ double add(const C* x, int64_t n) {
   return sum_lanes<C>(n, [x](int64_t i) { return load(x + i); }, [x](int64_t i) { return x[i]; });
 }
 
-// e^x for x <= 0; what would be denormal is 0.
+// e^x for x <= 0, cheaper than for all x: the power of two fits one factor, and what would be denormal is 0.
 TRITIUM_INLINE float decay(float x) {
+  constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const float y = x < -87.0f ? -87.0f : x;
-  const math::Exp32 e = math::exp_reduce(y, 0.0f);
-  const float s = math::exp2_int(e.k);
-  return x < -87.0f ? 0.0f : math::fma(e.q, s, s);
+  const float t = math::fma(y, 1.44269504f, round), n = t - round;
+  const float r = math::fma(n, 2.12194440e-4f, math::fma(n, -0.693359375f, y));
+  const float p = math::horner(r, 0.5000000096f, 0.1666651771f, 0.04166620229f, 0.008369024851f, 0.001395072532f);
+  const float power = math::from_bits((math::bits(t) << 23) + 0x3f800000u);
+  return x < -87.0f ? 0.0f : math::fma(math::fma(r * r, p, r), power, power);
 }
 TRITIUM_INLINE double decay(double x) { return math::exp(x); }
 

@@ -93,33 +93,30 @@ void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, con
   constexpr std::int64_t item = sizeof(T), kChunk = 2048;
   alignas(64) T lines[4 * kChunk];
   const bool straight = b.direct && b.row == item;
-  for (std::int64_t j = 0; j < n; j += 4) {
+  for (std::int64_t j = 0; j < n;) {
     const std::int64_t group = n - j < 4 ? 1 : 4;
-    for (std::int64_t last = j + (group == 4 ? 1 : n - j); j < last; j += group == 4 ? 4 : 1) {
-      double sums[kSkinnyRows * 4] = {};
-      for (std::int64_t p = 0; p < k; p += kChunk) {
-        const std::int64_t steps = k - p < kChunk ? k - p : kChunk;
-        const T* columns[4];
-        for (std::int64_t q = 0; q < group; ++q) {
-          columns[q] = straight ? reinterpret_cast<const T*>(b.at(p, first + j + q)) : lines + q * kChunk;
-          if (!straight) b.gather(b.at(p, first + j + q), b.row, lines + q * kChunk, steps);
-        }
-        std::int64_t i = 0;
-        for (; i + 4 <= m; i += 4) {
-          group == 4 ? add_dots<T, 4, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
-                     : add_dots<T, 4, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
-        }
-        for (; i < m; ++i) {
-          group == 4 ? add_dots<T, 1, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
-                     : add_dots<T, 1, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
-        }
+    double sums[kSkinnyRows * 4] = {};
+    for (std::int64_t p = 0; p < k; p += kChunk) {
+      const std::int64_t steps = k - p < kChunk ? k - p : kChunk;
+      const T* columns[4];
+      for (std::int64_t q = 0; q < group; ++q) {
+        columns[q] = straight ? reinterpret_cast<const T*>(b.at(p, first + j + q)) : lines + q * kChunk;
+        if (!straight) b.gather(b.at(p, first + j + q), b.row, lines + q * kChunk, steps);
       }
-      for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t q = 0; q < group; ++q) c[i * n + j + q] = static_cast<T>(sums[i * 4 + q]);
+      std::int64_t i = 0;
+      for (; i + 4 <= m; i += 4) {
+        group == 4 ? add_dots<T, 4, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
+                   : add_dots<T, 4, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
+      }
+      for (; i < m; ++i) {
+        group == 4 ? add_dots<T, 1, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
+                   : add_dots<T, 1, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
       }
     }
-    if (group == 1) break;
-    j -= 4;
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t q = 0; q < group; ++q) c[i * n + j + q] = static_cast<T>(sums[i * 4 + q]);
+    }
+    j += group;
   }
 }
 

@@ -1,0 +1,186 @@
+// matmul: every product of a batch goes to the packed product, to the one for few rows, to BLAS, or to plain loops.
+// Knows nothing of Python; batches may be broadcast, operands may have any strides.
+#include "matmul.h"
+
+#include <atomic>
+
+#include "../blas.h"
+#include "../threads.h"
+#include "gemm.h"
+#include "skinny.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+using std::int64_t;
+
+// Which product is faster was measured per instruction set: with AVX-512 and AVX2 the packed one of gemm.h beats
+// OpenBLAS on one thread and more so on several, as it packs each operand once for all threads. The registers of SSE2
+// are too few for it, on NEON OpenBLAS has kernels tuned per core, and Accelerate reaches the matrix units of Apple's.
+#if (defined(__AVX512F__) || defined(__AVX2__)) && !defined(__APPLE__)
+constexpr bool kPreferBlas = false;
+#else
+constexpr bool kPreferBlas = true;
+#endif
+
+constexpr int64_t kBatchWork = 1 << 22;  // multiplications of a product that is worth all threads by itself
+
+// A BLAS operand has one unit stride; the other one is at least a row or column long.
+bool blas_operand(const char* data, int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t item,
+                  BlasMatrix* to) {
+  const auto dense = [item](int64_t unit, int64_t n) { return unit == item || n == 1; };
+  const auto leads = [item](int64_t stride, int64_t n, int64_t length) {
+    return n == 1 || (stride % item == 0 && stride / item >= length);
+  };
+  if (dense(column, columns) && leads(row, rows, columns)) {
+    *to = {data, false, rows == 1 ? columns : row / item};
+    return true;
+  }
+  if (dense(row, rows) && leads(column, columns, rows)) {
+    *to = {data, true, columns == 1 ? rows : column / item};
+    return true;
+  }
+  return false;
+}
+
+// Splits the longer side of C over the threads.
+template <class T>
+bool blas_product(const MatmulCall& g) {
+  const int64_t item = sizeof(T);
+  BlasMatrix a, b;
+  if (g.dtype != kDTypeOf<T> || !blas_ready() || g.c_column != item || g.c_row % item != 0) return false;
+  if (g.m > 1 && g.c_row / item < g.n) return false;
+  if (!blas_operand(g.a, g.a_row, g.a_column, g.m, g.k, item, &a)) return false;
+  if (!blas_operand(g.b, g.b_row, g.b_column, g.k, g.n, item, &b)) return false;
+  const int64_t ldc = g.m == 1 ? g.n : g.c_row / item;
+  const bool by_rows = g.m >= g.n;
+  const int64_t side = by_rows ? g.m : g.n, work = (by_rows ? g.n : g.m) * g.k;
+  const int64_t step = ceil_div(ceil_div(side, num_threads()), 16) * 16;
+  std::atomic<bool> done{true};
+  parallel_for(ceil_div(side, step), kProductGrain / (step * work) + 1, [&](int64_t begin, int64_t end) {
+    const int64_t from = begin * step, size = least(end * step, side) - from;
+    const int64_t i = by_rows ? from : 0, j = by_rows ? 0 : from;
+    const BlasMatrix part_a{g.a + i * g.a_row, a.transposed, a.leading};
+    const BlasMatrix part_b{g.b + j * g.b_column, b.transposed, b.leading};
+    T* c = reinterpret_cast<T*>(g.c) + i * ldc + j;
+    if (!blas_gemm(by_rows ? size : g.m, by_rows ? g.n : size, g.k, part_a, part_b, c, ldc)) done = false;
+  });
+  return done;
+}
+
+// f16 and bf16 are products of T = float with elements converted on the way in and out.
+template <class T>
+void product_as(const MatmulCall& given) {
+  const int64_t item = sizeof(T);
+  const bool direct = given.dtype == kDTypeOf<T>;
+  // Few columns, or columns of C side by side: the transposed product.
+  const bool turn = given.n < given.m && given.n <= kSkinnyRows
+                        ? true
+                        : given.m > kSkinnyRows && given.c_column != item && given.c_row == item && direct;
+  const MatmulCall g = turn ? given.turned() : given;
+  const Gather gather = gather_of<T>(g.dtype);
+  const Matrix a{g.a, g.a_row, g.a_column, gather, direct}, b{g.b, g.b_row, g.b_column, gather, direct};
+  if (g.m <= kSkinnyRows && g.n >= kSkinnyRows * 2) {
+    const bool done = skinny<T>(g.m, g.n, g.k, a, b, [&g](int64_t first, int64_t columns, const T* c) {
+      for (int64_t i = 0; i < g.m; ++i) {
+        scatter(g.dtype, c + i * columns, g.c + i * g.c_row + first * g.c_column, g.c_column, columns);
+      }
+    });
+    return done ? void() : parallel_product(given);
+  }
+  if (kPreferBlas && blas_product<T>(g)) return;
+  const bool in_place = direct && g.c_column == item && g.c_row % item == 0;
+  if (in_place) {
+    if (!gemm(g.m, g.n, g.k, a, b, reinterpret_cast<T*>(g.c), g.c_row / item)) parallel_product(given);
+    return;
+  }
+  const Workspace space(g.m * g.n * item, Need::may);
+  T* const c = space.as<T>();
+  if (!c || !gemm(g.m, g.n, g.k, a, b, c, g.n)) return parallel_product(given);
+  parallel_for(g.m, kPackGrain / g.n + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) scatter(g.dtype, c + i * g.n, g.c + i * g.c_row, g.c_column, g.n);
+  });
+}
+
+void product(const MatmulCall& g) {
+  if (g.k == 0) return parallel_product(g);  // zeros
+  switch (g.dtype) {
+    case DType::f64: return product_as<double>(g);
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16: return product_as<float>(g);
+    default: return parallel_product(g);
+  }
+}
+
+void matmul(const Call& call) { each_product(Batch(call), product, true); }
+
+constexpr std::uint32_t kAll = bit(DType::i8) | bit(DType::i32) | bit(DType::i64) | bit(DType::f16) | bit(DType::bf16) |
+                               bit(DType::f32) | bit(DType::f64);
+
+constexpr Entry kEntries[] = {
+    {"matmul", matmul, kAll},
+    {"matmul_naive", matmul_naive, kAll},
+    {"matmul_blocked", matmul_blocked, kAll},
+    {"matmul_parallel", matmul_parallel, kAll},
+};
+
+}  // namespace
+
+Batch::Batch(const Call& call) {
+  const View &x = call.in[0], &y = call.in[1], &z = *call.out;
+  const int xd = x.ndim, yd = y.ndim, zd = z.ndim;
+  first = {z.shape[zd - 2],   z.shape[zd - 1],   x.shape[xd - 1],   x.data,            y.data,
+           z.data,            x.strides[xd - 2], x.strides[xd - 1], y.strides[yd - 2], y.strides[yd - 1],
+           z.strides[zd - 2], z.strides[zd - 1], x.dtype};
+  const auto stride = [](const View& v, int from_right) {
+    const int d = v.ndim - from_right;
+    return d >= 0 && v.shape[d] != 1 ? v.strides[d] : 0;
+  };
+  int right = 3;
+  // Products of neighbouring rows of a with the same b are one taller product.
+  for (; right <= zd; ++right) {
+    const int64_t n = z.shape[zd - right];
+    if (n == 1) continue;
+    if (stride(y, right) != 0 || stride(x, right) != first.m * first.a_row ||
+        z.strides[zd - right] != first.m * first.c_row) {
+      break;
+    }
+    first.m *= n;
+  }
+  for (int d = 0; zd - d >= right; ++d) {
+    if (z.shape[d] == 1) continue;
+    shape[ndim] = z.shape[d];
+    a[ndim] = stride(x, zd - d);
+    b[ndim] = stride(y, zd - d);
+    c[ndim] = z.strides[d];
+    count *= shape[ndim++];
+  }
+}
+
+MatmulCall Batch::at(int64_t index) const {
+  MatmulCall g = first;
+  for (int d = ndim - 1; d >= 0; --d) {
+    const int64_t i = index % shape[d];
+    g.a += i * a[d];
+    g.b += i * b[d];
+    g.c += i * c[d];
+    index /= shape[d];
+  }
+  return g;
+}
+
+void each_product(const Batch& batch, MatmulBody body, bool threads) {
+  const MatmulCall& g = batch.first;
+  if (batch.count == 0 || g.m == 0 || g.n == 0) return;
+  // Many products share the threads whole; a few large ones are split one after the other.
+  const int64_t work = g.m * g.n * (g.k + 1);
+  const bool whole = threads && (work < kBatchWork || batch.count >= 4 * num_threads());
+  parallel_for(batch.count, whole ? kProductGrain / work + 1 : batch.count, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(batch.at(i));
+  });
+}
+
+Table matmul_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+
+}  // namespace tritium::TRITIUM_ISA
