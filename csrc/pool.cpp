@@ -341,6 +341,14 @@ void pool_reset_stats() {
   s.large.hits = s.large.misses = 0;
 }
 
+int64_t pool_swap_peak(int64_t peak) {
+  State& s = state();
+  Guard guard(s.lock);
+  const int64_t before = s.totals.peak_bytes;
+  s.totals.peak_bytes = std::max(peak, s.totals.current_bytes);
+  return before;
+}
+
 int64_t pool_trim(int64_t keep) {
   State& s = state();
   int64_t released = 0;
@@ -354,7 +362,8 @@ int64_t pool_trim(int64_t keep) {
 }
 
 void pool_configure(int64_t small_block_size, int64_t large_block_threshold, int64_t limit) {
-  if (small_block_size < 0 || large_block_threshold < small_block_size || large_block_threshold > 64 * kGiB || limit < 0)
+  if (small_block_size < 0 || large_block_threshold < small_block_size || large_block_threshold > 64 * kGiB ||
+      limit < 0)
     throw std::invalid_argument(
         "pool: 0 <= small_block_size <= large_block_threshold <= 64 GiB and limit >= 0 are needed, given " +
         std::to_string(small_block_size) + ", " + std::to_string(large_block_threshold) + ", " + std::to_string(limit));

@@ -51,6 +51,7 @@ struct PoolStats {
 
 PoolStats pool_stats();
 void pool_reset_stats();                      // counters to zero, peaks to now; live and pooled bytes stay true
+std::int64_t pool_swap_peak(std::int64_t peak);  // sets peak_bytes (never below what is live); the one before
 std::int64_t pool_trim(std::int64_t keep);    // gives idle blocks back, largest first, until at most `keep` are pooled
 // Blocks up to small_block_size are the small tier, above large_block_threshold the large one; `limit` bounds the
 // bytes kept idle. Throws std::invalid_argument.

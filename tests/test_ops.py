@@ -104,7 +104,9 @@ def test_in_place_writes_where_the_input_was(op: Op, sample: Sample, how: str) -
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-45, 3e38, -3e38], np.float32)
 
 
-@pytest.mark.parametrize("op", [o for o in OPS.values() if o.kind is Kind.MAP and len(o.inputs) == 1 and not o.params], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "op", [o for o in OPS.values() if o.kind is Kind.MAP and len(o.inputs) == 1 and not o.params], ids=lambda o: o.name
+)
 def test_special_floats(op: Op) -> None:
     if any(d and not d.spec.dtype.is_float for d in op.samples[0].inputs):
         pytest.skip("the row takes no floats")
@@ -128,7 +130,11 @@ INTS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 
 
 @pytest.mark.parametrize("name", INTS)
-@pytest.mark.parametrize("op", [o for o in OPS.values() if o.kind is Kind.MAP and not o.params and len(o.inputs) in (1, 2)], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "op",
+    [o for o in OPS.values() if o.kind is Kind.MAP and not o.params and len(o.inputs) in (1, 2)],
+    ids=lambda o: o.name,
+)
 def test_integer_extremes(op: Op, name: str) -> None:
     kind = tt.dtype.dtype(name)
     info = tt.iinfo(kind)

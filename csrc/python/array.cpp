@@ -400,14 +400,16 @@ int overlap(const View& a, const View& b) {
   const auto at = [](const char* data, int64_t offset) {
     return reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(offset);
   };
-  const bool meet = at(a.data, ea.low) < at(b.data, eb.high + item_b) && at(b.data, eb.low) < at(a.data, ea.high + item_a);
-  return meet ? 2 : 0;
+  const bool apart =
+      at(a.data, ea.high + item_a) <= at(b.data, eb.low) || at(b.data, eb.high + item_b) <= at(a.data, ea.low);
+  return apart ? 0 : 2;
 }
 
 PyObject* array_overlap(PyObject* a, PyObject* b) {
   for (PyObject* o : {a, b})
     if (!is_array(o) || !as_array(o)->usable())
-      return PyErr_Format(PyExc_TypeError, "overlap needs two tensors in CPU memory, given %.100s.", Py_TYPE(o)->tp_name);
+      return PyErr_Format(PyExc_TypeError, "overlap needs two tensors in CPU memory, given %.100s.",
+                          Py_TYPE(o)->tp_name);
   View va, vb;
   fill_view(as_array(a), va);
   fill_view(as_array(b), vb);

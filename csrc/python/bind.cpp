@@ -198,6 +198,7 @@ NB_MODULE(_native, m) {
 
   m.def("pool_stats", stats_dict);
   m.def("pool_reset_stats", pool_reset_stats);
+  m.def("pool_swap_peak", pool_swap_peak, "peak"_a, "Sets the recorded peak; returns the one before.");
   m.def("pool_trim", pool_trim, "keep_bytes"_a = 0,
         "Gives idle blocks back to the system until at most keep_bytes are pooled; returns the bytes released.");
   m.def("pool_configure", configure, "small_block_size"_a.none() = nb::none(),

@@ -39,9 +39,9 @@ constexpr std::int32_t kCpu = 1, kCudaHost = 3;
 constexpr uint64_t kReadOnly = 1, kCopied = 2;
 enum Code : std::uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
 
-constexpr DLDataType kTypes[kDTypes] = {{kBool, 8, 1},  {kInt, 8, 1},   {kInt, 16, 1},   {kInt, 32, 1},   {kInt, 64, 1},
-                                        {kUInt, 8, 1},  {kUInt, 16, 1}, {kUInt, 32, 1},  {kUInt, 64, 1},  {kFloat, 16, 1},
-                                        {kBfloat, 16, 1}, {kFloat, 32, 1}, {kFloat, 64, 1}};
+constexpr DLDataType kTypes[kDTypes] = {
+    {kBool, 8, 1},  {kInt, 8, 1},   {kInt, 16, 1},  {kInt, 32, 1},    {kInt, 64, 1},   {kUInt, 8, 1},   {kUInt, 16, 1},
+    {kUInt, 32, 1}, {kUInt, 64, 1}, {kFloat, 16, 1}, {kBfloat, 16, 1}, {kFloat, 32, 1}, {kFloat, 64, 1}};
 
 template <class Managed>
 constexpr const char* kName = "dltensor";
@@ -141,12 +141,12 @@ bool acceptable(const DLTensor& t) {
     PyErr_Format(PyExc_BufferError, "this DLPack tensor is on device type %d, not in CPU memory; copy it there first.",
                  static_cast<int>(t.device.type));
   } else if (code_of(t.dtype) < 0) {
-    PyErr_Format(PyExc_BufferError, "this DLPack tensor has a dtype (code %d, %d bits, %d lanes) that has no counterpart.",
+    PyErr_Format(PyExc_BufferError, "this DLPack tensor's dtype (code %d, %d bits, %d lanes) has no counterpart here.",
                  t.dtype.code, t.dtype.bits, t.dtype.lanes);
   } else if (t.ndim < 0 || t.ndim > kMaxDims) {
     PyErr_Format(PyExc_BufferError, "this DLPack tensor has %d dimensions; at most %d are possible.",
                  static_cast<int>(t.ndim), kMaxDims);
-  } else if ((reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % item_size(static_cast<DType>(code_of(t.dtype)))) {
+  } else if ((reinterpret_cast<std::uintptr_t>(t.data) + t.byte_offset) % (t.dtype.bits / 8u) != 0) {
     PyErr_SetString(PyExc_BufferError, "this DLPack tensor is not aligned to its elements; copy it first.");
   } else {
     return true;
@@ -200,7 +200,8 @@ PyObject* take(PyObject* capsule) {
 
 PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy) {
   if (!is_array(array) || !reinterpret_cast<Array*>(array)->usable())
-    return PyErr_Format(PyExc_BufferError, "only a tensor in CPU memory of a plain dtype can be exported, given %.100s.",
+    return PyErr_Format(PyExc_BufferError,
+                        "only a tensor in CPU memory of a plain dtype can be exported, given %.100s.",
                         Py_TYPE(array)->tp_name);
   bool versioned = false;
   if (max_version != Py_None) {

@@ -57,7 +57,7 @@ bool read_number(const Entry& entry, const char* name, PyObject* value, int inde
   if (overflow < 0) PyErr_Format(PyExc_OverflowError, "%s: %s does not fit in 64 bits.", entry.name, name);
   if (PyErr_Occurred()) return false;
   attrs.whole[index] = whole;
-  attrs.real[index] = overflow > 0 ? static_cast<double>(static_cast<unsigned long long>(whole)) : static_cast<double>(whole);
+  attrs.real[index] = PyLong_AsDouble(value);
   return true;
 }
 
@@ -71,8 +71,8 @@ bool check_dtype(const Entry& entry, const Array* a) {
 
 Array* checked_array(const Entry& entry, PyObject* given, const char* role) {
   if (is_array(given) && reinterpret_cast<Array*>(given)->usable()) return reinterpret_cast<Array*>(given);
-  PyErr_Format(PyExc_TypeError, "%s: %s must be a tensor in CPU memory of a plain dtype, given %.100s.", entry.name, role,
-               Py_TYPE(given)->tp_name);
+  PyErr_Format(PyExc_TypeError, "%s: %s must be a tensor in CPU memory of a plain dtype, given %.100s.", entry.name,
+               role, Py_TYPE(given)->tp_name);
   return nullptr;
 }
 
@@ -80,7 +80,8 @@ Array* checked_array(const Entry& entry, PyObject* given, const char* role) {
 PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Entry& entry = *as_kernel(self)->entry;
   const Py_ssize_t nin = PyVectorcall_NARGS(flags);
-  if (nin > kMaxInputs) return PyErr_Format(PyExc_TypeError, "%s: at most %d inputs are possible.", entry.name, kMaxInputs);
+  if (nin > kMaxInputs)
+    return PyErr_Format(PyExc_TypeError, "%s: at most %d inputs are possible.", entry.name, kMaxInputs);
   Array* holders[kMaxInputs + 1];
   int count = 0;
   Array* last = nullptr;
@@ -248,7 +249,7 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
     attrs.keepdims = truth > 0;
     return truth >= 0;
   }
-  for (const char* ignored : {"dtype", "algorithm", "approximate"})
+  for (const char* ignored : {"dtype", "algorithm", "approximate", "shape", "copy"})
     if (std::strcmp(text, ignored) == 0) return true;
   PyErr_Format(PyExc_TypeError, "%s: the native kernel has no attribute '%s'.", entry.name, text);
   return false;

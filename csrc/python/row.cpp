@@ -212,8 +212,8 @@ PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t
   return reinterpret_cast<PyObject*>(out);
 }
 
-// Likewise. The record is held meanwhile, since other Python code may run and make the row forget. It is let go by hand:
-// a daemon thread that ends while it waits for the GIL is unwound through here and must not touch it any more.
+// Likewise. The record is held meanwhile, since other Python code may run and make the row forget. It is let go by
+// hand: a daemon thread that ends while it waits for the GIL is unwound through here and must not touch it any more.
 PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   Key key;
   PyObject* given = nullptr;
@@ -234,6 +234,13 @@ PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyO
     if (result || PyErr_Occurred()) return result;
   }
   return slow_call(self, args, nargs, names);
+}
+
+// A row stored in a class is a method of it.
+PyObject* row_get(PyObject* self, PyObject* object, PyObject*) {
+  if (object && object != Py_None) return PyMethod_New(self, object);
+  Py_INCREF(self);
+  return self;
 }
 
 PyObject* row_tp_new(PyTypeObject* type, PyObject*, PyObject*) {
@@ -390,7 +397,8 @@ PyObject* get_replays(PyObject* self, void*) {
 }
 
 PyMethodDef row_methods[] = {
-    {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)), METH_VARARGS | METH_KEYWORDS,
+    {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)),
+     METH_VARARGS | METH_KEYWORDS,
      "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None)\n--\n\n"
      "Replay calls like this one from now on. False when such a call cannot be told from others."},
     {"forget", row_forget, METH_NOARGS, "forget($self, /)\n--\n\nDrop everything remembered."},
@@ -411,6 +419,7 @@ PyType_Slot row_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(row_tp_new)},
     {Py_tp_init, reinterpret_cast<void*>(row_tp_init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(row_dealloc)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(row_get)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
     {Py_tp_methods, row_methods},
     {Py_tp_getset, row_getset},

@@ -73,6 +73,22 @@ void run_copy(const Call& call) {
           &in, 1, *call.out);
 }
 
+// The value is an attribute: read as an integer where the result is one, as a double elsewhere.
+void run_full(const Call& call) {
+  const bool whole = call.out->dtype >= DType::i8 && call.out->dtype <= DType::u64;
+  std::int64_t integer = call.attrs->whole[0];
+  double real = call.attrs->real[0];
+  View value;
+  value.data = whole ? reinterpret_cast<char*>(&integer) : reinterpret_cast<char*>(&real);
+  value.dtype = whole ? DType::i64 : DType::f64;
+  alignas(8) char stored[8];
+  View one;
+  one.data = stored;
+  one.dtype = call.out->dtype;
+  run_copy({&value, 1, &one, call.attrs});
+  run_copy({&one, 1, call.out, call.attrs});
+}
+
 template <class T>
 void select(const Byte* mask, const T* a, const T* b, T* out, std::int64_t n) {
   TRITIUM_LOOP
@@ -100,7 +116,7 @@ constexpr std::uint32_t kAll = (1u << kDTypes) - 1;
 constexpr Entry kEntries[] = {
     {"copy", run_copy, kAll, ""},
     {"astype", run_copy, kAll, ""},
-    {"full", run_copy, kAll, ""},
+    {"full", run_full, kAll, "fill_value"},
     {"where", run_where, kAll, ""},
 };
 

@@ -19,49 +19,14 @@ inline __attribute__((always_inline)) T select(T x, T y) {
   return beats<Max>(x, y) ? x : y;
 }
 
-// The extreme of n >= 1 elements that hold no NaN. A float block that may hold one is told by `doubt`: x * 0 is NaN for
-// it, as for infinities, and stays so in a sum.
 template <bool Max, class T>
 T extreme(const T* x, int64_t n, bool& doubt) {
+  doubt = false;
   if constexpr (std::is_floating_point_v<T>) {
-    constexpr int L = kLanes<T>, U = 4;
-    T best = x[0], trace = x[0] * 0;
-    int64_t i = 0;
-    if (n >= L) {
-      Vec<T> top[U], zero[U] = {};
-      for (int u = 0; u < U; ++u) top[u] = load(x);
-      for (; i + U * L <= n; i += U * L) {
-#pragma GCC unroll 4
-        for (int u = 0; u < U; ++u) {
-          const Vec<T> v = load(x + i + u * L);
-          top[u] = Max ? (v > top[u] ? v : top[u]) : (v < top[u] ? v : top[u]);
-          zero[u] += v * 0;
-        }
-      }
-      for (; i + L <= n; i += L) {
-        const Vec<T> v = load(x + i);
-        top[0] = Max ? (v > top[0] ? v : top[0]) : (v < top[0] ? v : top[0]);
-        zero[0] += v * 0;
-      }
-      for (int u = 1; u < U; ++u) {
-        top[0] = Max ? (top[u] > top[0] ? top[u] : top[0]) : (top[u] < top[0] ? top[u] : top[0]);
-        zero[0] += zero[u];
-      }
-      for (int l = 0; l < L; ++l) {
-        best = select<Max>(top[0][l], best);
-        trace += zero[0][l];
-      }
-    }
-    for (; i < n; ++i) {
-      best = select<Max>(x[i], best);
-      trace += x[i] * 0;
-    }
-    doubt = trace != trace;
-    return best;
+    return extreme_of<Max, true>(x, n, doubt);
   } else {
     T best = x[0];
     for (int64_t i = 1; i < n; ++i) best = select<Max>(x[i], best);
-    doubt = false;
     return best;
   }
 }
@@ -71,6 +36,23 @@ int64_t first_nan(const T* x, int64_t n) {
   int64_t i = 0;
   while (i < n && x[i] == x[i]) ++i;
   return i;
+}
+
+// The first i >= start with x[i] == value, which is there before n. Four vectors at a time tell where not to look.
+template <class T>
+int64_t find(const T* x, int64_t start, int64_t n, T value) {
+  constexpr int L = kLanes<T>;
+  const Vec<T> wanted = splat(value);
+  for (; start + 4 * L <= n; start += 4 * L) {
+    const auto hit = [&](int v) { return load(x + start + v * L) == wanted; };
+    const auto hits = (hit(0) | hit(1)) | (hit(2) | hit(3));
+    Vec<int64_t> any;
+    static_assert(sizeof(any) == sizeof(hits));
+    __builtin_memcpy(&any, &hits, sizeof(any));
+    if (fold_lanes<int64_t, kLanes<int64_t>>(any, [](const auto& a, const auto& b) { return a | b; })) break;
+  }
+  while (!(x[start] == value)) ++start;
+  return start;
 }
 
 template <bool Max, class T>
@@ -90,24 +72,36 @@ struct Extreme {
     T value = lowest<Max, T>();
   };
 
-  static P block(const T* x, int64_t n, int64_t) {
+  static void block(const T* x, int64_t n, int64_t, P& to) {
     bool doubt;
     const T best = extreme<Max>(x, n, doubt);
-    if (doubt) {
-      const int64_t i = first_nan(x, n);
-      if (i < n) return {x[i]};
-    }
-    return {best};
+    const int64_t nan = doubt ? first_nan(x, n) : n;
+    merge(to, {nan < n ? x[nan] : best});
   }
   static void merge(P& a, const P& b) {
     if (beats<Max>(b.value, a.value) || b.value != b.value) a = b;
   }
   static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* row = x + r * stride;
-      for (int64_t j = 0; j < columns; ++j) {
-        const T v = row[j], best = to[j].value;
-        to[j].value = beats<Max>(v, best) | (v != v) ? v : best;
+    constexpr int L = kLanes<T>, kRows = 8;
+    static_assert(sizeof(P) == sizeof(T));
+    T* best = &to->value;
+    for (int64_t r = 0; r < rows; r += kRows) {
+      const int64_t m = rows - r < kRows ? rows - r : kRows;
+      const T* from = x + r * stride;
+      int64_t j = 0;
+      for (; j + L <= columns; j += L) {
+        Vec<T> top = load(best + j);
+        for (int64_t i = 0; i < m; ++i) {
+          const Vec<T> v = load(from + i * stride + j);
+          top = ((Max ? v > top : v < top) | (v != v)) ? v : top;
+        }
+        store(best + j, top);
+      }
+      for (; j < columns; ++j) {
+        for (int64_t i = 0; i < m; ++i) {
+          const T v = from[i * stride + j];
+          best[j] = beats<Max>(v, best[j]) | (v != v) ? v : best[j];
+        }
       }
     }
   }
@@ -122,22 +116,24 @@ struct Position {
     int64_t index = -1;  // -1: of nothing
   };
 
-  static P block(const T* x, int64_t n, int64_t first) {
-    bool doubt;
-    const T best = extreme<Max>(x, n, doubt);
-    if (doubt) {
-      const int64_t i = first_nan(x, n);
-      if (i < n) return {x[i], first + i};
+  // The place is looked for only where the block wins, and there only in the first step that holds its extreme.
+  static void block(const T* x, int64_t n, int64_t first, P& to) {
+    constexpr int64_t kStep = 1024;
+    T best = 0;
+    int64_t start = -1;
+    for (int64_t i = 0; i < n; i += kStep) {
+      const int64_t m = n - i < kStep ? n - i : kStep;
+      bool doubt;
+      const T top = extreme<Max>(x + i, m, doubt);
+      const int64_t nan = doubt ? first_nan(x + i, m) : m;
+      if (nan < m) return merge(to, {x[i + nan], first + i + nan});
+      if (start < 0 || beats<Max>(top, best)) {
+        best = top;
+        start = i;
+      }
     }
-    constexpr int64_t kStep = 64;  // a step without a hit is told by vectors
-    int64_t i = 0;
-    for (; i + kStep <= n; i += kStep) {
-      int hits = 0;
-      for (int64_t j = 0; j < kStep; ++j) hits |= x[i + j] == best;
-      if (hits) break;
-    }
-    while (!(x[i] == best)) ++i;
-    return {best, first + i};
+    if (to.index >= 0 && !beats<Max>(best, to.value)) return;
+    merge(to, {best, first + find(x, start, n, best)});
   }
   static void merge(P& a, const P& b) {
     if (b.index < 0) return;

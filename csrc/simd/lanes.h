@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace tritium::TRITIUM_ISA {
 
@@ -69,10 +70,39 @@ inline __attribute__((always_inline)) double add_lanes(const Vec<float>& v) {
   return add_lanes<H>(__builtin_convertvector(low, Wide) + __builtin_convertvector(high, Wide));
 }
 
-// The sum over i < n of at(i), where vector(i) gives at(i), at(i + 1), …: eight vectors of partial sums.
-template <class T, class V, class S>
+// f folded over the lanes, by halves.
+template <class T, int N, class F>
+inline __attribute__((always_inline)) T fold_lanes(const typename VectorOf<T, N>::type& v, F f) {
+  if constexpr (N == 2) {
+    return f(v[0], v[1]);
+  } else {
+    using Half = typename VectorOf<T, N / 2>::type;
+    Half low, high;
+    __builtin_memcpy(&low, &v, sizeof(Half));
+    __builtin_memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(Half), sizeof(Half));
+    return fold_lanes<T, N / 2>(f(low, high), f);
+  }
+}
+
+// Zero in all lanes but the last `count`.
+template <class T>
+inline __attribute__((always_inline)) Vec<T> last_lanes(const Vec<T>& v, std::int64_t count) {
+  using Number = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+  Vec<Number> index;
+#pragma GCC unroll 16
+  for (int l = 0; l < kLanes<T>; ++l) index[l] = static_cast<Number>(l);
+  return index >= static_cast<Number>(kLanes<T> - count) ? v : Vec<T>{};
+}
+
+// The sums over i < n of at(i), where vector(i) gives at(i), at(i + 1), …: `U` vectors of partial sums.
+template <class T, int U = 8, class V, class S>
 inline __attribute__((always_inline)) double sum_lanes(std::int64_t n, V vector, S at) {
-  constexpr int L = kLanes<T>, U = 8;
+  constexpr int L = kLanes<T>;
+  if (n < L) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(at(i));
+    return sum;
+  }
   Vec<T> acc[U] = {};
   std::int64_t i = 0;
   for (; i + U * L <= n; i += U * L) {
@@ -80,9 +110,64 @@ inline __attribute__((always_inline)) double sum_lanes(std::int64_t n, V vector,
     for (int u = 0; u < U; ++u) acc[u] += vector(i + u * L);
   }
   for (; i + L <= n; i += L) acc[0] += vector(i);
-  double tail = 0;
-  for (; i < n; ++i) tail += static_cast<double>(at(i));
-  return add_lanes(((acc[0] + acc[1]) + (acc[2] + acc[3])) + ((acc[4] + acc[5]) + (acc[6] + acc[7]))) + tail;
+  acc[U - 1] += last_lanes<T>(vector(n - L), n - i);
+#pragma GCC unroll 4
+  for (int step = U / 2; step > 0; step /= 2) {
+#pragma GCC unroll 8
+    for (int u = 0; u < step; ++u) acc[u] += acc[u + step];
+  }
+  return add_lanes(acc[0]);
+}
+
+template <class T>
+inline __attribute__((always_inline)) double sum_of(const T* x, std::int64_t n) {
+  return sum_lanes<T>(n, [x](std::int64_t i) { return load(x + i); }, [x](std::int64_t i) { return x[i]; });
+}
+
+// The largest (or smallest) of n >= 1 elements; a NaN may be passed over. With Trace, `doubt` says that one may be
+// there: x * 0 is NaN for it, as for infinities, and stays so in a sum.
+template <bool Max, bool Trace, class T>
+inline __attribute__((always_inline)) T extreme_of(const T* x, std::int64_t n, bool& doubt) {
+  constexpr int L = kLanes<T>, U = 4;
+  const auto pick = [](const auto& a, const auto& b) {
+    if constexpr (Max) {
+      return a > b ? a : b;
+    } else {
+      return a < b ? a : b;
+    }
+  };
+  if (n < L) {
+    T best = x[0], zero = x[0] * 0;
+    for (std::int64_t i = 1; i < n; ++i) {
+      best = pick(x[i], best);
+      zero += x[i] * 0;
+    }
+    doubt = zero != zero;
+    return best;
+  }
+  const Vec<T> last = load(x + n - L);
+  Vec<T> top[U], zero[U] = {last * 0};
+  std::int64_t i = 0;
+#pragma GCC unroll 4
+  for (int u = 0; u < U; ++u) top[u] = last;
+  for (; i + U * L <= n; i += U * L) {
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u) {
+      const Vec<T> v = load(x + i + u * L);
+      top[u] = pick(v, top[u]);
+      if constexpr (Trace) zero[u] += v * 0;
+    }
+  }
+  for (; i + L <= n; i += L) {
+    const Vec<T> v = load(x + i);
+    top[0] = pick(v, top[0]);
+    if constexpr (Trace) zero[0] += v * 0;
+  }
+  if constexpr (Trace) {
+    const T sum = fold_lanes<T, L>((zero[0] + zero[1]) + (zero[2] + zero[3]), [](const auto& a, const auto& b) { return a + b; });
+    doubt = sum != sum;
+  }
+  return fold_lanes<T, L>(pick(pick(top[0], top[1]), pick(top[2], top[3])), pick);
 }
 
 }  // namespace tritium::TRITIUM_ISA

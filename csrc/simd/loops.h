@@ -85,7 +85,7 @@ struct Ternary {
 
 template <class Op>
 constexpr RowMaker unary_floats(const char* name, Cost cost = Cost::cheap) {
-  return RowMaker{{name, 1, Result::same, cost, {}}}.floats<Unary<Op>::template Same>();
+  return RowMaker{{name, 1, Result::same, cost, {}, nullptr}}.floats<Unary<Op>::template Same>();
 }
 template <class Op>
 constexpr RowMaker unary_numbers(const char* name) {
@@ -93,7 +93,7 @@ constexpr RowMaker unary_numbers(const char* name) {
 }
 template <class Op>
 constexpr RowMaker binary_floats(const char* name, Cost cost = Cost::cheap) {
-  return RowMaker{{name, 2, Result::same, cost, {}}}.floats<Binary<Op>::template Same>();
+  return RowMaker{{name, 2, Result::same, cost, {}, nullptr}}.floats<Binary<Op>::template Same>();
 }
 template <class Op>
 constexpr RowMaker binary_numbers(const char* name, Cost cost = Cost::cheap) {
@@ -105,9 +105,12 @@ void run_row(const Call& call) {
   map_call(rows[i], call);
 }
 
+constexpr Kernel either(Kernel first, Kernel second) { return first != nullptr ? first : second; }
+
 template <const SpanRow* rows, std::size_t... i>
 Table table_of(std::index_sequence<i...>) {
-  static const Entry entries[] = {{rows[i].name, run_row<rows, i>, rows[i].dtypes(), ""}...};
+  static const Entry entries[] = {
+      {rows[i].name, either(rows[i].kernel, run_row<rows, i>), rows[i].dtypes(), ""}...};
   return {entries, sizeof...(i)};
 }
 

@@ -39,18 +39,8 @@ SpanCall find_span(const char* name, DType dtype) {
 void map_call(const SpanRow& row, const Call& call) {
   const SpanCall span = span_call(row, call.in[0].dtype);
   Body body{run_span, &span, {}, span.out, INT64_MAX, static_cast<std::int64_t>(span.cost)};
-  bool complete = call.nin >= span.arity;
-  for (int i = 0; i < span.arity; ++i) {
-    complete = complete && call.in[i].data != nullptr;
-    body.in[i] = span.in;
-  }
-  if (complete) return iterate(body, call.in, span.arity, *call.out);
-  // An operand not given is the first once more: the absent bounds of clip then bound nothing.
-  View in[3];
-  for (int i = 0; i < span.arity; ++i) {
-    in[i] = call.in[i < call.nin && call.in[i].data != nullptr ? i : 0];
-  }
-  iterate(body, in, span.arity, *call.out);
+  for (int i = 0; i < span.arity; ++i) body.in[i] = span.in;
+  iterate(body, call.in, span.arity, *call.out);
 }
 
 }  // namespace tritium::TRITIUM_ISA

@@ -131,6 +131,8 @@ struct FloorDivide {
   template <class T>
   TRITIUM_INLINE static T of(T a, T b) {
     if constexpr (kFloat<T>) {
+      // With one infinity the array API standard's answer is the quotient itself: inf // 2 is inf, -1 // inf is -0.
+      if (std::isinf(a) != std::isinf(b)) return a / b;
       return divide_floats(a, b).quotient;
     } else if constexpr (sizeof(T) == 8) {
       if (b == 0) return 0;
@@ -160,21 +162,41 @@ struct Remainder {
   }
 };
 
+constexpr SpanRow kPositive = unary_numbers<Positive>("positive").row;
+constexpr SpanRow kMaximum = binary_numbers<Maximum>("maximum").row;
+constexpr SpanRow kMinimum = binary_numbers<Minimum>("minimum").row;
+constexpr SpanRow kClip = RowMaker{{"clip", 3, Result::same, Cost::cheap, {}, nullptr}}
+                              .floats<Ternary<Clip>::Same>()
+                              .ints<Ternary<Clip>::Same>()
+                              .row;
+
+// Either bound may be absent.
+void run_clip(const Call& call) {
+  const bool low = call.nin > 1 && call.in[1].data != nullptr;
+  const bool high = call.nin > 2 && call.in[2].data != nullptr;
+  if (low && high) return map_call(kClip, call);
+  if (!high) return map_call(low ? kMaximum : kPositive, call);
+  const View in[2] = {call.in[0], call.in[2]};
+  map_call(kMinimum, {in, 2, call.out, call.attrs});
+}
+
+constexpr SpanRow with(SpanRow row, Kernel kernel) {
+  row.kernel = kernel;
+  return row;
+}
+
 constexpr SpanRow kRows[] = {
     binary_numbers<Add>("add").row,
     binary_numbers<Subtract>("subtract").row,
     binary_numbers<Multiply>("multiply").row,
-    binary_numbers<Maximum>("maximum").row,
-    binary_numbers<Minimum>("minimum").row,
+    kMaximum,
+    kMinimum,
     binary_numbers<FloorDivide>("floor_divide", Cost::dear).row,
     binary_numbers<Remainder>("remainder", Cost::dear).row,
-    RowMaker{{"clip", 3, Result::same, Cost::cheap, {}}}
-        .floats<Ternary<Clip>::Same>()
-        .ints<Ternary<Clip>::Same>()
-        .row,
+    with(kClip, run_clip),
     unary_numbers<Abs>("abs").row,
     unary_numbers<Negative>("negative").row,
-    unary_numbers<Positive>("positive").row,
+    kPositive,
     unary_numbers<Square>("square").row,
     unary_numbers<Sign>("sign").row,
     unary_numbers<Ceil>("ceil").row,

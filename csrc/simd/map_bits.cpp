@@ -50,11 +50,11 @@ struct RightShift {
 
 template <class Op>
 constexpr RowMaker logic(const char* name) {
-  return RowMaker{{name, 2, Result::same, Cost::cheap, {}}}.bools<Binary<Op>::template Same>();
+  return RowMaker{{name, 2, Result::same, Cost::cheap, {}, nullptr}}.bools<Binary<Op>::template Same>();
 }
 template <class Op>
 constexpr RowMaker shift(const char* name) {
-  return RowMaker{{name, 2, Result::same, Cost::cheap, {}}}.ints<Binary<Op>::template Same>();
+  return RowMaker{{name, 2, Result::same, Cost::cheap, {}, nullptr}}.ints<Binary<Op>::template Same>();
 }
 
 constexpr SpanRow kRows[] = {
@@ -66,7 +66,7 @@ constexpr SpanRow kRows[] = {
     logic<Xor>("bitwise_xor").ints<Binary<Xor>::Same>().row,
     shift<LeftShift>("bitwise_left_shift").row,
     shift<RightShift>("bitwise_right_shift").row,
-    RowMaker{{"bitwise_invert", 1, Result::same, Cost::cheap, {}}}
+    RowMaker{{"bitwise_invert", 1, Result::same, Cost::cheap, {}, nullptr}}
         .put(DType::b8, unary<Not, Byte>)
         .ints<Unary<Invert>::Same>()
         .row,

@@ -42,14 +42,14 @@ struct LogicalNot {
 
 template <class Op>
 constexpr RowMaker comparison(const char* name) {
-  return RowMaker{{name, 2, Result::boolean, Cost::cheap, {}}}
+  return RowMaker{{name, 2, Result::boolean, Cost::cheap, {}, nullptr}}
       .floats<Binary<Op>::template Test>()
       .template ints<Binary<Op>::template Test>()
       .template bools<Binary<Op>::template Test>();
 }
 template <class Op>
 constexpr RowMaker test(const char* name) {
-  return RowMaker{{name, 1, Result::boolean, Cost::cheap, {}}}.floats<Unary<Op>::template Test>();
+  return RowMaker{{name, 1, Result::boolean, Cost::cheap, {}, nullptr}}.floats<Unary<Op>::template Test>();
 }
 
 constexpr SpanRow kRows[] = {

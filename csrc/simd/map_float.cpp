@@ -173,7 +173,7 @@ constexpr SpanRow kRows[] = {
     binary_floats<Hypot>("hypot", Cost::dear).row,
     binary_floats<Logaddexp>("logaddexp", Cost::dear).row,
     binary_floats<Pow>("pow", Cost::dear).row,
-    RowMaker{{"nextafter", 2, Result::same, Cost::cheap, {}}}
+    RowMaker{{"nextafter", 2, Result::same, Cost::cheap, {}, nullptr}}
         .put(DType::f16, binary<Nextafter<std::uint16_t, 5>, std::uint16_t>)
         .put(DType::bf16, binary<Nextafter<std::uint16_t, 8>, std::uint16_t>)
         .put(DType::f32, binary<Nextafter<std::uint32_t, 8>, std::uint32_t>)

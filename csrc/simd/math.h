@@ -127,8 +127,9 @@ TRITIUM_INLINE float exp(float x) {
   return scale_twice(1.0f + e.q, e.k);
 }
 // The same for an x that is never positive.
+TRITIUM_INLINE Exp32 exp_reduce_negative(float x) { return exp_reduce<254>(x < -110.0f ? -110.0f : x); }
 TRITIUM_INLINE float exp_negative(float x) {
-  const Exp32 e = exp_reduce<254>(x < -104.0f ? -104.0f : x);
+  const Exp32 e = exp_reduce_negative(x);
   return scale_twice(1.0f + e.q, e.k);
 }
 
@@ -143,6 +144,7 @@ TRITIUM_INLINE float exp2_int(std::uint32_t k) { return scale(k); }
 
 struct Exp64 {
   double q;
+  double lost;  // by the rounding of q
   std::uint64_t k;
 };
 template <int bias, int most = 2047>
@@ -157,7 +159,9 @@ TRITIUM_INLINE Exp64 exp_reduce(double x) {
                           0.00138888888888580829, 0.000198412698976998972, 0.0000248015873743693504,
                           2.7557233587170171e-6, 2.75572328657349835e-7, 2.5112469252097944e-8,
                           2.09270869190981092e-9);
-  return {fma(r * r, p, r), bits(t)};
+  const double s = r * r;
+  const double q = fma(s, p, r);
+  return {q, fma(s, p, r - q), bits(t)};
 }
 TRITIUM_INLINE double scale(std::uint64_t k) { return from_bits(k << 52); }
 TRITIUM_INLINE double scale_twice(double x, std::uint64_t k) { return x * scale(k >> 1) * scale(k - (k >> 1)); }
@@ -166,8 +170,9 @@ TRITIUM_INLINE double exp(double x) {
   const Exp64 e = exp_reduce<2046, 1024>(x < -746.0 ? -746.0 : x);
   return scale_twice(1.0 + e.q, e.k);
 }
+TRITIUM_INLINE Exp64 exp_reduce_negative(double x) { return exp_reduce<2046>(x < -760.0 ? -760.0 : x); }
 TRITIUM_INLINE double exp_negative(double x) {
-  const Exp64 e = exp_reduce<2046>(x < -746.0 ? -746.0 : x);
+  const Exp64 e = exp_reduce_negative(x);
   return scale_twice(1.0 + e.q, e.k);
 }
 
@@ -207,32 +212,53 @@ TRITIUM_INLINE double log(double x) {
   return x > 0.0 ? y : (x == 0.0 ? -kInf64 : kNaN64);
 }
 
-// tanh |x| = m / (m + 2) with m = e^(2|x|) - 1, which stays exact near 0.
+// An odd polynomial near 0, 1 - 2 / (e^(2|x|) + 1) elsewhere.
 TRITIUM_INLINE float tanh(float x) {
-  const float y = 2.0f * abs(x);
-  const Exp32 e = exp_reduce<127>(y > 20.0f ? 20.0f : y);
+  const float y = abs(x);
+  const Exp32 e = exp_reduce<127>(2.0f * (y > 10.0f ? 10.0f : y));
   const float s = scale(e.k);
-  const float m = fma(e.q, s, s - 1.0f);
-  return copysign(m / (m + 2.0f), x);
+  const float far = 1.0f - 2.0f / (fma(e.q, s, s) + 1.0f);
+  const float z = x * x;
+  const float near = fma(y * z, horner(z, -3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f, 2.06390887954e-2f,
+                                       -5.70498872745e-3f), y);
+  return copysign(y < 0.625f ? near : far, x);
 }
+// m / (m + 2) with m = e^(2|x|) - 1, and what the rounding of m and m + 2 lost put back into the quotient.
 TRITIUM_INLINE double tanh(double x) {
   const double y = 2.0 * abs(x);
   const Exp64 e = exp_reduce<1023>(y > 44.0 ? 44.0 : y);
   const double s = scale(e.k);
   const double m = fma(e.q, s, s - 1.0);
-  return copysign(m / (m + 2.0), x);
+  const double d = m + 2.0;
+  const double lost = e.lost * s - (m / d) * (m < 2.0 ? m - (d - 2.0) : 2.0 - (d - m));
+  return copysign(m / d + lost / d, x);
 }
 
-// With z = e^-|x| nothing overflows and the small tail keeps its denormals.
+// With z = e^-|x| nothing overflows and the small tail keeps its denormals. The rounding of 1 + z is put back.
+template <class T>
+TRITIUM_INLINE T over_one_plus(T numerator, T z) {
+  const T d = T(1) + z;
+  const T quotient = numerator / d;
+  return fma(quotient, (d - T(1)) - z, quotient);
+}
 template <class T>
 TRITIUM_INLINE T sigmoid(T x) {
   const T z = exp_negative(-abs(x));
-  return (x < 0 ? z : T(1)) / (T(1) + z);
+  return over_one_plus(x < 0 ? z : T(1), z);
+}
+// x * sigmoid(u) for u of the sign of x and e^-|u| = z * 2^k. Where x is negative it meets z before both are scaled
+// down to a denormal. The bounds are the definition's: inf * 1 and -inf * 0.
+template <class T, class Bits>
+TRITIUM_INLINE T times_sigmoid(T x, T z, Bits k) {
+  constexpr T kBound = sizeof(T) == 4 ? T(-110) : T(-760);
+  const T below = scale_twice((x < kBound ? kBound : x) * z, k);
+  const T r = over_one_plus(x < 0 ? below : x, scale_twice(z, k));
+  return x > T(40) ? x : (x == -kInf32 ? T(kNaN32) : r);
 }
 template <class T>
 TRITIUM_INLINE T silu(T x) {
-  const T z = exp_negative(-abs(x));
-  return (x < 0 ? x * z : x) / (T(1) + z);
+  const auto e = exp_reduce_negative(-abs(x));
+  return times_sigmoid(x, T(1) + e.q, e.k);
 }
 
 TRITIUM_INLINE float erf(float x) {
@@ -266,7 +292,7 @@ TRITIUM_INLINE float square_tail(float x, float square) {
 // no cancellation in the negative tail, where 1 + erf has none of its bits left.
 TRITIUM_INLINE float gelu(float x) {
   float y = abs(x);
-  y = y > 13.3f ? 13.3f : y;  // from here on the scale below is 0
+  y = y > 13.27f ? 13.27f : y;  // here the scale below is 0
   const float u = y / (y + 4.0f);
   const float t = fma(2.0f, u, -1.0f);
   const float p = horner(t, 0.7552851354f, -0.6078965866f, 0.3871369038f, -0.1865234859f, 0.06040376524f,
@@ -289,16 +315,17 @@ TRITIUM_INLINE float gelu(float x) {
 // 0.5 * x * (1 + tanh(u)) = x * sigmoid(2u). The exponent needs more than a float: it is multiplied out in doubles.
 TRITIUM_INLINE float gelu_tanh(float x) {
   const double wide = x;
-  const double u = abs(wide * fma(wide * wide, 0.07135481282566868, 1.5957691216057308));
-  const float near = static_cast<float>(u > 110.0 ? 110.0 : u);
-  const float z = exp_negative(-near);
-  const float exact = fma(z, static_cast<float>(near - (u > 110.0 ? 110.0 : u)), z);
-  return (x < 0.0f ? x * exact : x) / (1.0f + exact);
+  double u = abs(wide * fma(wide * wide, 0.07135481627260025, 1.5957691216057308));
+  u = u > 110.0 ? 110.0 : u;
+  const float near = static_cast<float>(u);
+  const Exp32 e = exp_reduce_negative(-near);
+  float z = 1.0f + e.q;
+  z = fma(z, static_cast<float>(near - u), z);
+  return times_sigmoid(x, z, e.k);
 }
 TRITIUM_INLINE double gelu_tanh(double x) {
-  const double u = x * (1.5957691216057308 + 0.07135481282566868 * (x * x));
-  const double z = exp(-abs(u));
-  return (x < 0.0 ? x * z : x) / (1.0 + z);
+  const Exp64 e = exp_reduce_negative(-abs(x * fma(x * x, 0.07135481627260025, 1.5957691216057308)));
+  return times_sigmoid(x, 1.0 + e.q, e.k);
 }
 
 }  // namespace tritium::TRITIUM_ISA::math

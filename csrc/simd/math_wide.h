@@ -40,7 +40,8 @@ TRITIUM_INLINE float asinh(float x) {
 }
 TRITIUM_INLINE float acosh(float x) {
   const double y = x;
-  return static_cast<float>(log(y + sqrt(y * y - 1.0)));  // the square of a float is exact in a double
+  const float r = static_cast<float>(log(y + sqrt(y * y - 1.0)));  // the square of a float is exact in a double
+  return x < 1.0f ? kNaN32 : r;
 }
 TRITIUM_INLINE float atanh(float x) {
   const double y = abs(static_cast<double>(x));

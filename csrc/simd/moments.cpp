@@ -13,7 +13,7 @@ struct Spread {
   using C = T;
   using P = Moments;
 
-  static P block(const T* x, int64_t n, int64_t) { return moments(x, n); }
+  static void block(const T* x, int64_t n, int64_t, P& to) { join(to, moments(x, n)); }
   static void merge(P& a, const P& b) { join(a, b); }
   static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {
     alignas(64) T centre[kColumns], rest[kColumns], squares[kColumns];

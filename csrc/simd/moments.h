@@ -25,14 +25,33 @@ inline __attribute__((always_inline)) void join(Moments& a, const Moments& b) {
 // The centre is the mean rounded to T; what the rounding left over is the mean of the distances, put right at the end.
 template <class T>
 Moments moments(const T* x, std::int64_t n) {
+  constexpr int L = kLanes<T>, U = 4;
   const double count = static_cast<double>(n);
-  const double total = sum_lanes<T>(n, [x](std::int64_t i) { return load(x + i); }, [x](std::int64_t i) { return x[i]; });
-  const T centre = static_cast<T>(total / count);
+  const T centre = static_cast<T>(sum_of(x, n) / count);
   const Vec<T> middle = splat(centre);
-  const double rest = sum_lanes<T>(n, [=](std::int64_t i) { return load(x + i) - middle; }, [=](std::int64_t i) { return x[i] - centre; });
-  const double squares = sum_lanes<T>(
-      n, [=](std::int64_t i) { const Vec<T> d = load(x + i) - middle; return d * d; },
-      [=](std::int64_t i) { const T d = x[i] - centre; return d * d; });
+  double rest = 0, squares = 0;
+  std::int64_t i = 0;
+  if (n >= L) {
+    Vec<T> first[U] = {}, second[U] = {};
+    const auto add = [&](const Vec<T>& d, int u) {
+      first[u] += d;
+      second[u] += d * d;
+    };
+    for (; i + U * L <= n; i += U * L) {
+#pragma GCC unroll 4
+      for (int u = 0; u < U; ++u) add(load(x + i + u * L) - middle, u);
+    }
+    for (; i + L <= n; i += L) add(load(x + i) - middle, 0);
+    add(last_lanes<T>(load(x + n - L) - middle, n - i), 1);
+    i = n;
+    rest = add_lanes((first[0] + first[1]) + (first[2] + first[3]));
+    squares = add_lanes((second[0] + second[1]) + (second[2] + second[3]));
+  }
+  for (; i < n; ++i) {
+    const double d = static_cast<double>(x[i] - centre);
+    rest += d;
+    squares += d * d;
+  }
   return {count, static_cast<double>(centre) + rest / count, squares - rest * rest / count};
 }
 

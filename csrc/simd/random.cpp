@@ -1,13 +1,13 @@
-// rand, randn and randint: a counter-based stream, so that element i depends on the seed and on i alone.
+// random_uniform, random_normal and random_integers: a counter-based stream, so that element i depends on the seed and on i alone.
 // Knows nothing of generators or their state: a seed comes with every call.
 //
 // The stream. Philox4x32-10 (Salmon et al. 2011) with key (seed mod 2^32, seed div 2^32) and counter (b mod 2^32,
 // b div 2^32, 0, 0) gives the four 32-bit words w[4b] ... w[4b + 3]. With d[i] = w[2i] + 2^32 w[2i + 1]:
-//   rand f32     x[i] = (w[i] >> 8) 2^-24
-//   rand f64     x[i] = (d[i] >> 11) 2^-53
-//   randint      x[i] = low + d[i] mod (high - low)
-//   randn f32    u = (w[2j] + 1/2) 2^-32, v = w[2j + 1] 2^-32
-//   randn f64    u = ((d[2j] >> 12) + 1/2) 2^-52, v = (d[2j + 1] >> 11) 2^-53
+//   uniform f32    x[i] = (w[i] >> 8) 2^-24
+//   uniform f64    x[i] = (d[i] >> 11) 2^-53
+//   integers     x[i] = low + d[i] mod (high - low)
+//   normal f32   u = (w[2j] + 1/2) 2^-32, v = w[2j + 1] 2^-32
+//   normal f64   u = ((d[2j] >> 12) + 1/2) 2^-52, v = (d[2j + 1] >> 11) 2^-53
 //                x[2j] = sqrt(-2 ln u) cos(2 pi v), x[2j + 1] = sqrt(-2 ln u) sin(2 pi v), in f64 for both
 #include "../threads.h"
 #include "../view.h"
@@ -172,9 +172,9 @@ void randint(const Call& call) {
 }
 
 constexpr Entry kEntries[] = {
-    {"rand", rand, bit(DType::f32) | bit(DType::f64), "seed"},
-    {"randn", randn, bit(DType::f32) | bit(DType::f64), "seed"},
-    {"randint", randint, bit(DType::i32) | bit(DType::i64), "seed,low,high"},
+    {"random_uniform", rand, bit(DType::f32) | bit(DType::f64), "seed"},
+    {"random_normal", randn, bit(DType::f32) | bit(DType::f64), "seed"},
+    {"random_integers", randint, bit(DType::i32) | bit(DType::i64), "seed,low,high"},
 };
 
 }  // namespace

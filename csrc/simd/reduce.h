@@ -18,7 +18,7 @@ void cumulative_sum(const Call&), cumulative_prod(const Call&);
 
 // Sizes that fix the order of all additions, whatever the number of threads.
 constexpr std::int64_t kBlock = 4096;      // elements of one block along a row: they stay in L1 for a second look
-constexpr std::int64_t kColumns = 512;     // columns of a panel, reduced side by side
+constexpr std::int64_t kColumns = 1024;    // columns of a panel, reduced side by side
 constexpr std::int64_t kPanel = 64;        // rows of a panel; a row within it is numbered in eight bits
 constexpr std::int64_t kMaxPartial = 24;   // bytes of a partial result
 
@@ -39,8 +39,8 @@ struct Reduction {
 
 void reduce(const Reduction& reduction, const Call& call);
 
-// Makes a Reduction of Op: C, P (P{} is that of nothing), block(x, n, first) -> P, merge(P&, const P&) and
-// panel(x, stride, rows, columns, first, P*).
+// Makes a Reduction of Op: C, P (P{} is that of nothing), block(x, n, first, P&), merge(P&, const P&) and
+// panel(x, stride, rows, columns, first, P*), as above.
 template <class Op>
 Reduction reduction(Gather gather, bool direct, bool ordered, decltype(Reduction::finish) finish) {
   using C = typename Op::C;
@@ -59,7 +59,7 @@ Reduction reduction(Gather gather, bool direct, bool ordered, decltype(Reduction
     for (std::int64_t i = 0; i < n; ++i) Op::merge(static_cast<P*>(to)[i], static_cast<const P*>(after)[i]);
   };
   r.block = [](const void* x, std::int64_t n, std::int64_t first, void* to) {
-    Op::merge(*static_cast<P*>(to), Op::block(static_cast<const C*>(x), n, first));
+    Op::block(static_cast<const C*>(x), n, first, *static_cast<P*>(to));
   };
   r.panel = [](const void* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t first, void* to) {
     Op::panel(static_cast<const C*>(x), stride, rows, columns, first, static_cast<P*>(to));

@@ -15,7 +15,7 @@ using std::int64_t;
 
 constexpr int64_t kPiece = 1024;        // elements of a row between two looks at them
 constexpr int64_t kGrain = 8192;        // elements that make it worth waking another thread
-constexpr int64_t kNeighbours = 16;     // rows that are gathered together when they lie side by side
+constexpr int64_t kNeighbours = 64;     // rows that are gathered together when they lie side by side
 
 // The rows of a call: `row` runs along one, `keep` over all of them.
 struct Rows {
@@ -38,9 +38,10 @@ struct Rows {
   }
 };
 
-// Runs kernel(x, y, n) on every row as contiguous elements of type C; x may be y.
-template <class C, class F>
-void each_row(const Call& call, int axis, const F& kernel) {
+// Runs kernel(x, y, n) on every row as contiguous elements of type C, where x may be y; rows that lie side by side
+// become columns(x, n), which works in place on n steps of kNeighbours rows.
+template <class C, class F, class G>
+void each_row(const Call& call, int axis, const F& kernel, const G& columns) {
   const View &x = call.in[0], &y = *call.out;
   const Rows rows(x, y, axis);
   const int64_t n = rows.row.n, item = item_size(x.dtype);
@@ -49,67 +50,41 @@ void each_row(const Call& call, int axis, const F& kernel) {
   const bool write = x.dtype == kDTypeOf<C> && (rows.row.out == item || n == 1);
   const Gather gather = gather_of<C>(x.dtype);
   const Axis& last = rows.keep[rows.keeps - 1];
-  const int64_t together = !read && magnitude(last.in) < magnitude(rows.row.in) ? kNeighbours : 1;
+  const bool side_by_side = !read && magnitude(last.in) < magnitude(rows.row.in) && last.n >= kNeighbours / 8;
+  const int64_t together = side_by_side ? kNeighbours : 1;
   const int64_t strips = (last.n + together - 1) / together, outer = rows.count / last.n;
   parallel_for(outer * strips, kGrain / (n * together) + 1, [&](int64_t begin, int64_t end) {
     const Workspace space(read && write ? 0 : n * together * static_cast<int64_t>(sizeof(C)), Need::must);
     C* const buffer = space.as<C>();
     for (int64_t u = begin; u < end; ++u) {
-      const int64_t o = u / strips, first = u % strips * together;
-      const int64_t lines = last.n - first < together ? last.n - first : together;
-      const char* from = x.data + offset(rows.keep, rows.keeps - 1, o, &Axis::in) + first * last.in;
-      char* to = y.data + offset(rows.keep, rows.keeps - 1, o, &Axis::out) + first * last.out;
-      if (together == 1) {
+      const int64_t first = u % strips * together, lines = last.n - first < together ? last.n - first : together;
+      const char* from = x.data + offset(rows.keep, rows.keeps - 1, u / strips, &Axis::in) + first * last.in;
+      char* to = y.data + offset(rows.keep, rows.keeps - 1, u / strips, &Axis::out) + first * last.out;
+      if (!side_by_side) {
         C* result = write ? reinterpret_cast<C*>(to) : buffer;
         if (!read) gather(from, rows.row.in, result, n);
         kernel(read ? reinterpret_cast<const C*>(from) : result, result, n);
         if (!write) scatter(y.dtype, result, to, rows.row.out, n);
         continue;
       }
-      alignas(64) C strip[kNeighbours];
       for (int64_t i = 0; i < n; ++i) {
-        gather(from + i * rows.row.in, last.in, strip, lines);
-        for (int64_t l = 0; l < lines; ++l) buffer[l * n + i] = strip[l];
+        C* step = buffer + i * kNeighbours;
+        gather(from + i * rows.row.in, last.in, step, lines);
+        for (int64_t l = lines; l < kNeighbours; ++l) step[l] = 0;
       }
-      for (int64_t l = 0; l < lines; ++l) kernel(buffer + l * n, buffer + l * n, n);
+      columns(buffer, n);
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t l = 0; l < lines; ++l) strip[l] = buffer[l * n + i];
-        scatter(y.dtype, strip, to + i * rows.row.out, last.out, lines);
+        scatter(y.dtype, buffer + i * kNeighbours, to + i * rows.row.out, last.out, lines);
       }
     }
   });
 }
 
-// NaN is left out here; it comes back with the sum of the exponentials.
+// A NaN passed over here comes back with the sum of the exponentials.
 template <class C>
 C largest(const C* x, int64_t n) {
-  constexpr int L = kLanes<C>, U = 4;
-  C best = x[0];
-  int64_t i = 0;
-  if (n >= L) {
-    Vec<C> top[U];
-    for (int u = 0; u < U; ++u) top[u] = load(x);
-    for (; i + U * L <= n; i += U * L) {
-#pragma GCC unroll 4
-      for (int u = 0; u < U; ++u) {
-        const Vec<C> v = load(x + i + u * L);
-        top[u] = v > top[u] ? v : top[u];
-      }
-    }
-    for (; i + L <= n; i += L) {
-      const Vec<C> v = load(x + i);
-      top[0] = v > top[0] ? v : top[0];
-    }
-    for (int u = 1; u < U; ++u) top[0] = top[u] > top[0] ? top[u] : top[0];
-    for (int l = 0; l < L; ++l) best = top[0][l] > best || best != best ? top[0][l] : best;
-  }
-  for (; i < n; ++i) best = x[i] > best || best != best ? x[i] : best;
-  return best;
-}
-
-template <class C>
-double add(const C* x, int64_t n) {
-  return sum_lanes<C>(n, [x](int64_t i) { return load(x + i); }, [x](int64_t i) { return x[i]; });
+  bool doubt;
+  return extreme_of<true, false>(x, n, doubt);
 }
 
 // e^x for x <= 0, cheaper than for all x: the power of two fits one factor, and what would be denormal is 0.
@@ -134,7 +109,7 @@ void softmax_row(const C* x, C* y, int64_t n) {
     C* to = y + i;
     TRITIUM_LOOP
     for (int64_t j = 0; j < m; ++j) to[j] = decay(from[j] - top);
-    total += add(to, m);
+    total += sum_of(to, m);
   }
   const C scale = static_cast<C>(1 / total);
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;
@@ -148,11 +123,52 @@ void log_softmax_row(const C* x, C* y, int64_t n) {
   for (int64_t i = 0; i < n; i += kPiece) {
     const int64_t m = n - i < kPiece ? n - i : kPiece;
     for (int64_t j = 0; j < m; ++j) piece[j] = decay(x[i + j] - top);
-    total += add(piece, m);
+    total += sum_of(piece, m);
   }
   const C shift = static_cast<C>(math::log(total));
   TRITIUM_LOOP
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - shift;
+}
+
+// kNeighbours softmaxes side by side; sums of a few steps in C, of all in f64.
+template <class C, bool Log>
+void softmax_columns(C* x, int64_t n) {
+  constexpr int64_t W = kNeighbours, kSteps = 64;
+  alignas(64) C top[W], some[W], scale[W];
+  alignas(64) double total[W] = {};
+  for (int64_t j = 0; j < W; ++j) top[j] = x[j];
+  for (int64_t i = 1; i < n; ++i) {
+    for (int64_t j = 0; j < W; ++j) top[j] = top[j] > x[i * W + j] ? top[j] : x[i * W + j];
+  }
+  for (int64_t i0 = 0; i0 < n; i0 += kSteps) {
+    for (int64_t j = 0; j < W; ++j) some[j] = 0;
+    for (int64_t i = i0; i < (n < i0 + kSteps ? n : i0 + kSteps); ++i) {
+      for (int64_t j = 0; j < W; ++j) {
+        const C d = x[i * W + j] - top[j], e = decay(d);
+        x[i * W + j] = Log ? d : e;
+        some[j] += e;
+      }
+    }
+    for (int64_t j = 0; j < W; ++j) total[j] += static_cast<double>(some[j]);
+  }
+  for (int64_t j = 0; j < W; ++j) scale[j] = static_cast<C>(Log ? math::log(total[j]) : 1 / total[j]);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < W; ++j) x[i * W + j] = Log ? x[i * W + j] - scale[j] : x[i * W + j] * scale[j];
+  }
+}
+
+// Rows side by side, one by one.
+template <class C, class F>
+auto one_by_one(const F& kernel) {
+  return [&kernel](C* x, int64_t n) {
+    const Workspace space(n * static_cast<int64_t>(sizeof(C)), Need::must);
+    C* const row = space.as<C>();
+    for (int64_t l = 0; l < kNeighbours; ++l) {
+      for (int64_t i = 0; i < n; ++i) row[i] = x[i * kNeighbours + l];
+      kernel(row, row, n);
+      for (int64_t i = 0; i < n; ++i) x[i * kNeighbours + l] = row[i];
+    }
+  };
 }
 
 // The rest of the mean that its rounding to C leaves over is subtracted apart: x - centre is exact near the centre.
@@ -223,21 +239,27 @@ void norm_as(const Call& call, bool centred) {
   const C* weight = operand(call, 1, space.as<C>());
   const C* bias = centred ? operand(call, 2, space.as<C>() + n) : nullptr;
   const double eps = call.attrs->real[0];
+  const auto run = [&](const auto& kernel) { each_row<C>(call, x.ndim - 1, kernel, one_by_one<C>(kernel)); };
   if (centred) {
-    each_row<C>(call, x.ndim - 1, [=](const C* from, C* to, int64_t m) { layer_norm_row(from, to, m, weight, bias, eps); });
+    run([=](const C* from, C* to, int64_t m) { layer_norm_row(from, to, m, weight, bias, eps); });
   } else {
-    each_row<C>(call, x.ndim - 1, [=](const C* from, C* to, int64_t m) { rms_norm_row(from, to, m, weight, eps); });
+    run([=](const C* from, C* to, int64_t m) { rms_norm_row(from, to, m, weight, eps); });
   }
 }
 
+template <class C>
+void softmax_as(const Call& call, bool log) {
+  const int axis = axis_of(call);
+  log ? each_row<C>(call, axis, log_softmax_row<C>, softmax_columns<C, true>)
+      : each_row<C>(call, axis, softmax_row<C>, softmax_columns<C, false>);
+}
+
 void softmax(const Call& call) {
-  if (call.in[0].dtype == DType::f64) return each_row<double>(call, axis_of(call), softmax_row<double>);
-  each_row<float>(call, axis_of(call), softmax_row<float>);
+  call.in[0].dtype == DType::f64 ? softmax_as<double>(call, false) : softmax_as<float>(call, false);
 }
 
 void log_softmax(const Call& call) {
-  if (call.in[0].dtype == DType::f64) return each_row<double>(call, axis_of(call), log_softmax_row<double>);
-  each_row<float>(call, axis_of(call), log_softmax_row<float>);
+  call.in[0].dtype == DType::f64 ? softmax_as<double>(call, true) : softmax_as<float>(call, true);
 }
 
 void layer_norm(const Call& call) {

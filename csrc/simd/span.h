@@ -23,6 +23,7 @@ struct SpanRow {
   Result result;
   Cost cost;
   Span of[kDTypes];  // by DType; f16 and bf16 without a loop of their own use the f32 one on converted tiles
+  Kernel kernel = nullptr;  // instead of map_call, where the views need a look first
 
   std::uint32_t dtypes() const {
     std::uint32_t set = 0;
@@ -55,7 +56,7 @@ struct SpanCall {
 SpanCall span_call(const SpanRow& row, DType dtype);
 SpanCall find_span(const char* name, DType dtype);
 
-// Runs a row on views: the whole kernel of an elementwise operation.
+// Runs a row on views: the whole kernel of most elementwise operations.
 void map_call(const SpanRow& row, const Call& call);
 
 }  // namespace tritium::TRITIUM_ISA

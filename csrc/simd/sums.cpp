@@ -19,14 +19,14 @@ struct Sum {
   using C = T;
   using P = Total<T>;
 
-  static P block(const T* x, int64_t n, int64_t) {
+  static void block(const T* x, int64_t n, int64_t, P& to) {
     if constexpr (std::is_floating_point_v<T>) {
-      return sum_lanes<T>(n, [x](int64_t i) { return load(x + i); }, [x](int64_t i) { return x[i]; });
+      to += sum_of(x, n);
     } else {
       using Lane = std::conditional_t<sizeof(T) == 1, std::int32_t, std::uint64_t>;
       Lane total = 0;
       for (int64_t i = 0; i < n; ++i) total += static_cast<Lane>(x[i]);
-      return static_cast<P>(static_cast<int64_t>(total));
+      to += static_cast<P>(static_cast<int64_t>(total));
     }
   }
   static void merge(P& a, const P& b) { a += b; }
@@ -37,11 +37,12 @@ struct Sum {
     alignas(64) Lane total[kColumns];
     for (int64_t j = 0; j < columns; ++j) total[j] = 0;
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      const T *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+    for (; r + 8 <= rows; r += 8) {
+      const T* row[8];
+      for (int i = 0; i < 8; ++i) row[i] = x + (r + i) * stride;
       for (int64_t j = 0; j < columns; ++j) {
-        total[j] = static_cast<Lane>(total[j] + ((static_cast<Lane>(a[j]) + static_cast<Lane>(b[j])) +
-                                                 (static_cast<Lane>(c[j]) + static_cast<Lane>(d[j]))));
+        const auto at = [&row, j](int i) { return static_cast<Lane>(row[i][j]); };
+        total[j] = static_cast<Lane>(total[j] + (((at(0) + at(1)) + (at(2) + at(3))) + ((at(4) + at(5)) + (at(6) + at(7)))));
       }
     }
     for (; r < rows; ++r) {
@@ -59,14 +60,14 @@ struct Prod {
     Total<T> value = 1;
   };
 
-  static P block(const T* x, int64_t n, int64_t) {
+  static void block(const T* x, int64_t n, int64_t, P& to) {
     Total<T> lane[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
       for (int l = 0; l < 8; ++l) lane[l] *= static_cast<Total<T>>(x[i + l]);
     }
     for (; i < n; ++i) lane[0] *= static_cast<Total<T>>(x[i]);
-    return {((lane[0] * lane[1]) * (lane[2] * lane[3])) * ((lane[4] * lane[5]) * (lane[6] * lane[7]))};
+    to.value *= ((lane[0] * lane[1]) * (lane[2] * lane[3])) * ((lane[4] * lane[5]) * (lane[6] * lane[7]));
   }
   static void merge(P& a, const P& b) { a.value *= b.value; }
   static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t, P* to) {

@@ -10,7 +10,17 @@ from tritium import settings
 settings.start_logging()
 
 from tritium import eager, memory, threads
-from tritium.backends import Backend, Device, Kernel, default_device, device, devices, register, set_default_device, unregister
+from tritium.backends import (
+    Backend,
+    Device,
+    Kernel,
+    default_device,
+    device,
+    devices,
+    register,
+    set_default_device,
+    unregister,
+)
 from tritium.dtype import DType, bf16, f16, f32, f64, finfo, i8, i16, i32, i64, iinfo, u8, u16, u32, u64
 from tritium.dtype import bool_ as bool
 from tritium.functions import (

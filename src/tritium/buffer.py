@@ -24,7 +24,10 @@ else:
         native_absence = f"this is a pure-Python build ({error})"
 
 if TYPE_CHECKING or native is None:
-    Storage, Array, Row, overlap = pure.Storage, pure.Array, pure.Row, pure.overlap
+    from tritium.pure import Array as Array
+    from tritium.pure import Row as Row
+    from tritium.pure import Storage as Storage
+    from tritium.pure import overlap as overlap
 else:
     Storage, Array, Row, overlap = native.Storage, native.Array, native.Row, native.overlap
 

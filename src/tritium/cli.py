@@ -1,7 +1,7 @@
 """The command line: the only place that prints and sets exit codes.
 
-    tritium devices         what is here, what is not, why, and how to get it
-    tritium ops             the table, and which device has which kernel
+tritium devices         what is here, what is not, why, and how to get it
+tritium ops             the table, and which device has which kernel
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from tritium.op import OPS, Kind, Op
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(tt.__version__, prog_name="tritium")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log to stderr at this level.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log to stderr at this level."
+)
 def cli(log_level: str | None) -> None:
     """Run, compile and measure ternary (1.58-bit, BitNet) networks."""
     if log_level:
@@ -90,7 +92,10 @@ def ops_command(name: str | None, as_json: bool, markdown: bool) -> None:
         return
     listed = list(OPS.values())
     if as_json:
-        rows = [{"name": o.name, "kind": o.kind.value, "doc": o.doc, "ulps": o.ulps, "kernels": kernels_of(o)} for o in listed]
+        rows = [
+            {"name": o.name, "kind": o.kind.value, "doc": o.doc, "ulps": o.ulps, "kernels": kernels_of(o)}
+            for o in listed
+        ]
         click.echo(json.dumps(rows, indent=2))
         return
     body = [[o.name, o.kind.value, _kernels(o), o.doc.splitlines()[0]] for o in listed]
@@ -144,5 +149,3 @@ def main() -> Any:
     except TritiumError as error:
         click.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2)
-
-

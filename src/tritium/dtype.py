@@ -179,6 +179,16 @@ def _plain(t: DType) -> str:
     return "f16" if t is bf16 else t.name  # NumPy's own table does not know bf16
 
 
+def holds(t: DType, value: bool | int | float) -> bool:
+    """Whether a Python number can be stored without changing its kind or leaving the range of an integer."""
+    if t.is_integer and not isinstance(value, float):
+        info = iinfo(t)
+        return info.min <= value <= info.max
+    if t.kind == "bool" and isinstance(value, int):
+        return value in (0, 1)
+    return _RANK[of_scalar(value).kind] <= _RANK[t.kind]
+
+
 def is_dtype(t: DType, kind: Any) -> bool:
     """Whether `t` is of a kind of the array API standard: a dtype, a kind's name, or a tuple of these."""
     if isinstance(kind, tuple):
@@ -219,20 +229,26 @@ class IntInfo(NamedTuple):
     dtype: DType
 
 
-@lru_cache(maxsize=64)
 def finfo(of: Any) -> FloatInfo:
     """Limits of a float dtype, or of a tensor's dtype."""
-    t = dtype(getattr(of, "dtype", of))
+    return _finfo(dtype(getattr(of, "dtype", of)))
+
+
+@lru_cache(maxsize=64)
+def _finfo(t: DType) -> FloatInfo:
     if not t.is_float:
         raise DTypeError(f"finfo needs a float dtype, given {t}; use iinfo for integers.")
     info = ml_dtypes.finfo(t.numpy)
     return FloatInfo(t.nbytes * 8, float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), t)
 
 
-@lru_cache(maxsize=64)
 def iinfo(of: Any) -> IntInfo:
     """Limits of an integer dtype, or of a tensor's dtype."""
-    t = dtype(getattr(of, "dtype", of))
+    return _iinfo(dtype(getattr(of, "dtype", of)))
+
+
+@lru_cache(maxsize=64)
+def _iinfo(t: DType) -> IntInfo:
     if not t.is_integer:
         raise DTypeError(f"iinfo needs an integer dtype, given {t}; use finfo for floats.")
     info = np.iinfo(t.numpy)

@@ -17,7 +17,7 @@ from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
 from tritium.launch import counters, launch
 from tritium.layout import text
-from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager
+from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter
 from tritium.tensor import Tensor, wrap
 
 Operand = Tensor | bool | int | float | None
@@ -37,12 +37,16 @@ class Eager:
         if op.kind is Kind.DYNAMIC:
             return dynamic(op, backend, ready, attrs, out)
         attrs = {k: v for k, v in attrs.items() if k != "device"}
+        if op.kind is Kind.SOURCE:
+            attrs["dtype"] = decision.out.dtype
         kernel = backend.choose(op, decision.inputs, attrs, tuple(None if x is None else x.layout for x in ready))
         if kernel is None and op is not ops.empty:
             return lowered(op, device, decision, ready, attrs, out)
         if out is not None:
             return self.into(backend, kernel, op, decision, ready, attrs, out, xs, call)
-        specs = decision.out if isinstance(decision.out, tuple) and not isinstance(decision.out, Spec) else (decision.out,)
+        specs = (
+            decision.out if isinstance(decision.out, tuple) and not isinstance(decision.out, Spec) else (decision.out,)
+        )
         made = tuple(wrap(backend.new(s)) for s in specs)
         if kernel is not None:
             launch(backend, kernel, op, made if len(made) > 1 else made[0], ready, attrs)
@@ -55,6 +59,7 @@ class Eager:
         attrs: dict[str, Any], out: Any, xs: tuple[Operand, ...], call: Call | None,
     ) -> Any:  # fmt: skip
         """Run with the result in the caller's memory."""
+        check_count(op, decision.out, out)
         if isinstance(out, tuple):
             results = self.emit(op, ready, attrs, None, None)
             return tuple(store(r, o, op) for r, o in zip(results, out, strict=True))
@@ -74,6 +79,10 @@ class Eager:
 
 EAGER = Eager()
 eager.append(EAGER)
+if buffer.native is not None:
+    buffer.native.setup(Tensor, Op, backends.device("cpu"), interpreter, (DType, Device))
+else:
+    buffer.Storage.device = backends.device("cpu")
 
 
 def lift(x: Any, op: Op) -> Operand:
@@ -134,13 +143,19 @@ def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
 
 def constant(value: bool | int | float, kind: DType, device: Device) -> Tensor:
     """A 0-d tensor of a Python number."""
-    if kind.is_integer:
-        info = dt.iinfo(kind)
-        if not info.min <= value <= info.max:
-            raise OverflowError(f"{value} is outside {kind} ({info.min} to {info.max}); cast the tensor to a wider dtype.")
+    check_range(value, kind)
     made = device.backend.new(Spec((), kind))
     device.backend.upload(np.asarray(value).astype(kind.numpy), made)
     return wrap(made)
+
+
+def check_range(value: bool | int | float, kind: DType) -> None:
+    if kind.is_integer:
+        info = dt.iinfo(kind)
+        if not info.min <= value <= info.max:
+            raise OverflowError(
+                f"{value} is outside {kind} ({info.min} to {info.max}); cast the tensor to a wider dtype."
+            )
 
 
 def look(op: Op, x: Any, attrs: dict[str, Any], out: Any) -> Tensor:
@@ -177,10 +192,13 @@ def adopt(data: np.ndarray[Any, Any], backend: Backend) -> Tensor:
 def lowered(
     op: Op, device: Device, decision: Decision, xs: tuple[Tensor | None, ...], attrs: dict[str, Any], out: Any
 ) -> Any:
-    """A row without a kernel here, by the rows it is made of."""
+    """A row without a kernel here, by the rows it is made of; f16 and bf16 in f32, rounded once, as kernels do."""
     if op.lower is None:
         raise no_kernel(op, device, decision.inputs)
-    result = op.lower(*xs, **attrs)
+    half = (dt.f16, dt.bf16)
+    result = op.lower(*(ops.astype(x, dt.f32) if x is not None and x.dtype in half else x for x in xs), **attrs)
+    if result.dtype is not decision.out.dtype:
+        result = ops.astype(result, decision.out.dtype)
     return result if out is None else store(result, out, op)
 
 
@@ -191,9 +209,20 @@ def no_kernel(op: Op, device: Device, specs: Specs) -> DeviceError:
     )
 
 
+def check_count(op: Op, said: Any, out: Any) -> None:
+    """One tensor for a row of one result, a tuple of as many as there are otherwise."""
+    several = not isinstance(said, Spec)
+    if several != isinstance(out, tuple) or (several and len(out) != len(said)):
+        wanted = f"a tuple of {len(said)} tensors" if several else "one tensor"
+        given = f"a tuple of {len(out)}" if isinstance(out, tuple) else "one tensor"
+        raise ArgumentError(f"{op.name}: out must be {wanted}, given {given}.")
+
+
 def check_out(op: Op, spec: Spec, out: Tensor) -> None:
     if out.shape != spec.shape:
-        raise ShapeError(f"{op.name}: the result has shape {text(spec.shape)}, but out is {out.spec}; give one of that shape.")
+        raise ShapeError(
+            f"{op.name}: the result has shape {text(spec.shape)}, but out is {out.spec}; give one of that shape."
+        )
     if not dt.same_kind(spec.dtype, out.dtype):
         raise DTypeError(
             f"{op.name}: the result is {spec.dtype}, which cannot be stored in {out.dtype} without losing its kind; "
@@ -219,11 +248,17 @@ def store(value: Tensor, out: Tensor, op: Op) -> Tensor:
 
 
 def remember(
-    op: Op, device: Device, kernel: Kernel | None, decision: Decision, xs: tuple[Operand, ...], attrs: dict[str, Any], call: Call | None
+    op: Op,
+    device: Device,
+    kernel: Kernel | None,
+    decision: Decision,
+    xs: tuple[Operand, ...],
+    attrs: dict[str, Any],
+    call: Call | None,
 ) -> None:
     """Let native code replay this call: the kernel is native and no operand needed a cast."""
-    if call is None or buffer.native is None or op.arity < 0 or device.type != "cpu":
-        return
+    if call is None or buffer.native is None or op.arity < 0 or device.type != "cpu" or "seed" in attrs:
+        return  # a seed is rarely seen twice
     if kernel is not None and not isinstance(kernel.fn, buffer.native.Kernel):
         return
     scalars = []
@@ -233,5 +268,3 @@ def remember(
         scalars.append(-1 if s is None or x is None or isinstance(x, Tensor) else s.dtype.code)
     args, kwargs = call
     op.remember(args, kwargs, kernel and kernel.fn, decision.out.dtype, decision.out.shape, tuple(scalars), attrs)
-
-

@@ -83,7 +83,9 @@ def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) 
     try:
         values = np.asarray(data)
     except ValueError as error:
-        raise ShapeError(f"The nested lists are ragged: every list at one depth needs the same length ({error}).") from None
+        raise ShapeError(
+            f"The nested lists are ragged: every list at one depth needs the same length ({error})."
+        ) from None
     if values.dtype.kind not in "biuf":
         raise DTypeError(f"Nested lists must hold numbers or bools, given {values.dtype}.")
     if kind is None:
@@ -170,7 +172,9 @@ def randn(shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any
     return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
 
 
-def randint(low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+def randint(
+    low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None
+) -> Tensor:
     """Integers in [low, high); without a seed they differ at every call."""
     return ops.random_integers(low, high, shape, seed=_seed(seed, "randint"), dtype=dtype, device=device)
 
@@ -211,13 +215,13 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     return ops.reshape(ops.copy(x) if copy else x, shape)
 
 
-def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """All in the shape they share."""
     shape = lay.broadcast_shapes(*(a.shape for a in arrays), what="broadcast_arrays")
-    return tuple(ops.broadcast_to(a, shape) for a in arrays)
+    return [ops.broadcast_to(a, shape) for a in arrays]
 
 
-def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Coordinate grids of 1-D tensors."""
     if indexing not in ("xy", "ij"):
         raise ArgumentError(f"meshgrid: indexing={indexing!r} is unknown; use 'xy' or 'ij'.")
@@ -226,7 +230,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
     n = len(arrays)
     swap = {0: 1, 1: 0} if indexing == "xy" and n > 1 else {}
     grid = [ops.reshape(a, tuple(-1 if d == swap.get(i, i) else 1 for d in range(n))) for i, a in enumerate(arrays)]
-    return tuple(ops.copy(g) for g in broadcast_arrays(*grid))
+    return [ops.copy(g) for g in broadcast_arrays(*grid)]
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
@@ -241,7 +245,9 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
     size = x.shape[along]
     if isinstance(parts, int):
         if parts < 1 or size % parts:
-            raise ShapeError(f"split: axis {along} of {x.spec} does not divide into {parts} equal parts; give their sizes.")
+            raise ShapeError(
+                f"split: axis {along} of {x.spec} does not divide into {parts} equal parts; give their sizes."
+            )
         parts = [size // parts] * parts
     if builtins.sum(parts) != size:
         raise ShapeError(f"split: sizes {tuple(parts)} do not add up to the {size} of axis {along} of {x.spec}.")
@@ -297,10 +303,15 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
         left: Sequence[int] = range(x1.ndim - axes, x1.ndim)
         right: Sequence[int] = range(axes)
     else:
-        left, right = lay.axes_of(tuple(axes[0]), x1.ndim, "tensordot"), lay.axes_of(tuple(axes[1]), x2.ndim, "tensordot")
+        left, right = (
+            lay.axes_of(tuple(axes[0]), x1.ndim, "tensordot"),
+            lay.axes_of(tuple(axes[1]), x2.ndim, "tensordot"),
+        )
     sizes = [x1.shape[a] for a in left]
     if sizes != [x2.shape[b] for b in right]:
-        raise ShapeError(f"tensordot: {x1.spec} over axes {tuple(left)} and {x2.spec} over {tuple(right)} differ in size.")
+        raise ShapeError(
+            f"tensordot: {x1.spec} over axes {tuple(left)} and {x2.spec} over {tuple(right)} differ in size."
+        )
     free1 = [d for d in range(x1.ndim) if d not in left]
     free2 = [d for d in range(x2.ndim) if d not in right]
     shape1, shape2 = [x1.shape[d] for d in free1], [x2.shape[d] for d in free2]
@@ -312,7 +323,9 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
 # ---- a few rows in a row
 
 
-def diff(x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+def diff(
+    x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
     """Differences of neighbours along an axis, n times."""
     ends = [t for t in (prepend, x, append) if t is not None]
     x = ops.concat(ends, axis=axis) if len(ends) > 1 else x
@@ -351,7 +364,8 @@ class _Info:
         return [backends.device(d.name) for d in backends.devices() if d.available]
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        return {t.long_name: t for t in dt.ALL if t is not dt.bf16 and (kind is None or dt.is_dtype(t, kind))}
+        """The standard's own dtypes that are here: f16 and bf16 are not among its names."""
+        return {t.long_name: t for t in dt.ALL if t not in (dt.f16, dt.bf16) and (kind is None or dt.is_dtype(t, kind))}
 
 
 def __array_namespace_info__() -> _Info:

@@ -16,14 +16,14 @@ import numpy as np
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium import ops
-from tritium.eager import EAGER, check_out
+from tritium.eager import EAGER, check_count, check_out, check_range, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
 from tritium.layout import Layout
-from tritium.op import SCALARS, Call, Kind, Op, Spec, exact, interpreter
+from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Node:
     """One call: its row, the nodes it reads, its attributes, and what comes out."""
 
@@ -31,6 +31,9 @@ class Node:
     inputs: tuple[Node | None, ...]
     attrs: tuple[tuple[str, Any], ...]
     spec: Any  # Spec, or a tuple of Spec
+
+    def __repr__(self) -> str:
+        return f"<node {self.op.name}: {_spec_text(self.spec)}>"
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +95,8 @@ class Trace:
         return node
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
-        specs = tuple(_spec(x, op) for x in inputs)
+        inputs = tuple(x if isinstance(x, Tensor) else lift(x, op) for x in inputs)
+        specs = tuple(spec_of(x) for x in inputs)
         decision = op.decide(specs, attrs)
         if op.kind is Kind.DYNAMIC:
             raise TraceError(
@@ -104,6 +108,8 @@ class Trace:
         nodes = tuple(self._operand(x, s) for x, s in zip(inputs, decision.inputs, strict=True))
         attrs = {k: v for k, v in attrs.items() if k != "device" or v is not None}
         node = self.node(op, nodes, decision.out, attrs)
+        if out is not None:
+            check_count(op, decision.out, out)
         if not isinstance(decision.out, Spec):
             parts = [self.node(ops.item, (node,), s, {"index": i}) for i, s in enumerate(decision.out)]
             return tuple(self.tensor(p) if out is None else self.write(out[i], p, op) for i, p in enumerate(parts))
@@ -113,6 +119,7 @@ class Trace:
         if x is None or spec is None:
             return None
         if not isinstance(x, Tensor):
+            check_range(x, spec.dtype)
             return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
         node = self.read(x)
         return self.cast(node, spec.dtype)
@@ -134,9 +141,15 @@ class Trace:
         """Replace what a cell holds, whole or through a view."""
         storage = out.storage
         if not isinstance(storage, Traced) or storage.cell.owner != "made":
-            what = "a tensor from outside" if not isinstance(storage, Traced) else f"a tensor that was {storage.cell.owner}"
+            what = (
+                "a tensor from outside"
+                if not isinstance(storage, Traced)
+                else f"a tensor that was {storage.cell.owner}"
+            )
             what = "an argument" if isinstance(storage, Traced) and storage.cell.owner == "argument" else what
-            raise TraceError(f"{op.name}: the traced function writes to {what} ({out.spec}). Write to a copy: y = x.clone().")
+            raise TraceError(
+                f"{op.name}: the traced function writes to {what} ({out.spec}). Write to a copy: y = x.clone()."
+            )
         check_out(op, node.spec, out)
         node = self.cast(node, out.dtype)
         cell = storage.cell
@@ -147,16 +160,6 @@ class Trace:
             attrs = {"layout": Layout(out.shape, out.strides, out.offset)}
             cell.node = self.node(ops.update, (cell.node, node), whole, attrs)
         return out
-
-
-def _spec(x: Any, op: Op) -> Spec | None:
-    if x is None:
-        return None
-    if isinstance(x, Tensor):
-        return x.spec
-    if isinstance(x, SCALARS):
-        return Spec((), dt.of_scalar(x))
-    raise ArgumentError(f"{op.name}: {type(x).__name__} is not a tensor or a number; make a tensor with tritium.tensor(…).")
 
 
 class Graph(NamedTuple):
@@ -202,9 +205,12 @@ class Graph(NamedTuple):
         lines = []
         for n in name:
             args = ["none" if i is None else name[i] for i in n.inputs] + [f"{k}={_text(v)}" for k, v in n.attrs]
-            spec = str(n.spec) if isinstance(n.spec, Spec) else f"({', '.join(map(str, n.spec))})"
-            lines.append(f"{name[n]}: {spec} = {n.op.name}({', '.join(args)})")
+            lines.append(f"{name[n]}: {_spec_text(n.spec)} = {n.op.name}({', '.join(args)})")
         return "\n".join([*lines, "return " + ", ".join(name[n] for n in self.outputs)])
+
+
+def _spec_text(spec: Any) -> str:
+    return str(spec) if isinstance(spec, Spec) else f"({', '.join(map(str, spec))})"
 
 
 def _text(value: Any) -> str:
@@ -214,7 +220,13 @@ def _text(value: Any) -> str:
 def _run(node: Node, xs: list[Any], device: Any) -> Any:
     attrs = dict(node.attrs)
     if node.op is ops.const:
-        return EAGER.emit(ops.full, (), {"shape": (), "fill_value": attrs["value"], "dtype": attrs["dtype"], "device": device}, None, None)
+        return EAGER.emit(
+            ops.full,
+            (),
+            {"shape": (), "fill_value": attrs["value"], "dtype": attrs["dtype"], "device": device},
+            None,
+            None,
+        )
     if node.op is ops.item:
         return xs[0][attrs["index"]]
     if node.op.kind is Kind.SOURCE and device is not None:
@@ -244,5 +256,7 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor | np.ndarray[Any, Any]) 
         several = result if isinstance(result, tuple) else (result,)
         for r in several:
             if not isinstance(r, Tensor):
-                raise TraceError(f"trace: the function returned {type(r).__name__}; return a tensor or a tuple of tensors.")
+                raise TraceError(
+                    f"trace: the function returned {type(r).__name__}; return a tensor or a tuple of tensors."
+                )
         return Graph(inputs, tuple(t.read(r) for r in several), t.captured, not isinstance(result, tuple))

@@ -53,7 +53,9 @@ def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[
     return data.copy() if copy and same else data.astype(dtype or data.dtype, copy=not same)
 
 
-def dlpack(x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+def dlpack(
+    x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+) -> Any:
     """A DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
     storage = x._memory("__dlpack__")
     if storage.device.type != "cpu":
@@ -65,7 +67,9 @@ def dlpack(x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device:
     if buffer.native is not None:
         return buffer.native.dlpack(ops.copy(x) if copy else x, max_version, copy)
     if x.dtype is dt.bf16:
-        raise BufferError("bf16 cannot leave through NumPy's DLPack; install the native build, or cast with .to('f32').")
+        raise BufferError(
+            "bf16 cannot leave through NumPy's DLPack; install the native build, or cast with .to('f32')."
+        )
     data = to_numpy(x)
     return data.__dlpack__(max_version=max_version, copy=copy)
 
@@ -112,10 +116,11 @@ def rebuild(data: Any, kind: str, shape: Shape, device: str) -> Tensor:
 
 def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     """Pickle: with protocol 5 the bytes can travel out of band, without a copy."""
+    if int(protocol) >= 5:
+        x._memory("pickle").export()  # before looking: it may move the bytes
     data = np.ascontiguousarray(x._host())
     raw = data.reshape(-1).view(np.uint8)
     if int(protocol) >= 5:
-        x.storage.export()
         payload: Any = pickle.PickleBuffer(raw)
     else:
         payload = raw.tobytes()

@@ -38,10 +38,10 @@ def contiguous(shape: Shape) -> Layout:
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     """Row by row without gaps; dimensions of size 1 do not matter, and nothing is always contiguous."""
+    if 0 in shape:
+        return True
     expected = 1
     for n, s in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 0:
-            return True
         if n != 1:
             if s != expected:
                 return False
@@ -56,7 +56,9 @@ def text(shape: tuple[int | None, ...]) -> str:
 def axis_of(axis: int, ndim: int, what: str) -> int:
     """A non-negative axis, counted from the end when negative."""
     if not -ndim <= axis < ndim:
-        raise BoundsError(f"{what}: axis {axis} does not exist in {ndim} dimension(s); valid are {-ndim} to {ndim - 1}.")
+        raise BoundsError(
+            f"{what}: axis {axis} does not exist in {ndim} dimension(s); valid are {-ndim} to {ndim - 1}."
+        )
     return axis % ndim
 
 
@@ -97,7 +99,9 @@ def broadcast_shapes(*shapes: Shape, what: str = "broadcast") -> Shape:
 def permute(x: Layout, axes: tuple[int, ...]) -> Layout:
     order = axes_of(tuple(axes), len(x.shape), "permute_dims")
     if len(order) != len(x.shape):
-        raise ShapeError(f"permute_dims: {tuple(axes)} names {len(order)} of {len(x.shape)} axes; name every axis once.")
+        raise ShapeError(
+            f"permute_dims: {tuple(axes)} names {len(order)} of {len(x.shape)} axes; name every axis once."
+        )
     return Layout(tuple(x.shape[a] for a in order), tuple(x.strides[a] for a in order), x.offset)
 
 
@@ -114,7 +118,9 @@ def moveaxis(x: Layout, source: int | tuple[int, ...], destination: int | tuple[
 
 def broadcast_to(x: Layout, shape: Shape) -> Layout:
     if len(shape) < len(x.shape) or broadcast_shapes(x.shape, shape, what="broadcast_to") != tuple(shape):
-        raise ShapeError(f"broadcast_to: {text(x.shape)} does not broadcast to {text(shape)}; sizes must be equal or 1.")
+        raise ShapeError(
+            f"broadcast_to: {text(x.shape)} does not broadcast to {text(shape)}; sizes must be equal or 1."
+        )
     lead = len(shape) - len(x.shape)
     strides = (0,) * lead + tuple(
         0 if n == 1 and m != 1 else s for n, m, s in zip(x.shape, shape[lead:], x.strides, strict=True)
@@ -214,8 +220,12 @@ def normal_key(key: Any, shape: Shape) -> Key:
     """A basic index as a tuple of int, (start, stop, step) and None: ellipsis filled in, negatives counted."""
     parts = key if isinstance(key, tuple) else (key,)
     for p in parts:
-        if isinstance(p, bool) or not (p is None or p is Ellipsis or isinstance(p, (slice, str)) or hasattr(p, "__index__")):
-            raise BoundsError(f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools.")
+        if isinstance(p, bool) or not (
+            p is None or p is Ellipsis or isinstance(p, (slice, str)) or hasattr(p, "__index__")
+        ):
+            raise BoundsError(
+                f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools."
+            )
     if sum(p is Ellipsis for p in parts) > 1:
         raise BoundsError("An index can hold one ellipsis (...) only.")
     used = sum(p is not None and p is not Ellipsis for p in parts)

@@ -38,6 +38,7 @@ class Stats:
 
     allocations: int
     frees: int
+    live: int  # blocks alive now, whenever they were allocated
     hits: int
     misses: int
     current_bytes: int  # asked for and alive
@@ -46,7 +47,7 @@ class Stats:
     pooled_bytes: int  # idle, kept for reuse
     limit: int  # the most that is kept idle
     trims: int
-    largest_free: int
+    largest_free_bytes: int
     small_block_size: int
     large_block_threshold: int
     classes: tuple[ClassStats, ...]
@@ -74,11 +75,7 @@ class Stats:
     @property
     def fragmentation(self) -> float:
         """1 - largest idle block / all idle bytes: 0 when idle memory is one piece."""
-        return 1 - self.largest_free / self.pooled_bytes if self.pooled_bytes else 0.0
-
-    @property
-    def live(self) -> int:
-        return self.allocations - self.frees
+        return 1 - self.largest_free_bytes / self.pooled_bytes if self.pooled_bytes else 0.0
 
 
 def stats() -> Stats:
@@ -87,9 +84,10 @@ def stats() -> Stats:
     c = launch.counters
     classes = tuple(ClassStats(k["size"], k["live"], k["free"], k["hits"], k["misses"]) for k in found["classes"])
     names = ("allocations", "frees", "hits", "misses", "current_bytes", "current_block_bytes", "peak_bytes", "pooled_bytes",
-             "limit", "trims", "largest_free", "small_block_size", "large_block_threshold")  # fmt: skip
+             "limit", "trims", "largest_free_bytes", "small_block_size", "large_block_threshold")  # fmt: skip
     return Stats(
         **{n: found[n] for n in names},
+        live=found["live_blocks"],
         classes=classes,
         hidden_copies=c.hidden_copies,
         hidden_copy_bytes=c.hidden_copy_bytes,
@@ -100,12 +98,12 @@ def stats() -> Stats:
 
 def _pure_stats() -> dict[str, Any]:
     with POOL.lock:
-        classes = [{"size": n, "live": 0, "free": len(b), "hits": 0, "misses": 0} for n, b in POOL.free.items()]
+        classes = [{"size": n, "free": len(POOL.free.get(n, ())), **c} for n, c in sorted(POOL.classes.items())]
         return {
-            "allocations": POOL.allocations, "frees": POOL.frees, "hits": POOL.hits, "misses": POOL.misses,
+            "allocations": POOL.allocations, "frees": POOL.frees, "live_blocks": POOL.live_blocks, "hits": POOL.hits, "misses": POOL.misses,
             "current_bytes": POOL.current, "current_block_bytes": POOL.current_block_bytes, "peak_bytes": POOL.peak,
             "pooled_bytes": POOL.pooled, "limit": POOL.limit, "trims": POOL.trims, "classes": classes,
-            "largest_free": max((n for n, b in POOL.free.items() if b), default=0),
+            "largest_free_bytes": max((n for n, b in POOL.free.items() if b), default=0),
             "small_block_size": POOL.small_block_size, "large_block_threshold": POOL.large_block_threshold,
         }  # fmt: skip
 
@@ -274,7 +272,9 @@ class TensorPool:
     def get_stats(self) -> PoolStats:
         with self._lock:
             c = self._counts
-            return PoolStats(c["allocations"], c["returns"], c["hits"], c["misses"], c["current"], c["peak"], c["pooled"])
+            return PoolStats(
+                c["allocations"], c["returns"], c["hits"], c["misses"], c["current"], c["peak"], c["pooled"]
+            )
 
     def clear(self) -> None:
         """Forget the idle tensors."""
@@ -334,8 +334,14 @@ class TensorCache:
     _pending: dict[Hashable, threading.Lock] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.max_size < 1 or (self.ttl is not None and self.ttl <= 0) or (self.max_bytes is not None and self.max_bytes < 1):
-            raise ArgumentError("TensorCache: max_size, ttl and max_bytes must be positive (ttl and max_bytes may be None).")
+        if (
+            self.max_size < 1
+            or (self.ttl is not None and self.ttl <= 0)
+            or (self.max_bytes is not None and self.max_bytes < 1)
+        ):
+            raise ArgumentError(
+                "TensorCache: max_size, ttl and max_bytes must be positive (ttl and max_bytes may be None)."
+            )
         self._nbytes = self._hits = self._misses = self._evictions = self._expirations = 0
 
     def put(self, key: Hashable, value: Any) -> None:
@@ -370,13 +376,15 @@ class TensorCache:
         absent = object()
         with self._lock:
             turn = self._pending.setdefault(key, threading.Lock())
-        with turn:
-            found = self.get(key, absent)
-            if found is absent:
-                found = compute()
-                self.put(key, found)
-        with self._lock:
-            self._pending.pop(key, None)
+        try:
+            with turn:
+                found = self.get(key, absent)
+                if found is absent:
+                    found = compute()
+                    self.put(key, found)
+        finally:
+            with self._lock:
+                self._pending.pop(key, None)
         return found
 
     def cleanup(self) -> int:

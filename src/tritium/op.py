@@ -113,7 +113,7 @@ def exact(value: Any) -> Any:
 class Op(Row):
     """One row of the table."""
 
-    __slots__ = ("arity", "common", "defaults", "doc", "domain", "expr", "flops", "inplace", "inputs", "kind", "known",
+    __slots__ = ("common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known",
                  "lower", "name", "optional", "params", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
 
     def __init__(
@@ -272,9 +272,7 @@ class Op(Row):
             if which:
                 target = promote(*(s.dtype for i in which if (s := specs[i]) is not None))
                 target = self.domain(target) if self.domain else target
-                specs = tuple(
-                    Spec(s.shape, target) if s is not None and i in which else s for i, s in enumerate(specs)
-                )
+                specs = tuple(Spec(s.shape, target) if s is not None and i in which else s for i, s in enumerate(specs))
             specs = tuple(Spec(s.shape, promote(s.dtype)) if s is not None and s.dtype.weak else s for s in specs)
             said = self.rule(*specs, **attrs)
             return said if isinstance(said, Decision) else Decision(specs, said)

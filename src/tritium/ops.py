@@ -18,7 +18,7 @@ from tritium import layout as lay
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
 from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
-from tritium.op import Decision, Kind, Op, Spec, Trait, op
+from tritium.op import SCALARS, Decision, Kind, Op, Spec, Trait, op
 
 SOURCE, VIEW, MAP, REDUCE = Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE
 CONTRACT, MOVE, DYNAMIC = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC
@@ -57,7 +57,13 @@ def I64(*shape: int) -> Spec:
 
 
 SHAPES: tuple[Shape, ...] = ((3, 4), (), (0, 3), (37,))
-PAIRS: tuple[tuple[Shape, Shape], ...] = (((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 5)), ((2, 0), (1, 1)), ((), (7,)))
+PAIRS: tuple[tuple[Shape, Shape], ...] = (
+    ((3, 4), (3, 4)),
+    ((3, 4), (4,)),
+    ((3, 1), (1, 5)),
+    ((2, 0), (1, 1)),
+    ((), (7,)),
+)
 
 
 def over(dtypes: tuple[DType, ...], *, low: float = -3.0, high: float = 3.0, arity: int = 1) -> list[Sample]:
@@ -243,12 +249,19 @@ def empty(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Spec
 @op(SOURCE, flops=free, samples=[sample(shape=(2, 3), fill_value=1.5), sample(shape=(4,), fill_value=-2, dtype=i8)])
 def full(shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Spec:
     """A tensor in which every element is `fill_value`."""
-    return Spec(size_of(shape), dtype or dt.promote(dt.of_scalar(fill_value)))
+    if not isinstance(fill_value, SCALARS):
+        raise ArgumentError(f"full: fill_value must be a number, given {type(fill_value).__name__}.")
+    kind = dtype or dt.promote(dt.of_scalar(fill_value))
+    if not dt.holds(kind, fill_value):
+        raise DTypeError(f"full: {fill_value!r} cannot be stored in {kind}; give a dtype that holds it.")
+    return Spec(size_of(shape), kind)
 
 
 @op(SOURCE, flops=free, samples=[sample(start=7), sample(start=1, stop=6, step=2, dtype=f64), sample(start=5, stop=0, step=-1),
                                  sample(start=3, stop=1)])  # fmt: skip
-def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None, device: Any = None) -> Spec:
+def arange(
+    start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None, device: Any = None
+) -> Spec:
     """Numbers from start up to, not including, stop."""
     if step == 0:
         raise ArgumentError("arange: step is 0; give a step that leads from start to stop.")
@@ -259,12 +272,18 @@ def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: D
 
 @op(SOURCE, samples=[sample(start=0.0, stop=1.0, num=5), sample(start=-1.0, stop=1.0, num=4, dtype=f64, endpoint=False),
                      sample(start=2.0, stop=2.0, num=1)], ulps=2)  # fmt: skip
-def linspace(start: float, stop: float, num: int, *, dtype: DType | None = None, device: Any = None, endpoint: bool = True) -> Spec:
+def linspace(
+    start: float, stop: float, num: int, *, dtype: DType | None = None, device: Any = None, endpoint: bool = True
+) -> Spec:
     """`num` evenly spaced numbers from start to stop."""
     return Spec(size_of(num), dtype or f32)
 
 
-@op(SOURCE, flops=free, samples=[sample(n_rows=3), sample(n_rows=2, n_cols=4, k=1), sample(n_rows=4, n_cols=3, k=-2, dtype=i32)])
+@op(
+    SOURCE,
+    flops=free,
+    samples=[sample(n_rows=3), sample(n_rows=2, n_cols=4, k=1), sample(n_rows=4, n_cols=3, k=-2, dtype=i32)],
+)
 def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: DType | None = None, device: Any = None) -> Spec:
     """Ones on the k-th diagonal, zeros elsewhere."""
     return Spec(size_of((n_rows, n_rows if n_cols is None else n_cols)), dtype or f32)
@@ -288,12 +307,16 @@ random_normal = seeded("random_normal", "Gaussian numbers (mean 0, deviation 1) 
 
 @op(SOURCE, samples=[Sample((), (("low", 0), ("high", 10), ("shape", (4, 5)), ("seed", 3))),
                      Sample((), (("low", -128), ("high", 128), ("shape", (7,)), ("seed", 5), ("dtype", i8)))])  # fmt: skip
-def random_integers(low: int, high: int, shape: Any, *, seed: int, dtype: DType | None = None, device: Any = None) -> Spec:
+def random_integers(
+    low: int, high: int, shape: Any, *, seed: int, dtype: DType | None = None, device: Any = None
+) -> Spec:
     """Integers in [low, high) of a seed: the same on every device."""
     kind = integer(dtype or i64)
     info = dt.iinfo(kind)
     if not info.min <= low < high <= info.max + 1:
-        raise ArgumentError(f"random_integers: [{low}, {high}) is empty or does not fit {kind} ({info.min} to {info.max}).")
+        raise ArgumentError(
+            f"random_integers: [{low}, {high}) is empty or does not fit {kind} ({info.min} to {info.max})."
+        )
     return Spec(size_of(shape), kind)
 
 
@@ -306,7 +329,11 @@ def seen(x: Spec, function: Callable[..., Layout | None], **attrs: Any) -> Spec:
     return Spec(found.shape, x.dtype)
 
 
-@op(VIEW, view=lay.reshape, samples=[sample(F32(3, 4), shape=(2, 6)), sample(F32(3, 4), shape=(-1,)), sample(F32(0, 3), shape=(3, 0))])
+@op(
+    VIEW,
+    view=lay.reshape,
+    samples=[sample(F32(3, 4), shape=(2, 6)), sample(F32(3, 4), shape=(-1,)), sample(F32(0, 3), shape=(3, 0))],
+)
 def reshape(x: Spec, /, shape: Any) -> Spec:
     """The same elements in another shape; copies only when the layout leaves no other way, and counts it."""
     return Spec(lay.infer_shape(x.shape, shape), x.dtype)
@@ -337,7 +364,7 @@ def broadcast_to(x: Spec, /, shape: tuple[int, ...]) -> Spec:
 
 
 @op(VIEW, view=lay.expand_dims, samples=[sample(F32(3, 4), axis=1), sample(F32(), axis=0)])
-def expand_dims(x: Spec, /, *, axis: Any = 0) -> Spec:
+def expand_dims(x: Spec, /, axis: Any = 0) -> Spec:
     """New axes of size 1."""
     return seen(x, lay.expand_dims, axis=axis)
 
@@ -354,7 +381,19 @@ def flip(x: Spec, /, *, axis: Any = None) -> Spec:
     return seen(x, lay.flip, axis=axis)
 
 
-@op(VIEW, view=lay.basic_index, samples=[sample(F32(5, 4), key=((1, 4, 2), 2)), sample(F32(5,), key=((4, -1, -2), None))])
+@op(
+    VIEW,
+    view=lay.basic_index,
+    samples=[
+        sample(F32(5, 4), key=((1, 4, 2), 2)),
+        sample(
+            F32(
+                5,
+            ),
+            key=((4, -1, -2), None),
+        ),
+    ],
+)
 def index(x: Spec, /, *, key: tuple[Any, ...]) -> Spec:
     """The part named by a normal key of ints, (start, stop, step) and None: what x[1:4:2, 2] reads."""
     return seen(x, lay.basic_index, key=key)
@@ -366,7 +405,9 @@ add = binary("add", "Sum, element by element.", expr="{0} + {1}", traits=COMMUTE
 subtract = binary("subtract", "Difference, element by element.", expr="{0} - {1}")
 multiply = binary("multiply", "Product, element by element.", expr="{0} * {1}", traits=COMMUTES | ASSOCIATES)
 divide = binary("divide", "Quotient, element by element; integers become floats.", expr="{0} / {1}", domain=floating)
-floor_divide = binary("floor_divide", "Quotient rounded down; an integer divided by 0 gives 0.")
+floor_divide = binary(
+    "floor_divide", "Quotient rounded down; an integer divided by 0 gives 0, with one infinity it is the quotient."
+)
 remainder = binary("remainder", "What floor division leaves, with the sign of the divisor; an integer modulo 0 is 0.")
 pow = binary("pow", "x1 to the power x2.", expr="pow({0}, {1})", low=0.1, ulps=4)
 maximum = binary("maximum", "The larger of two; NaN wins.", expr="maximum({0}, {1})", traits=COMMUTES | ASSOCIATES)
@@ -379,7 +420,9 @@ logaddexp = binary("logaddexp", "log(exp(x1) + exp(x2)), safely.", domain=floati
 nextafter = binary("nextafter", "The next representable number from x1 towards x2.", domain=floating)
 
 equal = binary("equal", "Whether elements are equal.", expr="{0} == {1}", domain=any_dtype, out=bool_, traits=COMMUTES)
-not_equal = binary("not_equal", "Whether elements differ.", expr="{0} != {1}", domain=any_dtype, out=bool_, traits=COMMUTES)
+not_equal = binary(
+    "not_equal", "Whether elements differ.", expr="{0} != {1}", domain=any_dtype, out=bool_, traits=COMMUTES
+)
 less = binary("less", "Whether x1 < x2.", expr="{0} < {1}", domain=any_dtype, out=bool_)
 less_equal = binary("less_equal", "Whether x1 <= x2.", expr="{0} <= {1}", domain=any_dtype, out=bool_)
 greater = binary("greater", "Whether x1 > x2.", expr="{0} > {1}", domain=any_dtype, out=bool_)
@@ -390,8 +433,12 @@ logical_or = binary("logical_or", "Either.", expr="{0} | {1}", domain=truth, tra
 logical_xor = binary("logical_xor", "One but not both.", expr="{0} ^ {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
 bitwise_and = binary("bitwise_and", "Bits set in both.", expr="{0} & {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
 bitwise_or = binary("bitwise_or", "Bits set in either.", expr="{0} | {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
-bitwise_xor = binary("bitwise_xor", "Bits set in one of both.", expr="{0} ^ {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
-bitwise_left_shift = binary("bitwise_left_shift", "Bits moved up; shifting by the width or more gives 0.", domain=integer, low=0)
+bitwise_xor = binary(
+    "bitwise_xor", "Bits set in one of both.", expr="{0} ^ {1}", domain=bits, traits=COMMUTES | ASSOCIATES
+)
+bitwise_left_shift = binary(
+    "bitwise_left_shift", "Bits moved up; shifting by the width or more gives 0.", domain=integer, low=0
+)
 bitwise_right_shift = binary("bitwise_right_shift", "Bits moved down, keeping the sign.", domain=integer, low=0)
 
 abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=numeric, ulps=0)
@@ -405,7 +452,9 @@ sign = unary("sign", "-1, 0 or 1; NaN stays NaN.", expr="sign({0})", domain=nume
 ceil_ = unary("ceil", "Rounded up.", expr="ceil({0})", domain=numeric, ulps=0)
 floor = unary("floor", "Rounded down.", expr="floor({0})", domain=numeric, ulps=0)
 trunc = unary("trunc", "Rounded towards 0.", expr="trunc({0})", domain=numeric, ulps=0)
-round = unary("round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=numeric, ulps=0)
+round = unary(
+    "round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=numeric, ulps=0
+)
 
 exp = unary("exp", "e to the power x.", expr="exp({0})")
 expm1 = unary("expm1", "exp(x) - 1, exact near 0.", expr="expm1({0})")
@@ -572,7 +621,11 @@ def rms_norm(x: Spec, weight: Spec | None = None, /, *, eps: float = 1e-5) -> Sp
     return x
 
 
-@op(MOVE, flops=free, samples=[sample(Draw(I64(5), 0, 4), num_classes=4), sample(Draw(I64(2, 3), 0, 7), num_classes=7, dtype=i8)])
+@op(
+    MOVE,
+    flops=free,
+    samples=[sample(Draw(I64(5), 0, 4), num_classes=4), sample(Draw(I64(2, 3), 0, 7), num_classes=7, dtype=i8)],
+)
 def one_hot(x: Spec, /, *, num_classes: int, dtype: DType | None = None) -> Spec:
     """A last axis in which the place named by the integer is 1 and the others are 0."""
     integer(x.dtype)
@@ -688,13 +741,19 @@ def matmul(x1: Spec, x2: Spec, /, *, algorithm: str = "blas") -> Spec:
 # ---- moving elements
 
 
-@op(MOVE, flops=free, common=(), samples=[sample(F32(3, 4)), sample(F32()), sample(Spec((5, 3), i8)), sample(F32(0, 2))])
+@op(
+    MOVE, flops=free, common=(), samples=[sample(F32(3, 4)), sample(F32()), sample(Spec((5, 3), i8)), sample(F32(0, 2))]
+)
 def copy(x: Spec, /) -> Spec:
     """The same values in new memory, row by row."""
     return x
 
 
-@op(MOVE, flops=free, samples=[sample(F32(2, 3), F32(4, 3)), sample(F32(2, 3), F32(2, 1), F32(2, 0), axis=1), sample(F32(2), I64(3))])
+@op(
+    MOVE,
+    flops=free,
+    samples=[sample(F32(2, 3), F32(4, 3)), sample(F32(2, 3), F32(2, 1), F32(2, 0), axis=1), sample(F32(2), I64(3))],
+)
 def concat(*xs: Spec, axis: int | None = 0) -> Spec:
     """Joined one after another along an existing axis (axis=None: flattened first)."""
     if axis is None:
@@ -719,17 +778,27 @@ def _total(sizes: Any) -> int:
     return n
 
 
-@op(MOVE, flops=free, samples=[sample(F32(2, 3), F32(2, 3)), sample(F32(2), F32(2), F32(2), axis=-1), sample(F32(), F32())])
+@op(
+    MOVE,
+    flops=free,
+    samples=[sample(F32(2, 3), F32(2, 3)), sample(F32(2), F32(2), F32(2), axis=-1), sample(F32(), F32())],
+)
 def stack(*xs: Spec, axis: int = 0) -> Spec:
     """Joined along a new axis."""
     for x in xs[1:]:
         if x.shape != xs[0].shape:
-            raise ShapeError(f"stack: {xs[0]} and {x} must have the same shape; use concat to join along an existing axis.")
+            raise ShapeError(
+                f"stack: {xs[0]} and {x} must have the same shape; use concat to join along an existing axis."
+            )
     at = axis_of(axis, xs[0].ndim + 1, "stack")
     return Spec((*xs[0].shape[:at], len(xs), *xs[0].shape[at:]), xs[0].dtype)
 
 
-@op(MOVE, flops=free, samples=[sample(F32(5), shift=2), sample(F32(3, 4), shift=(1, -1), axis=(0, 1)), sample(F32(3, 4), shift=3)])
+@op(
+    MOVE,
+    flops=free,
+    samples=[sample(F32(5), shift=2), sample(F32(3, 4), shift=(1, -1), axis=(0, 1)), sample(F32(3, 4), shift=3)],
+)
 def roll(x: Spec, /, shift: Any, *, axis: Any = None) -> Spec:
     """Elements moved along axes; what falls off one end enters at the other (axis=None: over the flattened tensor)."""
     if axis is not None:
@@ -769,7 +838,12 @@ def take(x: Spec, indices: Spec, /, *, axis: int | None = None) -> Spec:
     return Spec(x.shape[:along] + indices.shape + x.shape[along + 1 :], x.dtype)
 
 
-@op(MOVE, flops=free, common=(), samples=[sample(F32(3, 4), Draw(I64(3, 2), 0, 4)), sample(F32(5, 2), Draw(I64(3, 2), 0, 5), axis=0)])
+@op(
+    MOVE,
+    flops=free,
+    common=(),
+    samples=[sample(F32(3, 4), Draw(I64(3, 2), 0, 4)), sample(F32(5, 2), Draw(I64(3, 2), 0, 5), axis=0)],
+)
 def take_along_axis(x: Spec, indices: Spec, /, *, axis: int = -1) -> Spec:
     """For every place, the element of x whose index along the axis is given there."""
     _index_spec(indices, "take_along_axis")
@@ -780,7 +854,12 @@ def take_along_axis(x: Spec, indices: Spec, /, *, axis: int = -1) -> Spec:
     return Spec((*lead[:along], indices.shape[along], *lead[along:]), x.dtype)
 
 
-@op(MOVE, flops=free, common=(0, 2), samples=[sample(F32(5, 3), Draw(I64(4), 0, 5), F32(4, 3)), sample(F32(6), Draw(I64(2), 0, 6), F32())])
+@op(
+    MOVE,
+    flops=free,
+    common=(0, 2),
+    samples=[sample(F32(5, 3), Draw(I64(4), 0, 5), F32(4, 3)), sample(F32(6), Draw(I64(2), 0, 6), F32())],
+)
 def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str = "set") -> Spec:
     """x with the slices named by `indices` set to (or, mode='add', increased by) `values`; the last of equals wins."""
     _index_spec(indices, "scatter")
@@ -789,7 +868,9 @@ def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str
     along = axis_of(axis, x.ndim, "scatter")
     where = x.shape[:along] + indices.shape + x.shape[along + 1 :]
     if values.ndim > len(where) or broadcast_shapes(values.shape, where, what="scatter: values") != where:
-        raise ShapeError(f"scatter: values {values} do not broadcast to the {text(where)} that indices {indices} name in {x}.")
+        raise ShapeError(
+            f"scatter: values {values} do not broadcast to the {text(where)} that indices {indices} name in {x}."
+        )
     return x
 
 
@@ -839,21 +920,33 @@ def update(x: Spec, value: Spec, /, *, layout: Layout) -> Spec:
     return x
 
 
-@op(MOVE, domain=numeric, samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))])
+@op(
+    MOVE,
+    domain=numeric,
+    samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))],
+)
 def sort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Spec:
     """Sorted along an axis; NaN comes last."""
     axis_of(axis, x.ndim, "sort")
     return x
 
 
-@op(MOVE, domain=numeric, samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))])
+@op(
+    MOVE,
+    domain=numeric,
+    samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))],
+)
 def argsort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Spec:
     """The indices that sort x along an axis."""
     axis_of(axis, x.ndim, "argsort")
     return Spec(x.shape, i64)
 
 
-@op(MOVE, domain=numeric, samples=[sample(Draw(F32(1), 0, 1), F32(5)), sample(Draw(F32(1), 0, 1), F32(2, 3), side="right")])
+@op(
+    MOVE,
+    domain=numeric,
+    samples=[sample(Draw(F32(1), 0, 1), F32(5)), sample(Draw(F32(1), 0, 1), F32(2, 3), side="right")],
+)
 def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
     """Where each element of x2 would go in the sorted x1 to keep it sorted."""
     if x1.ndim != 1:

@@ -29,6 +29,7 @@ class _Pool:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.free: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self.classes: dict[int, dict[str, int]] = {}  # per block size: live, hits, misses
         self.small_block_size, self.large_block_threshold, self.limit = 64 << 10, 16 << 20, 256 << 20
         self.live_blocks = self.current = self.current_block_bytes = self.pooled = self.trims = 0
         self.watcher: Watcher | None = None
@@ -38,6 +39,8 @@ class _Pool:
         with self.lock:
             self.allocations = self.frees = self.hits = self.misses = self.trims = 0
             self.peak, self.peak_pooled = self.current, self.pooled
+            for of_class in self.classes.values():
+                of_class["hits"] = of_class["misses"] = 0
 
     @staticmethod
     def class_of(nbytes: int) -> int:
@@ -52,6 +55,9 @@ class _Pool:
         with self.lock:
             blocks = self.free.get(size)
             reused = bool(blocks)
+            of_class = self.classes.setdefault(size, {"live": 0, "hits": 0, "misses": 0})
+            of_class["live"] += 1
+            of_class["hits" if reused else "misses"] += 1
             if blocks:
                 block = blocks.pop()
                 self.pooled -= size
@@ -68,14 +74,15 @@ class _Pool:
             self.peak = max(self.peak, self.current)
         return block, size, reused
 
-    def give(self, block: np.ndarray[Any, Any], nbytes: int) -> None:
+    def give(self, block: np.ndarray[Any, Any], nbytes: int, keep: bool) -> None:
         size = block.size
         with self.lock:
+            self.classes[size]["live"] -= 1
             self.frees += 1
             self.live_blocks -= 1
             self.current -= nbytes
             self.current_block_bytes -= size
-            if self.pooled + size <= self.limit:
+            if keep and self.pooled + size <= self.limit:
                 self.free.setdefault(size, []).append(block)
                 self.pooled += size
                 self.peak_pooled = max(self.peak_pooled, self.pooled)
@@ -138,14 +145,8 @@ class Storage:
             last = block.handles == 0
         if last and block.owner is None:
             _tell("free", self, False)
-            if not self.exported:  # someone may still look at exported memory: let NumPy count those references
-                POOL.give(block.memory, block.nbytes)
-            else:
-                with POOL.lock:
-                    POOL.frees += 1
-                    POOL.live_blocks -= 1
-                    POOL.current -= block.nbytes
-                    POOL.current_block_bytes -= block.memory.size
+            # Someone may still look at exported memory: it is not reused, NumPy counts those references.
+            POOL.give(block.memory, block.nbytes, keep=not self.exported)
 
     def __del__(self) -> None:
         if hasattr(self, "_block"):
@@ -170,10 +171,10 @@ class Storage:
     def clone(self) -> Storage:
         """A handle that shares the bytes until either side writes."""
         if self.exported or self.imported:
-            new = Storage(self.nbytes)
+            new = type(self)(self.nbytes)
             new._block.memory[: self.nbytes] = self._block.memory[: self.nbytes]
             return new
-        new = Storage.__new__(Storage)
+        new = type(self).__new__(type(self))
         new.exported, new.imported, new.writable = False, False, True
         new._hold(self._block)
         return new
@@ -256,7 +257,7 @@ def _range(a: Array) -> tuple[int, int]:
 class Row:
     """The base of Op: a call goes to `call`. The native one replays calls it has seen before."""
 
-    __slots__ = ()
+    __slots__ = ("arity", "inplace")
     hits = 0
     replays = 0
 

@@ -15,7 +15,7 @@ from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
 from tritium.buffer import Array
-from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, TraceError
+from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError
 from tritium.layout import Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec
 
@@ -29,6 +29,14 @@ class Tensor(Array):
     if TYPE_CHECKING:  # the rows attached below
 
         def __getattr__(self, name: str) -> Any: ...
+        def __add__(self, other: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+
+        __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __add__
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __lt__ = __le__ = __gt__ = __ge__ = __add__
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = __add__
+        __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = __add__
+        __pos__ = __abs__ = __invert__ = __neg__
 
     # -- what it is
 
@@ -235,6 +243,10 @@ class Tensor(Array):
         """Repeated to a larger shape without copying; -1 keeps a size."""
         new = _spread(shape)
         lead = len(new) - self.ndim
+        if -1 in new[: max(lead, 0)]:
+            raise ShapeError(
+                f"expand: {lay.text(new)} keeps (-1) an axis that {self.spec} does not have; give its size."
+            )
         return ops.broadcast_to(self, tuple(self.shape[d - lead] if n == -1 else n for d, n in enumerate(new)))
 
     def flatten(self) -> Tensor:
@@ -244,7 +256,9 @@ class Tensor(Array):
     def T(self) -> Tensor:
         """A matrix transposed: a view. For more axes use mT, permute or transpose."""
         if self.ndim != 2:
-            raise ArgumentError(f"T needs 2 dimensions, given {self.spec}; use mT, permute(…) or transpose(dim0, dim1).")
+            raise ArgumentError(
+                f"T needs 2 dimensions, given {self.spec}; use mT, permute(…) or transpose(dim0, dim1)."
+            )
         return ops.matrix_transpose(self)
 
     @property
@@ -296,7 +310,11 @@ def wrap(a: Array) -> Tensor:
 
 
 def like(value: Any, x: Tensor) -> Any:
-    """A Python scalar as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
+    """A Python scalar as a tensor of x's dtype, where its kind allows; nested lists as a tensor, tensors and arrays as they are."""
+    if isinstance(value, (list, tuple)):
+        from tritium.functions import asarray
+
+        return asarray(value, device=None if x.is_traced else x.device)
     if not isinstance(value, SCALARS):
         return value
     if dt.promote(x.dtype, dt.of_scalar(value)) is not x.dtype:
@@ -313,6 +331,8 @@ def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
     tensors: list[Tensor] = []
     plain: list[Any] = []
     for p in parts:
+        if isinstance(p, str):
+            raise BoundsError(f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools.")
         if not isinstance(p, (Array, np.ndarray, list)):
             plain.append(p)
             continue
@@ -387,7 +407,9 @@ def _attach() -> None:
     Tensor.__imatmul__ = _in_place(ops.matmul)  # type: ignore[attr-defined]
     for name, row in {**_COMPARISONS, **_UNARY}.items():
         setattr(Tensor, f"__{name}__", row)
-    methods = {o.name: o for o in OPS.values() if o.inputs and o.kind is not Kind.SOURCE and o is not ops.item} | _ALIASES
+    methods = {
+        o.name: o for o in OPS.values() if o.inputs and o.kind is not Kind.SOURCE and o is not ops.item
+    } | _ALIASES
     for name, row in methods.items():
         if name not in vars(Tensor):
             setattr(Tensor, name, row)

@@ -14,7 +14,7 @@ from tritium.errors import ArgumentError
 
 def get_num_threads() -> int:
     """Threads a kernel may use now."""
-    return int(native.get_num_threads()) if native is not None else _numpy_threads()
+    return int(native.num_threads()) if native is not None else _numpy_threads()
 
 
 def set_num_threads(n: int) -> None:

@@ -107,7 +107,9 @@ class Backend:
         """Uninitialised, contiguous memory for a spec."""
         return Array(self.allocate(spec.nbytes), spec.dtype, spec.shape, contiguous_strides(spec.shape), 0)
 
-    def choose(self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> Kernel | None:
+    def choose(
+        self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
+    ) -> Kernel | None:
         """The first listed kernel that accepts the call; remembered."""
         flat = tuple(x is None or x.is_contiguous for x in layouts)
         key = (op, specs, exact(tuple(attrs.values())), flat)
@@ -155,18 +157,23 @@ _devices: dict[str, Device] = {}
 def register(name: str, make: Callable[[Device], Backend], probe: Callable[[], int | Absent] = lambda: 1) -> None:
     """Make a kind of device known under a name; its backend is made when first used."""
     if name in _entries:
-        raise DeviceError(f"A device named {name!r} is registered already; unregister({name!r}) first or take another name.")
+        raise DeviceError(
+            f"A device named {name!r} is registered already; unregister({name!r}) first or take another name."
+        )
     _entries[name] = Entry(make, probe)
     forget()
 
 
 def unregister(name: str) -> None:
     """Forget a registered device; tensors on it can no longer be used."""
+    global _chosen
     if name == "cpu" or name not in _entries:
         raise DeviceError(f"{name!r} is not a registered device; registered are {', '.join(_entries)}.")
     del _entries[name]
     for known in [k for k in _devices if k.partition(":")[0] == name]:
         del _devices[known]
+    if _chosen is not None and _chosen.device.type == name:
+        _chosen = None
     forget()
 
 

@@ -34,11 +34,11 @@ def on_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes(codes: frozenset[int], wanted: Mapping[str, Any]) -> Accepts:
-    """A native kernel takes a call by the dtype of its last input and by its name-like attributes."""
+    """A native kernel takes a call by the dtype of its last input (or result) and by its name-like attributes."""
 
     def accepts(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-        last = next((s for s in reversed(specs) if s is not None), None)
-        return (last is None or last.dtype.code in codes) and all(attrs.get(k) == v for k, v in wanted.items())
+        kind = next((s.dtype for s in reversed(specs) if s is not None), attrs.get("dtype"))
+        return kind is not None and kind.code in codes and all(attrs.get(k) == v for k, v in wanted.items())
 
     return accepts
 
@@ -53,6 +53,30 @@ VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
         ("matmul_parallel", {"algorithm": "parallel"}),
     ],
 }
+
+
+def both(first: Accepts, second: Accepts) -> Accepts:
+    return lambda *call: first(*call) and second(*call)
+
+
+def has_vector(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return any(s is not None and s.ndim == 1 for s in specs)
+
+
+def on_matrices(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A product of matrices made one of vectors: a row on the left, a column on the right, none in the result."""
+
+    def kernel(a: Array, b: Array, *, out: Array, **attrs: Any) -> None:
+        shape, strides = out.shape, out.strides
+        if b.ndim == 1:
+            shape, strides = (*shape, 1), (*strides, 0)
+            b = Array(b.storage, b.dtype, (*b.shape, 1), (*b.strides, 0), b.offset)
+        if a.ndim == 1:
+            shape, strides = (*shape[:-1], 1, *shape[-1:]), (*strides[:-1], 0, *strides[-1:])
+            a = Array(a.storage, a.dtype, (1, *a.shape), (0, *a.strides), a.offset)
+        fn(a, b, out=Array(out.storage, out.dtype, shape, strides, out.offset), **attrs)
+
+    return kernel
 
 
 def kernel_lists() -> dict[Op, list[Kernel]]:
@@ -70,8 +94,12 @@ def kernel_lists() -> dict[Op, list[Kernel]]:
 def _native(row: Op) -> Any:
     for name, wanted in VARIANTS.get(row, [(row.name, {})]):
         kernel = native.kernel(name)
-        if kernel is not None:
-            yield Kernel(kernel.isa, kernel, takes(frozenset(kernel.dtypes), wanted))
+        if kernel is None:
+            continue
+        accepts = takes(frozenset(kernel.dtypes), wanted)
+        if row is ops.matmul:
+            yield Kernel(kernel.isa, on_matrices(kernel), both(accepts, has_vector))
+        yield Kernel(kernel.isa, kernel, accepts)
 
 
 class Cpu(Backend):
@@ -79,10 +107,11 @@ class Cpu(Backend):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        if native is None:
-            Storage.device = device
-        else:
+        if native is not None:
             load_blas()
+            if asked := native.isa_rejected():
+                known = ", ".join(native.isas())
+                settings.log.warning("TRITIUM_ISA=%s is not available here (%s); using %s", asked, known, native.isa())
         self.kernels = kernel_lists()
         self.dynamic = {row: _adopting(fn) for row, fn in reference.DYNAMIC.items()}
 
@@ -101,7 +130,7 @@ class Cpu(Backend):
             return facts | {"kernels": f"numpy {np.__version__} only: {buffer.native_absence}"}
         return facts | {
             "isa": f"{native.isa()} (of {', '.join(native.isas())})",
-            "threads": str(native.get_num_threads()),
+            "threads": str(native.num_threads()),
             "blas": blas(),
         }
 
@@ -121,14 +150,14 @@ def load_blas() -> None:
         return
     folder = Path(found.origin).parent / "lib"
     for library in sorted(folder.glob("libscipy_openblas*")):
-        if native.load_blas(str(library)):
+        if native.blas_load(str(library)):
             return
     settings.log.warning("no usable BLAS in %s; matmul runs on our own blocked kernel", folder)
 
 
 def blas() -> str:
     info = native.blas_info()
-    if not info["vendor"]:
+    if info["vendor"] == "none":
         return "none: our own blocked kernel (pip install scipy-openblas32)"
     return f"{info['vendor']} {info['config']}".strip() + ", split over our threads"
 
@@ -153,5 +182,3 @@ def processor() -> str:
 def _memory() -> str:
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"{pages * page / 2**30:.1f} GiB"
-
-

@@ -67,6 +67,19 @@ def _pow(x1: Arr, x2: Arr, *, out: Arr) -> None:
     np.power(x1, x2, out=out)
 
 
+def _floor_divide(x1: Arr, x2: Arr) -> Arr:
+    """With one infinity the standard's answer is the quotient itself (inf // 2 is inf, -1 // inf is -0), not NumPy's."""
+    whole = np.floor_divide(x1, x2)
+    if x1.dtype.kind != "f":
+        return whole
+    return np.where(np.isinf(x1) != np.isinf(x2), x1 / x2, whole)
+
+
+def _divmod(x1: Arr, x2: Arr, *, out: tuple[Arr, Arr]) -> None:
+    out[0][...] = _floor_divide(x1, x2)
+    np.remainder(x1, x2, out=out[1])
+
+
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
 
@@ -128,7 +141,7 @@ def _truth(fn: Fn) -> Fn:
 
 _UFUNCS: dict[str, Fn] = {
     name: getattr(np, name)
-    for name in """add subtract multiply divide floor_divide remainder maximum minimum hypot copysign logaddexp equal
+    for name in """add subtract multiply divide remainder maximum minimum hypot copysign logaddexp equal
     not_equal less less_equal greater greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor abs
     negative positive square sqrt reciprocal sign exp expm1 log log1p log2 log10 sin cos tan sinh cosh tanh logical_not
     """.split()
@@ -149,6 +162,7 @@ _STORED: dict[str, Fn] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": _gelu,
     "clip": _clip,
+    "floor_divide": _floor_divide,
 }
 
 # ---- along axes
@@ -349,6 +363,8 @@ def _put(x: Arr, value: Arr, *indices: Arr, out: Arr, key: tuple[Any, ...]) -> N
 
 
 def _slice(start: int, stop: int, step: int) -> slice:
+    if start < 0:  # before the first element, going down: nothing
+        return slice(0, 0)
     return slice(start, None if stop < 0 else stop, step)
 
 
@@ -445,10 +461,15 @@ def _words(seed: int, count: int) -> Arr:
     return philox(seed, -(-count // 4)).reshape(-1)[:count]
 
 
+def _doubles(seed: int, count: int) -> Arr:
+    """The same stream as 64-bit numbers, the low word first."""
+    w = _words(seed, 2 * count).reshape(-1, 2)
+    return np.asarray(w[:, 0] | (w[:, 1] << np.uint64(32)))
+
+
 def _uniform(*, out: Arr, shape: Any, seed: int, dtype: Any = None) -> None:
     if out.dtype == np.float64:
-        w = _words(seed, 2 * out.size).reshape(-1, 2)
-        values = ((w[:, 0] >> np.uint64(5)) * np.uint64(1 << 26) + (w[:, 1] >> np.uint64(6))) * 2.0**-53
+        values = (_doubles(seed, out.size) >> np.uint64(11)) * 2.0**-53
     else:  # as many bits as the mantissa holds, so that rounding never gives 1
         bits = {np.dtype(np.float32): 24, np.dtype(np.float16): 11}.get(out.dtype, 8)
         values = (_words(seed, out.size) >> np.uint64(32 - bits)) * 2.0**-bits
@@ -456,19 +477,22 @@ def _uniform(*, out: Arr, shape: Any, seed: int, dtype: Any = None) -> None:
 
 
 def _normal(*, out: Arr, shape: Any, seed: int, dtype: Any = None) -> None:
-    """Box-Muller on pairs of words: r = sqrt(-2 log u), u in (0, 1]; the pair is r cos t, r sin t."""
+    """Box-Muller on pairs: r = sqrt(-2 log u), then r cos 2 pi v and r sin 2 pi v."""
     pairs = -(-out.size // 2)
-    w = _words(seed, 2 * pairs).reshape(-1, 2)
-    radius = np.sqrt(-2 * np.log((w[:, 0] + np.uint64(1)) * 2.0**-32))
-    angle = 2 * math.pi * (w[:, 1] * 2.0**-32)
+    if out.dtype == np.float64:
+        d = _doubles(seed, 2 * pairs).reshape(-1, 2)
+        u, v = ((d[:, 0] >> np.uint64(12)) + 0.5) * 2.0**-52, (d[:, 1] >> np.uint64(11)) * 2.0**-53
+    else:
+        w = _words(seed, 2 * pairs).reshape(-1, 2)
+        u, v = (w[:, 0] + 0.5) * 2.0**-32, w[:, 1] * 2.0**-32
+    radius, angle = np.sqrt(-2 * np.log(u)), 2 * math.pi * v
     values = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[: out.size]
     out[...] = values.reshape(out.shape).astype(out.dtype)
 
 
 def _integers(*, out: Arr, low: int, high: int, shape: Any, seed: int, dtype: Any = None) -> None:
-    w = _words(seed, 2 * out.size).reshape(-1, 2)
-    wide_words = w[:, 0] | (w[:, 1] << np.uint64(32))
-    values = wide_words % np.uint64(high - low) if high - low < 2**64 else wide_words
+    drawn = _doubles(seed, out.size)
+    values = drawn % np.uint64(high - low) if high - low < 2**64 else drawn
     out[...] = (values + np.uint64(low % 2**64)).astype(np.int64).reshape(out.shape).astype(out.dtype)
 
 
@@ -485,7 +509,7 @@ KERNELS |= {
     ops.scatter: _scatter,
     ops.update: _update,
     ops.put: _put,
-    ops.divmod: _quiet(np.divmod),
+    ops.divmod: _quiet(_divmod),
     ops.one_hot: _one_hot,
     ops.full: _full,
     ops.arange: _arange,

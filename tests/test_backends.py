@@ -1,0 +1,330 @@
+"""Devices: how they come and go, what may not be mixed, and how a backend without a kernel still computes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from null import LOWERED, MISSING, Broken, Null
+
+import tritium as tt
+from tritium import backends, ops
+from tritium.backends import Absent, Kernel
+from tritium.errors import DeviceError
+from tritium.op import Op
+from tritium.ops import Sample
+from tritium.testing import arrays, assert_close, call, case_id, check_backend, expected, laid
+
+
+@pytest.fixture
+def null() -> Iterator[Null]:
+    tt.register("null", Null)
+    try:
+        backend = tt.device("null").backend
+        assert isinstance(backend, Null)
+        yield backend
+    finally:
+        tt.set_default_device(None)
+        tt.unregister("null")
+
+
+def test_a_registered_device_is_listed_with_its_facts(null: Null) -> None:
+    found = {d.name: d for d in tt.devices()}
+    assert found["null"].available and "reference" in found["null"].facts["kernels"]
+
+
+def test_a_backend_is_made_when_first_used() -> None:
+    made: list[backends.Device] = []
+
+    def make(device: backends.Device) -> Null:
+        made.append(device)
+        return Null(device)
+
+    tt.register("late", make)
+    try:
+        assert not made
+        tt.zeros(2, device="late")
+        tt.zeros(2, device="late")
+        assert made == ["late"]
+    finally:
+        tt.unregister("late")
+
+
+def test_a_name_is_registered_once(null: Null) -> None:
+    with pytest.raises(DeviceError, match=r"named 'null' is registered already; unregister\('null'\)"):
+        tt.register("null", Null)
+
+
+@pytest.mark.parametrize("name", ["cpu", "nothing"])
+def test_only_registered_devices_can_go(name: str) -> None:
+    with pytest.raises(DeviceError, match=f"'{name}' is not a registered device; registered are cpu"):
+        tt.unregister(name)
+
+
+def test_tensors_of_a_device_that_left_say_so() -> None:
+    tt.register("brief", Null)
+    x = tt.ones(2, device="brief")
+    tt.unregister("brief")
+    with pytest.raises(DeviceError, match="brief was unregistered"):
+        x + x
+
+
+def test_a_default_device_that_left_is_forgotten() -> None:
+    tt.register("brief", Null)
+    tt.set_default_device("brief")
+    tt.unregister("brief")
+    assert tt.default_device().device == "cpu"
+
+
+def test_several_devices_of_a_kind_are_numbered() -> None:
+    tt.register("pair", Null, lambda: 2)
+    try:
+        a, b = tt.ones(2, device="pair:0"), tt.ones(2, device="pair:1")
+        assert (str(a.device), str(b.device)) == ("pair", "pair:1") and tt.device("pair") is a.device
+        with pytest.raises(DeviceError, match="pair and pair:1"):
+            a + b
+        with pytest.raises(DeviceError, match="'pair:2' does not exist: there is 2 of 'pair'"):
+            tt.device("pair:2")
+    finally:
+        tt.unregister("pair")
+
+
+def test_a_device_stays_one_object_through_a_pickle(null: Null) -> None:
+    assert pickle.loads(pickle.dumps(null.device)) is null.device
+
+
+# ---- mixing and moving
+
+
+@pytest.mark.parametrize("act", [tt.add, tt.matmul, lambda a, b: tt.where(a > 0, a, b), lambda a, b: tt.exp(a, out=b),
+                                 lambda a, b: tt.concat([a, b]), lambda a, b: a.copy_(b)])  # fmt: skip
+def test_mixing_devices_is_an_error_that_says_what_to_do(null: Null, act: Any) -> None:
+    here = tt.ones((2, 2))
+    there = here.to("null")
+    with pytest.raises(DeviceError, match=r"tensors are on cpu and null; move one with \.to\('cpu'\)"):
+        act(here, there)
+    with pytest.raises(DeviceError, match=r"tensors are on null and cpu; move one with \.to\('null'\)"):
+        act(there, here)
+
+
+def test_packing_tensors_of_two_devices_is_an_error(null: Null) -> None:
+    with pytest.raises(DeviceError, match="move them to one device"):
+        tt.pack([tt.ones(2), tt.ones(2, device="null")])
+
+
+def test_a_number_goes_where_the_tensor_is(null: Null) -> None:
+    assert (tt.ones(2, device="null") + 1).to("cpu").tolist() == [2, 2]
+
+
+def test_to_moves_values_and_is_counted(null: Null) -> None:
+    x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    before = tt.memory.stats()
+    y = x.T.to("null")
+    after = tt.memory.stats()
+    assert y.device is null.device and null.uploads == 1 and null.downloads == 0
+    assert after.transfers - before.transfers == 1 and after.transfer_bytes - before.transfer_bytes == 16
+    assert y.to("cpu").tolist() == [[1, 3], [2, 4]] and null.downloads == 1
+
+
+def test_to_the_same_device_does_nothing(null: Null) -> None:
+    x = tt.ones(2, device="null")
+    before = (tt.memory.stats().transfers, null.uploads, null.downloads)
+    assert x.to("null") is x and x.to(x.device) is x and x.to_device("null") is x
+    assert (tt.memory.stats().transfers, null.uploads, null.downloads) == before
+
+
+def test_a_move_that_may_not_copy_is_refused(null: Null) -> None:
+    with pytest.raises(DeviceError, match=r"f32\[2\] is on cpu; it cannot come to null without a copy"):
+        tt.ones(2).to("null", copy=False)
+
+
+def test_a_transfer_is_an_event(null: Null) -> None:
+    events: list[tt.Event] = []
+    tt.watch(events.append)
+    try:
+        tt.ones(2).to("null")
+    finally:
+        tt.unwatch(events.append)
+    moves = [e for e in events if e.op is None]
+    assert [(e.kernel, e.device, e.cost.read, e.cost.written) for e in moves] == [("cpu->null", null.device, 8, 8)]
+    assert moves[0].elapsed_ns >= 0
+
+
+def test_computing_on_a_device_does_not_touch_the_host(null: Null) -> None:
+    x = tt.ones((3, 3), device="null")
+    before = null.downloads
+    y = tt.softmax(x @ x.T + x, axis=0)
+    y += y.T
+    assert null.downloads == before and y.device is null.device
+
+
+def test_values_are_read_through_the_backend(null: Null) -> None:
+    x = tt.tensor([1.0, 2.0]).to("null")
+    assert x.tolist() == [1, 2] and "device='null'" in repr(x) and x.sum().item() == 3
+
+
+def test_a_device_with_a_name_makes_tensors_there(null: Null) -> None:
+    made = [tt.zeros(2, device="null"), tt.arange(3, device="null"), tt.rand(2, seed=1, device="null"), tt.asarray([1, 2], device="null"),
+            tt.ones_like(tt.ones(2, device="null"))]  # fmt: skip
+    assert all(x.device is null.device for x in made)
+
+
+def test_a_clone_stays_on_its_device_and_shares_until_written(null: Null) -> None:
+    x = tt.ones(3, device="null")
+    y = x.clone()
+    assert y.device is null.device and y.sharers == 2
+    y += 1
+    assert (x.to("cpu").tolist(), y.to("cpu").tolist()) == ([1, 1, 1], [2, 2, 2])
+
+
+def test_packing_stays_on_the_device(null: Null) -> None:
+    a, b = tt.pack([tt.ones(2, device="null"), tt.zeros(3, device="null")])
+    assert a.storage is b.storage and a.device is null.device and b.to("cpu").tolist() == [0, 0, 0]
+
+
+# ---- kernels
+
+
+LOWERED_CASES = [(op, s) for op in LOWERED for s in op.samples]
+
+
+@pytest.mark.parametrize(("op", "sample"), LOWERED_CASES, ids=case_id)
+def test_lowering_gives_the_same_result(null: Null, op: Op, sample: Sample) -> None:
+    attrs, data = dict(sample.attrs), arrays(op, sample)
+    got = call(op, [None if x is None else laid(x, "contiguous").to("null") for x in data], attrs)
+    assert_close(op, got.to("cpu").numpy(), expected(op, data, attrs), data, op.defaults | attrs)
+
+
+def test_lowering_writes_into_out_in_its_dtype(null: Null) -> None:
+    x = tt.tensor([1.0, 2.0]).to("null")
+    out = tt.zeros(2, dtype="f64", device="null")
+    assert tt.silu(x, out=out) is out
+    np.testing.assert_allclose(out.to("cpu").numpy(), tt.silu(tt.tensor([1.0, 2.0])).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("row", MISSING, ids=lambda o: o.name)
+def test_a_missing_kernel_is_named_with_dtypes_and_device(null: Null, row: Op) -> None:
+    x = tt.ones(3, device="null")
+    more = [tt.ones(3, dtype="bool", device="null")] if row is ops.masked else []
+    with pytest.raises(DeviceError, match=rf"{row.name} has no kernel on null for f32\[3\].*It runs on cpu.*\.to\('cpu'\)"):
+        row(x, *more)
+
+
+def test_the_first_kernel_that_accepts_is_chosen(null: Null) -> None:
+    used: list[str] = []
+
+    def kernel(name: str) -> Any:
+        def fn(x: Any, *, out: Any) -> None:
+            used.append(name)
+            np.exp(x, out=out)
+
+        return fn
+
+    listed = [Kernel("flat", kernel("flat"), lambda specs, attrs, layouts: layouts[0].is_contiguous), Kernel("any", kernel("any"))]
+    null.kernels = dict(null.kernels) | {ops.exp: listed}
+    x = tt.ones((2, 3), device="null")
+    for y in (x, x.T, x.T, x):
+        tt.exp(y)
+    assert used == ["flat", "any", "any", "flat"]
+
+
+def test_the_conformance_kit_passes_on_a_copy_of_the_reference(null: Null) -> None:
+    assert check_backend("null") > 500
+
+
+def test_the_conformance_kit_passes_on_the_cpu() -> None:
+    assert check_backend("cpu") > 500
+
+
+def test_the_conformance_kit_lists_what_a_broken_backend_gets_wrong() -> None:
+    tt.register("broken", Broken)
+    try:
+        with pytest.raises(AssertionError, match="disagreements on broken") as caught:
+            check_backend("broken")
+    finally:
+        tt.unregister("broken")
+    said = str(caught.value)
+    assert "add f32[3,4],f32[3,4]: AssertionError" in said and "exp f32[3,4]: RuntimeError: no such thing" in said
+    assert "writes: " in said and "subtract f32" not in said
+
+
+def test_a_graph_runs_where_its_arguments_are(null: Null) -> None:
+    graph = tt.trace(lambda x: tt.softmax(x * 2) + tt.ones(3), tt.Spec((3,)))
+    x = tt.tensor([1.0, 2.0, 3.0])
+    got = graph(x.to("null"))
+    assert got.device is null.device
+    np.testing.assert_allclose(got.to("cpu").numpy(), graph(x).numpy(), rtol=1e-6)
+
+
+# ---- which device, and why
+
+
+def test_the_default_is_the_cpu() -> None:
+    choice = tt.default_device()
+    assert choice.device == "cpu" and "cpu" in choice.why.lower() or "only kind" in choice.why
+
+
+def test_the_default_can_be_set_and_says_why(null: Null) -> None:
+    tt.set_default_device("null")
+    assert tt.default_device() == (null.device, "set by set_default_device")
+    assert tt.zeros(2).device is null.device and tt.asarray(np.ones(2)).device is null.device
+    tt.set_default_device(None)
+    assert tt.zeros(2).device == "cpu"
+
+
+def test_a_device_is_an_object_equal_to_its_name() -> None:
+    cpu = tt.device("cpu")
+    assert tt.device(cpu) is cpu is tt.ones(1).device and cpu == "cpu" and hash(cpu) == hash("cpu") and repr(cpu) == "Device('cpu')"
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "mlx", "gpu", "metal"])
+def test_an_absent_device_says_why_and_what_to_do(name: str) -> None:
+    with pytest.raises(DeviceError, match=f"Device '{name}' is not available: .+; .+"):
+        tt.zeros(2, device=name)
+
+
+def test_absent_devices_are_listed_with_reason_and_remedy() -> None:
+    absent = [d for d in tt.devices() if not d.available]
+    assert {"cuda", "mlx"} <= {d.name for d in absent} and all(d.why and d.remedy for d in absent)
+
+
+def test_a_probe_may_explain_an_absence() -> None:
+    tt.register("far", Null, lambda: Absent("no cable is plugged in", "plug it in"))
+    try:
+        with pytest.raises(DeviceError, match="'far' is not available: no cable is plugged in; plug it in"):
+            tt.device("far")
+        found = {d.name: d for d in tt.devices()}["far"]
+        assert (found.available, found.why, found.remedy) == (False, "no cable is plugged in", "plug it in")
+    finally:
+        tt.unregister("far")
+
+
+@pytest.mark.parametrize("name", ["cpuu", "tpu", "", "cpu:x", "cpu:-1"])
+def test_a_bad_name_lists_the_valid_ones(name: str) -> None:
+    with pytest.raises(DeviceError, match=r"is not a device\..*Valid here: cpu"):
+        tt.device(name)
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env, timeout=60)
+
+
+def test_the_environment_names_the_default_device() -> None:
+    done = python("import tritium as tt; print(tt.default_device().why, tt.zeros(1).device)", TRITIUM_DEVICE="cpu")
+    assert done.stdout.split() == ["TRITIUM_DEVICE=cpu", "cpu"], done.stderr
+
+
+def test_an_absent_device_in_the_environment_is_explained_at_first_use() -> None:
+    done = python("import tritium as tt; print('imported'); tt.zeros(1)", TRITIUM_DEVICE="cuda")
+    assert done.stdout == "imported\n" and "DeviceError: Device 'cuda' is not available" in done.stderr
+
+
+def test_the_first_tensor_of_a_process_may_come_from_numpy() -> None:
+    done = python("import numpy as np, tritium as tt; x = tt.from_numpy(np.ones(2)); print(x.device, (x + x).tolist())")
+    assert done.stdout == "cpu [2.0, 2.0]\n", done.stderr
