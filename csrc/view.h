@@ -7,7 +7,7 @@
 
 namespace tritium {
 
-constexpr int kMaxDims = 16;
+constexpr int kMaxDims = 32;
 constexpr int kMaxInputs = 8;
 constexpr int kAlignment = 64;
 

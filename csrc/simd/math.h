@@ -139,8 +139,6 @@ TRITIUM_INLINE float exp_flushed(float x) {
   const float s = scale(e.k);
   return x < -87.0f ? 0.0f : fma(e.q, s, s);
 }
-TRITIUM_INLINE Exp32 exp_reduce(float x, float) { return exp_reduce<127>(x); }
-TRITIUM_INLINE float exp2_int(std::uint32_t k) { return scale(k); }
 
 struct Exp64 {
   double q;
@@ -230,8 +228,10 @@ TRITIUM_INLINE double tanh(double x) {
   const double s = scale(e.k);
   const double m = fma(e.q, s, s - 1.0);
   const double d = m + 2.0;
-  const double lost = e.lost * s - (m / d) * (m < 2.0 ? m - (d - 2.0) : 2.0 - (d - m));
-  return copysign(m / d + lost / d, x);
+  const double lost_m = (e.q * s - (m - (s - 1.0))) + e.lost * s;
+  const double lost_d = m < 2.0 ? m - (d - 2.0) : 2.0 - (d - m);
+  const double r = m / d;
+  return copysign(r + (lost_m - r * lost_d) / d, x);
 }
 
 // With z = e^-|x| nothing overflows and the small tail keeps its denormals. The rounding of 1 + z is put back.
@@ -246,19 +246,20 @@ TRITIUM_INLINE T sigmoid(T x) {
   const T z = exp_negative(-abs(x));
   return over_one_plus(x < 0 ? z : T(1), z);
 }
-// x * sigmoid(u) for u of the sign of x and e^-|u| = z * 2^k. Where x is negative it meets z before both are scaled
+// x * sigmoid(u) for u of the sign of x and e^-|u| = (1 + q) * 2^k. Where x is negative they meet before they are scaled
 // down to a denormal. The bounds are the definition's: inf * 1 and -inf * 0.
 template <class T, class Bits>
-TRITIUM_INLINE T times_sigmoid(T x, T z, Bits k) {
+TRITIUM_INLINE T times_sigmoid(T x, T q, Bits k) {
   constexpr T kBound = sizeof(T) == 4 ? T(-110) : T(-760);
-  const T below = scale_twice((x < kBound ? kBound : x) * z, k);
-  const T r = over_one_plus(x < 0 ? below : x, scale_twice(z, k));
+  const T bounded = x < kBound ? kBound : x;
+  const T below = scale_twice(fma(bounded, q, bounded), k);
+  const T r = over_one_plus(x < 0 ? below : x, scale_twice(T(1) + q, k));
   return x > T(40) ? x : (x == -kInf32 ? T(kNaN32) : r);
 }
 template <class T>
 TRITIUM_INLINE T silu(T x) {
   const auto e = exp_reduce_negative(-abs(x));
-  return times_sigmoid(x, T(1) + e.q, e.k);
+  return times_sigmoid(x, e.q, e.k);
 }
 
 TRITIUM_INLINE float erf(float x) {
@@ -319,13 +320,12 @@ TRITIUM_INLINE float gelu_tanh(float x) {
   u = u > 110.0 ? 110.0 : u;
   const float near = static_cast<float>(u);
   const Exp32 e = exp_reduce_negative(-near);
-  float z = 1.0f + e.q;
-  z = fma(z, static_cast<float>(near - u), z);
-  return times_sigmoid(x, z, e.k);
+  const float tail = static_cast<float>(near - u);
+  return times_sigmoid(x, e.q + fma(e.q, tail, tail), e.k);
 }
 TRITIUM_INLINE double gelu_tanh(double x) {
   const Exp64 e = exp_reduce_negative(-abs(x * fma(x * x, 0.07135481627260025, 1.5957691216057308)));
-  return times_sigmoid(x, 1.0 + e.q, e.k);
+  return times_sigmoid(x, e.q, e.k);
 }
 
 }  // namespace tritium::TRITIUM_ISA::math

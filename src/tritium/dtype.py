@@ -238,7 +238,7 @@ def finfo(of: Any) -> FloatInfo:
 def _finfo(t: DType) -> FloatInfo:
     if not t.is_float:
         raise DTypeError(f"finfo needs a float dtype, given {t}; use iinfo for integers.")
-    info = ml_dtypes.finfo(t.numpy)
+    info: Any = ml_dtypes.finfo(t.numpy)  # type: ignore[no-untyped-call]
     return FloatInfo(t.nbytes * 8, float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), t)
 
 

@@ -170,6 +170,7 @@ def look(op: Op, x: Any, attrs: dict[str, Any], out: Any) -> Tensor:
         counters.hidden(x.nbytes)
         x = ops.copy(x)
         seen = op.view(x.layout, **attrs)
+        assert seen is not None
     return Tensor(x.storage, x.dtype, *seen)
 
 

@@ -121,7 +121,7 @@ def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     data = np.ascontiguousarray(x._host())
     raw = data.reshape(-1).view(np.uint8)
     if int(protocol) >= 5:
-        payload: Any = pickle.PickleBuffer(raw)
+        payload: Any = pickle.PickleBuffer(raw)  # type: ignore[arg-type]
     else:
         payload = raw.tobytes()
     return rebuild, (payload, x.dtype.name, x.shape, str(x.device))

@@ -63,7 +63,7 @@ def watch(watcher: Watcher) -> Watcher:
 
 def unwatch(watcher: Watcher) -> None:
     global watchers
-    watchers = tuple(w for w in watchers if w is not watcher)
+    watchers = tuple(w for w in watchers if w != watcher)
     _tell_native()
 
 

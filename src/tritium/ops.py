@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from math import ceil, prod
+from math import ceil
 from typing import Any, NamedTuple
 
 from tritium import dtype as dt
@@ -202,7 +202,7 @@ def reduction(
 
     def rule(x: Spec, /, *, axis: Any = None, keepdims: bool = False) -> Spec:
         shape = kept(x, axis, keepdims, name)
-        if not empty and x.size == 0 and prod(shape):
+        if not empty and x.size == 0 and Spec(shape).size:
             raise ShapeError(f"{name}: {x} has no elements along axis {axis}, and {name} of nothing is undefined.")
         return Spec(shape, out or x.dtype)
 
@@ -673,7 +673,7 @@ std = _spread("std", "Standard deviation over axes: the square root of var.")
 def _place(name: str, doc: str) -> Op:
     def rule(x: Spec, /, *, axis: int | None = None, keepdims: bool = False) -> Spec:
         shape = kept(x, axis, keepdims, name)
-        if x.size == 0 and prod(shape):
+        if x.size == 0 and Spec(shape).size:
             raise ShapeError(f"{name}: {x} has no elements along axis {axis}, so none is the first.")
         return Spec(shape, i64)
 
@@ -967,11 +967,16 @@ def nonzero(x: Spec, /) -> Any:
     return tuple(Spec((None,), i64) for _ in x.shape)  # type: ignore[arg-type]
 
 
+def check_mask(mask: Spec, x: Spec) -> None:
+    """A mask has the leading sizes of what it picks from; a size of 0 stands for any and picks nothing."""
+    if mask.ndim > x.ndim or builtins.any(m not in (n, 0) for m, n in zip(mask.shape, x.shape, strict=False)):
+        raise BoundsError(f"masked: the mask {mask} must have the leading sizes of {x}.")
+
+
 @op(DYNAMIC, common=(), samples=[sample(F32(3, 4), Spec((3, 4), bool_)), sample(F32(3, 4), Spec((3,), bool_))])
 def masked(x: Spec, mask: Spec, /) -> Any:
     """The elements (or slices) of x at which the mask is true: what x[mask] reads."""
     if mask.dtype is not bool_:
         raise DTypeError(f"masked: the mask must be bool, given {mask}.")
-    if mask.shape != x.shape[: mask.ndim]:
-        raise BoundsError(f"masked: the mask {mask} must have the leading sizes of {x}.")
+    check_mask(mask, x)
     return Spec((None, *x.shape[mask.ndim :]), x.dtype)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from tritium.errors import ShapeError, ViewError
 from tritium.layout import Shape, is_contiguous
 
 ALIGNMENT = 64
-MAX_DIMS = 16
+MAX_DIMS = 32
 
 Watcher = Callable[[str, int, int, bool], None]
 
@@ -127,7 +127,7 @@ class Storage:
         import ctypes
 
         self = cls.__new__(cls)
-        raw = (ctypes.c_ubyte * nbytes).from_address(address) if nbytes else b""
+        raw: Any = (ctypes.c_ubyte * nbytes).from_address(address) if nbytes else b""
         self.exported, self.imported, self.writable = False, True, writable
         self._hold(_Block(np.frombuffer(raw, np.uint8), nbytes, owner))
         _tell("wrap", self, False)

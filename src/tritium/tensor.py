@@ -361,6 +361,9 @@ def as_index(given: Any, x: Tensor) -> Tensor:
 
 
 def _write_masked(x: Tensor, mask: Tensor, value: Any) -> None:
+    ops.check_mask(mask.spec, x.spec)
+    if mask.size == 0:
+        return
     tail = x.shape[mask.ndim :]
     value = like(value, x)
     if value.ndim <= len(tail):
@@ -404,7 +407,7 @@ def _attach() -> None:
         setattr(Tensor, f"__r{name}__", _reflected(row))
         if name not in ("divmod", "matmul"):
             setattr(Tensor, f"__i{name}__", _in_place(row))
-    Tensor.__imatmul__ = _in_place(ops.matmul)  # type: ignore[attr-defined]
+    Tensor.__imatmul__ = _in_place(ops.matmul)
     for name, row in {**_COMPARISONS, **_UNARY}.items():
         setattr(Tensor, f"__{name}__", row)
     methods = {

@@ -166,14 +166,14 @@ def register(name: str, make: Callable[[Device], Backend], probe: Callable[[], i
 
 def unregister(name: str) -> None:
     """Forget a registered device; tensors on it can no longer be used."""
-    global _chosen
+    global _set
     if name == "cpu" or name not in _entries:
         raise DeviceError(f"{name!r} is not a registered device; registered are {', '.join(_entries)}.")
     del _entries[name]
     for known in [k for k in _devices if k.partition(":")[0] == name]:
         del _devices[known]
-    if _chosen is not None and _chosen.device.type == name:
-        _chosen = None
+    if _set is not None and _set.device.type == name:
+        _set = None
     forget()
 
 
@@ -222,26 +222,24 @@ class Choice(NamedTuple):
     why: str
 
 
-_chosen: Choice | None = None
+_set: Choice | None = None
 
 
 def default_device() -> Choice:
     """Which device is used where none is named: what was set, else TRITIUM_DEVICE, else the CPU."""
-    global _chosen
-    if _chosen is None:
-        asked = settings.device()
-        if asked:
-            _chosen = Choice(device(asked), f"TRITIUM_DEVICE={asked}")
-        else:
-            _chosen = Choice(device("cpu"), "the only kind of device with a backend here" if len(_entries) == 1 else
-                             "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")  # fmt: skip
-    return _chosen
+    if _set is not None:
+        return _set
+    if asked := settings.device():
+        return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
+    if len(_entries) == 1:
+        return Choice(device("cpu"), "the only kind of device with a backend here")
+    return Choice(device("cpu"), "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")
 
 
 def set_default_device(given: str | Device | None) -> None:
     """Use this device where none is named; None goes back to TRITIUM_DEVICE or the CPU."""
-    global _chosen
-    _chosen = None if given is None else Choice(device(given), "set by set_default_device")
+    global _set
+    _set = None if given is None else Choice(device(given), "set by set_default_device")
     forget()
 
 

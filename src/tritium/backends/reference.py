@@ -189,11 +189,30 @@ def _plain(fn: Fn) -> Fn:
     return kernel
 
 
-def _spread(fn: Fn) -> Fn:
-    def kernel(x: Arr, *, out: Arr, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> None:
-        out[...] = fn(x, axis=_axes(axis), ddof=correction, keepdims=keepdims, dtype=np.float64)
+def _mean(x: Arr, *, out: Arr, axis: Any = None, keepdims: bool = False) -> None:
+    total = np.sum(x, axis=_axes(axis), keepdims=keepdims, dtype=np.float64)
+    out[...] = total / np.float64(_count(x, axis))
 
-    return kernel
+
+def _var(x: Arr, *, out: Arr, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> None:
+    """Two passes: the mean, then the squared distances from it. Nothing, or no freedom left, gives NaN or infinity."""
+    wide_x = x.astype(np.float64)
+    count = _count(x, axis)
+    middle = np.sum(wide_x, axis=_axes(axis), keepdims=True) / np.float64(count)
+    squares = np.sum(np.square(wide_x - middle), axis=_axes(axis), keepdims=keepdims)
+    out[...] = squares / np.float64(max(count - correction, 0))
+
+
+def _std(x: Arr, *, out: Arr, **attrs: Any) -> None:
+    wide_out = np.empty(out.shape, np.float64)
+    _var(x, out=wide_out, **attrs)
+    out[...] = np.sqrt(wide_out)
+
+
+def _count(x: Arr, axis: Any) -> int:
+    """How many elements are joined into one."""
+    joined = range(x.ndim) if axis is None else (axis if isinstance(axis, tuple) else (axis,))
+    return math.prod(x.shape[a] for a in joined)
 
 
 def _running(fn: Fn, first: int) -> Fn:
@@ -237,7 +256,7 @@ def _rms_norm(x: Arr, weight: Arr | None, *, eps: float) -> Arr:
 _REDUCTIONS: dict[str, Fn] = {
     "sum": _accumulate(np.sum),
     "prod": _accumulate(np.prod),
-    "mean": _accumulate(np.mean),
+    "mean": _mean,
     "max": _plain(np.max),
     "min": _plain(np.min),
     "all": _plain(np.all),
@@ -245,8 +264,8 @@ _REDUCTIONS: dict[str, Fn] = {
     "count_nonzero": _plain(np.count_nonzero),
     "argmax": _plain(np.argmax),
     "argmin": _plain(np.argmin),
-    "var": _spread(np.var),
-    "std": _spread(np.std),
+    "var": _var,
+    "std": _std,
     "cumulative_sum": _running(np.cumsum, 0),
     "cumulative_prod": _running(np.cumprod, 1),
     "softmax": stored(_softmax),
@@ -331,7 +350,7 @@ def _scatter(x: Arr, indices: Arr, values: Arr, *, out: Arr, axis: int, mode: st
     if mode == "set":
         out[at] = values
     else:
-        np.add.at(out, at, values)
+        np.add.at(out, at, values)  # type: ignore[arg-type]
 
 
 def _gather(x: Arr, *indices: Arr, key: tuple[Any, ...]) -> Any:
@@ -387,7 +406,7 @@ def _sorted(x: Arr, *, axis: int, descending: bool, stable: bool) -> Arr:
 
 
 def argsort(x: Arr, *, axis: int, descending: bool, stable: bool) -> Arr:
-    kind = "stable" if stable else None
+    kind: Any = "stable" if stable else None
     if not descending:
         return np.argsort(x, axis=axis, kind=kind)
     turned = np.flip(x, axis)
@@ -485,8 +504,13 @@ def _normal(*, out: Arr, shape: Any, seed: int, dtype: Any = None) -> None:
     else:
         w = _words(seed, 2 * pairs).reshape(-1, 2)
         u, v = (w[:, 0] + 0.5) * 2.0**-32, w[:, 1] * 2.0**-32
-    radius, angle = np.sqrt(-2 * np.log(u)), 2 * math.pi * v
-    values = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[: out.size]
+    radius = np.sqrt(-2 * np.log(u))
+    quarter = np.floor(4 * v + 0.5)  # whole quarter turns apart, so that values near 0 keep their digits
+    angle = 2 * math.pi * (v - quarter / 4)
+    s, c = np.sin(angle), np.cos(angle)
+    turned = [[c, -s, -c, s], [s, c, -s, -c]]
+    which = quarter.astype(np.int64) % 4
+    values = np.stack([radius * np.choose(which, t) for t in turned], axis=1).reshape(-1)[: out.size]
     out[...] = values.reshape(out.shape).astype(out.dtype)
 
 
@@ -523,7 +547,7 @@ KERNELS |= {
 # Rows whose result is as large as the values say: the kernel makes the memory.
 DYNAMIC: dict[Op, Fn] = {
     ops.nonzero: lambda x: tuple(np.asarray(i, np.int64) for i in np.nonzero(x)),
-    ops.masked: lambda x, mask: x[mask],
+    ops.masked: lambda x, mask: x[mask] if mask.size else np.empty((0, *x.shape[mask.ndim :]), x.dtype),
 }
 
 

@@ -1,0 +1,156 @@
+"""The house: imports point down, calls are shallow, files are small and say what they are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from null import Null
+
+import tritium as tt
+from tritium import ops
+from tritium.backends import Device, Kernel
+from tritium.op import OPS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "tritium"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A module may import those of its own layer and of the layers before it.
+LAYERS = {
+    0: "errors settings dtype layout",
+    1: "pure buffer op",
+    2: "ops",
+    3: "backends backends.cpu backends.reference",
+    4: "launch",
+    5: "tensor eager functions interop",
+    6: "graph",
+    9: "memory threads",
+    10: "testing",
+    11: "__init__ __main__ cli",
+}
+LAYER = {f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()}
+UP_ALLOWED = {("tritium.interop", "tritium")}  # __array_namespace__ answers with the package itself
+
+
+def name_of(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(f): f for f in FILES}
+
+
+def imports(file: Path) -> list[tuple[str, bool]]:
+    """The modules of the package a file imports, and whether it does so at its top."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    inner = {n for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
+    found: list[tuple[str, bool]] = []
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: write the whole name of the module"
+            for a in node.names:
+                whole = f"{node.module}.{a.name}"
+                names.append(whole if whole in MODULES else node.module or "")
+        found += [(n, node not in inner) for n in names if n.partition(".")[0] == "tritium"]
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_its_layer(module: str) -> None:
+    assert module in LAYER, f"{module}: say in LAYERS where it stands"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    up = [name for name, _ in imports(MODULES[module]) if LAYER[name] > LAYER[module] and (module, name) not in UP_ALLOWED]
+    assert not up, f"{module} (layer {LAYER[module]}) imports {', '.join(up)}"
+
+
+def test_imports_at_the_top_have_no_circle() -> None:
+    needs = {m: {n for n, top in imports(f) if top and n != m} for m, f in MODULES.items()}
+    while ready := [m for m, of in needs.items() if not of]:
+        for m in ready:
+            del needs[m]
+        needs = {m: of - set(ready) for m, of in needs.items()}
+    assert not needs, f"these import each other: {needs}"
+
+
+def test_nobody_but_the_command_line_prints() -> None:
+    for module, file in MODULES.items():
+        calls = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+        prints = [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
+        assert not prints or module == "tritium.cli", f"{file}:{prints}"
+
+
+def test_only_launch_calls_a_kernel() -> None:
+    for module, file in MODULES.items():
+        calls = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+        found = [n.lineno for n in calls if ast.unparse(n.func) == "kernel.fn"]
+        assert bool(found) == (module == "tritium.launch"), f"{file}:{found}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
+def test_a_file_begins_by_saying_what_it_is(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.name != "ops.py"], ids=lambda f: f.name)
+def test_a_file_is_at_most_500_lines_long(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+def test_nothing_is_left_for_later() -> None:
+    later = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    sources = [f for folder in ("src", "csrc") for f in (ROOT / folder).rglob("*") if f.suffix in (".py", ".h", ".cpp", ".txt")]
+    found = [f"{f}:{i}" for f in sources for i, line in enumerate(f.read_text(encoding="utf-8").splitlines(), 1) if later.search(line)]
+    assert not found
+
+
+def test_at_most_four_python_frames_lead_to_a_kernel() -> None:
+    stacks: list[list[str]] = []
+
+    class Recording(Null):
+        def __init__(self, device: Device) -> None:
+            super().__init__(device)
+            self.kernels = dict(self.kernels) | {ops.add: [Kernel("recording", record)]}
+
+    def record(x1: Any, x2: Any, *, out: Any) -> None:
+        stacks.append([f.name for f in traceback.extract_stack()])
+        np.add(x1, x2, out=out)
+
+    tt.register("recording", Recording)
+    try:
+        a = tt.ones(3, device="recording")
+        tt.add(a, a)
+        tt.add(a, a, out=a)
+        assert len(stacks) == 2
+        here = traceback.extract_stack()[-1].name
+        for stack, allowed in zip(stacks, (4, 5), strict=True):  # writing into out= takes one more
+            between = stack[len(stack) - stack[::-1].index(here) : -1]
+            assert 1 <= len(between) <= allowed, between
+    finally:
+        tt.unregister("recording")
+
+
+def test_import_brings_in_no_other_framework() -> None:
+    code = "import sys, tritium; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"torch", "mlx", "jax", "triton", "tensorflow", "cupy", "click", "pytest"} & set(done.stdout.split())
+
+
+def test_the_rows_are_the_public_names() -> None:
+    hidden = {"const", "given", "item", "index", "gather", "put", "update", "masked", "random_uniform", "random_normal", "random_integers"}
+    known = {name for name, value in vars(tt).items() if isinstance(value, tt.Op)} | {"astype", "reshape", "searchsorted"}
+    missing = set(OPS) - known - hidden
+    assert not missing, f"rows without a public name: {sorted(missing)}"

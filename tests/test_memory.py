@@ -1,0 +1,709 @@
+"""Memory: every counter exact, pools and caches that keep their word, watchers that hear everything and cost nothing after."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium import buffer, memory
+from tritium.errors import ArgumentError, PoolError
+from tritium.memory import Stats, TensorCache, TensorPool
+
+
+@pytest.fixture(autouse=True)
+def settled() -> Iterator[None]:
+    """Nothing of another test dies while counters are compared; the pool's knobs are put back."""
+    gc.collect()
+    was = memory.stats()
+    yield
+    memory.configure(small_block_size=was.small_block_size, large_block_threshold=was.large_block_threshold, limit=was.limit)
+
+
+def since(start: Stats, field: str) -> int:
+    now: int = getattr(memory.stats(), field)
+    before: int = getattr(start, field)
+    return now - before
+
+
+def at_once(work: Callable[[int], Any], count: int = 8) -> list[Any]:
+    """Run work(0) … work(count - 1) in threads that start together; their results."""
+    gate = threading.Barrier(count)
+    results: list[Any] = [None] * count
+
+    def run(i: int) -> None:
+        gate.wait()
+        try:
+            results[i] = work(i)
+        except BaseException as error:  # noqa: BLE001 (told to the test below)
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for r in results:
+        if isinstance(r, BaseException):
+            raise r
+    return results
+
+
+# ---- the pool's figures
+
+
+def test_one_tensor_is_one_allocation_and_one_free() -> None:
+    start = memory.stats()
+    x = tt.empty(1000)
+    assert (since(start, "allocations"), since(start, "frees"), since(start, "live")) == (1, 0, 1)
+    assert since(start, "current_bytes") == 4000
+    del x
+    assert (since(start, "allocations"), since(start, "frees"), since(start, "live")) == (1, 1, 0)
+    assert since(start, "current_bytes") == since(start, "current_block_bytes") == 0
+
+
+def test_a_view_and_a_clone_allocate_nothing() -> None:
+    x = tt.empty((10, 10))
+    start = memory.stats()
+    views = [x.T, x[2:], x.reshape(-1), x.flip(), x.expand(3, 10, 10), x.clone()]
+    assert since(start, "allocations") == 0 and len(views) == 6
+
+
+def test_a_view_keeps_the_memory_alive() -> None:
+    start = memory.stats()
+    part = tt.empty(1000)[:1]
+    assert since(start, "current_bytes") == 4000
+    del part
+    assert since(start, "current_bytes") == 0
+
+
+def test_in_place_allocates_nothing() -> None:
+    x, y = tt.ones(1000), tt.ones(1000)
+    x += y
+    start = memory.stats()
+    x += y
+    tt.exp(y, out=x)
+    assert since(start, "allocations") == 0
+
+
+def test_the_first_write_after_a_clone_is_one_allocation() -> None:
+    x, one = tt.ones(1000), tt.ones(1)
+    y = x.clone()
+    start = memory.stats()
+    y += one
+    y += one
+    assert since(start, "allocations") == 1 and since(start, "current_bytes") == 4000
+
+
+def test_a_freed_block_is_a_hit_for_the_next() -> None:
+    memory.trim()
+    start = memory.stats()
+    x = tt.empty(5000)
+    del x
+    y = tt.empty(5000)
+    assert (since(start, "misses"), since(start, "hits")) == (1, 1)
+    del y
+
+
+def test_hits_and_misses_are_all_allocations() -> None:
+    memory.reset()
+    kept = [tt.empty(n) for n in (1, 100, 100, 10_000) for _ in range(5)]
+    del kept
+    kept = [tt.empty(n) for n in (1, 100, 100, 10_000) for _ in range(5)]
+    now = memory.stats()
+    assert now.hits + now.misses == now.allocations == 40 and now.hits >= 20 and now.hit_rate == now.hits / 40
+
+
+def test_idle_memory_is_pooled_and_trim_gives_it_back() -> None:
+    memory.trim()
+    assert memory.stats().pooled_bytes == 0
+    x = tt.empty(100_000)
+    del x
+    now = memory.stats()
+    assert now.pooled_bytes >= 400_000 and now.largest_free_bytes == now.pooled_bytes and now.fragmentation == 0
+    assert memory.trim() == now.pooled_bytes and memory.stats().pooled_bytes == 0
+    assert memory.stats().trims == now.trims + 1
+
+
+def test_trim_keeps_what_it_is_told_to_keep() -> None:
+    memory.trim()
+    blocks = [tt.empty(10_000) for _ in range(4)]
+    del blocks
+    pooled = memory.stats().pooled_bytes
+    released = memory.trim(keep_bytes=pooled // 2)
+    assert memory.stats().pooled_bytes == pooled - released <= pooled // 2 and released < pooled
+
+
+def test_two_idle_blocks_of_one_size_are_half_fragmented() -> None:
+    memory.trim()
+    blocks = [tt.empty(10_000) for _ in range(2)]
+    del blocks
+    assert memory.stats().fragmentation == 0.5
+
+
+def test_peak_is_the_most_ever_alive() -> None:
+    memory.reset()
+    base = memory.stats().current_bytes
+    x = tt.empty(1000)
+    y = tt.empty(2000)
+    del x, y
+    z = tt.empty(10)
+    assert memory.stats().peak_bytes == base + 12_000
+    memory.reset()
+    assert memory.stats().peak_bytes == base + 40
+    del z
+
+
+def test_reset_forgets_what_was_but_not_what_is() -> None:
+    x = tt.empty(1000)
+    before = memory.stats()
+    memory.reset()
+    now = memory.stats()
+    assert (now.allocations, now.frees, now.hits, now.misses, now.hidden_copies, now.transfers) == (0, 0, 0, 0, 0, 0)
+    assert (now.live, now.current_bytes) == (before.live, before.current_bytes)
+    del x
+    assert memory.stats().live == before.live - 1
+
+
+def test_classes_add_up_to_the_whole() -> None:
+    kept = [tt.empty(n) for n in (1, 100, 5000, 70_000, 5_000_000)]
+    dropped = [tt.empty(n) for n in (1, 300, 9000)]
+    del dropped
+    now = memory.stats()
+    assert sum(c.live for c in now.classes) == now.live
+    assert sum(c.free * c.size for c in now.classes) <= now.pooled_bytes
+    assert sum(c.hits for c in now.classes) == now.hits and sum(c.misses for c in now.classes) == now.misses
+    assert len(kept) == 5
+
+
+def test_shares_are_between_0_and_1() -> None:
+    kept = tt.empty(33)
+    now = memory.stats()
+    assert 0 <= now.hit_rate <= 1 and 0 < now.utilization <= 1 and 0 <= now.overhead < 1 and 0 <= now.fragmentation < 1
+    del kept
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 200_000)), max_size=20))
+def test_counters_follow_any_sequence(acts: list[tuple[bool, int]]) -> None:
+    start = memory.stats()
+    alive: list[tt.Tensor] = []
+    made = 0
+    for make, n in acts:
+        if make or not alive:
+            alive.append(tt.empty(n, dtype="i8"))
+            made += 1
+        else:
+            alive.pop(n % len(alive))
+        assert since(start, "allocations") == made and since(start, "live") == len(alive)
+        assert since(start, "current_bytes") == sum(x.nbytes for x in alive)
+        assert since(start, "hits") + since(start, "misses") == made
+    alive.clear()
+    assert since(start, "current_bytes") == since(start, "live") == 0
+
+
+def test_usage_tells_before_after_and_peak() -> None:
+    with memory.usage() as seen:
+        x = tt.empty(1000)
+        y = tt.empty(3000)
+        del x
+    assert (seen.net_bytes, seen.peak_above_start, seen.allocations) == (12_000, 16_000, 2)
+    assert seen.after.current_bytes - seen.before.current_bytes == 12_000
+    del y
+
+
+def test_usage_nests_and_leaves_the_outer_peak_right() -> None:
+    memory.reset()
+    with memory.usage() as outer:
+        a = tt.empty(1000)
+        del a
+        with memory.usage() as inner:
+            b = tt.empty(10)
+            del b
+    assert (outer.peak_above_start, inner.peak_above_start) == (4000, 40)
+    assert memory.stats().peak_bytes == outer.peak_bytes
+
+
+def test_usage_is_told_even_after_an_error() -> None:
+    with pytest.raises(KeyError), memory.usage() as seen:
+        kept = tt.empty(1000)
+        raise KeyError
+    assert seen.net_bytes == 4000
+    del kept
+
+
+def test_a_limit_of_zero_keeps_nothing_idle() -> None:
+    memory.configure(limit=0)
+    x = tt.empty(1000)
+    del x
+    assert memory.stats().pooled_bytes == 0 and memory.stats().limit == 0
+
+
+def test_configure_changes_what_stats_shows() -> None:
+    memory.configure(small_block_size=4096, large_block_threshold=1 << 20, limit=1 << 22)
+    now = memory.stats()
+    assert (now.small_block_size, now.large_block_threshold, now.limit) == (4096, 1 << 20, 1 << 22)
+    memory.configure(limit=1 << 21)
+    assert memory.stats().small_block_size == 4096
+
+
+@pytest.mark.parametrize("knobs", [{"small_block_size": 0}, {"small_block_size": 2048, "large_block_threshold": 1024}, {"limit": -1}])
+def test_configure_refuses_what_makes_no_sense(knobs: dict[str, int]) -> None:
+    before = memory.stats()
+    with pytest.raises(ArgumentError, match="0 < small_block_size <= large_block_threshold and limit >= 0, given"):
+        memory.configure(**knobs)
+    assert memory.stats().limit == before.limit
+
+
+def test_trim_refuses_less_than_nothing() -> None:
+    with pytest.raises(ArgumentError, match="keep_bytes=-1"):
+        memory.trim(-1)
+
+
+def test_eight_threads_keep_every_counter_exact() -> None:
+    one, matrix = tt.ones(1), tt.ones((16, 16))
+    (matrix @ matrix).reshape(-1)
+    gc.collect()
+    start = memory.stats()
+    rounds = 200
+
+    def work(i: int) -> float:
+        total = 0.0
+        for k in range(rounds):
+            x = tt.empty(64 * (1 + (i + k) % 5))  # 1 allocation
+            tt.multiply(one, one, out=x[:1])
+            y = matrix + one  # 1
+            z = y.T.reshape(-1)  # 1, hidden
+            y += y
+            total += z.numpy()[0]
+        return total
+
+    results = at_once(work)
+    gc.collect()
+    assert results == [2.0 * rounds] * 8
+    assert since(start, "allocations") == since(start, "frees") == since(start, "hits") + since(start, "misses") == 8 * rounds * 3
+    assert since(start, "live") == since(start, "current_bytes") == since(start, "current_block_bytes") == 0
+    assert since(start, "hidden_copies") == 8 * rounds and since(start, "hidden_copy_bytes") == 8 * rounds * 1024
+
+
+def test_tensors_freed_by_another_thread_are_counted() -> None:
+    start = memory.stats()
+    handed: list[list[tt.Tensor]] = [[tt.empty(100 + i) for _ in range(50)] for i in range(8)]
+    at_once(lambda i: handed[(i + 1) % 8].clear())
+    assert since(start, "frees") == since(start, "allocations") == 400 and since(start, "current_bytes") == 0
+
+
+# ---- copies behind a view's back
+
+
+def test_reshape_of_a_transpose_is_a_hidden_copy() -> None:
+    x = tt.ones((3, 4))
+    start = memory.stats()
+    x.T.reshape(12)
+    assert since(start, "hidden_copies") == 1 and since(start, "hidden_copy_bytes") == 48
+
+
+def test_a_plain_reshape_and_an_asked_copy_are_not_hidden() -> None:
+    x = tt.ones((3, 4))
+    start = memory.stats()
+    x.reshape(12), x[1:].reshape(-1), x.T.contiguous(), tt.copy(x), x.clone(), x[:, None].reshape(3, 4)
+    assert since(start, "hidden_copies") == 0
+
+
+# ---- those who watch
+
+
+Heard = tuple[str, int, int, bool]
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Heard]]:
+    events: list[Heard] = []
+    buffer.watch(lambda *event: events.append(event))
+    try:
+        yield events
+    finally:
+        buffer.watch(None)
+
+
+def test_a_buffer_watcher_hears_of_life_and_death(heard: list[Heard]) -> None:
+    x = tt.empty(1000)
+    address = x.address
+    del x
+    assert [(kind, at, n) for kind, at, n, _ in heard] == [("alloc", address, 4000), ("free", address, 4000)]
+
+
+def test_a_buffer_watcher_hears_whether_a_block_was_reused(heard: list[Heard]) -> None:
+    memory.trim()
+    for _ in range(2):
+        x = tt.empty(5000)
+        del x
+    assert [reused for kind, _, _, reused in heard if kind == "alloc"] == [False, True]
+
+
+def test_a_buffer_watcher_hears_of_copy_on_write_and_imports(heard: list[Heard]) -> None:
+    x, one = tt.empty(1000), tt.empty(1)
+    y = x.clone()
+    heard.clear()
+    tt.exp(one, out=y[:1])
+    data = np.ones(4)
+    z = tt.from_numpy(data)
+    kinds = [(kind, n) for kind, _, n, _ in heard]
+    assert kinds == [("copy", 4000), ("wrap", 32)] and heard[1][1] == data.ctypes.data
+    del z
+
+
+def test_events_add_up_to_the_counters(heard: list[Heard]) -> None:
+    start = memory.stats()
+    for i in range(20):
+        a = tt.empty(100 * i)
+        b = a.clone()
+        b.zero_()
+        del a, b
+    born = sum(kind in ("alloc", "copy") for kind, *_ in heard)
+    died = sum(kind == "free" for kind, *_ in heard)
+    assert born == since(start, "allocations") == died == since(start, "frees")
+
+
+def test_nothing_is_heard_after_the_watcher_left() -> None:
+    events: list[Any] = []
+    buffer.watch(lambda *event: events.append(event))
+    buffer.watch(None)
+    tt.empty(1000)
+    assert not events
+
+
+def test_a_launch_watcher_hears_every_kernel_with_its_cost() -> None:
+    x = tt.ones((2, 3))
+    tt.add(x, x)
+    events: list[tt.Event] = []
+    tt.watch(events.append)
+    try:
+        tt.add(x, x)
+        x @ x.T
+        x.reshape(-1)
+    finally:
+        tt.unwatch(events.append)
+    tt.add(x, x)
+    assert [e.op for e in events] == [tt.add, tt.matmul]
+    add, matmul = events
+    assert add.inputs == (x.spec, x.spec) and add.out == x.spec and add.device == "cpu" and add.kernel
+    assert add.cost == (6, 48, 24) and matmul.cost == (2 * 2 * 2 * 3, 48, 16)
+    assert add.elapsed_ns >= 0 and matmul.start_ns >= add.start_ns + add.elapsed_ns
+
+
+def test_watchers_leave_one_by_one() -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+    x = tt.ones(3)
+    tt.watch(first.append)
+    hear = tt.watch(second.append)
+    x + x
+    tt.unwatch(first.append)
+    x + x
+    tt.unwatch(hear)
+    x + x
+    assert (len(first), len(second)) == (1, 2)
+
+
+def rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_a_long_loop_keeps_memory_flat() -> None:
+    x, y = tt.ones((64, 64)), tt.ones((64, 64))
+    count = 10**6 if buffer.native is not None else 30_000
+
+    def loop(n: int) -> None:
+        z = x
+        for _ in range(n):
+            z = tt.add(x, y)
+        assert z.shape == (64, 64)
+
+    loop(count // 10)
+    gc.collect()
+    before, start = rss_bytes(), memory.stats()
+    loop(count)
+    gc.collect()
+    assert rss_bytes() - before < 4 << 20
+    assert since(start, "live") == since(start, "current_bytes") == 0
+
+
+# ---- TensorPool
+
+
+def test_a_returned_tensor_is_lent_again() -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor((4, 4), "f32", "cpu")
+    pool.return_to_pool(x)
+    assert pool.get_or_create_tensor((4, 4)) is x and pool.get_or_create_tensor((4, 4)) is not x
+
+
+@pytest.mark.parametrize("other", [((4, 4), "f16"), ((4, 4), "bf16"), ((16,), "f32"), ((2, 8), "f32")])
+def test_shape_and_dtype_are_the_key(other: tuple[Any, str]) -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor((4, 4))
+    pool.return_to_pool(x)
+    y = pool.get_or_create_tensor(*other)
+    assert y is not x and y.spec == tt.Spec(other[0], tt.dtype.dtype(other[1]))
+
+
+def test_names_of_a_dtype_are_one_key() -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor(8, "half")
+    pool.return_to_pool(x)
+    assert pool.get_or_create_tensor((8,), tt.f16) is x and x.dtype is tt.f16
+
+
+def test_returning_twice_is_an_error() -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor(4)
+    pool.return_to_pool(x)
+    with pytest.raises(PoolError, match=r"f32\[4\] is not lent by this pool: it was returned already, or never came from it"):
+        pool.return_to_pool(x)
+    assert len(pool) == 1
+
+
+@pytest.mark.parametrize("foreign", [lambda x: tt.empty(4), lambda x: x.clone(), lambda x: x[:], lambda x: TensorPool().get_or_create_tensor(4)])
+def test_a_foreign_tensor_is_an_error(foreign: Any) -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor(4)
+    with pytest.raises(PoolError):
+        pool.return_to_pool(foreign(x))
+    pool.return_to_pool(x)
+
+
+def test_a_pool_is_bounded() -> None:
+    pool = TensorPool(max_size=2)
+    lent = [pool.get_or_create_tensor(4) for _ in range(5)]
+    for x in lent:
+        pool.return_to_pool(x)
+    assert len(pool) == 2 and pool.get_stats().pooled_bytes == 32
+    with pytest.raises(ArgumentError, match="max_size=-1"):
+        TensorPool(max_size=-1)
+
+
+def test_a_borrowed_tensor_comes_back_even_after_an_error() -> None:
+    with TensorPool() as pool:
+        with pytest.raises(KeyError), pool.borrow((2, 2), zero=True) as x:
+            assert x.tolist() == [[0, 0], [0, 0]]
+            x += 1
+            raise KeyError
+        with pool.borrow((2, 2)) as y:
+            assert y is x and y.tolist() == [[1, 1], [1, 1]]
+        with pool.borrow((2, 2), zero=True) as y:
+            assert y.tolist() == [[0, 0], [0, 0]]
+        assert len(pool) == 1
+    assert len(pool) == 0
+
+
+def test_a_pool_counts_what_it_does() -> None:
+    pool = TensorPool()
+    x, y = pool.get_or_create_tensor(4), pool.get_or_create_tensor(8)
+    pool.return_to_pool(x)
+    pool.get_or_create_tensor(4)
+    pool.return_to_pool(y)
+    s = pool.get_stats()
+    assert (s.total_allocations, s.total_deallocations, s.pool_hits, s.pool_misses) == (3, 2, 1, 2)
+    assert (s.current_memory_usage, s.peak_memory_usage, s.pooled_bytes) == (16, 48, 32) and s.hit_rate == 1 / 3
+    pool.clear()
+    assert pool.get_stats().pooled_bytes == 0 and len(pool) == 0
+
+
+def test_a_pool_is_exact_under_eight_threads() -> None:
+    pool = TensorPool(max_size=4)
+
+    def work(i: int) -> None:
+        for k in range(100):
+            with pool.borrow((8, 1 + k % 3)) as x:
+                x.copy_(float(i))
+                assert x.tolist() == [[i] * x.shape[1]] * 8
+
+    at_once(work)
+    s = pool.get_stats()
+    assert s.total_allocations == s.total_deallocations == s.pool_hits + s.pool_misses == 800
+    assert s.current_memory_usage == 0 and len(pool) <= 4
+
+
+# ---- TensorCache
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_least_recently_used_leaves_first() -> None:
+    cache = TensorCache(max_size=2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1  # a is now the younger
+    cache.put("c", 3)
+    assert "a" in cache and "b" not in cache and "c" in cache and cache.stats().evictions == 1
+
+
+def test_putting_again_refreshes_and_replaces() -> None:
+    cache = TensorCache(max_size=2, max_bytes=100)
+    cache.put("a", tt.zeros(4))
+    cache.put("b", tt.zeros(4))
+    cache.put("a", tt.zeros(8))
+    assert cache.stats().nbytes == 48 and len(cache) == 2
+    cache.put("c", tt.zeros(1))
+    assert "b" not in cache and "a" in cache
+
+
+def test_looking_whether_a_key_is_there_does_not_refresh_it() -> None:
+    cache = TensorCache(max_size=2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert "a" in cache
+    cache.put("c", 3)
+    assert "a" not in cache
+
+
+def test_values_expire_by_the_clock_given() -> None:
+    clock = Clock()
+    cache = TensorCache(ttl=10, clock=clock)
+    cache.put("a", 1)
+    clock.now = 9.9
+    assert cache.get("a") == 1 and "a" in cache
+    clock.now = 10.0
+    assert "a" not in cache and cache.get("a", "gone") == "gone"
+    s = cache.stats()
+    assert (s.hits, s.misses, s.expirations, s.size, s.hit_rate) == (1, 1, 1, 0, 0.5)
+
+
+def test_reading_does_not_prolong_a_life() -> None:
+    clock = Clock()
+    cache = TensorCache(ttl=10, clock=clock)
+    cache.put("a", 1)
+    clock.now = 6
+    cache.get("a")
+    clock.now = 12
+    assert cache.get("a") is None
+
+
+def test_cleanup_removes_what_expired() -> None:
+    clock = Clock()
+    cache = TensorCache(ttl=10, clock=clock)
+    cache.put("a", tt.zeros(4))
+    clock.now = 5
+    cache.put("b", tt.zeros(2))
+    clock.now = 12
+    assert cache.cleanup() == 1 and len(cache) == 1 and cache.stats().nbytes == 8 and cache.cleanup() == 0
+
+
+def test_no_ttl_keeps_forever() -> None:
+    clock = Clock()
+    cache = TensorCache(ttl=None, clock=clock)
+    cache.put("a", 1)
+    clock.now = 1e12
+    assert cache.get("a") == 1
+
+
+def test_bytes_are_bounded() -> None:
+    cache = TensorCache(max_bytes=100)
+    for key in "abc":
+        cache.put(key, tt.zeros(10))
+    assert len(cache) == 2 and cache.stats().nbytes == 80 and "a" not in cache
+    cache.put("huge", tt.zeros(26))
+    assert "huge" not in cache and len(cache) == 2
+
+
+def test_a_value_too_large_replaces_nothing_but_its_own_key() -> None:
+    cache = TensorCache(max_bytes=100)
+    cache.put("a", tt.zeros(10))
+    cache.put("a", tt.zeros(100))
+    assert "a" not in cache and cache.stats().nbytes == 0
+
+
+def test_clear_forgets_everything() -> None:
+    cache = TensorCache()
+    cache.put("a", tt.zeros(10))
+    cache.clear()
+    assert len(cache) == 0 and cache.stats().nbytes == 0
+
+
+@pytest.mark.parametrize("wrong", [{"max_size": 0}, {"ttl": 0}, {"max_bytes": 0}])
+def test_a_cache_without_room_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="must be positive"):
+        TensorCache(**wrong)
+
+
+def test_a_value_is_computed_once_under_eight_threads() -> None:
+    cache = TensorCache()
+    calls: list[int] = []
+
+    def compute() -> tt.Tensor:
+        calls.append(1)
+        threading.Event().wait(0.02)
+        return tt.ones(3)
+
+    found = at_once(lambda i: cache.get_or_compute("key", compute))
+    assert len(calls) == 1 and all(x is found[0] for x in found)
+
+
+def test_a_failed_computation_is_tried_again_and_leaves_nothing() -> None:
+    cache = TensorCache()
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_compute("key", lambda: 1 // 0)
+    assert cache.get_or_compute("key", lambda: 5) == 5 and not cache._pending
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(("get", "put")), st.integers(0, 5)), max_size=40), st.integers(1, 4))
+def test_a_cache_is_the_textbook_lru(acts: list[tuple[str, int]], size: int) -> None:
+    cache = TensorCache(max_size=size)
+    model: list[int] = []
+    for act, key in acts:
+        if act == "get":
+            assert (cache.get(key) is not None) == (key in model)
+        if act == "put" or key in model:
+            model = [k for k in model if k != key] + [key]
+        if act == "put":
+            cache.put(key, key + 1)
+            model = model[-size:]
+        assert [k for k in range(6) if k in cache] == sorted(model)
+
+
+# ---- pack
+
+
+def test_packed_tensors_are_views_of_one_buffer() -> None:
+    given_tensors = [tt.arange(5, dtype="i8"), tt.ones((2, 3), dtype="f16").T, tt.tensor(2.5, dtype="f64"), tt.zeros((0, 3)), tt.ones(17, dtype="bf16")]
+    start = memory.stats()
+    packed = tt.pack(given_tensors)
+    assert len({id(p.storage) for p in packed}) == 1 and since(start, "live") == 1
+    for p, g in zip(packed, given_tensors, strict=True):
+        assert p.spec == g.spec and p.is_contiguous() and p.address % 64 == 0
+        assert p.tolist() == g.tolist()
+
+
+def test_packed_tensors_do_not_overlap() -> None:
+    packed = tt.pack([tt.zeros(n, dtype="i8") for n in (1, 63, 64, 65, 3)])
+    for i, p in enumerate(packed):
+        p += i + 1
+    assert [set(p.tolist()) for p in packed] == [{1}, {2}, {3}, {4}, {5}]
+
+
+def test_packing_copies() -> None:
+    x = tt.zeros(3)
+    (p,) = tt.pack([x])
+    p += 1
+    assert x.tolist() == [0, 0, 0]
+
+
+def test_nothing_packs_to_nothing() -> None:
+    assert tt.pack([]) == []
