@@ -247,7 +247,7 @@ def measure(names: Sequence[str], rows: Sequence[str], threads: int, quick: bool
     for name in names:
         try:
             libraries[name] = LIBRARIES[name](threads)
-            versions[name] = importlib.metadata.version(name)
+            versions[name] = getattr(sys.modules[name], "__version__", None) or importlib.metadata.version(name)
         except ImportError as error:
             if name == names[0]:
                 raise SystemExit(f"{name}, the base of the comparison, does not import: {error}") from error

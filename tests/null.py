@@ -59,4 +59,7 @@ class Broken(Null):
         def fails(x: Any, *, out: Any) -> None:
             raise RuntimeError("no such thing")
 
-        self.kernels = dict(self.kernels) | {ops.add: [Kernel("wrong", off_by_one)], ops.exp: [Kernel("failing", fails)]}
+        self.kernels = dict(self.kernels) | {
+            ops.add: [Kernel("wrong", off_by_one)],
+            ops.exp: [Kernel("failing", fails)],
+        }

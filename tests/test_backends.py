@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from null import LOWERED, MISSING, Broken, Null
 
 import tritium as tt
+from null import LOWERED, MISSING, Broken, Null
 from tritium import backends, ops
 from tritium.backends import Absent, Kernel
 from tritium.errors import DeviceError
@@ -36,7 +36,8 @@ def null() -> Iterator[Null]:
 
 def test_a_registered_device_is_listed_with_its_facts(null: Null) -> None:
     found = {d.name: d for d in tt.devices()}
-    assert found["null"].available and "reference" in found["null"].facts["kernels"]
+    assert found["null"].available
+    assert "reference" in found["null"].facts["kernels"]
 
 
 def test_a_backend_is_made_when_first_used() -> None:
@@ -86,7 +87,8 @@ def test_several_devices_of_a_kind_are_numbered() -> None:
     tt.register("pair", Null, lambda: 2)
     try:
         a, b = tt.ones(2, device="pair:0"), tt.ones(2, device="pair:1")
-        assert (str(a.device), str(b.device)) == ("pair", "pair:1") and tt.device("pair") is a.device
+        assert (str(a.device), str(b.device)) == ("pair", "pair:1")
+        assert tt.device("pair") is a.device
         with pytest.raises(DeviceError, match="pair and pair:1"):
             a + b
         with pytest.raises(DeviceError, match="'pair:2' does not exist: there is 2 of 'pair'"):
@@ -102,8 +104,16 @@ def test_a_device_stays_one_object_through_a_pickle(null: Null) -> None:
 # ---- mixing and moving
 
 
-@pytest.mark.parametrize("act", [tt.add, tt.matmul, lambda a, b: tt.where(a > 0, a, b), lambda a, b: tt.exp(a, out=b),
-                                 lambda a, b: tt.concat([a, b])])  # fmt: skip
+@pytest.mark.parametrize(
+    "act",
+    [
+        tt.add,
+        tt.matmul,
+        lambda a, b: tt.where(a > 0, a, b),
+        lambda a, b: tt.exp(a, out=b),
+        lambda a, b: tt.concat([a, b]),
+    ],
+)
 def test_mixing_devices_is_an_error_that_says_what_to_do(null: Null, act: Any) -> None:
     here = tt.ones((2, 2))
     there = here.to("null")
@@ -127,15 +137,21 @@ def test_to_moves_values_and_is_counted(null: Null) -> None:
     before = tt.memory.stats()
     y = x.T.to("null")
     after = tt.memory.stats()
-    assert y.device is null.device and null.uploads == 1 and null.downloads == 0
-    assert after.transfers - before.transfers == 1 and after.transfer_bytes - before.transfer_bytes == 16
-    assert y.to("cpu").tolist() == [[1, 3], [2, 4]] and null.downloads == 1
+    assert y.device is null.device
+    assert null.uploads == 1
+    assert null.downloads == 0
+    assert after.transfers - before.transfers == 1
+    assert after.transfer_bytes - before.transfer_bytes == 16
+    assert y.to("cpu").tolist() == [[1, 3], [2, 4]]
+    assert null.downloads == 1
 
 
 def test_to_the_same_device_does_nothing(null: Null) -> None:
     x = tt.ones(2, device="null")
     before = (tt.memory.stats().transfers, null.uploads, null.downloads)
-    assert x.to("null") is x and x.to(x.device) is x and x.to_device("null") is x
+    assert x.to("null") is x
+    assert x.to(x.device) is x
+    assert x.to_device("null") is x
     assert (tt.memory.stats().transfers, null.uploads, null.downloads) == before
 
 
@@ -161,31 +177,42 @@ def test_computing_on_a_device_does_not_touch_the_host(null: Null) -> None:
     before = null.downloads
     y = tt.softmax(x @ x.T + x, axis=0)
     y += y.T
-    assert null.downloads == before and y.device is null.device
+    assert null.downloads == before
+    assert y.device is null.device
 
 
 def test_values_are_read_through_the_backend(null: Null) -> None:
     x = tt.tensor([1.0, 2.0]).to("null")
-    assert x.tolist() == [1, 2] and "device='null'" in repr(x) and x.sum().item() == 3
+    assert x.tolist() == [1, 2]
+    assert "device='null'" in repr(x)
+    assert x.sum().item() == 3
 
 
 def test_a_device_with_a_name_makes_tensors_there(null: Null) -> None:
-    made = [tt.zeros(2, device="null"), tt.arange(3, device="null"), tt.rand(2, seed=1, device="null"), tt.asarray([1, 2], device="null"),
-            tt.ones_like(tt.ones(2, device="null"))]  # fmt: skip
+    made = [
+        tt.zeros(2, device="null"),
+        tt.arange(3, device="null"),
+        tt.rand(2, seed=1, device="null"),
+        tt.asarray([1, 2], device="null"),
+        tt.ones_like(tt.ones(2, device="null")),
+    ]
     assert all(x.device is null.device for x in made)
 
 
 def test_a_clone_stays_on_its_device_and_shares_until_written(null: Null) -> None:
     x = tt.ones(3, device="null")
     y = x.clone()
-    assert y.device is null.device and y.sharers == 2
+    assert y.device is null.device
+    assert y.sharers == 2
     y += 1
     assert (x.to("cpu").tolist(), y.to("cpu").tolist()) == ([1, 1, 1], [2, 2, 2])
 
 
 def test_packing_stays_on_the_device(null: Null) -> None:
     a, b = tt.pack([tt.ones(2, device="null"), tt.zeros(3, device="null")])
-    assert a.storage is b.storage and a.device is null.device and b.to("cpu").tolist() == [0, 0, 0]
+    assert a.storage is b.storage
+    assert a.device is null.device
+    assert b.to("cpu").tolist() == [0, 0, 0]
 
 
 # ---- kernels
@@ -212,7 +239,9 @@ def test_lowering_writes_into_out_in_its_dtype(null: Null) -> None:
 def test_a_missing_kernel_is_named_with_dtypes_and_device(null: Null, row: Op) -> None:
     x = tt.ones(3, device="null")
     more = [tt.ones(3, dtype="bool", device="null")] if row is ops.masked else []
-    with pytest.raises(DeviceError, match=rf"{row.name} has no kernel on null for f32\[3\].*It runs on cpu.*\.to\('cpu'\)"):
+    with pytest.raises(
+        DeviceError, match=rf"{row.name} has no kernel on null for f32\[3\].*It runs on cpu.*\.to\('cpu'\)"
+    ):
         row(x, *more)
 
 
@@ -226,7 +255,10 @@ def test_the_first_kernel_that_accepts_is_chosen(null: Null) -> None:
 
         return fn
 
-    listed = [Kernel("flat", kernel("flat"), lambda specs, attrs, layouts: layouts[0].is_contiguous), Kernel("any", kernel("any"))]
+    listed = [
+        Kernel("flat", kernel("flat"), lambda specs, attrs, layouts: layouts[0].is_contiguous),
+        Kernel("any", kernel("any")),
+    ]
     null.kernels = dict(null.kernels) | {ops.exp: listed}
     x = tt.ones((2, 3), device="null")
     for y in (x, x.T, x.T, x):
@@ -250,8 +282,10 @@ def test_the_conformance_kit_lists_what_a_broken_backend_gets_wrong() -> None:
     finally:
         tt.unregister("broken")
     said = str(caught.value)
-    assert "add f32[3,4],f32[3,4]: AssertionError" in said and "exp f32[3,4]: RuntimeError: no such thing" in said
-    assert "writes: " in said and "subtract f32" not in said
+    assert "add f32[3,4],f32[3,4]: AssertionError" in said
+    assert "exp f32[3,4]: RuntimeError: no such thing" in said
+    assert "writes: " in said
+    assert "subtract f32" not in said
 
 
 def test_a_graph_runs_where_its_arguments_are(null: Null) -> None:
@@ -267,20 +301,25 @@ def test_a_graph_runs_where_its_arguments_are(null: Null) -> None:
 
 def test_the_default_is_the_cpu() -> None:
     choice = tt.default_device()
-    assert choice.device == "cpu" and ("CPU is the default" in choice.why or "only kind" in choice.why)
+    assert choice.device == "cpu"
+    assert "CPU is the default" in choice.why or "only kind" in choice.why
 
 
 def test_the_default_can_be_set_and_says_why(null: Null) -> None:
     tt.set_default_device("null")
     assert tt.default_device() == (null.device, "set by set_default_device")
-    assert tt.zeros(2).device is null.device and tt.asarray(np.ones(2)).device is null.device
+    assert tt.zeros(2).device is null.device
+    assert tt.asarray(np.ones(2)).device is null.device
     tt.set_default_device(None)
     assert tt.zeros(2).device == "cpu"
 
 
 def test_a_device_is_an_object_equal_to_its_name() -> None:
     cpu = tt.device("cpu")
-    assert tt.device(cpu) is cpu is tt.ones(1).device and cpu == "cpu" and hash(cpu) == hash("cpu") and repr(cpu) == "Device('cpu')"
+    assert tt.device(cpu) is cpu is tt.ones(1).device
+    assert cpu == "cpu"
+    assert hash(cpu) == hash("cpu")
+    assert repr(cpu) == "Device('cpu')"
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "mlx", "gpu", "metal"])
@@ -291,7 +330,8 @@ def test_an_absent_device_says_why_and_what_to_do(name: str) -> None:
 
 def test_absent_devices_are_listed_with_reason_and_remedy() -> None:
     absent = [d for d in tt.devices() if not d.available]
-    assert {"cuda", "mlx"} <= {d.name for d in absent} and all(d.why and d.remedy for d in absent)
+    assert {"cuda", "mlx"} <= {d.name for d in absent}
+    assert all(d.why and d.remedy for d in absent)
 
 
 def test_a_probe_may_explain_an_absence() -> None:
@@ -312,7 +352,9 @@ def test_a_bad_name_lists_the_valid_ones(name: str) -> None:
 
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env, timeout=60
+    )
 
 
 def test_the_environment_names_the_default_device() -> None:
@@ -322,7 +364,8 @@ def test_the_environment_names_the_default_device() -> None:
 
 def test_an_absent_device_in_the_environment_is_explained_at_first_use() -> None:
     done = python("import tritium as tt; print('imported'); tt.zeros(1)", TRITIUM_DEVICE="cuda")
-    assert done.stdout == "imported\n" and "DeviceError: Device 'cuda' is not available" in done.stderr
+    assert done.stdout == "imported\n"
+    assert "DeviceError: Device 'cuda' is not available" in done.stderr
 
 
 def test_the_first_tensor_of_a_process_may_come_from_numpy() -> None:

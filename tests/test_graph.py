@@ -43,8 +43,10 @@ def test_a_graph_prints_line_by_line() -> None:
 
 def test_missing_inputs_and_several_outputs_print() -> None:
     text = str(tt.trace(lambda x: tt.divmod(tt.clip(x, None, 2.0), 3.0), V))
-    assert "clip(%0, none, %1)" in text and "(f32[3], f32[3]) = divmod(" in text
-    assert "item(" in text and text.splitlines()[-1].count("%") == 2
+    assert "clip(%0, none, %1)" in text
+    assert "(f32[3], f32[3]) = divmod(" in text
+    assert "item(" in text
+    assert text.splitlines()[-1].count("%") == 2
 
 
 def test_a_cast_is_a_node() -> None:
@@ -135,7 +137,8 @@ def test_numpy_numbers_and_arrays_are_operands_as_in_eager() -> None:
 
     x = vector(1, 2, 3)
     got = tt.trace(fn, V)(x)
-    assert got.dtype is fn(x).dtype and got.tolist() == fn(x).tolist() == [3, 6, 9]
+    assert got.dtype is fn(x).dtype
+    assert got.tolist() == fn(x).tolist() == [3, 6, 9]
 
 
 # ---- several outputs, and arguments
@@ -148,12 +151,14 @@ def test_a_function_may_return_several_tensors() -> None:
 
 def test_a_tuple_of_one_stays_a_tuple() -> None:
     got = tt.trace(lambda x: (x + 1.0,), V)(vector(1, 2, 3))
-    assert isinstance(got, tuple) and got[0].tolist() == [2, 3, 4]
+    assert isinstance(got, tuple)
+    assert got[0].tolist() == [2, 3, 4]
 
 
 def test_divmod_is_one_node_read_twice() -> None:
     graph = tt.trace(lambda x: tt.divmod(x, 2.0), V)
-    assert names(graph).count("divmod") == 1 and names(graph).count("item") == 2
+    assert names(graph).count("divmod") == 1
+    assert names(graph).count("item") == 2
     q, r = graph(vector(5, -5, 4))
     assert (q.tolist(), r.tolist()) == ([2, -3, 2], [1, 1, 0])
 
@@ -167,8 +172,14 @@ def test_a_graph_may_return_its_argument() -> None:
     assert tt.trace(lambda x: x, V)(x) is x
 
 
-@pytest.mark.parametrize(("args", "says"), [((), "takes 1 tensors, 0 were given"), ((tt.ones(4),), r"Argument 0 must be f32\[3\], given f32\[4\]"),
-                                            ((tt.ones(3, dtype="f64"),), r"f32\[3\], given f64\[3\]")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "takes 1 tensors, 0 were given"),
+        ((tt.ones(4),), r"Argument 0 must be f32\[3\], given f32\[4\]"),
+        ((tt.ones(3, dtype="f64"),), r"f32\[3\], given f64\[3\]"),
+    ],
+)
 def test_arguments_of_another_kind_are_refused(args: tuple[Any, ...], says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         tt.trace(lambda x: x + 1.0, V)(*args)
@@ -307,7 +318,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda x: x.tolist(), "traced tensor"),
     (lambda x: x.data_ptr, "data_ptr of a traced tensor"),
     (lambda x: x.device, "device of a traced tensor"),
-    (lambda x: x[x > 0], r"masked of f32\[3\]: the size of the result depends on values.*Use where.*outside the traced function"),
+    (
+        lambda x: x[x > 0],
+        r"masked of f32\[3\]: the size of the result depends on values.*Use where.*outside the traced function",
+    ),
     (tt.nonzero, "nonzero.*depends on values"),
     (into, r"add: the traced function writes to an argument \(f32\[3\]\)\. Write to a copy: y = x\.clone\(\)"),
     (into_view, "writes to an argument"),
@@ -318,14 +332,15 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda x: x + tt.randint(0, 2, 3), "randint without a seed"),
     (lambda x: [x], "returned list; return a tensor or a tuple"),
     (lambda x: None, "returned NoneType"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fn", "says"), REFUSED)
 def test_what_needs_values_is_refused_with_a_remedy(fn: Any, says: str) -> None:
     with pytest.raises(TraceError, match=says):
         tt.trace(fn, V)
-    assert interpreter.get() is None and (tt.ones(2) + 1).tolist() == [2, 2]
+    assert interpreter.get() is None
+    assert (tt.ones(2) + 1).tolist() == [2, 2]
 
 
 def test_nothing_outside_was_written() -> None:
@@ -362,7 +377,8 @@ def test_five_thousand_nodes_deep() -> None:
     graph = tt.trace(fn, V)
     assert len(graph.order()) == 5000 + 8
     assert graph(vector(0, 0, 0)).tolist() == [sum(i % 7 for i in range(5000))] * 3
-    assert str(graph).count("\n") == 5008 and repr(graph.outputs[0]) == "<node add: f32[3]>"
+    assert str(graph).count("\n") == 5008
+    assert repr(graph.outputs[0]) == "<node add: f32[3]>"
 
 
 def test_a_shared_subexpression_is_walked_once() -> None:
@@ -378,19 +394,37 @@ def test_a_shared_subexpression_is_walked_once() -> None:
 
 
 LEAVES = st.sampled_from(("x", "y", "w")) | st.integers(-3, 3) | st.sampled_from((0.5, -0.0, 2.0, True))
-UNARY: list[tuple[Any, Any]] = [(tt.negative, np.negative), (tt.abs, np.abs), (tt.square, np.square), (tt.floor, np.floor)]
-BINARY: list[tuple[Any, Any]] = [(operator.add, operator.add), (operator.sub, operator.sub), (operator.mul, operator.mul),
-                                 (tt.maximum, np.maximum), (tt.minimum, np.minimum)]  # fmt: skip
+UNARY: list[tuple[Any, Any]] = [
+    (tt.negative, np.negative),
+    (tt.abs, np.abs),
+    (tt.square, np.square),
+    (tt.floor, np.floor),
+]
+BINARY: list[tuple[Any, Any]] = [
+    (operator.add, operator.add),
+    (operator.sub, operator.sub),
+    (operator.mul, operator.mul),
+    (tt.maximum, np.maximum),
+    (tt.minimum, np.minimum),
+]
 SHAPING: list[tuple[Any, Any]] = [
-    (lambda t: t.flip(axis=0), lambda m: m[::-1]), (lambda t: t[..., ::2], lambda m: m[..., ::2]), (lambda t: t.mT.mT, lambda m: m),
-    (lambda t: t.reshape(-1)[:3], lambda m: m.reshape(-1)[:3]), (lambda t: t.sum(axis=0), lambda m: m.sum(axis=0)),
-    (lambda t: tt.concat([t, t]).max(axis=0), lambda m: m.max(axis=0)), (lambda t: t.expand_dims(axis=0), lambda m: m[None]),
-]  # fmt: skip
+    (lambda t: t.flip(axis=0), lambda m: m[::-1]),
+    (lambda t: t[..., ::2], lambda m: m[..., ::2]),
+    (lambda t: t.mT.mT, lambda m: m),
+    (lambda t: t.reshape(-1)[:3], lambda m: m.reshape(-1)[:3]),
+    (lambda t: t.sum(axis=0), lambda m: m.sum(axis=0)),
+    (lambda t: tt.concat([t, t]).max(axis=0), lambda m: m.max(axis=0)),
+    (lambda t: t.expand_dims(axis=0), lambda m: m[None]),
+]
 trees = st.recursive(
     LEAVES,
-    lambda inner: st.tuples(st.sampled_from(UNARY), inner) | st.tuples(st.sampled_from(BINARY), inner, inner) | st.tuples(st.sampled_from(SHAPING), inner),
+    lambda inner: (
+        st.tuples(st.sampled_from(UNARY), inner)
+        | st.tuples(st.sampled_from(BINARY), inner, inner)
+        | st.tuples(st.sampled_from(SHAPING), inner)
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 def evaluate(tree: Any, env: dict[str, Any], side: int) -> Any:

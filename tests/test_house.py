@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from null import Null
 
 import tritium as tt
+from null import Null
 from tritium import ops
 from tritium.backends import Device, Kernel
 from tritium.op import OPS
@@ -28,7 +28,7 @@ LAYERS = {
     0: "errors settings dtype layout",
     1: "pure buffer op",
     2: "ops",
-    3: "backends backends.cpu backends.reference",
+    3: "backends backends.philox backends.reference backends.cpu",
     4: "launch",
     5: "tensor eager functions interop",
     6: "graph",
@@ -36,7 +36,9 @@ LAYERS = {
     10: "testing",
     11: "__init__ __main__ cli",
 }
-LAYER = {f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()}
+LAYER = {
+    f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()
+}
 UP_ALLOWED = {("tritium.interop", "tritium")}  # __array_namespace__ answers with the package itself
 
 
@@ -73,7 +75,9 @@ def test_every_module_has_its_layer(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_down(module: str) -> None:
-    up = [name for name, _ in imports(MODULES[module]) if LAYER[name] > LAYER[module] and (module, name) not in UP_ALLOWED]
+    up = [
+        name for name, _ in imports(MODULES[module]) if LAYER[name] > LAYER[module] and (module, name) not in UP_ALLOWED
+    ]
     assert not up, f"{module} (layer {LAYER[module]}) imports {', '.join(up)}"
 
 
@@ -112,8 +116,15 @@ def test_a_file_is_at_most_500_lines_long(file: Path) -> None:
 
 def test_nothing_is_left_for_later() -> None:
     later = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-    sources = [f for folder in ("src", "csrc") for f in (ROOT / folder).rglob("*") if f.suffix in (".py", ".h", ".cpp", ".txt")]
-    found = [f"{f}:{i}" for f in sources for i, line in enumerate(f.read_text(encoding="utf-8").splitlines(), 1) if later.search(line)]
+    sources = [
+        f for folder in ("src", "csrc") for f in (ROOT / folder).rglob("*") if f.suffix in (".py", ".h", ".cpp", ".txt")
+    ]
+    found = [
+        f"{f}:{i}"
+        for f in sources
+        for i, line in enumerate(f.read_text(encoding="utf-8").splitlines(), 1)
+        if later.search(line)
+    ]
     assert not found
 
 
@@ -150,7 +161,23 @@ def test_import_brings_in_no_other_framework() -> None:
 
 
 def test_the_rows_are_the_public_names() -> None:
-    hidden = {"const", "given", "item", "index", "gather", "put", "update", "masked", "random_uniform", "random_normal", "random_integers"}
-    known = {name for name, value in vars(tt).items() if isinstance(value, tt.Op)} | {"astype", "reshape", "searchsorted"}
+    hidden = {
+        "const",
+        "given",
+        "item",
+        "index",
+        "gather",
+        "put",
+        "update",
+        "masked",
+        "random_uniform",
+        "random_normal",
+        "random_integers",
+    }
+    known = {name for name, value in vars(tt).items() if isinstance(value, tt.Op)} | {
+        "astype",
+        "reshape",
+        "searchsorted",
+    }
     missing = set(OPS) - known - hidden
     assert not missing, f"rows without a public name: {sorted(missing)}"

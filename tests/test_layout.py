@@ -87,7 +87,8 @@ def test_reshape_views_exactly_when_numpy_can(
         with pytest.raises(ViewError, match=r"without moving elements; use \.reshape"):
             lay.view(x, new)
     else:
-        assert found is not None and found.shape == new
+        assert found is not None
+        assert found.shape == new
         np.testing.assert_array_equal(seen(found, shape), want)
         assert lay.view(x, new) == found
 
@@ -147,11 +148,13 @@ def test_shapes_that_do_not_broadcast_are_named_with_axis_and_remedy() -> None:
 
 
 def test_a_gap_is_seen_even_before_an_empty_axis() -> None:
-    assert lay.is_contiguous((0, 3), (1, 5)) and lay.is_contiguous((3, 0), (5, 7))
+    assert lay.is_contiguous((0, 3), (1, 5))
+    assert lay.is_contiguous((3, 0), (5, 7))
 
 
 def test_repeated_memory_is_not_contiguous() -> None:
-    assert not lay.is_contiguous((3,), (0,)) and lay.is_contiguous((1,), (0,))
+    assert not lay.is_contiguous((3,), (0,))
+    assert lay.is_contiguous((1,), (0,))
 
 
 FLAT = lay.contiguous((2, 3))
@@ -185,4 +188,5 @@ def test_a_wrong_layout_says_what_was_given_and_needed(act: Any, error: type[Exc
 
 
 def test_sizes_that_are_not_known_print_as_question_marks() -> None:
-    assert lay.text((None, 3)) == "[?,3]" and lay.text(()) == "[]"
+    assert lay.text((None, 3)) == "[?,3]"
+    assert lay.text(()) == "[]"

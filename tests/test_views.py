@@ -1,7 +1,7 @@
 """Random programs of views, writes and clones, beside the same program in NumPy: every tensor equals its model.
 
-A clone is a copy in the model, whatever the tensors share. A write stays where the memory was, except the first one after
-a clone; memory that was handed out is copied by a clone at once.
+A clone is a copy in the model, whatever the tensors share. A write stays where the memory was, except the first one
+after a clone; memory that was handed out is copied by a clone at once.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class World:
     def hand_out(self, pair: Pair, data: st.DataObject) -> None:
         x, m = pair
         np.testing.assert_array_equal(x.numpy(), m)
-        assert x.storage.exported and x.sharers == 1
+        assert x.storage.exported
+        assert x.sharers == 1
 
     def check(self) -> None:
         for x, m in self.pairs:
@@ -188,7 +189,9 @@ def test_tensors_follow_their_numpy_models(data: st.DataObject) -> None:
     world = World()
     for _ in range(data.draw(st.integers(1, 14), label="length")):
         pair = data.draw(st.sampled_from(world.pairs))
-        act = data.draw(st.sampled_from((world.look, world.look, world.write, world.write, world.clone, world.hand_out)))
+        act = data.draw(
+            st.sampled_from((world.look, world.look, world.write, world.write, world.clone, world.hand_out))
+        )
         act(pair, data)
         world.check()
 

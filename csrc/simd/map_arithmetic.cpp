@@ -104,26 +104,33 @@ struct Relu2 {
   TRITIUM_INLINE static T of(T x) { return Square::of(Relu::of(x)); }
 };
 
-// Quotient and remainder of Python's kind: rounded down, the remainder with the divisor's sign.
+// std::fmod for a quotient below kNearQuotient and a finite divisor: the quotient, cut to an integer, can only be one
+// too large, and the rest is exact, for floats in doubles and for doubles where there is a fused multiply.
+constexpr double kNearQuotient = 268435456.0;  // 2^28
+TRITIUM_INLINE double near_fmod(double a, double b) {
+  const double r = math::fma(-math::trunc(a / b), b, a);
+  const double fixed = (r < 0.0) != (a < 0.0) && r != 0.0 ? r + math::copysign(b, a) : r;
+  return math::copysign(fixed, a);
+}
+#if defined(__FMA__) || defined(__aarch64__)
+constexpr bool kFused = true;
+#else
+constexpr bool kFused = false;
+#endif
+
+// Quotient and remainder of Python's kind, from what fmod left: rounded down, the remainder with the divisor's sign.
 template <class T>
-struct Division {
-  T quotient, remainder;
-};
+TRITIUM_INLINE T remainder_of(T rest, T b) {
+  const T moved = (b < T(0)) != (rest < T(0)) ? rest + b : rest;
+  return rest == T(0) ? math::copysign(T(0), b) : moved;
+}
 template <class T>
-TRITIUM_INLINE Division<T> divide_floats(T a, T b) {
-  T rest = std::fmod(a, b);
-  if (b == T(0)) return {a / b, rest};
-  T quotient = (a - rest) / b;
-  if (rest == T(0)) {
-    rest = math::copysign(T(0), b);
-  } else if ((b < T(0)) != (rest < T(0))) {
-    rest += b;
-    quotient -= T(1);
-  }
-  if (quotient == T(0)) return {math::copysign(T(0), a / b), rest};
-  T whole = math::floor(quotient);
-  if (quotient - whole > T(0.5)) whole += T(1);
-  return {whole, rest};
+TRITIUM_INLINE T quotient_of(T a, T b, T rest) {
+  const bool moves = rest != T(0) && (b < T(0)) != (rest < T(0));
+  const T quotient = (a - rest) / b - (moves ? T(1) : T(0));
+  const T whole = math::floor(quotient);
+  const T nearest = quotient - whole > T(0.5) ? whole + T(1) : whole;
+  return quotient == T(0) ? math::copysign(T(0), a / b) : nearest;
 }
 
 // Integers: by zero gives zero, and the one quotient that does not fit wraps.
@@ -132,8 +139,8 @@ struct FloorDivide {
   TRITIUM_INLINE static T of(T a, T b) {
     if constexpr (kFloat<T>) {
       // With one infinity the array API standard's answer is the quotient itself: inf // 2 is inf, -1 // inf is -0.
-      if (std::isinf(a) != std::isinf(b)) return a / b;
-      return divide_floats(a, b).quotient;
+      if (b == T(0) || std::isinf(a) != std::isinf(b)) return a / b;
+      return quotient_of(a, b, std::fmod(a, b));
     } else if constexpr (sizeof(T) == 8) {
       if (b == 0) return 0;
       if (b == -1) return Negative::of(a);
@@ -146,11 +153,20 @@ struct FloorDivide {
     }
   }
 };
+struct NearFloorDivide {
+  template <class T>
+  TRITIUM_INLINE static T of(T a, T b) { return quotient_of(a, b, static_cast<T>(near_fmod(a, b))); }
+};
+struct NearRemainder {
+  template <class T>
+  TRITIUM_INLINE static T of(T a, T b) { return remainder_of(static_cast<T>(near_fmod(a, b)), b); }
+};
 struct Remainder {
   template <class T>
   TRITIUM_INLINE static T of(T a, T b) {
     if constexpr (kFloat<T>) {
-      return divide_floats(a, b).remainder;
+      const T rest = std::fmod(a, b);
+      return b == T(0) ? rest : remainder_of(rest, b);
     } else if constexpr (sizeof(T) == 8) {
       if (b == 0 || b == -1) return 0;
       const T rest = a % b;
@@ -161,6 +177,31 @@ struct Remainder {
     }
   }
 };
+
+// Floats with an extreme quotient send their whole block to the C library.
+template <class Near, class Far, class T>
+void divide_span(const void* a, const void* b, const void*, void* out, std::int64_t n) {
+  constexpr std::int64_t kBlock = 256;
+  const T* x = static_cast<const T*>(a);
+  const T* y = static_cast<const T*>(b);
+  T* to = static_cast<T*>(out);
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    const std::int64_t m = n - at < kBlock ? n - at : kBlock;
+    std::uint32_t far = kFused || sizeof(T) == 4 ? 0 : 1;
+    for (std::int64_t i = at; i < at + m; ++i) {
+      const bool near = math::abs(x[i] / y[i]) < T(kNearQuotient) && math::abs(y[i]) < T(math::kInf64);
+      far |= near ? 0u : 1u;
+    }
+    (far ? binary<Far, T> : binary<Near, T>)(x + at, y + at, nullptr, to + at, m);
+  }
+}
+
+template <class Near, class Far>
+constexpr RowMaker division(const char* name) {
+  return binary_numbers<Far>(name, Cost::dear)
+      .put(DType::f32, divide_span<Near, Far, float>)
+      .put(DType::f64, divide_span<Near, Far, double>);
+}
 
 constexpr SpanRow kPositive = unary_numbers<Positive>("positive").row;
 constexpr SpanRow kMaximum = binary_numbers<Maximum>("maximum").row;
@@ -191,8 +232,8 @@ constexpr SpanRow kRows[] = {
     binary_numbers<Multiply>("multiply").row,
     kMaximum,
     kMinimum,
-    binary_numbers<FloorDivide>("floor_divide", Cost::dear).row,
-    binary_numbers<Remainder>("remainder", Cost::dear).row,
+    division<NearFloorDivide, FloorDivide>("floor_divide").row,
+    division<NearRemainder, Remainder>("remainder").row,
     with(kClip, run_clip),
     unary_numbers<Abs>("abs").row,
     unary_numbers<Negative>("negative").row,

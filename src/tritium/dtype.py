@@ -118,6 +118,14 @@ def dtype(given: Any) -> DType:
     raise DTypeError(f"{given!r} is not a dtype.{nearest(str(given), _NAMES)} Use one of {names}.")
 
 
+def names() -> list[str]:
+    return list(_NAMES)
+
+
+def is_name(word: str) -> bool:
+    return word in _NAMES
+
+
 def of_scalar(value: Any) -> DType:
     """The weak row of a Python scalar."""
     if isinstance(value, bool):

@@ -17,7 +17,7 @@ from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
 from tritium.launch import counters, launch
 from tritium.layout import text
-from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter
+from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter, outputs
 from tritium.tensor import Tensor, wrap
 
 Operand = Tensor | bool | int | float | None
@@ -44,10 +44,7 @@ class Eager:
             return lowered(op, device, decision, ready, attrs, out)
         if out is not None:
             return self.into(backend, kernel, op, decision, ready, attrs, out, xs, call)
-        specs = (
-            decision.out if isinstance(decision.out, tuple) and not isinstance(decision.out, Spec) else (decision.out,)
-        )
-        made = tuple(wrap(backend.new(s)) for s in specs)
+        made = tuple(wrap(backend.new(s)) for s in outputs(decision.out))
         if kernel is not None:
             launch(backend, kernel, op, made if len(made) > 1 else made[0], ready, attrs)
         if len(made) == 1:
@@ -230,8 +227,10 @@ def check_out(op: Op, spec: Spec, out: Tensor) -> None:
             f"cast the tensor first: x.to({spec.dtype.name!r})."
         )
     if any(s == 0 and n > 1 for n, s in zip(out.shape, out.strides, strict=True)):
-        raise ViewError(f"{op.name}: {out.spec} repeats its memory (it was expanded), so it cannot be written; use .clone()"
-                        " of a .contiguous() copy.")  # fmt: skip
+        raise ViewError(
+            f"{op.name}: {out.spec} repeats its memory (it was expanded), so it cannot be written; "
+            f"write to its .contiguous() copy."
+        )
 
 
 def store(value: Tensor, out: Tensor, op: Op) -> Tensor:

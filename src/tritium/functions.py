@@ -115,12 +115,12 @@ def _cast(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
 empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspace, ops.eye
 
 
-def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of zeros."""
     return ops.full(shape, 0, dtype=dtype or dt.f32, device=device)
 
 
-def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of ones."""
     return ops.full(shape, 1, dtype=dtype or dt.f32, device=device)
 
@@ -162,12 +162,12 @@ def _seed(seed: int | None, name: str) -> int:
     return seed
 
 
-def rand(shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+def rand(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
     """Uniform numbers in [0, 1); without a seed they differ at every call."""
     return ops.random_uniform(shape, seed=_seed(seed, "rand"), dtype=dtype, device=device)
 
 
-def randn(shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+def randn(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
     """Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
     return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
 

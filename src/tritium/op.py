@@ -13,9 +13,9 @@ from math import ceil, prod
 from typing import Any, NamedTuple, Protocol
 
 from tritium import dtype as dt
-from tritium.buffer import Row
+from tritium.buffer import MAX_DIMS, Row
 from tritium.dtype import DType, promote
-from tritium.errors import ArgumentError, DTypeError, nearest
+from tritium.errors import ArgumentError, DTypeError, ShapeError, nearest
 from tritium.layout import Layout, Shape, text
 
 
@@ -83,6 +83,11 @@ class Decision(NamedTuple):
     out: Any  # Spec, or a tuple of Spec for rows of several outputs
 
 
+def outputs(out: Any) -> tuple[Spec, ...]:
+    """What a rule answered, as a tuple."""
+    return (out,) if isinstance(out, Spec) else tuple(out)
+
+
 class Interpreter(Protocol):
     """Someone who carries out calls: Eager runs them, Trace writes them down."""
 
@@ -114,7 +119,7 @@ class Op(Row):
     """One row of the table."""
 
     __slots__ = ("common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known",
-                 "lower", "name", "optional", "params", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
+                 "lower", "name", "optional", "params", "positional", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -148,7 +153,7 @@ class Op(Row):
     def _read_signature(self) -> None:
         """Positional-only parameters of the rule are tensors, the others attributes."""
         inputs, params, optional = [], [], []
-        self.variadic = False
+        self.variadic, self.positional = False, 0
         self.defaults: dict[str, Any] = {}
         for p in inspect.signature(self.rule).parameters.values():
             if p.kind is p.VAR_POSITIONAL:
@@ -159,6 +164,7 @@ class Op(Row):
                     optional.append(p.name)
             else:
                 params.append(p.name)
+                self.positional += p.kind is p.POSITIONAL_OR_KEYWORD
                 if p.default is not p.empty:
                     self.defaults[p.name] = p.default
         self.inputs, self.params, self.optional = tuple(inputs), tuple(params), frozenset(optional)
@@ -216,10 +222,8 @@ class Op(Row):
             inputs, rest = args[: self.arity], args[self.arity :]
             if len(inputs) < self.arity or kwargs:
                 inputs = self._named_inputs(inputs, kwargs)
-        if len(rest) > len(self.params):
-            raise ArgumentError(
-                f"{self.name}: takes {self.arity + len(self.params)} positional arguments, {len(args)} were given."
-            )
+        if len(rest) > self.positional:
+            raise ArgumentError(self._too_many(len(args)))
         attrs = self.defaults | dict(zip(self.params, rest, strict=False))
         for name, value in kwargs.items():
             if name not in self.params:
@@ -236,6 +240,12 @@ class Op(Row):
             elif isinstance(value, list):
                 attrs[name] = tuple(value)
         return inputs, attrs
+
+    def _too_many(self, given: int) -> str:
+        if self.positional < len(self.params):
+            name = self.params[self.positional]
+            return f"{self.name}: {name} must be named: {self.name}(…, {name}=…). Signature: {self.name}{self.__signature__}"
+        return f"{self.name}: takes {self.arity + self.positional} positional arguments, {given} were given."
 
     def _named_inputs(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         found = list(inputs)
@@ -275,16 +285,20 @@ class Op(Row):
                 specs = tuple(Spec(s.shape, target) if s is not None and i in which else s for i, s in enumerate(specs))
             specs = tuple(Spec(s.shape, promote(s.dtype)) if s is not None and s.dtype.weak else s for s in specs)
             said = self.rule(*specs, **attrs)
-            return said if isinstance(said, Decision) else Decision(specs, said)
+            decision = said if isinstance(said, Decision) else Decision(specs, said)
         except DTypeError as error:
             if str(error).startswith(f"{self.name}:"):
                 raise
             given = ", ".join(str(s) for s in specs if s is not None)
             raise DTypeError(f"{self.name}: {error} Given {given}.") from None
+        for s in outputs(decision.out):
+            if len(s.shape) > MAX_DIMS:
+                raise ShapeError(f"{self.name}: {len(s.shape)} dimensions were asked; at most {MAX_DIMS} are possible.")
+        return decision
 
     def cost(self, out: Any, *ins: Spec | None, **attrs: Any) -> Cost:
         """Work of one call on these specs. A view does none."""
-        outs = (out,) if isinstance(out, Spec) else tuple(out)
+        outs = outputs(out)
         if self.kind is Kind.VIEW:
             return Cost(0, 0, 0)
         read = sum(s.nbytes for s in ins if s is not None)

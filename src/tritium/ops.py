@@ -241,13 +241,13 @@ def given(*, index: int, spec: Spec) -> Spec:
 
 
 @op(SOURCE, flops=free)
-def empty(shape: Any, *, dtype: DType | None = None, device: Any = None) -> Spec:
+def empty(shape: Any, dtype: DType | None = None, device: Any = None) -> Spec:
     """Memory of a shape; its values are whatever was there."""
     return Spec(size_of(shape), dtype or f32)
 
 
 @op(SOURCE, flops=free, samples=[sample(shape=(2, 3), fill_value=1.5), sample(shape=(4,), fill_value=-2, dtype=i8)])
-def full(shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Any = None) -> Spec:
+def full(shape: Any, fill_value: Any, dtype: DType | None = None, device: Any = None) -> Spec:
     """A tensor in which every element is `fill_value`."""
     if not isinstance(fill_value, SCALARS):
         raise ArgumentError(f"full: fill_value must be a number, given {type(fill_value).__name__}.")

@@ -129,7 +129,9 @@ class Storage:
         self = cls.__new__(cls)
         raw: Any = (ctypes.c_ubyte * nbytes).from_address(address) if nbytes else b""
         self.exported, self.imported, self.writable = False, True, writable
-        self._hold(_Block(np.frombuffer(raw, np.uint8), nbytes, owner))
+        memory = np.frombuffer(raw, np.uint8)
+        memory.flags.writeable = writable and nbytes > 0
+        self._hold(_Block(memory, nbytes, owner))
         _tell("wrap", self, False)
         return self
 

@@ -15,7 +15,7 @@ from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
 from tritium.buffer import Array
-from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError
+from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError, nearest
 from tritium.layout import Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec
 
@@ -170,8 +170,13 @@ class Tensor(Array):
     def to(self, *where: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
         """Another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
         for target in where:
-            if isinstance(target, Device) or (isinstance(target, str) and not _names_dtype(target)):
+            if isinstance(target, Device) or (isinstance(target, str) and backends.is_device_name(target)):
                 device = target
+            elif isinstance(target, str) and not dt.is_name(target):
+                raise ArgumentError(
+                    f"to: {target!r} is neither a dtype nor a device.{nearest(target, dt.names())} "
+                    f"Dtypes: {', '.join(t.name for t in dt.ALL)}. Devices: {', '.join(backends.device_names())}."
+                )
             else:
                 dtype = target
         out = self
@@ -291,14 +296,6 @@ _OPERANDS = (*SCALARS, Array, np.ndarray, np.generic)
 _equal, _not_equal = ops.equal, ops.not_equal
 
 
-def _names_dtype(name: str) -> bool:
-    try:
-        dt.dtype(name)
-    except DTypeError:
-        return False
-    return True
-
-
 def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one or as one tuple."""
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
@@ -332,7 +329,9 @@ def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
     plain: list[Any] = []
     for p in parts:
         if isinstance(p, str):
-            raise BoundsError(f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools.")
+            raise BoundsError(
+                f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools."
+            )
         if not isinstance(p, (Array, np.ndarray, list)):
             plain.append(p)
             continue

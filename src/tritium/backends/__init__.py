@@ -205,6 +205,15 @@ def device(given: str | Device | None = None) -> Device:
     return _devices.setdefault(key, Device(name, index))
 
 
+def device_names() -> list[str]:
+    """Every kind of device that has a name here, present or not."""
+    return list(dict.fromkeys([*_entries, *_absent]))
+
+
+def is_device_name(word: str) -> bool:
+    return word.partition(":")[0] in device_names()
+
+
 def backend_of(given: Device) -> Backend:
     entry = _entries.get(given.type)
     if entry is None:

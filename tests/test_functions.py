@@ -1,0 +1,156 @@
+"""Names that are a few rows in a row, against NumPy's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium.backends import philox
+from tritium.errors import ArgumentError, DTypeError, ShapeError
+
+
+def model(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).integers(-5, 5, shape).astype(np.float32)
+
+
+def same(got: Any, want: Any) -> None:
+    if isinstance(want, (tuple, list)):
+        for g, w in zip(got, want, strict=True):
+            same(g, w)
+        return
+    assert got.shape == np.shape(want)
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+
+
+X, Y = model(3, 4), model(3, 4)
+x, y = tt.tensor(X), tt.tensor(Y)
+
+AS_NUMPY: list[tuple[str, Any, Any]] = [
+    (
+        "broadcast_arrays",
+        lambda: tt.broadcast_arrays(x, x[:1, :1], x[0]),
+        lambda: np.broadcast_arrays(X, X[:1, :1], X[0]),
+    ),
+    ("meshgrid", lambda: tt.meshgrid(x[0], x[:, 0], x[1]), lambda: np.meshgrid(X[0], X[:, 0], X[1])),
+    (
+        "meshgrid ij",
+        lambda: tt.meshgrid(x[0], x[:, 0], indexing="ij"),
+        lambda: np.meshgrid(X[0], X[:, 0], indexing="ij"),
+    ),
+    ("unstack", lambda: tt.unstack(x, axis=1), lambda: list(X.T)),
+    ("split", lambda: tt.split(x, 2, axis=1), lambda: np.split(X, 2, axis=1)),
+    ("split sizes", lambda: tt.split(x, [1, 0, 2]), lambda: [X[:1], X[1:1], X[1:]]),
+    ("repeat", lambda: tt.repeat(x, 2), lambda: np.repeat(X, 2)),
+    ("repeat axis", lambda: tt.repeat(x, 3, axis=-1), lambda: np.repeat(X, 3, axis=-1)),
+    ("repeat each", lambda: tt.repeat(x, tt.tensor([0, 2, 1]), axis=0), lambda: np.repeat(X, [0, 2, 1], axis=0)),
+    ("tile", lambda: tt.tile(x, (2, 3)), lambda: np.tile(X, (2, 3))),
+    ("tile longer", lambda: tt.tile(x, (2, 1, 3)), lambda: np.tile(X, (2, 1, 3))),
+    ("tile shorter", lambda: tt.tile(x, (2,)), lambda: np.tile(X, (2,))),
+    ("tile none", lambda: tt.tile(x, (0, 1)), lambda: np.tile(X, (0, 1))),
+    ("vecdot", lambda: tt.vecdot(x, y), lambda: np.vecdot(X, Y)),
+    ("vecdot axis", lambda: tt.vecdot(x, y, axis=-2), lambda: np.vecdot(X, Y, axis=-2)),
+    ("vecdot broadcast", lambda: tt.vecdot(x, y[0]), lambda: np.vecdot(X, Y[0])),
+    ("tensordot", lambda: tt.tensordot(x, y), lambda: np.tensordot(X, Y)),
+    ("tensordot 1", lambda: tt.tensordot(x, y.T, axes=1), lambda: np.tensordot(X, Y.T, axes=1)),
+    ("tensordot 0", lambda: tt.tensordot(x, y, axes=0), lambda: np.tensordot(X, Y, axes=0)),
+    ("tensordot pairs", lambda: tt.tensordot(x, y, axes=((0,), (0,))), lambda: np.tensordot(X, Y, axes=((0,), (0,)))),
+    ("diff", lambda: tt.diff(x), lambda: np.diff(X)),
+    ("diff n", lambda: tt.diff(x, n=2, axis=0), lambda: np.diff(X, n=2, axis=0)),
+    ("diff ends", lambda: tt.diff(x, prepend=x[:, :1], append=x), lambda: np.diff(X, prepend=X[:, :1], append=X)),
+    ("searchsorted", lambda: tt.searchsorted(tt.arange(5), x), lambda: np.searchsorted(np.arange(5), X)),
+    (
+        "searchsorted by",
+        lambda: tt.searchsorted(tt.tensor([3, 1, 2]), x, sorter=tt.tensor([1, 2, 0]), side="right"),
+        lambda: np.searchsorted([1, 2, 3], X, side="right"),
+    ),
+    ("swish", lambda: tt.swish(x), lambda: X / (1 + np.exp(-X))),
+]
+
+
+@pytest.mark.parametrize(("got", "want"), [c[1:] for c in AS_NUMPY], ids=[c[0] for c in AS_NUMPY])
+def test_a_function_gives_what_numpys_gives(got: Any, want: Any) -> None:
+    same(got(), want())
+
+
+@pytest.mark.parametrize(
+    "parts", [lambda t: tt.split(t, 2, axis=1), lambda t: tt.unstack(t), lambda t: tt.broadcast_arrays(t, t)]
+)
+def test_parts_are_views(parts: Any) -> None:
+    assert all(p.storage is x.storage for p in parts(x))
+
+
+def test_meshgrid_does_not_share_memory() -> None:
+    first, second = tt.meshgrid(x[0], x[:, 0])
+    first += 1
+    assert first.storage is not second.storage
+    assert x.tolist() == X.tolist()
+
+
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (lambda: tt.split(x, 3, axis=1), ShapeError, r"axis 1 of f32\[3,4\] does not divide into 3 equal parts"),
+    (lambda: tt.split(x, [1, 1]), ShapeError, r"sizes \(1, 1\) do not add up to the 3 of axis 0"),
+    (lambda: tt.meshgrid(x[0], indexing="yx"), ArgumentError, "use 'xy' or 'ij'"),
+    (lambda: tt.meshgrid(x[0], tt.arange(3)), DTypeError, "one dtype"),
+    (lambda: tt.vecdot(x, y, axis=0), ShapeError, "must be negative"),
+    (lambda: tt.vecdot(x, y[:, :2]), ShapeError, r"differ: f32\[3,4\] and f32\[3,2\]"),
+    (lambda: tt.tensordot(x, y, axes=3), ShapeError, "axes=3 but the tensors have 2 and 2"),
+    (lambda: tt.tensordot(x, y, axes=1), ShapeError, "differ in size"),
+    (lambda: tt.repeat(x, tt.tensor([1, 2]), axis=0), ShapeError, "2 repeats for axis 0"),
+    (lambda: tt.searchsorted(x, y), ShapeError, r"one dimension, given f32\[3,4\]"),
+    (lambda: tt.randint(3, 3, 2, seed=1), ArgumentError, r"\[3, 3\) is empty"),
+]
+
+
+@pytest.mark.parametrize(("act", "error", "says"), WRONG)
+def test_what_does_not_fit_is_named(act: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        act()
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(("f16", "bf16", "f32", "f64")))
+def test_uniform_numbers_lie_in_0_to_1(seed: int, kind: str) -> None:
+    u = tt.rand(64, seed=seed, dtype=kind)
+    assert u.dtype == kind
+    assert tt.all(u >= 0)
+    assert tt.all(u < 1)
+
+
+def test_random_numbers_have_the_right_spread() -> None:
+    u, n = tt.rand(100_000, seed=1), tt.randn(100_000, seed=2)
+    assert abs(u.mean().item() - 0.5) < 0.01
+    assert abs(u.var().item() - 1 / 12) < 0.01
+    assert abs(n.mean().item()) < 0.02
+    assert abs(n.var().item() - 1) < 0.03
+
+
+def test_a_seed_gives_known_bits() -> None:
+    """Philox4x32-10 with key 0 and counter 0 begins with these words (Random123's known answers)."""
+    words = philox.blocks_of(0, 1).tolist()[0]
+    assert [hex(w) for w in words] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+    assert tt.rand(1, seed=0).item() == (0x6627E8D5 >> 8) * 2.0**-24
+
+
+def test_a_longer_draw_begins_with_the_shorter() -> None:
+    assert tt.rand(10, seed=5).tolist() == tt.rand(100, seed=5)[:10].tolist()
+
+
+def test_functions_can_be_traced() -> None:
+    def fn(t: Any) -> Any:
+        a, b = tt.split(t, 2, axis=1)
+        return tt.tensordot(a, b.T, axes=1) + tt.vecdot(a, b) + tt.tile(tt.diff(t), (1, 1))[:, :3]
+
+    same(tt.trace(fn, x)(x), fn(x).numpy())
+
+
+def test_the_inspection_interface_answers() -> None:
+    info = tt.__array_namespace_info__()
+    assert info.default_device() == "cpu"
+    assert "cpu" in [str(d) for d in info.devices()]
+    assert info.default_dtypes()["real floating"] is tt.f32
+    assert info.capabilities()["max dimensions"] == tt.buffer.MAX_DIMS
+    assert set(info.dtypes(kind="signed integer")) == {"int8", "int16", "int32", "int64"}

@@ -1,0 +1,205 @@
+"""Every native kernel of every instruction set this CPU has, against the reference, at sizes that split over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium import ops
+from tritium.buffer import native
+from tritium.errors import DTypeError
+from tritium.op import OPS, Kind, Op, Spec, outputs
+from tritium.ops import Sample
+from tritium.testing import arrays, as_laid, assert_close, case_id, cases, expected, laid
+
+pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
+
+ISAS = native.isas() if native is not None else []
+NAMES = {ops.gelu: lambda a: "gelu_tanh" if a["approximate"] == "tanh" else "gelu",
+         ops.matmul: lambda a: "matmul" if a["algorithm"] == "blas" else f"matmul_{a['algorithm']}"}  # fmt: skip
+
+
+def native_cases() -> list[tuple[Op, Sample]]:
+    return [(o, s) for o, s in cases(Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE) if o is not ops.divmod]
+
+
+def kernel_of(op: Op, attrs: dict[str, Any], isa: str) -> Any:
+    return native.kernel(NAMES[op](attrs) if op in NAMES else op.name, isa)
+
+
+def run(op: Op, data: list[Any], attrs: dict[str, Any], how: str, isa: str) -> Any:
+    """The kernel's own result, or None where it does not take the call."""
+    attrs = op.defaults | attrs
+    specs = tuple(None if x is None else Spec(x.shape, tt.dtype.dtype(x.dtype)) for x in data)
+    decision = op.decide(specs, attrs)
+    kernel = kernel_of(op, attrs, isa)
+    last = next((s.dtype.code for s in reversed(decision.inputs) if s is not None), None)
+    same = all(s is None or s.dtype is d.dtype for s, d in zip(specs, decision.inputs, strict=True))
+    if kernel is None or last not in kernel.dtypes or not same:
+        return None
+    if op is ops.matmul and any(s is not None and s.ndim < 2 for s in specs):
+        return None
+    out = tt.full(outputs(decision.out)[0].shape, 1, dtype=decision.out.dtype)  # a kernel must write every element
+    kernel(*(None if x is None else laid(x, how) for x in data), out=out, **attrs)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("op", "sample"), native_cases(), ids=case_id)
+def test_samples_agree_on_every_isa(op: Op, sample: Sample, isa: str) -> None:
+    attrs = dict(sample.attrs)
+    for how in ("contiguous", "transposed", "sliced", "reversed", "broadcast"):
+        data = [as_laid(x, how) for x in arrays(op, sample)]
+        got = run(op, data, attrs, how, isa)
+        if got is not None:
+            assert_close(op, got, expected(op, data, attrs), data, op.defaults | attrs)
+
+
+SHAPES = [(100_003,), (331, 307), (3, 70_001), (70_001, 3), (41, 43, 47)]
+KINDS = (tt.f32, tt.f64, tt.f16, tt.bf16, tt.i8, tt.i32, tt.i64)
+
+
+def big(shape: tuple[int, ...], kind: tt.DType, low: float, high: float, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    if kind.is_float:
+        return rng.uniform(low, high, shape).astype(kind.numpy)
+    return rng.integers(int(low), max(int(high), int(low) + 1), shape).astype(kind.numpy)
+
+
+def wide_rows() -> Iterator[Op]:
+    for op in OPS.values():
+        if op.kind in (Kind.MAP, Kind.REDUCE) and op.inputs and op not in (ops.astype, ops.divmod, ops.where):
+            yield op
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("op", list(wide_rows()), ids=case_id)
+def test_large_odd_sizes_agree_on_every_isa(op: Op, isa: str) -> None:
+    first = op.samples[0].inputs[0]
+    assert first is not None
+    for shape, how in zip(SHAPES, ("contiguous", "sliced", "transposed", "reversed", "contiguous"), strict=True):
+        for kind in KINDS:
+            data = [big(shape, kind, first.low, first.high, i) for i in range(len(op.inputs) - len(op.optional))]
+            data += [None] * len(op.optional)
+            attrs: dict[str, Any] = {"axis": -1} if "axis" in op.params else {}
+            if op.name in ("prod", "cumulative_prod") and kind.is_float:
+                data = [np.sign(x) * 2.0 ** np.sign(x) for x in data]
+                data = [x.astype(kind.numpy) for x in data]
+            try:
+                got = run(op, data, attrs, how, isa)
+            except DTypeError:
+                continue
+            if got is not None:
+                assert_close(op, got, expected(op, data, attrs), data, op.defaults | attrs)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 2), -1])
+@pytest.mark.parametrize(
+    "name", ["sum", "max", "min", "mean", "var", "all", "any", "argmax", "argmin", "count_nonzero", "prod"]
+)
+def test_reductions_over_every_axis(name: str, axis: Any, isa: str) -> None:
+    op = OPS[name]
+    if isinstance(axis, tuple) and name.startswith("arg"):
+        axis = 2
+    x = big((37, 65, 33), tt.f32, -1, 1, 0)
+    x = np.where(x > 0, 1, -1).astype(np.float32) if name == "prod" else x
+    for how in ("contiguous", "transposed", "sliced"):
+        got = run(op, [x], {"axis": axis, "keepdims": True}, how, isa)
+        assert_close(
+            op,
+            got,
+            expected(op, [x], {"axis": axis, "keepdims": True}),
+            [x],
+            op.defaults | {"axis": axis, "keepdims": True},
+        )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", [tt.f32, tt.f64, tt.f16, tt.bf16, tt.i8, tt.i32, tt.i64], ids=str)
+@pytest.mark.parametrize("shapes", [((1, 257), (257, 130)), ((65, 300), (300, 1)), ((129, 513), (513, 67)), ((3, 17, 40), (40, 33)),
+                                    ((2, 1, 5, 64), (3, 64, 9)), ((200, 200), (200, 200))], ids=str)  # fmt: skip
+def test_products_of_odd_sizes(shapes: Any, kind: tt.DType, isa: str) -> None:
+    a, b = (big(s, kind, -2, 2, i) for i, s in enumerate(shapes))
+    for algorithm in ops.ALGORITHMS:
+        for how in ("contiguous", "transposed", "sliced"):
+            got = run(ops.matmul, [a, b], {"algorithm": algorithm}, how, isa)
+            assert_close(ops.matmul, got, expected(ops.matmul, [a, b], {}), [a, b], {"algorithm": "blas"})
+
+
+def test_a_product_reads_nothing_of_its_result() -> None:
+    a, b = tt.ones((64, 64)), tt.ones((64, 64))
+    out = tt.full((64, 64), float("nan"))
+    tt.matmul(a, b, out=out)
+    assert bool(tt.all(out == 64))
+
+
+def test_f32_sums_are_as_exact_as_f64_ones() -> None:
+    x = np.random.default_rng(0).uniform(0, 1, 10_000_000).astype(np.float32)
+    assert abs(float(tt.sum(tt.from_numpy(x))) / x.sum(dtype=np.float64) - 1) < 1e-7
+
+
+def test_variance_survives_a_large_mean() -> None:
+    x = (1e6 + np.random.default_rng(0).normal(size=(8, 4096))).astype(np.float64)
+    np.testing.assert_allclose(tt.var(tt.from_numpy(x), axis=1).numpy(), x.var(axis=1), rtol=1e-12)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    before = tt.get_num_threads()
+    x = tt.randn((517, 1031), seed=1)
+    results = []
+    try:
+        for n in (1, 2, 3):
+            tt.set_num_threads(n)
+            results.append(
+                [
+                    tt.sum(x).item(),
+                    tt.softmax(x).numpy().copy(),
+                    tt.gelu(x).numpy().copy(),
+                    tt.mean(x, axis=0).numpy().copy(),
+                ]
+            )
+    finally:
+        tt.set_num_threads(before)
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_replay_is_counted_and_forgotten() -> None:
+    x = tt.ones((3, 5))
+    tt.add(x, x)
+    before = tt.add.hits
+    tt.add(x, x)
+    assert tt.add.hits == before + 1
+    tt.add.forget()
+    assert tt.add.replays == 0
+
+
+def test_a_replayed_scalar_that_does_not_fit_is_still_an_error() -> None:
+    x = tt.ones((4,), dtype="i8")
+    tt.add(x, 1)
+    tt.add(x, 2)
+    with pytest.raises(OverflowError, match="300 is outside i8"):
+        tt.add(x, 300)
+
+
+def test_forced_isa_is_used_and_a_bad_one_is_told() -> None:
+    import subprocess
+    import sys
+
+    code = "import tritium as tt; print(tt.ones(3).acceleration_backend)"
+    for isa in ISAS:
+        env = {"TRITIUM_ISA": isa, "PATH": ""}
+        assert (
+            subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout.strip() == isa
+        )
+    env = {"TRITIUM_ISA": "mmx", "TRITIUM_LOG": "warning", "PATH": ""}
+    assert (
+        "TRITIUM_ISA=mmx is not available"
+        in subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stderr
+    )
