@@ -20,16 +20,15 @@
   use(matmul)                     \
   use(random)
 
-#define TRITIUM_DECLARE(file) __attribute__((weak)) Table file##_table();
-#define TRITIUM_APPEND(file) \
-  if (file##_table) append(to, file##_table());
+#define TRITIUM_DECLARE(file) Table file##_table();
+#define TRITIUM_APPEND(file) append(to, file##_table());
 
-#define TRITIUM_DECLARE_ISA(isa)                        \
-  namespace isa {                                       \
-  TRITIUM_KERNEL_FILES(TRITIUM_DECLARE)                 \
-  static void collect(std::vector<Entry>& to) {         \
-    TRITIUM_KERNEL_FILES(TRITIUM_APPEND)                \
-  }                                                     \
+#define TRITIUM_DECLARE_ISA(isa)                \
+  namespace isa {                               \
+  TRITIUM_KERNEL_FILES(TRITIUM_DECLARE)         \
+  static void collect(std::vector<Entry>& to) { \
+    TRITIUM_KERNEL_FILES(TRITIUM_APPEND)        \
+  }                                             \
   }
 
 namespace tritium {

@@ -266,6 +266,43 @@ def test_the_first_kernel_that_accepts_is_chosen(null: Null) -> None:
     assert used == ["flat", "any", "any", "flat"]
 
 
+def test_a_kernel_never_writes_over_what_it_still_reads(null: Null) -> None:
+    seen: list[bool] = []
+
+    def careless(x1: Any, x2: Any, *, out: Any) -> None:
+        for x in (x1, x2):
+            same = (x.ctypes.data, x.shape, x.strides) == (out.ctypes.data, out.shape, out.strides)
+            seen.append(same or not np.shares_memory(x, out))
+        for i in np.ndindex(out.shape):
+            out[i] = np.broadcast_to(x1, out.shape)[i] + np.broadcast_to(x2, out.shape)[i]
+
+    null.kernels = dict(null.kernels) | {ops.add: [Kernel("careless", careless)]}
+    m = np.arange(9, dtype=np.float32).reshape(3, 3)
+    x = tt.tensor(m).to("null")
+    x += x.T
+    m = m + m.T
+    x[1:] += x[:-1]
+    m[1:] = m[1:] + m[:-1]
+    x += x[0]
+    m = m + m[0]
+    x += x
+    assert x.tolist() == (m + m).tolist()
+    assert len(seen) == 8
+    assert all(seen)
+
+
+def test_a_matrix_product_into_its_own_operand_is_right(null: Null) -> None:
+    def careless(a: Any, b: Any, *, out: Any, algorithm: str) -> None:
+        for i, j in np.ndindex(out.shape):
+            out[i, j] = a[i] @ b[:, j]
+
+    null.kernels = dict(null.kernels) | {ops.matmul: [Kernel("careless", careless)]}
+    m = np.arange(9, dtype=np.float32).reshape(3, 3)
+    x = tt.tensor(m).to("null")
+    x @= x
+    assert x.tolist() == (m @ m).tolist()
+
+
 def test_the_conformance_kit_passes_on_a_copy_of_the_reference(null: Null) -> None:
     assert check_backend("null") > 500
 

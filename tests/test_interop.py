@@ -352,6 +352,16 @@ def test_a_pickle_does_not_see_later_writes_to_a_clone() -> None:
     assert len(churn) == 8
 
 
+def test_buffers_out_of_band_outlive_their_tensor() -> None:
+    x = tt.tensor(counted(1000))
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(x, protocol=5, buffer_callback=buffers.append)
+    del x
+    churn = [tt.full(1000, -1.0) for _ in range(20)]
+    assert pickle.loads(data, buffers=buffers)[999].item() == 999
+    assert len(churn) == 20
+
+
 def test_nested_objects_keep_one_tensor_one() -> None:
     x = tt.ones(2)
     a, b = pickle.loads(pickle.dumps([x, x]))

@@ -457,7 +457,7 @@ def rss_bytes() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_long_loop_keeps_memory_flat() -> None:
     x, y = tt.ones((64, 64)), tt.ones((64, 64))
-    count = 10**6 if buffer.native is not None else 30_000
+    count = 10**6 if buffer.native is not None else 15_000
 
     def loop(n: int) -> None:
         z = x

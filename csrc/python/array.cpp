@@ -389,6 +389,24 @@ Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code,
   return a;
 }
 
+Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape, const int64_t* strides, int64_t shift) {
+  Array* a = blank(type, ndim);
+  if (!a) return nullptr;
+  Py_INCREF(a->storage = of->storage);
+  Py_INCREF(a->dtype = of->dtype);
+  a->code = of->code;
+  a->native = of->native;
+  a->offset = of->offset + shift;
+  a->size = 1;
+  for (int d = 0; d < ndim; ++d) {
+    a->shape()[d] = shape[d];
+    a->strides()[d] = strides[d];
+    a->size *= shape[d];
+  }
+  a->contiguous = is_contiguous(ndim, shape, strides);
+  return a;
+}
+
 int overlap(const View& a, const View& b) {
   if (a.size() == 0 || b.size() == 0) return 0;
   const int64_t item_a = item_size(a.dtype), item_b = item_size(b.dtype);

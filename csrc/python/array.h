@@ -86,6 +86,8 @@ int dtype_code(PyObject* dtype);  // its `code`; -2: exception
 bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides);
 PyObject* int_tuple(const int64_t* values, int n);
 Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
+// Another layout of the same storage and dtype, its offset `shift` elements from the array's.
+Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape, const int64_t* strides, int64_t shift);
 PyObject* array_overlap(PyObject* a, PyObject* b);
 int overlap(const View& a, const View& b);  // 0 disjoint, 1 the same elements in the same places, 2 anything else
 

@@ -36,20 +36,13 @@ bool derives(nb::handle type, PyTypeObject* base) {
   return PyType_Check(type.ptr()) && PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), base);
 }
 
-void setup(nb::object tensor_type, nb::object op_type, nb::object device, nb::object interpreter,
-           nb::tuple identity_types) {
+void setup(nb::object tensor_type, nb::object device, nb::object interpreter, nb::tuple identity_types) {
   if (!derives(tensor_type, globals.array_type)) throw nb::type_error("setup: tensor_type must derive from Array.");
-  if (!derives(op_type, globals.row_type)) throw nb::type_error("setup: op_type must derive from Row.");
   if (!PyContextVar_CheckExact(interpreter.ptr())) throw nb::type_error("setup: interpreter must be a ContextVar.");
   keep(globals.tensor_type, tensor_type.ptr());
   keep(globals.device, device.ptr());
   keep(globals.interpreter, interpreter.ptr());
   keep(globals.identity_types, identity_types.ptr());
-#if PY_VERSION_HEX < 0x030C0000
-  auto* op = reinterpret_cast<PyTypeObject*>(op_type.ptr());
-  op->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;  // before 3.12 a Python class does not inherit it
-  PyType_Modified(op);
-#endif
 }
 
 Isa isa_of(const std::optional<std::string>& name) {
@@ -166,7 +159,7 @@ NB_MODULE(_native, m) {
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());
 
-  m.def("setup", setup, "tensor_type"_a, "op_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
+  m.def("setup", setup, "tensor_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
         "Tells the runtime which Python classes and objects it works with; called once.");
   m.def("set_fast", [](bool on) { globals.fast = on; }, "on"_a, "Whether remembered calls are replayed.");
   m.def("is_fast", [] { return globals.fast; });

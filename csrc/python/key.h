@@ -10,7 +10,7 @@ namespace tritium::python {
 
 constexpr int kMaxWords = 96;
 
-enum Tag : uint64_t { kTensor = 1, kFloat, kInt, kBool, kNone, kText, kTuple, kObject };
+enum Tag : uint64_t { kTensor = 1, kFloat, kInt, kBool, kNone, kText, kTuple, kSlice, kEllipsis, kObject };
 
 struct Key {
   uint64_t words[kMaxWords];
@@ -22,15 +22,17 @@ struct Key {
     return true;
   }
 
-  // A tensor by what a kernel sees of it; a Python scalar by its type, its value being an operand.
-  bool add_operand(PyObject* o) {
+  // A tensor by what a kernel (or, with its strides, a view) sees of it; a Python scalar by its type, its value being
+  // an operand.
+  bool add_operand(PyObject* o, bool strided) {
     PyTypeObject* type = Py_TYPE(o);
     if (type == globals.tensor_type) {
       auto* a = reinterpret_cast<Array*>(o);
       const int ndim = a->ndim();
-      if (!a->usable() || count + ndim >= kMaxWords) return false;
+      if (!a->usable() || count + 2 * ndim >= kMaxWords) return false;
       words[count++] = kTensor | uint64_t(a->code) << 8 | uint64_t(ndim) << 16 | uint64_t(a->contiguous) << 24;
       for (int d = 0; d < ndim; ++d) words[count++] = static_cast<uint64_t>(a->shape()[d]);
+      for (int d = 0; strided && d < ndim; ++d) words[count++] = static_cast<uint64_t>(a->strides()[d]);
       return true;
     }
     if (type == &PyFloat_Type) return add(kFloat);
@@ -62,10 +64,8 @@ struct Key {
   bool add_tuple(PyObject* o) {
     const Py_ssize_t n = PyTuple_GET_SIZE(o);
     if (!add(kTuple | static_cast<uint64_t>(n) << 8)) return false;
-    for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* item = PyTuple_GET_ITEM(o, i);
-      if (Py_TYPE(item) != &PyLong_Type || !add_int(item)) return false;
-    }
+    for (Py_ssize_t i = 0; i < n; ++i)
+      if (!add_attr(PyTuple_GET_ITEM(o, i))) return false;
     return true;
   }
 
@@ -77,6 +77,11 @@ struct Key {
     if (type == &PyBool_Type) return add(kBool) && add(o == Py_True);
     if (type == &PyTuple_Type) return add_tuple(o);
     if (type == &PyUnicode_Type) return add_text(o);
+    if (o == Py_Ellipsis) return add(kEllipsis);
+    if (type == &PySlice_Type) {
+      auto* s = reinterpret_cast<PySliceObject*>(o);
+      return add(kSlice) && add_attr(s->start) && add_attr(s->stop) && add_attr(s->step);
+    }
     if (type == &PyFloat_Type) {
       const double value = PyFloat_AS_DOUBLE(o);
       uint64_t bits;

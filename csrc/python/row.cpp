@@ -2,84 +2,12 @@
 // Knows nothing of rules or of how a kernel is chosen: Python tells it what to remember.
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "key.h"
+#include "record.h"
 
 namespace tritium::python {
 namespace {
-
-constexpr int kMaxRecords = 1024;
-
-// What a call of one key does.
-struct Record {
-  std::vector<uint64_t> key;
-  uint64_t hash = 0;
-  int uses = 1;  // the table's own, and one for each replay under way
-  const Entry* entry = nullptr;  // nullptr: the result is only allocated
-  Attrs attrs;
-  PyObject *dtype = nullptr, *shape = nullptr, *strides = nullptr;
-  int code = -1, ndim = 0;
-  int64_t dims[kMaxDims];
-  int64_t size = 0, nbytes = 0, touched = 0;
-  std::int8_t scalars[kMaxInputs];
-  std::vector<PyObject*> kept;  // objects the key knows by address
-
-  ~Record() {
-    Py_XDECREF(dtype);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    for (PyObject* o : kept) Py_DECREF(o);
-  }
-};
-
-void release(Record* r) {
-  if (--r->uses == 0) delete r;
-}
-
-// Records by key: open addressing, at most half full.
-struct Records {
-  std::vector<Record*> slots;
-  int count = 0;
-
-  Record** place(const uint64_t* words, int n, uint64_t hash) {
-    const std::size_t mask = slots.size() - 1;
-    for (std::size_t i = hash & mask;; i = (i + 1) & mask) {
-      Record* r = slots[i];
-      if (!r) return &slots[i];
-      if (r->hash == hash && r->key.size() == static_cast<std::size_t>(n) &&
-          std::memcmp(r->key.data(), words, sizeof(uint64_t) * static_cast<std::size_t>(n)) == 0)
-        return &slots[i];
-    }
-  }
-
-  void insert(Record* r) {
-    if (count >= kMaxRecords) clear();
-    if (slots.empty()) slots.resize(16);
-    if (2 * (count + 1) > static_cast<int>(slots.size())) {
-      std::vector<Record*> before(slots.size() * 2);
-      before.swap(slots);
-      for (Record* old : before)
-        if (old) *place(old->key.data(), static_cast<int>(old->key.size()), old->hash) = old;
-    }
-    Record** at = place(r->key.data(), static_cast<int>(r->key.size()), r->hash);
-    Record* old = *at;
-    *at = r;
-    if (old) {
-      release(old);
-    } else {
-      ++count;
-    }
-  }
-
-  void clear() {
-    std::vector<Record*> before;
-    before.swap(slots);
-    count = 0;
-    for (Record* r : before)
-      if (r) release(r);
-  }
-};
 
 struct Row {
   PyObject_HEAD
@@ -88,6 +16,7 @@ struct Row {
   long long hits;
   int arity, operands;    // as Python set it; as it was when the first record was made
   char inplace, in_place;  // likewise
+  char strided;            // its records are views: strides belong to the key
 };
 
 Row* as_row(PyObject* self) { return reinterpret_cast<Row*>(self); }
@@ -113,11 +42,11 @@ bool is_out(PyObject* name) {
 }
 
 // The key of a call given as vectorcall does. `out` is left out of the key and returned apart.
-bool make_key(Key& key, int operands, PyObject* const* args, Py_ssize_t nargs, PyObject* names, PyObject*& out) {
+bool make_key(Key& key, const Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names, PyObject*& out) {
   key.add(static_cast<uint64_t>(nargs));
   Py_ssize_t i = 0;
-  for (; i < nargs && i < operands; ++i)
-    if (!key.add_operand(args[i])) return false;
+  for (; i < nargs && i < row->operands; ++i)
+    if (!key.add_operand(args[i], row->strided)) return false;
   for (; i < nargs; ++i)
     if (!key.add_attr(args[i])) return false;
   if (!names) return true;
@@ -166,9 +95,22 @@ Array* usable_out(const Record& r, PyObject* given) {
   return nullptr;
 }
 
+PyObject* new_view(const Record& r, PyObject* of) {
+  Array* a = array_view(globals.tensor_type, reinterpret_cast<Array*>(of), r.ndim, r.dims, r.steps, r.shift);
+  if (!a) return nullptr;
+  Py_INCREF(a->shape_tuple = r.shape);
+  Py_INCREF(a->strides_tuple = r.strides);
+  return reinterpret_cast<PyObject*>(a);
+}
+
 // nullptr without an exception: this call is for Python.
 PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t nargs, PyObject* given) {
   Array* out = nullptr;
+  if (r.view) {
+    if (given) return nullptr;
+    ++row->hits;
+    return new_view(r, args[0]);
+  }
   if (given && given != Py_None && !(out = usable_out(r, given))) return nullptr;
   if (!r.entry) {
     if (out) return nullptr;
@@ -217,7 +159,7 @@ PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t
 PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   Key key;
   PyObject* given = nullptr;
-  if (!make_key(key, row->operands, args, nargs, names, given) || interpreting()) return nullptr;
+  if (!make_key(key, row, args, nargs, names, given) || interpreting()) return nullptr;
   Record* found = *row->records->place(key.words, key.count, key.hash());
   if (!found) return nullptr;
   ++found->uses;
@@ -247,6 +189,12 @@ PyObject* row_tp_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto* row = reinterpret_cast<Row*>(type->tp_alloc(type, 0));
   if (!row) return nullptr;
   row->call = row_call;
+#if PY_VERSION_HEX < 0x030C0000
+  if (!(type->tp_flags & Py_TPFLAGS_HAVE_VECTORCALL)) {  // before 3.12 a Python class does not inherit it
+    type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+    PyType_Modified(type);
+  }
+#endif
   row->arity = row->operands = -1;
   return reinterpret_cast<PyObject*>(row);
 }
@@ -341,6 +289,37 @@ bool check_operands(Record& r, const Row* row, PyObject* const* args, Py_ssize_t
   return false;
 }
 
+// A record under the key of a call. False: such a call cannot be told from others, or an exception is set.
+bool key_record(Record& r, Row* row, PyObject* args, PyObject* kwargs) {
+  if (!read_traits(row) || row->operands < 0 || !globals.tensor_type) return false;
+  const Py_ssize_t nargs = PyTuple_GET_SIZE(args);
+  PyObject* const* items = &PyTuple_GET_ITEM(args, 0);
+  Key key;
+  PyObject* out = nullptr;
+  const auto keep = [&](PyObject* o) {
+    if (!Key::is_identity(Py_TYPE(o))) return;
+    Py_INCREF(o);
+    r.kept.push_back(o);
+  };
+  if (!make_key(key, row, items, nargs, nullptr, out)) return false;
+  for (Py_ssize_t i = row->operands; i < nargs; ++i) keep(items[i]);
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; kwargs != Py_None && PyDict_Next(kwargs, &at, &name, &value);) {
+    if (is_out(name)) continue;
+    if (!key.add_text(name) || !key.add_attr(value)) return false;
+    keep(value);
+  }
+  r.key.assign(key.words, key.words + key.count);
+  r.hash = key.hash();
+  return true;
+}
+
+PyObject* insert(Row* row, std::unique_ptr<Record> record) {
+  if (!row->records) row->records = new Records;
+  row->records->insert(record.release());
+  Py_RETURN_TRUE;
+}
+
 PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   static const char* parameters[] = {"args", "kwargs", "kernel", "dtype", "shape", "scalars", "attrs", nullptr};
   PyObject *args, *kwargs, *kernel, *dtype, *shape, *scalars = Py_None, *attrs = Py_None;
@@ -354,36 +333,39 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   if ((kwargs != Py_None && !PyDict_Check(kwargs)) || (attrs != Py_None && !PyDict_Check(attrs)))
     return PyErr_Format(PyExc_TypeError, "remember: kwargs and attrs must be dicts or None.");
   Row* row = as_row(self);
-  if (!read_traits(row)) return nullptr;
-  if (row->operands < 0 || !globals.tensor_type) Py_RETURN_FALSE;
-
+  auto record = std::make_unique<Record>();
+  if (!key_record(*record, row, args, kwargs)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_False);
   const Py_ssize_t nargs = PyTuple_GET_SIZE(args);
   PyObject* const* items = &PyTuple_GET_ITEM(args, 0);
-  Key key;
-  PyObject* out = nullptr;
-  auto record = std::make_unique<Record>();
-  const auto keep = [&](PyObject* o) {
-    if (!Key::is_identity(Py_TYPE(o))) return;
-    Py_INCREF(o);
-    record->kept.push_back(o);
-  };
-  if (!make_key(key, row->operands, items, nargs, nullptr, out)) Py_RETURN_FALSE;
-  for (Py_ssize_t i = row->operands; i < nargs; ++i) keep(items[i]);
-  PyObject *name, *value;
-  for (Py_ssize_t at = 0; kwargs != Py_None && PyDict_Next(kwargs, &at, &name, &value);) {
-    if (is_out(name)) continue;
-    if (!key.add_text(name) || !key.add_attr(value)) Py_RETURN_FALSE;
-    keep(value);
-  }
   const bool array_first = row->operands > 0 && nargs > 0 && is_array(items[0]);
   const int first_ndim = array_first ? reinterpret_cast<Array*>(items[0])->ndim() : 0;
   if (!describe(*record, kernel, dtype, shape, attrs, first_ndim)) return nullptr;
   if (!check_operands(*record, row, items, nargs, scalars)) return nullptr;
-  record->key.assign(key.words, key.words + key.count);
-  record->hash = key.hash();
-  if (!row->records) row->records = new Records;
-  row->records->insert(record.release());
-  Py_RETURN_TRUE;
+  return insert(row, std::move(record));
+}
+
+// A view is remembered by its result: the same storage seen from another layout.
+PyObject* row_remember_view(PyObject* self, PyObject* given) {
+  PyObject *args, *kwargs, *result;
+  if (!PyArg_ParseTuple(given, "O!OO:remember_view", &PyTuple_Type, &args, &kwargs, &result)) return nullptr;
+  if (!PyTuple_GET_SIZE(args) || !is_array(PyTuple_GET_ITEM(args, 0)) || !is_array(result))
+    return PyErr_Format(PyExc_TypeError, "remember_view: the first argument and the result must be arrays.");
+  auto *from = reinterpret_cast<Array*>(PyTuple_GET_ITEM(args, 0)), *to = reinterpret_cast<Array*>(result);
+  if (from->storage != to->storage || !from->usable()) Py_RETURN_FALSE;
+  Row* row = as_row(self);
+  row->strided = true;
+  auto record = std::make_unique<Record>();
+  Record& r = *record;
+  if (!key_record(r, row, args, kwargs)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_False);
+  r.view = true;
+  r.ndim = to->ndim();
+  r.shift = to->offset - from->offset;
+  std::copy_n(to->shape(), r.ndim, r.dims);
+  std::copy_n(to->strides(), r.ndim, r.steps);
+  r.shape = int_tuple(r.dims, r.ndim);
+  r.strides = int_tuple(r.steps, r.ndim);
+  if (!r.shape || !r.strides) return nullptr;
+  return insert(row, std::move(record));
 }
 
 PyObject* row_forget(PyObject* self, PyObject*) {
@@ -401,6 +383,9 @@ PyMethodDef row_methods[] = {
      METH_VARARGS | METH_KEYWORDS,
      "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None)\n--\n\n"
      "Replay calls like this one from now on. False when such a call cannot be told from others."},
+    {"remember_view", row_remember_view, METH_VARARGS,
+     "remember_view($self, args, kwargs, result, /)\n--\n\n"
+     "Replay calls like this one, which gave a view of its first argument, from now on."},
     {"forget", row_forget, METH_NOARGS, "forget($self, /)\n--\n\nDrop everything remembered."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "hot512.h"
 #include "loops.h"
 #include "math_wide.h"
 
@@ -140,11 +141,21 @@ constexpr RowMaker periodic_row(const char* name) {
   return unary_floats<Op>(name, Cost::dear).put(DType::f32, periodic<Op>);
 }
 
+#if defined(__AVX512F__)
+constexpr Span kExp = hot::span<hot::Exp>;
+constexpr Span kTanh = hot::span<hot::Tanh>;
+constexpr Span kGelu = hot::span_or<hot::Gelu, unary<Gelu, float>>;
+#else
+constexpr Span kExp = unary<Exp, float>;
+constexpr Span kTanh = unary<Tanh, float>;
+constexpr Span kGelu = unary<Gelu, float>;
+#endif
+
 constexpr SpanRow kRows[] = {
     unary_floats<Sqrt>("sqrt").row,
     unary_floats<Reciprocal>("reciprocal").row,
     unary_floats<Rsqrt>("rsqrt").row,
-    unary_floats<Exp>("exp", Cost::dear).row,
+    unary_floats<Exp>("exp", Cost::dear).put(DType::f32, kExp).row,
     unary_floats<Expm1>("expm1", Cost::dear).row,
     unary_floats<Log>("log", Cost::dear).row,
     unary_floats<Log1p>("log1p", Cost::dear).row,
@@ -158,14 +169,14 @@ constexpr SpanRow kRows[] = {
     unary_floats<Atan>("atan", Cost::dear).row,
     unary_floats<Sinh>("sinh", Cost::dear).row,
     unary_floats<Cosh>("cosh", Cost::dear).row,
-    unary_floats<Tanh>("tanh", Cost::dear).row,
+    unary_floats<Tanh>("tanh", Cost::dear).put(DType::f32, kTanh).row,
     unary_floats<Asinh>("asinh", Cost::dear).row,
     unary_floats<Acosh>("acosh", Cost::dear).row,
     unary_floats<Atanh>("atanh", Cost::dear).row,
     unary_floats<Erf>("erf", Cost::dear).row,
     unary_floats<Sigmoid>("sigmoid", Cost::dear).row,
     unary_floats<Silu>("silu", Cost::dear).row,
-    unary_floats<Gelu>("gelu", Cost::dear).row,
+    unary_floats<Gelu>("gelu", Cost::dear).put(DType::f32, kGelu).row,
     unary_floats<GeluTanh>("gelu_tanh", Cost::dear).row,
     binary_floats<Divide>("divide").row,
     binary_floats<Copysign>("copysign").row,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../threads.h"
 #include "../workspace.h"
@@ -11,34 +12,51 @@
 namespace tritium::TRITIUM_ISA {
 
 constexpr std::int64_t kSkinnyRows = 8;        // more rows of A are worth packing B
-constexpr std::int64_t kSkinnyColumns = 1024;  // columns of C that one thread sums up in L1
+constexpr std::int64_t kSkinnyTile = 4096;     // elements of C that one thread sums up in L1
 constexpr std::int64_t kSkinnySteps = 4;       // rows of B added at once
 constexpr std::int64_t kSkinnyGrain = 65536;   // elements of B per thread
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr std::int64_t kSkinnyGroup = 4;  // rows of C added to at once: as many as the registers hold factors for
+#else
+constexpr std::int64_t kSkinnyGroup = 2;
+#endif
 
-// c[i][0 .. n) += sum over p < P of a[i][p] * b[p][0 .. n), rows of a and c apart as given.
-template <class T, int P>
-inline void add_steps(std::int64_t m, std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, T* c,
-                      std::int64_t c_row) {
+// c[i][0 .. n) += sum over p < P of a[i][p] * b[p][0 .. n) for R rows of a and c; the R * P factors stay in registers.
+template <class T, int R, int P>
+inline void add_steps(std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, T* c, std::int64_t c_row) {
+  Vec<T> factor[R][P];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) factor[r][p] = splat(a[r * a_row + p]);
+  }
   std::int64_t j = 0;
   for (; j + kLanes<T> <= n; j += kLanes<T>) {
     Vec<T> x[P];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int p = 0; p < P; ++p) x[p] = load(b[p] + j);
-    for (std::int64_t i = 0; i < m; ++i) {
-      T* at = c + i * c_row + j;
-      Vec<T> y = load(at);
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) y += splat(a[i * a_row + p]) * x[p];
-      store(at, y);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      Vec<T> y = load(c + r * c_row + j);
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) y += factor[r][p] * x[p];
+      store(c + r * c_row + j, y);
     }
   }
   for (; j < n; ++j) {
-    for (std::int64_t i = 0; i < m; ++i) {
-      T y = c[i * c_row + j];
-      for (int p = 0; p < P; ++p) y += a[i * a_row + p] * b[p][j];
-      c[i * c_row + j] = y;
+    for (int r = 0; r < R; ++r) {
+      T y = c[r * c_row + j];
+      for (int p = 0; p < P; ++p) y += a[r * a_row + p] * b[p][j];
+      c[r * c_row + j] = y;
     }
   }
+}
+
+template <class T, int P>
+inline void add_steps(std::int64_t m, std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, T* c) {
+  std::int64_t i = 0;
+  for (; i + kSkinnyGroup <= m; i += kSkinnyGroup) add_steps<T, kSkinnyGroup, P>(n, a + i * a_row, a_row, b, c + i * n, n);
+  for (; i < m; ++i) add_steps<T, 1, P>(n, a + i * a_row, a_row, b, c + i * n, n);
 }
 
 // c[i][q] += sum over p < k of a[i][p] * b[q][p], for R rows of a and Q columns of C; f64 where lanes meet.
@@ -50,14 +68,14 @@ inline void add_dots(std::int64_t k, const T* a, std::int64_t a_row, const T* co
     Vec<T> x[Q];
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q) x[q] = load(b[q] + p);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Vec<T> y = load(a + r * a_row + p);
 #pragma GCC unroll 4
       for (int q = 0; q < Q; ++q) acc[r][q] += y * x[q];
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int q = 0; q < Q; ++q) {
@@ -72,7 +90,7 @@ inline void add_dots(std::int64_t k, const T* a, std::int64_t a_row, const T* co
 template <class T>
 void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first, T* c) {
   constexpr std::int64_t item = sizeof(T);
-  alignas(64) T lines[kSkinnySteps * kSkinnyColumns];
+  alignas(64) T lines[kSkinnySteps * kSkinnyTile];
   const bool straight = b.direct && b.column == item;
   for (std::int64_t i = 0; i < m * n; ++i) c[i] = T{};
   for (std::int64_t p = 0; p < k;) {
@@ -82,19 +100,21 @@ void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, 
       rows[s] = straight ? reinterpret_cast<const T*>(b.at(p + s, first)) : lines + s * n;
       if (!straight) b.gather(b.at(p + s, first), b.column, lines + s * n, n);
     }
-    steps == 1 ? add_steps<T, 1>(m, n, a + p, k, rows, c, n) : add_steps<T, kSkinnySteps>(m, n, a + p, k, rows, c, n);
+    steps == 1 ? add_steps<T, 1>(m, n, a + p, k, rows, c) : add_steps<T, kSkinnySteps>(m, n, a + p, k, rows, c);
     p += steps;
   }
 }
 
-// The same with columns of B denser than rows: dot products in chunks of k.
+// The same with columns of B denser than rows: dot products in chunks of k. More than four rows of a are kSkinnyRows,
+// zeros at the end.
 template <class T>
 void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first, T* c) {
-  constexpr std::int64_t item = sizeof(T), kChunk = 2048;
+  constexpr std::int64_t item = sizeof(T), kChunk = 1024;
   alignas(64) T lines[4 * kChunk];
   const bool straight = b.direct && b.row == item;
+  const std::int64_t most = m > 4 ? 2 : 4;  // columns at once: rows times columns of sums stay in registers
   for (std::int64_t j = 0; j < n;) {
-    const std::int64_t group = n - j < 4 ? 1 : 4;
+    const std::int64_t group = n - j < most ? 1 : most;
     double sums[kSkinnyRows * 4] = {};
     for (std::int64_t p = 0; p < k; p += kChunk) {
       const std::int64_t steps = k - p < kChunk ? k - p : kChunk;
@@ -103,15 +123,18 @@ void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, con
         columns[q] = straight ? reinterpret_cast<const T*>(b.at(p, first + j + q)) : lines + q * kChunk;
         if (!straight) b.gather(b.at(p, first + j + q), b.row, lines + q * kChunk, steps);
       }
+      const auto dots = [&](auto rows, std::int64_t i) {
+        constexpr int R = decltype(rows)::value, Q = R > 4 ? 2 : 4;
+        group == Q ? add_dots<T, R, Q>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
+                   : add_dots<T, R, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
+      };
+      if (m > 4) {
+        dots(std::integral_constant<int, kSkinnyRows>(), 0);
+        continue;
+      }
       std::int64_t i = 0;
-      for (; i + 4 <= m; i += 4) {
-        group == 4 ? add_dots<T, 4, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
-                   : add_dots<T, 4, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
-      }
-      for (; i < m; ++i) {
-        group == 4 ? add_dots<T, 1, 4>(steps, a + i * k + p, k, columns, sums + i * 4, 4)
-                   : add_dots<T, 1, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
-      }
+      for (; i + 2 <= m; i += 2) dots(std::integral_constant<int, 2>(), i);
+      if (i < m) dots(std::integral_constant<int, 1>(), i);
     }
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t q = 0; q < group; ++q) c[i * n + j + q] = static_cast<T>(sums[i * 4 + q]);
@@ -123,15 +146,19 @@ void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, con
 // C = A B for m <= kSkinnyRows; put(first, columns, c) takes finished columns of C as c[m][columns]. False: no memory.
 template <class T, class Put>
 bool skinny(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, const Put& put) {
-  const Workspace space(m * k * static_cast<std::int64_t>(sizeof(T)), Need::may);
+  const std::int64_t height = m > 4 ? kSkinnyRows : m;
+  const Workspace space(height * k * static_cast<std::int64_t>(sizeof(T)), Need::may);
   T* const rows = space.as<T>();
   if (!rows) return false;
   for (std::int64_t i = 0; i < m; ++i) a.gather(a.at(i, 0), a.column, rows + i * k, k);
+  for (std::int64_t i = m * k; i < height * k; ++i) rows[i] = T{};
   const bool dots = magnitude(b.row) < magnitude(b.column);
-  const std::int64_t width = dots ? 64 : kSkinnyColumns / 2;
+  // Wide strips read B in long runs, narrow ones keep all threads busy.
+  const std::int64_t widest = kSkinnyTile / m / 64 * 64, share = (n / (2 * num_threads()) + 63) / 64 * 64;
+  const std::int64_t width = dots ? 64 : share < 256 ? 256 : share < widest ? share : widest;
   const std::int64_t strips = (n + width - 1) / width;
   parallel_for(strips, kSkinnyGrain / (width * k) + 1, [&](std::int64_t begin, std::int64_t end) {
-    alignas(64) T c[kSkinnyRows * kSkinnyColumns];
+    alignas(64) T c[kSkinnyTile];
     for (std::int64_t s = begin; s < end; ++s) {
       const std::int64_t first = s * width, columns = n - first < width ? n - first : width;
       dots ? skinny_dots(m, columns, k, rows, b, first, c) : skinny_columns(m, columns, k, rows, b, first, c);

@@ -63,6 +63,7 @@ void map_call(const SpanRow& row, const Call& call);
 
 // Before the loop of a span: its iterations are independent even when the output is one of the inputs.
 #if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"  // loops over the C library stay scalar
 #define TRITIUM_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define TRITIUM_LOOP _Pragma("GCC ivdep")

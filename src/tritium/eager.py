@@ -32,7 +32,7 @@ class Eager:
         backend = device.backend
         decision = op.decide(tuple(spec_of(x) for x in xs), attrs)
         if op.kind is Kind.VIEW:
-            return look(op, xs[0], attrs, out)
+            return look(op, xs[0], attrs, out, call)
         ready = tuple(prepare(x, s, device) for x, s in zip(xs, decision.inputs, strict=True))
         if op.kind is Kind.DYNAMIC:
             return dynamic(op, backend, ready, attrs, out)
@@ -77,7 +77,7 @@ class Eager:
 EAGER = Eager()
 eager.append(EAGER)
 if buffer.native is not None:
-    buffer.native.setup(Tensor, Op, backends.device("cpu"), interpreter, (DType, Device))
+    buffer.native.setup(Tensor, backends.device("cpu"), interpreter, (DType, Device))
 else:
     buffer.Storage.device = backends.device("cpu")
 
@@ -155,7 +155,7 @@ def check_range(value: bool | int | float, kind: DType) -> None:
             )
 
 
-def look(op: Op, x: Any, attrs: dict[str, Any], out: Any) -> Tensor:
+def look(op: Op, x: Any, attrs: dict[str, Any], out: Any, call: Call | None) -> Tensor:
     """A view of x, or of a copy when its layout leaves no other way (counted as hidden)."""
     if out is not None:
         raise ArgumentError(f"{op.name}: a view has no out=; copy it with ops.copy(…, out=…).")
@@ -168,7 +168,11 @@ def look(op: Op, x: Any, attrs: dict[str, Any], out: Any) -> Tensor:
         x = ops.copy(x)
         seen = op.view(x.layout, **attrs)
         assert seen is not None
-    return Tensor(x.storage, x.dtype, *seen)
+        call = None
+    result = Tensor(x.storage, x.dtype, *seen)
+    if call is not None:
+        op.remember_view(*call, result)
+    return result
 
 
 def dynamic(op: Op, backend: Backend, xs: tuple[Tensor | None, ...], attrs: dict[str, Any], out: Any) -> Any:

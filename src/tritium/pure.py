@@ -273,5 +273,8 @@ class Row:
     def remember(self, *_: Any, **__: Any) -> None:
         """Nothing to replay without native code."""
 
+    def remember_view(self, *_: Any) -> None:
+        """Nothing to replay without native code."""
+
     def forget(self) -> None:
         """Nothing was remembered."""

@@ -14,7 +14,7 @@ from tritium import backends, launch, ops
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
-from tritium.buffer import Array
+from tritium.buffer import Array, Row
 from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError, nearest
 from tritium.layout import Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec
@@ -31,6 +31,7 @@ class Tensor(Array):
         def __getattr__(self, name: str) -> Any: ...
         def __add__(self, other: Any) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
+        def __getitem__(self, key: Any) -> Tensor: ...
 
         __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __add__
         __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __lt__ = __le__ = __gt__ = __ge__ = __add__
@@ -198,14 +199,6 @@ class Tensor(Array):
 
     # -- indexing
 
-    def __getitem__(self, key: Any) -> Tensor:
-        plain, tensors = _read_key(self, key)
-        if not tensors:
-            return ops.index(self, key=plain)
-        if tensors[0].dtype is dt.bool_:
-            return ops.masked(self, tensors[0])
-        return ops.gather([self, *tensors], key=plain)
-
     def __setitem__(self, key: Any, value: Any) -> None:
         plain, tensors = _read_key(self, key)
         if not tensors:
@@ -350,6 +343,25 @@ def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
     return lay.normal_key(tuple(plain), x.shape), tensors
 
 
+class GetItem(Row):
+    """x[key] by rows: a view, what a mask leaves, or what index tensors gather. Plain keys seen before are replayed."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.arity, self.inplace = 1, False
+
+    def call(self, x: Tensor, key: Any) -> Tensor:
+        plain, tensors = _read_key(x, key)
+        if tensors:
+            mask = tensors[0].dtype is dt.bool_
+            return ops.masked(x, tensors[0]) if mask else ops.gather([x, *tensors], key=plain)
+        part = ops.index(x, key=plain)
+        if not x.is_traced:
+            self.remember_view((x, key), {}, part)
+        return part
+
+
 def as_index(given: Any, x: Tensor) -> Tensor:
     from tritium.functions import asarray
 
@@ -401,6 +413,7 @@ def _in_place(row: Op) -> Callable[..., Any]:
 
 
 def _attach() -> None:
+    Tensor.__getitem__ = GetItem()  # type: ignore[method-assign]
     for name, row in _OPERATORS.items():
         setattr(Tensor, f"__{name}__", row)
         setattr(Tensor, f"__r{name}__", _reflected(row))

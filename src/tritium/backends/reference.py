@@ -69,7 +69,7 @@ def _pow(x1: Arr, x2: Arr, *, out: Arr) -> None:
 
 
 def _floor_divide(x1: Arr, x2: Arr) -> Arr:
-    """With one infinity the standard's answer is the quotient itself (inf // 2 is inf, -1 // inf is -0), not NumPy's."""
+    """With one infinity the standard's answer is the quotient itself: inf // 2 is inf, -1 // inf is -0 (NumPy: -1)."""
     whole = np.floor_divide(x1, x2)
     if x1.dtype.kind != "f":
         return whole

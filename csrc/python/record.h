@@ -1,0 +1,86 @@
+// What Row remembers: for the key of a call, what is to be done.
+// Knows nothing of how a call is made or carried out.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "array.h"
+
+namespace tritium::python {
+
+constexpr int kMaxRecords = 1024;
+
+// What a call of one key does.
+struct Record {
+  std::vector<uint64_t> key;
+  uint64_t hash = 0;
+  int uses = 1;  // the table's own, and one for each replay under way
+  const Entry* entry = nullptr;  // nullptr: the result is only allocated, or a view
+  bool view = false;
+  int64_t steps[kMaxDims], shift = 0;  // of a view: its strides, and how far its offset lies from the input's
+  Attrs attrs;
+  PyObject *dtype = nullptr, *shape = nullptr, *strides = nullptr;
+  int code = -1, ndim = 0;
+  int64_t dims[kMaxDims];
+  int64_t size = 0, nbytes = 0, touched = 0;
+  std::int8_t scalars[kMaxInputs];
+  std::vector<PyObject*> kept;  // objects the key knows by address
+
+  ~Record() {
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    for (PyObject* o : kept) Py_DECREF(o);
+  }
+};
+
+inline void release(Record* r) {
+  if (--r->uses == 0) delete r;
+}
+
+// Records by key: open addressing, at most half full.
+struct Records {
+  std::vector<Record*> slots;
+  int count = 0;
+
+  Record** place(const uint64_t* words, int n, uint64_t hash) {
+    const std::size_t mask = slots.size() - 1;
+    for (std::size_t i = hash & mask;; i = (i + 1) & mask) {
+      Record* r = slots[i];
+      if (!r) return &slots[i];
+      if (r->hash == hash && r->key.size() == static_cast<std::size_t>(n) &&
+          std::memcmp(r->key.data(), words, sizeof(uint64_t) * static_cast<std::size_t>(n)) == 0)
+        return &slots[i];
+    }
+  }
+
+  void insert(Record* r) {
+    if (count >= kMaxRecords) clear();
+    if (slots.empty()) slots.resize(16);
+    if (2 * (count + 1) > static_cast<int>(slots.size())) {
+      std::vector<Record*> before(slots.size() * 2);
+      before.swap(slots);
+      for (Record* old : before)
+        if (old) *place(old->key.data(), static_cast<int>(old->key.size()), old->hash) = old;
+    }
+    Record** at = place(r->key.data(), static_cast<int>(r->key.size()), r->hash);
+    Record* old = *at;
+    *at = r;
+    if (old) {
+      release(old);
+    } else {
+      ++count;
+    }
+  }
+
+  void clear() {
+    std::vector<Record*> before;
+    before.swap(slots);
+    count = 0;
+    for (Record* r : before)
+      if (r) release(r);
+  }
+};
+
+}  // namespace tritium::python
