@@ -186,9 +186,8 @@ def test_reset_forgets_what_was_but_not_what_is() -> None:
 
 
 def test_classes_add_up_to_the_whole() -> None:
-    """Blocks above the large threshold have no class: there are none here."""
     memory.reset()
-    kept = [tt.empty(n) for n in (1, 100, 5000, 70_000, 3_000_000)]
+    kept = [tt.empty(n) for n in (1, 100, 5000, 70_000, 3_000_000, 8_000_000)]
     dropped = [tt.empty(n) for n in (1, 300, 9000)]
     del dropped
     now = memory.stats()
@@ -196,7 +195,7 @@ def test_classes_add_up_to_the_whole() -> None:
     assert sum(c.free * c.size for c in now.classes) <= now.pooled_bytes
     assert sum(c.hits for c in now.classes) == now.hits
     assert sum(c.misses for c in now.classes) == now.misses
-    assert len(kept) == 5
+    assert len(kept) == 6
 
 
 def test_shares_are_between_0_and_1() -> None:

@@ -9,17 +9,24 @@
 namespace tritium::TRITIUM_ISA {
 namespace {
 
-// A square of W x W elements, one 16-byte vector a row.
+// A square of W x W elements, one vector a row: 16 bytes, and 32 for the widest elements where registers hold that.
 template <class T>
 struct Square {
-  static constexpr int W = 16 / static_cast<int>(sizeof(T));
-  typedef T Row __attribute__((vector_size(16)));
+#if defined(__AVX2__)
+  static constexpr int kBytes = sizeof(T) == 8 ? 32 : 16;
+#else
+  static constexpr int kBytes = 16;
+#endif
+  static constexpr int W = kBytes / static_cast<int>(sizeof(T));
+  typedef T Row __attribute__((vector_size(kBytes)));
   Row row[W];
 };
 
 template <class T, class Row>
 TRITIUM_INLINE Row interleave(Row a, Row b, bool high) {
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (sizeof(Row) == 32) {
+    return high ? __builtin_shufflevector(a, b, 2, 6, 3, 7) : __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  } else if constexpr (sizeof(T) == 8) {
     return high ? __builtin_shufflevector(a, b, 1, 3) : __builtin_shufflevector(a, b, 0, 2);
   } else if constexpr (sizeof(T) == 4) {
     return high ? __builtin_shufflevector(a, b, 2, 6, 3, 7) : __builtin_shufflevector(a, b, 0, 4, 1, 5);
@@ -56,9 +63,9 @@ void transpose_block(char* to, std::int64_t to_row, const char* from, std::int64
   for (std::int64_t j = 0; j < full_columns; j += W) {
     for (std::int64_t i = 0; i < full_rows; i += W) {
       Square<T> square;
-      for (int r = 0; r < W; ++r) std::memcpy(&square.row[r], from + (j + r) * column + i * size, 16);
+      for (int r = 0; r < W; ++r) std::memcpy(&square.row[r], from + (j + r) * column + i * size, Square<T>::kBytes);
       transpose(square);
-      for (int r = 0; r < W; ++r) std::memcpy(to + (i + r) * to_row + j * size, &square.row[r], 16);
+      for (int r = 0; r < W; ++r) std::memcpy(to + (i + r) * to_row + j * size, &square.row[r], Square<T>::kBytes);
     }
   }
   for (std::int64_t j = 0; j < columns; ++j) {
@@ -68,12 +75,22 @@ void transpose_block(char* to, std::int64_t to_row, const char* from, std::int64
   }
 }
 
+// Rows are mostly short: a call of memcpy each would cost more than the copy.
+TRITIUM_INLINE void copy_row(char* to, const char* from, std::int64_t n) {
+  if (n > 512 || n < 16) {
+    std::memcpy(to, from, n);
+    return;
+  }
+  for (std::int64_t i = 0; i + 16 < n; i += 16) std::memcpy(to + i, from + i, 16);
+  std::memcpy(to + n - 16, from + n - 16, 16);
+}
+
 template <class T>
 void gather(char* to, std::int64_t to_row, const char* from, std::int64_t row, std::int64_t column, std::int64_t rows,
             std::int64_t columns) {
   constexpr std::int64_t size = sizeof(T);
   if (column == size) {
-    for (std::int64_t i = 0; i < rows; ++i) std::memcpy(to + i * to_row, from + i * row, columns * size);
+    for (std::int64_t i = 0; i < rows; ++i) copy_row(to + i * to_row, from + i * row, columns * size);
   } else if (column == 0) {
     for (std::int64_t i = 0; i < rows; ++i) {
       T value;
@@ -106,7 +123,7 @@ void scatter(char* to, std::int64_t row, std::int64_t column, const char* from, 
     const char* line = from + i * columns * size;
     char* target = to + i * row;
     if (column == size) {
-      std::memcpy(target, line, columns * size);
+      copy_row(target, line, columns * size);
     } else {
       for (std::int64_t j = 0; j < columns; ++j) std::memcpy(target + j * column, line + j * size, size);
     }

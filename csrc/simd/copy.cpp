@@ -43,7 +43,8 @@ void copy_views(const View& in, const View& out) {
     alignas(64) char buffer[kTileBytes];
     Tile tile(loops, tiles, begin);
     for (std::int64_t i = begin; i < end; ++i) {
-      if (writes_lines) {
+      // Transposed, a tile goes by way of the buffer: its rows in the output may all map to one set of the cache.
+      if (writes_lines && !transposed) {
         gather_block(tile.at[1], target_row, tile.at[0], source_row, source[inner], tile.rows, tile.columns, item);
       } else {
         gather_block(buffer, tile.columns * item, tile.at[0], source_row, source[inner], tile.rows, tile.columns, item);

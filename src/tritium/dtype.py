@@ -187,14 +187,18 @@ def _plain(t: DType) -> str:
     return "f16" if t is bf16 else t.name  # NumPy's own table does not know bf16
 
 
-def holds(t: DType, value: bool | int | float) -> bool:
-    """Whether a Python number can be stored without changing its kind or leaving the range of an integer."""
-    if t.is_integer and not isinstance(value, float):
+def check_fits(value: bool | int | float, t: DType) -> None:
+    """Raise unless a Python number can be stored without changing its kind or leaving the range of an integer."""
+    if t is bool_ and value in (0, 1):
+        return
+    if _RANK[of_scalar(value).kind] > _RANK[t.kind]:
+        raise DTypeError(
+            f"{value!r} cannot be stored in {t} without losing its kind; give or cast to a dtype that holds it."
+        )
+    if t.is_integer:
         info = iinfo(t)
-        return info.min <= value <= info.max
-    if t.kind == "bool" and isinstance(value, int):
-        return value in (0, 1)
-    return _RANK[of_scalar(value).kind] <= _RANK[t.kind]
+        if not info.min <= value <= info.max:
+            raise OverflowError(f"{value} is outside {t} ({info.min} to {info.max}); cast to a wider dtype.")
 
 
 def is_dtype(t: DType, kind: Any) -> bool:

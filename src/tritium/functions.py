@@ -35,8 +35,6 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if isinstance(obj, SCALARS):
         if copy is False:
             raise ArgumentError("asarray: a Python number cannot become a tensor without a copy; leave copy=False out.")
-        if kind is not None and kind.is_integer:
-            _fits(obj, kind)
         return ops.full((), obj, dtype=kind, device=there)
     if not isinstance(obj, (np.ndarray, np.generic, list, tuple)) and hasattr(obj, "__dlpack__"):
         from tritium.interop import from_dlpack
@@ -70,18 +68,12 @@ def _as(x: Tensor, kind: DType | None, there: Device | None, copy: bool | None) 
     return ops.copy(x) if copy else x
 
 
-def _fits(value: Any, kind: DType) -> None:
-    info = dt.iinfo(kind)
-    if not info.min <= value <= info.max:
-        raise OverflowError(f"{value} is outside {kind} ({info.min} to {info.max}); use a wider dtype.")
-
-
 def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) -> Tensor:
     """Nested lists of Python numbers take the default dtype of their highest kind."""
     if _holds_tensors(data):
         return ops.stack([asarray(d, device=there) for d in data])
     try:
-        values = np.asarray(data)
+        values = _exact(np.asarray(data), data, kind)
     except ValueError as error:
         raise ShapeError(
             f"The nested lists are ragged: every list at one depth needs the same length ({error})."
@@ -92,12 +84,23 @@ def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) 
         kind = {"b": dt.bool_, "i": dt.i64, "u": dt.u64, "f": dt.f32}[values.dtype.kind]
         kind = dt.f32 if values.size == 0 else kind
     if kind.is_integer and values.size and values.dtype.kind in "iu":
-        _fits(builtins.int(values.min()), kind)
-        _fits(builtins.int(values.max()), kind)
+        dt.check_fits(builtins.int(values.min()), kind)
+        dt.check_fits(builtins.int(values.max()), kind)
     backend = (there or backends.device()).backend
     made = backend.new(Spec(values.shape, kind))
     backend.upload(_cast(values, kind), made)
     return wrap(made)
+
+
+def _exact(values: np.ndarray[Any, Any], data: Sequence[Any], kind: DType | None) -> np.ndarray[Any, Any]:
+    """Integers on both sides of 2^63 as u64: NumPy reads such lists as floats, and rounds."""
+    if values.dtype.kind != "f" or (kind is not None and kind.is_float) or not np.any(values >= 2.0**63):
+        return values
+    whole = np.asarray(data, object)
+    if not all(isinstance(v, builtins.int) for v in whole.flat):
+        return values
+    dt.check_fits(min(whole.flat), dt.u64)
+    return whole.astype(np.uint64)
 
 
 def _holds_tensors(data: Sequence[Any]) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium import ops
-from tritium.eager import EAGER, check_count, check_out, check_range, lift, spec_of
+from tritium.eager import EAGER, check_count, check_out, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
@@ -51,6 +51,10 @@ class Traced:
     cell: Cell
     chain: tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...] = ()
     device: None = None
+
+    def clone(self) -> Traced:
+        """Another cell with the same contents: writes to either are not seen by the other."""
+        return Traced(Cell(self.cell.node, "made"), self.chain)
 
 
 class Trace:
@@ -119,7 +123,7 @@ class Trace:
         if x is None or spec is None:
             return None
         if not isinstance(x, Tensor):
-            check_range(x, spec.dtype)
+            dt.check_fits(x, spec.dtype)
             return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
         node = self.read(x)
         return self.cast(node, spec.dtype)

@@ -23,7 +23,7 @@ from tritium.tensor import Tensor
 
 
 class ClassStats(NamedTuple):
-    """One size class of the pool."""
+    """One size class of the pool; size 0 stands for the large blocks, which have any size."""
 
     size: int
     live: int
@@ -82,7 +82,9 @@ def stats() -> Stats:
     """The figures of this moment."""
     found = native.pool_stats() if native is not None else _pure_stats()
     c = launch.counters
-    classes = tuple(ClassStats(k["size"], k["live"], k["free"], k["hits"], k["misses"]) for k in found["classes"])
+    large = {"size": 0, **found["tiers"]["large"]} if "tiers" in found else None  # the native pool's, of any size
+    listed = [*found["classes"], large] if large and (large["misses"] or large["live"]) else found["classes"]
+    classes = tuple(ClassStats(k["size"], k["live"], k["free"], k["hits"], k["misses"]) for k in listed)
     names = ("allocations", "frees", "hits", "misses", "current_bytes", "current_block_bytes", "peak_bytes", "pooled_bytes",
              "limit", "trims", "largest_free_bytes", "small_block_size", "large_block_threshold")  # fmt: skip
     return Stats(

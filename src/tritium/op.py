@@ -100,7 +100,7 @@ eager: list[Interpreter] = []  # filled by tensor.py: who runs a call when nobod
 OPS: dict[str, Op] = {}
 
 SCALARS = (bool, int, float)
-_HINTS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "x", "size": "shape", "requires_grad": "out"}
+_HINTS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "x", "size": "shape"}
 _KNOWN_LIMIT = 2048
 
 Domain = Callable[[DType], DType]

@@ -252,8 +252,7 @@ def full(shape: Any, fill_value: Any, dtype: DType | None = None, device: Any = 
     if not isinstance(fill_value, SCALARS):
         raise ArgumentError(f"full: fill_value must be a number, given {type(fill_value).__name__}.")
     kind = dtype or dt.promote(dt.of_scalar(fill_value))
-    if not dt.holds(kind, fill_value):
-        raise DTypeError(f"full: {fill_value!r} cannot be stored in {kind}; give a dtype that holds it.")
+    dt.check_fits(fill_value, kind)
     return Spec(size_of(shape), kind)
 
 

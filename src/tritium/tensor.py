@@ -17,7 +17,7 @@ from tritium.backends import Device
 from tritium.buffer import Array, Row
 from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError, nearest
 from tritium.layout import Layout
-from tritium.op import OPS, SCALARS, Kind, Op, Spec
+from tritium.op import OPS, SCALARS, Kind, Op, Spec, interpreter
 
 
 class Tensor(Array):
@@ -153,7 +153,7 @@ class Tensor(Array):
 
     def clone(self) -> Tensor:
         """An independent tensor that shares memory until either side is written."""
-        if self.is_traced:
+        if interpreter.get() is not None and not self.is_traced:  # memory from outside, met while tracing
             return ops.copy(self)
         return Tensor(self.storage.clone(), self.dtype, self.shape, self.strides, self.offset)
 
@@ -182,6 +182,10 @@ class Tensor(Array):
                 dtype = target
         out = self
         if dtype is not None and dt.dtype(dtype) is not out.dtype:
+            if copy is False:
+                raise ArgumentError(
+                    f"to: {out.spec} cannot become {dt.dtype(dtype)} without a copy; leave copy=False out."
+                )
             out = ops.astype(out, dtype)
         if device is not None and (there := backends.device(device)) is not out.device:
             if copy is False:
@@ -307,8 +311,6 @@ def like(value: Any, x: Tensor) -> Any:
         return asarray(value, device=None if x.is_traced else x.device)
     if not isinstance(value, SCALARS):
         return value
-    if dt.promote(x.dtype, dt.of_scalar(value)) is not x.dtype:
-        raise DTypeError(f"{value!r} does not fit {x.spec} without loss; cast the tensor first: x.to('f32').")
     return ops.full((), value, x.dtype, None if x.is_traced else x.device)
 
 
