@@ -93,7 +93,7 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
         if not block.not_run:
             # Empty lines in front make a traceback point at the line of the page.
             code = compile("\n" * (block.line - 1) + block.code, page, "exec")
-            exec(code, vars(module))  # noqa: S102 (running the page is the test)
+            exec(code, vars(module))
 
 
 if NOT_RUN_BLOCKS:  # an empty list of parameters would be reported as a skip of its own

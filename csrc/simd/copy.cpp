@@ -93,7 +93,10 @@ void run_full(const Call& call) {
 template <class T>
 void select(const Byte* mask, const T* a, const T* b, T* out, std::int64_t n) {
   TRITIUM_LOOP
-  for (std::int64_t i = 0; i < n; ++i) out[i] = mask[i] ? a[i] : b[i];
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T chosen = static_cast<T>(0 - static_cast<T>(mask[i] != 0));  // all bits or none: every vector unit can do that
+    out[i] = static_cast<T>((a[i] & chosen) | (b[i] & ~chosen));
+  }
 }
 
 template <class T>

@@ -48,7 +48,12 @@ struct Minimum {
 };
 struct Clip {
   template <class T>
-  TRITIUM_INLINE static T of(T x, T low, T high) { return Minimum::of(Maximum::of(x, low), high); }
+  TRITIUM_INLINE static T of(T x, T low, T high) {
+    const T raised = x < low ? low : x;
+    const T clipped = raised > high ? high : raised;
+    if constexpr (kFloat<T>) return __builtin_isunordered(low, high) ? low + high : clipped;  // NaN
+    else return clipped;
+  }
 };
 
 struct Abs {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import secrets
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -255,7 +256,7 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
     if builtins.sum(parts) != size:
         raise ShapeError(f"split: sizes {tuple(parts)} do not add up to the {size} of axis {along} of {x.spec}.")
     ends = np.cumsum([0, *parts]).tolist()
-    return tuple(x.slice(along, a, b) for a, b in zip(ends, ends[1:], strict=False))
+    return tuple(x.slice(along, a, b) for a, b in pairwise(ends))
 
 
 def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
