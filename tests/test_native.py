@@ -41,8 +41,6 @@ def run(op: Op, data: list[Any], attrs: dict[str, Any], how: str, isa: str) -> A
     same = all(s is None or s.dtype is d.dtype for s, d in zip(specs, decision.inputs, strict=True))
     if kernel is None or last not in kernel.dtypes or not same:
         return None
-    if op is ops.matmul and any(s is not None and s.ndim < 2 for s in specs):
-        return None
     out = tt.full(outputs(decision.out)[0].shape, 1, dtype=decision.out.dtype)  # a kernel must write every element
     kernel(*(None if x is None else laid(x, how) for x in data), out=out, **attrs)
     return out.numpy()

@@ -94,7 +94,8 @@ template <class T>
 void select(const Byte* mask, const T* a, const T* b, T* out, std::int64_t n) {
   TRITIUM_LOOP
   for (std::int64_t i = 0; i < n; ++i) {
-    const T chosen = static_cast<T>(0 - static_cast<T>(mask[i] != 0));  // all bits or none: every vector unit can do that
+    // All bits or none, which every vector unit can do.
+    const T chosen = static_cast<T>(0 - static_cast<T>(mask[i] != 0));
     out[i] = static_cast<T>((a[i] & chosen) | (b[i] & ~chosen));
   }
 }
@@ -107,7 +108,8 @@ void run_select(const void*, const char* const* in, char* out, std::int64_t n) {
 
 void run_where(const Call& call) {
   const DType t = call.out->dtype;
-  Body body{run_select<std::uint64_t>, nullptr, {DType::b8, t, t}, t, INT64_MAX, static_cast<std::int64_t>(Cost::cheap)};
+  Body body{run_select<std::uint64_t>, nullptr, {DType::b8, t, t}, t, INT64_MAX, 0};
+  body.grain = static_cast<std::int64_t>(Cost::cheap);
   switch (item_size(t)) {
     case 1: body.run = run_select<std::uint8_t>; break;
     case 2: body.run = run_select<std::uint16_t>; break;

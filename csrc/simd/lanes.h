@@ -94,29 +94,33 @@ inline __attribute__((always_inline)) Vec<T> last_lanes(const Vec<T>& v, std::in
   return index >= static_cast<Number>(kLanes<T> - count) ? v : Vec<T>{};
 }
 
-// The sums over i < n of at(i), where vector(i) gives at(i), at(i + 1), …: `U` vectors of partial sums.
-template <class T, int U = 8, class V, class S>
-inline __attribute__((always_inline)) double sum_lanes(std::int64_t n, V vector, S at) {
-  constexpr int L = kLanes<T>;
-  if (n < L) {
+// The sum over begin <= i < end of at(i), where vector(i) gives at(i), at(i + 1), …: eight vectors of partial sums.
+template <class T, class V, class S>
+inline __attribute__((always_inline)) double sum_piece(std::int64_t begin, std::int64_t end, V vector, S at) {
+  constexpr int L = kLanes<T>, U = 8;
+  if (end - begin < L) {
     double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(at(i));
+    for (std::int64_t i = begin; i < end; ++i) sum += static_cast<double>(at(i));
     return sum;
   }
   Vec<T> acc[U] = {};
-  std::int64_t i = 0;
-  for (; i + U * L <= n; i += U * L) {
+  std::int64_t i = begin;
+  for (; i + U * L <= end; i += U * L) {
 #pragma GCC unroll 8
     for (int u = 0; u < U; ++u) acc[u] += vector(i + u * L);
   }
-  for (; i + L <= n; i += L) acc[0] += vector(i);
-  acc[U - 1] += last_lanes<T>(vector(n - L), n - i);
-#pragma GCC unroll 4
-  for (int step = U / 2; step > 0; step /= 2) {
-#pragma GCC unroll 8
-    for (int u = 0; u < step; ++u) acc[u] += acc[u + step];
-  }
-  return add_lanes(acc[0]);
+  for (; i + L <= end; i += L) acc[0] += vector(i);
+  acc[1] += last_lanes<T>(vector(end - L), end - i);
+  return add_lanes(((acc[0] + acc[1]) + (acc[2] + acc[3])) + ((acc[4] + acc[5]) + (acc[6] + acc[7])));
+}
+
+// The same for i < n, in pieces so short that a lane adds a few dozen elements whatever the width of the vectors.
+template <class T, class V, class S>
+inline __attribute__((always_inline)) double sum_lanes(std::int64_t n, V vector, S at) {
+  constexpr std::int64_t kPiece = 256 * kLanes<T>;
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; i += kPiece) sum += sum_piece<T>(i, n - i < kPiece ? n : i + kPiece, vector, at);
+  return sum;
 }
 
 template <class T>

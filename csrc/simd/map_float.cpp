@@ -59,7 +59,8 @@ struct Gelu {
   TRITIUM_INLINE static float of(float x) { return math::gelu(x); }
   // x/2 * erfc(-x/sqrt(2)), with what the rounding of the argument costs put back by the slope of erfc.
   static double of(double x) {
-    constexpr double kRoot = 0.70710678118654757, kRootTail = -4.8336466567264567e-17, kTwoOverRootPi = 1.1283791670955126;
+    constexpr double kRoot = 0.70710678118654757, kRootTail = -4.8336466567264567e-17;
+    constexpr double kTwoOverRootPi = 1.1283791670955126;
     const double z = -x * kRoot;
     const double lost = std::fma(-x, kRoot, -z) - x * kRootTail;
     const double slope = std::fabs(z) < 27.0 ? kTwoOverRootPi * std::exp(-z * z) * lost : 0.0;

@@ -246,8 +246,8 @@ TRITIUM_INLINE T sigmoid(T x) {
   const T z = exp_negative(-abs(x));
   return over_one_plus(x < 0 ? z : T(1), z);
 }
-// x * sigmoid(u) for u of the sign of x and e^-|u| = (1 + q) * 2^k. Where x is negative they meet before they are scaled
-// down to a denormal. The bounds are the definition's: inf * 1 and -inf * 0.
+// x * sigmoid(u) for u of the sign of x and e^-|u| = (1 + q) * 2^k. Where x is negative they meet before they are
+// scaled down to a denormal. The bounds are the definition's: inf * 1 and -inf * 0.
 template <class T, class Bits>
 TRITIUM_INLINE T times_sigmoid(T x, T q, Bits k) {
   constexpr T kBound = sizeof(T) == 4 ? T(-110) : T(-760);

@@ -66,7 +66,9 @@ TRITIUM_INLINE Quarter quarter(double x) {
                           -2.72098929800139493e-7);
   return {r + r * (z * s), 1.0 - 0.5 * z + z * z * c, bits(t)};
 }
-TRITIUM_INLINE double flip_sign(double x, std::uint64_t n) { return from_bits(bits(x) ^ ((n << 62) & (std::uint64_t{1} << 63))); }
+TRITIUM_INLINE double flip_sign(double x, std::uint64_t n) {
+  return from_bits(bits(x) ^ ((n << 62) & (std::uint64_t{1} << 63)));
+}
 TRITIUM_INLINE float sin(float x) {
   const Quarter q = quarter(x);
   const float r = static_cast<float>(flip_sign(q.n & 1 ? q.cos : q.sin, q.n));

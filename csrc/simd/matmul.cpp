@@ -125,10 +125,28 @@ constexpr Entry kEntries[] = {
     {"matmul_parallel", matmul_parallel, kAll},
 };
 
+// A vector is a row on the left and a column on the right; the result has no such axis.
+void insert_axis(View& v, int at) {
+  for (int d = v.ndim++; d > at; --d) {
+    v.shape[d] = v.shape[d - 1];
+    v.strides[d] = v.strides[d - 1];
+  }
+  v.shape[at] = 1;
+  v.strides[at] = 0;
+}
+
 }  // namespace
 
 Batch::Batch(const Call& call) {
-  const View &x = call.in[0], &y = call.in[1], &z = *call.out;
+  View x = call.in[0], y = call.in[1], z = *call.out;
+  if (y.ndim == 1) {
+    insert_axis(y, 1);
+    insert_axis(z, z.ndim);
+  }
+  if (x.ndim == 1) {
+    insert_axis(x, 0);
+    insert_axis(z, z.ndim - 1);
+  }
   const int xd = x.ndim, yd = y.ndim, zd = z.ndim;
   first = {z.shape[zd - 2],   z.shape[zd - 1],   x.shape[xd - 1],   x.data,            y.data,
            z.data,            x.strides[xd - 2], x.strides[xd - 1], y.strides[yd - 2], y.strides[yd - 1],

@@ -37,7 +37,7 @@ struct Spread {
     }
     for (int64_t j = 0; j < columns; ++j) {
       const double left = static_cast<double>(rest[j]);
-      join(to[j], {count, static_cast<double>(centre[j]) + left / count,
+      join(to[j], {count, static_cast<double>(centre[j]), left / count,
                    static_cast<double>(squares[j]) - left * left / count});
     }
   }

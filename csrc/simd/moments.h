@@ -8,23 +8,24 @@
 
 namespace tritium::TRITIUM_ISA {
 
-// n elements with this mean, and the sum of their squared distances from it.
+// n elements with the mean centre + rest, kept apart so that a small rest loses nothing to a large centre, and the sum
+// of their squared distances from the mean.
 struct Moments {
-  double n = 0, mean = 0, squares = 0;
+  double n = 0, centre = 0, rest = 0, squares = 0;
 };
 
 inline __attribute__((always_inline)) void join(Moments& a, const Moments& b) {
-  const double n = a.n + b.n, distance = b.mean - a.mean;
-  const double share = n > 0 ? b.n / n : 0;
+  if (a.n == 0) a.centre = b.centre;
+  const double n = a.n + b.n, share = n > 0 ? b.n / n : 0;
+  const double distance = (b.centre - a.centre) + (b.rest - a.rest);
   a.squares += b.squares + distance * distance * (a.n * share);
-  a.mean += distance * share;
+  a.rest += distance * share;
   a.n = n;
 }
 
-// Looks at the elements twice or more: call it on blocks that fit L1 and join the results.
-// The centre is the mean rounded to T; what the rounding left over is the mean of the distances, put right at the end.
+// The centre is the mean rounded to T, so that distances from it are exact where it matters.
 template <class T>
-Moments moments(const T* x, std::int64_t n) {
+Moments piece_moments(const T* x, std::int64_t n) {
   constexpr int L = kLanes<T>, U = 4;
   const double count = static_cast<double>(n);
   const T centre = static_cast<T>(sum_of(x, n) / count);
@@ -52,7 +53,17 @@ Moments moments(const T* x, std::int64_t n) {
     rest += d;
     squares += d * d;
   }
-  return {count, static_cast<double>(centre) + rest / count, squares - rest * rest / count};
+  return {count, static_cast<double>(centre), rest / count, squares - rest * rest / count};
+}
+
+// In pieces that fit L1 for the second look, and so short that a lane adds a few dozen elements.
+template <class T>
+Moments moments(const T* x, std::int64_t n) {
+  constexpr std::int64_t kPiece = 128 * kLanes<T>;
+  if (n <= kPiece) return piece_moments(x, n);
+  Moments all;
+  for (std::int64_t i = 0; i < n; i += kPiece) join(all, piece_moments(x + i, n - i < kPiece ? n - i : kPiece));
+  return all;
 }
 
 }  // namespace tritium::TRITIUM_ISA

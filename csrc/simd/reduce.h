@@ -20,7 +20,7 @@ void cumulative_sum(const Call&), cumulative_prod(const Call&);
 constexpr std::int64_t kBlock = 4096;      // elements of one block along a row: they stay in L1 for a second look
 constexpr std::int64_t kColumns = 1024;    // columns of a panel, reduced side by side
 constexpr std::int64_t kPanel = 64;        // rows of a panel; a row within it is numbered in eight bits
-constexpr std::int64_t kMaxPartial = 24;   // bytes of a partial result
+constexpr std::int64_t kMaxPartial = 32;   // bytes of a partial result
 
 // Reduces elements of type C to partial results of type P, both known to the functions only.
 struct Reduction {

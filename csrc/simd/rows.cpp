@@ -171,12 +171,11 @@ auto one_by_one(const F& kernel) {
   };
 }
 
-// The rest of the mean that its rounding to C leaves over is subtracted apart: x - centre is exact near the centre.
+// The rest of the mean is subtracted apart: x - centre is exact near the centre.
 template <class C>
 void layer_norm_row(const C* x, C* y, int64_t n, const C* weight, const C* bias, double eps) {
-  Moments m;
-  for (int64_t i = 0; i < n; i += 4 * kPiece) join(m, moments(x + i, n - i < 4 * kPiece ? n - i : 4 * kPiece));
-  const C centre = static_cast<C>(m.mean), rest = static_cast<C>(m.mean - static_cast<double>(centre));
+  const Moments m = moments(x, n);
+  const C centre = static_cast<C>(m.centre), rest = static_cast<C>(m.rest);
   const C scale = static_cast<C>(1 / __builtin_sqrt(m.squares / m.n + eps));
   if (weight && bias) {
     TRITIUM_LOOP
@@ -193,13 +192,8 @@ void layer_norm_row(const C* x, C* y, int64_t n, const C* weight, const C* bias,
 
 template <class C>
 void rms_norm_row(const C* x, C* y, int64_t n, const C* weight, double eps) {
-  double squares = 0;
-  for (int64_t i = 0; i < n; i += 4 * kPiece) {
-    const C* from = x + i;
-    squares += sum_lanes<C>(
-        n - i < 4 * kPiece ? n - i : 4 * kPiece, [from](int64_t j) { return load(from + j) * load(from + j); },
-        [from](int64_t j) { return from[j] * from[j]; });
-  }
+  const double squares = sum_lanes<C>(
+      n, [x](int64_t i) { return load(x + i) * load(x + i); }, [x](int64_t i) { return x[i] * x[i]; });
   const C scale = static_cast<C>(1 / __builtin_sqrt(squares / static_cast<double>(n) + eps));
   if (weight) {
     TRITIUM_LOOP

@@ -5,6 +5,7 @@ Knows nothing of graphs: a traced tensor is one whose storage has no device.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -352,6 +353,10 @@ class GetItem(Row):
 
     def __init__(self) -> None:
         self.arity, self.inplace = 1, False
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.call)
 
     def call(self, x: Tensor, key: Any) -> Tensor:
         plain, tensors = _read_key(x, key)

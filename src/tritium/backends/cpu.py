@@ -55,30 +55,6 @@ VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
-def both(first: Accepts, second: Accepts) -> Accepts:
-    return lambda *call: first(*call) and second(*call)
-
-
-def has_vector(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-    return any(s is not None and s.ndim == 1 for s in specs)
-
-
-def on_matrices(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A product of matrices made one of vectors: a row on the left, a column on the right, none in the result."""
-
-    def kernel(a: Array, b: Array, *, out: Array, **attrs: Any) -> None:
-        shape, strides = out.shape, out.strides
-        if b.ndim == 1:
-            shape, strides = (*shape, 1), (*strides, 0)
-            b = Array(b.storage, b.dtype, (*b.shape, 1), (*b.strides, 0), b.offset)
-        if a.ndim == 1:
-            shape, strides = (*shape[:-1], 1, *shape[-1:]), (*strides[:-1], 0, *strides[-1:])
-            a = Array(a.storage, a.dtype, (1, *a.shape), (0, *a.strides), a.offset)
-        fn(a, b, out=Array(out.storage, out.dtype, shape, strides, out.offset), **attrs)
-
-    return kernel
-
-
 def kernel_lists() -> dict[Op, list[Kernel]]:
     """For every row its kernels, best first."""
     out: dict[Op, list[Kernel]] = {}
@@ -97,8 +73,6 @@ def _native(row: Op) -> Any:
         if kernel is None:
             continue
         accepts = takes(frozenset(kernel.dtypes), wanted)
-        if row is ops.matmul:
-            yield Kernel(kernel.isa, on_matrices(kernel), both(accepts, has_vector))
         yield Kernel(kernel.isa, kernel, accepts)
 
 
