@@ -6,9 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,20 +24,27 @@ namespace {
 
 #if defined(__linux__)
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+// A small file as text, "" if it is not there. By C's own functions: streams carry locales along, which break where
+// another library brings its own copy of the C++ runtime.
+std::string text_of(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (!file) return "";
+  char buffer[4096];
+  std::string text;
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+  std::fclose(file);
+  return text;
 }
 
 // The directories that limit this process for one controller: its own group and every parent. A container often sees
 // its own group mounted as the root, so the root is always among them.
 std::vector<std::string> groups(const std::string& controller, bool& unified) {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line, root = "/sys/fs/cgroup", path;
+  const std::string text = text_of("/proc/self/cgroup");
+  std::string root = "/sys/fs/cgroup", path;
   unified = true;
-  while (std::getline(file, line)) {
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string names = line.substr(first + 1, second - first - 1);
@@ -65,11 +71,11 @@ double cpu_quota() {
   for (const auto& group : groups("cpu", unified)) {
     double quota = -1, period = 0;
     if (unified) {
-      std::istringstream line(first_line(group + "/cpu.max"));  // "max 100000" or "150000 100000"
-      if (!(line >> quota >> period)) continue;
+      const std::string text = text_of(group + "/cpu.max");  // "max 100000" or "150000 100000"
+      if (std::sscanf(text.c_str(), "%lf %lf", &quota, &period) != 2) continue;
     } else {
-      quota = std::atof(first_line(group + "/cpu.cfs_quota_us").c_str());
-      period = std::atof(first_line(group + "/cpu.cfs_period_us").c_str());
+      quota = std::atof(text_of(group + "/cpu.cfs_quota_us").c_str());
+      period = std::atof(text_of(group + "/cpu.cfs_period_us").c_str());
     }
     if (quota > 0 && period > 0) least = std::min(least, quota / period);
   }
@@ -80,7 +86,7 @@ std::int64_t group_memory() {
   bool unified;
   std::int64_t least = INT64_MAX;
   for (const auto& group : groups("memory", unified)) {
-    const std::string text = first_line(group + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+    const std::string text = text_of(group + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
     const std::int64_t bytes = std::atoll(text.c_str());  // "max" reads as 0
     if (bytes > 0) least = std::min(least, bytes);
   }
@@ -121,8 +127,8 @@ std::int64_t memory_limit() {
 
 std::int64_t memory_used() {
 #if defined(__linux__)
-  std::int64_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
+  long long total = 0, resident = 0;
+  std::sscanf(text_of("/proc/self/statm").c_str(), "%lld %lld", &total, &resident);
   return resident * sysconf(_SC_PAGESIZE);
 #elif defined(__APPLE__)
   mach_task_basic_info info;

@@ -100,7 +100,7 @@ struct Extreme {
       for (; j < columns; ++j) {
         for (int64_t i = 0; i < m; ++i) {
           const T v = from[i * stride + j];
-          best[j] = beats<Max>(v, best[j]) | (v != v) ? v : best[j];
+          best[j] = (beats<Max>(v, best[j]) || v != v) ? v : best[j];
         }
       }
     }

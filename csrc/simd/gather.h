@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../view.h"
 #include "half.h"
@@ -11,15 +12,11 @@ namespace tritium::TRITIUM_ISA {
 
 // The dtype of memory that a C++ type computes on directly.
 template <class C>
-constexpr DType kDTypeOf = DType::f32;
-template <>
-constexpr DType kDTypeOf<double> = DType::f64;
-template <>
-constexpr DType kDTypeOf<std::int64_t> = DType::i64;
-template <>
-constexpr DType kDTypeOf<std::int32_t> = DType::i32;
-template <>
-constexpr DType kDTypeOf<std::int8_t> = DType::i8;
+inline constexpr DType kDTypeOf = std::is_same_v<C, double>         ? DType::f64
+                                  : std::is_same_v<C, std::int64_t> ? DType::i64
+                                  : std::is_same_v<C, std::int32_t> ? DType::i32
+                                  : std::is_same_v<C, std::int8_t>  ? DType::i8
+                                                                    : DType::f32;
 
 // to[i] = the element at from + i * stride bytes.
 using Gather = void (*)(const char* from, std::int64_t stride, void* to, std::int64_t n);
@@ -70,7 +67,15 @@ inline Gather gather_of(DType type) {
   }
 }
 
-// Writes n elements of the type computed in to memory of `type`, `stride` bytes apart.
+template <class T, class C>
+inline void scatter_as(const C* from, char* to, std::int64_t stride, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T x = static_cast<T>(from[i]);
+    __builtin_memcpy(to + i * stride, &x, sizeof(x));
+  }
+}
+
+// Writes n elements of the type computed in to memory of `type`, `stride` bytes apart. Integers wrap.
 template <class C>
 inline void scatter(DType type, const C* from, char* to, std::int64_t stride, std::int64_t n) {
   if constexpr (kDTypeOf<C> == DType::f32) {
@@ -82,8 +87,15 @@ inline void scatter(DType type, const C* from, char* to, std::int64_t stride, st
       }
       return;
     }
+  } else if constexpr (kDTypeOf<C> == DType::i64) {
+    switch (type) {
+      case DType::b8: return scatter_as<bool>(from, to, stride, n);
+      case DType::i8: return scatter_as<std::int8_t>(from, to, stride, n);
+      case DType::i32: return scatter_as<std::int32_t>(from, to, stride, n);
+      default: break;
+    }
   }
-  for (std::int64_t i = 0; i < n; ++i) __builtin_memcpy(to + i * stride, from + i, sizeof(C));
+  scatter_as<C>(from, to, stride, n);
 }
 
 }  // namespace tritium::TRITIUM_ISA

@@ -42,29 +42,87 @@ struct Exp {
   TRITIUM_INLINE static __m512 of(__m512 x) { return exp_bounded(at_most(90.0f, at_least(-110.0f, x))); }
 };
 
+// A function of y >= 0 by polynomials around the 32 multiples of a step, their coefficients by degree.
+struct Pieces {
+  float coefficients[7][32];
+  float step;
+
+  TRITIUM_INLINE __m512 coefficient(int degree, __m512i index) const {
+    const float* row = coefficients[degree];
+    return _mm512_permutex2var_ps(_mm512_load_ps(row), index, _mm512_load_ps(row + 16));
+  }
+  TRITIUM_INLINE __m512 of(__m512 y) const {
+    const __m512 round = all(math::kRound32);
+    const __m512 t = fma(y, all(1.0f / step), round);
+    const __m512 d = fma(t - round, all(-step), y);
+    const __m512i index = _mm512_castps_si512(t);
+    __m512 p = fma(coefficient(6, index), d, coefficient(5, index));
+    p = fma(p, d, coefficient(4, index));
+    p = fma(p, d, coefficient(3, index));
+    p = fma(p, d, coefficient(2, index));
+    p = fma(p, d, coefficient(1, index));
+    return fma(p, d, coefficient(0, index));
+  }
+};
+
+alignas(64) constexpr Pieces kTanh = {{
+    {0.0f, 0.284864955f, 0.526967527f, 0.705870959f, 0.824872321f, 0.89858927f,
+     0.942258186f, 0.967445078f, 0.981748725f, 0.989800363f, 0.994310181f, 0.996829139f,
+     0.998233908f, 0.999016637f, 0.999452557f, 0.999695265f, 0.999830378f, 0.999905588f,
+     0.99994745f, 0.999970751f, 0.999983721f, 0.999990939f, 0.999994957f, 0.999997193f,
+     0.999998438f, 0.99999913f, 0.999999516f, 0.999999731f, 0.99999985f, 0.999999917f,
+     0.999999954f, 0.999999974f},
+    {1.0f, 0.918851953f, 0.72230526f, 0.501746201f, 0.31958565f, 0.192537318f,
+     0.112149509f, 0.0640500201f, 0.0361694405f, 0.0202952407f, 0.0113472647f, 0.00633166842f,
+     0.00352906436f, 0.00196575923f, 0.00109458701f, 0.000609377336f, 0.0003392154f, 0.000188816004f,
+     0.000105096333f, 5.84962813e-5f, 3.2558506e-5f, 1.81216684e-5f, 1.0086268e-5f, 5.6138661e-6f,
+     3.12459093e-6f, 1.73909796e-6f, 9.67954158e-7f, 5.38747738e-7f, 2.9985831e-7f, 1.66896295e-7f,
+     9.28917806e-8f, 5.17020631e-8f},
+    {0.0f, -0.261748555f, -0.380631528f, -0.354168127f, -0.263617366f, -0.173011966f,
+     -0.10567379f, -0.0619648757f, -0.0355093018f, -0.0200882365f, -0.0112827008f, -0.00631159155f,
+     -0.0035228317f, -0.00196382617f, -0.00109398779f, -0.000609191636f, -0.000339157861f, -0.000188798177f,
+     -0.00010509081f, -5.84945703e-5f, -3.25579759e-5f, -1.81215042e-5f, -1.00862171e-5f, -5.61385033e-6f,
+     -3.12458604e-6f, -1.73909644e-6f, -9.67953688e-7f, -5.38747592e-7f, -2.99858264e-7f, -1.6689628e-7f,
+     -9.28917761e-8f, -5.17020617e-8f},
+    {-0.33332235f, -0.231719269f, -0.0402007271f, 0.0827437104f, 0.110923629f, 0.0912893678f,
+     0.0621896209f, 0.0385978181f, 0.0228047336f, 0.0131182203f, 0.00743604308f, 0.00418099506f,
+     0.0023402385f, 0.00130663209f, 0.000728520908f, 0.000405877023f, 0.00022602674f, 0.000125840682f,
+     7.00526167e-5f, 3.8993787e-5f, 2.17044368e-5f, 1.20806871e-5f, 6.72402302e-6f, 3.74251589e-6f,
+     2.08303416e-6f, 1.15938632e-6f, 6.45296662e-7f, 3.59161989e-7f, 1.99903847e-7f, 1.11263277e-7f,
+     6.19273487e-8f, 3.44677631e-8f},
+    {0.0f, 0.15322999f, 0.148071028f, 0.0596569998f, -0.00362280745f, -0.024360438f,
+     -0.0233740799f, -0.0166864002f, -0.0105521519f, -0.00628839026f, -0.00363286312f, -0.00206389127f,
+     -0.00116183809f, -0.000650744031f, -0.0003634626f, -0.000202691197f, -0.000112936749f, -6.28966149e-5f,
+     -3.50189663e-5f, -1.94946238e-5f, -1.0851518e-5f, -6.04012812e-6f, -3.36194563e-6f, -1.87123801e-6f,
+     -1.04151117e-6f, -5.79691478e-7f, -3.22647892e-7f, -1.79580905e-7f, -9.99519213e-8f, -5.56316517e-8f,
+     -3.09636864e-8f, -1.72338897e-8f},
+    {0.131705311f, 0.0538340842f, -0.0474070941f, -0.0581233926f, -0.0270220941f, -0.0044236114f,
+     0.00371391729f, 0.00468127372f, 0.00356153389f, 0.00230645783f, 0.00138928716f, 0.000806865892f,
+     0.000459661123f, 0.000259143106f, 0.00014526298f, 8.11703591e-5f, 4.52771786e-5f, 2.52312604e-5f,
+     1.40528308e-5f, 7.824528e-6f, 4.3559196e-6f, 2.42471751e-6f, 1.34964625e-6f, 7.5121844e-7f,
+     4.18124447e-7f, 2.3272391e-7f, 1.29531171e-7f, 7.2095204e-8f, 4.01271015e-8f, 2.23341195e-8f,
+     1.2430817e-8f, 6.9187939e-9f},
+    {0.0f, -0.0706595977f, -0.0327362369f, 0.0129903099f, 0.0174250673f, 0.00815977881f,
+     0.00191964996f, -0.000344186552f, -0.000763720692f, -0.000628822696f, -0.000418134611f, -0.000254734275f,
+     -0.000148757157f, -8.49851589e-5f, -4.7984281e-5f, -2.69196661e-5f, -1.50489906e-5f, -8.39647685e-6f,
+     -4.67968323e-6f, -2.60660077e-6f, -1.45140061e-6f, -8.08014714e-7f, -4.49786351e-7f, -2.50361908e-7f,
+     -1.39352995e-7f, -7.75633598e-8f, -4.31710493e-8f, -2.40284742e-8f, -1.33739116e-8f, -7.44371882e-9f,
+     -4.14305841e-9f, -2.30596081e-9f},
+}, 0.29296875f};
+
+// From 31 steps on it is 1.
 struct Tanh {
   TRITIUM_INLINE static __m512 of(__m512 x) {
-    const __m512 y = abs(x);
-    const __m512 bounded = at_most(10.0f, y);
-    const __m512 far = all(1.0f) - all(2.0f) / (exp_bounded(bounded + bounded) + all(1.0f));
-    const __m512 z = x * x;
-    __m512 p = fma(z, all(-5.70498872745e-3f), all(2.06390887954e-2f));
-    p = fma(z, p, all(-5.37397155531e-2f));
-    p = fma(z, p, all(1.33314422036e-1f));
-    p = fma(z, p, all(-3.33332819422e-1f));
-    const __m512 near = fma(y * z, p, y);
-    const __mmask16 close = _mm512_cmp_ps_mask(y, all(0.625f), _CMP_LT_OQ);
-    const __m512 r = _mm512_mask_mov_ps(far, close, near);
+    const __m512 r = kTanh.of(at_most(31 * kTanh.step, abs(x)));
     // The sign of x on the magnitude of r.
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32(0x7fffffff), _mm512_castps_si512(r),
                                                          _mm512_castps_si512(x), 0xca));
   }
 };
 
-// The polynomials of Phi(-y) around the multiples of kGeluStep, by degree.
-constexpr float kGeluStep = 0.171875f;
+// Phi(-y), below kGeluLimit.
 constexpr float kGeluLimit = 5.4f;
-alignas(64) constexpr float kGelu[7][32] = {
+alignas(64) constexpr Pieces kPhi = {{
     {0.5f, 0.431767901f, 0.365517153f, 0.303058173f, 0.24588385f, 0.195066829f,
      0.151211799f, 0.114463976f, 0.0845657224f, 0.0609466953f, 0.0428299517f, 0.0293372103f,
      0.0195800788f, 0.0127292046f, 0.00805861553f, 0.0049669028f, 0.00297976324f, 0.00173965574f,
@@ -107,30 +165,16 @@ alignas(64) constexpr float kGelu[7][32] = {
      0.000155994041f, 0.000192872079f, 0.000188257118f, 0.0001609675f, 0.000125407015f, 9.07724459e-5f,
      6.17302617e-5f, 3.97231565e-5f, 2.43050192e-5f, 1.41893839e-5f, 7.92457963e-6f, 4.24232364e-6f,
      2.18038967e-6f, 1.07726727e-6f},
-};
+}, 0.171875f};
 
-// max(x, 0) - |x| * Phi(-|x|), |x| below kGeluLimit.
+// max(x, 0) - |x| * Phi(-|x|).
 struct Gelu {
   TRITIUM_INLINE static bool covers(__m512 x, __mmask16 lanes) {
     return _mm512_mask_cmp_ps_mask(lanes, abs(x), all(kGeluLimit), _CMP_NLT_UQ) == 0;
   }
-  template <int degree>
-  TRITIUM_INLINE static __m512 coefficient(__m512i index) {
-    return _mm512_permutex2var_ps(_mm512_load_ps(kGelu[degree]), index, _mm512_load_ps(kGelu[degree] + 16));
-  }
   TRITIUM_INLINE static __m512 of(__m512 x) {
     const __m512 y = abs(x);
-    const __m512 round = all(math::kRound32);
-    const __m512 t = fma(y, all(1.0f / kGeluStep), round);
-    const __m512 d = fma(t - round, all(-kGeluStep), y);
-    const __m512i index = _mm512_castps_si512(t);
-    __m512 p = fma(coefficient<6>(index), d, coefficient<5>(index));
-    p = fma(p, d, coefficient<4>(index));
-    p = fma(p, d, coefficient<3>(index));
-    p = fma(p, d, coefficient<2>(index));
-    p = fma(p, d, coefficient<1>(index));
-    p = fma(p, d, coefficient<0>(index));
-    return at_least(0.0f, x) - y * p;
+    return at_least(0.0f, x) - y * kPhi.of(y);
   }
 };
 

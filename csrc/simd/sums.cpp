@@ -82,7 +82,10 @@ void put(DType type, double value, char* out) {
   const float x = static_cast<float>(value);
   scatter(type, &x, out, 0, 1);
 }
-void put(DType, std::uint64_t value, char* out) { __builtin_memcpy(out, &value, sizeof(value)); }
+void put(DType type, std::uint64_t value, char* out) {
+  const auto x = static_cast<std::int64_t>(value);
+  scatter(type, &x, out, 0, 1);
+}
 
 // n results, each result(partial, count) of the output's dtype.
 template <class P, class F>
