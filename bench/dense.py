@@ -34,13 +34,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, zip_longest
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 Function = Callable[..., Any]
 Call = Callable[[], Any]
 SAMPLE_NS = 1_000_000
 SETTLE_NS = 2_000_000
+REST_S = 0.04  # OpenBLAS keeps its threads spinning for some 30 ms after a call, OpenMP for a few
 EPS = 1e-5
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -191,6 +192,8 @@ def timed(call: Call, loops: int) -> int:
 
 
 def settle(call: Call) -> None:
+    """Let the threads of whoever ran before go to sleep, then bring this one to speed."""
+    sleep(REST_S)
     end = perf_counter_ns() + SETTLE_NS
     call()
     while perf_counter_ns() < end:
@@ -212,7 +215,8 @@ def interleave(calls: dict[str, Call], budget_s: float, least: int, most: int) -
     """ns per call of every library, one value a round; orders are random, balanced by their reverses."""
     gc.collect()
     plan = {name: loops_for(call) for name, call in calls.items()}
-    round_ns = sum(elapsed + max(SETTLE_NS, elapsed // loops) for loops, elapsed in plan.values())
+    rest_ns = int(REST_S * 1e9)
+    round_ns = sum(elapsed + rest_ns + max(SETTLE_NS, elapsed // loops) for loops, elapsed in plan.values())
     pairs = min(max(int(budget_s * 1e9 / round_ns / 2), least // 2), most // 2)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     shuffle = random.Random(0).shuffle

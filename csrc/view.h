@@ -26,7 +26,8 @@ struct View {
   std::int64_t shape[kMaxDims];
   std::int64_t strides[kMaxDims];  // in bytes; 0 repeats, negative walks back
 
-  std::int64_t size() const {
+  // Inlined everywhere: a copy of it compiled for a wide instruction set must not serve the others.
+  [[gnu::always_inline]] std::int64_t size() const {
     std::int64_t n = 1;
     for (int d = 0; d < ndim; ++d) n *= shape[d];
     return n;

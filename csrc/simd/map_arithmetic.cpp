@@ -35,14 +35,14 @@ struct Multiply {
 struct Maximum {
   template <class T>
   TRITIUM_INLINE static T of(T a, T b) {
-    if constexpr (kFloat<T>) return (a > b) | (a != a) ? a : b;
+    if constexpr (kFloat<T>) return ((a > b) | (a != a)) ? a : b;
     else return a > b ? a : b;
   }
 };
 struct Minimum {
   template <class T>
   TRITIUM_INLINE static T of(T a, T b) {
-    if constexpr (kFloat<T>) return (a < b) | (a != a) ? a : b;
+    if constexpr (kFloat<T>) return ((a < b) | (a != a)) ? a : b;
     else return a < b ? a : b;
   }
 };

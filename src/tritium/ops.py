@@ -642,7 +642,8 @@ def _summing(name: str, doc: str) -> Op:
         wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
         return Spec(shape, wide)
 
-    more = (sample(Spec((5,), bool_)), sample(F32(4, 3), axis=0, dtype=f64), sample(Spec((4,), i32), dtype=f32))
+    more = (sample(Spec((5,), bool_)), sample(F32(4, 3), axis=0, dtype=f64), sample(Spec((4,), i32), dtype=f32),
+            *(sample(Spec((64, 3), i32), axis=1, dtype=t) for t in (bool_, i8, i32)))  # fmt: skip
     return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8,
               samples=REDUCED + INT_REDUCED + EMPTY_REDUCED + more)  # fmt: skip
 
@@ -698,7 +699,8 @@ def _running(name: str, doc: str) -> Op:
 
     return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8, samples=[
         sample(F32(7)), sample(F32(3, 4), axis=0), sample(F32(3, 4), axis=-1, include_initial=True), sample(Spec((5,), i32)),
-        sample(Spec((4,), i8), dtype=i32), sample(F32(0)), sample(Spec((6,), f16))])  # fmt: skip
+        sample(Spec((4,), i8), dtype=i32), sample(F32(0)), sample(Spec((6,), f16)),
+        *(sample(Spec((3, 9), i32), axis=a, dtype=t, include_initial=True) for t in (bool_, i8, i32) for a in (0, 1))])  # fmt: skip
 
 
 cumulative_sum = _running("cumulative_sum", "Running sums along an axis.")

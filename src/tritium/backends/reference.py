@@ -459,14 +459,14 @@ def _eye(*, out: Arr, n_rows: int, n_cols: int | None, k: int, dtype: Any = None
 
 
 KERNELS: dict[Op, Fn] = {}
-KERNELS |= {OPS[n]: wide(_quiet(fn)) for n, fn in _UFUNCS.items()}
-KERNELS |= {OPS[n]: wide(_quiet(stored(fn))) for n, fn in _STORED.items()}
-KERNELS |= {OPS[n]: wide(_quiet(fn)) for n, fn in _REDUCTIONS.items()}
+KERNELS |= {OPS[n]: _quiet(wide(fn)) for n, fn in _UFUNCS.items()}
+KERNELS |= {OPS[n]: _quiet(wide(stored(fn))) for n, fn in _STORED.items()}
+KERNELS |= {OPS[n]: _quiet(wide(fn)) for n, fn in _REDUCTIONS.items()}
 KERNELS |= {OPS[n]: stored(fn) for n, fn in _MOVES.items()}
 KERNELS |= {OPS[n]: _quiet(stored(_truth(getattr(np, n)))) for n in ("isnan", "isinf", "isfinite", "signbit")}
 KERNELS |= {
     ops.nextafter: _quiet(np.nextafter),
-    ops.matmul: wide(_quiet(matmul)),
+    ops.matmul: _quiet(wide(matmul)),
     ops.astype: _quiet(cast),
     ops.scatter: _scatter,
     ops.update: _update,
