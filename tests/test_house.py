@@ -30,7 +30,7 @@ LAYERS = {
     2: "ops",
     3: "backends backends.philox backends.reference backends.cpu",
     4: "launch",
-    5: "tensor eager functions interop",
+    5: "tensor interop functions indexing eager",
     6: "graph",
     9: "memory threads",
     10: "testing",

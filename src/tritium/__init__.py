@@ -9,7 +9,7 @@ from tritium import settings
 
 settings.start_logging()
 
-from tritium import eager, memory, threads
+from tritium import eager, indexing, memory, threads
 from tritium.backends import (
     Backend,
     Device,

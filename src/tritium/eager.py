@@ -15,6 +15,7 @@ from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import overlap
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
+from tritium.functions import asarray
 from tritium.launch import counters, launch
 from tritium.layout import text
 from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter, outputs
@@ -91,8 +92,6 @@ def lift(x: Any, op: Op) -> Operand:
     if isinstance(x, np.generic):
         return x.item() if x.dtype.kind in "biuf" else _refuse(x, op)
     if isinstance(x, np.ndarray):
-        from tritium.functions import asarray
-
         return asarray(x)
     return _refuse(x, op)
 

@@ -18,8 +18,10 @@ from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
+from tritium.backends.reference import cast
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tritium.interop import from_dlpack, from_numpy
 from tritium.op import SCALARS, Spec, interpreter
 from tritium.tensor import Tensor, wrap
 
@@ -38,8 +40,6 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
             raise ArgumentError("asarray: a Python number cannot become a tensor without a copy; leave copy=False out.")
         return ops.full((), obj, dtype=kind, device=there)
     if not isinstance(obj, (np.ndarray, np.generic, list, tuple)) and hasattr(obj, "__dlpack__"):
-        from tritium.interop import from_dlpack
-
         return _as(from_dlpack(obj, copy=copy), kind, there, None)
     if isinstance(obj, (list, tuple)):
         if copy is False:
@@ -49,8 +49,6 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     here = dt.dtype(data.dtype) if data.dtype.kind != "O" else None
     if here is None:
         raise ArgumentError(f"asarray: {type(obj).__name__} is neither an array, a number nor nested lists of numbers.")
-    from tritium.interop import from_numpy
-
     found = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
     return _as(found, kind, there, None)
 
@@ -109,8 +107,6 @@ def _holds_tensors(data: Sequence[Any]) -> bool:
 
 
 def _cast(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
-    from tritium.backends.reference import cast
-
     out = np.empty(values.shape, kind.numpy)
     cast(values, out=out)
     return out

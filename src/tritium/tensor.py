@@ -5,7 +5,6 @@ Knows nothing of graphs: a traced tensor is one whose storage has no device.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ from tritium import backends, launch, ops
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
-from tritium.buffer import Array, Row
-from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError, nearest
+from tritium.buffer import Array
+from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, TraceError, nearest
 from tritium.layout import Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec, interpreter
 
@@ -33,6 +32,7 @@ class Tensor(Array):
         def __add__(self, other: Any) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
         def __getitem__(self, key: Any) -> Tensor: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
 
         __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __add__
         __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __lt__ = __le__ = __gt__ = __ge__ = __add__
@@ -202,17 +202,6 @@ class Tensor(Array):
             raise ArgumentError("to_device: streams are not used here; leave stream out.")
         return self.to(device=device)
 
-    # -- indexing
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        plain, tensors = _read_key(self, key)
-        if not tensors:
-            ops.index(self, key=plain).copy_(value)
-        elif tensors[0].dtype is dt.bool_:
-            _write_masked(self, tensors[0], value)
-        else:
-            ops.put([self, value, *tensors], key=plain, out=self)
-
     def slice(self, dim: int, start: int | None = None, end: int | None = None) -> Tensor:
         """The part from start to end along one dimension: a view."""
         along = lay.axis_of(dim, self.ndim, "slice")
@@ -305,91 +294,10 @@ def wrap(a: Array) -> Tensor:
 
 
 def like(value: Any, x: Tensor) -> Any:
-    """A Python scalar as a tensor of x's dtype, where its kind allows; nested lists as a tensor, tensors and arrays as they are."""
-    if isinstance(value, (list, tuple)):
-        from tritium.functions import asarray
-
-        return asarray(value, device=None if x.is_traced else x.device)
+    """A Python scalar as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
     if not isinstance(value, SCALARS):
         return value
     return ops.full((), value, x.dtype, None if x.is_traced else x.device)
-
-
-# ---- indexing
-
-
-def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
-    """A key as a normal key with 'at' for each index tensor, and those tensors."""
-    parts = key if isinstance(key, tuple) else (key,)
-    tensors: list[Tensor] = []
-    plain: list[Any] = []
-    for p in parts:
-        if isinstance(p, str):
-            raise BoundsError(
-                f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools."
-            )
-        if not isinstance(p, (Array, np.ndarray, list)):
-            plain.append(p)
-            continue
-        t = as_index(p, x)
-        if t.ndim == 0 and t.dtype.is_integer and not t.is_traced:
-            plain.append(int(t))
-            continue
-        if not t.dtype.is_integer and t.dtype is not dt.bool_:
-            raise BoundsError(f"An index tensor must hold integers or bools, given {t.spec}; cast with .to('i64').")
-        tensors.append(t)
-        plain.append(lay.AT)
-    if any(t.dtype is dt.bool_ for t in tensors):
-        if len(parts) != 1:
-            raise BoundsError("A mask must be the only index; combine it with others in two steps: x[mask][:, 0].")
-        return (), tensors
-    return lay.normal_key(tuple(plain), x.shape), tensors
-
-
-class GetItem(Row):
-    """x[key] by rows: a view, what a mask leaves, or what index tensors gather. Plain keys seen before are replayed."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self.arity, self.inplace = 1, False
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.call)
-
-    def call(self, x: Tensor, key: Any) -> Tensor:
-        plain, tensors = _read_key(x, key)
-        if tensors:
-            mask = tensors[0].dtype is dt.bool_
-            return ops.masked(x, tensors[0]) if mask else ops.gather([x, *tensors], key=plain)
-        part = ops.index(x, key=plain)
-        if not x.is_traced:
-            self.remember_view((x, key), {}, part)
-        return part
-
-
-def as_index(given: Any, x: Tensor) -> Tensor:
-    from tritium.functions import asarray
-
-    if isinstance(given, Tensor):
-        return given
-    data = np.asarray(given)
-    return asarray(data if data.size else data.astype(np.int64), device=None if x.is_traced else x.device)
-
-
-def _write_masked(x: Tensor, mask: Tensor, value: Any) -> None:
-    ops.check_mask(mask.spec, x.spec)
-    if mask.size == 0:
-        return
-    tail = x.shape[mask.ndim :]
-    value = like(value, x)
-    if value.ndim <= len(tail):
-        wide = ops.reshape(mask, mask.shape + (1,) * len(tail))
-        ops.where(wide, value, x, out=x)
-        return
-    at = ops.nonzero(mask)
-    ops.put([x, value, *at], key=(lay.AT,) * mask.ndim + tuple((0, n, 1) for n in tail), out=x)
 
 
 # ---- operators and methods: each is a row
@@ -420,7 +328,6 @@ def _in_place(row: Op) -> Callable[..., Any]:
 
 
 def _attach() -> None:
-    Tensor.__getitem__ = GetItem()  # type: ignore[method-assign]
     for name, row in _OPERATORS.items():
         setattr(Tensor, f"__{name}__", row)
         setattr(Tensor, f"__r{name}__", _reflected(row))
