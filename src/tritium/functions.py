@@ -6,7 +6,7 @@ Knows nothing of graphs: what is written here can be traced like any user's func
 from __future__ import annotations
 
 import builtins
-import secrets
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
@@ -156,7 +156,7 @@ def _seed(seed: int | None, name: str) -> int:
     if seed is None:
         if interpreter.get() is not None:
             raise TraceError(f"{name} without a seed cannot be written down: every run would repeat it. Pass seed=….")
-        return secrets.randbits(63)
+        return int.from_bytes(os.urandom(8)) >> 1
     if not 0 <= seed < 2**63:
         raise ArgumentError(f"{name}: seed={seed} must lie in 0 … 2^63 - 1.")
     return seed
