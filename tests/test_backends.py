@@ -402,7 +402,7 @@ def test_the_environment_names_the_default_device() -> None:
 def test_an_absent_device_in_the_environment_is_explained_at_first_use() -> None:
     done = python("import tritium as tt; print('imported'); tt.zeros(1)", TRITIUM_DEVICE="cuda")
     assert done.stdout == "imported\n"
-    assert "DeviceError: Device 'cuda' is not available" in done.stderr
+    assert "DeviceError: TRITIUM_DEVICE=cuda: Device 'cuda' is not available" in done.stderr
 
 
 def test_the_first_tensor_of_a_process_may_come_from_numpy() -> None:

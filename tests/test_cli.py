@@ -101,7 +101,8 @@ def test_an_unknown_option_is_exit_code_2() -> None:
 def test_an_error_on_purpose_is_one_line_and_exit_code_2() -> None:
     done = tritium("devices", TRITIUM_DEVICE="cuda")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: Device 'cuda' is not available")
+    assert done.stderr.startswith("error: TRITIUM_DEVICE=cuda: Device 'cuda' is not available")
+    assert "cuda   not available" in done.stdout
     assert done.stderr.count("\n") == 1
 
 

@@ -271,3 +271,9 @@ def test_a_tuple_of_kinds_is_any_of_them() -> None:
 def test_an_unknown_kind_lists_the_known() -> None:
     with pytest.raises(DTypeError, match=r"'floating' is not a kind.*real floating"):
         tt.isdtype("f32", "floating")
+
+
+def test_numpy_dtypes_compare_equal() -> None:
+    assert tt.f32 == np.float32
+    assert tt.bf16 == np.dtype(tt.bf16.numpy)
+    assert tt.i64 != np.int32

@@ -169,7 +169,7 @@ def test_a_graph_may_take_no_argument() -> None:
 
 def test_a_graph_may_return_its_argument() -> None:
     x = vector(1, 2, 3)
-    assert tt.trace(lambda x: x, V)(x) is x
+    assert tt.trace(lambda x: x, V)(x).tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -464,3 +464,33 @@ def test_random_expressions_are_the_same_traced_eager_and_in_numpy(tree: Any) ->
     np.testing.assert_allclose(eager.numpy(), want, rtol=1e-6)
     assert traced.spec == eager.spec == graph.outputs[0].spec
     assert len({(n.op, n.inputs, repr(n.attrs)) for n in graph.order()}) == len(graph.order())
+
+
+def test_results_are_the_callers_own() -> None:
+    x = tt.ones(3)
+    copy = tt.trace(lambda a: a.clone(), x)(x)
+    copy += 1
+    assert x.tolist() == [1, 1, 1]
+    first, second = tt.trace(lambda a: (a + 1, a + 1), x)(x)
+    first += 1
+    assert second.tolist() == [2, 2, 2]
+
+
+def test_a_tensor_of_another_trace_is_refused() -> None:
+    x = tt.ones(3)
+
+    def outer(a: tt.Tensor) -> tt.Tensor:
+        return tt.trace(lambda b: b * 2 + a, x.spec)(x)
+
+    with pytest.raises(TraceError, match="of another trace"):
+        tt.trace(outer, x.spec)
+
+
+def test_specs_may_name_their_dtype() -> None:
+    assert tt.trace(lambda a: a + 1, tt.Spec((2,), "f16"))(tt.ones(2, "f16")).dtype is tt.f16
+
+
+def test_rows_pickle_by_name() -> None:
+    import pickle
+
+    assert pickle.loads(pickle.dumps(tt.add)) is tt.add

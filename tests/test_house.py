@@ -28,7 +28,7 @@ LAYERS = {
     0: "errors settings dtype layout",
     1: "pure buffer op",
     2: "ops",
-    3: "backends backends.philox backends.reference backends.cpu",
+    3: "backends backends.cast backends.philox backends.reference backends.cpu",
     4: "launch",
     5: "tensor interop functions indexing eager",
     6: "graph",

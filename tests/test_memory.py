@@ -781,3 +781,9 @@ def test_packing_copies() -> None:
 
 def test_nothing_packs_to_nothing() -> None:
     assert tt.pack([]) == []
+
+
+def test_computing_a_key_that_asks_for_itself_is_an_error() -> None:
+    cache = memory.TensorCache()
+    with pytest.raises(ArgumentError, match="asks for 1 itself"):
+        cache.get_or_compute(1, lambda: cache.get_or_compute(1, lambda: 2))

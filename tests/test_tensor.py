@@ -749,3 +749,98 @@ def test_floor_division_with_one_infinity_is_the_quotient() -> None:
     for got in (a // b, divmod(a, b)[0]):
         np.testing.assert_array_equal(got.numpy(), [np.inf, -np.inf, -0.0, -0.0, np.nan])
         assert np.signbit(got.numpy()[2:4]).all()
+
+
+# ---- NumPy's values where a number or an array may stand
+
+
+@pytest.mark.parametrize("view", [lambda a: tt.reshape(a, (3, 2)), tt.flip, tt.matrix_transpose, lambda a: tt.squeeze(a[None]),
+                                  lambda a: tt.broadcast_to(a, (4, 2, 3))])  # fmt: skip
+def test_a_view_may_be_taken_of_a_numpy_array(view: Any) -> None:
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert view(data).tolist() == view(tt.tensor(data)).tolist()
+
+
+def test_numpy_values_can_be_assigned() -> None:
+    x = tt.zeros(3)
+    x[:2] = np.ones(2, np.float32)
+    x[2] = np.float32(2)
+    assert x.tolist() == [1, 1, 2]
+    x.fill_(np.int64(3))
+    assert x.tolist() == [3, 3, 3]
+
+
+def test_numpy_integers_are_integers() -> None:
+    three = np.int64(3)
+    assert tt.zeros((three, 2)).shape == (3, 2)
+    assert tt.arange(three).dtype is tt.i64
+    assert tt.full((2,), three).dtype is tt.i64
+    assert tt.ones((2, 3)).sum(axis=np.int64(1)).tolist() == [3, 3]
+
+
+def test_lists_are_assigned_in_the_dtype_of_the_tensor() -> None:
+    x, m = tt.zeros(3, dtype="u8"), tt.zeros(2, dtype="bool")
+    x[:2], m[:] = [1, 2], [0, 1]
+    assert (x.tolist(), m.tolist()) == ([1, 2, 0], [False, True])
+    with pytest.raises(OverflowError, match="300 is outside u8"):
+        x[0] = [300]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
+def test_nan_sorts_last(kind: str) -> None:
+    nan, inf = float("nan"), float("inf")
+    x = tt.tensor([1, nan, 3, -inf, inf, nan, 0], dtype=kind)
+    assert str(tt.sort(x).tolist()) == str([-inf, 0.0, 1.0, 3.0, inf, nan, nan])
+    assert tt.searchsorted(tt.tensor([1, 2, nan], dtype=kind), tt.tensor([nan], dtype=kind)).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("x", "number"), [(tt.zeros(1, dtype="bf16"), 1 + 2**-8 + 2**-40), (tt.ones(1), 2**60 + 2**36 + 1)]
+)
+def test_the_first_call_and_the_replayed_one_round_a_number_alike(x: tt.Tensor, number: float) -> None:
+    assert len({(x + number).item() for _ in range(3)}) == 1
+
+
+def test_truth_of_a_number_is_whether_it_is_not_zero() -> None:
+    x = tt.ones(2)
+    assert tt.logical_and(x, 2).tolist() == [True, True]
+    assert tt.where(0.5, x, 0).tolist() == [1, 1]
+
+
+def test_none_where_a_tensor_belongs_is_explained() -> None:
+    with pytest.raises(ArgumentError, match="add: x2 is None"):
+        tt.ones(2) + None
+
+
+def test_a_list_is_compared_with_by_making_it_a_tensor() -> None:
+    with pytest.raises(ArgumentError, match=r"make a tensor with tritium\.tensor"):
+        tt.ones(2) == [1, 1]  # noqa: B015
+
+
+def test_a_clone_of_a_small_part_does_not_keep_the_whole() -> None:
+    whole = tt.zeros((100, 100))
+    assert whole[0].clone().storage.nbytes == 400
+    assert tt.ones(3).expand(4, 3).clone().add_(1).tolist() == [[2, 2, 2]] * 4
+
+
+def test_without_a_copy_means_without_a_copy() -> None:
+    for data in (np.zeros(3), np.zeros(3, ">f4")):
+        with pytest.raises(ArgumentError, match="copy=False"):
+            tt.asarray(data, dtype="f32", copy=False)
+
+
+def test_shapes_beyond_memory_addresses_are_refused() -> None:
+    with pytest.raises(ShapeError, match="more than can be addressed"):
+        tt.zeros((2**40, 2**40))
+
+
+@pytest.mark.skipif(tt.buffer.native is None, reason="needs the native library; plain Python reads no raw memory")
+def test_a_sequence_that_changes_while_it_is_read_is_no_danger() -> None:
+    class Clearing:
+        def __index__(self) -> int:
+            sizes.clear()
+            return 1
+
+    sizes: list[Any] = [Clearing(), *range(10**6, 10**6 + 20)]
+    with pytest.raises(ValueError):  # noqa: PT011  (native and pure refuse it in other words)
+        tt.Tensor(tt.ones(3).storage, tt.f32, sizes, (1,) * 21, 0)

@@ -23,12 +23,12 @@ Extent extent(int ndim, const int64_t* shape, const int64_t* strides) {
 
 // Reads a sequence of ints into to[0..n). Returns n, or -1 with an exception.
 int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain) {
-  PyObject* fast = PySequence_Fast(sequence, "");
+  PyObject* fast = PySequence_Tuple(sequence);  // a tuple of our own: __index__ of an item may change a list
   if (!fast) {
     PyErr_Format(PyExc_TypeError, "Array: %s must be a tuple of ints, given %.100s.", what, Py_TYPE(sequence)->tp_name);
     return -1;
   }
-  const Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+  const Py_ssize_t n = PyTuple_GET_SIZE(fast);
   plain = PyTuple_CheckExact(sequence);
   int result = static_cast<int>(std::min<Py_ssize_t>(n, kMaxDims));
   if (n > kMaxDims) {
@@ -36,7 +36,7 @@ int read_ints(PyObject* sequence, const char* what, int64_t* to, bool& plain) {
     result = -1;
   }
   for (int d = 0; d < result; ++d) {
-    PyObject* item = PySequence_Fast_GET_ITEM(fast, d);
+    PyObject* item = PyTuple_GET_ITEM(fast, d);
     plain = plain && PyLong_CheckExact(item);
     to[d] = PyLong_AsLongLong(item);
     if (to[d] == -1 && PyErr_Occurred()) result = -1;
@@ -93,7 +93,7 @@ bool check_inside(Array* a) {
 // the collector need not walk over it.
 Array* blank(PyTypeObject* type, int ndim) {
   PyObject* made = type->tp_alloc(type, ndim);
-  if (made && PyType_IS_GC(type)) PyObject_GC_UnTrack(made);
+  if (made && PyType_IS_GC(type) && type == globals.tensor_type) PyObject_GC_UnTrack(made);
   return reinterpret_cast<Array*>(made);
 }
 

@@ -26,6 +26,7 @@ struct Storage {
   PyObject* owner;
   PyObject* weakrefs;
   bool writable, exported, imported;
+  int writing;  // kernels that write here now, without the GIL
 };
 
 // Strided memory; ob_size is the number of dimensions. Strides and offset count elements.

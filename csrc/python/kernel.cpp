@@ -261,9 +261,12 @@ void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int
   Block* blocks[kMaxInputs + 1];
   for (int i = 0; i < count; ++i)
     if ((blocks[i] = holders[i]->memory()->block)) block_retain(blocks[i]);
+  Storage* written = holders[count - 1]->memory();  // the result comes last
+  ++written->writing;
   Py_BEGIN_ALLOW_THREADS
   entry.run(call);
   Py_END_ALLOW_THREADS
+  --written->writing;
   for (int i = 0; i < count; ++i)
     if (blocks[i]) block_release(blocks[i]);
 }

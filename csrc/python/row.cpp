@@ -348,8 +348,7 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
 PyObject* row_remember_view(PyObject* self, PyObject* given) {
   PyObject *args, *kwargs, *result;
   if (!PyArg_ParseTuple(given, "O!OO:remember_view", &PyTuple_Type, &args, &kwargs, &result)) return nullptr;
-  if (!PyTuple_GET_SIZE(args) || !is_array(PyTuple_GET_ITEM(args, 0)) || !is_array(result))
-    return PyErr_Format(PyExc_TypeError, "remember_view: the first argument and the result must be arrays.");
+  if (!PyTuple_GET_SIZE(args) || !is_array(PyTuple_GET_ITEM(args, 0)) || !is_array(result)) Py_RETURN_FALSE;
   auto *from = reinterpret_cast<Array*>(PyTuple_GET_ITEM(args, 0)), *to = reinterpret_cast<Array*>(result);
   if (from->storage != to->storage || !from->usable()) Py_RETURN_FALSE;
   Row* row = as_row(self);

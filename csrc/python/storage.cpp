@@ -115,7 +115,7 @@ PyObject* storage_method_wrap(PyObject*, PyObject* args, PyObject* kwargs) {
 PyObject* storage_method_clone(PyObject* self, PyObject*) {
   auto* s = reinterpret_cast<Storage*>(self);
   Block* block = s->block;
-  const bool copies = s->exported || s->imported;
+  const bool copies = s->exported || s->imported || s->writing;
   if (copies && !(block = copy_block(s))) return nullptr;
   Storage* made = blank();
   if (!made) {

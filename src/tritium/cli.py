@@ -14,7 +14,7 @@ import click
 
 import tritium as tt
 from tritium import backends
-from tritium.errors import TritiumError, nearest
+from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.op import OPS, Kind, Op
 
 
@@ -36,15 +36,24 @@ def cli(log_level: str | None) -> None:
 def devices(as_json: bool) -> None:
     """What is here with its facts; what is not, why, and how to get it."""
     found = backends.devices()
-    choice = backends.default_device()
+    try:
+        choice = backends.default_device()
+    except DeviceError:  # the list is what helps against it
+        if not as_json:
+            _list_devices(found, None)
+        raise
     if as_json:
         rows = [d._asdict() for d in found]
         click.echo(json.dumps({"default": str(choice.device), "why": choice.why, "devices": rows}, indent=2))
         return
+    _list_devices(found, choice)
+
+
+def _list_devices(found: list[backends.Found], choice: backends.Choice | None) -> None:
     for d in found:
         if d.available:
             click.secho(f"{d.name}", bold=True, nl=False)
-            click.echo("  (default: " + choice.why + ")" if d.name == str(choice.device) else "")
+            click.echo(f"  (default: {choice.why})" if choice and d.name == str(choice.device) else "")
             for key, value in d.facts.items():
                 click.echo(f"  {key:<10} {value}")
     for d in found:

@@ -36,7 +36,12 @@ class DType:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DType):
             return self is other
-        return isinstance(other, str) and _NAMES.get(other) is self
+        if isinstance(other, str):
+            return _NAMES.get(other) is self
+        given: Any = other
+        if isinstance(given, np.dtype):
+            return _FROM_NUMPY.get(given) is self
+        return isinstance(given, type) and issubclass(given, np.generic) and _FROM_NUMPY.get(np.dtype(given)) is self
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -133,7 +138,7 @@ def of_scalar(value: Any) -> DType:
     return weak_int if isinstance(value, int) else weak_float
 
 
-_RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float": 2}
+RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float": 2}
 
 
 def _pair(a: DType, b: DType) -> DType:
@@ -142,9 +147,9 @@ def _pair(a: DType, b: DType) -> DType:
         return a
     if a.weak != b.weak:
         strong, weak = (b, a) if a.weak else (a, b)
-        return strong if _RANK[weak.kind] <= _RANK[strong.kind] else DEFAULTS[weak.kind]
-    if _RANK[a.kind] != _RANK[b.kind]:
-        return a if _RANK[a.kind] > _RANK[b.kind] else b
+        return strong if RANK[weak.kind] <= RANK[strong.kind] else DEFAULTS[weak.kind]
+    if RANK[a.kind] != RANK[b.kind]:
+        return a if RANK[a.kind] > RANK[b.kind] else b
     if a.kind == b.kind:
         if a.nbytes == b.nbytes:  # f16 and bf16 meet above both
             return f32
@@ -164,7 +169,7 @@ def promote(*kinds: DType) -> DType:
         raise DTypeError("No dtype was given; pass at least one tensor or dtype.")
     strong = [t for t in kinds if not t.weak]
     weak = [t for t in kinds if t.weak]
-    found = strong[0] if strong else DEFAULTS[max(weak, key=lambda t: _RANK[t.kind]).kind]
+    found = strong[0] if strong else DEFAULTS[max(weak, key=lambda t: RANK[t.kind]).kind]
     for t in strong[1:] + weak:
         found = _pair(found, t)
     return found
@@ -191,7 +196,7 @@ def check_fits(value: bool | int | float, t: DType) -> None:
     """Raise unless a Python number can be stored without changing its kind or leaving the range of an integer."""
     if t is bool_ and value in (0, 1):
         return
-    if _RANK[of_scalar(value).kind] > _RANK[t.kind]:
+    if RANK[of_scalar(value).kind] > RANK[t.kind]:
         raise DTypeError(
             f"{value!r} cannot be stored in {t} without losing its kind; give or cast to a dtype that holds it."
         )

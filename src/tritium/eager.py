@@ -12,6 +12,7 @@ import numpy as np
 from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel
+from tritium.backends.cast import cast
 from tritium.buffer import overlap
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
@@ -28,7 +29,7 @@ class Eager:
     """Decide, allocate, launch."""
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
-        xs = tuple(lift(x, op) for x in inputs)
+        xs = tuple(lift(x, op, i) for i, x in enumerate(inputs))
         device = place(op, xs, attrs, out)
         backend = device.backend
         decision = op.decide(tuple(spec_of(x) for x in xs), attrs)
@@ -83,8 +84,9 @@ else:
     buffer.Storage.device = backends.device("cpu")
 
 
-def lift(x: Any, op: Op) -> Operand:
-    """A tensor, a scalar or nothing; NumPy arrays are looked at in place."""
+def lift(x: Any, op: Op, index: int = 0) -> Operand:
+    """A tensor, a scalar or, for an optional operand, nothing; NumPy arrays are looked at in place."""
+    op.check_given(x, index)
     if x is None or isinstance(x, (Tensor, *SCALARS)):
         if isinstance(x, Tensor):
             x._memory(f"{op.name}: the value")
@@ -121,8 +123,9 @@ def place(op: Op, xs: tuple[Operand, ...], attrs: dict[str, Any], out: Any) -> D
                     f"transfers are never hidden."
                 )
             found = here
-        elif x is not None and not isinstance(x, SCALARS):
-            raise ArgumentError(f"{op.name}: out must be a tensor, given {type(x).__name__}.")
+    for o in outs:
+        if o is not None and not isinstance(o, Tensor):
+            raise ArgumentError(f"{op.name}: out must be a tensor, given {type(o).__name__}.")
     if found is not None:
         return found
     return backends.device(attrs.get("device"))
@@ -134,14 +137,16 @@ def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
         return None
     if isinstance(x, Tensor):
         return x if x.dtype is spec.dtype else ops.astype(x, spec.dtype)
-    return constant(x, spec.dtype, device)
+    return constant(bool(x) if spec.dtype is dt.bool_ else x, spec.dtype, device)
 
 
 def constant(value: bool | int | float, kind: DType, device: Device) -> Tensor:
     """A 0-d tensor of a Python number."""
     dt.check_fits(value, kind)
     made = device.backend.new(Spec((), kind))
-    device.backend.upload(np.asarray(value).astype(kind.numpy), made)
+    exact = np.empty((), kind.numpy)
+    cast(np.asarray(float(value) if kind.is_float else value), out=exact)
+    device.backend.upload(exact, made)
     return wrap(made)
 
 
@@ -160,7 +165,7 @@ def look(op: Op, x: Any, attrs: dict[str, Any], out: Any, call: Call | None) -> 
         assert seen is not None
         call = None
     result = Tensor(x.storage, x.dtype, *seen)
-    if call is not None:
+    if call is not None and call[0] and isinstance(call[0][0], Tensor):
         op.remember_view(*call, result)
     return result
 
@@ -218,7 +223,7 @@ def check_out(op: Op, spec: Spec, out: Tensor) -> None:
     if not dt.same_kind(spec.dtype, out.dtype):
         raise DTypeError(
             f"{op.name}: the result is {spec.dtype}, which cannot be stored in {out.dtype} without losing its kind; "
-            f"cast the tensor first: x.to({spec.dtype.name!r})."
+            f"cast the tensor first: x.to({spec.dtype.name!r}), or the value: .to({out.dtype.name!r})."
         )
     if any(s == 0 and n > 1 for n, s in zip(out.shape, out.strides, strict=True)):
         raise ViewError(

@@ -18,7 +18,7 @@ from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
-from tritium.backends.reference import cast
+from tritium.backends.cast import cast
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tritium.interop import from_dlpack, from_numpy
@@ -50,7 +50,10 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if here is None:
         raise ArgumentError(f"asarray: {type(obj).__name__} is neither an array, a number nor nested lists of numbers.")
     found = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
-    return _as(found, kind, there, None)
+    if copy is False and (isinstance(obj, np.generic) or not found.storage.imported):
+        raise ArgumentError("asarray: this array cannot be looked at in place (empty, byte-swapped or oddly strided); "
+                            "leave copy=False out.")  # fmt: skip
+    return _as(found, kind, there, None if copy else copy)
 
 
 def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:

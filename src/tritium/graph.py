@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium import ops
@@ -42,6 +40,7 @@ class Cell:
 
     node: Node
     owner: str  # "made" inside the traced function, "argument" or "captured" from outside
+    trace: Trace
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,7 +53,7 @@ class Traced:
 
     def clone(self) -> Traced:
         """Another cell with the same contents: writes to either are not seen by the other."""
-        return Traced(Cell(self.cell.node, "made"), self.chain)
+        return Traced(Cell(self.cell.node, "made", self.cell.trace), self.chain)
 
 
 class Trace:
@@ -75,7 +74,7 @@ class Trace:
 
     def tensor(self, node: Node, owner: str = "made") -> Tensor:
         spec = node.spec
-        return Tensor(Traced(Cell(node, owner)), spec.dtype, spec.shape, lay.contiguous_strides(spec.shape), 0)
+        return Tensor(Traced(Cell(node, owner, self)), spec.dtype, spec.shape, lay.contiguous_strides(spec.shape), 0)
 
     def argument(self, index: int, spec: Spec) -> Tensor:
         return self.tensor(self.node(ops.given, (), spec, {"index": index, "spec": spec}), "argument")
@@ -90,8 +89,13 @@ class Trace:
                 node = self.node(ops.given, (), x.spec, {"index": index, "spec": x.spec})
                 self.captured[node] = x
                 self._kept.append(x)
-                cell = self._cells[id(x)] = Cell(node, "captured")
+                cell = self._cells[id(x)] = Cell(node, "captured", self)
             return cell.node
+        if storage.cell.trace is not self:
+            raise TraceError(
+                f"A traced tensor {x.spec} of another trace was used here; it has no value outside its own function. "
+                f"Pass it as an argument instead."
+            )
         node = storage.cell.node
         for op, attrs in storage.chain:
             spec = op.decide((node.spec,), dict(attrs)).out
@@ -99,7 +103,7 @@ class Trace:
         return node
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
-        inputs = tuple(x if isinstance(x, Tensor) else lift(x, op) for x in inputs)
+        inputs = tuple(x if isinstance(x, Tensor) else lift(x, op, i) for i, x in enumerate(inputs))
         specs = tuple(spec_of(x) for x in inputs)
         decision = op.decide(specs, attrs)
         if op.kind is Kind.DYNAMIC:
@@ -123,6 +127,7 @@ class Trace:
         if x is None or spec is None:
             return None
         if not isinstance(x, Tensor):
+            x = bool(x) if spec.dtype is dt.bool_ else x
             dt.check_fits(x, spec.dtype)
             return self.node(ops.const, (), Spec((), spec.dtype), {"value": x, "dtype": spec.dtype})
         node = self.read(x)
@@ -194,6 +199,10 @@ class Graph(NamedTuple):
             raise ArgumentError(f"The graph takes {len(self.inputs)} tensors, {len(args)} were given.")
         env: dict[Node, Any] = dict(self.captured)
         for node, x in zip(self.inputs, args, strict=True):
+            if not isinstance(x, Tensor):
+                raise ArgumentError(
+                    f"The graph takes tensors, given {type(x).__name__}; make one with tritium.asarray(…)."
+                )
             if x.spec != node.spec:
                 raise ArgumentError(f"Argument {dict(node.attrs)['index']} must be {node.spec}, given {x.spec}.")
             env[node] = x
@@ -201,8 +210,12 @@ class Graph(NamedTuple):
         for node in self.order():
             if node not in env:
                 env[node] = _run(node, [None if i is None else env[i] for i in node.inputs], device)
-        results = tuple(env[n] for n in self.outputs)
-        return results[0] if self.single else results
+        given = {id(x) for x in (*args, *self.captured.values())}
+        results: list[Tensor] = []
+        for n in self.outputs:  # every result is the caller's own; sharing memory until written costs nothing
+            taken = id(env[n]) in given or any(env[n] is r for r in results)
+            results.append(env[n].clone() if taken else env[n])
+        return results[0] if self.single else tuple(results)
 
     def __str__(self) -> str:
         name = {node: f"%{i}" for i, node in enumerate(self.order())}
@@ -247,14 +260,15 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         interpreter.reset(token)
 
 
-def trace(fn: Callable[..., Any], *specs: Spec | Tensor | np.ndarray[Any, Any]) -> Graph:
+def trace(fn: Callable[..., Any], *specs: Spec | Tensor) -> Graph:
     """Write down what fn does with tensors of these specs. Tensors it meets besides become captured inputs."""
-    given = [s.spec if isinstance(s, Tensor) else s for s in specs]
-    for s in given:
-        if not isinstance(s, Spec):
+    given = []
+    for s in specs:
+        if not isinstance(s, (Tensor, Spec)):
             raise ArgumentError(f"trace: {s!r} is not a Spec or a tensor; describe each argument as Spec((2, 3), f32).")
+        given.append(s.spec if isinstance(s, Tensor) else Spec(ops.size_of(s.shape), dt.dtype(s.dtype)))
     with tracing(Trace()) as t:
-        arguments = [t.argument(i, s) for i, s in enumerate(given) if isinstance(s, Spec)]
+        arguments = [t.argument(i, s) for i, s in enumerate(given)]
         inputs = tuple(t.read(a) for a in arguments)
         result = fn(*arguments)
         several = result if isinstance(result, tuple) else (result,)

@@ -91,10 +91,16 @@ def _write_masked(x: Tensor, mask: Tensor, value: Any) -> None:
     ops.put([x, value, *at], key=(lay.AT,) * mask.ndim + tuple((0, n, 1) for n in tail), out=x)
 
 
+def _kind_for(value: Any, x: Tensor) -> dt.DType | None:
+    """x's dtype where it can hold numbers of the list's kind (each is then checked to fit), else the list's own."""
+    rank = {"b": 0, "i": 1, "u": 1, "f": 2}.get(np.asarray(value).dtype.kind, 3)
+    return x.dtype if rank <= dt.RANK[x.dtype.kind] or (x.dtype is dt.bool_ and rank == 1) else None
+
+
 def set_item(x: Tensor, key: Any, value: Any) -> None:
     """Write value, broadcast, where the key points; lists are taken as tensors."""
     if isinstance(value, (list, tuple)):
-        value = asarray(value, device=None if x.is_traced else x.device)
+        value = asarray(value, dtype=_kind_for(value, x), device=None if x.is_traced else x.device)
     plain, tensors = _read_key(x, key)
     if not tensors:
         ops.index(x, key=plain).copy_(value)

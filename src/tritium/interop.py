@@ -105,12 +105,13 @@ def rebuild(data: Any, kind: str, shape: Shape, device: str) -> Tensor:
     """The other end of a pickle: bytes out of band are looked at in place, those inside the pickle are copied."""
     t = dt.dtype(kind)
     flat = np.frombuffer(data, np.uint8)
-    if device == "cpu" and isinstance(data, (bytearray, memoryview, pickle.PickleBuffer)) and flat.size:
+    in_place = flat.size > 0 and flat.ctypes.data % t.nbytes == 0
+    if device == "cpu" and isinstance(data, (bytearray, memoryview, pickle.PickleBuffer)) and in_place:
         storage = Storage.wrap(flat.ctypes.data, flat.nbytes, flat, flat.flags.writeable)
         return Tensor(storage, t, shape, contiguous_strides(shape), 0)
     there = backends.device(device).backend
     made = there.new(Spec(shape, t))
-    there.upload(flat.view(t.numpy).reshape(shape), made)
+    there.upload(np.frombuffer(flat.tobytes(), t.numpy).reshape(shape), made)
     return wrap(made)
 
 

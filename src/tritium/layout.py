@@ -55,6 +55,9 @@ def text(shape: tuple[int | None, ...]) -> str:
 
 def axis_of(axis: int, ndim: int, what: str) -> int:
     """A non-negative axis, counted from the end when negative."""
+    if not hasattr(axis, "__index__"):
+        raise BoundsError(f"{what}: axis must be one integer, given {axis!r}.")
+    axis = axis.__index__()
     if not -ndim <= axis < ndim:
         raise BoundsError(
             f"{what}: axis {axis} does not exist in {ndim} dimension(s); valid are {-ndim} to {ndim - 1}."
@@ -66,7 +69,7 @@ def axes_of(axis: int | tuple[int, ...] | None, ndim: int, what: str) -> tuple[i
     """Distinct non-negative axes; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     found = tuple(axis_of(a, ndim, what) for a in given)
     if len(set(found)) != len(found):
         raise ShapeError(f"{what}: axis {given} names an axis twice; name each once.")

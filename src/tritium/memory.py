@@ -333,7 +333,7 @@ class TensorCache:
     clock: Callable[[], float] = time.monotonic
     _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    _pending: dict[Hashable, threading.Lock] = field(default_factory=dict, repr=False)
+    _pending: dict[Hashable, threading.RLock] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if (
@@ -377,7 +377,9 @@ class TensorCache:
         """The value, computed once even when several threads ask for it at the same time."""
         absent = object()
         with self._lock:
-            turn = self._pending.setdefault(key, threading.Lock())
+            turn = self._pending.setdefault(key, threading.RLock())
+            if turn._is_owned():  # type: ignore[attr-defined]
+                raise ArgumentError(f"get_or_compute: computing {key!r} asks for {key!r} itself.")
         try:
             with turn:
                 found = self.get(key, absent)

@@ -12,6 +12,8 @@ from enum import Enum, Flag, auto
 from math import ceil, prod
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from tritium import dtype as dt
 from tritium.buffer import MAX_DIMS, Row
 from tritium.dtype import DType, promote
@@ -106,6 +108,15 @@ _KNOWN_LIMIT = 2048
 Domain = Callable[[DType], DType]
 
 
+def plain(value: Any) -> Any:
+    """An attribute in Python's own types: NumPy's numbers become Python's, lists become tuples."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is tuple or isinstance(value, list):
+        return tuple(plain(v) for v in value)
+    return value
+
+
 def exact(value: Any) -> Any:
     """A hashable stand-in in which 0.0 and -0.0, 1 and 1.0 and True stay apart."""
     if isinstance(value, float):
@@ -174,7 +185,7 @@ class Op(Row):
         return f"<op {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OPS.__getitem__, (self.name,)
+        return row, (self.name,)
 
     def __hash__(self) -> int:
         return id(self)
@@ -235,10 +246,7 @@ class Op(Row):
             missing = ", ".join(p for p in self.params if p not in attrs)
             raise ArgumentError(f"{self.name}: missing {missing}. Signature: {self.name}{self.__signature__}")
         for name, value in attrs.items():
-            if name == "dtype" and value is not None:
-                attrs[name] = dt.dtype(value)
-            elif isinstance(value, list):
-                attrs[name] = tuple(value)
+            attrs[name] = dt.dtype(value) if name == "dtype" and value is not None else plain(value)
         return inputs, attrs
 
     def _too_many(self, given: int) -> str:
@@ -266,6 +274,12 @@ class Op(Row):
         hint = f" Did you mean {_HINTS[name]!r}?" if _HINTS.get(name) in known else nearest(name, known)
         return f"{self.name}: unknown argument {name!r}.{hint} Signature: {self.name}{self.__signature__}"
 
+    def check_given(self, x: Any, index: int) -> None:
+        """Only operands that may be left out may be None."""
+        if x is None and (self.variadic or self.inputs[index] not in self.optional):
+            name = "an input" if self.variadic else self.inputs[index]
+            raise ArgumentError(f"{self.name}: {name} is None; a tensor or a number is needed.")
+
     def decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
         """The rule's answer for these specs, remembered. Weak specs (Python scalars) take the common dtype."""
         key = (specs, exact(tuple(attrs.values())))
@@ -292,6 +306,8 @@ class Op(Row):
             given = ", ".join(str(s) for s in specs if s is not None)
             raise DTypeError(f"{self.name}: {error} Given {given}.") from None
         for s in outputs(decision.out):
+            if self.kind is not Kind.DYNAMIC and s.nbytes >= 2**62:
+                raise ShapeError(f"{self.name}: {s} needs {s.nbytes} bytes, more than can be addressed.")
             if len(s.shape) > MAX_DIMS:
                 raise ShapeError(f"{self.name}: {len(s.shape)} dimensions were asked; at most {MAX_DIMS} are possible.")
         return decision
@@ -303,6 +319,11 @@ class Op(Row):
             return Cost(0, 0, 0)
         read = sum(s.nbytes for s in ins if s is not None)
         return Cost(self.flops(outs[0], *ins, **attrs), read, sum(s.nbytes for s in outs))
+
+
+def row(name: str) -> Op:
+    """The row of a name."""
+    return OPS[name]
 
 
 def op(kind: Kind, **columns: Any) -> Callable[[Callable[..., Any]], Op]:

@@ -153,8 +153,13 @@ class Tensor(Array):
     # -- memory
 
     def clone(self) -> Tensor:
-        """An independent tensor that shares memory until either side is written."""
+        """An independent tensor that shares memory until either side is written.
+
+        A view that shows less than half of its memory, or repeats it, is copied instead: sharing would keep all of it.
+        """
         if interpreter.get() is not None and not self.is_traced:  # memory from outside, met while tracing
+            return ops.copy(self)
+        if not self.is_traced and (2 * self.nbytes < self.storage.nbytes or 0 in self.strides):
             return ops.copy(self)
         return Tensor(self.storage.clone(), self.dtype, self.shape, self.strides, self.offset)
 
@@ -279,7 +284,7 @@ class Tensor(Array):
         return _not_equal(self, other) if isinstance(other, _OPERANDS) else NotImplemented
 
 
-_OPERANDS = (*SCALARS, Array, np.ndarray, np.generic)
+_OPERANDS = (*SCALARS, Array, np.ndarray, np.generic, list, tuple)
 _equal, _not_equal = ops.equal, ops.not_equal
 
 
@@ -294,7 +299,9 @@ def wrap(a: Array) -> Tensor:
 
 
 def like(value: Any, x: Tensor) -> Any:
-    """A Python scalar as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
+    """A number as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if not isinstance(value, SCALARS):
         return value
     return ops.full((), value, x.dtype, None if x.is_traced else x.device)

@@ -15,6 +15,7 @@ import numpy as np
 from tritium import backends, ops
 from tritium import dtype as dt
 from tritium.backends import reference
+from tritium.backends.cast import cast
 from tritium.errors import DeviceError
 from tritium.functions import asarray
 from tritium.functions import tensor as new_tensor
@@ -111,7 +112,7 @@ def _as(x: Data, spec: Spec | None) -> Data:
     if x is None or spec is None or x.dtype == spec.dtype.numpy:
         return x
     out = np.empty(x.shape, spec.dtype.numpy)
-    reference.cast(x, out=out)
+    cast(x, out=out)
     return out
 
 

@@ -239,7 +239,10 @@ def default_device() -> Choice:
     if _set is not None:
         return _set
     if asked := settings.device():
-        return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
+        try:
+            return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
+        except DeviceError as error:
+            raise DeviceError(f"TRITIUM_DEVICE={asked}: {error}") from None
     if len(_entries) == 1:
         return Choice(device("cpu"), "the only kind of device with a backend here")
     return Choice(device("cpu"), "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")

@@ -86,6 +86,11 @@ class Cpu(Backend):
             if asked := native.isa_rejected():
                 known = ", ".join(native.isas())
                 settings.log.warning("TRITIUM_ISA=%s is not available here (%s); using %s", asked, known, native.isa())
+            threads_asked = os.environ.get("TRITIUM_NUM_THREADS", "1")
+            if not threads_asked.isdigit() or int(threads_asked) < 1:
+                settings.log.warning(
+                    "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads_asked, threads()
+                )
         self.kernels = kernel_lists()
         self.dynamic = {row: _adopting(fn) for row, fn in reference.DYNAMIC.items()}
 

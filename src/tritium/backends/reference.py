@@ -9,19 +9,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tritium import ops
 from tritium.backends import philox
+from tritium.backends.cast import HALF, cast
 from tritium.errors import BoundsError
 from tritium.layout import Layout
 from tritium.op import OPS, Kind, Op
 
 Arr = np.ndarray[Any, Any]
 Fn = Callable[..., Any]
-
-HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def stored(fn: Fn) -> Fn:
@@ -109,21 +107,6 @@ def _gelu(x: Arr, *, approximate: str) -> Arr:
 def _clip(x: Arr, low: Arr | None, high: Arr | None) -> Arr:
     y = x if low is None else np.maximum(x, low)
     return y if high is None else np.asarray(np.minimum(y, high))
-
-
-def cast(x: Arr, *, out: Arr, dtype: Any = None, copy: bool = True) -> None:
-    """Floats become integers by truncation, held to the range of the integer; NaN becomes 0. The same on every CPU."""
-    if out.dtype.kind in "iu" and (x.dtype.kind == "f" or x.dtype in HALF):
-        info = np.iinfo(out.dtype)
-        y = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-        low, high = float(info.min), float(info.max)
-        inside = np.clip(y, low, np.nextafter(high + 1, 0) if high >= 2**53 else high)
-        result = np.asarray(inside.astype(out.dtype))
-        out[...] = np.where(y >= high, info.max, result).astype(out.dtype)
-    elif out.dtype.kind == "b":
-        np.not_equal(x, 0, out=out)
-    else:
-        out[...] = x.astype(out.dtype)
 
 
 def _shift(fn: Fn, beyond: Callable[[Arr], Any]) -> Fn:
@@ -399,7 +382,12 @@ def _update(x: Arr, value: Arr, *, out: Arr, layout: Layout) -> None:
 
 def _one_hot(x: Arr, *, out: Arr, num_classes: int, dtype: Any = None) -> None:
     _checked(x, num_classes, "one_hot")
-    out[...] = x[..., None] % max(num_classes, 1) == np.arange(num_classes)
+    out[...] = x[..., None].astype(np.int64) % max(num_classes, 1) == np.arange(num_classes)
+
+
+def _sortable(x: Arr) -> Arr:
+    """bf16 has no order of its own in NumPy that knows NaN."""
+    return x.astype(np.float32) if x.dtype in HALF else x
 
 
 def _sorted(x: Arr, *, axis: int, descending: bool, stable: bool) -> Arr:
@@ -407,6 +395,7 @@ def _sorted(x: Arr, *, axis: int, descending: bool, stable: bool) -> Arr:
 
 
 def argsort(x: Arr, *, axis: int, descending: bool, stable: bool) -> Arr:
+    x = _sortable(x)
     kind: Any = "stable" if stable else None
     if not descending:
         return np.argsort(x, axis=axis, kind=kind)
@@ -432,7 +421,7 @@ _MOVES: dict[str, Fn] = {
     "gather": _gather,
     "sort": _sorted,
     "argsort": argsort,
-    "searchsorted": lambda x1, x2, *, side: np.searchsorted(x1, x2, side=side),
+    "searchsorted": lambda x1, x2, *, side: np.searchsorted(_sortable(x1), _sortable(x2), side=side),
     "bitwise_left_shift": _shift(np.left_shift, np.zeros_like),
     "bitwise_right_shift": _shift(np.right_shift, lambda x: np.where(x < 0, -1, 0).astype(x.dtype)),
 }
