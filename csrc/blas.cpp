@@ -22,14 +22,14 @@ bool fits(std::int64_t x) { return x >= 0 && x <= INT32_MAX; }
 bool ready() { return true; }
 
 void gemm(int m, int n, int k, const BlasMatrix& a, const BlasMatrix& b, float* c, int ldc) {
-  cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans, m, n, k,
-              1.0f, static_cast<const float*>(a.data), static_cast<int>(a.leading), static_cast<const float*>(b.data),
-              static_cast<int>(b.leading), 0.0f, c, ldc);
+  cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans, m, n,
+              k, 1.0f, static_cast<const float*>(a.data), static_cast<int>(a.leading),
+              static_cast<const float*>(b.data), static_cast<int>(b.leading), 0.0f, c, ldc);
 }
 void gemm(int m, int n, int k, const BlasMatrix& a, const BlasMatrix& b, double* c, int ldc) {
-  cblas_dgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans, m, n, k,
-              1.0, static_cast<const double*>(a.data), static_cast<int>(a.leading), static_cast<const double*>(b.data),
-              static_cast<int>(b.leading), 0.0, c, ldc);
+  cblas_dgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans, m, n,
+              k, 1.0, static_cast<const double*>(a.data), static_cast<int>(a.leading),
+              static_cast<const double*>(b.data), static_cast<int>(b.leading), 0.0, c, ldc);
 }
 
 #else
@@ -37,8 +37,8 @@ void gemm(int m, int n, int k, const BlasMatrix& a, const BlasMatrix& b, double*
 constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
 
 template <class T>
-using Gemm = void (*)(int order, int a_trans, int b_trans, int m, int n, int k, T alpha, const T* a, int lda, const T* b,
-                      int ldb, T beta, T* c, int ldc);
+using Gemm = void (*)(int order, int a_trans, int b_trans, int m, int n, int k, T alpha, const T* a, int lda,
+                      const T* b, int ldb, T beta, T* c, int ldc);
 
 struct Library {
   Gemm<float> sgemm = nullptr;

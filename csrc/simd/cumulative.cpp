@@ -36,7 +36,8 @@ void cumulate(const Call& call) {
   const Axis& across = keep[keeps - 1];
   const bool initial = call.attrs->whole[0] != 0;
   const bool side_by_side = across.n >= 8 && magnitude(across.in) <= magnitude(along.in);
-  const int64_t width = side_by_side ? (across.n < kTile ? across.n : kTile) : 1, strips = (across.n + width - 1) / width;
+  const int64_t width = side_by_side ? (across.n < kTile ? across.n : kTile) : 1;
+  const int64_t strips = (across.n + width - 1) / width;
   const Gather gather = gather_of<C>(x.dtype);
   parallel_for(lines / across.n * strips, kGrain / (width * (along.n + 1)) + 1, [&](int64_t begin, int64_t end) {
     alignas(64) C values[kTile];

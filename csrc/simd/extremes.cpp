@@ -141,7 +141,8 @@ struct Position {
   }
   // Rows are numbered in integers as wide as the elements, so that values and numbers move together in vectors.
   static void panel(const T* x, int64_t stride, int64_t rows, int64_t columns, int64_t first, P* to) {
-    using Number = std::conditional_t<sizeof(T) == 8, int64_t, std::conditional_t<sizeof(T) == 4, std::int32_t, std::int8_t>>;
+    using Narrow = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int8_t>;
+    using Number = std::conditional_t<sizeof(T) == 8, int64_t, Narrow>;
     alignas(64) T best[kColumns];
     alignas(64) Number found[kColumns];
     for (int64_t j = 0; j < columns; ++j) {

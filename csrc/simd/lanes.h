@@ -168,7 +168,8 @@ inline __attribute__((always_inline)) T extreme_of(const T* x, std::int64_t n, b
     if constexpr (Trace) zero[0] += v * 0;
   }
   if constexpr (Trace) {
-    const T sum = fold_lanes<T, L>((zero[0] + zero[1]) + (zero[2] + zero[3]), [](const auto& a, const auto& b) { return a + b; });
+    const auto plus = [](const auto& a, const auto& b) { return a + b; };
+    const T sum = fold_lanes<T, L>((zero[0] + zero[1]) + (zero[2] + zero[3]), plus);
     doubt = sum != sum;
   }
   return fold_lanes<T, L>(pick(pick(top[0], top[1]), pick(top[2], top[3])), pick);

@@ -2,8 +2,6 @@
 // Knows nothing of Python; batches may be broadcast, operands may have any strides.
 #include "matmul.h"
 
-#include <atomic>
-
 #include "../blas.h"
 #include "../threads.h"
 #include "gemm.h"
@@ -14,15 +12,19 @@ namespace {
 
 using std::int64_t;
 
-// Which product is faster was measured per instruction set: with AVX-512 and AVX2 the packed one of gemm.h beats
-// OpenBLAS on one thread and more so on several, as it packs each operand once for all threads. The registers of SSE2
-// are too few for it, on NEON OpenBLAS has kernels tuned per core, and Accelerate reaches the matrix units of Apple's.
+// Which product is faster was measured against OpenBLAS. With AVX-512 and AVX2 the packed one of gemm.h wins on
+// products of a middle size, and on many threads, as it packs each operand once for all of them; OpenBLAS wins by a
+// little on small and on large ones. The registers of SSE2 are too few for gemm.h, on NEON OpenBLAS has kernels tuned
+// per core, and Accelerate reaches the matrix units of Apple's: there BLAS serves whenever it can.
+bool prefer_blas([[maybe_unused]] int64_t work) {
 #if (defined(__AVX512F__) || defined(__AVX2__)) && !defined(__APPLE__)
-constexpr bool kPreferBlas = false;
+  return work < (int64_t{1} << 20) || (work >= (int64_t{1} << 26) && num_threads() <= 4);
 #else
-constexpr bool kPreferBlas = true;
+  return true;
 #endif
+}
 
+constexpr int64_t kCached = 1 << 19;     // elements of an operand that L2 holds
 constexpr int64_t kBatchWork = 1 << 22;  // multiplications of a product that is worth all threads by itself
 
 // A BLAS operand has one unit stride; the other one is at least a row or column long.
@@ -43,7 +45,23 @@ bool blas_operand(const char* data, int64_t row, int64_t column, int64_t rows, i
   return false;
 }
 
-// Splits the longer side of C over the threads.
+// C cut into rows x columns parts, one per thread, so that the parts of A and B that each must read are smallest.
+struct Grid {
+  int64_t rows = 1, columns = 1;
+
+  Grid(int64_t m, int64_t n, int64_t parts) {
+    int64_t least_read = m + n + 1;
+    for (int64_t c = 1; c <= parts; ++c) {
+      const int64_t r = parts / c, read = (ceil_div(m, r) + ceil_div(n, c)) * parts / (r * c);
+      if (read >= least_read) continue;
+      least_read = read;
+      rows = r;
+      columns = c;
+    }
+  }
+};
+
+// False: BLAS is not there or cannot take the operands as they lie; nothing done.
 template <class T>
 bool blas_product(const MatmulCall& g) {
   const int64_t item = sizeof(T);
@@ -52,20 +70,21 @@ bool blas_product(const MatmulCall& g) {
   if (g.m > 1 && g.c_row / item < g.n) return false;
   if (!blas_operand(g.a, g.a_row, g.a_column, g.m, g.k, item, &a)) return false;
   if (!blas_operand(g.b, g.b_row, g.b_column, g.k, g.n, item, &b)) return false;
-  const int64_t ldc = g.m == 1 ? g.n : g.c_row / item;
-  const bool by_rows = g.m >= g.n;
-  const int64_t side = by_rows ? g.m : g.n, work = (by_rows ? g.n : g.m) * g.k;
-  const int64_t step = ceil_div(ceil_div(side, num_threads()), 16) * 16;
-  std::atomic<bool> done{true};
-  parallel_for(ceil_div(side, step), kProductGrain / (step * work) + 1, [&](int64_t begin, int64_t end) {
-    const int64_t from = begin * step, size = least(end * step, side) - from;
-    const int64_t i = by_rows ? from : 0, j = by_rows ? 0 : from;
-    const BlasMatrix part_a{g.a + i * g.a_row, a.transposed, a.leading};
-    const BlasMatrix part_b{g.b + j * g.b_column, b.transposed, b.leading};
-    T* c = reinterpret_cast<T*>(g.c) + i * ldc + j;
-    if (!blas_gemm(by_rows ? size : g.m, by_rows ? g.n : size, g.k, part_a, part_b, c, ldc)) done = false;
+  const int64_t ldc = g.m == 1 ? g.n : g.c_row / item, limit = INT32_MAX;
+  if (g.m > limit || g.n > limit || g.k > limit || a.leading > limit || b.leading > limit || ldc > limit) return false;
+  const int64_t parts = least(num_threads(), g.m * g.n * g.k / kProductGrain + 1);
+  const Grid grid(g.m, g.n, parts);
+  const int64_t tall = ceil_div(g.m, grid.rows), wide = ceil_div(ceil_div(g.n, grid.columns), 16) * 16;
+  parallel_for(grid.rows * grid.columns, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t i = u / grid.columns * tall, j = u % grid.columns * wide;
+      const int64_t rows = least(tall, g.m - i), columns = least(wide, g.n - j);
+      if (rows <= 0 || columns <= 0) continue;
+      blas_gemm(rows, columns, g.k, {g.a + i * g.a_row, a.transposed, a.leading},
+                {g.b + j * g.b_column, b.transposed, b.leading}, reinterpret_cast<T*>(g.c) + i * ldc + j, ldc);
+    }
   });
-  return done;
+  return true;
 }
 
 // f16 and bf16 are products of T = float with elements converted on the way in and out.
@@ -73,14 +92,16 @@ template <class T>
 void product_as(const MatmulCall& given) {
   const int64_t item = sizeof(T);
   const bool direct = given.dtype == kDTypeOf<T>;
-  // Few columns, or columns of C side by side: the transposed product.
-  const bool turn = given.n < given.m && given.n <= kSkinnyRows
-                        ? true
-                        : given.m > kSkinnyRows && given.c_column != item && given.c_row == item && direct;
+  // Few rows or columns: B is not worth packing, and beyond the caches less so.
+  const bool large = given.k * (given.m > given.n ? given.m : given.n) > kCached;
+  const int64_t few = large && !(direct && blas_ready()) ? kSkinnyRows : kSkinnyRows / 2;
+  const bool skinny_one = given.m <= few || given.n <= few;
+  // The few are to be rows; and columns of C that lie side by side are better rows too.
+  const bool turn = skinny_one ? given.n < given.m : given.c_column != item && given.c_row == item && direct;
   const MatmulCall g = turn ? given.turned() : given;
   const Gather gather = gather_of<T>(g.dtype);
   const Matrix a{g.a, g.a_row, g.a_column, gather, direct}, b{g.b, g.b_row, g.b_column, gather, direct};
-  if (g.m <= kSkinnyRows && g.n >= kSkinnyRows * 2) {
+  if (skinny_one && g.n >= 2 * g.m) {
     const bool done = skinny<T>(g.m, g.n, g.k, a, b, [&g](int64_t first, int64_t columns, const T* c) {
       for (int64_t i = 0; i < g.m; ++i) {
         scatter(g.dtype, c + i * columns, g.c + i * g.c_row + first * g.c_column, g.c_column, columns);
@@ -88,7 +109,7 @@ void product_as(const MatmulCall& given) {
     });
     return done ? void() : parallel_product(given);
   }
-  if (kPreferBlas && blas_product<T>(g)) return;
+  if (prefer_blas(g.m * g.n * g.k) && blas_product<T>(g)) return;
   const bool in_place = direct && g.c_column == item && g.c_row % item == 0;
   if (in_place) {
     if (!gemm(g.m, g.n, g.k, a, b, reinterpret_cast<T*>(g.c), g.c_row / item)) parallel_product(given);

@@ -1,4 +1,4 @@
-// random_uniform, random_normal and random_integers: a counter-based stream, so that element i depends on the seed and on i alone.
+// random_uniform, random_normal and random_integers: a counter-based stream, element i depends on the seed and i alone.
 // Knows nothing of generators or their state: a seed comes with every call.
 //
 // The stream. Philox4x32-10 (Salmon et al. 2011) with key (seed mod 2^32, seed div 2^32) and counter (b mod 2^32,

@@ -12,7 +12,7 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kBlockGroup = 16;    // blocks merged by one thread
-constexpr int64_t kPanelGroup = 16;    // panels merged by one thread
+constexpr int64_t kPanelGroup = 4;     // panels merged by one thread
 constexpr int64_t kCopyColumns = 64;   // of a panel that is gathered first
 constexpr int64_t kGrain = 32768;      // elements per thread
 
@@ -151,7 +151,8 @@ void down_columns(const Reduction& op, const Plan& plan, const Call& call) {
       const int64_t first = strip * width, columns = least(width, across.n - first);
       const char* base = plan.in + offset(plan.keep, plan.keeps - 1, outer, &Axis::in) + first * across.in;
       if (partials) {
-        reduce_group(base, columns, part, buffer, partials + (part * plan.outputs + outer * across.n + first) * op.partial);
+        char* to = partials + (part * plan.outputs + outer * across.n + first) * op.partial;
+        reduce_group(base, columns, part, buffer, to);
         continue;
       }
       op.clear(total, columns);

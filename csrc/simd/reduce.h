@@ -32,9 +32,11 @@ struct Reduction {
   void (*merge)(void* to, const void* after, std::int64_t n);     // n times to with the piece that follows it
   void (*block)(const void* x, std::int64_t n, std::int64_t first, void* to);  // contiguous, into one partial
   // rows x columns, `stride` elements from row to row, into one partial per column.
-  void (*panel)(const void* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t first, void* to);
+  void (*panel)(const void* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t first,
+                void* to);
   // Writes n results; count: elements per result.
-  void (*finish)(const void* partials, std::int64_t n, std::int64_t count, const Call& call, char* out, std::int64_t stride);
+  void (*finish)(const void* partials, std::int64_t n, std::int64_t count, const Call& call, char* out,
+                 std::int64_t stride);
 };
 
 void reduce(const Reduction& reduction, const Call& call);
@@ -61,7 +63,8 @@ Reduction reduction(Gather gather, bool direct, bool ordered, decltype(Reduction
   r.block = [](const void* x, std::int64_t n, std::int64_t first, void* to) {
     Op::block(static_cast<const C*>(x), n, first, *static_cast<P*>(to));
   };
-  r.panel = [](const void* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t first, void* to) {
+  r.panel = [](const void* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t first,
+               void* to) {
     Op::panel(static_cast<const C*>(x), stride, rows, columns, first, static_cast<P*>(to));
   };
   r.finish = finish;

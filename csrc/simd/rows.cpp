@@ -219,7 +219,8 @@ const C* operand(const Call& call, int index, C* buffer) {
   const View& v = call.in[index];
   const int64_t n = v.ndim > 0 ? v.shape[v.ndim - 1] : 1, stride = v.ndim > 0 ? v.strides[v.ndim - 1] : 0;
   const int64_t whole = call.in[0].shape[call.in[0].ndim - 1];
-  if (v.dtype == kDTypeOf<C> && stride == static_cast<int64_t>(sizeof(C)) && n == whole) return reinterpret_cast<const C*>(v.data);
+  const bool dense = stride == static_cast<int64_t>(sizeof(C)) && n == whole;
+  if (v.dtype == kDTypeOf<C> && dense) return reinterpret_cast<const C*>(v.data);
   gather_of<C>(v.dtype)(v.data, n == 1 ? 0 : stride, buffer, whole);
   return buffer;
 }

@@ -11,10 +11,11 @@
 
 namespace tritium::TRITIUM_ISA {
 
-constexpr std::int64_t kSkinnyRows = 8;        // more rows of A are worth packing B
+constexpr std::int64_t kSkinnyRows = 16;       // more rows of A are worth packing B
 constexpr std::int64_t kSkinnyTile = 4096;     // elements of C that one thread sums up in L1
 constexpr std::int64_t kSkinnySteps = 4;       // rows of B added at once
 constexpr std::int64_t kSkinnyGrain = 65536;   // elements of B per thread
+constexpr int kDotRows = 8;                    // rows of A that one pass over a column of B takes
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr std::int64_t kSkinnyGroup = 4;  // rows of C added to at once: as many as the registers hold factors for
 #else
@@ -22,8 +23,10 @@ constexpr std::int64_t kSkinnyGroup = 2;
 #endif
 
 // c[i][0 .. n) += sum over p < P of a[i][p] * b[p][0 .. n) for R rows of a and c; the R * P factors stay in registers.
+// Rows of B lie on pages of their own, which the processor does not fetch ahead: `ahead` bytes on is what is next.
 template <class T, int R, int P>
-inline void add_steps(std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, T* c, std::int64_t c_row) {
+inline void add_steps(std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, std::int64_t ahead, T* c,
+                      std::int64_t c_row) {
   Vec<T> factor[R][P];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -34,7 +37,10 @@ inline void add_steps(std::int64_t n, const T* a, std::int64_t a_row, const T* c
   for (; j + kLanes<T> <= n; j += kLanes<T>) {
     Vec<T> x[P];
 #pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) x[p] = load(b[p] + j);
+    for (int p = 0; p < P; ++p) {
+      x[p] = load(b[p] + j);
+      __builtin_prefetch(reinterpret_cast<const char*>(b[p] + j) + ahead);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       Vec<T> y = load(c + r * c_row + j);
@@ -53,21 +59,28 @@ inline void add_steps(std::int64_t n, const T* a, std::int64_t a_row, const T* c
 }
 
 template <class T, int P>
-inline void add_steps(std::int64_t m, std::int64_t n, const T* a, std::int64_t a_row, const T* const* b, T* c) {
+inline void add_steps(std::int64_t m, std::int64_t n, const T* a, std::int64_t a_row, const T* const* b,
+                      std::int64_t ahead, T* c) {
   std::int64_t i = 0;
-  for (; i + kSkinnyGroup <= m; i += kSkinnyGroup) add_steps<T, kSkinnyGroup, P>(n, a + i * a_row, a_row, b, c + i * n, n);
-  for (; i < m; ++i) add_steps<T, 1, P>(n, a + i * a_row, a_row, b, c + i * n, n);
+  for (; i + kSkinnyGroup <= m; i += kSkinnyGroup) {
+    add_steps<T, kSkinnyGroup, P>(n, a + i * a_row, a_row, b, i == 0 ? ahead : 0, c + i * n, n);
+  }
+  for (; i < m; ++i) add_steps<T, 1, P>(n, a + i * a_row, a_row, b, i == 0 ? ahead : 0, c + i * n, n);
 }
 
 // c[i][q] += sum over p < k of a[i][p] * b[q][p], for R rows of a and Q columns of C; f64 where lanes meet.
 template <class T, int R, int Q>
 inline void add_dots(std::int64_t k, const T* a, std::int64_t a_row, const T* const* b, double* c, std::int64_t c_row) {
+  constexpr std::int64_t kAhead = 2048 / sizeof(T);
   Vec<T> acc[R][Q] = {};
   std::int64_t p = 0;
   for (; p + kLanes<T> <= k; p += kLanes<T>) {
     Vec<T> x[Q];
 #pragma GCC unroll 4
-    for (int q = 0; q < Q; ++q) x[q] = load(b[q] + p);
+    for (int q = 0; q < Q; ++q) {
+      x[q] = load(b[q] + p);
+      __builtin_prefetch(b[q] + p + kAhead);  // into the next page, where the processor stops
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Vec<T> y = load(a + r * a_row + p);
@@ -88,7 +101,8 @@ inline void add_dots(std::int64_t k, const T* a, std::int64_t a_row, const T* co
 
 // Columns [first, first + n) of C into c[m][n], B with rows denser than columns or as dense.
 template <class T>
-void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first, T* c) {
+void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first,
+                    T* c) {
   constexpr std::int64_t item = sizeof(T);
   alignas(64) T lines[kSkinnySteps * kSkinnyTile];
   const bool straight = b.direct && b.column == item;
@@ -100,15 +114,18 @@ void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, 
       rows[s] = straight ? reinterpret_cast<const T*>(b.at(p + s, first)) : lines + s * n;
       if (!straight) b.gather(b.at(p + s, first), b.column, lines + s * n, n);
     }
-    steps == 1 ? add_steps<T, 1>(m, n, a + p, k, rows, c) : add_steps<T, kSkinnySteps>(m, n, a + p, k, rows, c);
+    const std::int64_t ahead = straight && m > 1 ? kSkinnySteps * b.row : 0;  // one row alone keeps no reads waiting
+    steps == 1 ? add_steps<T, 1>(m, n, a + p, k, rows, ahead, c)
+               : add_steps<T, kSkinnySteps>(m, n, a + p, k, rows, ahead, c);
     p += steps;
   }
 }
 
-// The same with columns of B denser than rows: dot products in chunks of k. More than four rows of a are kSkinnyRows,
-// zeros at the end.
+// The same with columns of B denser than rows: dot products in chunks of k. More than four rows of a come in
+// multiples of kDotRows, zeros at the end.
 template <class T>
-void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first, T* c) {
+void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, const Matrix& b, std::int64_t first,
+                 T* c) {
   constexpr std::int64_t item = sizeof(T), kChunk = 1024;
   alignas(64) T lines[4 * kChunk];
   const bool straight = b.direct && b.row == item;
@@ -129,7 +146,7 @@ void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, con
                    : add_dots<T, R, 1>(steps, a + i * k + p, k, columns, sums + i * 4, 4);
       };
       if (m > 4) {
-        dots(std::integral_constant<int, kSkinnyRows>(), 0);
+        for (std::int64_t i = 0; i < m; i += kDotRows) dots(std::integral_constant<int, kDotRows>(), i);
         continue;
       }
       std::int64_t i = 0;
@@ -146,7 +163,7 @@ void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, con
 // C = A B for m <= kSkinnyRows; put(first, columns, c) takes finished columns of C as c[m][columns]. False: no memory.
 template <class T, class Put>
 bool skinny(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, const Put& put) {
-  const std::int64_t height = m > 4 ? kSkinnyRows : m;
+  const std::int64_t height = m > 4 ? (m + kDotRows - 1) / kDotRows * kDotRows : m;
   const Workspace space(height * k * static_cast<std::int64_t>(sizeof(T)), Need::may);
   T* const rows = space.as<T>();
   if (!rows) return false;

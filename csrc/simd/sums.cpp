@@ -42,11 +42,13 @@ struct Sum {
       for (int i = 0; i < 8; ++i) row[i] = x + (r + i) * stride;
       for (int64_t j = 0; j < columns; ++j) {
         const auto at = [&row, j](int i) { return static_cast<Lane>(row[i][j]); };
-        total[j] = static_cast<Lane>(total[j] + (((at(0) + at(1)) + (at(2) + at(3))) + ((at(4) + at(5)) + (at(6) + at(7)))));
+        const auto sum = ((at(0) + at(1)) + (at(2) + at(3))) + ((at(4) + at(5)) + (at(6) + at(7)));
+        total[j] = static_cast<Lane>(total[j] + sum);
       }
     }
     for (; r < rows; ++r) {
-      for (int64_t j = 0; j < columns; ++j) total[j] = static_cast<Lane>(total[j] + static_cast<Lane>(x[r * stride + j]));
+      const T* row = x + r * stride;
+      for (int64_t j = 0; j < columns; ++j) total[j] = static_cast<Lane>(total[j] + static_cast<Lane>(row[j]));
     }
     for (int64_t j = 0; j < columns; ++j) to[j] += static_cast<P>(total[j]);
   }
@@ -90,7 +92,8 @@ void put(DType type, std::uint64_t value, char* out) {
 // n results, each result(partial, count) of the output's dtype.
 template <class P, class F>
 void finish(const void* partials, int64_t n, int64_t count, const Call& call, char* out, int64_t stride, F result) {
-  for (int64_t i = 0; i < n; ++i) put(call.out->dtype, result(static_cast<const P*>(partials)[i], count), out + i * stride);
+  const P* from = static_cast<const P*>(partials);
+  for (int64_t i = 0; i < n; ++i) put(call.out->dtype, result(from[i], count), out + i * stride);
 }
 
 template <class Op, class F>
