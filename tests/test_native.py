@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -186,18 +189,14 @@ def test_a_replayed_scalar_that_does_not_fit_is_still_an_error() -> None:
         tt.add(x, 300)
 
 
-def test_forced_isa_is_used_and_a_bad_one_is_told() -> None:
-    import subprocess
-    import sys
-
+def acceleration(**env: str) -> subprocess.CompletedProcess[str]:
     code = "import tritium as tt; print(tt.ones(3).acceleration_backend)"
-    for isa in ISAS:
-        env = {"TRITIUM_ISA": isa, "PATH": ""}
-        assert (
-            subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout.strip() == isa
-        )
-    env = {"TRITIUM_ISA": "mmx", "TRITIUM_LOG": "warning", "PATH": ""}
-    assert (
-        "TRITIUM_ISA=mmx is not available"
-        in subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stderr
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, check=True
     )
+
+
+def test_a_forced_isa_is_used_and_a_bad_one_is_told() -> None:
+    for isa in ISAS:
+        assert acceleration(TRITIUM_ISA=isa).stdout.strip() == isa
+    assert "TRITIUM_ISA=mmx is not available" in acceleration(TRITIUM_ISA="mmx", TRITIUM_LOG="warning").stderr
