@@ -2,6 +2,8 @@
 // Knows nothing of Python; batches may be broadcast, operands may have any strides.
 #include "matmul.h"
 
+#include <atomic>
+
 #include "../blas.h"
 #include "../threads.h"
 #include "gemm.h"
@@ -24,8 +26,9 @@ bool prefer_blas([[maybe_unused]] int64_t work) {
 #endif
 }
 
-constexpr int64_t kCached = 1 << 19;     // elements of an operand that L2 holds
-constexpr int64_t kBatchWork = 1 << 22;  // multiplications of a product that is worth all threads by itself
+constexpr int64_t kCached = 1 << 19;      // elements of an operand that L2 holds
+constexpr int64_t kSharedWork = 1 << 26;  // multiplications from which on threads pack together
+constexpr int64_t kBatchWork = 1 << 22;   // multiplications of a product that is worth all threads by itself
 
 // A BLAS operand has one unit stride; the other one is at least a row or column long.
 bool blas_operand(const char* data, int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t item,
@@ -61,6 +64,19 @@ struct Grid {
   }
 };
 
+// Runs part(i, j, rows, columns) for every part of C, each on one thread.
+template <class F>
+void each_part(const MatmulCall& g, const F& part) {
+  const Grid grid(g.m, g.n, least(num_threads(), g.m * g.n * g.k / kProductGrain + 1));
+  const int64_t tall = ceil_div(g.m, grid.rows), wide = ceil_div(ceil_div(g.n, grid.columns), 16) * 16;
+  parallel_for(grid.rows * grid.columns, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t i = u / grid.columns * tall, j = u % grid.columns * wide;
+      if (i < g.m && j < g.n) part(i, j, least(tall, g.m - i), least(wide, g.n - j));
+    }
+  });
+}
+
 // False: BLAS is not there or cannot take the operands as they lie; nothing done.
 template <class T>
 bool blas_product(const MatmulCall& g) {
@@ -72,19 +88,25 @@ bool blas_product(const MatmulCall& g) {
   if (!blas_operand(g.b, g.b_row, g.b_column, g.k, g.n, item, &b)) return false;
   const int64_t ldc = g.m == 1 ? g.n : g.c_row / item, limit = INT32_MAX;
   if (g.m > limit || g.n > limit || g.k > limit || a.leading > limit || b.leading > limit || ldc > limit) return false;
-  const int64_t parts = least(num_threads(), g.m * g.n * g.k / kProductGrain + 1);
-  const Grid grid(g.m, g.n, parts);
-  const int64_t tall = ceil_div(g.m, grid.rows), wide = ceil_div(ceil_div(g.n, grid.columns), 16) * 16;
-  parallel_for(grid.rows * grid.columns, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) {
-      const int64_t i = u / grid.columns * tall, j = u % grid.columns * wide;
-      const int64_t rows = least(tall, g.m - i), columns = least(wide, g.n - j);
-      if (rows <= 0 || columns <= 0) continue;
-      blas_gemm(rows, columns, g.k, {g.a + i * g.a_row, a.transposed, a.leading},
-                {g.b + j * g.b_column, b.transposed, b.leading}, reinterpret_cast<T*>(g.c) + i * ldc + j, ldc);
-    }
+  each_part(g, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    blas_gemm(rows, columns, g.k, {g.a + i * g.a_row, a.transposed, a.leading},
+              {g.b + j * g.b_column, b.transposed, b.leading}, reinterpret_cast<T*>(g.c) + i * ldc + j, ldc);
   });
   return true;
+}
+
+// The packed product into c[m][n], rows c_row elements apart. Threads share what is packed where that is much; else
+// each packs what its part of C needs, which costs less than to fetch it from the cache of another core.
+template <class T>
+bool packed_product(const MatmulCall& g, const Matrix& a, const Matrix& b, T* c, int64_t c_row) {
+  if (g.m * g.n * g.k >= kSharedWork) return gemm(g.m, g.n, g.k, a, b, c, c_row);
+  std::atomic<bool> done{true};
+  each_part(g, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    const Matrix rows_of_a{a.at(i, 0), a.row, a.column, a.gather, a.direct};
+    const Matrix columns_of_b{b.at(0, j), b.row, b.column, b.gather, b.direct};
+    if (!gemm(rows, columns, g.k, rows_of_a, columns_of_b, c + i * c_row + j, c_row)) done = false;
+  });
+  return done;
 }
 
 // f16 and bf16 are products of T = float with elements converted on the way in and out.
@@ -112,12 +134,12 @@ void product_as(const MatmulCall& given) {
   if (prefer_blas(g.m * g.n * g.k) && blas_product<T>(g)) return;
   const bool in_place = direct && g.c_column == item && g.c_row % item == 0;
   if (in_place) {
-    if (!gemm(g.m, g.n, g.k, a, b, reinterpret_cast<T*>(g.c), g.c_row / item)) parallel_product(given);
+    if (!packed_product(g, a, b, reinterpret_cast<T*>(g.c), g.c_row / item)) parallel_product(given);
     return;
   }
   const Workspace space(g.m * g.n * item, Need::may);
   T* const c = space.as<T>();
-  if (!c || !gemm(g.m, g.n, g.k, a, b, c, g.n)) return parallel_product(given);
+  if (!c || !packed_product(g, a, b, c, g.n)) return parallel_product(given);
   parallel_for(g.m, kPackGrain / g.n + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) scatter(g.dtype, c + i * g.n, g.c + i * g.c_row, g.c_column, g.n);
   });
