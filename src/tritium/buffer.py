@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tritium import pure, settings
-from tritium.layout import Layout
 
 native: Any = None
 native_absence = ""
@@ -63,10 +62,6 @@ def overlap(a: Array, b: Array) -> int:
     """0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
     ours = native is not None and isinstance(a.storage, Storage) and isinstance(b.storage, Storage)
     return int(native.overlap(a, b)) if ours else pure.overlap(a, b)
-
-
-def layout(a: Array) -> Layout:
-    return Layout(a.shape, a.strides, a.offset)
 
 
 def watch(watcher: pure.Watcher | None) -> None:

@@ -63,7 +63,6 @@ class Trace:
         self.nodes: dict[Any, Node] = {}
         self.captured: dict[Node, Tensor] = {}
         self._cells: dict[int, Cell] = {}  # by identity of the captured tensor's storage and layout
-        self._kept: list[Tensor] = []
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], spec: Any, attrs: dict[str, Any]) -> Node:
         key = (op, inputs, exact(tuple(attrs.items())), spec)
@@ -88,7 +87,6 @@ class Trace:
                 index = -1 - len(self.captured)
                 node = self.node(ops.given, (), x.spec, {"index": index, "spec": x.spec})
                 self.captured[node] = x
-                self._kept.append(x)
                 cell = self._cells[id(x)] = Cell(node, "captured", self)
             return cell.node
         if storage.cell.trace is not self:

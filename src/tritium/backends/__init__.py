@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import buffer, settings
+from tritium import settings
 from tritium.buffer import Array
 from tritium.errors import DeviceError, nearest
 from tritium.layout import Layout, contiguous_strides
@@ -278,7 +278,3 @@ def devices() -> list[Found]:
             out.append(Found(str(here), True, here.backend.describe()))
     out += [Found(name, False, {}, *absent) for name, absent in _absent.items() if name not in _entries]
     return out
-
-
-def native_absence() -> str:
-    return buffer.native_absence
