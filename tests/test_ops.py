@@ -83,7 +83,10 @@ def test_out_keeps_the_buffer(op: Op, sample: Sample, strided: bool) -> None:
     for o, w, address, g in zip(outs, plain, places, got if isinstance(got, tuple) else (got,), strict=True):
         assert g is o
         assert o.address == address
-        assert_close(op, o.numpy(), w.numpy(), data, op.defaults | attrs)
+        if op.kind is Kind.CONTRACT:  # a product into strided memory may sum in another order
+            assert_close(op, o.numpy(), w.numpy(), data, op.defaults | attrs)
+        else:
+            np.testing.assert_array_equal(o.numpy(), w.numpy())
 
 
 def keeps_its_spec(op: Op, sample: Sample) -> bool:
