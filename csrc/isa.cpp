@@ -2,11 +2,25 @@
 // Knows the kernel files by name only.
 #include "isa.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 
 // One line per file of simd/ that has a table.
 #define TRITIUM_KERNEL_FILES(use) \
@@ -18,7 +32,8 @@
   use(reduce)                     \
   use(rows)                       \
   use(matmul)                     \
-  use(random)
+  use(random)                     \
+  use(integer)
 
 #define TRITIUM_DECLARE(file) Table file##_table();
 #define TRITIUM_APPEND(file) append(to, file##_table());
@@ -37,43 +52,107 @@ static void append(std::vector<Entry>& to, const Table& from) {
   to.insert(to.end(), from.first, from.first + from.count);
 }
 
+#define TRITIUM_DECLARE_TILED(isa) \
+  namespace isa {                  \
+  Table tiled_table();             \
+  }
+
 TRITIUM_DECLARE_ISA(portable)
 #if defined(__x86_64__)
 TRITIUM_DECLARE_ISA(avx2)
 TRITIUM_DECLARE_ISA(avx512)
+TRITIUM_DECLARE_TILED(avx2)
+TRITIUM_DECLARE_TILED(avxvnni)
+TRITIUM_DECLARE_TILED(avx512vnni)
+TRITIUM_DECLARE_TILED(amx)
 #elif defined(__aarch64__)
 TRITIUM_DECLARE_ISA(neon)
+TRITIUM_DECLARE_TILED(neon)
+TRITIUM_DECLARE_TILED(dotprod)
+TRITIUM_DECLARE_TILED(i8mm)
 #endif
 
 namespace {
 
-constexpr const char* kNames[kIsas] = {"portable", "avx2", "avx512", "neon"};
+constexpr const char* kNames[kIsas] = {"portable", "avx2", "avxvnni", "avx512",  "avx512vnni",
+                                       "amx",      "neon", "dotprod", "i8mm"};
 
 struct Kernels {
   std::vector<Entry> entries;
   Table table{nullptr, 0};
   std::unordered_map<std::string, const Entry*> by_name;
 
-  explicit Kernels(Isa isa) {
-    if (!isa_available(isa)) return;
-    switch (isa) {
-#if defined(__x86_64__)
-      case Isa::avx2: avx2::collect(entries); break;
-      case Isa::avx512: avx512::collect(entries); break;
-#elif defined(__aarch64__)
-      case Isa::neon: neon::collect(entries); break;
-#endif
-      default: portable::collect(entries);
-    }
+  explicit Kernels(std::vector<Entry> given) : entries(std::move(given)) {
     table = {entries.data(), entries.size()};
     for (const Entry& entry : entries) by_name.emplace(entry.name, &entry);
   }
+  Kernels(const Kernels&) = delete;
+
+  const Entry* find(const char* name) const {
+    const auto hit = by_name.find(name);
+    return hit == by_name.end() ? nullptr : hit->second;
+  }
 };
 
+std::vector<Entry> collect(Isa isa) {
+  std::vector<Entry> entries;
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::avx2: avx2::collect(entries); break;
+    case Isa::avx512: avx512::collect(entries); break;
+#elif defined(__aarch64__)
+    case Isa::neon: neon::collect(entries); break;
+#endif
+    default: portable::collect(entries);
+  }
+  return entries;
+}
+
+// Whose kernels for tiled weights an instruction set uses.
+Isa tiled_base(Isa isa) { return isa == Isa::avx512 ? Isa::avx2 : isa; }
+
+std::vector<Entry> collect_tiled(Isa isa) {
+  std::vector<Entry> entries;
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::avx2: append(entries, avx2::tiled_table()); break;
+    case Isa::avxvnni: append(entries, avxvnni::tiled_table()); break;
+    case Isa::avx512vnni: append(entries, avx512vnni::tiled_table()); break;
+    case Isa::amx: append(entries, amx::tiled_table()); break;
+#elif defined(__aarch64__)
+    case Isa::neon: append(entries, neon::tiled_table()); break;
+    case Isa::dotprod: append(entries, dotprod::tiled_table()); break;
+    case Isa::i8mm: append(entries, i8mm::tiled_table()); break;
+#endif
+    default: break;
+  }
+  return entries;
+}
+
+// By instruction set; those not available here, and bases not their own, have none.
 const Kernels& kernels(Isa isa) {
-  static const Kernels all[kIsas] = {Kernels(Isa::portable), Kernels(Isa::avx2), Kernels(Isa::avx512),
-                                     Kernels(Isa::neon)};
-  return all[static_cast<int>(isa)];
+  static const auto all = [] {
+    std::vector<std::unique_ptr<const Kernels>> made;
+    for (int i = 0; i < kIsas; ++i) {
+      const Isa each = static_cast<Isa>(i);
+      const bool own = isa_available(each) && base(each) == each;
+      made.push_back(std::make_unique<const Kernels>(own ? collect(each) : std::vector<Entry>{}));
+    }
+    return made;
+  }();
+  return *all[static_cast<std::size_t>(base(isa))];
+}
+
+const Kernels& tiled(Isa isa) {
+  static const auto all = [] {
+    std::vector<std::unique_ptr<const Kernels>> made;
+    for (int i = 0; i < kIsas; ++i) {
+      const Isa each = static_cast<Isa>(i);
+      made.push_back(std::make_unique<const Kernels>(isa_available(each) ? collect_tiled(each) : std::vector<Entry>{}));
+    }
+    return made;
+  }();
+  return *all[static_cast<std::size_t>(tiled_base(isa))];
 }
 
 struct Choice {
@@ -100,6 +179,71 @@ const Choice& choice() {
   return chosen;
 }
 
+#if defined(__x86_64__)
+// Bit `bit` of register 0 … 3 (eax … edx) that the CPUID leaf 7 gives.
+bool leaf7(unsigned subleaf, int index, int bit) {
+  unsigned r[4];
+  if (!__get_cpuid_count(7, subleaf, &r[0], &r[1], &r[2], &r[3])) return false;
+  return r[index] >> bit & 1;
+}
+
+// The tile registers are large: Linux grants them to a process that asks.
+bool tiles_granted() {
+#if defined(__linux__)
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+bool detect(Isa isa) {
+  switch (isa) {
+    case Isa::portable: return true;
+    // The x86-64-v3 and v4 levels, as far as the compilers' built-in tests name their parts.
+    case Isa::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+             __builtin_cpu_supports("bmi2");
+    case Isa::avxvnni: return detect(Isa::avx2) && leaf7(1, 0, 4);
+    case Isa::avx512:
+      return detect(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+    case Isa::avx512vnni: return detect(Isa::avx512) && __builtin_cpu_supports("avx512vnni");
+    case Isa::amx: return detect(Isa::avx512vnni) && leaf7(0, 3, 24) && leaf7(0, 3, 25) && tiles_granted();
+    default: return false;
+  }
+}
+#elif defined(__aarch64__)
+#if defined(__APPLE__)
+bool has(const char* feature, unsigned long) {
+  int value = 0;
+  std::size_t size = sizeof(value);
+  return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+constexpr unsigned long kDotBit = 0, kI8mmBit = 0;
+#elif defined(__linux__)
+constexpr unsigned long kDotBit = 1ul << 20;   // HWCAP_ASIMDDP
+constexpr unsigned long kI8mmBit = 1ul << 13;  // HWCAP2_I8MM
+bool has(const char* feature, unsigned long bit) {
+  const bool second = std::strstr(feature, "I8MM") != nullptr;
+  return (getauxval(second ? AT_HWCAP2 : AT_HWCAP) & bit) != 0;
+}
+#endif
+
+bool detect(Isa isa) {
+  switch (isa) {
+    case Isa::portable:
+    case Isa::neon: return true;
+    case Isa::dotprod: return has("hw.optional.arm.FEAT_DotProd", kDotBit);
+    case Isa::i8mm: return detect(Isa::dotprod) && has("hw.optional.arm.FEAT_I8MM", kI8mmBit);
+    default: return false;
+  }
+}
+#else
+bool detect(Isa isa) { return isa == Isa::portable; }
+#endif
+
 }  // namespace
 
 const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
@@ -114,23 +258,24 @@ bool isa_from_name(const char* name, Isa* isa) {
   return false;
 }
 
-bool isa_available(Isa isa) {
+Isa base(Isa isa) {
   switch (isa) {
-    case Isa::portable: return true;
-#if defined(__x86_64__)
-    // The x86-64-v3 and v4 levels, as far as the compilers' built-in tests name their parts.
-    case Isa::avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-             __builtin_cpu_supports("bmi2");
-    case Isa::avx512:
-      return isa_available(Isa::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl");
-#elif defined(__aarch64__)
-    case Isa::neon: return true;
-#endif
-    default: return false;
+    case Isa::avxvnni: return Isa::avx2;
+    case Isa::avx512vnni:
+    case Isa::amx: return Isa::avx512;
+    case Isa::dotprod:
+    case Isa::i8mm: return Isa::neon;
+    default: return isa;
   }
+}
+
+bool isa_available(Isa isa) {
+  static const auto available = [] {
+    std::array<bool, kIsas> found{};
+    for (int i = 0; i < kIsas; ++i) found[static_cast<std::size_t>(i)] = detect(static_cast<Isa>(i));
+    return found;
+  }();
+  return available[static_cast<std::size_t>(isa)];
 }
 
 Isa current_isa() { return choice().isa; }
@@ -139,12 +284,14 @@ const char* isa_rejected() { return choice().rejected.empty() ? nullptr : choice
 
 const Table& table(Isa isa) { return kernels(isa).table; }
 
+const Table& tiled_table(Isa isa) { return tiled(isa).table; }
+
 const Entry* find(const char* name) { return find(name, current_isa()); }
 
-const Entry* find(const char* name, Isa isa) {
-  const auto& by_name = kernels(isa).by_name;
-  const auto hit = by_name.find(name);
-  return hit == by_name.end() ? nullptr : hit->second;
+const Entry* find(const char* name, Isa isa, Tiled which, Isa* from) {
+  const Entry* const special = which == Tiled::yes ? tiled(isa).find(name) : nullptr;
+  if (from != nullptr) *from = special != nullptr ? tiled_base(isa) : base(isa);
+  return special != nullptr ? special : kernels(isa).find(name);
 }
 
 }  // namespace tritium

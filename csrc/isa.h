@@ -6,9 +6,12 @@
 
 namespace tritium {
 
-// Every name is also the namespace its kernels live in.
-enum class Isa : std::uint8_t { portable, avx2, avx512, neon };
-constexpr int kIsas = 4;
+// Every name is also the namespace its kernels live in; each is preferred to those before it. Some have kernels for
+// integer products only and use another one's for all the rest, their base.
+enum class Isa : std::uint8_t { portable, avx2, avxvnni, avx512, avx512vnni, amx, neon, dotprod, i8mm };
+constexpr int kIsas = 9;
+
+Isa base(Isa isa);  // itself if it has kernels for everything
 
 const char* isa_name(Isa isa);
 bool isa_from_name(const char* name, Isa* isa);  // false: no such name
@@ -21,11 +24,15 @@ bool isa_available(Isa isa);
 Isa current_isa();
 const char* isa_rejected();
 
-// All kernels of an available instruction set; names are unique in it.
+// All kernels for everything of an available instruction set's base, and its kernels for products with tiled weights
+// (avx512 has those of avx2); names are unique in each.
 const Table& table(Isa isa);
+const Table& tiled_table(Isa isa);
 
-// nullptr: no kernel of that name.
+// The kernel of that name: one for tiled weights if there is, else the base's; `from`, if given, becomes the set it was
+// compiled for. nullptr: none. A name of both kinds is found in the base by find(name, base(isa), Tiled::no).
+enum class Tiled : bool { no, yes };
 const Entry* find(const char* name);
-const Entry* find(const char* name, Isa isa);
+const Entry* find(const char* name, Isa isa, Tiled tiled = Tiled::yes, Isa* from = nullptr);
 
 }  // namespace tritium

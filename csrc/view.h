@@ -9,22 +9,47 @@ namespace tritium {
 
 constexpr int kMaxDims = 32;
 constexpr int kMaxInputs = 8;
+constexpr int kMaxOutputs = 4;
 constexpr int kAlignment = 64;
 
-// The order is the order of the codes in dtype.py.
-enum class DType : std::uint8_t { b8, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64 };
-constexpr int kDTypes = 13;
+// The order is the order of the codes in dtype.py. The plain dtypes come first; then those in which several elements
+// share bytes: two or more along the last axis, or a whole tile of rows and columns.
+enum class DType : std::uint8_t {
+  b8, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64,  // plain
+  i4, tern2, tern5,                                               // packed along a row
+  tern2_r64, tern5_r80, tern2_r16, i8_r16, i4_r32,                // tiled for a kernel
+};
+constexpr int kDTypes = 13;  // the plain ones
+constexpr int kCodes = 21;   // all
 
 constexpr std::int64_t kItemSize[kDTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8};
 constexpr std::int64_t item_size(DType t) { return kItemSize[static_cast<int>(t)]; }
 constexpr std::uint32_t bit(DType t) { return 1u << static_cast<int>(t); }
+constexpr bool is_plain(DType t) { return static_cast<int>(t) < kDTypes; }
+
+// A packed dtype keeps `rows` x `block` elements in `nbytes` bytes; both axes are padded to whole tiles.
+struct Tile {
+  std::int64_t rows, block, nbytes;
+};
+constexpr Tile kTiles[kCodes - kDTypes] = {{1, 2, 1},       {1, 4, 1},    {1, 5, 1},      {64, 64, 1024},
+                                           {80, 64, 1024},  {16, 16, 64}, {16, 64, 1024}, {32, 64, 1024}};
+constexpr Tile tile(DType t) {
+  return is_plain(t) ? Tile{1, 1, item_size(t)} : kTiles[static_cast<int>(t) - kDTypes];
+}
+constexpr std::int64_t whole(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+// Bytes of n x k elements in whole tiles.
+constexpr std::int64_t matrix_bytes(DType t, std::int64_t n, std::int64_t k) {
+  return (n + tile(t).rows - 1) / tile(t).rows * ((k + tile(t).block - 1) / tile(t).block) * tile(t).nbytes;
+}
 
 struct View {
   char* data = nullptr;  // nullptr: an optional operand that was not given
   DType dtype = DType::f32;
   int ndim = 0;
   std::int64_t shape[kMaxDims];
-  std::int64_t strides[kMaxDims];  // in bytes; 0 repeats, negative walks back
+  // In bytes; 0 repeats, negative walks back. Of a packed dtype the axes inside a tile (the last one; the last two where
+  // tiles have several rows) have stride 0: a kernel knows the layout.
+  std::int64_t strides[kMaxDims];
 
   // Inlined everywhere: a copy of it compiled for a wide instruction set must not serve the others.
   [[gnu::always_inline]] std::int64_t size() const {
@@ -46,18 +71,19 @@ struct Attrs {
 struct Call {
   const View* in;
   int nin;
-  View* out;
+  View* out;  // several for rows of several outputs
   const Attrs* attrs;
 };
 
 using Kernel = void (*)(const Call&);
 
-// One native kernel: the row it serves, the dtypes of its last input it takes, and its numeric attributes by name.
+// One native kernel: the row it serves, the dtypes it takes of the input that decides, and its numeric attributes by name.
 struct Entry {
   const char* name;
   Kernel run;
   std::uint32_t dtypes;
   const char* params = "";  // e.g. "eps" or "seed,low,high"
+  int decides = -1;         // the input whose dtype is looked at; -1: the last one given
 };
 
 struct Table {

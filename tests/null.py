@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tritium import buffer, ops, pure
-from tritium.backends import Backend, Device, Kernel, reference
+from tritium.backends import Backend, Device, Kernel, packed, reference
 from tritium.buffer import Array
 
 LOWERED = (ops.rsqrt, ops.relu2, ops.silu, ops.gelu, ops.softmax, ops.log_softmax, ops.layer_norm, ops.rms_norm)
@@ -33,15 +33,15 @@ class Null(Backend):
 
     def array(self, a: Array) -> np.ndarray[Any, Any]:
         assert isinstance(a.storage, self.storage), f"{a.storage!r} is not memory of {self.device}"
-        return buffer.host(a)
+        return packed.seen(a)
 
     def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
         self.uploads += 1
-        self.array(to)[...] = data
+        buffer.host(to)[...] = data
 
     def download(self, a: Array) -> np.ndarray[Any, Any]:
         self.downloads += 1
-        return self.array(a).copy()
+        return buffer.host(a).copy()
 
     def describe(self) -> dict[str, str]:
         return {"kernels": "the reference's, on memory of its own"}

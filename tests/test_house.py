@@ -28,11 +28,13 @@ LAYERS = {
     0: "errors settings dtype layout",
     1: "pure buffer op",
     2: "ops",
-    3: "backends backends.cast backends.philox backends.reference backends.cpu",
+    3: "backends backends.cast backends.packed backends.philox backends.quantized backends.reference backends.cpu",
     4: "launch",
     5: "tensor interop functions indexing eager",
     6: "graph",
-    9: "memory threads",
+    9: "quant nn memory threads machine ceilings "
+    "io io.codecs io.convert io.entry io.floats io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
+    "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing",
     11: "__init__ __main__ cli",
 }

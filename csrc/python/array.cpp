@@ -66,11 +66,39 @@ int64_t count_elements(int ndim, const int64_t* shape) {
   return size;
 }
 
+// A packed array starts with a tile, keeps the axes inside a tile whole, and lies inside the storage.
+bool check_packed(Array* a) {
+  const Tile t = tile(static_cast<DType>(a->code));
+  const int64_t unit = t.rows * t.block;
+  int64_t whole[kMaxDims];
+  contiguous_strides(a->ndim(), a->shape(), a->code, whole);
+  const int inner = std::min(a->ndim(), t.rows > 1 ? 2 : 1);
+  bool fits = a->offset >= 0 && a->offset % unit == 0;
+  __int128 end = a->offset;
+  for (int d = 0; d < a->ndim(); ++d) {
+    const int64_t step = a->strides()[d];
+    if (d >= a->ndim() - inner) {
+      fits = fits && step == whole[d];
+    } else {
+      fits = fits && step >= 0 && step % unit == 0;
+      end += static_cast<__int128>(a->shape()[d] - 1) * step;
+    }
+  }
+  int64_t ignored[2];
+  end += contiguous_strides(inner, a->shape() + a->ndim() - inner, a->code, ignored);
+  if (fits && end / unit * t.nbytes <= a->memory()->nbytes) return true;
+  PyErr_Format(PyExc_ValueError, "This layout of packed elements (offset %lld) does not fit its storage of %lld bytes, or "
+               "cuts through a block of them.", static_cast<long long>(a->offset),
+               static_cast<long long>(a->memory()->nbytes));
+  return false;
+}
+
 // Every element must lie inside the storage and be aligned as its dtype wants.
 bool check_inside(Array* a) {
+  if (a->size == 0) return true;
+  if (!a->plain()) return check_packed(a);
   const int64_t item = kItemSize[a->code];
   Storage* s = a->memory();
-  if (a->size == 0) return true;
   __int128 low = a->offset, high = a->offset;
   for (int d = 0; d < a->ndim(); ++d) {
     const __int128 reach = static_cast<__int128>(a->shape()[d] - 1) * a->strides()[d];
@@ -130,11 +158,7 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   const int64_t size = count_elements(ndim, dims);
   if (size < 0) return nullptr;
   if (strides == Py_None) {
-    int64_t step = 1;
-    for (int d = ndim - 1; d >= 0; --d) {
-      steps[d] = step;
-      step *= std::max<int64_t>(dims[d], 1);
-    }
+    contiguous_strides(ndim, dims, code, steps);
   } else {
     const int count = read_ints(strides, "strides", steps, plain_strides);
     if (count < 0) return nullptr;
@@ -153,7 +177,7 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   a->native = is_storage(storage);
   std::copy_n(dims, ndim, a->shape());
   std::copy_n(steps, ndim, a->strides());
-  a->contiguous = is_contiguous(ndim, dims, steps);
+  a->contiguous = is_contiguous(ndim, dims, steps, code);
   if (plain_shape) Py_INCREF(a->shape_tuple = shape);
   if (plain_strides) Py_INCREF(a->strides_tuple = strides);
   if (a->usable() && !check_inside(a)) {
@@ -209,14 +233,19 @@ PyObject* packed_bytes(Array* a, int64_t elements) {
 }
 
 PyObject* bytes_of(Array* a, int64_t elements) {
-  return a->code >= 0 ? PyLong_FromLongLong(elements * kItemSize[a->code]) : packed_bytes(a, elements);
+  return a->code >= 0 ? PyLong_FromLongLong(span(a->code, elements)) : packed_bytes(a, elements);
 }
 
-PyObject* get_nbytes(PyObject* self, void*) { return bytes_of(as_array(self), as_array(self)->size); }
+PyObject* get_nbytes(PyObject* self, void*) {
+  Array* a = as_array(self);
+  int64_t ignored[kMaxDims];
+  const bool packed = a->code >= kDTypes && a->size > 0;
+  return bytes_of(a, packed ? contiguous_strides(a->ndim(), a->shape(), a->code, ignored) : a->size);
+}
 
 PyObject* get_address(PyObject* self, void*) {
   Array* a = as_array(self);
-  if (a->usable()) return PyLong_FromVoidPtr(a->memory()->data + a->offset * kItemSize[a->code]);
+  if (a->usable()) return PyLong_FromVoidPtr(a->memory()->data + span(a->code, a->offset));
   PyObject* offset = bytes_of(a, a->offset);
   PyObject* base = offset ? PyObject_GetAttrString(a->storage, "address") : nullptr;
   PyObject* sum = base ? PyNumber_Add(base, offset) : nullptr;
@@ -251,6 +280,8 @@ bool buffer_fits(Array* a, int flags) {
   const char* trouble = nullptr;
   if (!a->usable()) {
     trouble = "this tensor has no plain CPU memory; bring it there with .to(\"cpu\") first";
+  } else if (!a->plain()) {
+    trouble = "this tensor is packed, several elements to a byte; dequantize() or repack() it first";
   } else if (!kFormats[a->code]) {
     trouble = "bf16 has no buffer format; .numpy() gives an array of ml_dtypes.bfloat16";
   } else if (wants(flags, PyBUF_WRITABLE) && !a->memory()->writable) {
@@ -332,8 +363,8 @@ int dtype_code(PyObject* dtype) {
   const long code = PyLong_AsLong(value);
   Py_DECREF(value);
   if (code == -1 && PyErr_Occurred()) return -2;
-  if (code < -1 || code >= kDTypes) {
-    PyErr_Format(PyExc_ValueError, "%R has the code %ld; codes are -1 to %d.", dtype, code, kDTypes - 1);
+  if (code < -1 || code >= kCodes) {
+    PyErr_Format(PyExc_ValueError, "%R has the code %ld; codes are -1 to %d.", dtype, code, kCodes - 1);
     return -2;
   }
   Py_INCREF(dtype);
@@ -342,7 +373,24 @@ int dtype_code(PyObject* dtype) {
   return known.code;
 }
 
-bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides) {
+int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides) {
+  const Tile t = code < kDTypes ? Tile{1, 1, 1} : tile(static_cast<DType>(code));
+  int64_t step = 1;
+  for (int d = ndim - 1; d >= 0; --d) {
+    strides[d] = step;
+    const int64_t unit = d == ndim - 1 ? t.block : d == ndim - 2 ? t.rows : 1;
+    step *= std::max<int64_t>(whole(shape[d], unit), 1);
+  }
+  if (ndim == 0) step = t.block;
+  return ndim < 2 ? step * t.rows : step;
+}
+
+bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides, int code) {
+  if (code >= kDTypes) {
+    int64_t whole[kMaxDims];
+    contiguous_strides(ndim, shape, code, whole);
+    return std::equal(whole, whole + ndim, strides);
+  }
   int64_t step = 1;
   bool ordered = true;
   for (int d = ndim - 1; d >= 0; --d) {
@@ -378,14 +426,12 @@ Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code,
   a->dtype = dtype;
   a->code = static_cast<std::int8_t>(code);
   a->native = a->contiguous = true;
-  int64_t size = 1, step = 1;
-  for (int d = ndim - 1; d >= 0; --d) {
+  a->size = 1;
+  for (int d = 0; d < ndim; ++d) {
     a->shape()[d] = shape[d];
-    a->strides()[d] = step;
-    size *= shape[d];
-    step *= std::max<int64_t>(shape[d], 1);
+    a->size *= shape[d];
   }
-  a->size = size;
+  contiguous_strides(ndim, shape, code, a->strides());
   return a;
 }
 
@@ -403,13 +449,24 @@ Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape,
     a->strides()[d] = strides[d];
     a->size *= shape[d];
   }
-  a->contiguous = is_contiguous(ndim, shape, strides);
+  a->contiguous = is_contiguous(ndim, shape, strides, of->code);
   return a;
 }
 
+namespace {
+
+// Bytes of what the innermost strides of a view step over: an element, or the rows and tiles of a packed matrix.
+int64_t unit_bytes(const View& v) {
+  if (is_plain(v.dtype)) return item_size(v.dtype);
+  const int64_t n = tile(v.dtype).rows > 1 && v.ndim > 1 ? v.shape[v.ndim - 2] : 1;
+  return matrix_bytes(v.dtype, n, v.ndim ? v.shape[v.ndim - 1] : 1);
+}
+
+}  // namespace
+
 int overlap(const View& a, const View& b) {
   if (a.size() == 0 || b.size() == 0) return 0;
-  const int64_t item_a = item_size(a.dtype), item_b = item_size(b.dtype);
+  const int64_t item_a = unit_bytes(a), item_b = unit_bytes(b);
   bool same = a.data == b.data && a.ndim == b.ndim && item_a == item_b;
   for (int d = 0; same && d < a.ndim; ++d)
     same = a.shape[d] == b.shape[d] && (a.shape[d] == 1 || a.strides[d] == b.strides[d]);

@@ -46,8 +46,16 @@ struct Array {
   int64_t* shape() { return dims; }
   int64_t* strides() { return dims + ob_base.ob_size; }
   Storage* memory() { return reinterpret_cast<Storage*>(storage); }
-  bool usable() const { return native && code >= 0; }  // a kernel can work on it
+  bool usable() const { return native && code >= 0; }           // a kernel can work on it
+  bool plain() const { return usable() && code < kDTypes; }     // so can whoever knows addresses and strides
 };
+
+// Bytes of so many elements of an array; of a packed dtype they fill whole tiles.
+inline int64_t span(int code, int64_t elements) {
+  if (code < kDTypes) return elements * kItemSize[code];
+  const Tile t = tile(static_cast<DType>(code));
+  return elements / (t.rows * t.block) * t.nbytes;
+}
 
 struct KernelObject {
   PyObject_HEAD
@@ -84,7 +92,9 @@ bool storage_export(Storage* s);  // own, and note that someone outside may writ
 
 // Array.
 int dtype_code(PyObject* dtype);  // its `code`; -2: exception
-bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides);
+bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides, int code);
+// Strides of contiguous memory; returns the number of elements, the padding of packed dtypes included.
+int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides);
 PyObject* int_tuple(const int64_t* values, int n);
 Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
 // Another layout of the same storage and dtype, its offset `shift` elements from the array's.
@@ -93,14 +103,14 @@ PyObject* array_overlap(PyObject* a, PyObject* b);
 int overlap(const View& a, const View& b);  // 0 disjoint, 1 the same elements in the same places, 2 anything else
 
 inline void fill_view(Array* a, View& v) {
-  const int64_t item = kItemSize[a->code];
   const int ndim = a->ndim();
   v.dtype = static_cast<DType>(a->code);
   v.ndim = ndim;
-  v.data = a->memory()->data + a->offset * item;
+  v.data = a->memory()->data + span(a->code, a->offset);
+  const int inner = a->code < kDTypes ? 0 : tile(v.dtype).rows > 1 ? 2 : 1;  // axes inside a tile
   for (int d = 0; d < ndim; ++d) {
     v.shape[d] = a->shape()[d];
-    v.strides[d] = a->strides()[d] * item;
+    v.strides[d] = d < ndim - inner ? span(a->code, a->strides()[d]) : 0;
   }
 }
 
@@ -109,7 +119,7 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
 bool store_scalar(PyObject* value, int code, void* to);  // false: it does not fit; no exception
 PyObject* kernel_object(const Entry* entry, Isa isa);
 // Runs it; without the GIL when there is enough to do. `holders` are the arrays behind the views.
-void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes);
+void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout = 1);
 
 // DLPack.
 PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy);

@@ -3,11 +3,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../blas.h"
+#include "../integer/check.h"
+#include "../ceilings.h"
 #include "../limits.h"
 #include "../threads.h"
 #include "array.h"
@@ -55,9 +59,31 @@ Isa isa_of(const std::optional<std::string>& name) {
 }
 
 nb::object kernel(const char* name, const std::optional<std::string>& isa) {
+  Isa from;
+  const Entry* entry = find(name, isa_of(isa), Tiled::yes, &from);
+  return entry ? checked(kernel_object(entry, from)) : nb::none();
+}
+
+// All kernels of a name that the instruction set in use can run, best first.
+nb::list kernels(const char* name, const std::optional<std::string>& isa) {
   const Isa which = isa_of(isa);
-  const Entry* entry = find(name, which);
-  return entry ? checked(kernel_object(entry, which)) : nb::none();
+  nb::list out;
+  const Entry* last = nullptr;
+  for (const Tiled tiled : {Tiled::yes, Tiled::no}) {
+    Isa from;
+    const Entry* entry = find(name, which, tiled, &from);
+    if (entry && entry != last) out.append(checked(kernel_object(entry, from)));
+    last = entry;
+  }
+  return out;
+}
+
+int64_t illegal_code(nb::handle array) {
+  if (!is_array(array.ptr()) || !reinterpret_cast<Array*>(array.ptr())->usable())
+    throw nb::type_error("first_illegal: a tensor in CPU memory is needed.");
+  View w;
+  fill_view(reinterpret_cast<Array*>(array.ptr()), w);
+  return first_illegal(w);
 }
 
 nb::list kernel_names(const std::optional<std::string>& isa) {
@@ -138,6 +164,41 @@ nb::dict blas_dict() {
   return d;
 }
 
+nb::list ceiling_peaks() {
+  nb::list all;
+  for (const Peak& peak : peaks()) {
+    const char* absence = peak.absence();
+    all.append(nb::make_tuple(peak.name, peak.kind, peak.instruction, absence ? absence : ""));
+  }
+  return all;
+}
+
+// Threads, samples and seconds as given by Python, checked.
+void check_sampling(int threads, int samples, double seconds) {
+  if (threads < 1 || threads > 4096 || samples < 1 || samples > 10000 || !(seconds > 0 && seconds <= 10))
+    throw nb::value_error("ceilings: 1 to 4096 threads, 1 to 10000 samples of up to 10 seconds.");
+}
+
+std::vector<double> ceiling_peak_rates(const std::string& name, int threads, int samples, double seconds) {
+  check_sampling(threads, samples, seconds);
+  const Peak* peak = find_peak(name.c_str());
+  if (!peak || peak->absence()) throw nb::value_error(("the instruction " + name + " is not available here.").c_str());
+  nb::gil_scoped_release released;
+  return peak_rates(*peak, threads, samples, seconds);
+}
+
+std::vector<std::vector<double>> ceiling_stream_rates(const std::vector<std::string>& names, int64_t bytes, int threads,
+                                                      int samples, double seconds) {
+  check_sampling(threads, samples, seconds);
+  if (bytes < 1 || bytes > (int64_t{1} << 40)) throw nb::value_error("ceilings: 1 to 2^40 bytes a thread.");
+  std::vector<Stream> streams(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (!stream_from_name(names[i].c_str(), &streams[i]))
+      throw nb::value_error(("there is no stream '" + names[i] + "'.").c_str());
+  nb::gil_scoped_release released;
+  return stream_rates(streams, bytes, threads, samples, seconds);
+}
+
 void set_buffer_watcher(nb::object watcher) {
   if (!watcher.is_none() && !PyCallable_Check(watcher.ptr()))
     throw nb::type_error("set_buffer_watcher: a callable (kind, address, nbytes, reused) or None is needed.");
@@ -174,9 +235,13 @@ NB_MODULE(_native, m) {
         "(Storage, dtype code, shape, strides, offset) of a DLPack capsule, which is used up.");
 
   m.def("kernel", kernel, "name"_a, "isa"_a.none() = nb::none(), "The kernel of that name, or None.");
+  m.def("kernels", kernels, "name"_a, "isa"_a.none() = nb::none(), "The kernels of that name that can run here, best first.");
   m.def("kernel_names", kernel_names, "isa"_a.none() = nb::none());
   m.def("isas", isas, "The instruction sets available here, narrow to wide.");
   m.def("isa", [] { return isa_name(current_isa()); }, "The instruction set in use.");
+  m.def("isa_base", [](const std::string& isa) { return isa_name(base(isa_of(isa))); }, "isa"_a,
+        "The instruction set whose kernels serve all but integer products.");
+  m.def("first_illegal", illegal_code, "array"_a, "Where the first illegal code of a packed array stands; -1: none.");
   m.def("isa_rejected", [] { return isa_rejected(); }, "What TRITIUM_ISA asked for in vain, or None.");
 
   m.def("blas_load", [](const char* path) { return blas_load(path); }, "path"_a,
@@ -198,6 +263,11 @@ NB_MODULE(_native, m) {
         "large_block_threshold"_a.none() = nb::none(), "limit"_a.none() = nb::none());
   m.def("pool_bench", pool_bench, "nbytes"_a, "n"_a,
         "ns for one allocation and its release.");
+  m.def("ceiling_peaks", ceiling_peaks, "(name, kind, instruction, why it is absent or \"\") of every multiply-add.");
+  m.def("ceiling_peak_rates", ceiling_peak_rates, "name"_a, "threads"_a, "samples"_a, "seconds"_a,
+        "Operations a second, one value a sample.");
+  m.def("ceiling_stream_rates", ceiling_stream_rates, "streams"_a, "nbytes"_a, "threads"_a, "samples"_a, "seconds"_a,
+        "Bytes a second, one list a stream; nbytes is the slice of one thread.");
   m.def("set_buffer_watcher", set_buffer_watcher, "watcher"_a.none());
 }
 

@@ -199,7 +199,7 @@ PyObject* take(PyObject* capsule) {
 }  // namespace
 
 PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy) {
-  if (!is_array(array) || !reinterpret_cast<Array*>(array)->usable())
+  if (!is_array(array) || !reinterpret_cast<Array*>(array)->plain())
     return PyErr_Format(PyExc_BufferError,
                         "only a tensor in CPU memory of a plain dtype can be exported, given %.100s.",
                         Py_TYPE(array)->tp_name);

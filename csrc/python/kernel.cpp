@@ -71,9 +71,22 @@ bool check_dtype(const Entry& entry, const Array* a) {
 
 Array* checked_array(const Entry& entry, PyObject* given, const char* role) {
   if (is_array(given) && reinterpret_cast<Array*>(given)->usable()) return reinterpret_cast<Array*>(given);
-  PyErr_Format(PyExc_TypeError, "%s: %s must be a tensor in CPU memory of a plain dtype, given %.100s.", entry.name,
-               role, Py_TYPE(given)->tp_name);
+  PyErr_Format(PyExc_TypeError, "%s: %s must be a tensor in CPU memory of a dtype native code knows, given %.100s.",
+               entry.name, role, Py_TYPE(given)->tp_name);
   return nullptr;
+}
+
+// out=array, or out=(array, …) for a row of several outputs. Returns how many, or 0 with an exception.
+int read_outs(const Entry& entry, PyObject* given, Array** outs) {
+  if (!PyTuple_Check(given)) return (outs[0] = checked_array(entry, given, "out")) ? 1 : 0;
+  const Py_ssize_t n = PyTuple_GET_SIZE(given);
+  if (n < 1 || n > kMaxOutputs) {
+    PyErr_Format(PyExc_TypeError, "%s: 1 to %d outputs are possible, given %zd.", entry.name, kMaxOutputs, n);
+    return 0;
+  }
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (!(outs[i] = checked_array(entry, PyTuple_GET_ITEM(given, i), "out"))) return 0;
+  return static_cast<int>(n);
 }
 
 // k(*inputs, out=array, **attrs). An input may be None.
@@ -82,41 +95,45 @@ PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, 
   const Py_ssize_t nin = PyVectorcall_NARGS(flags);
   if (nin > kMaxInputs)
     return PyErr_Format(PyExc_TypeError, "%s: at most %d inputs are possible.", entry.name, kMaxInputs);
-  Array* holders[kMaxInputs + 1];
-  int count = 0;
+  Array* holders[kMaxInputs + kMaxOutputs];
+  int count = 0, nout = 0;
   Array* last = nullptr;
-  Array* ins[kMaxInputs];
+  Array *ins[kMaxInputs], *outs[kMaxOutputs];
   for (Py_ssize_t i = 0; i < nin; ++i) {
     ins[i] = nullptr;
     if (args[i] == Py_None) continue;
-    ins[i] = last = checked_array(entry, args[i], "an input");
-    if (!last) return nullptr;
-    holders[count++] = last;
+    ins[i] = checked_array(entry, args[i], "an input");
+    if (!ins[i]) return nullptr;
+    if (entry.decides < 0 || entry.decides == i) last = ins[i];
+    holders[count++] = ins[i];
   }
-  Array* out = nullptr;
+  PyObject* result = nullptr;
   Attrs attrs;
   const int ndim = nin && ins[0] ? ins[0]->ndim() : 0;
   for (Py_ssize_t i = 0; i < (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
     PyObject* name = PyTuple_GET_ITEM(names, i);
     if (PyUnicode_CompareWithASCIIString(name, "out") == 0) {
-      out = checked_array(entry, args[nin + i], "out");
-      if (!out) return nullptr;
+      result = args[nin + i];
+      if (!(nout = read_outs(entry, result, outs))) return nullptr;
     } else if (!read_attr(entry, name, args[nin + i], ndim, attrs)) {
       return nullptr;
     }
   }
-  if (!out) return PyErr_Format(PyExc_TypeError, "%s: the native kernel needs out=.", entry.name);
-  if (!check_dtype(entry, last ? last : out) || !storage_own(out->memory())) return nullptr;
-  holders[count++] = out;
-  View in[kMaxInputs], result;
+  if (!nout) return PyErr_Format(PyExc_TypeError, "%s: the native kernel needs out=.", entry.name);
+  if (!check_dtype(entry, last ? last : outs[0])) return nullptr;
+  for (int i = 0; i < nout; ++i) {
+    if (!storage_own(outs[i]->memory())) return nullptr;
+    holders[count++] = outs[i];
+  }
+  View in[kMaxInputs], out[kMaxOutputs];
   int64_t bytes = 0;
   for (Py_ssize_t i = 0; i < nin; ++i)
     if (ins[i]) fill_view(ins[i], in[i]);
-  fill_view(out, result);
-  for (int i = 0; i < count; ++i) bytes += holders[i]->size * kItemSize[holders[i]->code];
-  run_kernel(entry, Call{in, static_cast<int>(nin), &result, &attrs}, holders, count, bytes);
-  Py_INCREF(out);
-  return reinterpret_cast<PyObject*>(out);
+  for (int i = 0; i < nout; ++i) fill_view(outs[i], out[i]);
+  for (int i = 0; i < count; ++i) bytes += span(holders[i]->code, holders[i]->size);
+  run_kernel(entry, Call{in, static_cast<int>(nin), out, &attrs}, holders, count, bytes, nout);
+  Py_INCREF(result);
+  return result;
 }
 
 void kernel_dealloc(PyObject* self) {
@@ -131,10 +148,11 @@ PyObject* kernel_repr(PyObject* self) {
 PyObject* get_name(PyObject* self, void*) { return PyUnicode_FromString(as_kernel(self)->entry->name); }
 PyObject* get_isa(PyObject* self, void*) { return PyUnicode_FromString(isa_name(as_kernel(self)->isa)); }
 PyObject* get_params(PyObject* self, void*) { return PyUnicode_FromString(as_kernel(self)->entry->params); }
+PyObject* get_decides(PyObject* self, void*) { return PyLong_FromLong(as_kernel(self)->entry->decides); }
 PyObject* get_dtypes(PyObject* self, void*) {
-  int64_t codes[kDTypes];
+  int64_t codes[kCodes];
   int n = 0;
-  for (int code = 0; code < kDTypes; ++code)
+  for (int code = 0; code < kCodes; ++code)
     if (as_kernel(self)->entry->dtypes >> code & 1) codes[n++] = code;
   return int_tuple(codes, n);
 }
@@ -142,7 +160,8 @@ PyObject* get_dtypes(PyObject* self, void*) {
 PyGetSetDef kernel_getset[] = {
     {"name", get_name, nullptr, "The row it serves.", nullptr},
     {"isa", get_isa, nullptr, "The instruction set it is compiled for.", nullptr},
-    {"dtypes", get_dtypes, nullptr, "Codes of the dtypes its last input may have.", nullptr},
+    {"dtypes", get_dtypes, nullptr, "Codes of the dtypes that the input which decides may have.", nullptr},
+    {"decides", get_decides, nullptr, "The input whose dtype is looked at; -1: the last one.", nullptr},
     {"params", get_params, nullptr, "The numeric attributes it takes, by name.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -255,18 +274,17 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
   return false;
 }
 
-void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes) {
+void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout) {
   if (bytes < kQuietBytes) return entry.run(call);
   // Another thread may copy-on-write a handle while we run: its old block must outlive the kernel.
-  Block* blocks[kMaxInputs + 1];
+  Block* blocks[kMaxInputs + kMaxOutputs];
   for (int i = 0; i < count; ++i)
     if ((blocks[i] = holders[i]->memory()->block)) block_retain(blocks[i]);
-  Storage* written = holders[count - 1]->memory();  // the result comes last
-  ++written->writing;
+  for (int i = count - nout; i < count; ++i) ++holders[i]->memory()->writing;  // results come last
   Py_BEGIN_ALLOW_THREADS
   entry.run(call);
   Py_END_ALLOW_THREADS
-  --written->writing;
+  for (int i = count - nout; i < count; ++i) --holders[i]->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (blocks[i]) block_release(blocks[i]);
 }

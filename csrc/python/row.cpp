@@ -237,7 +237,7 @@ bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyO
   }
   r.ndim = static_cast<int>(ndim);
   r.size = 1;
-  int64_t steps[kMaxDims], step = 1;
+  int64_t steps[kMaxDims];
   for (int d = r.ndim - 1; d >= 0; --d) {
     r.dims[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, d));
     if (PyErr_Occurred()) return false;
@@ -245,10 +245,9 @@ bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyO
       PyErr_Format(PyExc_ValueError, "remember: %R is not a shape.", shape);
       return false;
     }
-    steps[d] = step;
-    step *= std::max<int64_t>(r.dims[d], 1);
   }
-  r.nbytes = r.size * kItemSize[r.code];
+  r.nbytes = span(r.code, contiguous_strides(r.ndim, r.dims, r.code, steps));
+  if (r.size == 0) r.nbytes = 0;
   r.touched += r.nbytes;
   r.strides = int_tuple(steps, r.ndim);
   if (!r.strides) return false;
@@ -265,13 +264,14 @@ bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyO
 // The dtype each scalar becomes, and that the kernel takes what it will be given.
 bool check_operands(Record& r, const Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* scalars) {
   int last = r.code;
+  const int decides = r.entry ? r.entry->decides : -1;
   for (int i = 0; i < row->operands && i < nargs; ++i) {
     r.scalars[i] = -1;
     if (args[i] == Py_None) continue;
     if (Py_TYPE(args[i]) == globals.tensor_type) {
       auto* a = reinterpret_cast<Array*>(args[i]);
-      last = a->code;
-      r.touched += a->size * kItemSize[a->code];
+      if (decides < 0 || decides == i) last = a->code;
+      r.touched += span(a->code, a->size);
       continue;
     }
     long code = -1;
@@ -282,7 +282,7 @@ bool check_operands(Record& r, const Row* row, PyObject* const* args, Py_ssize_t
       return false;
     }
     r.scalars[i] = static_cast<std::int8_t>(code);
-    last = static_cast<int>(code);
+    if (decides < 0 || decides == i) last = static_cast<int>(code);
   }
   if (!r.entry || (r.entry->dtypes >> last & 1)) return true;
   PyErr_Format(PyExc_ValueError, "remember: the native kernel %s does not take dtype code %d.", r.entry->name, last);

@@ -9,7 +9,7 @@ from tritium import settings
 
 settings.start_logging()
 
-from tritium import eager, indexing, memory, threads
+from tritium import eager, indexing, memory, nn, quant, threads
 from tritium.backends import (
     Backend,
     Device,
@@ -21,7 +21,27 @@ from tritium.backends import (
     set_default_device,
     unregister,
 )
-from tritium.dtype import DType, bf16, f16, f32, f64, finfo, i8, i16, i32, i64, iinfo, u8, u16, u32, u64
+from tritium.ceilings import ceilings
+from tritium.dtype import (
+    DType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    finfo,
+    i4,
+    i8,
+    i16,
+    i32,
+    i64,
+    iinfo,
+    tern2,
+    tern5,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from tritium.dtype import bool_ as bool
 from tritium.functions import (
     __array_namespace_info__,
@@ -91,6 +111,7 @@ from tritium.ops import (
     count_nonzero,
     cumulative_prod,
     cumulative_sum,
+    dequantize,
     divide,
     divmod,
     empty,
@@ -108,6 +129,7 @@ from tritium.ops import (
     greater,
     greater_equal,
     hypot,
+    integer_matmul,
     isfinite,
     isinf,
     isnan,
@@ -143,10 +165,16 @@ from tritium.ops import (
     positive,
     pow,
     prod_ as prod,
+    quantize_activations,
+    quantize_int4,
+    quantize_int8,
+    quantize_ternary,
+    quantized_matmul,
     reciprocal,
     relu,
     relu2,
     remainder,
+    repack,
     rms_norm,
     roll,
     round,

@@ -6,11 +6,14 @@ Knows nothing of ops, devices or tensors.
 from __future__ import annotations
 
 import importlib
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tritium import pure, settings
+from tritium.dtype import u8
+from tritium.layout import in_tiles
 
 native: Any = None
 native_absence = ""
@@ -43,7 +46,12 @@ class _Face:
 
 
 def host(a: Array) -> np.ndarray[Any, Any]:
-    """The array's elements as NumPy sees them, in place. For kernels: it does not count as handing memory out."""
+    """The array's elements as NumPy sees them, in place. For kernels: it does not count as handing memory out.
+
+    Of a packed dtype these are bytes: rows of bytes, or one axis of bytes for all tiles of a matrix.
+    """
+    if a.dtype.is_packed:
+        a = in_bytes(a)
     kind, step = a.dtype.numpy, a.dtype.nbytes
     strides = tuple(s * step for s in a.strides)
     if a.size == 0:
@@ -56,6 +64,15 @@ def host(a: Array) -> np.ndarray[Any, Any]:
     face = {"data": (address, not writable), "shape": a.shape, "strides": strides, "typestr": plain, "version": 3}
     seen = np.asarray(_Face(a.storage, face))
     return seen if plain == kind.str else seen.view(kind)
+
+
+def in_bytes(a: Array) -> Array:
+    """A packed array as the bytes it is made of."""
+    t = a.dtype
+    lead = max(a.ndim - (2 if t.rows > 1 else 1), 0)
+    inner = pure.span(t, prod(in_tiles(a.shape[lead:], t.rows, t.block)))
+    strides = tuple(pure.span(t, s) for s in a.strides[:lead])
+    return Array(a.storage, u8, (*a.shape[:lead], inner), (*strides, 1), pure.span(t, a.offset))
 
 
 def overlap(a: Array, b: Array) -> int:

@@ -17,15 +17,17 @@ from tritium.errors import DTypeError, nearest
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DType:
-    """How an element is stored: `block` elements along the last axis share `nbytes` bytes."""
+    """How an element is stored: `block` elements along the last axis, of `rows` rows, share `nbytes` bytes."""
 
     name: str
-    kind: str  # bool, signed, unsigned, float; weak kinds are of Python scalars
+    kind: str  # bool, signed, unsigned, float, packed; weak kinds are of Python scalars
     block: int
     nbytes: int
     long_name: str
     code: int = -1  # the number native code knows it by; -1: native code does not
     weak: bool = False
+    rows: int = 1
+    values: tuple[int, int] = (0, 0)  # packed: the smallest and the largest element
 
     def __str__(self) -> str:
         return self.name
@@ -58,8 +60,17 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_packed(self) -> bool:
+        """Whether several elements share bytes, so that only rows made for it can read them."""
+        return self.kind == "packed"
+
+    @property
+    def is_ternary(self) -> bool:
+        return self.values == (-1, 1)
+
+    @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of one element in memory."""
+        """The NumPy dtype of one element in memory; of a packed dtype, of one byte."""
         return _NUMPY[self.name]
 
 
@@ -77,6 +88,18 @@ bf16 = DType("bf16", "float", 1, 2, "bfloat16", 10)
 f32 = DType("f32", "float", 1, 4, "float32", 11)
 f64 = DType("f64", "float", 1, 8, "float64", 12)
 
+# Packed along a row, the first element in the lowest bits or digits; the row is padded to whole bytes with zeros.
+i4 = DType("i4", "packed", 2, 1, "int4", 13, values=(-8, 7))  # two's complement nibbles
+tern2 = DType("tern2", "packed", 4, 1, "ternary2", 14, values=(-1, 1))  # 2-bit codes t + 1
+tern5 = DType("tern5", "packed", 5, 1, "ternary5", 15, values=(-1, 1))  # base-3 digits t + 1: 1.6 bits a weight
+# Tiles of rows x columns in the order a kernel reads them; backends/packed.py says where each element is.
+tern2_r64 = DType("tern2_r64", "packed", 64, 1024, "ternary2_r64", 16, rows=64, values=(-1, 1))
+tern5_r80 = DType("tern5_r80", "packed", 64, 1024, "ternary5_r80", 17, rows=80, values=(-1, 1))
+tern2_r16 = DType("tern2_r16", "packed", 16, 64, "ternary2_r16", 18, rows=16, values=(-1, 1))
+i8_r16 = DType("i8_r16", "packed", 64, 1024, "int8_r16", 19, rows=16, values=(-128, 127))
+i4_r32 = DType("i4_r32", "packed", 64, 1024, "int4_r32", 20, rows=32, values=(-8, 7))
+
+PACKED = (i4, tern2, tern5, tern2_r64, tern5_r80, tern2_r16, i8_r16, i4_r32)
 ALL = (bool_, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64)
 SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
@@ -91,9 +114,10 @@ DEFAULTS = {"bool": bool_, "signed": i64, "unsigned": u64, "float": f32}
 
 _NUMPY: dict[str, np.dtype[Any]] = {t.name: np.dtype(t.long_name) for t in ALL if t is not bf16}
 _NUMPY["bf16"] = np.dtype(ml_dtypes.bfloat16)
-_NAMES: dict[str, DType] = {n: t for t in ALL for n in (t.name, t.long_name)}
-_NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "short": i16, "char": i8, "byte": u8}
 _FROM_NUMPY: dict[Any, DType] = {_NUMPY[t.name]: t for t in ALL}
+_NUMPY |= {t.name: np.dtype(np.uint8) for t in PACKED}
+_NAMES: dict[str, DType] = {n: t for t in (*ALL, *PACKED) for n in (t.name, t.long_name)}
+_NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "short": i16, "char": i8, "byte": u8}
 
 
 @lru_cache(maxsize=256)
@@ -119,7 +143,7 @@ def dtype(given: Any) -> DType:
         name = str(given).removeprefix("torch.").removeprefix("mlx.core.")
         if name in _NAMES:
             return _NAMES[name]
-    names = ", ".join(t.name for t in ALL)
+    names = ", ".join(t.name for t in (*ALL, *PACKED[:3]))
     raise DTypeError(f"{given!r} is not a dtype.{nearest(str(given), _NAMES)} Use one of {names}.")
 
 

@@ -33,6 +33,10 @@ class BoundsError(TritiumError, IndexError):
     """An index or axis lies outside the tensor."""
 
 
+class QuantError(TritiumError, ValueError):
+    """A value that cannot be quantised, or a code that means nothing."""
+
+
 class TraceError(TritiumError, TypeError):
     """Something that needs values was asked while only a graph is being written down."""
 
@@ -43,6 +47,10 @@ class ViewError(TritiumError, ValueError):
 
 class PoolError(TritiumError, ValueError):
     """A tensor was given to a pool that did not lend it, or twice."""
+
+
+class FormatError(TritiumError, ValueError):
+    """A model file, or a part of one, is damaged, unsafe or of a kind that cannot be read or written."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tritium import dtype as dt
-from tritium import layout as lay
 from tritium import ops
 from tritium.eager import EAGER, check_count, check_out, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
@@ -73,7 +72,7 @@ class Trace:
 
     def tensor(self, node: Node, owner: str = "made") -> Tensor:
         spec = node.spec
-        return Tensor(Traced(Cell(node, owner, self)), spec.dtype, spec.shape, lay.contiguous_strides(spec.shape), 0)
+        return Tensor(Traced(Cell(node, owner, self)), spec.dtype, spec.shape, spec.strides, 0)
 
     def argument(self, index: int, spec: Spec) -> Tensor:
         return self.tensor(self.node(ops.given, (), spec, {"index": index, "spec": spec}), "argument")

@@ -12,15 +12,20 @@ import numpy as np
 
 from tritium import backends, buffer, ops
 from tritium import dtype as dt
+from tritium.backends import packed
 from tritium.buffer import Storage, host
 from tritium.errors import ArgumentError, DTypeError
-from tritium.layout import Shape, contiguous_strides
+from tritium.layout import Shape
 from tritium.op import Spec
 from tritium.tensor import Tensor, wrap
 
 
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     """The elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
+    if x.dtype.is_packed:
+        raise DTypeError(
+            f"{x.spec} is packed; see its integers with repack(w, 'i8').numpy(), its floats with dequantize()."
+        )
     storage = x._memory("numpy()")
     if storage.device.type != "cpu":
         return storage.device.backend.download(x)
@@ -105,21 +110,26 @@ def rebuild(data: Any, kind: str, shape: Shape, device: str) -> Tensor:
     """The other end of a pickle: bytes out of band are looked at in place, those inside the pickle are copied."""
     t = dt.dtype(kind)
     flat = np.frombuffer(data, np.uint8)
-    in_place = flat.size > 0 and flat.ctypes.data % t.nbytes == 0
+    in_place = flat.size > 0 and flat.ctypes.data % t.numpy.itemsize == 0
     if device == "cpu" and isinstance(data, (bytearray, memoryview, pickle.PickleBuffer)) and in_place:
         storage = Storage.wrap(flat.ctypes.data, flat.nbytes, flat, flat.flags.writeable)
-        return Tensor(storage, t, shape, contiguous_strides(shape), 0)
+        return Tensor(storage, t, shape, Spec(shape, t).strides, 0)
     there = backends.device(device).backend
     made = there.new(Spec(shape, t))
-    there.upload(np.frombuffer(flat.tobytes(), t.numpy).reshape(shape), made)
+    there.upload(np.frombuffer(flat.tobytes(), t.numpy).reshape(_seen_shape(shape, t)), made)
     return wrap(made)
+
+
+def _seen_shape(shape: Shape, t: dt.DType) -> Shape:
+    """The shape in which a backend's upload and download see a tensor: of packed dtypes they see bytes."""
+    return packed.empty(shape, t).data.shape if t.is_packed else shape
 
 
 def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     """Pickle: with protocol 5 the bytes can travel out of band, without a copy."""
     if int(protocol) >= 5:
         x._memory("pickle").export()  # before looking: it may move the bytes
-    data = np.ascontiguousarray(x._host())
+    data = np.ascontiguousarray(x._memory("pickle").device.backend.download(x))
     raw = data.reshape(-1).view(np.uint8)
     if int(protocol) >= 5:
         payload: Any = pickle.PickleBuffer(raw)  # type: ignore[arg-type]

@@ -32,6 +32,20 @@ def contiguous_strides(shape: Shape) -> Shape:
     return tuple(strides)
 
 
+def in_tiles(shape: Shape, rows: int, block: int) -> Shape:
+    """The shape padded to whole tiles of `rows` x `block` in its last two axes."""
+    if rows == block == 1:
+        return shape
+    *lead, n, k = (1, 1, *shape)[-max(len(shape), 2) :]
+    return (*lead, -(-n // rows) * rows, -(-k // block) * block)
+
+
+def tiled_strides(shape: Shape, rows: int, block: int) -> Shape:
+    """Contiguous strides of a packed tensor: they count elements, padding included."""
+    padded = contiguous_strides(in_tiles(shape, rows, block))
+    return padded[len(padded) - len(shape) :]
+
+
 def contiguous(shape: Shape) -> Layout:
     return Layout(shape, contiguous_strides(shape))
 

@@ -17,7 +17,7 @@ from tritium import backends, launch, ops
 from tritium import dtype as dt
 from tritium.buffer import ALIGNMENT, native
 from tritium.errors import ArgumentError, DeviceError, PoolError
-from tritium.layout import Shape, contiguous_strides
+from tritium.layout import Shape
 from tritium.pure import POOL
 from tritium.tensor import Tensor
 
@@ -448,6 +448,6 @@ def pack(tensors: Iterable[Tensor]) -> list[Tensor]:
     storage = given[0].device.backend.allocate(end)
     out = []
     for t, start in zip(given, starts, strict=True):
-        part = Tensor(storage, t.dtype, t.shape, contiguous_strides(t.shape), start // t.dtype.nbytes)
-        out.append(part.copy_(t))
+        part = Tensor(storage, t.dtype, t.shape, t.spec.strides, start // t.dtype.nbytes * t.dtype.rows * t.dtype.block)
+        out.append(ops.copy(t, out=part))
     return out

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from enum import Enum, Flag, auto
-from math import ceil, prod
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from tritium import dtype as dt
 from tritium.buffer import MAX_DIMS, Row
 from tritium.dtype import DType, promote
 from tritium.errors import ArgumentError, DTypeError, ShapeError, nearest
-from tritium.layout import Layout, Shape, text
+from tritium.layout import Layout, Shape, in_tiles, text, tiled_strides
 
 
 class Kind(Enum):
@@ -59,8 +59,13 @@ class Spec(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, packed dtypes included."""
-        *rows, last = self.shape or (1,)
-        return prod(rows) * ceil(last / self.dtype.block) * self.dtype.nbytes
+        t = self.dtype
+        return prod(in_tiles(self.shape, t.rows, t.block)) // (t.rows * t.block) * t.nbytes
+
+    @property
+    def strides(self) -> Shape:
+        """Of contiguous memory."""
+        return tiled_strides(self.shape, self.dtype.rows, self.dtype.block)
 
     def __str__(self) -> str:
         return f"{self.dtype}{text(self.shape)}"
@@ -129,8 +134,8 @@ def exact(value: Any) -> Any:
 class Op(Row):
     """One row of the table."""
 
-    __slots__ = ("common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known",
-                 "lower", "name", "optional", "params", "positional", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
+    __slots__ = ("common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known", "lower", "name",
+                 "optional", "packed", "params", "positional", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -147,6 +152,7 @@ class Op(Row):
         view: Callable[..., Layout | None] | None = None,
         traits: Trait = Trait.NONE,
         ulps: float = 0,
+        packed: bool = False,
         samples: Sequence[Any] = (),
     ) -> None:
         super().__init__()
@@ -155,6 +161,7 @@ class Op(Row):
         self.doc = doc or inspect.getdoc(rule) or ""
         self.flops = flops or (lambda out, *ins, **attrs: out.size)
         self.expr, self.lower, self.view, self.traits, self.ulps = expr, lower, view, traits, ulps
+        self.packed = packed  # whether it takes packed dtypes; arithmetic does not
         self.samples = tuple(samples)
         self.known: dict[Any, Decision] = {}
         self._read_signature()
@@ -291,6 +298,8 @@ class Op(Row):
         return found
 
     def _decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
+        if not self.packed:
+            self._refuse_packed(specs, attrs.get("dtype"))
         which = [i for i, s in enumerate(specs) if s is not None and (self.common is None or i in self.common)]
         try:
             if which:
@@ -311,6 +320,19 @@ class Op(Row):
             if len(s.shape) > MAX_DIMS:
                 raise ShapeError(f"{self.name}: {len(s.shape)} dimensions were asked; at most {MAX_DIMS} are possible.")
         return decision
+
+    def _refuse_packed(self, specs: Specs, asked: DType | None) -> None:
+        if asked is not None and asked.is_packed:
+            raise DTypeError(
+                f"{self.name}: {asked} is packed, and {self.name} does not write packed elements; quantise floats with "
+                f"tritium.quant, or pack integers with repack(x, {asked.name!r})."
+            )
+        for s in specs:
+            if s is not None and s.dtype.is_packed:
+                raise DTypeError(
+                    f"{self.name}: {s} is packed, and {self.name} does not read packed elements; dequantize() it first "
+                    f"(or repack(w, 'i8') for its integers)."
+                )
 
     def cost(self, out: Any, *ins: Spec | None, **attrs: Any) -> Cost:
         """Work of one call on these specs. A view does none."""

@@ -18,7 +18,7 @@ from tritium import layout as lay
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
 from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
-from tritium.op import SCALARS, Decision, Kind, Op, Spec, Trait, op
+from tritium.op import SCALARS, Decision, Kind, Op, Spec, Specs, Trait, op
 
 SOURCE, VIEW, MAP, REDUCE = Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE
 CONTRACT, MOVE, DYNAMIC = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC
@@ -240,7 +240,7 @@ def given(*, index: int, spec: Spec) -> Spec:
     return spec
 
 
-@op(SOURCE, flops=free)
+@op(SOURCE, flops=free, packed=True)
 def empty(shape: Any, dtype: DType | None = None, device: Any = None) -> Spec:
     """Memory of a shape; its values are whatever was there."""
     return Spec(size_of(shape), dtype or f32)
@@ -383,19 +383,21 @@ def flip(x: Spec, /, *, axis: Any = None) -> Spec:
 @op(
     VIEW,
     view=lay.basic_index,
-    samples=[
-        sample(F32(5, 4), key=((1, 4, 2), 2)),
-        sample(
-            F32(
-                5,
-            ),
-            key=((4, -1, -2), None),
-        ),
-    ],
+    packed=True,
+    samples=[sample(F32(5, 4), key=((1, 4, 2), 2)), sample(Spec((5,), f32), key=((4, -1, -2), None))],
 )
 def index(x: Spec, /, *, key: tuple[Any, ...]) -> Spec:
     """The part named by a normal key of ints, (start, stop, step) and None: what x[1:4:2, 2] reads."""
-    return seen(x, lay.basic_index, key=key)
+    out = lay.basic_index(Layout(x.shape, x.strides), key=key)
+    if x.dtype.is_packed:
+        inner = 2 if x.dtype.rows > 1 else 1
+        kept = out.shape[-inner:] == x.shape[-inner:] and out.strides[-inner:] == x.strides[-inner:]
+        if not kept or builtins.min(out.strides, default=0) < 0 or out.offset % (x.dtype.rows * x.dtype.block):
+            what = "rows" if inner == 1 else "whole matrices"
+            raise DTypeError(
+                f"index: only {what} of {x} can be looked at, in order; repack(w, 'i8') gives its integers."
+            )
+    return Spec(out.shape, x.dtype)
 
 
 # ---- element by element: arithmetic
@@ -717,6 +719,10 @@ def _inner(out: Spec, a: Spec, b: Spec, **attrs: Any) -> int:
 ALGORITHMS = ("blas", "naive", "blocked", "parallel")
 
 
+def _inner_weights(out: Spec, x: Spec, w: Spec, *rest: Any, **attrs: Any) -> int:
+    return 2 * out.size * w.shape[-1]
+
+
 @op(CONTRACT, domain=numeric, flops=_inner, ulps=8, samples=[
     sample(F32(3, 4), F32(4, 5)), sample(F32(4), F32(4)), sample(F32(3, 4), F32(4)), sample(F32(4), F32(4, 5)),
     sample(F32(2, 3, 4), F32(4, 5)), sample(F32(5, 1, 3, 4), F32(2, 4, 3)), sample(F32(0, 4), F32(4, 5)), sample(F32(3, 0), F32(0, 5)),
@@ -739,11 +745,185 @@ def matmul(x1: Spec, x2: Spec, /, *, algorithm: str = "blas") -> Spec:
     return Spec(lead + rows + columns, x1.dtype)
 
 
+# ---- quantised weights and products: integers in, exact integers out, one rounding at the end
+
+TERNARY = (dt.tern2, dt.tern5, dt.tern2_r64, dt.tern5_r80, dt.tern2_r16)
+WEIGHTS = (i8, *dt.PACKED)
+TILED = tuple(t for t in dt.PACKED if t.rows > 1)
+
+
+def _is_weight(w: Spec, what: str) -> None:
+    if w.dtype not in WEIGHTS or w.ndim != 2:
+        raise DTypeError(
+            f"{what}: the weights must be a matrix [N, K] of i8 or a packed dtype, given {w}; tritium.quant makes one."
+        )
+
+
+def _agree_inner(x: Spec, w: Spec, what: str) -> None:
+    if not x.ndim or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(f"{what}: x must end in the {w.shape[-1]} columns of w, given x {x} and w {w}.")
+
+
+def _half_or_single(x: Spec) -> DType:
+    return x.dtype if x.dtype in (f16, bf16, f32) else f32
+
+
+def _scale_spec(w: Spec, scale: Spec, group: int, what: str) -> Spec:
+    """The shapes a scale may have: one number, one for each row, or one for each group of columns in each row."""
+    n, k = w.shape
+    if group < 0:
+        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group}.")
+    shapes: tuple[Shape, ...] = ((n, ceil(k / group)),) if group else ((), (n,))
+    if scale.shape not in shapes:
+        wanted = " or ".join(text(s) for s in shapes)
+        raise ShapeError(f"{what}: scale must have shape {wanted} for w {w} and group={group}, given {scale}.")
+    return Spec(scale.shape, f32)
+
+
+@op(REDUCE, common=(), flops=per_input(4), samples=[sample(F32(3, 40)), sample(F32(0, 8)), sample(F32(7), low=-1e-6, high=1e-6),
+    sample(Spec((2, 3, 33), f16)), sample(Spec((4, 16), bf16)), sample(F32(2, 0))])  # fmt: skip
+def quantize_activations(x: Spec, /) -> Any:
+    """Each token (the last axis) as int8: (q, scale, sum of q), x ≈ q * scale; a token with NaN or infinity has scale NaN."""
+    if not x.ndim:
+        raise ShapeError("quantize_activations: at least one axis is needed; the last one is a token.")
+    made = (Spec(x.shape, i8), Spec(x.shape[:-1], f32), Spec(x.shape[:-1], i32))
+    return Decision((Spec(x.shape, _half_or_single(x)),), made)
+
+
+def I8(*shape: int) -> Draw:
+    return Draw(Spec(shape, i8), -128, 128)
+
+
+def SCALE(*shape: int) -> Draw:
+    return Draw(F32(*shape), 0.5, 2)
+
+
+@op(CONTRACT, common=(), packed=True, flops=_inner_weights, samples=[
+    sample(I8(3, 40), Spec((7, 40), dt.tern2)), sample(I8(33), Spec((5, 33), dt.tern5)), sample(I8(2, 2, 70), I8(70, 70)),
+    sample(I8(4, 9), Spec((3, 9), dt.i4)), *(sample(I8(9, 130), Spec((90, 130), t)) for t in TILED),
+    sample(I8(0, 8), Spec((4, 8), dt.tern2)), sample(I8(3, 0), Spec((4, 0), dt.tern2_r64))])  # fmt: skip
+def integer_matmul(q: Spec, w: Spec, /) -> Spec:
+    """q @ w.T for int8 activations and integer weights, packed or not: exact int32 sums."""
+    _is_weight(w, "integer_matmul")
+    _agree_inner(q, w, "integer_matmul")
+    if q.dtype is not i8:
+        raise DTypeError(f"integer_matmul: q must be i8, given {q}; quantize_activations(x) makes it.")
+    return Spec(q.shape[:-1] + w.shape[:1], i32)
+
+
+@op(CONTRACT, common=(), packed=True, flops=_inner_weights, samples=[
+    sample(F32(3, 40), Spec((7, 40), dt.tern2), SCALE(), None), sample(F32(40), Spec((7, 40), dt.tern5), SCALE(7), F32(7)),
+    *(sample(F32(5, 130), Spec((90, 130), t), SCALE(90), F32(90)) for t in TILED),
+    *(sample(F32(2, 200), Spec((90, 200), t), SCALE(90, 4), None, group=64) for t in (*TILED, dt.i4)),
+    sample(Spec((2, 2, 33), bf16), Spec((5, 33), dt.tern2), SCALE(), None),
+    sample(Spec((3, 33), f16), Spec((5, 33), i8), SCALE(5), None),
+    sample(F32(2, 33), Spec((5, 33), dt.tern2), SCALE(5, 7), None, group=5), sample(F32(0, 8), Spec((4, 8), dt.tern2), F32(), None),
+    sample(F32(3, 0), Spec((4, 0), dt.tern2), F32(), F32(4))])  # fmt: skip
+def quantized_matmul(x: Spec, w: Spec, scale: Spec, bias: Spec | None = None, /, group: int = 0) -> Any:
+    """x @ (w * scale).T + bias, with x quantised to int8 token by token; the sums are exact, the result the same on every kernel."""
+    _is_weight(w, "quantized_matmul")
+    _agree_inner(x, w, "quantized_matmul")
+    if bias is not None and bias.shape != w.shape[:1]:
+        raise ShapeError(f"quantized_matmul: bias must have shape [{w.shape[0]}] for w {w}, given {bias}.")
+    x = Spec(x.shape, _half_or_single(x))
+    scale = _scale_spec(w, scale, group, "quantized_matmul")
+    ready = (x, w, scale, None if bias is None else Spec(bias.shape, f32))
+    return Decision(ready, Spec(x.shape[:-1] + w.shape[:1], x.dtype))
+
+
+@op(MOVE, common=(), flops=free, packed=True, samples=[
+    *(sample(Draw(Spec((90, 130), i8), -1, 2), dtype=t) for t in dt.PACKED),
+    *(sample(Spec((90, 131), t), dtype=i8) for t in dt.PACKED), sample(Spec((0, 7), dt.tern2), dtype=i8),
+    sample(Spec((5, 9), dt.tern2), dtype=dt.tern5), sample(Spec((2, 3, 7), dt.tern5), dtype=dt.tern2)])  # fmt: skip
+def repack(w: Spec, /, dtype: DType) -> Spec:
+    """The same integers in another packing: dtype is i8 or a packed dtype that holds them."""
+    for t in (w.dtype, dtype):
+        if t not in WEIGHTS:
+            raise DTypeError(
+                f"repack: works between i8 and packed dtypes, given {w} and {dtype}; use .to(dtype) for others."
+            )
+    if w.dtype.is_packed and dtype.is_packed and w.dtype.values[1] > dtype.values[1]:
+        low, high = dtype.values
+        raise DTypeError(f"repack: {dtype} holds {low} to {high}, too few values for {w}; repack to i8 first.")
+    if w.ndim < 1:
+        raise ShapeError("repack: at least one axis is needed.")
+    return Spec(w.shape, dtype)
+
+
+@op(MAP, common=(), packed=True, samples=[
+    sample(Spec((5, 9), dt.tern2), SCALE(), None), sample(I8(5, 9), SCALE(5), Draw(Spec((5,), i32), -9, 9)),
+    sample(Spec((4, 10), dt.i4), SCALE(4, 3), None, group=4), sample(Spec((66, 70), dt.tern2_r64), SCALE(66), None, dtype=f16)])  # fmt: skip
+def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0, *, dtype: DType = f32) -> Any:
+    """(w - zero) * scale as floats."""
+    _is_weight(w, "dequantize")
+    if not dtype.is_float:
+        raise DTypeError(f"dequantize: dtype must be a float dtype, given {dtype}.")
+    ready = _scale_spec(w, scale, group, "dequantize")
+    if zero is not None and zero.shape != ready.shape:
+        raise ShapeError(f"dequantize: zero must have the shape of scale, {text(ready.shape)}, given {zero}.")
+    return Decision((w, ready, None if zero is None else Spec(zero.shape, i32)), Spec(w.shape, dtype))
+
+
+def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
+    """The shape of the scales of a float matrix: per tensor, per row (axis=0) or per group of columns."""
+    if x.ndim != 2:
+        raise ShapeError(f"{what}: a matrix [N, K] is needed, given {x}; reshape it first.")
+    if axis not in (None, 0) or (axis == 0 and group):
+        raise ArgumentError(
+            f"{what}: axis is None (one scale) or 0 (one for each row), or group is a number of columns (one for each "
+            f"group in each row); given axis={axis}, group={group}."
+        )
+    if group < 0:
+        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group}.")
+    return (x.shape[0], ceil(x.shape[1] / group)) if group else () if axis is None else x.shape[:1]
+
+
+def _single(x: Spec) -> Specs:
+    return (Spec(x.shape, f32),)
+
+
+FLOAT_WEIGHTS = (
+    sample(F32(5, 9)), sample(F32(5, 9), axis=0), sample(F32(5, 9), group=4), sample(F32(0, 4)), sample(F32(3, 0), axis=0),
+    sample(Spec((4, 8), bf16)), sample(F32(3, 5), low=0, high=1e-30),
+)  # fmt: skip
+
+
+@op(REDUCE, common=(), packed=True, flops=per_input(4), samples=FLOAT_WEIGHTS)
+def quantize_ternary(w: Spec, /, *, axis: int | None = None, group: int = 0, dtype: DType = dt.tern2) -> Any:
+    """Weights as -1, 0, 1 and a scale, the mean of their sizes (absmean): (packed, scale), w ≈ t * scale."""
+    if dtype not in TERNARY:
+        raise DTypeError(f"quantize_ternary: dtype must be one of {', '.join(t.name for t in TERNARY)}, given {dtype}.")
+    shape = _weight_rule(w, axis, group, "quantize_ternary")
+    return Decision(_single(w), (Spec(w.shape, dtype), Spec(shape, f32)))
+
+
+@op(REDUCE, common=(), flops=per_input(4), samples=[
+    *FLOAT_WEIGHTS, sample(F32(5, 9), symmetric=False), sample(F32(5, 9), symmetric=False, axis=0)])  # fmt: skip
+def quantize_int8(w: Spec, /, *, axis: int | None = None, group: int = 0, symmetric: bool = True) -> Any:
+    """Weights as int8: (q, scale, zero), w ≈ (q - zero) * scale; symmetric: zero is 0."""
+    shape = _weight_rule(w, axis, group, "quantize_int8")
+    return Decision(_single(w), (Spec(w.shape, i8), Spec(shape, f32), Spec(shape, i32)))
+
+
+@op(REDUCE, common=(), flops=per_input(4), samples=[
+    sample(F32(5, 9)), sample(F32(5, 64)), sample(F32(5, 9), group=4), sample(F32(0, 4))])  # fmt: skip
+def quantize_int4(w: Spec, /, *, group: int = 32) -> Any:
+    """Weights as int4, two to a byte, with one scale for each group of columns: (packed, scale)."""
+    shape = _weight_rule(w, None, group, "quantize_int4")
+    if not group:
+        raise ArgumentError("quantize_int4: group must be a number of columns; 4 bits need local scales.")
+    return Decision(_single(w), (Spec(w.shape, dt.i4), Spec(shape, f32)))
+
+
 # ---- moving elements
 
 
 @op(
-    MOVE, flops=free, common=(), samples=[sample(F32(3, 4)), sample(F32()), sample(Spec((5, 3), i8)), sample(F32(0, 2))]
+    MOVE,
+    flops=free,
+    common=(),
+    packed=True,
+    samples=[sample(F32(3, 4)), sample(F32()), sample(Spec((5, 3), i8)), sample(F32(0, 2))],
 )
 def copy(x: Spec, /) -> Spec:
     """The same values in new memory, row by row."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from tritium.dtype import DType
 from tritium.errors import ShapeError, ViewError
-from tritium.layout import Shape, is_contiguous
+from tritium.layout import Shape, in_tiles, is_contiguous, tiled_strides
 
 ALIGNMENT = 64
 MAX_DIMS = 32
@@ -227,15 +227,22 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.nbytes // self.dtype.block
+        return span(self.dtype, prod(in_tiles(self.shape, self.dtype.rows, self.dtype.block)))
 
     @property
     def is_contiguous(self) -> bool:
+        if self.dtype.is_packed:
+            return self.strides == tiled_strides(self.shape, self.dtype.rows, self.dtype.block)
         return is_contiguous(self.shape, self.strides)
 
     @property
     def address(self) -> int:
-        return int(self.storage.address) + self.offset * self.dtype.nbytes
+        return int(self.storage.address) + span(self.dtype, self.offset)
+
+
+def span(t: DType, elements: int) -> int:
+    """Bytes of so many elements, a multiple of whole tiles."""
+    return elements // (t.rows * t.block) * t.nbytes
 
 
 def overlap(a: Array, b: Array) -> int:
@@ -250,6 +257,11 @@ def overlap(a: Array, b: Array) -> int:
 
 def _range(a: Array) -> tuple[int, int]:
     low = high = a.address
+    if a.dtype.is_packed:  # whole rows or tiles, one after the other
+        lead = a.ndim - (2 if a.dtype.rows > 1 else 1)
+        reach = sum((n - 1) * s for n, s in zip(a.shape[:lead], a.strides[:lead], strict=True))
+        inner = prod(in_tiles(a.shape[max(lead, 0) :], a.dtype.rows, a.dtype.block))
+        return low, low + span(a.dtype, reach + inner)
     for n, s in zip(a.shape, a.strides, strict=True):
         reach = (n - 1) * s * a.dtype.nbytes
         low, high = (low, high + reach) if reach > 0 else (low + reach, high)

@@ -62,7 +62,8 @@ class Tensor(Array):
     @property
     def data_ptr(self) -> int:
         """The address of the first element. Asking counts as a write, since whoever knows it may write."""
-        return int(self._memory("data_ptr").export()) + self.offset * self.dtype.nbytes
+        address = int(self._memory("data_ptr").export())
+        return address + self.offset // (self.dtype.rows * self.dtype.block) * self.dtype.nbytes
 
     @property
     def acceleration_backend(self) -> str:
@@ -89,7 +90,9 @@ class Tensor(Array):
         return self.storage
 
     def is_contiguous(self) -> bool:  # type: ignore[override]
-        """Whether the elements lie row by row without gaps."""
+        """Whether the elements lie row by row without gaps (of a packed dtype: but for its padding)."""
+        if self.dtype.is_packed:
+            return self.strides == self.spec.strides
         return lay.is_contiguous(self.shape, self.strides)
 
     def __len__(self) -> int:
@@ -111,8 +114,9 @@ class Tensor(Array):
     # -- values out
 
     def _host(self) -> np.ndarray[Any, Any]:
-        """The elements on the host, for reading."""
-        return self._memory("The value").device.backend.download(self)
+        """The elements on the host, for reading; of a packed dtype, its integers."""
+        x = ops.repack(self, dt.i8) if self.dtype.is_packed else self
+        return x._memory("The value").device.backend.download(x)
 
     def item(self) -> bool | int | float:
         """The one element as a Python number."""

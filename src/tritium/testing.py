@@ -14,12 +14,12 @@ import numpy as np
 
 from tritium import backends, ops
 from tritium import dtype as dt
-from tritium.backends import reference
+from tritium.backends import packed, reference
 from tritium.backends.cast import cast
 from tritium.errors import DeviceError
 from tritium.functions import asarray
 from tritium.functions import tensor as new_tensor
-from tritium.op import OPS, Kind, Op, Spec
+from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Draw, Sample
 from tritium.tensor import Tensor
 
@@ -44,11 +44,33 @@ def case_id(value: Any) -> str | None:
     return None
 
 
+class Integers(np.ndarray[Any, Any]):
+    """Values of a packed operand, and the dtype that will hold them."""
+
+    packed: dt.DType
+
+    @staticmethod
+    def of(values: np.ndarray[Any, Any], t: dt.DType) -> Integers:
+        out = values.view(Integers)
+        out.packed = t
+        return out
+
+
+def spec_of(x: Data) -> Spec | None:
+    """What a tensor of these values will be."""
+    if x is None:
+        return None
+    return Spec(x.shape, x.packed if isinstance(x, Integers) else dt.dtype(x.dtype))
+
+
 def draw(d: Draw | None, rng: np.random.Generator) -> Data:
     """Values for one input of a sample, in its dtype."""
     if d is None:
         return None
     t = d.spec.dtype
+    if t.is_packed:
+        low, high = t.values
+        return Integers.of(rng.integers(low, high + 1, d.spec.shape).astype(np.int8), t)
     if t.kind == "bool":
         return rng.integers(0, 2, d.spec.shape).astype(bool)
     if t.is_integer:
@@ -67,7 +89,9 @@ def arrays(op: Op, sample: Sample, seed: int = 0) -> list[Data]:
 
 
 def laid(data: np.ndarray[Any, Any], how: str) -> Tensor:
-    """The values of `data` in a CPU tensor whose memory is laid out in another way."""
+    """The values of `data` in a CPU tensor whose memory is laid out in another way; packed ones have one way only."""
+    if isinstance(data, Integers):
+        return ops.repack(new_tensor(np.asarray(data)), data.packed)
     if how == "contiguous" or data.ndim == 0:
         return new_tensor(data)
     every_other = tuple(slice(1, None, 2) for _ in data.shape)
@@ -84,7 +108,7 @@ def laid(data: np.ndarray[Any, Any], how: str) -> Tensor:
 
 def as_laid(data: Data, how: str) -> Data:
     """The values that `laid` shows: 'broadcast' repeats the first slice."""
-    if data is None or how != "broadcast" or data.ndim == 0 or not data.shape[0]:
+    if data is None or how != "broadcast" or data.ndim == 0 or not data.shape[0] or isinstance(data, Integers):
         return data
     return np.broadcast_to(data[:1], data.shape)
 
@@ -96,19 +120,31 @@ def call(op: Op, xs: list[Any], attrs: dict[str, Any], **more: Any) -> Any:
 def expected(op: Op, data: list[Data], attrs: dict[str, Any]) -> Any:
     """What the reference says of these values."""
     attrs = op.defaults | attrs
-    specs = tuple(None if x is None else Spec(x.shape, dt.dtype(x.dtype)) for x in data)
-    decision = op.decide(specs, attrs)
+    decision = op.decide(tuple(spec_of(x) for x in data), attrs)
     ready = [_as(x, s) for x, s in zip(data, decision.inputs, strict=True)]
     attrs = {k: v for k, v in attrs.items() if k != "device"}
     if op.kind is Kind.DYNAMIC:
         return reference.DYNAMIC[op](*ready, **attrs)
     several = not isinstance(decision.out, Spec)
-    made = tuple(np.empty(s.shape, s.dtype.numpy) for s in (decision.out if several else (decision.out,)))
+    made = tuple(_empty(s) for s in outputs(decision.out))
     reference.KERNELS[op](*ready, out=made if several else made[0], **attrs)
-    return made if several else made[0]
+    found = tuple(packed.decode(m) if isinstance(m, packed.Packed) else m for m in made)
+    return found if several else found[0]
 
 
-def _as(x: Data, spec: Spec | None) -> Data:
+def _empty(s: Spec) -> Any:
+    return packed.empty(s.shape, s.dtype) if s.dtype.is_packed else np.empty(s.shape, s.dtype.numpy)
+
+
+def values(x: Tensor) -> np.ndarray[Any, Any]:
+    """The elements on the host; of a packed tensor, its integers."""
+    x = x.to("cpu")
+    return (ops.repack(x, dt.i8) if x.dtype.is_packed else x).numpy()
+
+
+def _as(x: Data, spec: Spec | None) -> Any:
+    if isinstance(x, Integers):
+        return packed.pack(np.asarray(x), x.packed)
     if x is None or spec is None or x.dtype == spec.dtype.numpy:
         return x
     out = np.empty(x.shape, spec.dtype.numpy)
@@ -204,7 +240,7 @@ def _check_case(op: Op, sample: Sample, device: backends.Device) -> int:
     several = got if isinstance(got, tuple) else (got,)
     if any(g.device is not device for g in several):
         raise AssertionError("the result is on another device")
-    host = tuple(g.to("cpu").numpy() for g in several)
+    host = tuple(values(g) for g in several)
     if op.kind is Kind.VIEW:
         want = call(op, [None if x is None else laid(x, "contiguous") for x in data], attrs).numpy()
     else:

@@ -15,8 +15,9 @@ import numpy as np
 
 from tritium import settings
 from tritium.buffer import Array
+from tritium.dtype import DType
 from tritium.errors import DeviceError, nearest
-from tritium.layout import Layout, contiguous_strides
+from tritium.layout import Layout
 from tritium.op import OPS, Op, Spec, Specs, exact
 
 
@@ -85,6 +86,16 @@ class Backend:
         """The elements on the host; a copy unless the memory is the host's own."""
         raise DeviceError(f"The backend of {self.device} does not say how to copy to the host.")
 
+    def tiling(self, t: DType) -> DType:
+        """Which packing of the same integers the product kernels of this device read fastest."""
+        return t
+
+    def first_illegal(self, a: Array) -> int:
+        """Where, counted row by row, the first code of a packed array that means nothing stands; -1: all are legal."""
+        from tritium.backends import packed  # it imports this file
+
+        return packed.first_illegal(packed.Packed(self.download(a), a.dtype, a.shape))
+
     def synchronize(self) -> None:
         """Return when all work given to the device is done."""
 
@@ -105,7 +116,7 @@ class Backend:
 
     def new(self, spec: Spec) -> Array:
         """Uninitialised, contiguous memory for a spec."""
-        return Array(self.allocate(spec.nbytes), spec.dtype, spec.shape, contiguous_strides(spec.shape), 0)
+        return Array(self.allocate(spec.nbytes), spec.dtype, spec.shape, spec.strides, 0)
 
     def choose(
         self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]

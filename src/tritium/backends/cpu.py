@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from tritium import buffer, ops, settings
-from tritium.backends import Backend, Device, Kernel, reference
+from tritium.backends import Backend, Device, Kernel, packed, reference
+from tritium.backends.packed import seen
 from tritium.buffer import Array, Storage, host, native
+from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80
 from tritium.layout import Layout
 from tritium.op import OPS, Op, Specs
 
@@ -27,20 +29,55 @@ def on_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A NumPy kernel on our memory."""
 
     def kernel(*ins: Array | None, out: Any, **attrs: Any) -> None:
-        seen = tuple(host(o) for o in out) if isinstance(out, tuple) else host(out)
-        fn(*(None if x is None else host(x) for x in ins), out=seen, **attrs)
+        made = tuple(seen(o) for o in out) if isinstance(out, tuple) else seen(out)
+        fn(*(None if x is None else seen(x) for x in ins), out=made, **attrs)
 
     return kernel
 
 
-def takes(codes: frozenset[int], wanted: Mapping[str, Any]) -> Accepts:
-    """A native kernel takes a call by the dtype of its last input (or result) and by its name-like attributes."""
+def takes(kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
+    """A native kernel takes a call by the dtype of one input (or of the result) and by its name-like attributes."""
+    codes = frozenset(kernel.dtypes)
 
     def accepts(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        if kernel.decides >= 0:
+            specs = (specs[kernel.decides],)
         kind = next((s.dtype for s in reversed(specs) if s is not None), attrs.get("dtype"))
         return kind is not None and kind.code in codes and all(attrs.get(k) == v for k, v in wanted.items())
 
     return accepts
+
+
+def whole_groups(accepts: Accepts) -> Accepts:
+    """Kernels on tiles take groups of 64 columns, or multiples of it."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        return attrs.get("group", 0) % 64 == 0 and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def of_a_matrix(accepts: Accepts) -> Accepts:
+    """The native repack reads and writes matrices."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        return specs[0] is not None and specs[0].ndim == 2 and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def checked_repack(kernel: Any) -> Callable[..., Any]:
+    """Plain integers may be outside what a packed dtype holds: they are looked at first."""
+
+    def repack(w: Array, *, out: Array, dtype: DType) -> None:
+        if w.dtype is i8 and dtype is not i8 and w.size:
+            low, high = dtype.values
+            values = host(w)
+            if int(values.min()) < low or int(values.max()) > high:
+                packed.pack(values, dtype)  # raises, naming the element
+        kernel(w, out=out)
+
+    return repack
 
 
 # Rows whose attribute picks among native kernels.
@@ -69,11 +106,22 @@ def kernel_lists() -> dict[Op, list[Kernel]]:
 
 def _native(row: Op) -> Any:
     for name, wanted in VARIANTS.get(row, [(row.name, {})]):
-        kernel = native.kernel(name)
-        if kernel is None:
-            continue
-        accepts = takes(frozenset(kernel.dtypes), wanted)
-        yield Kernel(kernel.isa, kernel, accepts)
+        for kernel in native.kernels(name):
+            accepts = takes(kernel, wanted)
+            if row is ops.repack:
+                yield Kernel(kernel.isa, checked_repack(kernel), of_a_matrix(accepts))
+            elif min(kernel.dtypes) >= tern2_r64.code:
+                yield Kernel(kernel.isa, kernel, whole_groups(accepts))
+            else:
+                yield Kernel(kernel.isa, kernel, accepts)
+
+
+TILINGS = {tern2: (tern2_r64, tern2_r16), tern5: (tern5_r80, tern2_r16), i8: (i8_r16,), i4: (i4_r32,)}
+
+
+def _is_tuned(t: DType) -> bool:
+    """Whether a kernel made for such tiles is here; the plain kernel reads them too, but no faster."""
+    return any(min(k.dtypes) >= tern2_r64.code and t.code in k.dtypes for k in native.kernels("integer_matmul"))
 
 
 class Cpu(Backend):
@@ -102,6 +150,16 @@ class Cpu(Backend):
 
     def download(self, a: Array) -> np.ndarray[Any, Any]:
         return host(a)
+
+    def tiling(self, t: DType) -> DType:
+        """Which packing of these integers the product kernels here read fastest."""
+        if native is None:
+            return t
+        return next((tiled for tiled in TILINGS.get(t, ()) if _is_tuned(tiled)), t)
+
+    def first_illegal(self, a: Array) -> int:
+        plain = native is None or a.ndim != 2
+        return super().first_illegal(a) if plain else int(native.first_illegal(a))
 
     def describe(self) -> dict[str, str]:
         facts = {"processor": processor(), "cores": f"{os.cpu_count()} ({threads()} usable)", "memory": _memory()}

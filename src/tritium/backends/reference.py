@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tritium import ops
-from tritium.backends import philox
+from tritium.backends import philox, quantized
 from tritium.backends.cast import HALF, cast
 from tritium.errors import BoundsError
 from tritium.layout import Layout
@@ -409,7 +409,6 @@ def _tri(fn: Fn) -> Fn:
 
 
 _MOVES: dict[str, Fn] = {
-    "copy": lambda x: x,
     "where": np.where,
     "concat": lambda *xs, axis: np.concatenate(xs, axis=axis),
     "stack": lambda *xs, axis: np.stack(xs, axis=axis),
@@ -470,6 +469,7 @@ KERNELS |= {
     ops.random_normal: philox.normal,
     ops.random_integers: philox.integers,
 }
+KERNELS |= quantized.KERNELS
 
 # Rows whose result is as large as the values say: the kernel makes the memory.
 DYNAMIC: dict[Op, Fn] = {

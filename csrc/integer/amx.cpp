@@ -1,0 +1,20 @@
+// Products with tiled weights on AMX
+// Knows nothing of formats beyond views.h, nor of loops beyond vnni.h. Groups must be whole units of 64 k.
+#include "entries.h"
+#include "vnni.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+Plan plan(DType format, std::int64_t m, bool grouped) { return vnni_plan<Zmm>(format, m, grouped); }
+
+constexpr Entry kEntries[] = {
+    {"integer_matmul", integer_matmul, kFormats, "", 1},
+    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
+};
+
+}  // namespace
+
+Table tiled_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+
+}  // namespace tritium::TRITIUM_ISA

@@ -1,0 +1,246 @@
+// Runs a product on all threads: packs the activations into panels, then takes chunks of up to 64 rows of weights.
+// Knows nothing of formats or instructions. Groups may be any multiple of 16 k; other groups need the generic kernel.
+// A format F says its kRows, kStrips and kLine (arm_formats.h). A unit U multiplies with one instruction set:
+//   static constexpr int kDepth;                               k that lie together in its panels: 4 or 8
+//   template <class F> static constexpr int64_t kStreamed;     most tokens for which weights are used as packed …
+//   template <class F> static Panels panels(int64_t tokens);   … and which panels these make
+//   template <class F> static void sums(const Blocks& w, const int8_t* y, int width, int64_t k, const int32_t* sums,
+//                                       int32_t* to);
+//     to[token * kChunkRows + row] = sum of weights * q over k, a multiple of 16; sums: those of the tokens' q
+// and, if kUnpacks, for more tokens on weights unpacked to int8 in tiles of 8 rows, [k/kDepth][8][kDepth], two a strip:
+//   template <class F> static void unpack(const int8_t* block, int64_t k, int8_t* tiles);
+//   static void tile_sums(const int8_t* tile, const int8_t* y, int width, int64_t k, int32_t* c);   adds to c[width * 8]
+//   static void tile_rows(const int32_t* c, int token, int32_t* to);                                8 sums of one token
+#pragma once
+
+#include "../threads.h"
+#include "../workspace.h"
+#include "arm_formats.h"
+#include "arm_panels.h"
+#include "product.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+constexpr int kMaxWidth = 16;                  // of a panel
+constexpr int kTileWidth = 12;                 // of a panel for unpacked weights
+constexpr int64_t kTileK = 2560;               // k of a panel that stay in L1 while the tiles pass by
+constexpr int64_t kUnpackedBytes = 192 << 10;  // of weights, to stay in L2
+constexpr int64_t kPackGrain = 1 << 15;        // activations that make it worth waking another thread
+constexpr int64_t kProductGrain = 1 << 18;     // multiplications, likewise
+
+// A few neighbouring blocks of rows, from some k on.
+struct Blocks {
+  const int8_t* data;
+  int64_t stride;  // bytes between blocks
+  int blocks;
+};
+
+// What one thread works on: some blocks, and what their rows are scaled by.
+template <class F>
+struct Chunk {
+  int64_t row, rows;
+  Blocks w;
+  RowScales scales;
+  const float* group_scales;  // [group][kChunkRows], where grouped
+
+  Chunk(const Product& p, int64_t block, int blocks, float* space)
+      : row(block * F::kRows),
+        rows(least(blocks * F::kRows, p.n - row)),
+        w{reinterpret_cast<const int8_t*>(p.w) + block * p.w_row, p.w_row, blocks},
+        group_scales(space) {
+    load_scales(p, row, rows, scales);
+    if (!p.grouped) return;
+    for (int64_t r = 0; r < kChunkRows; ++r) {
+      const char* const from = p.scale + (row + least(r, rows - 1)) * p.scale_row;
+      for (int64_t g = 0; g < p.groups; ++g) space[g * kChunkRows + r] = at<float>(from + g * p.scale_group);
+    }
+  }
+};
+
+// The k of a product: padded to whole tiles of the weights, and cut into groups.
+struct Depth {
+  int64_t k, group, groups;
+
+  Depth(const Product& p)
+      : k(whole(p.k, tile(p.format).block)), group(p.grouped ? p.group : k), groups(p.groups) {}
+  int64_t begin(int64_t g) const { return g * group; }
+  int64_t length(int64_t g) const { return g + 1 == groups ? k - g * group : group; }
+};
+
+inline void token_sums(const Product& p, const Panel& panel, int64_t g, int32_t* sums) {
+  for (int c = 0; c < panel.width; ++c) sums[c] = c < panel.count ? p.sum(panel.first + c, g) : 0;
+}
+
+// total[r] = total[r] + float(sums[r]) * scale[r]: the pinned step from one group to the next. rows: a multiple of 4.
+TRITIUM_INLINE void add_group(const int32_t* sums, const float* scale, float* total, int rows) {
+  for (int r = 0; r < rows; r += 4) {
+    const float32x4_t part = vmulq_f32(vcvtq_f32_s32(vld1q_s32(sums + r)), vld1q_f32(scale + r));
+    vst1q_f32(total + r, vaddq_f32(vld1q_f32(total + r), part));
+  }
+}
+
+// One panel against one chunk, weights as packed.
+template <class U, class F>
+void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, const int8_t* y) {
+  alignas(64) int32_t s[kMaxWidth * kChunkRows];
+  int32_t sums[kMaxWidth];
+  if (!p.grouped) {
+    token_sums(p, panel, 0, sums);
+    U::template sums<F>(chunk.w, y, panel.width, depth.k, sums, s);
+    for (int c = 0; c < panel.count; ++c) {
+      put_sums(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, s + c * kChunkRows);
+    }
+    return;
+  }
+  alignas(64) float total[kMaxWidth * kChunkRows] = {};
+  for (int64_t g = 0; g < depth.groups; ++g) {
+    const int64_t k0 = depth.begin(g);
+    Blocks w = chunk.w;
+    w.data += k0 / 4 * F::kLine;
+    token_sums(p, panel, g, sums);
+    U::template sums<F>(w, y + k0 * panel.width, panel.width, depth.length(g), sums, s);
+    for (int c = 0; c < panel.count; ++c) {
+      add_group(s + c * kChunkRows, chunk.group_scales + g * kChunkRows, total + c * kChunkRows,
+                chunk.w.blocks * F::kRows);
+    }
+  }
+  for (int c = 0; c < panel.count; ++c) {
+    put_grouped(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, total + c * kChunkRows);
+  }
+}
+
+// The unpacked weights of a chunk, and for each of its tiles the sums (grouped: the totals) of one panel.
+template <class F>
+struct Tiles {
+  static constexpr int kPerBlock = F::kStrips * 2, kMost = kChunkRows / F::kRows * kPerBlock;
+
+  int8_t* data;  // [tile][8 * k]
+  int count;
+  alignas(64) int32_t sums[kMost][kTileWidth * 8];
+  alignas(64) float totals[kMost][kTileWidth * 8];
+
+  // The first row of a tile in the chunk.
+  static int row(int tile) {
+    return tile / kPerBlock * F::kRows + F::row(tile % kPerBlock / 2, tile % 2);
+  }
+};
+
+// Adds k [k0, k1), whole groups where grouped, to the sums of all tiles.
+template <class U, class F>
+void tiled_sums(const Product& p, const Depth& depth, const Chunk<F>& chunk, Tiles<F>& tiles, const Panel& panel,
+                const int8_t* y, int64_t k0, int64_t k1) {
+  for (int t = 0; t < tiles.count; ++t) {
+    const int8_t* const tile = tiles.data + t * 8 * depth.k;
+    if (!p.grouped) {
+      U::tile_sums(tile + k0 * 8, y + k0 * panel.width, panel.width, k1 - k0, tiles.sums[t]);
+      continue;
+    }
+    for (int64_t g = k0 / depth.group; g < depth.groups && depth.begin(g) < k1; ++g) {
+      alignas(64) int32_t sums[kTileWidth * 8] = {};
+      int32_t rows[8];
+      const int64_t k = depth.begin(g);
+      U::tile_sums(tile + k * 8, y + k * panel.width, panel.width, depth.length(g), sums);
+      for (int c = 0; c < panel.count; ++c) {
+        U::tile_rows(sums, c, rows);
+        add_group(rows, chunk.group_scales + g * kChunkRows + tiles.row(t), tiles.totals[t] + c * 8, 8);
+      }
+    }
+  }
+}
+
+// One panel against one chunk, weights unpacked.
+template <class U, class F>
+void tiled_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk, Tiles<F>& tiles, const Panel& panel,
+                 const int8_t* y) {
+  std::memset(tiles.sums, 0, sizeof(tiles.sums));
+  if (p.grouped) std::memset(tiles.totals, 0, sizeof(tiles.totals));
+  // Pieces of about the same length, and of whole groups.
+  const int64_t piece = whole(ceil_div(depth.k, ceil_div(depth.k, kTileK)), p.grouped ? depth.group : 16);
+  for (int64_t k = 0; k < depth.k; k += piece) {
+    tiled_sums<U, F>(p, depth, chunk, tiles, panel, y, k, least(k + piece, depth.k));
+  }
+  for (int c = 0; c < panel.count; ++c) {
+    alignas(64) int32_t sums[kChunkRows];
+    alignas(64) float totals[kChunkRows];
+    for (int t = 0; t < tiles.count; ++t) {
+      if (p.grouped) {
+        std::memcpy(totals + tiles.row(t), tiles.totals[t] + c * 8, 32);
+      } else {
+        U::tile_rows(tiles.sums[t], c, sums + tiles.row(t));
+      }
+    }
+    if (p.grouped) {
+      put_grouped(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, totals);
+    } else {
+      put_sums(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, sums);
+    }
+  }
+}
+
+inline int tile_width(int left) { return left > 8 ? 12 : left > 4 ? 8 : 4; }
+
+// How many blocks make a chunk: few enough for every thread to get some, and for the unpacked ones to fit.
+template <class F>
+int chunk_blocks(const Product& p, const Depth& depth, bool tiled) {
+  int64_t blocks = least(kChunkRows / F::kRows, ceil_div(p.n, F::kRows) / (num_threads() * 4));
+  if (tiled) blocks = least(blocks, kUnpackedBytes / (F::kRows * depth.k));
+  return static_cast<int>(most(blocks, 1));
+}
+
+// All panels against one chunk.
+template <class U, class F>
+void run_chunk(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panels& panels, const int8_t* y,
+               int8_t* unpacked) {
+  if constexpr (U::kUnpacks) {
+    if (unpacked != nullptr) {
+      Tiles<F> tiles;
+      tiles.data = unpacked;
+      tiles.count = chunk.w.blocks * tiles.kPerBlock;
+      for (int b = 0; b < chunk.w.blocks; ++b) {
+        U::template unpack<F>(chunk.w.data + b * chunk.w.stride, depth.k, unpacked + b * F::kRows * depth.k);
+      }
+      for (int64_t i = 0; i < panels.count(); ++i) {
+        tiled_panel<U, F>(p, depth, chunk, tiles, panels[i], y + panels[i].first * depth.k);
+      }
+      return;
+    }
+  }
+  for (int64_t i = 0; i < panels.count(); ++i) {
+    streamed_panel<U, F>(p, depth, chunk, panels[i], y + panels[i].first * depth.k);
+  }
+}
+
+template <class U, class F>
+void run_chunks(const Product& p, const Depth& depth, const Panels& panels, const int8_t* y, bool tiled) {
+  const int step = chunk_blocks<F>(p, depth, tiled);
+  const int64_t blocks = ceil_div(p.n, F::kRows), work = step * F::kRows * p.m * depth.k;
+  parallel_for(ceil_div(blocks, step), kProductGrain / (work + 1) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace scales(p.grouped ? p.groups * kChunkRows * 4 : 0, Need::must);
+    const Workspace unpacked(tiled ? step * F::kRows * depth.k : 0, Need::must);
+    for (int64_t i = begin; i < end; ++i) {
+      const Chunk<F> chunk(p, i * step, static_cast<int>(least(step, blocks - i * step)), scales.as<float>());
+      run_chunk<U, F>(p, depth, chunk, panels, y, unpacked.as<int8_t>());
+    }
+  });
+}
+
+template <class U, class F>
+void run(const Product& p) {
+  const Depth depth(p);
+  const bool tiled = p.m > U::template kStreamed<F>;
+  const Panels panels = tiled ? Panels(p.m, kTileWidth, tile_width) : U::template panels<F>(p.m);
+  if (p.m == 1) return run_chunks<U, F>(p, depth, panels, p.a.q, tiled);
+  const Workspace space(panels.padded * depth.k, Need::must);
+  parallel_for(panels.count(), kPackGrain / (panels.width * depth.k) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Panel panel = panels[i];
+      pack_panel<U::kDepth>(p.a.at(panel.first, 0), p.a.panel_bytes, depth.k, panel,
+                            space.as<int8_t>() + panel.first * depth.k);
+    }
+  });
+  run_chunks<U, F>(p, depth, panels, space.as<int8_t>(), tiled);
+}
+
+}  // namespace
+}  // namespace tritium::TRITIUM_ISA

@@ -1,0 +1,28 @@
+// The table of an ARM kernel file: which function runs a product of which format, for one unit.
+// Knows nothing of what a unit does.
+#pragma once
+
+#include "arm_product.h"
+#include "entries.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+// Activations stay plain rows; run() packs them, since how depends on the number of tokens in a slab.
+template <class U>
+Plan plan_of(DType format) {
+  switch (format) {
+    case DType::tern2_r16: return {{}, run<U, Tern2>};
+    case DType::i8_r16: return {{}, run<U, Int8>};
+    default: return {{}, run<U, Int4>};
+  }
+}
+
+constexpr std::uint32_t kFormats = bit(DType::tern2_r16) | bit(DType::i8_r16) | bit(DType::i4_r32);
+constexpr Entry kEntries[] = {
+    {"integer_matmul", integer_matmul, kFormats, "", 1},
+    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
+};
+
+}  // namespace
+}  // namespace tritium::TRITIUM_ISA

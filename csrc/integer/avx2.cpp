@@ -1,0 +1,198 @@
+// Products with tiled weights on AVX2: bytes are multiplied and added in pairs to 16 bits (vpmaddubsw), a few lines are
+// added there, then all is widened to 32 bits. No 16-bit sum can wrap or saturate: unsigned bytes up to c times int8
+// give pairs of at least -256 c and at most 254 c, and lines are added while 256 c * lines <= 32768.
+//   tern2_r64  direct: b & 3, b & 12, and both of b >> 4: c = 8, 16 lines; unpacked to codes: c = 2, 64 lines
+//   tern5_r80  codes: c = 2, 64 lines          i4_r32  codes: c = 15, 8 lines
+//   i8_r16     the two nibbles of w + 128, low + 16 high: c = 15, 8 lines
+// Knows nothing of threads. Groups must be whole units of 64 k.
+#include "entries.h"
+#include "schedule.h"
+#include "views.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+using V = Ymm::V;
+
+// A format as `parts` vectors of small bytes for each half line; `finish` makes the sums over parts sums over fields.
+struct Tern2Masked : Tern2R64 {
+  static constexpr int parts = 4, lines = 16;
+  TRITIUM_INLINE static void take(V b, V* part) {
+    const V high = Ymm::right16<4>(b);
+    part[0] = Ymm::masked(b, 3);
+    part[1] = Ymm::masked(b, 12);
+    part[2] = Ymm::masked(high, 3);
+    part[3] = Ymm::masked(high, 12);
+  }
+  TRITIUM_INLINE static void finish(V* t) {
+    t[1] = Ymm::right<2>(t[1]);
+    t[3] = Ymm::right<2>(t[3]);
+  }
+};
+
+template <class F, int Largest>
+struct Codes : F {
+  static constexpr int parts = F::fields, lines = 128 / Largest / 8 * 8;
+  TRITIUM_INLINE static void take(V b, V* part) { F::template codes<Ymm>(b, part); }
+  TRITIUM_INLINE static void finish(V*) {}
+};
+
+struct I8Nibbles : I8R16 {
+  static constexpr int parts = 2, lines = 8;
+  TRITIUM_INLINE static void take(V b, V* part) {
+    part[0] = Ymm::masked(b, 15);
+    part[1] = Ymm::masked(Ymm::right16<4>(b), 15);
+  }
+  TRITIUM_INLINE static void finish(V* t) { t[0] = Ymm::add(t[0], _mm256_slli_epi32(t[1], 4)); }
+};
+
+static_assert(Codes<Tern2R64, 2>::lines == 64 && Codes<I4R32, 15>::lines == 8);
+
+TRITIUM_INLINE V widen(V sum, V pairs) { return Ymm::add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))); }
+
+// N vectors x T tokens over all units. load(w, vectors) gives the vectors of the line at w.
+template <int N, int T, int Lines, class Load>
+TRITIUM_INLINE void pair_sums(const std::uint8_t* w, std::int64_t step, std::int64_t units, const std::int8_t* q,
+                              std::int64_t q_row, V (&sum)[T][N], const Load& load) {
+  for (int i = 0; i < T * N; ++i) (&sum[0][0])[i] = Ymm::zero();
+  for (std::int64_t left = units * kLines; left > 0; left -= Lines) {
+    V pairs[T][N];
+    TRITIUM_UNROLL
+    for (int i = 0; i < T * N; ++i) (&pairs[0][0])[i] = Ymm::zero();
+    for (std::int64_t line = left < Lines ? left : Lines; line > 0; --line, w += step, q += 4) {
+      V part[N], y[T];
+      TRITIUM_UNROLL
+      for (int t = 0; t < T; ++t) y[t] = Ymm::same(q + t * q_row);
+      load(w, part);
+      TRITIUM_UNROLL
+      for (int i = 0; i < N; ++i) {
+        TRITIUM_UNROLL
+        for (int t = 0; t < T; ++t) {
+          pairs[t][i] = _mm256_add_epi16(pairs[t][i], _mm256_maddubs_epi16(part[i], y[t]));
+        }
+      }
+    }
+    TRITIUM_UNROLL
+    for (int t = 0; t < T; ++t) {
+      TRITIUM_UNROLL
+      for (int i = 0; i < N; ++i) sum[t][i] = widen(sum[t][i], pairs[t][i]);
+    }
+  }
+}
+
+template <class P>
+struct Direct {
+  static constexpr Coding coding = P::coding;
+  static constexpr Layout layout = {};
+  static constexpr int blocks = 1, tokens = P::parts < 4 ? 4 : 2;
+  static void enter() {}
+  static void leave() {}
+
+  // Both halves of a line at once for one token, else one after the other.
+  template <int T>
+  static void run(const std::uint8_t* w, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
+                  std::int32_t* sums) {
+    constexpr int H = T == 1 ? 2 : 1, N = H * P::parts;
+    for (int half = 0; half < 2; half += H) {
+      V sum[T][N];
+      pair_sums<N, T, P::lines>(w + half * 32, kLine, units, q, q_row, sum, [](const std::uint8_t* line, V* part) {
+        _mm_prefetch(reinterpret_cast<const char*>(line + kAhead), _MM_HINT_T1);
+        TRITIUM_UNROLL
+        for (int h = 0; h < H; ++h) P::take(Ymm::load(line + 32 * h), part + h * P::parts);
+      });
+      for (int t = 0; t < T; ++t) {
+        for (int h = 0; h < H; ++h) {
+          P::finish(sum[t] + h * P::parts);
+          std::int32_t* const to = sums + t * coding.rows + (half + h) * 8;
+          for (int f = 0; f < P::fields; ++f) Ymm::store(to + 16 * f, sum[t][h * P::parts + f]);
+        }
+      }
+    }
+  }
+
+  static void sums(const std::uint8_t* w, std::int64_t, int, std::int64_t units, const std::int8_t* q,
+                   std::int64_t q_row, int tokens_now, std::int32_t* to) {
+    switch (tokens_now) {
+      case 1: return run<1>(w, units, q, q_row, to);
+      case 2: return run<2>(w, units, q, q_row, to);
+      case 3: if constexpr (tokens >= 3) return run<3>(w, units, q, q_row, to); break;
+      default: if constexpr (tokens >= 4) return run<4>(w, units, q, q_row, to); break;
+    }
+  }
+};
+
+// The parts of a strip, unpacked; a line of it is `vectors` x 64 bytes.
+template <class P>
+struct Unpacked : Direct<P> {
+  static constexpr int blocks = 4 / P::parts > 0 ? 4 / P::parts : 1, tokens = 2;
+  static constexpr int vectors = blocks * P::parts;
+  static constexpr std::int64_t unpacked = vectors * kLine * kLines;
+  static constexpr std::int64_t chunk = 8;  // 32 KB: what is multiplied comes from L1
+
+  static void unpack(const std::uint8_t* w, std::int64_t w_row, int count, std::int64_t units, std::uint8_t* to) {
+    for (int b = 0; b < count; ++b) {
+      for (std::int64_t line = 0; line < units * kLines; ++line) {
+        const std::uint8_t* const from = w + b * w_row + line * kLine;
+        std::uint8_t* const mine = to + (line * vectors + b * P::parts) * kLine;
+        _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T1);
+        for (int h = 0; h < 2; ++h) {
+          V part[P::parts];
+          P::take(Ymm::load(from + 32 * h), part);
+          for (int i = 0; i < P::parts; ++i) Ymm::store(mine + i * kLine + 32 * h, part[i]);
+        }
+      }
+    }
+  }
+
+  template <int T>
+  static void run(const std::uint8_t* parts, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
+                  std::int32_t* sums) {
+    for (int half = 0; half < 2; ++half) {
+      V sum[T][vectors];
+      pair_sums<vectors, T, P::lines>(parts + half * 32, vectors * kLine, units, q, q_row, sum,
+                                      [](const std::uint8_t* line, V* part) {
+                                        TRITIUM_UNROLL
+                                        for (int i = 0; i < vectors; ++i) part[i] = Ymm::load(line + i * kLine);
+                                      });
+      for (int t = 0; t < T; ++t) {
+        for (int b = 0; b < blocks; ++b) {
+          P::finish(sum[t] + b * P::parts);
+          std::int32_t* const to = sums + (t * blocks + b) * P::coding.rows + half * 8;
+          for (int f = 0; f < P::fields; ++f) Ymm::store(to + 16 * f, sum[t][b * P::parts + f]);
+        }
+      }
+    }
+  }
+
+  // Blocks that are not there give sums that nobody reads.
+  static void unpacked_sums(const std::uint8_t* parts, int, std::int64_t units, const std::int8_t* q,
+                            std::int64_t q_row, int tokens_now, std::int32_t* sums) {
+    tokens_now == 1 ? run<1>(parts, units, q, q_row, sums) : run<2>(parts, units, q, q_row, sums);
+  }
+};
+
+template <class Few, class Many>
+Plan plan_of(std::int64_t m, bool grouped) {
+  constexpr std::int64_t kMany = 16;  // tokens from which on unpacking pays
+  return {{}, m < kMany || grouped ? stream<Direct<Few>> : blocked<Unpacked<Many>>};
+}
+
+Plan plan(DType format, std::int64_t m, bool grouped) {
+  switch (format) {
+    case DType::tern2_r64: return plan_of<Tern2Masked, Codes<Tern2R64, 2>>(m, grouped);
+    case DType::tern5_r80: return plan_of<Codes<Tern5R80, 2>, Codes<Tern5R80, 2>>(m, grouped);
+    case DType::i4_r32: return plan_of<Codes<I4R32, 15>, Codes<I4R32, 15>>(m, grouped);
+    default: return plan_of<I8Nibbles, I8Nibbles>(m, grouped);
+  }
+}
+
+constexpr Entry kEntries[] = {
+    {"integer_matmul", integer_matmul, kFormats, "", 1},
+    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
+};
+
+}  // namespace
+
+Table tiled_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+
+}  // namespace tritium::TRITIUM_ISA

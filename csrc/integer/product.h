@@ -1,0 +1,167 @@
+// An integer product y = q . w as its kernels see it: quantised activations, packed weights, and how sums become results.
+// Knows nothing of Python, of instruction sets or of which thread does what.
+#pragma once
+
+#include <cstdint>
+
+#include "../simd/gather.h"
+#include "../view.h"
+
+namespace tritium::TRITIUM_ISA {
+
+constexpr std::int64_t kUnit = 64;  // k come in units; the last one is filled up with activations of 0
+constexpr int kMaxRows = 80;        // rows that a kernel gives sums of at once
+
+TRITIUM_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+TRITIUM_INLINE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+TRITIUM_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// All rows along the last axis of a view as one list.
+struct RowList {
+  char* data;
+  DType type;
+  std::int64_t count = 1;   // rows
+  std::int64_t length = 1;  // elements of a row
+  std::int64_t step = 0;    // bytes between them
+  int ndim = 0;
+  std::int64_t shape[kMaxDims], strides[kMaxDims];
+
+  explicit RowList(const View& v) : data(v.data), type(v.dtype) {
+    if (v.ndim == 0) return;
+    length = v.shape[v.ndim - 1];
+    step = v.strides[v.ndim - 1];
+    for (int d = 0; d + 1 < v.ndim; ++d) {
+      count *= v.shape[d];
+      if (v.shape[d] == 1) continue;
+      if (ndim > 0 && strides[ndim - 1] == v.strides[d] * v.shape[d]) {
+        shape[ndim - 1] *= v.shape[d];
+        strides[ndim - 1] = v.strides[d];
+      } else {
+        shape[ndim] = v.shape[d];
+        strides[ndim++] = v.strides[d];
+      }
+    }
+  }
+
+  char* row(std::int64_t i) const {
+    if (ndim == 1) return data + i * strides[0];
+    char* p = data;
+    for (int d = ndim - 1; d >= 0; --d) {
+      p += i % shape[d] * strides[d];
+      i /= shape[d];
+    }
+    return p;
+  }
+};
+
+// Where the activations lie. A panel of several tokens holds `chunk` k of its first token, then of its second, …, then
+// the next k of all. A panel of one token is a plain row.
+struct Layout {
+  int panel = 1, chunk = 64;
+};
+
+struct Activations {
+  std::int8_t* q;
+  std::int64_t panel_bytes;  // an odd multiple of 64 for plain rows: rows 4096 bytes apart would share one set of L1
+  Layout layout;
+  std::int32_t* sums;  // [token][group]: the sum of the group's q
+  float* scales;       // [token]
+
+  // The activations from token t on, a multiple of the panel, and from the given unit of 64 k on.
+  const std::int8_t* at(std::int64_t t, std::int64_t unit) const {
+    return q + t / layout.panel * panel_bytes + unit * kUnit * layout.panel;
+  }
+};
+
+struct Product {
+  std::int64_t m, n, k;       // tokens, rows and columns of w
+  std::int64_t group, groups;  // k that share a scale, and how many times; not grouped: all k, once
+  bool grouped;
+  std::int64_t units;         // of 64 k
+  DType format;
+  const View* weights;
+  const std::uint8_t* w;
+  std::int64_t w_row;  // bytes between rows, of formats packed along a row; between blocks of rows, of tiled ones
+  Activations a;
+  // y = float(sum) * (token scale * w scale) + bias; grouped: (0 + float(sum_0) * w scale_0 + …) * token scale + bias.
+  // Every step is one f32 operation, in this order. Without scales the sums themselves are the result.
+  const char* scale;  // nullptr: none
+  std::int64_t scale_row, scale_group;
+  const char* bias;  // nullptr: none
+  std::int64_t bias_step;
+  const RowList* out;
+  std::int64_t first;  // the row of `out` that token 0 goes to
+
+  std::int64_t group_units() const { return grouped ? group / kUnit : units; }
+  std::int32_t sum(std::int64_t t, std::int64_t g) const { return a.sums[t * groups + g]; }
+};
+
+// What kernels sum: of the rows of a block the first `coded` are stored as w + offset, the others as w.
+struct Coding {
+  int rows, coded, offset;
+};
+
+// sums of w * q, from sums of (w + offset) * q; whole blocks.
+inline void take_offset(const Coding& coding, std::int32_t sum_of_q, std::int32_t* sums, std::int64_t rows) {
+  const std::uint32_t excess = static_cast<std::uint32_t>(sum_of_q) * static_cast<std::uint32_t>(coding.offset);
+  for (std::int64_t r = 0; r < rows; r += coding.rows) {
+    for (int i = 0; i < coding.coded; ++i) {
+      sums[r + i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sums[r + i]) - excess);
+    }
+  }
+}
+
+// The scales and biases of a few rows, side by side.
+struct RowScales {
+  alignas(64) float scale[kMaxRows], bias[kMaxRows];
+  bool biased = false;
+};
+
+inline void gather_floats(const char* from, std::int64_t step, float* to, std::int64_t n) {
+  if (step == 0) {
+    const float same = at<float>(from);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = same;
+  } else {
+    gather_as<float, float>(from, step, to, n);
+  }
+}
+
+inline void load_scales(const Product& p, std::int64_t row, std::int64_t rows, RowScales& to) {
+  if (p.scale && !p.grouped) gather_floats(p.scale + row * p.scale_row, p.scale_row, to.scale, rows);
+  to.biased = p.bias != nullptr;
+  if (to.biased) gather_floats(p.bias + row * p.bias_step, p.bias_step, to.bias, rows);
+}
+
+// y = y + bias, written to rows [row, row + rows) of the results of token t.
+inline void put_floats(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
+                       float* y) {
+  if (s.biased) {
+    for (std::int64_t r = 0; r < rows; ++r) y[r] = y[r] + s.bias[r];
+  }
+  scatter(p.out->type, y, p.out->row(p.first + t) + row * p.out->step, p.out->step, rows);
+}
+
+// The results of token t from the sums of w * q; not grouped.
+inline void put_sums(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
+                     const std::int32_t* sums) {
+  if (!p.scale) {
+    return scatter_as<std::int32_t>(sums, p.out->row(p.first + t) + row * p.out->step, p.out->step, rows);
+  }
+  alignas(64) float y[kMaxRows];
+  const float token = p.a.scales[t];
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float c = token * s.scale[r];
+    y[r] = static_cast<float>(sums[r]) * c;
+  }
+  put_floats(p, t, row, rows, s, y);
+}
+
+// The results of token t from the sums over its groups, each already times its scale.
+inline void put_grouped(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
+                        const float* total) {
+  alignas(64) float y[kMaxRows];
+  for (std::int64_t r = 0; r < rows; ++r) y[r] = total[r] * p.a.scales[t];
+  put_floats(p, t, row, rows, s, y);
+}
+
+}  // namespace tritium::TRITIUM_ISA

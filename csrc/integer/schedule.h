@@ -1,0 +1,259 @@
+// Runs a kernel over all of a product, on all threads. Two ways: `stream` reads the packed weights once and splits them
+// evenly, within rows too; `blocked` unpacks a few rows at a time for many tokens.
+// Knows nothing of formats or instructions. A kernel is a type K with
+//   static constexpr Coding coding;    rows of a block and what is stored for w
+//   static constexpr int blocks;       most blocks of rows that one call takes; blocks * coding.rows <= kMaxRows
+//   static constexpr Layout layout;    of the activations it reads
+//   static constexpr int tokens;       most tokens that one call takes; a multiple of the layout's panel
+//   static void enter(), leave();      around the work of a thread
+//   static void sums(const uint8_t* w, int64_t w_row, int blocks, int64_t units,
+//                    const int8_t* q, int64_t panel_bytes, int tokens, int32_t* sums);
+//     sums[t * K::blocks * coding.rows + r] = sum over 64 * units k of (w + offset) * q; units <= kLongest
+//   and for `blocked`
+//   static constexpr int64_t unpacked;    bytes of one unit of one call's blocks when unpacked
+//   static constexpr int64_t chunk;       units that are unpacked at a time, <= kLongest
+//   static void unpack(const uint8_t* w, int64_t w_row, int blocks, int64_t units, uint8_t* to);
+//   static void unpacked_sums(const uint8_t* from, int blocks, int64_t units, const int8_t* q, int64_t panel_bytes,
+//                             int tokens, int32_t* sums);
+#pragma once
+
+#include <cstdint>
+
+#include "../threads.h"
+#include "../workspace.h"
+#include "product.h"
+
+namespace tritium::TRITIUM_ISA {
+
+constexpr std::int64_t kLongest = 256;          // units of one call: sums of bytes times bytes fit in 32 bits three times
+constexpr std::int64_t kTogether = 32;          // tokens whose sums are kept at once
+constexpr std::int64_t kPieceWork = 1 << 18;    // multiplications that make it worth waking another thread
+constexpr std::int64_t kPieceBytes = 16 << 10;  // of weights, likewise
+constexpr int kMostPieces = 512;
+
+template <class K>
+inline constexpr std::int64_t kStripRows = K::blocks * K::coding.rows;
+
+// The rows of w that one call of K takes, cut from the rest.
+template <class K>
+struct Strip {
+  std::int64_t row, rows;  // rows of results
+  int blocks;
+  const std::uint8_t* w;
+
+  Strip(const Product& p, std::int64_t index)
+      : row(index * kStripRows<K>),
+        rows(least(kStripRows<K>, p.n - row)),
+        blocks(static_cast<int>(ceil_div(rows, K::coding.rows))),
+        w(p.w + index * K::blocks * p.w_row) {}
+};
+
+// sums[t][r] of tokens [t0, t0 + tokens) over units [first, first + units); calls(t, tokens, unit, units, to) does a part.
+template <class K, class F>
+TRITIUM_INLINE void in_parts(std::int64_t t0, std::int64_t tokens, std::int64_t first, std::int64_t units,
+                             std::int64_t longest, std::int32_t* sums, const F& call) {
+  alignas(64) std::int32_t more[K::tokens * kStripRows<K>];
+  const std::int64_t turns = ceil_div(tokens, K::tokens);
+  const std::int64_t step = whole(ceil_div(tokens, turns), K::layout.panel);
+  for (std::int64_t t = 0; t < tokens; t += step) {
+    const int now = static_cast<int>(least(step, tokens - t));
+    std::int32_t* const to = sums + t * kStripRows<K>;
+    for (std::int64_t u = 0; u < units; u += longest) {
+      call(t0 + t, now, first + u, least(longest, units - u), u == 0 ? to : more);
+      if (u == 0) continue;
+      for (std::int64_t i = 0; i < now * kStripRows<K>; ++i) to[i] += more[i];
+    }
+  }
+}
+
+template <class K>
+void strip_sums(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::int64_t first,
+                std::int64_t units, std::int32_t* sums) {
+  in_parts<K>(t0, tokens, first, units, kLongest, sums,
+              [&](std::int64_t t, int now, std::int64_t unit, std::int64_t n, std::int32_t* to) {
+                const std::uint8_t* w = strip.w + unit * (tile(p.format).nbytes * kUnit / tile(p.format).block);
+                K::sums(w, p.w_row, strip.blocks, n, p.a.at(t, unit), p.a.panel_bytes, now, to);
+              });
+}
+
+template <class K>
+void finish_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::int32_t* sums) {
+  RowScales scales;
+  load_scales(p, strip.row, strip.rows, scales);
+  for (std::int64_t t = 0; t < tokens; ++t, sums += kStripRows<K>) {
+    take_offset(K::coding, p.sum(t0 + t, 0), sums, strip.blocks * K::coding.rows);
+    put_sums(p, t0 + t, strip.row, strip.rows, scales, sums);
+  }
+}
+
+// All of a strip for tokens [t0, t0 + tokens), grouped: sums become floats after each group.
+template <class K>
+void grouped_strip(const Product& p, const Strip<K>& strip, const float* group_scales, std::int64_t t0,
+                   std::int64_t tokens) {
+  alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
+  alignas(64) float total[kTogether * kStripRows<K>] = {};
+  const std::int64_t whole_group = p.group_units();
+  for (std::int64_t g = 0; g < p.groups; ++g) {
+    const std::int64_t first = g * whole_group;
+    strip_sums<K>(p, strip, t0, tokens, first, least(whole_group, p.units - first), sums);
+    const float* const scale = group_scales + g * kStripRows<K>;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      std::int32_t* const mine = sums + t * kStripRows<K>;
+      take_offset(K::coding, p.sum(t0 + t, g), mine, strip.blocks * K::coding.rows);
+      float* const to = total + t * kStripRows<K>;
+      for (std::int64_t r = 0; r < strip.blocks * K::coding.rows; ++r) {
+        const float part = static_cast<float>(mine[r]) * scale[r];
+        to[r] = to[r] + part;
+      }
+    }
+  }
+  RowScales scales;
+  load_scales(p, strip.row, strip.rows, scales);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    put_grouped(p, t0 + t, strip.row, strip.rows, scales, total + t * kStripRows<K>);
+  }
+}
+
+template <class K>
+void stream_grouped(const Product& p) {
+  const std::int64_t strips = ceil_div(p.n, kStripRows<K>);
+  const std::int64_t work = p.m * p.k * kStripRows<K>;
+  parallel_for(strips, kPieceWork / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+    const Workspace space(p.groups * kStripRows<K> * 4, Need::must);
+    float* const scales = space.as<float>();
+    K::enter();
+    for (std::int64_t s = begin; s < end; ++s) {
+      const Strip<K> strip(p, s);
+      for (std::int64_t r = 0; r < kStripRows<K>; ++r) {
+        const char* from = p.scale + (strip.row + least(r, strip.rows - 1)) * p.scale_row;
+        for (std::int64_t g = 0; g < p.groups; ++g) scales[g * kStripRows<K> + r] = at<float>(from + g * p.scale_group);
+      }
+      for (std::int64_t t = 0; t < p.m; t += kTogether) {
+        grouped_strip<K>(p, strip, scales, t, least(kTogether, p.m - t));
+      }
+    }
+    K::leave();
+  });
+}
+
+// Weights split into pieces of the same number of units, wherever that ends in a strip. A strip in several pieces is
+// finished by the piece that is done last; nobody waits.
+template <class K>
+class Stream {
+ public:
+  // Without slots pieces are whole strips.
+  Stream(const Product& p, std::int64_t pieces, std::int32_t* slots)
+      : p_(p), pieces_(pieces), strips_(ceil_div(p.n, kStripRows<K>)), slots_(slots) {
+    for (std::int64_t i = 0; i < pieces; ++i) done_[i] = 0;
+  }
+
+  // Two slots a piece: for the strip it ends in the middle of, and for one that began before it.
+  static std::int64_t slot(const Product& p) { return p.m * kStripRows<K>; }
+
+  void run(std::int64_t piece) {
+    alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
+    const std::int64_t end = edge(piece + 1);
+    for (std::int64_t at = edge(piece), n; at < end; at += n) {
+      const Strip<K> strip(p_, at / p_.units);
+      const std::int64_t unit = at % p_.units;
+      n = least(p_.units - unit, end - at);
+      if (n == p_.units) {
+        for (std::int64_t t = 0; t < p_.m; t += kTogether) {
+          const std::int64_t tokens = least(kTogether, p_.m - t);
+          strip_sums<K>(p_, strip, t, tokens, 0, n, sums);
+          finish_strip<K>(p_, strip, t, tokens, sums);
+        }
+      } else {
+        strip_sums<K>(p_, strip, 0, p_.m, unit, n, part(piece, unit == 0));
+        join(at / p_.units, n);
+      }
+    }
+  }
+
+ private:
+  std::int64_t edge(std::int64_t piece) const {
+    return slots_ ? strips_ * p_.units * piece / pieces_ : strips_ * piece / pieces_ * p_.units;
+  }
+  std::int32_t* part(std::int64_t piece, bool begins) const { return slots_ + (piece * 2 + begins) * slot(p_); }
+
+  void join(std::int64_t index, std::int64_t units) {
+    const std::int64_t begin = index * p_.units, end = begin + p_.units;
+    std::int64_t first = begin * pieces_ / (strips_ * p_.units);  // the piece the strip begins in
+    while (edge(first + 1) <= begin) ++first;
+    while (edge(first) > begin) --first;
+    if (__atomic_add_fetch(&done_[first], units, __ATOMIC_ACQ_REL) != p_.units) return;
+    std::int32_t* const sums = part(first, true);
+    for (std::int64_t piece = first + 1; piece < pieces_ && edge(piece) < end; ++piece) {
+      if (edge(piece) == edge(piece + 1)) continue;
+      const std::int32_t* const more = part(piece, false);
+      for (std::int64_t i = 0; i < slot(p_); ++i) sums[i] += more[i];
+    }
+    finish_strip<K>(p_, Strip<K>(p_, index), 0, p_.m, sums);
+  }
+
+  const Product& p_;
+  std::int64_t pieces_, strips_;
+  std::int32_t* slots_;
+  std::int64_t done_[kMostPieces];  // by the piece a strip begins in: units of it that are summed
+};
+
+template <class K>
+void stream(const Product& p) {
+  if (p.grouped) return stream_grouped<K>(p);
+  const std::int64_t strips = ceil_div(p.n, kStripRows<K>), bytes = strips * K::blocks * p.w_row;
+  const bool split = p.m <= kTogether;  // else there is enough to do without
+  const std::int64_t worth = least(bytes / kPieceBytes, p.m * p.n * p.k / kPieceWork);
+  const std::int64_t possible = least(split ? strips * p.units : strips, kMostPieces);
+  const std::int64_t threads = num_threads();
+  const std::int64_t pieces = threads == 1 ? 1 : most(1, least(least(worth, 4 * threads), possible));
+  const Workspace space(split && pieces > 1 ? pieces * 2 * Stream<K>::slot(p) * 4 : 0, Need::must);
+  Stream<K> work(p, pieces, space.as<std::int32_t>());
+  parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    K::enter();
+    for (std::int64_t i = begin; i < end; ++i) work.run(i);
+    K::leave();
+  });
+}
+
+// One strip for tokens [t0, t0 + tokens), a chunk of its columns after the other. `views` holds a chunk unpacked,
+// `kept` the sums of all tokens where there are several chunks.
+template <class K>
+void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::uint8_t* views,
+                   std::int32_t* kept) {
+  alignas(64) std::int32_t sums[K::tokens * kStripRows<K>];
+  const std::int64_t unit_bytes = tile(p.format).nbytes * kUnit / tile(p.format).block;
+  const std::int64_t chunks = ceil_div(p.units, K::chunk);
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const std::int64_t first = p.units * c / chunks, units = p.units * (c + 1) / chunks - first;
+    K::unpack(strip.w + first * unit_bytes, p.w_row, strip.blocks, units, views);
+    for (std::int64_t t = 0; t < tokens; t += K::tokens) {
+      const int now = static_cast<int>(least(K::tokens, tokens - t));
+      std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
+      K::unpacked_sums(views, strip.blocks, units, p.a.at(t0 + t, first), p.a.panel_bytes, now, c == 0 ? mine : sums);
+      for (std::int64_t i = 0; c > 0 && i < now * kStripRows<K>; ++i) mine[i] += sums[i];
+      if (c + 1 == chunks) finish_strip<K>(p, strip, t0 + t, now, mine);
+    }
+  }
+}
+
+template <class K>
+void blocked(const Product& p) {
+  constexpr std::int64_t kFewest = 64;  // tokens that are worth unpacking for
+  const std::int64_t strips = ceil_div(p.n, kStripRows<K>), chunks = ceil_div(p.units, K::chunk);
+  const std::int64_t cuts = most(1, least(ceil_div(4 * num_threads(), strips), p.m / kFewest));
+  const std::int64_t tokens = whole(ceil_div(p.m, cuts), K::tokens), parts = ceil_div(p.m, tokens);
+  const std::int64_t views = whole(ceil_div(p.units, chunks) * K::unpacked, kUnit);
+  const std::int64_t kept = chunks == 1 ? 0 : tokens * kStripRows<K> * 4;
+  parallel_for(strips * parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    const Workspace space(views + kept, Need::must);
+    K::enter();
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t t = i % parts * tokens;
+      blocked_strip<K>(p, Strip<K>(p, i / parts), t, least(tokens, p.m - t), space.as<std::uint8_t>(),
+                       reinterpret_cast<std::int32_t*>(space.data() + views));
+    }
+    K::leave();
+  });
+}
+
+}  // namespace tritium::TRITIUM_ISA

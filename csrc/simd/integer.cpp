@@ -1,0 +1,139 @@
+// Products of int8 activations with integer weights of every format, activation quantisation and repacking, written
+// plainly: a weight row becomes numbers, then a loop multiplies and adds. The kernels of integer/ give the same bits.
+// Knows nothing of Python.
+#include "../integer/entries.h"
+#include "../integer/formats.h"
+#include "../threads.h"
+#include "../view.h"
+#include "../workspace.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+using std::int16_t;
+using std::int32_t;
+using std::int64_t;
+using std::int8_t;
+
+constexpr int64_t kGrain = 1 << 16;        // multiplications or elements that make it worth waking another thread
+constexpr int64_t kDecoded = 128 << 10;    // bytes of decoded weights at a time: they stay in L2
+constexpr int64_t kRowsAtOnce = kMaxRows;  // the most rows
+
+// 16-bit operands: every instruction set here multiplies and adds them in pairs.
+int32_t dot(const int16_t* a, const int16_t* b, int64_t n) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += int32_t{a[i]} * int32_t{b[i]};
+  return sum;
+}
+
+// The results of one token for a few decoded rows.
+void multiply_token(const Product& p, const int16_t* rows, int64_t first, int64_t count, int64_t t, const int16_t* q,
+                    const RowScales& scales) {
+  alignas(64) int32_t sums[kRowsAtOnce];
+  alignas(64) float total[kRowsAtOnce];
+  for (int64_t r = 0; r < count; ++r) {
+    const int16_t* const row = rows + r * p.k;
+    if (!p.grouped) {
+      sums[r] = dot(row, q, p.k);
+      continue;
+    }
+    const char* const scale = p.scale + (first + r) * p.scale_row;
+    total[r] = 0;
+    for (int64_t g = 0; g < p.groups; ++g) {
+      const int64_t k = g * p.group;
+      const float part = static_cast<float>(dot(row + k, q + k, least(p.group, p.k - k))) *
+                         at<float>(scale + g * p.scale_group);
+      total[r] = total[r] + part;
+    }
+  }
+  p.grouped ? put_grouped(p, t, first, count, scales, total) : put_sums(p, t, first, count, scales, sums);
+}
+
+void run_plain(const Product& p) {
+  const int64_t at_once = most(1, least(kRowsAtOnce, kDecoded / (2 * p.k)));
+  const Workspace wide(p.m * p.k * 2, Need::must);
+  int16_t* const q = wide.as<int16_t>();
+  for (int64_t t = 0; t < p.m; ++t) {
+    const int8_t* const from = p.a.at(t, 0);
+    for (int64_t k = 0; k < p.k; ++k) q[t * p.k + k] = from[k];
+  }
+  const Weights w(*p.weights);
+  const int64_t work = at_once * (p.m + 4) * p.k;
+  parallel_for(ceil_div(p.n, at_once), kGrain / work + 1, [&](int64_t begin, int64_t end) {
+    const Workspace space(at_once * p.k * 2, Need::must);
+    int16_t* const rows = space.as<int16_t>();
+    for (int64_t first = begin * at_once; first < least(end * at_once, p.n); first += at_once) {
+      const int64_t count = least(at_once, p.n - first);
+      with_format(p.format, [&]<DType F>() {
+        for (int64_t r = 0; r < count; ++r) decode_row<F>(w, first + r, rows + r * p.k);
+      });
+      RowScales scales;
+      load_scales(p, first, count, scales);
+      for (int64_t t = 0; t < p.m; ++t) multiply_token(p, rows, first, count, t, q + t * p.k, scales);
+    }
+  });
+}
+
+Plan plan(DType, int64_t, bool) { return {{}, run_plain}; }
+
+// A view of single numbers as rows of one element.
+RowList numbers(View v) {
+  v.shape[v.ndim] = 1;
+  v.strides[v.ndim++] = 0;
+  return RowList(v);
+}
+
+// x[..., K] -> q i8[..., K], scale f32[...], sum i32[...].
+void quantize_activations(const Call& call) {
+  const RowList x(call.in[0]), q(call.out[0]), scale = numbers(call.out[1]), sum = numbers(call.out[2]);
+  const int64_t k = x.length;
+  parallel_for(x.count, kQuantizeGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace space(whole(k * 4, kUnit) + k, Need::must);
+    int8_t* const row = reinterpret_cast<int8_t*>(space.data() + whole(k * 4, kUnit));
+    for (int64_t t = begin; t < end; ++t) {
+      int32_t total;
+      const float s = quantize_token(floats_of(x, t, space.as<float>()), k, most(k, 1), 1, row, &total);
+      scatter_as<int8_t>(row, q.row(t), q.step, k);
+      scatter_as<float>(&s, scale.row(t), 0, 1);
+      scatter_as<int32_t>(&total, sum.row(t), 0, 1);
+    }
+  });
+}
+
+// w of one format -> the same values in another.
+void repack(const Call& call) {
+  const Weights from(call.in[0]), to(*call.out);
+  if (from.n == 0) return;
+  const int64_t rows = tile(to.format).rows, width = whole(from.k, 320);  // whole blocks of any format
+  parallel_for(ceil_div(from.n, rows), kGrain / (rows * from.k + 1) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace space(rows * width, Need::must);
+    int8_t* const values = space.as<int8_t>();
+    for (int64_t first = begin * rows; first < end * rows; first += rows) {
+      std::memset(values, 0, static_cast<std::size_t>(rows * width));
+      with_format(from.format, [&]<DType F>() {
+        for (int64_t r = 0; r < least(rows, from.n - first); ++r) decode_row<F>(from, first + r, values + r * width);
+      });
+      with_format(to.format, [&]<DType F>() {
+        encode_block<F>(to, first, [&](int64_t r, int64_t k) { return int{values[(r - first) * width + k]}; });
+      });
+    }
+  });
+}
+
+constexpr std::uint32_t kFloats = bit(DType::f32) | bit(DType::f16) | bit(DType::bf16);
+constexpr std::uint32_t kFormats = bit(DType::i8) | bit(DType::i4) | bit(DType::tern2) | bit(DType::tern5) |
+                                   bit(DType::tern2_r64) | bit(DType::tern5_r80) | bit(DType::tern2_r16) |
+                                   bit(DType::i8_r16) | bit(DType::i4_r32);
+
+constexpr Entry kEntries[] = {
+    {"quantize_activations", quantize_activations, kFloats, "", 0},
+    {"integer_matmul", integer_matmul, kFormats, "", 1},
+    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
+    {"repack", repack, kFormats, "", 0},
+};
+
+}  // namespace
+
+Table integer_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+
+}  // namespace tritium::TRITIUM_ISA

@@ -1,0 +1,325 @@
+"""Quantisation of weights and activations: real packed storage, what it costs, and what it loses.
+
+Knows nothing of layers or files. Plain functions over the rows `quantize_*`, `dequantize` and `quantized_matmul`.
+
+    q = tt.quant.ternary(w)            # absmean, 2 bits a weight
+    print(q.nbytes, q.quality(w))      # bytes, and how far from w it is
+    print(tt.quant.pareto(w))          # every scheme on your own tensor
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.errors import ArgumentError, QuantError, ShapeError, nearest
+from tritium.functions import asarray, randn
+from tritium.tensor import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A matrix as small integers and scales: w ≈ (data - zero) * scale."""
+
+    scheme: str
+    data: Tensor
+    scale: Tensor | None = None  # None: floats, nothing to scale
+    zero: Tensor | None = None  # None: the integers are symmetric
+    group: int = 0  # columns that share a scale; 0: a whole row or the whole matrix does
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that must be kept: integers, scales and zero points."""
+        return self.data.nbytes + sum(t.nbytes for t in (self.scale, self.zero) if t is not None)
+
+    @property
+    def bits(self) -> float:
+        """Bits for one weight, scales included."""
+        return 8 * self.nbytes / max(self.data.size, 1)
+
+    def dequantize(self, dtype: Any = dt.f32) -> Tensor:
+        """The floats these integers stand for."""
+        if self.scale is None:
+            return self.data.to(dtype)
+        return ops.dequantize(self.data, self.scale, self.zero, self.group, dtype=dtype)
+
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x @ w.T. Integers multiply int8 activations exactly; floats and zero points go through floats."""
+        if self.scale is not None and self.zero is None:
+            return ops.quantized_matmul(x, self.data, self.scale, bias, self.group)
+        y = ops.matmul(x, self.dequantize(x.dtype).T)
+        return y if bias is None else y + bias
+
+    def to(self, device: Any) -> Quantized:
+        """The same on another device."""
+        scale, zero = (None if t is None else t.to(device=device) for t in (self.scale, self.zero))
+        return replace(self, data=self.data.to(device=device), scale=scale, zero=zero)
+
+    def tiled(self) -> Quantized:
+        """The integers in the order in which this device's kernels read them fastest; for weights that stay."""
+        liked = self.data.device.backend.tiling(self.data.dtype)
+        return self if liked is self.data.dtype else replace(self, data=ops.repack(self.data, liked))
+
+    def plain(self) -> Quantized:
+        """The integers packed along rows again: the form that is saved and compared."""
+        base = CANONICAL.get(self.data.dtype)
+        return self if base is None else replace(self, data=ops.repack(self.data, base))
+
+    def quality(self, w: Any, x: Tensor | None = None) -> Quality:
+        """How far this is from the floats `w`; the product is compared on `x`, or on Gaussian tokens."""
+        return _quality(self, _matrix(w, "quality"), x, quantize_ms=math.nan)
+
+
+CANONICAL = {
+    dt.tern2_r64: dt.tern2,
+    dt.tern2_r16: dt.tern2,
+    dt.tern5_r80: dt.tern5,
+    dt.i8_r16: dt.i8,
+    dt.i4_r32: dt.i4,
+}
+
+
+def _matrix(w: Any, what: str) -> Tensor:
+    w = w if isinstance(w, Tensor) else asarray(np.asarray(w))
+    if w.ndim != 2:
+        raise ShapeError(f"quant.{what}: a matrix [N, K] is needed, given {w.spec}; reshape it first.")
+    return w
+
+
+# ---- weights
+
+
+def ternary(w: Any, *, axis: int | None = None, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
+    """Absmean: g = max(mean|w|, 1e-5), t = clip(round(w / g), -1, 1), half to even. One g for all, for each row
+    (axis=0) or for each group of columns. dtype: 'tern2' (2 bits) or 'tern5' (1.6 bits)."""
+    data, scale = ops.quantize_ternary(_matrix(w, "ternary"), axis=axis, group=group, dtype=dtype)
+    return Quantized("ternary", data, scale, None, group)
+
+
+def int8(w: Any, *, axis: int | None = None, group: int = 0, symmetric: bool = True) -> Quantized:
+    """Symmetric: scale = max|w| / 127. Asymmetric: 256 levels between the smallest and the largest, 0 exactly one."""
+    q, scale, zero = ops.quantize_int8(_matrix(w, "int8"), axis=axis, group=group, symmetric=symmetric)
+    return Quantized("int8" if symmetric else "int8-asymmetric", q, scale, None if symmetric else zero, group)
+
+
+def int4(w: Any, *, group: int = 32) -> Quantized:
+    """Two values a byte, scale = max|w| / 7 for each group of columns."""
+    data, scale = ops.quantize_int4(_matrix(w, "int4"), group=group)
+    return Quantized("int4", data, scale, None, group)
+
+
+def fp16(w: Any) -> Quantized:
+    """Half floats. What is beyond their range is an error, not an infinity."""
+    w = _matrix(w, "fp16")
+    data = ops.astype(w, dt.f16)
+    bad = ~np.isfinite(data.to("cpu").numpy())
+    if bad.any():
+        at = [int(i) for i in np.argwhere(bad)[0]]
+        value = w[tuple(at)].item()
+        raise QuantError(f"quant.fp16: element {at} is {value}, which f16 (to 65504) does not hold; use bf16 or f32.")
+    return Quantized("fp16", data)
+
+
+def from_integers(t: Any, scale: Any = 1.0, *, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
+    """Integers you already have, checked and packed, with their scale as a multiplier: one number, one for each row, or
+    one for each group of columns."""
+    whole = t if isinstance(t, Tensor) else asarray(np.asarray(t))
+    kind = dt.dtype(dtype)
+    if whole.dtype.is_float:
+        back = ops.astype(ops.astype(whole, dt.i8), whole.dtype)
+        if not bool(ops.all(ops.equal(back, whole))):
+            raise QuantError(
+                "from_integers: some elements are not whole numbers; quantise floats with quant.ternary(w)."
+            )
+    if whole.dtype.is_packed:
+        check_codes(whole)
+    else:
+        _check_range(whole, kind)
+        whole = ops.astype(whole, dt.i8)
+    scale = scale if isinstance(scale, Tensor) else asarray(np.asarray(scale, np.float32))
+    _finite_scale(scale)
+    data = whole if whole.dtype is kind else ops.repack(whole, kind)
+    ops.dequantize.decide((data.spec, scale.spec, None), {"group": group, "dtype": dt.f32})  # the shapes agree
+    return Quantized("ternary" if kind.is_ternary else kind.name, data, scale, None, group)
+
+
+def _check_range(t: Tensor, kind: dt.DType) -> None:
+    low, high = kind.values if kind.is_packed else (-128, 127)
+    values = t.to("cpu").numpy()
+    bad = (values < low) | (values > high)
+    if bad.any():
+        at = [int(i) for i in np.argwhere(bad)[0]]
+        raise QuantError(f"from_integers: element {at} is {values[tuple(at)]}, but {kind} holds {low} to {high}.")
+
+
+def check_codes(w: Tensor) -> None:
+    """An error naming the first code of a packed tensor that means no weight: its bytes are damaged or misread."""
+    at = w.device.backend.first_illegal(w)
+    if at >= 0:
+        row, column = divmod(at, w.shape[-1])
+        raise QuantError(
+            f"{w.spec}: the code of element [{row}, {column}] means no weight; the bytes are damaged or of another layout."
+        )
+
+
+def _finite_scale(scale: Tensor) -> None:
+    if not bool(ops.all(ops.isfinite(scale))):
+        raise QuantError("A scale is NaN or infinite; a packed weight needs finite scales.")
+
+
+# ---- activations
+
+
+class Activations(NamedTuple):
+    """Tokens as int8: x ≈ q * scale[..., None]."""
+
+    q: Tensor
+    scale: Tensor
+    sum: Tensor  # of q along each token: what products with unsigned codes subtract
+
+
+def activations(x: Tensor) -> Activations:
+    """Per token absmax int8: amax = max(|x|, 1e-5), q = rint(x * (127 / amax)), scale = amax / 127."""
+    made = Activations(*ops.quantize_activations(x))
+    if bool(ops.any(ops.isnan(made.scale))):
+        values = x.to("cpu").to(dt.f32).numpy()
+        at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
+        raise QuantError(f"quant.activations: element {at} is {values[tuple(at)]}; quantisation needs finite numbers.")
+    return made
+
+
+# ---- what is lost, and what it costs
+
+
+class Quality(NamedTuple):
+    """One row of the comparison of schemes."""
+
+    scheme: str
+    bits: float  # for one weight, scales included
+    bytes_before: int
+    bytes_after: int
+    mse: float
+    sqnr_db: float  # signal to quantisation noise; infinite when nothing was lost
+    cosine: float
+    max_error: float
+    matmul_error: float  # |y - y_float| / |y_float| over the tokens tried
+    quantize_ms: float
+    dequantize_ms: float
+    matmul_ms: float
+    best: bool = False  # no other scheme is both smaller and closer
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller."""
+        return self.bytes_before / max(self.bytes_after, 1)
+
+
+def _milliseconds(fn: Callable[[], Any], tries: int = 5) -> float:
+    """The median of a few calls, after one to warm up."""
+    fn()
+    taken = []
+    for _ in range(tries):
+        start = time.perf_counter_ns()
+        fn()
+        taken.append(time.perf_counter_ns() - start)
+    return sorted(taken)[tries // 2] / 1e6
+
+
+def _quality(q: Quantized, w: Tensor, x: Tensor | None, quantize_ms: float) -> Quality:
+    if w.shape != q.shape:
+        raise ShapeError(f"quality: the floats {w.spec} and the quantised {q.data.spec} differ in shape.")
+    x = randn((16, w.shape[1]), seed=0) if x is None else x
+    full, near = (t.to("cpu").to(dt.f64).numpy() for t in (w, q.dequantize()))
+    error = near - full
+    noise, signal = float((error**2).sum()), float((full**2).sum())
+    norms = math.sqrt(signal) * float(np.linalg.norm(near))
+    tokens = x.to("cpu").to(dt.f64).numpy()
+    want = tokens @ full.T
+    ready = q.tiled()
+    got = ready.matmul(x).to("cpu").to(dt.f64).numpy()
+    return Quality(
+        scheme=q.scheme,
+        bits=q.bits,
+        bytes_before=w.nbytes,
+        bytes_after=q.nbytes,
+        mse=noise / max(full.size, 1),
+        sqnr_db=math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf,
+        cosine=float((full * near).sum()) / norms if norms else float(noise == 0),
+        max_error=float(np.abs(error).max(initial=0)),
+        matmul_error=float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), 1e-30)),
+        quantize_ms=quantize_ms,
+        dequantize_ms=_milliseconds(q.dequantize),
+        matmul_ms=_milliseconds(lambda: ready.matmul(x[:1])),
+    )
+
+
+SCHEMES: dict[str, Callable[[Tensor], Quantized]] = {
+    "ternary": ternary,
+    "ternary-tern5": lambda w: ternary(w, dtype=dt.tern5),
+    "ternary-channel": lambda w: ternary(w, axis=0),
+    "ternary-g128": lambda w: ternary(w, group=128),
+    "int4-g32": int4,
+    "int4-g128": lambda w: int4(w, group=128),
+    "int8": int8,
+    "int8-channel": lambda w: int8(w, axis=0),
+    "int8-asymmetric": lambda w: int8(w, symmetric=False),
+    "fp16": fp16,
+}
+
+
+def quality(w: Any, scheme: str = "ternary", *, x: Tensor | None = None) -> Quality:
+    """Quantise `w` by a scheme and say what it costs: bytes, MSE, SQNR, cosine, largest error, error of a product."""
+    if scheme not in SCHEMES:
+        raise ArgumentError(f"quality: {scheme!r} is no scheme.{nearest(scheme, SCHEMES)} Known: {', '.join(SCHEMES)}.")
+    full = _matrix(w, "quality")
+    make = SCHEMES[scheme]
+    row = _quality(make(full), full, x, _milliseconds(lambda: make(full), 3))
+    return row._replace(scheme=scheme)
+
+
+class Pareto(tuple[Quality, ...]):
+    """Qualities from the smallest to the largest; printing it gives a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        heads = ["scheme", "bits", "smaller", "SQNR dB", "cosine", "max error", "matmul error", "1 token ms", "best"]
+        lines = [
+            [q.scheme, f"{q.bits:.2f}", f"{q.ratio:.1f}x", f"{q.sqnr_db:.1f}", f"{q.cosine:.4f}", f"{q.max_error:.3g}",
+             f"{q.matmul_error:.2%}", f"{q.matmul_ms:.3f}", "*" if q.best else ""]
+            for q in self
+        ]  # fmt: skip
+        widths = [max(len(r[i]) for r in [heads, *lines]) for i in range(len(heads))]
+        return "\n".join(
+            "  ".join(c.ljust(n) for c, n in zip(r, widths, strict=True)).rstrip() for r in [heads, *lines]
+        )
+
+
+def pareto(
+    w: Any, *, x: Tensor | None = None, schemes: Mapping[str, Callable[[Tensor], Quantized]] | None = None
+) -> Pareto:
+    """Every scheme on your own tensor, smallest first. `best`: no other is both smaller and closer in its products."""
+    full = _matrix(w, "pareto")
+    rows = []
+    for name, make in (SCHEMES if schemes is None else schemes).items():
+        taken = _milliseconds(lambda make=make: make(full), 3)  # type: ignore[misc]
+        rows.append(_quality(make(full), full, x, taken)._replace(scheme=name))
+    rows.sort(key=lambda q: (q.bytes_after, q.matmul_error))
+    return Pareto(q._replace(best=not any(_beats(other, q) for other in rows)) for q in rows)
+
+
+def _beats(a: Quality, b: Quality) -> bool:
+    """Whether a is no larger and no worse than b, and not the same in both."""
+    no_worse = a.bytes_after <= b.bytes_after and a.matmul_error <= b.matmul_error
+    return no_worse and (a.bytes_after < b.bytes_after or a.matmul_error < b.matmul_error)

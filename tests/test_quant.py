@@ -1,0 +1,218 @@
+"""Quantisation: the formulas, their edges, and what the quality row says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium import quant
+from tritium.errors import ArgumentError, QuantError, ShapeError
+from tritium.testing import values
+
+
+def weights(n: int, k: int, seed: int = 0, size: float = 0.02) -> Any:
+    return (np.random.default_rng(seed).standard_normal((n, k)) * size).astype(np.float32)
+
+
+def absmean(w: Any) -> tuple[Any, Any]:
+    g = np.float32(max(np.abs(w).astype(np.float64).mean(), 1e-5))
+    return np.clip(np.rint(w / g), -1, 1), g
+
+
+def test_ternary_is_absmean_over_the_tensor() -> None:
+    w = weights(7, 33)
+    q = quant.ternary(tt.tensor(w))
+    t, g = absmean(w)
+    np.testing.assert_array_equal(values(q.data), t)
+    assert q.scale is not None
+    assert q.scale.item() == g
+    np.testing.assert_array_equal(q.dequantize().numpy(), t * g)
+
+
+def test_ternary_per_channel_and_per_group_take_their_own_means() -> None:
+    w = weights(5, 10) * np.float32([[1], [10], [100], [1e-3], [0]])
+    rows, groups = quant.ternary(tt.tensor(w), axis=0), quant.ternary(tt.tensor(w), group=4)
+    for n in range(5):
+        t, g = absmean(w[n])
+        np.testing.assert_array_equal(values(rows.data)[n], t)
+        assert rows.scale.numpy()[n] == g  # type: ignore[union-attr]
+        for i, part in enumerate((slice(0, 4), slice(4, 8), slice(8, 10))):
+            t, g = absmean(w[n, part])
+            np.testing.assert_array_equal(values(groups.data)[n, part], t)
+            assert groups.scale.numpy()[n, i] == g  # type: ignore[union-attr]
+
+
+def test_ties_round_to_even() -> None:
+    w = np.float32([[1.0, 0.5, -0.5, 1.5, 0, -3, 2, 0.5]])  # their mean size is 1.125; 0.5625 is half of it
+    w[0, 1] = 0.5625
+    g = np.abs(w.astype(np.float64)).mean()
+    tie = np.float32([[g * 0 + 1.0] * 4 + [0.5, -0.5, 1.5, 0.5 + 0.5]])
+    q = quant.from_integers(np.rint(tie / 1.0).clip(-1, 1))
+    assert values(q.data).tolist() == [[1, 1, 1, 1, 0, 0, 1, 1]]
+    half = np.float32([[2.0, 2.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]])  # mean 1
+    assert values(quant.ternary(half * np.float32([[1, 1, 1, 1, 0.5, 0.5, 1.5, 1.5]])).data)[0, 4:].tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("make", [quant.ternary, quant.int8, quant.int4, lambda w: quant.int8(w, symmetric=False)])
+def test_zeros_stay_zeros(make: Any) -> None:
+    q = make(tt.zeros((3, 8)))
+    np.testing.assert_array_equal(q.dequantize().numpy(), np.zeros((3, 8)))
+
+
+@pytest.mark.parametrize("value", [0.37, -2.5, 1e-30, 1e30])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_constant_tensor_comes_back(value: float, symmetric: bool) -> None:
+    q = quant.int8(np.full((3, 5), value, np.float32), symmetric=symmetric)
+    np.testing.assert_allclose(q.dequantize().numpy(), np.float32(value), rtol=1e-6)
+
+
+def test_a_constant_tensor_is_exact_in_ternary() -> None:
+    q = quant.ternary(np.full((3, 5), -0.7, np.float32))
+    np.testing.assert_allclose(q.dequantize().numpy(), np.float32(-0.7), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("make", [quant.ternary, quant.int8, quant.int4, quant.fp16], ids=lambda f: f.__name__)
+def test_a_number_that_is_none_is_named(make: Any, bad: float) -> None:
+    w = weights(4, 6)
+    w[2, 5] = bad
+    with pytest.raises(QuantError, match=r"\[2, 5\]"):
+        make(w)
+
+
+def test_activations_name_a_number_that_is_none() -> None:
+    x = weights(4, 6)
+    x[3, 1] = np.nan
+    with pytest.raises(QuantError, match=r"\[3, 1\] is nan"):
+        quant.activations(tt.tensor(x))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (3, 7), (1, 129)])
+def test_odd_and_empty_shapes_work(shape: tuple[int, int]) -> None:
+    w = weights(*shape)
+    for name, make in quant.SCHEMES.items():
+        q = make(tt.tensor(w))
+        assert q.dequantize().shape == shape, name
+        assert q.matmul(tt.zeros((2, shape[1]))).shape == (2, shape[0]), name
+
+
+def test_int8_error_is_at_most_half_a_step() -> None:
+    w = weights(20, 50)
+    q = quant.int8(w, axis=0)
+    step = np.abs(w).max(axis=1) / 127
+    assert (np.abs(q.dequantize().numpy() - w).max(axis=1) <= step * 0.5001).all()
+
+
+def test_asymmetric_int8_uses_all_levels_and_keeps_zero() -> None:
+    w = np.abs(weights(20, 50)) + 0.01
+    w[0, 0] = 0
+    both = [quant.int8(w, symmetric=s) for s in (True, False)]
+    errors = [np.abs(q.dequantize().numpy() - w).max() for q in both]
+    assert errors[1] < 0.6 * errors[0]
+    assert both[1].dequantize().numpy()[0, 0] == 0
+    assert both[1].nbytes == 1000 + 4 + 4
+
+
+def test_finer_scales_lose_less_on_skewed_rows() -> None:
+    w = weights(16, 256) * np.float32(10.0 ** np.linspace(-2, 1, 16))[:, None]
+    errors = [quant.int8(w, axis=a).quality(w).sqnr_db for a in (None, 0)]
+    assert errors[1] > errors[0] + 5
+
+
+def test_int4_takes_two_values_a_byte() -> None:
+    q = quant.int4(weights(8, 64), group=32)
+    assert q.data.nbytes == 8 * 32
+    assert q.nbytes == 8 * 32 + 8 * 2 * 4
+    assert values(q.data).min() >= -8
+    assert values(q.data).max() <= 7
+
+
+def test_fp16_is_real_half_storage() -> None:
+    w = weights(4, 6)
+    q = quant.fp16(w)
+    assert q.nbytes == w.nbytes // 2
+    np.testing.assert_array_equal(q.dequantize().numpy(), w.astype(np.float16).astype(np.float32))
+    with pytest.raises(QuantError, match="65504"):
+        quant.fp16(w * 1e9)
+
+
+def pinned(x: Any) -> tuple[Any, Any]:
+    amax = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.float32(1e-5))
+    q = np.rint((x * (np.float32(127) / amax)).astype(np.float32))
+    return q.astype(np.int8), (amax / np.float32(127))[..., 0]
+
+
+@given(st.integers(1, 9), st.integers(1, 300), st.integers(0, 999), st.sampled_from([1e-9, 1e-3, 1.0, 1e20]))
+def test_activations_are_rounded_as_pinned(m: int, k: int, seed: int, size: float) -> None:
+    x = weights(m, k, seed, size)
+    got = quant.activations(tt.tensor(x))
+    q, scale = pinned(x)
+    np.testing.assert_array_equal(got.q.numpy(), q)
+    np.testing.assert_array_equal(got.scale.numpy(), scale)
+    np.testing.assert_array_equal(got.sum.numpy(), q.sum(axis=-1, dtype=np.int32))
+
+
+def test_a_token_with_nan_gives_nan_and_leaves_the_others_alone() -> None:
+    x = weights(3, 64, size=1)
+    x[1, 7] = np.inf
+    layer = tt.nn.BitLinear.from_ternary(np.ones((5, 64), np.int8))
+    y = layer(tt.tensor(x)).numpy()
+    assert np.isnan(y[1]).all()
+    assert np.isfinite(y[[0, 2]]).all()
+
+
+def test_quality_of_a_perfect_copy_is_infinite() -> None:
+    w = np.float32([[1, -1, 0, 1]]) * 0.5
+    row = quant.from_integers([[1, -1, 0, 1]], 0.5).quality(w)
+    assert row.sqnr_db == math.inf
+    assert row.mse == row.max_error == 0
+    assert row.cosine == pytest.approx(1)
+
+
+def test_the_quality_row_agrees_with_its_definitions() -> None:
+    w = weights(12, 40)
+    q = quant.ternary(w, group=8)
+    row = q.quality(w)
+    near = q.dequantize().numpy().astype(np.float64)
+    assert row.bytes_before == w.nbytes
+    assert row.bytes_after == 12 * 10 + 12 * 5 * 4 == q.nbytes
+    assert row.mse == pytest.approx(((near - w) ** 2).mean())
+    assert row.max_error == pytest.approx(np.abs(near - w).max())
+    assert row.sqnr_db == pytest.approx(10 * math.log10((w.astype(float) ** 2).sum() / ((near - w) ** 2).sum()))
+    assert row.cosine == pytest.approx((near * w).sum() / np.linalg.norm(near) / np.linalg.norm(w))
+    assert 0 < row.matmul_error < 1
+
+
+def test_pareto_marks_what_no_other_scheme_beats() -> None:
+    table = quant.pareto(weights(64, 128))
+    assert [q.bytes_after for q in table] == sorted(q.bytes_after for q in table)
+    best = [q for q in table if q.best]
+    assert {q.scheme for q in table} == set(quant.SCHEMES)
+    errors = [q.matmul_error for q in best]
+    assert errors == sorted(errors, reverse=True)
+    assert table[0].best
+    assert str(table).splitlines()[0].split()[0] == "scheme"
+
+
+def test_unknown_schemes_and_shapes_are_explained() -> None:
+    with pytest.raises(ArgumentError, match="Did you mean 'ternary'"):
+        quant.quality(weights(2, 2), "ternery")
+    with pytest.raises(ShapeError, match="matrix"):
+        quant.ternary(np.zeros(3, np.float32))
+    with pytest.raises(ArgumentError, match="group"):
+        quant.ternary(weights(2, 2), axis=0, group=2)
+    with pytest.raises(QuantError, match="whole numbers"):
+        quant.from_integers([[0.5, 1]])
+    with pytest.raises(QuantError, match="NaN or infinite"):
+        quant.from_integers([[0, 1]], math.nan)
