@@ -1,0 +1,250 @@
+"""Every native product kernel of every instruction set here: the same int32 sums as plain integers, the same float bits
+as the reference, for any batch, size, layout and number of threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium import dtype as dt
+from tritium import ops
+from tritium.backends import quantized
+from tritium.buffer import native
+from tritium.tensor import Tensor
+
+pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
+
+BY_CODE = {t.code: t for t in (dt.i8, *dt.PACKED)}
+
+
+def kernels(name: str) -> list[tuple[str, str, dt.DType]]:
+    """(instruction set asked for, the one it was compiled for, weights it takes), each kernel once."""
+    found = {}
+    for isa in native.isas() if native is not None else []:
+        for k in native.kernels(name, isa):
+            for code in k.dtypes:
+                found.setdefault((k.isa, code), (isa, k.isa, BY_CODE[code]))
+    return list(found.values())
+
+
+def kernel(name: str, isa: str, compiled: str, t: dt.DType) -> Any:
+    return next(k for k in native.kernels(name, isa) if k.isa == compiled and t.code in k.dtypes)
+
+
+SUMS = kernels("integer_matmul")
+IDS = [f"{made}-{t}" for _, made, t in SUMS]
+SIZES = [(1, 1), (1, 64), (3, 5), (17, 63), (33, 65), (64, 64), (65, 129), (81, 200), (160, 257), (331, 1000)]
+BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 64, 65, 100, 127, 129]
+
+
+def dot(q: Any, w: Any) -> Any:
+    """Plain integers; 64 bits wide, so that nothing can wrap unseen."""
+    exact = quantized.dot(q, w).astype(np.int64)
+    assert np.abs(exact).max(initial=0) < 2**31
+    return exact
+
+
+def draw(t: dt.DType, shape: tuple[int, int], seed: int) -> Any:
+    low, high = t.values if t.is_packed else (-128, 127)
+    return np.random.default_rng(seed).integers(low, high + 1, shape).astype(np.int8)
+
+
+def packed(w: Any, t: dt.DType) -> Tensor:
+    return tt.repack(tt.tensor(w), t)
+
+
+def sums(isa: str, made: str, t: dt.DType, q: Tensor, w: Tensor) -> Any:
+    out = tt.full((*q.shape[:-1], w.shape[0]), 77, dtype="i32")
+    kernel("integer_matmul", isa, made, t)(q, w, out=out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sums_are_exact_for_every_batch(size: tuple[int, int], isa: str, made: str, t: dt.DType) -> None:
+    n, k = size
+    w = draw(t, (n, k), n + k)
+    weights = packed(w, t)
+    q = draw(dt.i8, (max(BATCHES), k), k)
+    want = dot(q, w)
+    for m in BATCHES:
+        np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q[:m]), weights), want[:m], err_msg=f"batch {m}")
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@pytest.mark.parametrize("m", [200, 511, 600])
+def test_sums_are_exact_for_large_batches(m: int, isa: str, made: str, t: dt.DType) -> None:
+    w, q = draw(t, (97, 321), m), draw(dt.i8, (m, 321), m)
+    np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q), packed(w, t)), dot(q, w))
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@pytest.mark.parametrize("k", [64, 4099, 65_536])
+def test_extreme_values_do_not_wrap(k: int, isa: str, made: str, t: dt.DType) -> None:
+    low, high = t.values if t.is_packed else (-128, 127)
+    rows = np.array([[low] * k, [high] * k, [0] * k, [low, high] * (k // 2) + [high] * (k % 2)], np.int8)
+    for m in (1, 5, 33):
+        for value in (127, -128):
+            q = np.full((m, k), value, np.int8)
+            np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q), packed(rows, t)), dot(q, rows))
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+def test_threads_do_not_change_the_sums(isa: str, made: str, t: dt.DType) -> None:
+    before = tt.get_num_threads()
+    w = draw(t, (700, 1100), 5)
+    weights = packed(w, t)
+    try:
+        for m in (1, 3, 18, 70):
+            q = draw(dt.i8, (m, 1100), m)
+            want = dot(q, w)
+            for threads in (1, 2, 3, 7):
+                tt.set_num_threads(threads)
+                np.testing.assert_array_equal(
+                    sums(isa, made, t, tt.tensor(q), weights), want, err_msg=f"{threads} threads"
+                )
+    finally:
+        tt.set_num_threads(before)
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_any_size_is_exact_on_every_kernel(data: Any) -> None:
+    n, k, m = (data.draw(st.integers(1, top)) for top in (300, 700, 70))
+    seed = data.draw(st.integers(0, 9999))
+    for isa, made, t in SUMS:
+        w, q = draw(t, (n, k), seed), draw(dt.i8, (m, k), seed + 1)
+        np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q), packed(w, t)), dot(q, w), err_msg=f"{made} {t}")
+
+
+def layouts(x: Any) -> Iterator[tuple[str, Tensor]]:
+    yield "contiguous", tt.tensor(x)
+    yield "columns apart", tt.tensor(np.repeat(x, 3, axis=-1))[..., ::3]
+    yield "rows apart", tt.tensor(np.repeat(x, 2, axis=0))[::2]
+    yield "transposed", tt.tensor(np.ascontiguousarray(x.T)).T
+    yield "backwards", tt.flip(tt.tensor(np.flip(x).copy()))
+
+
+def floats(isa: str, made: str, t: dt.DType, x: Tensor, w: Tensor, scale: Any, bias: Any, group: int, out: Any) -> Any:
+    kernel("quantized_matmul", isa, made, t)(
+        x, w, tt.tensor(scale), None if bias is None else tt.tensor(bias), out=out, group=group
+    )
+    return out.numpy()
+
+
+def expected(x: Any, w: Any, scale: Any, bias: Any, group: int) -> Any:
+    out = np.empty((*x.shape[:-1], w.shape[0]), x.dtype)
+    ops_kernel = quantized.KERNELS[ops.quantized_matmul]
+    ops_kernel(x, w, scale, bias, group=group, out=out)
+    return out
+
+
+def scales(n: int, k: int, group: int, seed: int, per_row: bool) -> Any:
+    rng = np.random.default_rng(seed)
+    shape = (n, -(-k // group)) if group else (n,) if per_row else ()
+    return np.asarray(rng.uniform(0.01, 2, shape), np.float32)
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@pytest.mark.parametrize(("n", "k", "group"), [(70, 130, 0), (37, 200, 64), (90, 384, 128), (64, 64, 0)])
+def test_results_have_the_bits_of_the_reference(n: int, k: int, group: int, isa: str, made: str, t: dt.DType) -> None:
+    rng = np.random.default_rng(n)
+    w = draw(t, (n, k), k)
+    weights = packed(w, t)
+    bias = rng.standard_normal(n).astype(np.float32)
+    for m in (1, 2, 5, 9, 40, 130):
+        x = rng.standard_normal((m, k)).astype(np.float32)
+        for per_row, b in ((False, None), (True, bias)):
+            scale = scales(n, k, group, m, per_row)
+            got = floats(isa, made, t, tt.tensor(x), weights, scale, b, group, tt.empty((m, n)))
+            np.testing.assert_array_equal(got.view(np.int32), expected(x, w, scale, b, group).view(np.int32))
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+def test_views_in_and_out_are_read_and_written_in_place(isa: str, made: str, t: dt.DType) -> None:
+    rng = np.random.default_rng(3)
+    w, scale = draw(t, (35, 77), 1), np.float32(0.25)
+    for m in (1, 6, 20):
+        x = rng.standard_normal((m, 77)).astype(np.float32)
+        want = expected(x, w, scale, None, 0)
+        for how, view in layouts(x):
+            base = tt.zeros((2 * m, 3 * 35))
+            out = base[::2, ::3]
+            got = floats(isa, made, t, view, packed(w, t), scale, None, 0, out)
+            np.testing.assert_array_equal(got, want, err_msg=how)
+            assert not base.numpy()[1::2].any()
+            assert not base.numpy()[:, 1::3].any()
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@pytest.mark.parametrize("half", ["f16", "bf16"])
+def test_half_floats_are_rounded_once(half: str, isa: str, made: str, t: dt.DType) -> None:
+    kind = dt.dtype(half)
+    x = np.random.default_rng(4).standard_normal((7, 90)).astype(kind.numpy)
+    w, scale = draw(t, (33, 90), 2), np.float32(0.125)
+    got = floats(isa, made, t, tt.tensor(x), packed(w, t), scale, None, 0, tt.empty((7, 33), dtype=kind))
+    np.testing.assert_array_equal(got.view(np.uint16), expected(x, w, scale, None, 0).view(np.uint16))
+
+
+@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+def test_nothing_to_sum_gives_the_bias_and_nobody_gives_nothing(isa: str, made: str, t: dt.DType) -> None:
+    bias = np.arange(5, dtype=np.float32)
+    none = packed(np.zeros((5, 0), np.int8), t)
+    got = floats(isa, made, t, tt.zeros((3, 0)), none, np.float32(1), bias, 0, tt.full((3, 5), 9.0))
+    np.testing.assert_array_equal(got, np.tile(bias, (3, 1)))
+    some = packed(draw(t, (5, 8), 0), t)
+    assert floats(isa, made, t, tt.zeros((0, 8)), some, np.float32(1), bias, 0, tt.empty((0, 5))).shape == (0, 5)
+
+
+QUANTISERS = [
+    (i, k) for i in (native.isas() if native is not None else []) for k in native.kernels("quantize_activations", i)
+]
+
+
+@pytest.mark.parametrize(("isa", "k"), QUANTISERS, ids=[f"{i}-{k.isa}" for i, k in QUANTISERS])
+def test_every_quantiser_rounds_as_pinned(isa: str, k: Any) -> None:
+    rng = np.random.default_rng(0)
+    for m, n in [(1, 1), (3, 7), (5, 64), (2, 65), (9, 1000), (4, 0)]:
+        x = rng.standard_normal((m, n)).astype(np.float32)
+        x *= np.float32(10.0 ** rng.uniform(-30, 30, (m, 1)))
+        if n > 2:
+            x[0, n // 2] = np.nan
+            x[-1, 1] = np.inf if m > 1 else x[-1, 1]
+        outs = (tt.empty((m, n), dtype="i8"), tt.empty((m,)), tt.empty((m,), dtype="i32"))
+        k(tt.tensor(x), out=outs)
+        with np.errstate(invalid="ignore", over="ignore"):
+            want = quantized.tokens(x)
+        for got, w in zip(outs, want, strict=True):
+            np.testing.assert_array_equal(got.numpy(), w)
+
+
+def test_ties_of_activations_round_to_even_on_every_kernel() -> None:
+    x = np.float32([[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5]])
+    for _, k in QUANTISERS:
+        outs = (tt.empty((1, 8), dtype="i8"), tt.empty((1,)), tt.empty((1,), dtype="i32"))
+        k(tt.tensor(x), out=outs)
+        assert outs[0].tolist() == [[127, 0, 2, 2, 0, -2, -2, 126]], k
+
+
+@pytest.mark.parametrize("isa", native.isas() if native is not None else [])
+def test_the_environment_forces_a_kernel(isa: str) -> None:
+    code = (
+        "import numpy as np, tritium as tt\n"
+        "layer = tt.nn.BitLinear.from_ternary(np.eye(70, 130, dtype=np.int8))\n"
+        "print(layer.kernel(), layer(tt.ones((1, 130))).numpy().sum(), tt.devices()[0].facts['isa'])"
+    )
+    env = {**os.environ, "TRITIUM_ISA": isa}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    name, total, facts = done.stdout.split(maxsplit=2)
+    want = {"avx512": "avx2"}.get(isa, isa)  # without VNNI the tiles are read by the AVX2 kernels
+    assert (name, float(total)) == (want, 70.0)
+    assert facts.startswith(isa)
