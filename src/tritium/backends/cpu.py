@@ -19,7 +19,7 @@ from tritium.backends import Backend, Device, Kernel, packed, reference
 from tritium.backends.packed import seen
 from tritium.buffer import Array, Storage, host, native
 from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80
-from tritium.layout import Layout
+from tritium.layout import Layout, contiguous_strides
 from tritium.op import OPS, Op, Specs
 
 Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
@@ -80,6 +80,22 @@ def checked_repack(kernel: Any) -> Callable[..., Any]:
     return repack
 
 
+def unpacked_first(kernel: Any) -> Callable[..., Any]:
+    """The reference's dequantize on integers that native code unpacked."""
+    fn = reference.KERNELS[ops.dequantize]
+
+    def dequantize(w: Array, *rest: Array | None, out: Array, **attrs: Any) -> None:
+        plain = Array(Storage(w.size), i8, w.shape, contiguous_strides(w.shape), 0)
+        kernel(w, out=plain)
+        fn(host(plain), *(None if x is None else host(x) for x in rest), out=host(out), **attrs)
+
+    return dequantize
+
+
+def is_packed(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return specs[0] is not None and specs[0].dtype.is_packed
+
+
 # Rows whose attribute picks among native kernels.
 VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
     ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
@@ -105,6 +121,8 @@ def kernel_lists() -> dict[Op, list[Kernel]]:
 
 
 def _native(row: Op) -> Any:
+    if row is ops.dequantize:
+        yield from (Kernel(k.isa, unpacked_first(k), is_packed) for k in native.kernels("repack")[:1])
     for name, wanted in VARIANTS.get(row, [(row.name, {})]):
         for kernel in native.kernels(name):
             accepts = takes(kernel, wanted)
@@ -165,8 +183,10 @@ class Cpu(Backend):
         facts = {"processor": processor(), "cores": f"{os.cpu_count()} ({threads()} usable)", "memory": _memory()}
         if native is None:
             return facts | {"kernels": f"numpy {np.__version__} only: {buffer.native_absence}"}
+        products = native.kernels("quantized_matmul")[0].isa
         return facts | {
             "isa": f"{native.isa()} (of {', '.join(native.isas())})",
+            "kernels": f"{native.isa_base(native.isa())}; products with packed weights: {products}",
             "threads": str(native.num_threads()),
             "blas": blas(),
         }

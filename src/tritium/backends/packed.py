@@ -5,6 +5,7 @@ Knows nothing of tensors, devices or files. `Packed` is what the reference kerne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def encode(values: Arr, out: Packed) -> None:
         raise QuantError(
             f"{t} holds {low} to {high}, but element {list(at)} is {values[at]}; quantise the tensor first."
         )
-    padded = np.zeros(in_tiles(values.shape, t.rows, t.block), np.int16)
+    padded = np.zeros(in_tiles(values.shape, t.rows, t.block), np.int8)
     padded[_inside(values.shape, padded.ndim)] = values
     if t.rows > 1:
         *lead, n, k = padded.shape
@@ -107,8 +108,15 @@ def _inside(shape: tuple[int, ...], ndim: int) -> tuple[Any, ...]:
 
 def _shift(codes: Arr, bits: int) -> Arr:
     """Fields of `bits` bits from the lowest on, along the last axis, joined into bytes."""
-    places = np.arange(codes.shape[-1]) * bits
-    return (codes.astype(np.uint16) << places).sum(axis=-1).astype(np.uint8)
+    return _joined(codes, [1 << bits * i for i in range(codes.shape[-1])])
+
+
+def _joined(codes: Arr, places: Sequence[int]) -> Arr:
+    """The sum of codes times the worth of their places, along the last axis; modulo 256."""
+    out = codes[..., 0].astype(np.uint8) * np.uint8(places[0])
+    for i, place in enumerate(places[1:], 1):
+        out += codes[..., i].astype(np.uint8) * np.uint8(place)
+    return out
 
 
 def _fields(data: Arr, bits: int) -> Arr:
@@ -128,7 +136,7 @@ def _tern2_row_values(data: Arr) -> Arr:
 
 
 def _tern5_rows(b: Arr) -> Arr:
-    return ((b + 1) * _DIGITS).sum(axis=-1).astype(np.uint8)
+    return _joined(b + 1, (1, 3, 9, 27, 81))
 
 
 def _tern5_row_values(data: Arr) -> Arr:
@@ -187,7 +195,7 @@ def _r64_values(data: Arr) -> Arr:
 def _r16(tiles: Arr) -> Arr:
     """The field in the highest bits is the signed weight itself: sdot then needs no mask for it."""
     lines = _to_lines(tiles, 4)
-    return ((lines[..., :3] + 1) * (1, 4, 16)).sum(axis=-1).astype(np.uint8) + (lines[..., 3] * 64).astype(np.uint8)
+    return _joined(lines + np.int8([1, 1, 1, 0]), (1, 4, 16, 64))
 
 
 def _r16_values(data: Arr) -> Arr:
@@ -198,12 +206,11 @@ def _r16_values(data: Arr) -> Arr:
 
 
 _R80_LEGAL = np.isin(np.arange(256), (np.arange(243) * 256 + 242) // 243)
-_PLACES = np.array([81, 27, 9, 3, 1])  # of tern5_r80: the first field counts most
 
 
 def _r80(tiles: Arr) -> Arr:
-    number = ((_to_lines(tiles, 5) + 1) * _PLACES).sum(axis=-1)
-    return ((number * 256 + 242) // 243).astype(np.uint8)
+    number = _joined(_to_lines(tiles, 5) + 1, (81, 27, 9, 3, 1))  # the first field counts most
+    return ((number.astype(np.uint16) * 256 + 242) // 243).astype(np.uint8)
 
 
 def _r80_values(data: Arr) -> Arr:
@@ -216,7 +223,7 @@ def _r80_values(data: Arr) -> Arr:
 
 
 def _i8_r16(tiles: Arr) -> Arr:
-    return (_to_lines(tiles, 1)[..., 0] + 128).astype(np.uint8)
+    return _to_lines(tiles, 1)[..., 0].astype(np.uint8) ^ np.uint8(128)
 
 
 def _i8_r16_values(data: Arr) -> Arr:

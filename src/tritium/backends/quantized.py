@@ -107,15 +107,22 @@ def _spread(of_groups: Arr, group: int, k: int) -> Arr:
 
 
 def _dequantize(w: Weight, scale: Arr, zero: Arr | None, *, group: int, dtype: Any, out: Arr) -> None:
-    t = integers(w).astype(np.float32)
-    k = t.shape[-1]
-    if zero is not None:
-        t -= _spread(zero, group, k).astype(np.float32)
-    cast(t * _spread(scale, group, k), out=out)
+    t = integers(w)
+    n, k = t.shape
+    rows = max((1 << 18) // max(k, 1), 1)
+    for r in range(0, n, rows):  # a few rows at a time, so that they stay in the cache
+        part = slice(r, r + rows)
+        near = t[part].astype(np.float32)
+        if zero is not None:
+            near -= _spread(zero[part] if zero.ndim else zero, group, k).astype(np.float32)
+        near *= _spread(scale[part] if scale.ndim else scale, group, k)
+        cast(near, out=out[part])
 
 
 def _reduced(x: Arr, how: Any, scales: tuple[int, ...], group: int) -> Arr:
     """how(x, axis) over the whole matrix, each row, or each group of columns (the last may be shorter)."""
+    if group and x.size and x.shape[1] % group == 0:
+        return np.asarray(how(x.reshape(*scales, group), 2))
     if group:
         parts = [how(x[:, g * group : (g + 1) * group], 1) for g in range(scales[1])]
         return np.stack(parts, axis=1) if parts else np.empty(scales)
@@ -134,12 +141,24 @@ def _min(x: Arr, axis: int | None) -> Arr:
     return np.asarray(x.min(axis=axis, initial=0))
 
 
+def _levels(w: Arr, scale: Arr, group: int, low: int, high: int) -> Arr:
+    """rint(w / scale), held to a range, as int8; a few rows at a time, so that they stay in the cache."""
+    n, k = w.shape
+    out = np.empty((n, k), np.int8)
+    rows = max((1 << 18) // max(k, 1), 1)
+    for r in range(0, n, rows):
+        part = slice(r, r + rows)
+        steps = w[part] / _spread(scale[part] if scale.ndim else scale, group, k)
+        np.clip(np.rint(steps, out=steps), low, high, out=steps)
+        out[part] = steps
+    return out
+
+
 def _quantize_ternary(w: Arr, *, axis: int | None, group: int, dtype: Any, out: tuple[Packed, Arr]) -> None:
     _finite(w, "quantize_ternary")
     data, scale = out
     scale[...] = np.maximum(_reduced(np.abs(w), _mean, scale.shape, group), TINY)
-    t = np.clip(np.rint(w / _spread(scale, group, w.shape[1])), -1, 1)
-    packed.encode(t.astype(np.int8), data)
+    packed.encode(_levels(w, scale, group, -1, 1), data)
 
 
 def _step(span: Arr, levels: int) -> Arr:
@@ -158,7 +177,7 @@ def _quantize_int8(
     if symmetric:
         scale[...] = _step(_reduced(np.abs(w).astype(np.float64), _max, scale.shape, group), 127)
         zero[...] = 0
-        q[...] = np.clip(np.rint(w / _spread(scale, group, k)), -127, 127)
+        q[...] = _levels(w, scale, group, -127, 127)
         return
     wide = w.astype(np.float64)
     low, high = (_reduced(wide, f, scale.shape, group) for f in (_min, _max))
@@ -171,7 +190,7 @@ def _quantize_int4(w: Arr, *, group: int, out: tuple[Packed, Arr]) -> None:
     _finite(w, "quantize_int4")
     data, scale = out
     scale[...] = _step(_reduced(np.abs(w).astype(np.float64), _max, scale.shape, group), 7)
-    packed.encode(np.clip(np.rint(w / _spread(scale, group, w.shape[1])), -8, 7).astype(np.int8), data)
+    packed.encode(_levels(w, scale, group, -8, 7), data)
 
 
 def _copy(x: Weight, *, out: Weight) -> None:
