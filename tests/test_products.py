@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,22 +26,31 @@ pytestmark = pytest.mark.skipif(native is None, reason="needs the native library
 BY_CODE = {t.code: t for t in (dt.i8, *dt.PACKED)}
 
 
-def kernels(name: str) -> list[tuple[str, str, dt.DType]]:
-    """(instruction set asked for, the one it was compiled for, weights it takes), each kernel once."""
-    found = {}
+class Found(NamedTuple):
+    """A kernel, by the instruction set asked for and its place in the list, and the weights it is given."""
+
+    isa: str
+    place: int
+    label: str
+    t: dt.DType
+
+    def kernel(self, name: str) -> Any:
+        return native.kernels(name, self.isa)[self.place]
+
+
+def found(name: str) -> list[Found]:
+    """Each kernel with each dtype of weights it takes: those for tiles, and the plain ones that read everything."""
+    out: dict[Any, Found] = {}
     for isa in native.isas() if native is not None else []:
-        for k in native.kernels(name, isa):
+        for place, k in enumerate(native.kernels(name, isa)):
             for code in k.dtypes:
-                found.setdefault((k.isa, code), (isa, k.isa, BY_CODE[code]))
-    return list(found.values())
+                label = f"{k.isa}{'' if min(k.dtypes) >= dt.tern2_r64.code else '-plain'}"
+                out.setdefault((label, code), Found(isa, place, label, BY_CODE[code]))
+    return list(out.values())
 
 
-def kernel(name: str, isa: str, compiled: str, t: dt.DType) -> Any:
-    return next(k for k in native.kernels(name, isa) if k.isa == compiled and t.code in k.dtypes)
-
-
-SUMS = kernels("integer_matmul")
-IDS = [f"{made}-{t}" for _, made, t in SUMS]
+SUMS = found("integer_matmul")
+every_kernel = pytest.mark.parametrize("how", SUMS, ids=[f"{f.label}-{f.t}" for f in SUMS])
 SIZES = [(1, 1), (1, 64), (3, 5), (17, 63), (33, 65), (64, 64), (65, 129), (81, 200), (160, 257), (331, 1000)]
 BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 64, 65, 100, 127, 129]
 
@@ -62,56 +71,54 @@ def packed(w: Any, t: dt.DType) -> Tensor:
     return tt.repack(tt.tensor(w), t)
 
 
-def sums(isa: str, made: str, t: dt.DType, q: Tensor, w: Tensor) -> Any:
+def sums(how: Found, q: Tensor, w: Tensor) -> Any:
     out = tt.full((*q.shape[:-1], w.shape[0]), 77, dtype="i32")
-    kernel("integer_matmul", isa, made, t)(q, w, out=out)
+    how.kernel("integer_matmul")(q, w, out=out)
     return out.numpy()
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@every_kernel
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_sums_are_exact_for_every_batch(size: tuple[int, int], isa: str, made: str, t: dt.DType) -> None:
+def test_sums_are_exact_for_every_batch(size: tuple[int, int], how: Found) -> None:
     n, k = size
-    w = draw(t, (n, k), n + k)
-    weights = packed(w, t)
+    w = draw(how.t, (n, k), n + k)
+    weights = packed(w, how.t)
     q = draw(dt.i8, (max(BATCHES), k), k)
     want = dot(q, w)
     for m in BATCHES:
-        np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q[:m]), weights), want[:m], err_msg=f"batch {m}")
+        np.testing.assert_array_equal(sums(how, tt.tensor(q[:m]), weights), want[:m], err_msg=f"batch {m}")
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@every_kernel
 @pytest.mark.parametrize("m", [200, 511, 600])
-def test_sums_are_exact_for_large_batches(m: int, isa: str, made: str, t: dt.DType) -> None:
-    w, q = draw(t, (97, 321), m), draw(dt.i8, (m, 321), m)
-    np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q), packed(w, t)), dot(q, w))
+def test_sums_are_exact_for_large_batches(m: int, how: Found) -> None:
+    w, q = draw(how.t, (97, 321), m), draw(dt.i8, (m, 321), m)
+    np.testing.assert_array_equal(sums(how, tt.tensor(q), packed(w, how.t)), dot(q, w))
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@every_kernel
 @pytest.mark.parametrize("k", [64, 4099, 65_536])
-def test_extreme_values_do_not_wrap(k: int, isa: str, made: str, t: dt.DType) -> None:
-    low, high = t.values if t.is_packed else (-128, 127)
+def test_extreme_values_do_not_wrap(k: int, how: Found) -> None:
+    low, high = how.t.values if how.t.is_packed else (-128, 127)
     rows = np.array([[low] * k, [high] * k, [0] * k, [low, high] * (k // 2) + [high] * (k % 2)], np.int8)
     for m in (1, 5, 33):
         for value in (127, -128):
             q = np.full((m, k), value, np.int8)
-            np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q), packed(rows, t)), dot(q, rows))
+            np.testing.assert_array_equal(sums(how, tt.tensor(q), packed(rows, how.t)), dot(q, rows))
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
-def test_threads_do_not_change_the_sums(isa: str, made: str, t: dt.DType) -> None:
+@every_kernel
+def test_threads_do_not_change_the_sums(how: Found) -> None:
     before = tt.get_num_threads()
-    w = draw(t, (700, 1100), 5)
-    weights = packed(w, t)
+    w = draw(how.t, (700, 1100), 5)
+    weights = packed(w, how.t)
     try:
         for m in (1, 3, 18, 70):
             q = draw(dt.i8, (m, 1100), m)
             want = dot(q, w)
             for threads in (1, 2, 3, 7):
                 tt.set_num_threads(threads)
-                np.testing.assert_array_equal(
-                    sums(isa, made, t, tt.tensor(q), weights), want, err_msg=f"{threads} threads"
-                )
+                np.testing.assert_array_equal(sums(how, tt.tensor(q), weights), want, err_msg=f"{threads} threads")
     finally:
         tt.set_num_threads(before)
 
@@ -121,9 +128,11 @@ def test_threads_do_not_change_the_sums(isa: str, made: str, t: dt.DType) -> Non
 def test_any_size_is_exact_on_every_kernel(data: Any) -> None:
     n, k, m = (data.draw(st.integers(1, top)) for top in (300, 700, 70))
     seed = data.draw(st.integers(0, 9999))
-    for isa, made, t in SUMS:
-        w, q = draw(t, (n, k), seed), draw(dt.i8, (m, k), seed + 1)
-        np.testing.assert_array_equal(sums(isa, made, t, tt.tensor(q), packed(w, t)), dot(q, w), err_msg=f"{made} {t}")
+    for how in SUMS:
+        w, q = draw(how.t, (n, k), seed), draw(dt.i8, (m, k), seed + 1)
+        np.testing.assert_array_equal(
+            sums(how, tt.tensor(q), packed(w, how.t)), dot(q, w), err_msg=f"{how.label} {how.t}"
+        )
 
 
 def layouts(x: Any) -> Iterator[tuple[str, Tensor]]:
@@ -134,8 +143,8 @@ def layouts(x: Any) -> Iterator[tuple[str, Tensor]]:
     yield "backwards", tt.flip(tt.tensor(np.flip(x).copy()))
 
 
-def floats(isa: str, made: str, t: dt.DType, x: Tensor, w: Tensor, scale: Any, bias: Any, group: int, out: Any) -> Any:
-    kernel("quantized_matmul", isa, made, t)(
+def floats(how: Found, x: Tensor, w: Tensor, scale: Any, bias: Any, group: int, out: Any) -> Any:
+    how.kernel("quantized_matmul")(
         x, w, tt.tensor(scale), None if bias is None else tt.tensor(bias), out=out, group=group
     )
     return out.numpy()
@@ -154,55 +163,55 @@ def scales(n: int, k: int, group: int, seed: int, per_row: bool) -> Any:
     return np.asarray(rng.uniform(0.01, 2, shape), np.float32)
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@every_kernel
 @pytest.mark.parametrize(("n", "k", "group"), [(70, 130, 0), (37, 200, 64), (90, 384, 128), (64, 64, 0)])
-def test_results_have_the_bits_of_the_reference(n: int, k: int, group: int, isa: str, made: str, t: dt.DType) -> None:
+def test_results_have_the_bits_of_the_reference(n: int, k: int, group: int, how: Found) -> None:
     rng = np.random.default_rng(n)
-    w = draw(t, (n, k), k)
-    weights = packed(w, t)
+    w = draw(how.t, (n, k), k)
+    weights = packed(w, how.t)
     bias = rng.standard_normal(n).astype(np.float32)
     for m in (1, 2, 5, 9, 40, 130):
         x = rng.standard_normal((m, k)).astype(np.float32)
         for per_row, b in ((False, None), (True, bias)):
             scale = scales(n, k, group, m, per_row)
-            got = floats(isa, made, t, tt.tensor(x), weights, scale, b, group, tt.empty((m, n)))
+            got = floats(how, tt.tensor(x), weights, scale, b, group, tt.empty((m, n)))
             np.testing.assert_array_equal(got.view(np.int32), expected(x, w, scale, b, group).view(np.int32))
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
-def test_views_in_and_out_are_read_and_written_in_place(isa: str, made: str, t: dt.DType) -> None:
+@every_kernel
+def test_views_in_and_out_are_read_and_written_in_place(how: Found) -> None:
     rng = np.random.default_rng(3)
-    w, scale = draw(t, (35, 77), 1), np.float32(0.25)
+    w, scale = draw(how.t, (35, 77), 1), np.float32(0.25)
     for m in (1, 6, 20):
         x = rng.standard_normal((m, 77)).astype(np.float32)
         want = expected(x, w, scale, None, 0)
-        for how, view in layouts(x):
+        for name, view in layouts(x):
             base = tt.zeros((2 * m, 3 * 35))
             out = base[::2, ::3]
-            got = floats(isa, made, t, view, packed(w, t), scale, None, 0, out)
-            np.testing.assert_array_equal(got, want, err_msg=how)
+            got = floats(how, view, packed(w, how.t), scale, None, 0, out)
+            np.testing.assert_array_equal(got, want, err_msg=name)
             assert not base.numpy()[1::2].any()
             assert not base.numpy()[:, 1::3].any()
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
+@every_kernel
 @pytest.mark.parametrize("half", ["f16", "bf16"])
-def test_half_floats_are_rounded_once(half: str, isa: str, made: str, t: dt.DType) -> None:
+def test_half_floats_are_rounded_once(half: str, how: Found) -> None:
     kind = dt.dtype(half)
     x = np.random.default_rng(4).standard_normal((7, 90)).astype(kind.numpy)
-    w, scale = draw(t, (33, 90), 2), np.float32(0.125)
-    got = floats(isa, made, t, tt.tensor(x), packed(w, t), scale, None, 0, tt.empty((7, 33), dtype=kind))
+    w, scale = draw(how.t, (33, 90), 2), np.float32(0.125)
+    got = floats(how, tt.tensor(x), packed(w, how.t), scale, None, 0, tt.empty((7, 33), dtype=kind))
     np.testing.assert_array_equal(got.view(np.uint16), expected(x, w, scale, None, 0).view(np.uint16))
 
 
-@pytest.mark.parametrize(("isa", "made", "t"), SUMS, ids=IDS)
-def test_nothing_to_sum_gives_the_bias_and_nobody_gives_nothing(isa: str, made: str, t: dt.DType) -> None:
+@every_kernel
+def test_nothing_to_sum_gives_the_bias_and_nobody_gives_nothing(how: Found) -> None:
     bias = np.arange(5, dtype=np.float32)
-    none = packed(np.zeros((5, 0), np.int8), t)
-    got = floats(isa, made, t, tt.zeros((3, 0)), none, np.float32(1), bias, 0, tt.full((3, 5), 9.0))
+    none = packed(np.zeros((5, 0), np.int8), how.t)
+    got = floats(how, tt.zeros((3, 0)), none, np.float32(1), bias, 0, tt.full((3, 5), 9.0))
     np.testing.assert_array_equal(got, np.tile(bias, (3, 1)))
-    some = packed(draw(t, (5, 8), 0), t)
-    assert floats(isa, made, t, tt.zeros((0, 8)), some, np.float32(1), bias, 0, tt.empty((0, 5))).shape == (0, 5)
+    some = packed(draw(how.t, (5, 8), 0), how.t)
+    assert floats(how, tt.zeros((0, 8)), some, np.float32(1), bias, 0, tt.empty((0, 5))).shape == (0, 5)
 
 
 QUANTISERS = [

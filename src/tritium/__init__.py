@@ -215,3 +215,12 @@ float16, bfloat16, float32, float64 = f16, bf16, f32, f64
 int8, int16, int32, int64 = i8, i16, i32, i64
 uint8, uint16, uint32, uint64 = u8, u16, u32, u64
 newaxis = None
+
+
+def __getattr__(name: str) -> object:
+    """`tritium.io` is imported when first asked for: most programs read no model file."""
+    if name == "io":
+        import importlib
+
+        return importlib.import_module("tritium.io")
+    raise AttributeError(f"module 'tritium' has no attribute {name!r}")

@@ -195,7 +195,7 @@ def _r64_values(data: Arr) -> Arr:
 def _r16(tiles: Arr) -> Arr:
     """The field in the highest bits is the signed weight itself: sdot then needs no mask for it."""
     lines = _to_lines(tiles, 4)
-    return _joined(lines + np.int8([1, 1, 1, 0]), (1, 4, 16, 64))
+    return _joined(lines + np.array([1, 1, 1, 0], np.int8), (1, 4, 16, 64))
 
 
 def _r16_values(data: Arr) -> Arr:
