@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,17 +18,12 @@
 #include <thread>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <emmintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 #if defined(__linux__)
 #include <sched.h>
-#include <sys/auxv.h>
-#include <sys/syscall.h>
-#elif defined(__APPLE__)
-#include <sys/sysctl.h>
 #endif
 
 namespace tritium {
@@ -107,43 +101,16 @@ alignas(4096) const std::uint8_t kOperands[3 * 4096] = {};
                : "+r"(n), "+r"(p) : "m"(kTiles), "r"(int64_t{64}), "m"(kOperands) : "cc");
 }
 
-struct Cpuid {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  Cpuid(unsigned leaf, unsigned part) { __get_cpuid_count(leaf, part, &a, &b, &c, &d); }
-};
-
-const char* everywhere() { return nullptr; }
-const char* no_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? nullptr : "this CPU has no AVX2 and FMA";
-}
-const char* no_avx512() { return __builtin_cpu_supports("avx512f") ? nullptr : "this CPU has no AVX-512"; }
-const char* no_avx_vnni() {
-  return no_avx2() || !(Cpuid(7, 1).a >> 4 & 1) ? "this CPU has no AVX-VNNI" : nullptr;
-}
-const char* no_avx512_vnni() {
-  return no_avx512() || !__builtin_cpu_supports("avx512vnni") ? "this CPU has no AVX-512-VNNI" : nullptr;
-}
-const char* no_amx() {
-#if defined(__linux__)
-  const unsigned bits = Cpuid(7, 0).d;
-  if (!(bits >> 24 & 1) || !(bits >> 25 & 1)) return "this CPU has no AMX-INT8";
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted ? nullptr : "the operating system refuses the use of AMX (arch_prctl)";
-#else
-  return "AMX is asked for on Linux only";
-#endif
-}
-
+constexpr const char* kNoAmx = "this CPU has no AMX-INT8, or the operating system does not grant its use";
 const std::vector<Peak> kPeaks = {
-    {"sse2_f32", "f32", "mulps + addps xmm", 12 * 4, everywhere, sse2_f32},
-    {"avx2_f32", "f32", "vfmadd231ps ymm", 12 * 16, no_avx2, avx2_f32},
-    {"avx512_f32", "f32", "vfmadd231ps zmm", 12 * 32, no_avx512, avx512_f32},
-    {"avx2", "int8", "vpmaddubsw ymm", 12 * 64, no_avx2, avx2_int8},
-    {"avxvnni", "int8", "vpdpbusd ymm", 12 * 64, no_avx_vnni, avx_vnni},
-    {"avx512vnni", "int8", "vpdpbusd zmm", 12 * 128, no_avx512_vnni, avx512_vnni},
-    {"amx", "int8", "tdpbusd, from registers", 6 * 32768, no_amx, amx_int8},
-    {"amx_l1", "int8", "tdpbusd, tiles loaded from L1", 4 * 32768, no_amx, amx_int8_l1},
+    {"sse2_f32", "f32", "mulps + addps xmm", 12 * 4, Isa::portable, "", sse2_f32},
+    {"avx2_f32", "f32", "vfmadd231ps ymm", 12 * 16, Isa::avx2, "this CPU has no AVX2 and FMA", avx2_f32},
+    {"avx512_f32", "f32", "vfmadd231ps zmm", 12 * 32, Isa::avx512, "this CPU has no AVX-512", avx512_f32},
+    {"avx2", "int8", "vpmaddubsw ymm", 12 * 64, Isa::avx2, "this CPU has no AVX2", avx2_int8},
+    {"avxvnni", "int8", "vpdpbusd ymm", 12 * 64, Isa::avxvnni, "this CPU has no AVX-VNNI", avx_vnni},
+    {"avx512vnni", "int8", "vpdpbusd zmm", 12 * 128, Isa::avx512vnni, "this CPU has no AVX-512-VNNI", avx512_vnni},
+    {"amx", "int8", "tdpbusd, from registers", 6 * 32768, Isa::amx, kNoAmx, amx_int8},
+    {"amx_l1", "int8", "tdpbusd, tiles loaded from L1", 4 * 32768, Isa::amx, kNoAmx, amx_int8_l1},
 };
 
 // Every turn loads four pieces of four registers each, at p, p + stride, p + 2 stride and p + 3 stride.
@@ -171,8 +138,8 @@ struct Reader {
   void (*run)(const char*, int64_t, int64_t, int64_t);
 };
 Reader reader() {
-  if (!no_avx512()) return {256, read_avx512};
-  if (!no_avx2()) return {128, read_avx2};
+  if (isa_available(Isa::avx512)) return {256, read_avx512};
+  if (isa_available(Isa::avx2)) return {128, read_avx2};
   return {64, read_sse2};
 }
 
@@ -209,32 +176,11 @@ void neon_int8(int64_t n) { VECTOR_LOOP(SMLAL); }
 void dotprod(int64_t n) { VECTOR_LOOP(SDOT); }
 void i8mm(int64_t n) { VECTOR_LOOP(SMMLA); }
 
-#if defined(__linux__)
-bool has(bool second, int bit) { return (getauxval(second ? AT_HWCAP2 : AT_HWCAP) >> bit & 1) != 0; }
-bool has_dotprod() { return has(false, 20); }
-bool has_i8mm() { return has(true, 13); }
-#elif defined(__APPLE__)
-bool has(const char* name) {
-  int value = 0;
-  std::size_t length = sizeof value;
-  return sysctlbyname(name, &value, &length, nullptr, 0) == 0 && value != 0;
-}
-bool has_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
-bool has_i8mm() { return has("hw.optional.arm.FEAT_I8MM"); }
-#else
-bool has_dotprod() { return false; }
-bool has_i8mm() { return false; }
-#endif
-
-const char* everywhere() { return nullptr; }
-const char* no_dotprod() { return has_dotprod() ? nullptr : "this CPU has no dot products (FEAT_DotProd)"; }
-const char* no_i8mm() { return has_i8mm() ? nullptr : "this CPU has no int8 matrix products (FEAT_I8MM)"; }
-
 const std::vector<Peak> kPeaks = {
-    {"neon_f32", "f32", "fmla 4s", 24 * 8, everywhere, neon_f32},
-    {"neon", "int8", "smlal 8h", 24 * 16, everywhere, neon_int8},
-    {"dotprod", "int8", "sdot 4s", 24 * 32, no_dotprod, dotprod},
-    {"i8mm", "int8", "smmla 4s", 24 * 64, no_i8mm, i8mm},
+    {"neon_f32", "f32", "fmla 4s", 24 * 8, Isa::portable, "", neon_f32},
+    {"neon", "int8", "smlal 8h", 24 * 16, Isa::portable, "", neon_int8},
+    {"dotprod", "int8", "sdot 4s", 24 * 32, Isa::dotprod, "this CPU has no dot products (FEAT_DotProd)", dotprod},
+    {"i8mm", "int8", "smmla 4s", 24 * 64, Isa::i8mm, "this CPU has no int8 matrix products (FEAT_I8MM)", i8mm},
 };
 
 // Every turn loads four pieces of 128 bytes, at p, p + stride, p + 2 stride and p + 3 stride.
@@ -275,8 +221,7 @@ void plain_f32(int64_t n) {
     asm volatile("" : : "r"(sums) : "memory");
   }
 }
-const char* everywhere() { return nullptr; }
-const std::vector<Peak> kPeaks = {{"plain_f32", "f32", "as compiled", 16 * 2, everywhere, plain_f32}};
+const std::vector<Peak> kPeaks = {{"plain_f32", "f32", "as compiled", 16 * 2, Isa::portable, "", plain_f32}};
 
 void read_plain(const char* p, int64_t turns, int64_t stride, int64_t step) {
   std::uint64_t word, seen = 0;

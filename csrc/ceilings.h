@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "isa.h"
+
 namespace tritium {
 
 // One instruction that multiplies and adds, and a loop of nothing else.
@@ -13,7 +15,8 @@ struct Peak {
   const char* kind;         // what it multiplies: "f32" or "int8"
   const char* instruction;  // for people: "vpdpbusd zmm"
   double operations;        // of one turn of the loop; a multiply and an add are two
-  const char* (*absence)();  // nullptr: it runs here; else why it does not
+  Isa isa;                  // what the CPU must have
+  const char* absence;      // what to say where it has not
   void (*loop)(std::int64_t turns);
 };
 

@@ -167,8 +167,8 @@ nb::dict blas_dict() {
 nb::list ceiling_peaks() {
   nb::list all;
   for (const Peak& peak : peaks()) {
-    const char* absence = peak.absence();
-    all.append(nb::make_tuple(peak.name, peak.kind, peak.instruction, absence ? absence : ""));
+    const char* absence = isa_available(peak.isa) ? "" : peak.absence;
+    all.append(nb::make_tuple(peak.name, peak.kind, peak.instruction, absence));
   }
   return all;
 }
@@ -182,7 +182,8 @@ void check_sampling(int threads, int samples, double seconds) {
 std::vector<double> ceiling_peak_rates(const std::string& name, int threads, int samples, double seconds) {
   check_sampling(threads, samples, seconds);
   const Peak* peak = find_peak(name.c_str());
-  if (!peak || peak->absence()) throw nb::value_error(("the instruction " + name + " is not available here.").c_str());
+  if (!peak || !isa_available(peak->isa))
+    throw nb::value_error(("the instruction " + name + " is not available here.").c_str());
   nb::gil_scoped_release released;
   return peak_rates(*peak, threads, samples, seconds);
 }

@@ -2,18 +2,27 @@
 
 tritium devices         what is here, what is not, why, and how to get it
 tritium ops             the table, and which device has which kernel
+tritium inspect FILE    what a model file is, what is believed of it and why
+tritium convert IN OUT  one format made into another, read back before it appears
+tritium verify A B      whether two models hold the same weights
+tritium ceilings        what this machine can do at most, measured
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 import tritium as tt
 from tritium import backends
+from tritium.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.op import OPS, Kind, Op
 
@@ -149,6 +158,194 @@ def ops_page() -> str:
             parts.append(f"| {signature} | {o.doc.splitlines()[0]} | {exact} | {'yes' if o.inplace else ''} |\n")
         parts.append("\n")
     return "".join(parts).rstrip() + "\n"
+
+
+@cli.command(name="ceilings")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, every sample included.")
+@click.option("--refresh", is_flag=True, help="Measure again, whatever is kept.")
+@click.option("--quick", is_flag=True, help="Be satisfied with fewer, shorter samples.")
+def ceilings_command(as_json: bool, refresh: bool, quick: bool) -> None:
+    """What this machine can do at most: FLOP/s, int8 OP/s, and bytes a second of every cache and of memory.
+
+    Measured once (a few seconds) and kept; benchmarks print their share of it.
+    """
+    found = ceilings(refresh=refresh, quick=quick)
+    click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False) if as_json else ceilings_page(found))
+
+
+def ceilings_page(found: Ceilings) -> str:
+    """The ceilings as a table: the best sample of each, and how far the others lie."""
+    m = found.machine
+    lines = [f"{m.cpu}, {m.usable} of {m.cpus} CPUs, {m.memory_gib:g} GiB, {m.system}"]
+    for kind, title in (("f32", "compute, f32"), ("int8", "compute, int8"), ("bytes", "memory")):
+        body: list[list[str]] = []
+        absent: dict[str, str] = {}
+        for name in dict.fromkeys(r.name for r in found.rows if r.kind == kind):
+            rows = [found.of(name, n) for n in found.threads]
+            if measured := [r for r in rows if r.samples]:
+                body.append([name, measured[0].how, *map(_ceiling, rows)])
+            absent |= {f"{name}, {r.threads} threads" if measured else name: r.absent for r in rows if r.absent}
+        heads = [title, "by", *(f"{n} thread{'s' * (n > 1)}" for n in found.threads)]
+        lines += ["", table(body, heads)] if body else []
+        lines += [f"{name}: not measured: {why}." for name, why in absent.items()]
+    lines += [
+        "",
+        "The best sample, the median, and half the width of the middle half. Bytes are counted as STREAM does.",
+    ]
+    if found.disturbed:
+        lines.append("Many samples differ widely: other work was running, and the truth may lie higher.")
+    lines.append(
+        f"Measured {found.measured_at} in {found.elapsed_s:g} s{', quickly' * found.quick}; --refresh measures again."
+    )
+    return "\n".join(lines + ([f"Kept in {found.path}"] if found.path else []))
+
+
+def _ceiling(row: Ceiling) -> str:
+    if not row.samples:
+        return "-"
+    middle = scaled(row.median, row.unit, like=row.best).split()[0]
+    return f"{scaled(row.best, row.unit)} (median {middle} ±{row.spread / 2:.0%})"
+
+
+# ---- model files
+
+VARIANT = click.Choice(["arm64", "multiply", "divide"])
+VARIANT_HELP = "What the file cannot tell: I2_S written by ARM builds, or what weight_scale does."
+
+
+def size(n: int) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n = n / 1024  # type: ignore[assignment]
+    return f"{n:.2f} GiB"
+
+
+def amount(n: int) -> str:
+    """A count for people: 2.41 B, 3.15 M, 812."""
+    for unit, one in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if n >= one:
+            return f"{n / one:.2f} {unit}"
+    return str(n)
+
+
+@cli.command()
+@click.argument("file", type=click.Path())
+@click.option("--variant", type=VARIANT, help=VARIANT_HELP)
+@click.option("--deep", is_flag=True, help="Decode every ternary weight: counts zeros and finds damage.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every tensor.")
+def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
+    """What a model FILE (or directory) is: tensors, types, scales, what is believed of it and why, and what looks wrong."""
+    from tritium import io
+
+    r = io.inspect(file, variant=variant, deep=deep)
+    if as_json:
+        click.echo(json.dumps(r.as_dict(), indent=2))
+        return
+    click.secho(shown(Path(r.path).name), bold=True, nl=False)
+    click.echo("  " + " · ".join(x for x in (r.container, r.architecture, size(r.nbytes)) if x))
+    ternary = (
+        f", {amount(r.ternary_weights)} of them ternary in {r.bits_per_weight:.2f} bits each"
+        if r.ternary_weights
+        else ""
+    )
+    click.echo(f"{amount(r.weights)} weights{ternary}\n")
+    heads = ["tensor", "count", "shape", "stored", "bytes", "scale", *(["zeros"] if deep else [])]
+    click.echo(table([_tensor_row(k, deep) for k in r.kinds], heads))
+    if r.beliefs or r.warnings:
+        click.echo()
+    for text in r.beliefs:
+        click.echo(f"believed  {shown(text)}")
+    for text in r.warnings:
+        click.secho(f"warning   {shown(text)}", fg="yellow")
+
+
+def shown(text: str) -> str:
+    """Text from a file, safe for a terminal."""
+    from tritium.io.reader import printable
+
+    return printable(text, 1000)
+
+
+def _tensor_row(k: Any, deep: bool) -> list[str]:
+    scale = "" if k.scale_low is None else f"{k.scale_low:.4g}"
+    if k.scale_high is not None and k.scale_high != k.scale_low:
+        scale += f" … {k.scale_high:.4g}"
+    zeros = [] if not deep else ["" if k.zeros is None else f"{100 * k.zeros:.1f} %"]
+    shape = "×".join(map(str, k.shape)) or "one"
+    return [shown(k.pattern), f"{k.count:>5}", shape, shown(k.stored), f"{size(k.nbytes):>9}", scale, *zeros]
+
+
+@contextmanager
+def bar(label: str) -> Iterator[Any]:
+    """A progress bar on stderr for a callback(done, total, what); nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(
+        length=1000, label=label, file=sys.stderr, item_show_func=lambda x: x and shown(x)[:40]
+    ) as progress:
+
+        def report(done: int, total: int, what: str) -> None:
+            progress.update(1000 * done // max(total, 1) - progress.pos, what)
+
+        yield report
+
+
+@cli.command()
+@click.argument("source", metavar="IN", type=click.Path())
+@click.argument("target", metavar="OUT", type=click.Path())
+@click.option("--to", required=True, metavar="FORMAT", help="i2_s, tq1_0, tq2_0, q2_0, hf, mlx, f32, f16 or bf16.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--variant", type=VARIANT, help=VARIANT_HELP)
+@click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary.")
+def convert(source: str, target: str, to: str, overwrite: bool, variant: str | None, ternarise: bool) -> None:
+    """Write the model IN as OUT in another format. OUT appears only when it was read back equal; IN is never touched."""
+    from tritium import io
+
+    with bar("converting") as progress:
+        r = io.convert(
+            source, target, to=to, overwrite=overwrite, variant=variant, ternarise=ternarise, progress=progress
+        )
+    click.secho(shown(r.path.name), bold=True, nl=False)
+    click.echo(
+        f"  {r.to} · {r.tensors} tensors, {r.ternary} ternary · {size(r.source_bytes)} → {size(r.bytes)} · read back equal"
+    )
+    for text in r.warnings:
+        click.secho(f"warning  {shown(text)}", fg="yellow")
+
+
+@cli.command()
+@click.argument("a", metavar="A", type=click.Path())
+@click.argument("b", metavar="B", type=click.Path())
+@click.option(
+    "--rtol",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="Let scales and plain numbers differ by this share of themselves.",
+)
+@click.option("--variant", type=VARIANT, help=VARIANT_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> None:
+    """Whether models A and B hold the same weights. Exit code 0: the same, 1: not, 2: a file that cannot be read."""
+    from tritium import io
+
+    with bar("comparing") as progress:
+        v = io.verify(a, b, rtol=rtol, variant=variant, progress=progress)
+    if as_json:
+        click.echo(json.dumps(asdict(v), indent=2))
+    elif v.same:
+        within = f", scales within {v.scale_error:.2g}" if v.scale_error else ""
+        click.secho("same", fg="green", bold=True, nl=False)
+        click.echo(f"  {v.tensors} tensors, {v.ternary} ternary, {amount(v.values)} weights{within}")
+    else:
+        click.secho("different", fg="red", bold=True, nl=False)
+        click.echo(f"  {shown(v.difference)}")
+    for text in () if as_json else v.notes:
+        click.echo(f"note  {shown(text)}")
+    if not v.same:
+        sys.exit(1)
 
 
 def main() -> Any:

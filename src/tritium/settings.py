@@ -9,12 +9,14 @@ Knows nothing else of the package.
 | TRITIUM_NUM_THREADS  | threads of the CPU kernels                                 |
 | TRITIUM_PURE         | 1: ignore the native library, run everything on NumPy      |
 | TRITIUM_LOG          | a logging level: debug, info, warning, error               |
+| TRITIUM_CACHE        | the folder of what was measured of this machine            |
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 log = logging.getLogger("tritium")
 
@@ -25,6 +27,15 @@ def device() -> str | None:
 
 def pure() -> bool:
     return os.environ.get("TRITIUM_PURE", "") not in ("", "0")
+
+
+def cache_dir() -> Path:
+    """Where what was measured is kept: TRITIUM_CACHE, else the user's cache folder."""
+    if asked := os.environ.get("TRITIUM_CACHE"):
+        return Path(asked).expanduser()
+    import platformdirs
+
+    return platformdirs.user_cache_path("tritium")
 
 
 def start_logging() -> None:
