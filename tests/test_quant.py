@@ -124,6 +124,18 @@ def test_asymmetric_int8_uses_all_levels_and_keeps_zero() -> None:
     assert both[1].nbytes == 1000 + 4 + 4
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+def test_products_with_zero_points_are_exact_integers(axis: int | None) -> None:
+    w, x = np.abs(weights(9, 33)), weights(4, 33, seed=3, size=1)
+    q = quant.int8(w, axis=axis, symmetric=False)
+    a = quant.activations(tt.tensor(x))
+    zero = np.broadcast_to(q.zero.numpy(), (9,)) if axis is None else q.zero.numpy()  # type: ignore[union-attr]
+    sums = a.q.numpy().astype(np.int64) @ (values(q.data).astype(np.int64) - zero[:, None]).T
+    want = sums.astype(np.float32) * (a.scale.numpy()[:, None] * q.scale.numpy())  # type: ignore[union-attr]
+    np.testing.assert_array_equal(q.matmul(tt.tensor(x)).numpy(), want)
+    np.testing.assert_allclose(want, x @ q.dequantize().numpy().T, rtol=0.05, atol=0.01)
+
+
 def test_finer_scales_lose_less_on_skewed_rows() -> None:
     w = weights(16, 256) * np.float32(10.0 ** np.linspace(-2, 1, 16))[:, None]
     errors = [quant.int8(w, axis=a).quality(w).sqnr_db for a in (None, 0)]

@@ -12,8 +12,8 @@ A BitLinear computes, for each token x (one row of the last axis):
     acc[n] = sum_k q[k] * t[n, k]                   exact, int32
     y[n] = acc[n] * (amax / 127 * scale[n]) + bias[n]
 
-Each line is one f32 operation, so the result has the same bits on every kernel. |y - float model| comes from rounding x
-to 127 steps alone: at most sum_k |t[n, k]| * scale[n] * amax / 254 (and a few ulps).
+Each step is one f32 operation, so the result has the same bits on every kernel (the norm alone may differ by ulps).
+|y - float model| comes from rounding x to 127 steps: at most sum_k |t[n, k]| * scale[n] * amax / 254 (and a few ulps).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class QuantLinear:
         self._data, self._scale, self._group = self.weight.data, weight.scale, weight.group
 
     @classmethod
-    def from_float(cls, w: Any, scheme: str = "int8", bias: Any = None, *, group: int = 32) -> Self:
+    def from_float(cls, w: Any, scheme: str = "int8", bias: Any = None, *, group: int = 64) -> Self:
         """Quantise a float matrix [out, in]: 'int8' (a scale for each row), 'int4' (for each group) or 'ternary'."""
         makers = {
             "int8": lambda: quant.int8(w, axis=0),

@@ -907,7 +907,7 @@ def quantize_int8(w: Spec, /, *, axis: int | None = None, group: int = 0, symmet
 
 @op(REDUCE, common=(), flops=per_input(4), samples=[
     sample(F32(5, 9)), sample(F32(5, 64)), sample(F32(5, 9), group=4), sample(F32(0, 4))])  # fmt: skip
-def quantize_int4(w: Spec, /, *, group: int = 32) -> Any:
+def quantize_int4(w: Spec, /, *, group: int = 64) -> Any:
     """Weights as int4, two to a byte, with one scale for each group of columns: (packed, scale)."""
     shape = _weight_rule(w, None, group, "quantize_int4")
     if not group:

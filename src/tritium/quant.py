@@ -55,10 +55,16 @@ class Quantized:
         return ops.dequantize(self.data, self.scale, self.zero, self.group, dtype=dtype)
 
     def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x @ w.T. Integers multiply int8 activations exactly; floats and zero points go through floats."""
+        """x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
+        floats."""
         if self.scale is not None and self.zero is None:
             return ops.quantized_matmul(x, self.data, self.scale, bias, self.group)
-        y = ops.matmul(x, self.dequantize(x.dtype).T)
+        if self.scale is None or self.zero is None or self.group:
+            y = ops.matmul(x, self.dequantize(x.dtype).T)
+        else:  # sum q (w - zero) = sum q w - zero * sum q
+            q, token, total = (t if t.dtype is dt.i8 else t[..., None] for t in ops.quantize_activations(x))
+            sums = ops.integer_matmul(q, self.data).to(dt.i64) - total.to(dt.i64) * self.zero
+            y = (sums.to(dt.f32) * (token * self.scale)).to(x.dtype)
         return y if bias is None else y + bias
 
     def to(self, device: Any) -> Quantized:
@@ -113,8 +119,8 @@ def int8(w: Any, *, axis: int | None = None, group: int = 0, symmetric: bool = T
     return Quantized("int8" if symmetric else "int8-asymmetric", q, scale, None if symmetric else zero, group)
 
 
-def int4(w: Any, *, group: int = 32) -> Quantized:
-    """Two values a byte, scale = max|w| / 7 for each group of columns."""
+def int4(w: Any, *, group: int = 64) -> Quantized:
+    """Two values a byte, scale = max|w| / 7 for each group of columns. Products are fastest in groups of 64 or a multiple."""
     data, scale = ops.quantize_int4(_matrix(w, "int4"), group=group)
     return Quantized("int4", data, scale, None, group)
 
@@ -269,7 +275,7 @@ SCHEMES: dict[str, Callable[[Tensor], Quantized]] = {
     "ternary-tern5": lambda w: ternary(w, dtype=dt.tern5),
     "ternary-channel": lambda w: ternary(w, axis=0),
     "ternary-g128": lambda w: ternary(w, group=128),
-    "int4-g32": int4,
+    "int4-g64": int4,
     "int4-g128": lambda w: int4(w, group=128),
     "int8": int8,
     "int8-channel": lambda w: int8(w, axis=0),

@@ -49,10 +49,11 @@ def takes(kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
 
 
 def whole_groups(accepts: Accepts) -> Accepts:
-    """Kernels on tiles take groups of 64 columns, or multiples of it."""
+    """Kernels on tiles take groups of whole tiles."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-        return attrs.get("group", 0) % 64 == 0 and accepts(specs, attrs, layouts)
+        w = specs[1]
+        return w is not None and attrs.get("group", 0) % w.dtype.block == 0 and accepts(specs, attrs, layouts)
 
     return also
 
