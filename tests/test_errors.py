@@ -16,6 +16,7 @@ KINDS = [
 EXPECTED = {
     "ShapeError": "ValueError", "DTypeError": "TypeError", "DeviceError": "RuntimeError", "ArgumentError": "TypeError",
     "BoundsError": "IndexError", "TraceError": "TypeError", "ViewError": "ValueError", "PoolError": "ValueError",
+    "FormatError": "ValueError", "QuantError": "ValueError",
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ LAYERS = {
     5: "tensor interop functions indexing eager",
     6: "graph",
     9: "quant nn memory threads machine ceilings "
-    "io io.codecs io.convert io.entry io.floats io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
+    "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing",
     11: "__init__ __main__ cli",

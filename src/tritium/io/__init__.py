@@ -1,0 +1,18 @@
+"""Model files of the ternary world: read, told apart, converted and compared.
+
+Knows nothing of tensors or devices: what it gives is NumPy arrays over the bytes of a file.
+"""
+
+from tritium.io import codecs, gguf, safetensors
+from tritium.io.convert import Converted, convert
+from tritium.io.entry import Entry, ModelFile
+from tritium.io.formats import FORMATS
+from tritium.io.inspect import Inspected, inspect
+from tritium.io.model import open  # noqa: A004
+from tritium.io.ternary import Ternary
+from tritium.io.verify import Verdict, verify
+
+__all__ = [
+    "FORMATS", "Converted", "Entry", "Inspected", "ModelFile", "Ternary", "Verdict",
+    "codecs", "convert", "gguf", "inspect", "open", "safetensors", "verify",
+]  # fmt: skip

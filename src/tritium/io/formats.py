@@ -1,0 +1,306 @@
+"""The formats that can be written: for each, the pieces a model becomes, and the configuration that goes with them.
+
+Knows nothing of where they are put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tritium.errors import FormatError
+from tritium.io import codecs, ggml, names
+from tritium.io.entry import FLOATS, Entry, ModelFile
+from tritium.io.reader import fault, printable
+from tritium.io.safetensors import DTYPES, NAMES
+from tritium.io.stream import Piece
+from tritium.io.ternary import Array, Ternary, rows_at_a_time
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file: its container, how it holds ternary weights, and the dtype its scales are rounded to."""
+
+    name: str
+    container: str
+    doc: str
+    codec: Any = None
+    rounds: np.dtype[Any] | None = None
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("i2_s", "gguf", "bitnet.cpp; 2 bits, one fp32 scale a tensor", codecs.i2_s),
+        Format("tq1_0", "gguf", "llama.cpp; 1.69 bits, fp16 scales", codecs.tq1_0, np.dtype("<f2")),
+        Format("tq2_0", "gguf", "llama.cpp; 2.06 bits, fp16 scales", codecs.tq2_0, np.dtype("<f2")),
+        Format("q2_0", "gguf", "llama.cpp since July 2026; 2.25 bits, fp16 scales", codecs.q2_0, np.dtype("<f2")),
+        Format("hf", "safetensors", "transformers; 2 bits, one scale a tensor, which multiplies", codecs.hf),
+        Format("mlx", "safetensors", "MLX's own 2-bit form; exact, for mx.quantized_matmul", codecs.mlx),
+        Format("f32", "safetensors", "plain numbers, value times scale", None, np.dtype("<f4")),
+        Format("f16", "safetensors", "plain numbers, value times scale", None, np.dtype("<f2")),
+        Format("bf16", "safetensors", "plain numbers, value times scale", None, BF16),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a first look at an entry told."""
+
+    entry: Entry
+    ternary: bool
+    scale: Array | None = None
+    mlx_group: int = 0
+    error: float = 0.0  # relative, of its scales after rounding
+
+
+def look(entry: Entry, to: Format) -> Found:
+    """Whether an entry is ternary, whether the format can hold it, and what its scales lose there."""
+    if entry.role == "maybe" and names.is_linear(entry.name) and to.codec is not None:
+        t: Ternary | None = entry.ternary()  # says so where a projection is dense
+    else:
+        t = entry.find_ternary()
+    if t is None:
+        return Found(entry, False)
+    try:
+        group = _fits(t, to)
+    except FormatError as error:
+        raise FormatError(f"{entry.where} cannot be {to.name}: {error}") from None
+    kept = rounded(t, to).scale
+    size = np.abs(t.scale.astype(np.float64))
+    change = np.abs(kept.astype(np.float64) - t.scale) / np.where(size == 0, 1, size)
+    return Found(entry, True, t.scale, group, float(change.max(initial=0)))
+
+
+def _fits(t: Ternary, to: Format) -> int:
+    """The group of MLX; an error where the format has no room for the shape or the scales."""
+    if to.codec is codecs.mlx:
+        return codecs.mlx.group_for(t)
+    if to.codec is codecs.hf:
+        codecs.hf.check(t.shape[0])
+        codecs.single(t, "hf")
+    elif to.codec is codecs.i2_s:
+        codecs.check_k("i2_s", t.shape[1], codecs.i2_s.block)
+        codecs.single(t, "i2_s")
+    elif to.codec is not None:
+        codecs.check_k(to.name, t.shape[1], to.codec.block)
+        to.codec.scales(t)
+    elif to.rounds == np.dtype("<f2"):
+        codecs.to_f16(t.scale, to.name)
+    return 0
+
+
+def rounded(t: Ternary, to: Format) -> Ternary:
+    """The same weights with the scales as the format keeps them."""
+    if to.rounds is None:
+        return t
+    return Ternary(t.codes, t.shape, t.scale.astype(to.rounds).astype(np.float32), t.group)
+
+
+# ---- GGUF
+
+
+def gguf_pieces(found: list[Found], model: ModelFile, to: Format, arch: names.Arch | None) -> list[Piece]:
+    """Pieces for a GGUF file. What is not ternary keeps its type; vectors become F32, which ggml's norms need."""
+    return [_gguf_ternary(f, model, to, arch) if f.ternary else _gguf_plain(f.entry, model, arch) for f in found]
+
+
+def _gguf_ternary(f: Found, model: ModelFile, to: Format, arch: names.Arch | None) -> Piece:
+    e, order = f.entry, _order(f.entry, model, arch)
+
+    def chunks() -> Iterator[Array]:
+        t = e.ternary()
+        yield to.codec.encode(t if order is None else t.take(order))
+
+    return Piece(_gguf_name(e, model), e.shape, to.name.upper(), to.codec.nbytes(e.shape), chunks)
+
+
+def _gguf_plain(e: Entry, model: ModelFile, arch: names.Arch | None) -> Piece:
+    if model.gguf is not None:
+        return Piece(e.name, e.shape, e.stored, e.nbytes, lambda: [e.raw()])
+    kind = "F32" if len(e.shape) < 2 and e.stored in FLOATS else e.stored
+    if kind not in ggml.BY_NAME or kind not in DTYPES:
+        raise fault(
+            e.where,
+            f"dtype {e.stored}",
+            "one that GGUF has (F32, F16, BF16, F64, I8 to I64)",
+            "Leave it out or cast it.",
+        )
+    return _cast(e, _gguf_name(e, model), kind, _order(e, model, arch))
+
+
+def _gguf_name(e: Entry, model: ModelFile) -> str:
+    name = e.name if model.gguf is not None else names.to_gguf(e.name) or e.name
+    if len(name.encode()) > 63:
+        raise fault(e.where, f"a name of {len(name.encode())} bytes", "at most 63, ggml's limit", "Rename the tensor.")
+    return name
+
+
+def _order(e: Entry, model: ModelFile, arch: names.Arch | None) -> Array | None:
+    """The rows of Q and K as the architecture wants them."""
+    if arch is None or not arch.interleaved or not e.shape:
+        return None
+    if model.gguf is not None:
+        return names.interleave(e.shape[0], e.heads) if e.heads else None
+    n_heads = model.config.get("num_attention_heads")
+    heads = names.heads_of(e.name, e.shape[0], n_heads, model.config.get("num_key_value_heads", n_heads))
+    return names.interleave(e.shape[0], heads) if heads else None
+
+
+def _cast(e: Entry, name: str, kind: str, order: Array | None = None) -> Piece:
+    """A plain tensor in a dtype, a bounded piece at a time."""
+    dtype = DTYPES[kind]
+    size = int(np.prod(e.shape, dtype=object)) * dtype.itemsize
+
+    def chunks() -> Iterator[Array]:
+        whole = e.array() if order is None else e.array()[order]
+        flat = whole.reshape(-1)
+        for r in rows_at_a_time(len(flat), 1):
+            with np.errstate(over="ignore"):
+                out = flat[r].astype(dtype)
+            if dtype.itemsize == 2 and np.isinf(out).any() and not np.isinf(flat[r]).any():
+                raise fault(e.where, "numbers beyond the range of fp16", "at most 65504", "Write bf16 or f32.")
+            yield out
+
+    return Piece(name, e.shape, kind, size, chunks)
+
+
+# ---- safetensors
+
+
+def one_dtype(found: list[Found], model: ModelFile, to: Format) -> str:
+    """The dtype for scales and all other numbers of a model, "" for a file that is none: that of the embeddings where it holds
+    every norm and scale exactly, else F32. Libraries multiply them with each other and refuse a mixture."""
+    if to.codec is None:
+        return NAMES[to.rounds] if to.rounds is not None else ""
+    if not model.config and model.arch is None:
+        return ""
+    plain = [f.entry for f in found if not f.ternary and (f.entry.stored in FLOATS or f.entry.stored not in DTYPES)]
+    widest = max(plain, key=lambda e: e.nbytes, default=None)
+    kind = widest.stored if widest is not None else "BF16"
+    if kind not in ("F16", "BF16"):
+        return "F32"
+    numbers = [f.scale for f in found if f.scale is not None]
+    numbers += [e.array() for e in plain if e.stored != kind]
+    return kind if all(_exact(a, DTYPES[kind]) for a in numbers) else "F32"
+
+
+def _exact(a: Array, dtype: np.dtype[Any]) -> bool:
+    flat = a.reshape(-1)
+    with np.errstate(over="ignore"):
+        return all(np.array_equal(flat[r].astype(dtype).astype(a.dtype), flat[r]) for r in rows_at_a_time(flat.size, 1))
+
+
+def safetensors_pieces(found: list[Found], model: ModelFile, to: Format, dtype: str) -> list[Piece]:
+    """Pieces for a safetensors file, under Hugging Face's names; `dtype` is that of one_dtype."""
+    scales = [f.scale for f in found if f.scale is not None]
+    scale = dtype or ("BF16" if all(_exact(s, BF16) for s in scales) else "F32")
+    group = min((f.mlx_group for f in found if f.ternary), default=0)
+    out: list[Piece] = []
+    for f in found:
+        name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name) or f.entry.name
+        if not f.ternary:
+            out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype)))
+        elif to.codec is codecs.hf:
+            out += _hf_pair(f, name, scale)
+        elif to.codec is codecs.mlx:
+            out += _mlx_triple(f, name, scale, group)
+        else:
+            out.append(_dense(f.entry, name, to))
+    return out
+
+
+def _plain_kind(e: Entry, dtype: str) -> str:
+    if e.refused:
+        raise fault(e.where, e.stored, "numbers", e.refused)
+    stored = e.stored if e.stored in DTYPES else "F32"
+    return dtype if dtype and stored in FLOATS else stored
+
+
+def _dense(e: Entry, name: str, to: Format) -> Piece:
+    assert to.rounds is not None
+    dtype = to.rounds
+
+    def chunks() -> Iterator[Array]:
+        t = e.ternary()
+        for r in rows_at_a_time(*t.shape):
+            yield t.dense(r).astype(dtype)
+
+    return Piece(name, e.shape, NAMES[dtype], e.shape[0] * e.shape[1] * dtype.itemsize, chunks)
+
+
+def _beside(name: str, part: str) -> str:
+    return (name.removesuffix(".weight") + "." if name.endswith(".weight") else name + ".") + part
+
+
+def _hf_pair(f: Found, name: str, scale: str) -> list[Piece]:
+    e = f.entry
+    n, k = e.shape
+    name = name if name.endswith("weight") else f"{name}.weight"
+    body = Piece(name, (n // 4, k), "U8", n * k // 4, lambda: [codecs.hf.encode(e.ternary())])
+    stored = np.asarray(f.scale).reshape(1).astype(DTYPES[scale])
+    return [body, Piece(_beside(name, "weight_scale"), (1,), scale, stored.nbytes, lambda: [stored])]
+
+
+def _mlx_triple(f: Found, name: str, scale: str, group: int) -> list[Piece]:
+    e, dtype = f.entry, DTYPES[scale]
+    n, k = e.shape
+    name = name if name.endswith("weight") else f"{name}.weight"
+    kept: list[codecs.Affine] = []  # the three pieces are written one after another, from one encoding
+
+    def affine() -> codecs.Affine:
+        if not kept:
+            kept.append(codecs.mlx.encode(e.ternary(), group))
+        return kept[0]
+
+    def last() -> list[Array]:
+        out = affine().biases.astype(dtype)
+        kept.clear()
+        return [out]
+
+    columns = k // group
+    parts: list[tuple[str, tuple[int, int], str, Callable[[], Any]]] = [
+        (name, (n, k // 16), "U32", lambda: [affine().words]),
+        (_beside(name, "scales"), (n, columns), scale, lambda: [affine().scales.astype(dtype)]),
+        (_beside(name, "biases"), (n, columns), scale, last),
+    ]
+    return [
+        Piece(p, shape, kind, shape[0] * shape[1] * DTYPES[kind].itemsize, chunks) for p, shape, kind, chunks in parts
+    ]
+
+
+def config_for(model: ModelFile, to: Format, found: list[Found], dtype: str) -> dict[str, Any]:
+    """config.json of the result: the source's, or one from its GGUF keys, with the quantisation it now has."""
+    if model.gguf is not None:
+        tied = not any(e.common == "lm_head.weight" for e in model.entries.values())
+        config = names.config_from_gguf(model.metadata, model.arch, tied) if model.arch else {}
+    else:
+        config = dict(model.config)
+    old = config.pop("quantization_config", None)
+    old = old if isinstance(old, dict) else {}
+    for key in ("quantization", "auto_map"):  # auto_map names Python files, which are not carried over
+        config.pop(key, None)
+    if to.codec is codecs.hf:
+        kept = {k: old[k] for k in ("modules_to_not_convert", "use_rms_norm", "rms_norm_eps") if k in old}
+        said = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
+        config["quantization_config"] = said | kept
+    elif to.codec is codecs.mlx:
+        group = min((f.mlx_group for f in found if f.ternary), default=64)
+        config["quantization"] = {"group_size": group, "bits": 2}
+    if dtype:
+        config["torch_dtype"] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype]
+    return config
+
+
+def unknown(to: str) -> FormatError:
+    """The error for a format nobody writes."""
+    return FormatError(
+        f"convert: {printable(to)!r} is not a format that is written; it is one of {', '.join(FORMATS)}."
+    )

@@ -1,0 +1,217 @@
+"""One cursor over untrusted bytes: every count is checked against the bytes that remain before anything is made.
+
+Knows nothing of any file format.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium.errors import FormatError
+
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+MAX_STRING = 1 << 24  # bytes; a str may take four times as much
+MAX_DIMENSION = (1 << 63) - 1
+EMPTY = 1 << 20  # the largest product of the other sides of a tensor without values
+DAMAGED = "The file is damaged or was cut short: fetch it again."
+
+
+def fault(part: str, found: str, needed: str, remedy: str = DAMAGED) -> FormatError:
+    """The one shape of complaint: where, what was found, what was needed, what to do."""
+    return FormatError(f"{part}: found {found}, needed {needed}. {remedy}")
+
+
+def printable(text: str, limit: int = 120) -> str:
+    """A name from a file made safe for a terminal and a message: no control characters, no endless lines."""
+    if len(text) <= limit and text.isprintable():
+        return text
+    clean = "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text[:limit]
+    )
+    return clean + "…" if len(text) > limit else clean
+
+
+def product(dims: Iterable[int], part: str) -> int:
+    """The number of elements; refuses negative sizes and counts no machine can address."""
+    total, empty = 1, False
+    for d in dims:
+        if not 0 <= d <= MAX_DIMENSION:
+            raise fault(part, f"a dimension of {d}", f"0 to {MAX_DIMENSION}")
+        empty |= d == 0
+        total *= d or 1
+        if total > MAX_DIMENSION:
+            raise fault(part, f"dimensions whose product exceeds {MAX_DIMENSION}", "a product below 2**63")
+    if empty and total > EMPTY:
+        raise fault(part, f"an empty tensor with sides of {total} in all", f"at most {EMPTY}: no bytes vouch for them")
+    return 0 if empty else total
+
+
+def align(n: int, to: int) -> int:
+    """n rounded up to a multiple of `to`."""
+    return -(-n // to) * to
+
+
+class Reader:
+    """A position in a buffer that cannot be moved past the end."""
+
+    __slots__ = ("at", "end", "view", "what")
+
+    def __init__(self, buffer: Buffer, what: str) -> None:
+        self.view = memoryview(buffer).cast("B")
+        self.at, self.end, self.what = 0, len(self.view), what
+
+    @property
+    def remaining(self) -> int:
+        return self.end - self.at
+
+    def need(self, n: int, part: str) -> None:
+        """n more bytes are there, or it is an error."""
+        if not 0 <= n <= self.remaining:
+            raise fault(f"{self.what}, {part} at byte {self.at}", f"{self.remaining} bytes left", f"{n} bytes", DAMAGED)
+
+    def count(self, n: int, each: int, part: str, most: int = MAX_DIMENSION) -> int:
+        """A count read from the file: n things of at least `each` bytes must fit into what remains."""
+        if n < 0 or n > most or n > self.remaining // each:
+            room = min(self.remaining // each, most)
+            raise fault(f"{self.what}, {part} at byte {self.at}", f"a count of {n}", f"at most {room}")
+        return n
+
+    def take(self, n: int, part: str) -> memoryview:
+        """The next n bytes, not copied."""
+        self.need(n, part)
+        self.at += n
+        return self.view[self.at - n : self.at]
+
+    def number(self, code: str, part: str) -> Any:
+        """One little-endian number; `code` as in the struct module."""
+        size = struct.calcsize("<" + code)
+        self.need(size, part)
+        self.at += size
+        return struct.unpack_from("<" + code, self.view, self.at - size)[0]
+
+    def u32(self, part: str) -> int:
+        return int(self.number("I", part))
+
+    def u64(self, part: str) -> int:
+        return int(self.number("Q", part))
+
+    def text(self, part: str, most: int = MAX_STRING) -> str:
+        """A string with its length in 8 bytes before it; must be UTF-8."""
+        n = self.count(self.u64(part), 1, f"length of {part}", most)
+        try:
+            return str(self.take(n, part), "utf-8")
+        except UnicodeDecodeError as error:
+            raise fault(f"{self.what}, {part}", f"byte {error.start} that is not UTF-8", "text in UTF-8") from None
+
+
+def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> None:
+    """Spans (start, length, name) lie within `size` bytes and do not overlap."""
+    end, before = 0, ""
+    for start, length, name in sorted(spans):
+        if start < 0 or length < 0 or start + length > size:
+            raise fault(
+                f"{what}, tensor {printable(name)!r}",
+                f"data at bytes {start} to {start + length}",
+                f"data within the {size} bytes there are",
+            )
+        if length == 0:
+            continue
+        if start < end:
+            raise fault(
+                f"{what}, tensor {printable(name)!r}",
+                f"data beginning at byte {start}, inside that of {printable(before)!r}",
+                f"a start at byte {end} or later",
+            )
+        end, before = start + length, name
+
+
+# ---- files
+
+
+def map_file(path: Path) -> memoryview:
+    """The bytes of a file, mapped read-only; an empty file is an empty view."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise FormatError(f"{printable(path.name)}: cannot be read: {why}.") from None
+
+
+def contained(base: Path, name: str) -> Path:
+    """A file that a model directory names: it must be a plain name, and must not lead out of the directory.
+
+    The cache of the Hugging Face hub keeps `snapshots/<revision>/<name>` as links into `blobs/` beside it; those are followed.
+    """
+    plain = bool(name) and name.isprintable() and name not in (".", "..") and not set(name) & {"/", "\\", "\0", ":"}
+    if not plain:
+        raise fault(
+            f"{base.name}",
+            f"a reference to the file {printable(name)!r}",
+            "a plain file name inside the model directory",
+            "Do not trust this model: a name that leads elsewhere is a known attack.",
+        )
+    root = base.resolve()
+    target = (root / name).resolve()
+    allowed = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    if target.parent not in allowed:
+        raise fault(
+            f"{base.name}",
+            f"{printable(name)!r}, a link that leads to {printable(str(target))}",
+            "a file inside the model directory",
+            "Copy the file into the directory if you trust it.",
+        )
+    return target
+
+
+def _weight(data: memoryview) -> int:
+    """About how many bytes Python's objects for a JSON text take, with the text itself as str."""
+    counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256) if len(data) else np.zeros(256, int)
+    width = 4 if counts[0xF0:].any() else 2 if counts[0xC4:].any() else 1
+    boxes = counts[ord("[")] + counts[ord("{")]
+    return int(width * len(data) + 72 * boxes + 28 * counts[ord('"')] + 16 * counts[ord(",")])
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {printable(key)!r} twice")
+        found[key] = value
+    return found
+
+
+def read_json(path: Path, most: int = 16 << 20, growth: int = 2) -> dict[str, Any]:
+    """A JSON object from a side file; refuses twins, endless depth, files above `most` bytes, and those that would take
+    more than `growth` times their size and 64 MB: what the objects will weigh is estimated before one is made."""
+    name = printable(path.name)
+    data = map_file(path)
+    if len(data) > most:
+        raise fault(name, f"{len(data)} bytes", f"at most {most}", "This is no configuration of a model.")
+    room = growth * len(data) + (64 << 20)
+    if _weight(data) > room:
+        raise fault(
+            name,
+            f"JSON that would take {_weight(data) >> 20} MB",
+            f"at most {room >> 20} MB",
+            "This is no file of a model.",
+        )
+    try:
+        found = json.loads(str(data, "utf-8"), object_pairs_hook=_no_twins)
+    except RecursionError:
+        raise fault(name, "JSON nested without end", "the plain JSON of a model") from None
+    except ValueError as error:
+        raise fault(name, f"{printable(str(error))}", "valid JSON in UTF-8") from None
+    if not isinstance(found, dict):
+        raise fault(name, f"a {type(found).__name__}", "a JSON object")
+    return found

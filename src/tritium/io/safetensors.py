@@ -1,0 +1,213 @@
+"""The safetensors container, read from any buffer and written to any stream; tensors are views.
+
+Knows nothing of models. The header is read by its own small grammar: what is not a safetensors header is never built.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from tritium.io.reader import Buffer, Reader, disjoint, fault, printable, product
+from tritium.io.stream import Piece, Wrote, pour
+
+MAX_HEADER = 1 << 23  # bytes; 16,384 tensors take about 2 MB
+MAX_TENSORS = MAX_NOTES = 1 << 14
+MAX_DIMS = 8
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_), "U8": np.dtype("u1"), "I8": np.dtype("i1"), "U16": np.dtype("<u2"), "I16": np.dtype("<i2"),
+    "U32": np.dtype("<u4"), "I32": np.dtype("<i4"), "U64": np.dtype("<u8"), "I64": np.dtype("<i8"),
+    "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16), "F32": np.dtype("<f4"), "F64": np.dtype("<f8"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn), "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the file; offset from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class File:
+    """What a safetensors file holds. Nothing of the data has been read."""
+
+    view: memoryview
+    metadata: dict[str, str]
+    tensors: dict[str, Tensor]
+
+    def data(self, name: str) -> memoryview:
+        """The bytes of a tensor, not copied."""
+        t = self.tensors[name]
+        return self.view[t.offset : t.offset + t.nbytes]
+
+    def array(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+        """A tensor as a NumPy array over the file's bytes."""
+        t = self.tensors[name]
+        raw = np.frombuffer(self.data(name), np.uint8) if t.nbytes else np.empty(0, np.uint8)
+        return raw.view(DTYPES[t.dtype]).reshape(t.shape)
+
+
+def parse(buffer: Buffer) -> File:
+    """The header of a safetensors file, checked in full; raises FormatError and nothing else."""
+    r = Reader(buffer, "safetensors")
+    size = r.count(r.u64("header length"), 1, "header length", MAX_HEADER)
+    start = r.at + size
+    try:
+        text = str(r.take(size, "header"), "utf-8")
+    except UnicodeDecodeError as error:
+        raise fault("safetensors header", f"byte {error.start} that is not UTF-8", "JSON in UTF-8") from None
+    metadata, rows = _Header(text).read()
+    tensors = {}
+    for name, (dtype, shape, begin, end) in rows.items():
+        part = f"safetensors tensor {printable(name)!r}"
+        needed = product(shape, part) * DTYPES[dtype].itemsize
+        if end - begin != needed:
+            raise fault(part, f"{end - begin} bytes", f"{needed} for {dtype}{list(shape)}")
+        tensors[name] = Tensor(name, dtype, shape, start + begin, needed)
+    disjoint(((t.offset, t.nbytes, t.name) for t in tensors.values()), r.end, "safetensors")
+    unnamed = r.end - start - sum(t.nbytes for t in tensors.values())
+    if unnamed:
+        raise fault(
+            "safetensors data", f"{unnamed} bytes that belong to no tensor", "every byte named, as the format says"
+        )
+    return File(r.view, metadata, tensors)
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_INTEGER = re.compile(r"(0|[1-9][0-9]{0,18})(?![0-9.eE])")
+Row = tuple[str, tuple[int, ...], int, int]
+
+
+class _Header:
+    """{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {"key": "text"}}."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def fail(self, needed: str) -> Exception:
+        found = self.text[self.at : self.at + 20]
+        return fault(f"safetensors header at character {self.at}", repr(found) if found else "its end", needed)
+
+    def space(self) -> None:
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+
+    def sign(self, *wanted: str) -> str:
+        self.space()
+        found = self.text[self.at : self.at + 1]
+        if found not in wanted or not found:
+            raise self.fail(" or ".join(map(repr, wanted)))
+        self.at += 1
+        return found
+
+    def word(self) -> str:
+        self.sign('"')
+        try:
+            found, self.at = scanstring(self.text, self.at, True)
+        except ValueError:
+            raise self.fail("a JSON string") from None
+        if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
+            raise self.fail("a string without lone surrogates")
+        return str(found)
+
+    def integers(self, most: int) -> tuple[int, ...]:
+        self.sign("[")
+        found: list[int] = []
+        self.space()
+        if self.text.startswith("]", self.at):
+            self.at += 1
+            return ()
+        while True:
+            self.space()
+            number = _INTEGER.match(self.text, self.at)
+            if number is None or len(found) == most:
+                raise self.fail(f"a list of at most {most} whole numbers, 0 or more")
+            found.append(int(number[0]))
+            self.at = number.end()
+            if self.sign(",", "]") == "]":
+                return tuple(found)
+
+    def keys(self) -> Any:
+        """The keys of an object, in turn; the reader of each value moves on before the next is asked for."""
+        self.sign("{")
+        self.space()
+        if self.text.startswith("}", self.at):
+            self.at += 1
+            return
+        seen: set[str] = set()
+        while True:
+            self.space()
+            key = self.word()
+            if key in seen:
+                raise fault("safetensors header", f"the key {printable(key)!r} twice", "each key once")
+            seen.add(key)
+            self.sign(":")
+            yield key
+            if self.sign(",", "}") == "}":
+                return
+
+    def read(self) -> tuple[dict[str, str], dict[str, Row]]:
+        notes: dict[str, str] = {}
+        rows: dict[str, Row] = {}
+        for name in self.keys():
+            if name == "__metadata__":
+                for key in self.keys():
+                    notes[key] = self.word()
+                    if len(notes) > MAX_NOTES:
+                        raise self.fail(f"at most {MAX_NOTES} notes")
+                continue
+            rows[name] = self.row(name)
+            if len(rows) > MAX_TENSORS:
+                raise self.fail(f"at most {MAX_TENSORS} tensors")
+        self.space()
+        if self.at != len(self.text):
+            raise self.fail("nothing but spaces after the header")
+        return notes, rows
+
+    def row(self, name: str) -> Row:
+        dtype, shape, span = "", None, None
+        part = f"safetensors tensor {printable(name)!r}"
+        for key in self.keys():
+            if key == "dtype":
+                dtype = self.word()
+            elif key == "shape":
+                shape = self.integers(MAX_DIMS)
+            elif key == "data_offsets":
+                span = self.integers(2)
+            else:
+                raise fault(part, f"the key {printable(key)!r}", "dtype, shape and data_offsets")
+        if dtype not in DTYPES:
+            raise fault(part, f"dtype {printable(dtype)!r}", f"one of {', '.join(DTYPES)}", "Store it as one of these.")
+        if shape is None or span is None or len(span) != 2 or span[0] > span[1]:
+            raise fault(part, f"shape {shape} and data_offsets {span}", "both, with offsets [begin, end] in order")
+        return dtype, shape, span[0], span[1]
+
+
+# ---- writing
+
+
+def write(file: BinaryIO, metadata: Mapping[str, str], pieces: list[Piece], **options: Any) -> list[Wrote]:
+    """A safetensors file; the type of a piece is a dtype name (F32, U8 …). Data begins at a multiple of 64 bytes."""
+    rows: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for p in pieces:
+        rows[p.name] = {"dtype": p.type, "shape": list(p.shape), "data_offsets": [at, at + p.nbytes]}
+        at += p.nbytes
+    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    file.write(struct.pack("<Q", len(text)) + text)
+    return pour(file, pieces, **options)

@@ -1,0 +1,145 @@
+"""The one form a ternary matrix has in memory: 2-bit codes along K, lowest bits first, and multipliers in fp32.
+
+Knows nothing of files or of how other programs lay their bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tritium.errors import FormatError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CHUNK = 1 << 22  # values worked on at a time: bounds the memory of every codec
+_SPREAD = np.array([sum(((b >> 2 * i) & 3) << 8 * i for i in range(4)) for b in range(256)], "<u4")  # byte -> 4 codes
+ZEROS = np.uint8(0b01010101)  # four weights of zero
+_GATHER = np.uint32(1 << 24 | 1 << 18 | 1 << 12 | 1 << 6)  # times 4 codes in a word: the packed byte on top
+
+
+def rows_at_a_time(n: int, k: int, step: int = 1) -> Iterator[slice]:
+    """Slices of the rows, each of at most CHUNK values (or `step` rows)."""
+    if not k:
+        return
+    many = max(CHUNK // max(k, 1) // step, 1) * step
+    for r in range(0, n, many):
+        yield slice(r, min(r + many, n))
+
+
+def pack(codes: Array) -> Array:
+    """uint8 [rows, K] of codes 0..2 -> uint8 [rows, ceil(K/4)]; the last byte is filled with code 1, a zero weight."""
+    rows, k = codes.shape
+    if k % 4:
+        codes = np.concatenate([codes, np.ones((rows, -k % 4), np.uint8)], axis=1)
+    words = np.ascontiguousarray(codes).view("<u4")
+    return ((words * _GATHER) >> np.uint32(24)).astype(np.uint8)
+
+
+def unpack(packed: Array, k: int) -> Array:
+    """uint8 [rows, ceil(K/4)] -> codes, uint8 [rows, K]."""
+    return _SPREAD[packed].view(np.uint8)[:, :k]
+
+
+@dataclass(frozen=True, eq=False)
+class Ternary:
+    """W[n,k] = (code[n,k] - 1) * scale. One scale for all, one for each row, or one for `group` values of a row."""
+
+    codes: Array  # uint8 [N, ceil(K/4)]
+    shape: tuple[int, int]
+    scale: Array  # float32 (), (N,) or (N, K/group)
+    group: int = 0
+
+    def __post_init__(self) -> None:
+        n, k = self.shape
+        if self.codes.dtype != np.uint8 or self.codes.shape != (n, -(-k // 4)):
+            raise FormatError(
+                f"Ternary: codes are {self.codes.dtype}{list(self.codes.shape)}, needed uint8[{n}, {-(-k // 4)}] for {n}×{k}."
+            )
+        if self.group and k % self.group:
+            raise FormatError(f"Ternary: groups of {self.group} do not divide K = {k}.")
+        fits = [(n, k // self.group)] if self.group else [(), (n,)]
+        if self.scale.dtype != np.float32 or self.scale.shape not in fits:
+            raise FormatError(
+                f"Ternary: scale is {self.scale.dtype}{list(self.scale.shape)}, needed float32 of shape "
+                f"{' or '.join(map(str, fits))} for {n}×{k} in groups of {self.group}."
+            )
+
+    @classmethod
+    def from_values(cls, values: Any, scale: Any = 1.0, group: int = 0) -> Ternary:
+        """From weights -1, 0, +1 of shape [N, K]."""
+        t = np.asarray(values)
+        if t.ndim != 2 or not np.isin(t, (-1, 0, 1)).all():
+            raise FormatError(f"Ternary: needed a matrix of -1, 0 and +1, given {t.dtype}{list(t.shape)}.")
+        codes = (t.astype(np.int8) + 1).astype(np.uint8)
+        return cls(pack(codes), (t.shape[0], t.shape[1]), np.asarray(scale, np.float32), group)
+
+    def values(self) -> Array:
+        """int8 [N, K] of -1, 0, +1."""
+        return unpack(self.codes, self.shape[1]).astype(np.int8) - np.int8(1)
+
+    def dense(self, rows: slice = slice(None)) -> Array:
+        """float32 [N, K]: value times scale."""
+        t = unpack(self.codes[rows], self.shape[1]).astype(np.float32) - np.float32(1)
+        if self.group:
+            t.reshape(len(t), self.shape[1] // self.group, self.group)[:] *= self.scale[rows, :, None]
+        else:
+            t *= self.scale[rows, None] if self.scale.ndim else self.scale
+        return t
+
+    def take(self, order: Array) -> Ternary:
+        """The same with its rows in another order."""
+        return Ternary(self.codes[order], self.shape, self.scale[order] if self.scale.ndim else self.scale, self.group)
+
+    def used(self) -> Array:
+        """bool, shaped like the scale: whether the scale is seen, that is, one of its weights is not zero."""
+        n, k = self.shape
+        width = self.group or k
+        out = np.zeros((n, k // width if width else 0), bool)
+        for r in rows_at_a_time(*self.shape):
+            if width == k:
+                out[r] = (self.codes[r] != ZEROS).any(axis=1, keepdims=True) if k else False
+            elif width % 4 == 0:
+                out[r] = (self.codes[r] != ZEROS).reshape(-1, k // width, width // 4).any(2)
+            else:
+                out[r] = (unpack(self.codes[r], k) != 1).reshape(-1, k // width, width).any(2)
+        if self.group:
+            return out
+        return np.asarray(out.any(axis=1) if self.scale.ndim else out.any())
+
+    def scales(self, group: int) -> Array | None:
+        """float32 (N, K/group): the scales for groups of this width; None when one such group would need two."""
+        n, k = self.shape
+        if not self.group:
+            column = self.scale if self.scale.ndim else np.broadcast_to(self.scale, (n,))
+            return np.broadcast_to(column[:, None], (n, k // group))
+        if self.group % group == 0:
+            return np.repeat(self.scale, self.group // group, axis=1)
+        if group % self.group:
+            return None
+        parts = self.scale.reshape(n, k // group, -1), self.used().reshape(n, k // group, -1)
+        return _agreed(*parts, axis=2)
+
+    def simplified(self) -> Ternary:
+        """With the fewest scales that say the same. A scale whose weights are all zero says nothing and agrees with any."""
+        if not self.scale.ndim or not self.scale.size:
+            return self
+        used = self.used()
+        one = _agreed(self.scale, used, axis=None)
+        if one is not None:
+            return Ternary(self.codes, self.shape, np.asarray(one, np.float32), 0)
+        rows = _agreed(self.scale, used, axis=1) if self.group else None
+        return self if rows is None else Ternary(self.codes, self.shape, rows, 0)
+
+
+def _agreed(scale: Array, used: Array, axis: int | None) -> Array | None:
+    """The common scale along an axis, reading only the used ones; all-zero stretches keep the largest written there."""
+    low = np.min(scale, axis=axis, initial=np.inf, where=used)
+    high = np.max(scale, axis=axis, initial=-np.inf, where=used)
+    silent = low > high
+    if not np.all((low == high) | silent):
+        return None
+    return np.where(silent, np.max(scale, axis=axis, initial=0), high).astype(np.float32)

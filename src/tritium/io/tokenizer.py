@@ -1,0 +1,209 @@
+"""Vocabularies between tokenizer.json and the tokenizer keys of GGUF; only byte-level BPE crosses, others are said to stay.
+
+Knows nothing of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tritium.io import gguf
+from tritium.io.reader import contained, fault, printable, read_json
+
+NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5  # token types of GGUF
+MAX_TOKENS = 1 << 22
+MAX_PADDING = 1 << 12  # numbers without a token that a small vocabulary may have
+_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS = {
+    "llama-bpe": _LLAMA3,
+    "qwen2": _QWEN2,
+    "gpt-2": "",
+}  # GGUF's tokenizer.ggml.pre: the regular expression it stands for
+_ALIASES = {
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "falcon3": "llama-bpe",
+    "smollm": "gpt-2",
+    "default": "gpt-2",
+}
+
+
+def to_gguf(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+    """The tokenizer keys for a model directory, as bytes, and what could not be carried over."""
+    if not (folder / "tokenizer.json").is_file():
+        return {}, ["no tokenizer.json: the GGUF has no tokenizer, and programs that need one will not run it"]
+    found = read_json(contained(folder, "tokenizer.json"), most=64 << 20, growth=4)
+    model = found.get("model")
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
+        return {}, [
+            "tokenizer.json is not byte-level BPE: the GGUF has no tokenizer; take it from a GGUF of the same model"
+        ]
+    tokens, types = _tokens(model.get("vocab"), found.get("added_tokens") or [], config.get("vocab_size"))
+    merges = model.get("merges") or []
+    if not isinstance(merges, list):
+        raise fault("tokenizer.json", f"merges of type {type(merges).__name__}", "a list")
+    pre, warnings = _pre_of(found.get("pre_tokenizer"))
+    side = read_json(contained(folder, "tokenizer_config.json")) if (folder / "tokenizer_config.json").is_file() else {}
+    out = {
+        "tokenizer.ggml.model": gguf.string("gpt2"),
+        "tokenizer.ggml.pre": gguf.string(pre),
+        "tokenizer.ggml.tokens": gguf.array("str", tokens),
+        "tokenizer.ggml.token_type": gguf.array("i32", types),
+        "tokenizer.ggml.merges": gguf.array("str", map(_merge, merges)),
+    }
+    for key in ("bos", "eos"):
+        token = config.get(f"{key}_token_id")
+        token = token[0] if isinstance(token, list) and token else token
+        if isinstance(token, int) and 0 <= token < len(tokens):
+            out[f"tokenizer.ggml.{key}_token_id"] = gguf.number("u32", token)
+    if isinstance(side.get("add_bos_token"), bool):
+        out["tokenizer.ggml.add_bos_token"] = gguf.number("bool", side["add_bos_token"])
+    if template := _template(folder, side):
+        out["tokenizer.chat_template"] = gguf.string(template)
+    return out, warnings
+
+
+def _tokens(vocab: Any, added: Any, size: Any) -> tuple[list[str], list[int]]:
+    if not isinstance(vocab, dict) or not isinstance(added, list):
+        raise fault("tokenizer.json", "no vocab or added_tokens as they should be", "an object of tokens and a list")
+    by_id: dict[int, tuple[str, int]] = {}
+    for token, number in vocab.items():
+        by_id[_id(number)] = token, UNUSED if token == f"[PAD{number}]" else NORMAL
+    for row in added:
+        if not isinstance(row, dict) or not isinstance(row.get("content"), str):
+            raise fault("tokenizer.json, added_tokens", printable(repr(row)), "objects with id and content")
+        by_id[_id(row.get("id"))] = row["content"], CONTROL if row.get("special") else USER
+    count = max([*by_id, -1]) + 1
+    most = 2 * len(by_id) + MAX_PADDING
+    count = max(count, size) if isinstance(size, int) and size <= most else count
+    if count > most:
+        raise fault("tokenizer.json", f"numbers up to {count} for {len(by_id)} tokens", "few gaps in the vocabulary")
+    rows = [by_id.get(i, (f"[PAD{i}]", UNUSED)) for i in range(count)]
+    return [token for token, _ in rows], [kind for _, kind in rows]
+
+
+def _id(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_TOKENS:
+        raise fault("tokenizer.json", f"the token id {printable(repr(number))}", f"a number below {MAX_TOKENS}")
+    return number
+
+
+def _merge(row: Any) -> str:
+    """Two tokens as one string; newer files keep them as a pair, in which a space may hide."""
+    text = " ".join(map(str, row)) if isinstance(row, list) else str(row)
+    if text.count(" ") != 1:
+        raise fault("tokenizer.json", f"the merge {printable(text)!r}", "two tokens without spaces")
+    return text
+
+
+def _pre_of(pre: Any) -> tuple[str, list[str]]:
+    """GGUF's name for how text is split before BPE."""
+    steps = pre.get("pretokenizers", [pre]) if isinstance(pre, dict) else []
+    steps = [s for s in steps if isinstance(s, dict)] if isinstance(steps, list) else []
+    splits = [
+        s.get("pattern", {}).get("Regex")
+        for s in steps
+        if s.get("type") == "Split" and isinstance(s.get("pattern"), dict)
+    ]
+    for name, regex in SPLITS.items():
+        if splits == [regex] or (not regex and not splits and steps and steps[0].get("use_regex", True)):
+            return name, []
+    return "default", [
+        "the text-splitting rule of tokenizer.json has no known name in GGUF; 'default' was written, and tokens may differ"
+    ]
+
+
+def _template(folder: Path, side: Mapping[str, Any]) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return contained(folder, "chat_template.jinja").read_text(encoding="utf-8", errors="replace")
+    found = side.get("chat_template")
+    return found if isinstance(found, str) else ""
+
+
+# ---- back
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """tokenizer.json and tokenizer_config.json for the keys of a GGUF file, and what could not be carried over."""
+    kind = gguf.scalar(metadata, "tokenizer.ggml.model")
+    if "tokenizer.ggml.model" not in metadata:
+        return {}, []
+    if kind != "gpt2":
+        return {}, [
+            f"tokenizer of kind {printable(str(kind))!r} cannot become a tokenizer.json; its keys are kept in gguf_metadata.json"
+        ]
+    tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
+    merges = metadata.get("tokenizer.ggml.merges")
+    if not isinstance(tokens, list) or not isinstance(merges, list):
+        return {}, ["the tokenizer has no tokens or no merges; its keys are kept in gguf_metadata.json"]
+    types = types if isinstance(types, list) and len(types) == len(tokens) else [NORMAL] * len(tokens)
+    said = str(gguf.scalar(metadata, "tokenizer.ggml.pre") or "gpt-2")
+    pre = _ALIASES.get(said, said)
+    warnings = (
+        []
+        if pre in SPLITS
+        else [
+            f"the text-splitting rule {printable(said)!r} is unknown here; GPT-2's was written, and tokens may differ"
+        ]
+    )
+    if len(set(tokens)) != len(tokens):
+        return {}, ["the tokenizer has the same token twice; its keys are kept in gguf_metadata.json"]
+    # special tokens are in the vocabulary too: a number that only added_tokens gives is not kept by the tokenizers package
+    special = [(i, t, k) for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k in (CONTROL, USER)]
+    body = {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [
+            {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": k == CONTROL}
+            for i, t, k in special
+        ],
+        "normalizer": None,
+        "pre_tokenizer": _steps(SPLITS.get(pre, "")),
+        "post_processor": _post(tokens, metadata),
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "fuse_unk": False, "byte_fallback": False, "ignore_merges": pre == "llama-bpe",
+            "vocab": {t: i for i, t in enumerate(tokens)}, "merges": merges,
+        },
+    }  # fmt: skip
+    side: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    for key in ("bos", "eos"):
+        number = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
+        if isinstance(number, int) and 0 <= number < len(tokens):
+            side[f"{key}_token"] = tokens[number]
+    template = gguf.scalar(metadata, "tokenizer.chat_template")
+    if isinstance(template, str):
+        side["chat_template"] = template
+    return {"tokenizer.json": body, "tokenizer_config.json": side}, warnings
+
+
+def _steps(regex: str) -> dict[str, Any]:
+    if not regex:
+        return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {"type": "Sequence", "pretokenizers": [split, level]}
+
+
+def _post(tokens: list[str], metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Puts the first token before every text where the file says so."""
+    bos = gguf.scalar(metadata, "tokenizer.ggml.bos_token_id")
+    if (
+        gguf.scalar(metadata, "tokenizer.ggml.add_bos_token") is not True
+        or not isinstance(bos, int)
+        or not 0 <= bos < len(tokens)
+    ):
+        return None
+    token = {"SpecialToken": {"id": tokens[bos], "type_id": 0}}
+    first, second = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [token, first],
+        "pair": [token, first, second],
+        "special_tokens": {tokens[bos]: {"id": tokens[bos], "ids": [bos], "tokens": [tokens[bos]]}},
+    }

@@ -1,0 +1,150 @@
+"""Do two models hold the same weights? Names the first difference: tensor, row, column, both values.
+
+Knows nothing of containers: it compares what they mean, ternary values and scales, not their bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+
+import numpy as np
+
+from tritium.io.entry import Entry, ModelFile
+from tritium.io.model import open as open_model
+from tritium.io.reader import printable
+from tritium.io.stream import Progress
+from tritium.io.ternary import Array, Ternary, rows_at_a_time, unpack
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison found. `scale_error` is the largest relative difference of two scales that was let pass."""
+
+    same: bool
+    tensors: int  # compared
+    ternary: int  # of them
+    values: int
+    scale_error: float
+    difference: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def verify(
+    a: str | Path | ModelFile,
+    b: str | Path | ModelFile,
+    *,
+    rtol: float = 0.0,
+    variant: str | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Compare two models, of any formats. Ternary values must be equal; scales and plain numbers within `rtol`, exactly by default.
+
+    A scale whose weights are all zero is not compared: nothing can tell what it is. fp16 formats (tq1_0, tq2_0, q2_0) round
+    scales by up to 1/2048 = 4.9e-4, so that is the `rtol` to give when comparing them with their source.
+    """
+    one = a if isinstance(a, ModelFile) else open_model(a, variant=variant)
+    two = b if isinstance(b, ModelFile) else open_model(b, variant=variant)
+    left, right, notes = _shared(one, two)
+    total, done, ternary, values, worst = sum(e.nbytes for e in left.values()), 0, 0, 0, 0.0
+    for name in [n for n in left if n not in right] + [n for n in right if n not in left]:
+        holder = one if name in left else two
+        text = f"tensor {printable(name)!r} is only in {printable(holder.path.name)}"
+        return Verdict(False, 0, 0, 0, 0.0, text, notes)
+    for count, (name, entry) in enumerate(left.items()):
+        found = compare(entry, right[name], rtol)
+        ternary += found.ternary
+        worst = max(worst, found.scale_error)
+        if found.difference:
+            text = f"tensor {printable(name)!r}{found.difference}"
+            return Verdict(False, count, ternary, values, worst, text, notes)
+        values += int(np.prod(entry.shape, dtype=object))
+        done += entry.nbytes
+        if progress:
+            progress(done, total, name)
+    return Verdict(True, len(left), ternary, values, worst, "", notes)
+
+
+def _shared(one: ModelFile, two: ModelFile) -> tuple[dict[str, Entry], dict[str, Entry], tuple[str, ...]]:
+    """Entries by common name; a head that is tied to the embeddings need not be stored twice."""
+    left, right, notes = one.named, two.named, []
+    for mine, model, other in ((left, one, right), (right, two, left)):
+        if "lm_head.weight" in mine and "lm_head.weight" not in other and model.config.get("tie_word_embeddings"):
+            del mine["lm_head.weight"]
+            notes.append(f"{printable(model.path.name)} stores its tied head twice; it was left out")
+    return left, right, tuple(notes)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor's result."""
+
+    ternary: bool = False
+    scale_error: float = 0.0
+    difference: str = ""
+
+
+def compare(a: Entry, b: Entry, rtol: float = 0.0) -> Compared:
+    """Two weights, by meaning."""
+    if a.shape != b.shape:
+        return Compared(difference=f": shape {list(a.shape)} and {list(b.shape)}")
+    left, right = a.find_ternary(), b.find_ternary()
+    if left is not None and right is not None:
+        return compare_ternary(left, right, rtol)
+    if left is not None or right is not None:
+        kinds = [f"{e.stored} ({'ternary' if t is not None else 'not ternary'})" for e, t in ((a, left), (b, right))]
+        return Compared(difference=f": {kinds[0]} and {kinds[1]}")
+    return _compare_plain(a.array(), b.array(), rtol)
+
+
+def compare_ternary(a: Ternary, b: Ternary, rtol: float = 0.0) -> Compared:
+    """Codes first, then the scales that matter."""
+    n, k = a.shape
+    if not np.array_equal(a.codes, b.codes):
+        for r in rows_at_a_time(n, k):
+            left, right = unpack(a.codes[r], k), unpack(b.codes[r], k)
+            if (left != right).any():
+                i, j = (int(x) for x in np.unravel_index(int((left != right).argmax()), left.shape))
+                values = f"{int(left[i, j]) - 1:+d} and {int(right[i, j]) - 1:+d}"
+                return Compared(True, 0.0, f", row {r.start + i}, column {j}: {values}")
+    width = gcd(a.group or k, b.group or k) or 1
+    used = Ternary(a.codes, a.shape, np.zeros((n, k // width), np.float32), width).used()
+    left_s, right_s = a.scales(width), b.scales(width)
+    assert left_s is not None
+    assert right_s is not None
+    error = _relative(left_s, right_s) * used
+    worst = float(error.max(initial=0.0))
+    if worst <= rtol:
+        return Compared(True, worst)
+    i, j = (int(x) for x in np.unravel_index(int((error > rtol).argmax()), error.shape))
+    where = (
+        ""
+        if not (a.scale.ndim or b.scale.ndim)
+        else f", row {i}" + (f", columns from {j * width}" if width < k else "")
+    )
+    text = f"{where}: scale {left_s[i, j]:.9g} and {right_s[i, j]:.9g}, apart by {error[i, j]:.2g}"
+    return Compared(True, worst, text)
+
+
+def _relative(a: Array, b: Array) -> Array:
+    size = np.maximum(np.abs(a), np.abs(b)).astype(np.float64)
+    found: Array = np.abs(a.astype(np.float64) - b) / np.where(size == 0, 1, size)
+    return found
+
+
+def _compare_plain(a: Array, b: Array, rtol: float) -> Compared:
+    """Numbers as fp32, a piece at a time; NaN equals NaN."""
+    if not a.size:
+        return Compared()
+    left, right = a.reshape(len(a) if a.ndim else 1, -1), b.reshape(len(b) if b.ndim else 1, -1)
+    for r in rows_at_a_time(*left.shape):
+        x, y = left[r].astype(np.float32), right[r].astype(np.float32)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        if rtol and not same.all():
+            same |= _relative(x, y) <= rtol
+        if not same.all():
+            i, j = (int(v) for v in np.unravel_index(int((~same).argmax()), same.shape))
+            where = f", row {r.start + i}, column {j}" if a.ndim > 1 else f", element {r.start + i}"
+            return Compared(difference=f"{where}: {x[i, j]:.9g} and {y[i, j]:.9g}")
+    return Compared()

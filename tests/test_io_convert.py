@@ -1,0 +1,399 @@
+"""Conversions: every format to every format, nothing half-written, nothing lost in silence; and the verdicts of verify."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny
+from tritium import io as tio
+from tritium.errors import FormatError
+from tritium.io import FORMATS, Ternary, codecs, gguf
+from tritium.io.stream import appearing
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the disk is what conversions of tiny models take most of."""
+    monkeypatch.setattr("tritium.io.stream._sync", lambda path: None)
+
+
+def target(folder: Path, name: str, to: str) -> Path:
+    return folder / (f"{name}.gguf" if FORMATS[to].container == "gguf" else name)
+
+
+@pytest.fixture(scope="module", params=["bitnet", "llama"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny model in every format."""
+    folder = tmp_path_factory.mktemp(request.param)
+    source = tiny.hf_packed(folder / "source", request.param)
+    out = {"source": source}
+    for to in FORMATS:
+        out[to] = target(folder, to, to)
+        tio.convert(source, out[to], to=to)
+    return out
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("start", FORMATS)
+def test_every_format_becomes_every_other(made: dict[str, Path], tmp_path: Path, start: str, to: str) -> None:
+    out = target(tmp_path, "out", to)
+    tio.convert(made[start], out, to=to)
+    loose = {"f16", "bf16"} & {start, to}  # norms and embeddings are rounded there; ternary weights are not
+    verdict = tio.verify(made["source"], out, rtol=2**-8 if loose else 0)
+    assert verdict.same, verdict.difference
+    assert verdict.ternary == 14
+    assert verdict.scale_error == 0
+
+
+def test_tokenizers_and_metadata_are_carried_from_gguf_to_gguf_byte_for_byte(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    tio.convert(made["i2_s"], tmp_path / "a.gguf", to="tq1_0")
+    before, after = (tio.open(p).gguf for p in (made["i2_s"], tmp_path / "a.gguf"))
+    assert before is not None
+    assert after is not None
+    raw = [
+        {k: bytes(v.raw) for k, v in f.metadata.values_by_key.items() if k != "general.file_type"}
+        for f in (before, after)
+    ]
+    assert raw[0] == raw[1]
+    assert (before.metadata["general.file_type"], after.metadata["general.file_type"]) == (40, 36)
+
+
+def test_tokenizers_come_back_through_gguf(made: dict[str, Path], tmp_path: Path) -> None:
+    tio.convert(made["tq2_0"], tmp_path / "back", to="hf")
+    tio.convert(tmp_path / "back", tmp_path / "again.gguf", to="tq2_0")
+    keys = ("tokens", "token_type", "merges", "pre", "model", "bos_token_id", "eos_token_id")
+    one, two = (tio.open(p).metadata for p in (made["tq2_0"], tmp_path / "again.gguf"))
+    assert all(one[f"tokenizer.ggml.{k}"] == two[f"tokenizer.ggml.{k}"] for k in keys)
+    assert one["tokenizer.chat_template"] == two["tokenizer.chat_template"]
+    assert one["tokenizer.ggml.pre"] == "llama-bpe"
+    assert one["tokenizer.ggml.token_type"][:3] == [3, 3, 1]
+    assert one["tokenizer.ggml.tokens"][56:60] == ["[PAD56]", "[PAD57]", "<user>", "[PAD59]"]
+
+
+def test_the_tokenizers_package_reads_the_tokenizer_from_gguf(made: dict[str, Path], tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tio.convert(made["i2_s"], tmp_path / "back", to="hf")
+    one, two = (tokenizers.Tokenizer.from_file(str(p / "tokenizer.json")) for p in (made["source"], tmp_path / "back"))
+    assert one.encode("abcb<user>", add_special_tokens=False).ids == [28, 30, 58]
+    assert two.encode("abcb<user>", add_special_tokens=False).ids == [28, 30, 58]
+    assert two.encode("ab").ids[0] == 0  # the file says that the first token comes first
+
+
+def test_torch_transformers_runs_a_model_that_came_through_gguf_with_the_same_logits(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    pytest.importorskip("accelerate", reason="transformers loads packed models with accelerate")
+    source = tiny.hf_packed(tmp_path / "a")
+    tio.convert(source, tmp_path / "b.gguf", to="tq1_0")
+    tio.convert(tmp_path / "b.gguf", tmp_path / "c", to="hf")
+    tokens = torch.arange(10)[None]
+    logits = []
+    for path in (source, tmp_path / "c"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+        with torch.no_grad():
+            logits.append(model(tokens).logits)
+    assert torch.equal(*logits)
+
+
+def test_other_tokenizers_are_kept_beside_and_said(tmp_path: Path) -> None:
+    metadata = {"general.architecture": gguf.string("llama"), "llama.attention.head_count": gguf.number("u32", 4),
+                "tokenizer.ggml.model": gguf.string("llama"), "tokenizer.ggml.scores": gguf.array("f32", [0.5])}  # fmt: skip
+    with (tmp_path / "a.gguf").open("wb") as file:
+        gguf.write(file, metadata, [tiny.piece("output_norm.weight", np.ones(4, "f"))])
+    done = tio.convert(tmp_path / "a.gguf", tmp_path / "out", to="f32")
+    assert any("'llama' cannot become a tokenizer.json" in w for w in done.warnings)
+    assert json.loads((tmp_path / "out" / "gguf_metadata.json").read_text())["tokenizer.ggml.scores"] == [0.5]
+
+
+def test_norms_scales_and_embeddings_of_a_directory_have_one_dtype(made: dict[str, Path], tmp_path: Path) -> None:
+    """transformers multiplies them with each other and fails on a mixture; GGUF keeps norms in F32."""
+    for to in ("hf", "mlx"):
+        tio.convert(made["i2_s"], tmp_path / to, to=to)
+        kinds = {e.stored for e in tio.open(tmp_path / to).entries.values() if e.role == "plain"}
+        assert kinds == {"BF16"}
+        assert json.loads((tmp_path / to / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_scales_that_the_embeddings_dtype_cannot_hold_widen_it_and_say_so(tmp_path: Path) -> None:
+    source = tiny.hf_packed(tmp_path / "a", "llama", divide=True)
+    done = tio.convert(source, tmp_path / "b", to="hf")
+    assert any("widened to F32" in w for w in done.warnings)
+    assert done.scale_error == 0
+
+
+def test_side_files_are_copied_and_code_is_not(tmp_path: Path) -> None:
+    source = tiny.hf_packed(tmp_path / "a")
+    (source / "modeling.py").write_text("import os")
+    config = json.loads((source / "config.json").read_text()) | {"auto_map": {"AutoModel": "modeling.Model"}}
+    (source / "config.json").write_text(json.dumps(config))
+    tio.convert(source, tmp_path / "b", to="mlx")
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert "auto_map" not in json.loads((tmp_path / "b" / "config.json").read_text())
+
+
+def test_a_lone_file_carries_its_configuration(tmp_path: Path) -> None:
+    source = tiny.hf_packed(tmp_path / "a")
+    tio.convert(source, tmp_path / "x.safetensors", to="hf")
+    assert tio.verify(source, tmp_path / "x.safetensors").same
+    (tmp_path / "config.json").write_text("{}")  # of another model
+    assert tio.verify(source, tmp_path / "x.safetensors").same
+
+
+def test_dividing_scales_come_out_multiplying(tmp_path: Path) -> None:
+    source = tiny.hf_packed(tmp_path / "a", "llama", divide=True)
+    tio.convert(source, tmp_path / "b", to="hf")
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["quantization_config"] == tiny.AUTO
+    assert tio.verify(source, tmp_path / "b").same
+
+
+# ---- what is lost is said
+
+
+def lone(path: Path, w: Ternary) -> Path:
+    """A model of one ternary matrix, in plain numbers."""
+    return tiny.save(path, {"w": w.dense()})
+
+
+def test_scales_that_fp16_rounds_are_reported(tmp_path: Path) -> None:
+    scale = np.float32(0.1)
+    lone(tmp_path / "a.safetensors", Ternary.from_values(np.ones((4, 256)), scale))
+    done = tio.convert(tmp_path / "a.safetensors", tmp_path / "b.gguf", to="tq2_0")
+    error = abs(float(np.float16(scale)) - float(scale)) / float(scale)
+    assert done.scale_error == pytest.approx(error, rel=1e-6)
+    assert any("rounded to float16" in w for w in done.warnings)
+    verdict = tio.verify(tmp_path / "a.safetensors", tmp_path / "b.gguf")
+    assert "scale 0.100000001 and 0.0999755859" in verdict.difference
+    assert tio.verify(tmp_path / "a.safetensors", tmp_path / "b.gguf", rtol=2**-11).same
+
+
+def test_scales_that_fp32_keeps_are_exact(tmp_path: Path) -> None:
+    source = lone(tmp_path / "a.safetensors", Ternary.from_values(np.ones((4, 256)), np.float32(0.1)))
+    for to in ("i2_s", "hf", "mlx", "f32"):
+        out = tmp_path / (f"{to}.gguf" if to == "i2_s" else f"{to}.safetensors")
+        assert tio.convert(source, out, to=to).scale_error == 0
+        assert tio.verify(source, out).same
+
+
+def test_a_scale_for_each_group_crosses_the_formats_that_hold_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    w = Ternary.from_values(rng.integers(-1, 2, (8, 256)), (rng.integers(1, 64, (8, 4)) / 64).astype("f"), 64)
+    source = lone(tmp_path / "a.safetensors", w)
+    for to in ("q2_0", "mlx", "f32", "bf16"):
+        out = tmp_path / (f"{to}.gguf" if to == "q2_0" else f"{to}.safetensors")
+        tio.convert(source, out, to=to)
+        assert tio.verify(source, out).same
+    for to in ("i2_s", "tq2_0", "hf"):
+        with pytest.raises(FormatError, match=f"tensor 'w' cannot be {to}: .*(different scales|a scale for each 64)"):
+            tio.convert(source, tmp_path / ("x.gguf" if to != "hf" else "x"), to=to)
+
+
+def test_a_matrix_that_does_not_fit_names_itself_and_the_formats_that_do(tmp_path: Path) -> None:
+    source = lone(tmp_path / "a.safetensors", Ternary.from_values(np.ones((4, 192))))
+    with pytest.raises(
+        FormatError, match=r"tensor 'w' cannot be tq2_0.*K = 192 .*q2_0, mlx, hf, f32, f16, bf16 can hold it"
+    ):
+        tio.convert(source, tmp_path / "b.gguf", to="tq2_0")
+
+
+def test_masters_replaced_by_ternary_values_are_said(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    name = "model.layers.0.mlp.up_proj.weight"
+    tiny.save(tmp_path / "m" / "model.safetensors", {name: np.random.default_rng(0).normal(size=(8, 64)).astype("f")})
+    (tmp_path / "m" / "config.json").write_text(json.dumps(tiny.config()))
+    done = tio.convert(tmp_path / "m", tmp_path / "out", to="f32")
+    assert any("masters were replaced" in w for w in done.warnings)
+    assert tio.verify(tmp_path / "m", tmp_path / "out").same
+
+
+def test_a_dense_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    name = "model.layers.0.mlp.up_proj.weight"
+    tiny.save(tmp_path / "m" / "model.safetensors", {name: np.random.default_rng(0).normal(size=(8, 256)).astype("f")})
+    (tmp_path / "m" / "config.json").write_text(json.dumps(tiny.config("llama")))
+    with pytest.raises(FormatError, match="not trained to be ternary"):
+        tio.convert(tmp_path / "m", tmp_path / "out.gguf", to="i2_s")
+    assert tio.convert(tmp_path / "m", tmp_path / "out.gguf", to="i2_s", ternarise=True).ternary == 1
+
+
+# ---- appearing whole or not at all
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return lone(tmp_path / "a.safetensors", Ternary.from_values(np.ones((4, 256)), 0.5))
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_what_is_there_is_not_replaced_unasked(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.gguf").write_bytes(b"old")
+    with pytest.raises(FormatError, match=r"exists already.*--overwrite"):
+        tio.convert(source, tmp_path / "b.gguf", to="i2_s")
+    assert (tmp_path / "b.gguf").read_bytes() == b"old"
+    tio.convert(source, tmp_path / "b.gguf", to="i2_s", overwrite=True)
+    assert tio.verify(source, tmp_path / "b.gguf").same
+
+
+def test_a_model_directory_is_replaced_when_asked(source: Path, tmp_path: Path) -> None:
+    tio.convert(source, tmp_path / "b", to="f16")
+    tio.convert(source, tmp_path / "b", to="hf", overwrite=True)
+    assert tio.open(tmp_path / "b").entries["w.weight"].stored == "HF packed"
+    assert listing(tmp_path) == ["a.safetensors", "b"]
+
+
+def test_a_folder_of_other_things_is_never_replaced(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(FormatError, match="other things"):
+        tio.convert(source, tmp_path / "home", to="hf", overwrite=True)
+
+
+@pytest.mark.parametrize("stage", ["write", "verify"])
+def test_a_failure_leaves_nothing_behind(
+    source: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise FormatError("broken")
+
+    monkeypatch.setattr(*{"write": (codecs.I2S, "encode", fail), "verify": (codecs.I2S, "decode", fail)}[stage])
+    before = source.read_bytes()
+    with pytest.raises(FormatError, match="broken"):
+        tio.convert(source, tmp_path / "b.gguf", to="i2_s")
+    assert listing(tmp_path) == ["a.safetensors"]
+    assert source.read_bytes() == before
+
+
+def test_a_wrong_code_on_the_disk_is_found_before_the_file_appears(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = codecs.I2S.encode
+
+    def wrong(self: Any, t: Ternary) -> Any:
+        raw = right(self, t)
+        raw[0] ^= 0x80  # +1 becomes -1
+        return raw
+
+    monkeypatch.setattr(codecs.I2S, "encode", wrong)
+    with pytest.raises(FormatError, match="read back differently, row 0, column 0"):
+        tio.convert(source, tmp_path / "b.gguf", to="i2_s")
+    assert listing(tmp_path) == ["a.safetensors"]
+
+
+def test_a_name_that_says_another_container_is_an_error(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"ends in \.safetensors"):
+        tio.convert(source, tmp_path / "b.safetensors", to="i2_s")
+    with pytest.raises(FormatError, match=r"ends in \.gguf"):
+        tio.convert(source, tmp_path / "b.gguf", to="hf")
+
+
+def test_the_source_is_never_the_target(source: Path, tmp_path: Path) -> None:
+    for out in (source, tmp_path):
+        with pytest.raises(FormatError, match="never overwritten"):
+            tio.convert(source, out, to="hf", overwrite=True)
+
+
+def test_a_file_of_the_source_directory_is_never_the_target(tmp_path: Path) -> None:
+    folder = tiny.hf_packed(tmp_path / "m")
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(FormatError, match="never overwritten"):
+        tio.convert(folder, folder / "model.safetensors", to="f32", overwrite=True)
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_a_format_nobody_writes_is_an_error_with_a_hint(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="Did you mean 'tq2_0'"):
+        tio.convert(source, tmp_path / "b", to="tq2")
+
+
+def test_a_folder_that_is_not_there_is_an_error(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="make it first"):
+        tio.convert(source, tmp_path / "no" / "b.gguf", to="i2_s")
+
+
+def test_files_are_on_the_disk_before_they_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("tritium.io.stream._sync", lambda path: seen.append(f"sync {path.suffix or 'folder'}"))
+    monkeypatch.setattr("tritium.io.stream._rename", lambda a, b: (seen.append("rename"), a.rename(b)))
+    with appearing(tmp_path / "x", folder=False, overwrite=False) as temporary:
+        temporary.write_bytes(b"x")
+    assert seen == ["sync .tmp", "rename", "sync folder"]
+
+
+def test_progress_goes_from_start_to_end(source: Path, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    tio.convert(source, tmp_path / "b.gguf", to="i2_s", progress=lambda done, total, what: steps.append((done, total)))
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+# ---- verify
+
+
+def pair(tmp_path: Path, change: Any) -> tuple[Path, Path]:
+    values, scale = np.tile(np.array([-1, 0, 1, 0], np.int8), (4, 64)), np.float32(0.5)
+    one = tiny.save(tmp_path / "1.safetensors", {"w": Ternary.from_values(values, scale).dense(), "n": np.ones(4, "f")})
+    new_values, new_scale, norm = change(values.copy(), scale, np.ones(4, np.float32))
+    two = tiny.save(tmp_path / "2.safetensors", {"w": Ternary.from_values(new_values, new_scale).dense(), "n": norm})
+    return one, two
+
+
+def put(a: Any, at: Any, value: Any) -> Any:
+    a[at] = value
+    return a
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w, s, n: (put(w, (2, 7), 1), s, n), "tensor 'w', row 2, column 7: +0 and +1"),
+        (lambda w, s, n: (w, s * 2, n), "tensor 'w': scale 0.5 and 1, apart by 0.5"),
+        (lambda w, s, n: (w, s, put(n, 3, 9)), "tensor 'n', element 3: 1 and 9"),
+        (lambda w, s, n: (w, s, np.ones(5, "f")), "tensor 'n': shape [4] and [5]"),
+        (lambda w, s, n: (w[:, :128], s, n), "tensor 'w': shape [4, 256] and [4, 128]"),
+    ],
+)
+def test_the_first_difference_is_named(tmp_path: Path, change: Any, said: str) -> None:
+    verdict = tio.verify(*pair(tmp_path, change))
+    assert not verdict.same
+    assert verdict.difference == said
+
+
+def test_a_tensor_that_only_one_has_is_named(tmp_path: Path) -> None:
+    one = tiny.save(tmp_path / "1.safetensors", {"a": np.ones(4, "f"), "b": np.ones(4, "f")})
+    two = tiny.save(tmp_path / "2.safetensors", {"a": np.ones(4, "f")})
+    for args in ((one, two), (two, one)):
+        assert tio.verify(*args).difference == "tensor 'b' is only in 1.safetensors"
+
+
+def test_scales_nobody_uses_are_not_compared() -> None:
+    from tritium.io.verify import compare_ternary
+
+    w = np.ones((2, 512), np.int8)
+    w[0, :256] = 0
+    a, b = (Ternary.from_values(w, [[s, 1], [2, 3]], 256) for s in (5, 7))
+    assert not compare_ternary(a, b).difference
+    assert (
+        compare_ternary(a, Ternary.from_values(w, [[5, 1], [2, 4]], 256)).difference
+        == ", row 1, columns from 256: scale 3 and 4, apart by 0.25"
+    )
+
+
+def test_a_ternary_weight_is_not_a_dense_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    one = tiny.save(tmp_path / "1.safetensors", {"w": np.ones((4, 64), "f")})
+    two = tiny.save(tmp_path / "2.safetensors", {"w": rng.normal(size=(4, 64)).astype("f")})
+    assert tio.verify(one, two).difference == "tensor 'w': F32 (ternary) and F32 (not ternary)"
