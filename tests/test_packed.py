@@ -15,7 +15,7 @@ import tritium as tt
 from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import packed
-from tritium.errors import DTypeError, QuantError, ShapeError
+from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError
 from tritium.op import Spec
 from tritium.testing import values
 
@@ -197,3 +197,27 @@ def test_integer_products_refuse_what_does_not_fit() -> None:
         tt.quantized_matmul(tt.zeros((2, 8)), w, tt.ones(4), tt.ones(3))
     with pytest.raises(DTypeError, match=r"tritium\.quant makes one"):
         tt.quantized_matmul(tt.zeros((2, 8)), tt.zeros((4, 8)), tt.ones(4))
+
+
+@pytest.mark.parametrize("group", [None, "8", 1.5, 2**70, -1, True])
+def test_a_group_that_is_no_number_of_columns_is_refused(group: Any) -> None:
+    w = tt.repack(tt.tensor(integers(dt.tern2, (4, 8))), dt.tern2)
+    with pytest.raises(ArgumentError, match="group must be"):
+        tt.quantized_matmul(tt.zeros((2, 8)), w, tt.ones(()), None, group)
+    with pytest.raises(ArgumentError, match="group must be"):
+        tt.quantize_ternary(tt.zeros((2, 8)), group=group)
+
+
+def test_a_group_wider_than_the_row_is_the_row() -> None:
+    w = tt.randn((4, 8), seed=0)
+    for group in (8, 9, 2**40):
+        data, scale = tt.quantize_int4(w, group=group)
+        assert scale.shape == (4, 1)
+        np.testing.assert_array_equal(values(data), values(tt.quantize_int4(w, group=8)[0]))
+        assert tt.dequantize(data, scale, None, group).shape == (4, 8)
+
+
+def test_a_zero_point_must_be_an_integer() -> None:
+    q = tt.tensor(integers(dt.i4, (4, 8)))
+    with pytest.raises(DTypeError, match="integers"):
+        tt.dequantize(q, tt.ones(()), tt.full((), 3.7))

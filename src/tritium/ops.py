@@ -768,12 +768,16 @@ def _half_or_single(x: Spec) -> DType:
     return x.dtype if x.dtype in (f16, bf16, f32) else f32
 
 
+def _check_group(group: Any, what: str) -> None:
+    if not isinstance(group, int) or isinstance(group, bool) or not 0 <= group < 2**62:
+        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group!r}.")
+
+
 def _scale_spec(w: Spec, scale: Spec, group: int, what: str) -> Spec:
     """The shapes a scale may have: one number, one for each row, or one for each group of columns in each row."""
     n, k = w.shape
-    if group < 0:
-        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group}.")
-    shapes: tuple[Shape, ...] = ((n, ceil(k / group)),) if group else ((), (n,))
+    _check_group(group, what)
+    shapes: tuple[Shape, ...] = ((n, -(-k // group)),) if group else ((), (n,))
     if scale.shape not in shapes:
         wanted = " or ".join(text(s) for s in shapes)
         raise ShapeError(f"{what}: scale must have shape {wanted} for w {w} and group={group}, given {scale}.")
@@ -859,6 +863,8 @@ def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0
     if not dtype.is_float:
         raise DTypeError(f"dequantize: dtype must be a float dtype, given {dtype}.")
     ready = _scale_spec(w, scale, group, "dequantize")
+    if zero is not None and not zero.dtype.is_integer:
+        raise DTypeError(f"dequantize: zero must be integers, given {zero}; quantize_int8(w, symmetric=False) makes them.")
     if zero is not None and zero.shape != ready.shape:
         raise ShapeError(f"dequantize: zero must have the shape of scale, {text(ready.shape)}, given {zero}.")
     return Decision((w, ready, None if zero is None else Spec(zero.shape, i32)), Spec(w.shape, dtype))
@@ -868,14 +874,13 @@ def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
     """The shape of the scales of a float matrix: per tensor, per row (axis=0) or per group of columns."""
     if x.ndim != 2:
         raise ShapeError(f"{what}: a matrix [N, K] is needed, given {x}; reshape it first.")
+    _check_group(group, what)
     if axis not in (None, 0) or (axis == 0 and group):
         raise ArgumentError(
             f"{what}: axis is None (one scale) or 0 (one for each row), or group is a number of columns (one for each "
             f"group in each row); given axis={axis}, group={group}."
         )
-    if group < 0:
-        raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group}.")
-    return (x.shape[0], ceil(x.shape[1] / group)) if group else () if axis is None else x.shape[:1]
+    return (x.shape[0], -(-x.shape[1] // group)) if group else () if axis is None else x.shape[:1]
 
 
 def _single(x: Spec) -> Specs:

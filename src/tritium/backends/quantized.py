@@ -102,7 +102,7 @@ def _repack(w: Weight, *, dtype: Any, out: Weight) -> None:
 def _spread(of_groups: Arr, group: int, k: int) -> Arr:
     """One number for each row or group of columns, as [N, K] sees it."""
     if group:
-        return np.repeat(of_groups, group, axis=1)[:, :k]
+        return np.repeat(of_groups, min(group, k), axis=1)[:, :k]
     return of_groups[:, None] if of_groups.ndim else of_groups
 
 
@@ -115,8 +115,9 @@ def _dequantize(w: Weight, scale: Arr, zero: Arr | None, *, group: int, dtype: A
         near = t[part].astype(np.float32)
         if zero is not None:
             near -= _spread(zero[part] if zero.ndim else zero, group, k).astype(np.float32)
-        near *= _spread(scale[part] if scale.ndim else scale, group, k)
-        cast(near, out=out[part])
+        with np.errstate(invalid="ignore", over="ignore"):
+            near *= _spread(scale[part] if scale.ndim else scale, group, k)
+            cast(near, out=out[part])
 
 
 def _reduced(x: Arr, how: Any, scales: tuple[int, ...], group: int) -> Arr:
