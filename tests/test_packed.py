@@ -221,3 +221,20 @@ def test_a_zero_point_must_be_an_integer() -> None:
     q = tt.tensor(integers(dt.i4, (4, 8)))
     with pytest.raises(DTypeError, match="integers"):
         tt.dequantize(q, tt.ones(()), tt.full((), 3.7))
+
+
+@pytest.mark.parametrize(("t", "most"), [(dt.i8, 131_071), (dt.i4, 2_097_151), (dt.tern2, 16_777_215)], ids=str)
+def test_more_columns_than_an_int32_sum_holds_are_refused(t: dt.DType, most: int) -> None:
+    for k, fits in ((most, True), (most + 1, False)):
+        call = (Spec((1, k), dt.i8), Spec((1, k), t))
+        if fits:
+            assert ops.integer_matmul.decide(call, {}).out == Spec((1, 1), dt.i32)
+            continue
+        with pytest.raises(ShapeError, match=f"up to {most} columns"):
+            ops.integer_matmul.decide(call, {})
+        with pytest.raises(ShapeError, match=f"up to {most} columns"):
+            ops.quantized_matmul.decide((Spec((1, k)), Spec((1, k), t), Spec(()), None), {"group": 0})
+        grouped = ops.quantized_matmul.decide(
+            (Spec((1, k)), Spec((1, k), t), Spec((1, -(-k // 64))), None), {"group": 64}
+        )
+        assert grouped.out == Spec((1, 1))

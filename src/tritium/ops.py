@@ -764,6 +764,16 @@ def _agree_inner(x: Spec, w: Spec, what: str) -> None:
         raise ShapeError(f"{what}: x must end in the {w.shape[-1]} columns of w, given x {x} and w {w}.")
 
 
+def _sums_fit(w: Spec, columns: int, what: str) -> None:
+    """Sums are int32: so many columns of the largest weight and the largest activation, 128, must fit."""
+    most = (2**31 - 1) // (128 * (builtins.max(-w.dtype.values[0], 1) if w.dtype.is_packed else 128))
+    if columns > most:
+        raise ShapeError(
+            f"{what}: int32 sums of {w.dtype} weights are exact for up to {most} columns, given {columns}; split the columns, "
+            f"or give scales to groups of them."
+        )
+
+
 def _half_or_single(x: Spec) -> DType:
     return x.dtype if x.dtype in (f16, bf16, f32) else f32
 
@@ -810,6 +820,7 @@ def integer_matmul(q: Spec, w: Spec, /) -> Spec:
     """q @ w.T for int8 activations and integer weights, packed or not: exact int32 sums."""
     _is_weight(w, "integer_matmul")
     _agree_inner(q, w, "integer_matmul")
+    _sums_fit(w, w.shape[1], "integer_matmul")
     if q.dtype is not i8:
         raise DTypeError(f"integer_matmul: q must be i8, given {q}; quantize_activations(x) makes it.")
     return Spec(q.shape[:-1] + w.shape[:1], i32)
@@ -831,6 +842,7 @@ def quantized_matmul(x: Spec, w: Spec, scale: Spec, bias: Spec | None = None, /,
         raise ShapeError(f"quantized_matmul: bias must have shape [{w.shape[0]}] for w {w}, given {bias}.")
     x = Spec(x.shape, _half_or_single(x))
     scale = _scale_spec(w, scale, group, "quantized_matmul")
+    _sums_fit(w, builtins.min(group or w.shape[1], w.shape[1]), "quantized_matmul")
     ready = (x, w, scale, None if bias is None else Spec(bias.shape, f32))
     return Decision(ready, Spec(x.shape[:-1] + w.shape[:1], x.dtype))
 
@@ -864,7 +876,9 @@ def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0
         raise DTypeError(f"dequantize: dtype must be a float dtype, given {dtype}.")
     ready = _scale_spec(w, scale, group, "dequantize")
     if zero is not None and not zero.dtype.is_integer:
-        raise DTypeError(f"dequantize: zero must be integers, given {zero}; quantize_int8(w, symmetric=False) makes them.")
+        raise DTypeError(
+            f"dequantize: zero must be integers, given {zero}; quantize_int8(w, symmetric=False) makes them."
+        )
     if zero is not None and zero.shape != ready.shape:
         raise ShapeError(f"dequantize: zero must have the shape of scale, {text(ready.shape)}, given {zero}.")
     return Decision((w, ready, None if zero is None else Spec(zero.shape, i32)), Spec(w.shape, dtype))
