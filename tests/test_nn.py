@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tritium as tt
 from null import Null
 from tritium import nn, quant
-from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError
+from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError, TraceError
 
 
 def ternary(n: int, k: int, seed: int = 0) -> Any:
@@ -128,6 +128,57 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     assert layer.state_dict()["weight"].tolist() == before
 
 
+def test_scales_of_other_groups_are_not_loaded() -> None:
+    a, b = (nn.BitLinear.from_float(tokens(6, 130), group=g) for g in (100, 65))
+    assert a.state_dict()["weight_scale"].shape == b.state_dict()["weight_scale"].shape
+    with pytest.raises(ArgumentError, match="groups of 100 columns"):
+        b.load_state_dict(a.state_dict())
+    b.load_state_dict(b.state_dict())
+
+
+def test_a_layer_does_not_change_with_what_it_was_made_of() -> None:
+    bias, scale, x = np.zeros(5, np.float32), np.ones(5, np.float32), tt.tensor(tokens(2, 8))
+    layer = nn.BitLinear.from_ternary(ternary(5, 8), bias, scale=scale)
+    want = layer(x).tolist()
+    bias += 5
+    scale *= np.nan
+    for t in layer.state_dict().values():
+        t.copy_(1)
+    assert layer(x).tolist() == want
+
+
+def test_states_of_numpy_arrays_are_taken() -> None:
+    layer = nn.BitLinear.from_ternary(ternary(5, 9), tokens(5))
+    state = {k: v.numpy() for k, v in layer.state_dict().items()}
+    layer.load_state_dict(state | {"bias": [0.0] * 5})
+    assert layer.bias is not None
+    assert layer.bias.tolist() == [0.0] * 5
+
+
+def test_a_norm_keeps_half_floats_half() -> None:
+    layer = nn.BitLinear.from_ternary(ternary(5, 8), norm=np.ones(8))
+    x = tt.tensor(tokens(3, 8)).to("f16")
+    assert layer(x).dtype == "f16"
+    out = tt.empty((3, 5), dtype="f16")
+    layer(x, out=out)
+    np.testing.assert_array_equal(out.numpy(), layer(x).numpy())
+
+
+def test_scales_are_kept_in_f32() -> None:
+    layer = nn.BitLinear.from_ternary(ternary(5, 8), scale=tt.tensor(np.float64(0.1)))
+    assert layer.state_dict()["weight_scale"].dtype == "f32"
+    with pytest.raises(QuantError, match="infinite in f32"):
+        nn.BitLinear.from_ternary(ternary(5, 8), scale=1e300)
+    with pytest.raises(ArgumentError, match="scale must be"):
+        nn.BitLinear.from_ternary(ternary(5, 8), scale="a")
+
+
+def test_bytes_of_a_traced_tensor_are_refused() -> None:
+    w = tt.repack(tt.tensor(ternary(5, 8)), "tern2")
+    with pytest.raises(TraceError, match="as_bytes"):
+        tt.trace(nn.as_bytes, w.spec)
+
+
 def test_packed_weights_are_taken_as_tensors_or_bytes() -> None:
     t, x = ternary(6, 11), tt.tensor(tokens(2, 11))
     want = nn.BitLinear.from_ternary(t, scale=0.5)(x).numpy()
@@ -140,8 +191,11 @@ def test_packed_weights_are_taken_as_tensors_or_bytes() -> None:
         nn.BitLinear.from_packed(raw.numpy(), (6, 11), scale=0.5),
     ):
         np.testing.assert_array_equal(layer(x).numpy(), want)
-    with pytest.raises(ShapeError, match="shape="):
-        nn.BitLinear.from_packed(raw)
+    with pytest.raises(ShapeError, match="leave it out"):
+        nn.BitLinear.from_packed(w, (7, 7))
+    for shape in (None, (3,), 3, "34", (6, 11.0), (6, 13)):
+        with pytest.raises(ShapeError, match="shape="):
+            nn.BitLinear.from_packed(raw, shape)  # type: ignore[arg-type]
 
 
 def test_a_layer_moves_to_another_device_and_back() -> None:
@@ -179,6 +233,12 @@ def test_what_a_layer_cannot_be_made_of_is_explained() -> None:
         nn.BitLinear.from_ternary(ternary(3, 4), np.zeros(4))
     with pytest.raises(QuantError, match="element"):
         nn.BitLinear.from_ternary(ternary(3, 4) * 2)
+    with pytest.raises(ArgumentError, match="eps"):
+        nn.BitLinear.from_ternary(ternary(3, 4), eps=-1)
+    with pytest.raises(ShapeError, match="scale must have shape"):
+        nn.QuantLinear(quant.Quantized("int8", tt.zeros((3, 4), dtype="i8"), tt.ones(2)))
+    with pytest.raises(ArgumentError, match="tokens"):
+        nn.BitLinear.from_ternary(ternary(3, 4)).kernel(-1)
 
 
 def test_a_layer_says_what_it_is_and_which_kernel_it_uses() -> None:

@@ -226,5 +226,29 @@ def test_unknown_schemes_and_shapes_are_explained() -> None:
         quant.ternary(weights(2, 2), axis=0, group=2)
     with pytest.raises(QuantError, match="whole numbers"):
         quant.from_integers([[0.5, 1]])
-    with pytest.raises(QuantError, match="NaN or infinite"):
+    with pytest.raises(QuantError, match="NaN, or infinite"):
         quant.from_integers([[0, 1]], math.nan)
+
+
+def test_pareto_leaves_out_what_cannot_hold_the_tensor() -> None:
+    names = {q.scheme for q in quant.pareto(weights(8, 16, size=1e6))}
+    assert names == set(quant.SCHEMES) - {"fp16"}
+    bad = weights(8, 16)
+    bad[1, 2] = np.nan
+    with pytest.raises(QuantError, match=r"\[1, 2\]"):
+        quant.pareto(bad)
+
+
+@pytest.mark.parametrize("scheme", ["ternary", "int8-asymmetric", "fp16"])
+def test_whole_numbers_as_activations_give_floats(scheme: str) -> None:
+    y = quant.SCHEMES[scheme](tt.tensor(weights(5, 7))).matmul(tt.ones((2, 7), dtype="i32"))
+    assert y.dtype == "f32"
+    assert np.abs(y.numpy()).max() > 0
+
+
+def test_quality_takes_arrays_and_refuses_other_tokens() -> None:
+    w = weights(5, 7)
+    assert quant.quality(w, x=weights(3, 7)).matmul_error > 0
+    for x in (weights(3, 8), np.ones(7, np.float32), np.ones((0, 7), np.float32)):
+        with pytest.raises(ShapeError, match="tokens"):
+            quant.quality(w, x=x)

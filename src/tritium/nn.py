@@ -26,7 +26,7 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium import ops, quant
-from tritium.errors import ArgumentError, DTypeError, ShapeError
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tritium.functions import asarray
 from tritium.op import Spec
 from tritium.quant import Quantized
@@ -39,10 +39,21 @@ def _vector(v: Any, size: int, what: str) -> Tensor | None:
     """A bias or norm as an f32 tensor of the right size."""
     if v is None:
         return None
-    t = v if isinstance(v, Tensor) else asarray(np.asarray(v, np.float32))
+    t = _tensor(v, what)
     if t.shape != (size,):
         raise ShapeError(f"{what} must have shape [{size}], given {t.spec}.")
-    return t.to(dt.f32)
+    return t.to(dt.f32).clone()
+
+
+def _tensor(v: Any, what: str) -> Tensor:
+    """Numbers as a tensor: bytes as they are, all others as f32."""
+    if isinstance(v, Tensor):
+        return v
+    try:
+        data = np.asarray(v)
+        return asarray(data if data.dtype == np.uint8 else data.astype(np.float32))
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} must be numbers, given {v!r}.") from None
 
 
 class QuantLinear:
@@ -58,11 +69,14 @@ class QuantLinear:
             raise ArgumentError(
                 f"{type(self).__name__}: scheme {weight.scheme!r} has no integer product; use ternary, symmetric int8 or int4."
             )
-        self.weight = weight.tiled()
+        weight.check()
+        tiled = weight.tiled()  # clones: a write to what the layer was made of must not reach it
+        self._scale: Tensor = weight.scale.clone()
+        self.weight = replace(tiled, data=tiled.data.clone(), scale=self._scale)
         self._bias = _vector(bias, weight.shape[0], "bias")
         if self._bias is not None:
             self._bias = self._bias.to(device=weight.data.device)
-        self._data, self._scale, self._group = self.weight.data, weight.scale, weight.group
+        self._data, self._group = self.weight.data, weight.group
 
     @classmethod
     def from_float(cls, w: Any, scheme: str = "int8", bias: Any = None, *, group: int = 64) -> Self:
@@ -115,7 +129,9 @@ class QuantLinear:
         return type(self)(self.weight.plain().to(device), bias)
 
     def kernel(self, tokens: int = 1, dtype: Any = dt.f32) -> str:
-        """The name of the kernel that such a call runs on."""
+        """The name of the kernel that a call with so many tokens runs on."""
+        if not isinstance(tokens, int) or tokens < 0:
+            raise ArgumentError(f"kernel: tokens must be a number of them, given {tokens!r}.")
         x = Spec((tokens, self.in_features), dt.dtype(dtype))
         specs = (x, self._data.spec, self._scale.spec, None if self._bias is None else self._bias.spec)
         layouts = (None, self._data.layout, self._scale.layout, None)
@@ -138,6 +154,8 @@ class BitLinear(QuantLinear):
                 f"BitLinear: ternary weights are needed, given {weight.data.spec}; QuantLinear takes others."
             )
         super().__init__(weight, bias)
+        if not isinstance(eps, (int, float)) or not eps >= 0:
+            raise ArgumentError(f"BitLinear: eps must be a number that is not negative, given {eps!r}.")
         self._norm = _vector(norm, self.in_features, "norm")
         if self._norm is not None:
             self._norm = self._norm.to(device=self.device)
@@ -169,19 +187,31 @@ class BitLinear(QuantLinear):
         Bytes need `shape`, since the last byte of a row may be padded. A code of 3 is an error.
         """
         packed = data if isinstance(data, Tensor) and data.dtype.is_packed else unpacked(data, shape)
+        if shape is not None and tuple(shape) != packed.shape:
+            raise ShapeError(f"from_packed: shape={shape} was given with {packed.spec}; leave it out.")
         return cls(quant.from_integers(packed, scale, group=group, dtype=packed.dtype), bias, norm=norm, eps=eps)
 
     @property
     def norm(self) -> Tensor | None:
         return self._norm
 
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + (0 if self._norm is None else self._norm.nbytes)
+
     def __call__(self, x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
         """The layer applied to the last axis of x."""
         if self._norm is not None:
-            x = ops.rms_norm(x, self._norm, eps=self._eps)
+            return self._normed(x, out)
         if out is None:
             return _matmul(x, self._data, self._scale, self._bias, self._group)
         return _matmul(x, self._data, self._scale, self._bias, self._group, out=out)
+
+    def _normed(self, x: Tensor, out: Tensor | None) -> Tensor:
+        """Through the norm, which computes in f32; a half float is rounded once, at the end."""
+        wide = ops.rms_norm(x, self._norm, eps=self._eps)
+        y = _matmul(wide, self._data, self._scale, self._bias, self._group, out=out)
+        return y if out is not None or y.dtype is x.dtype or not x.dtype.is_float else y.to(x.dtype)
 
     forward = __call__
 
@@ -190,12 +220,14 @@ class BitLinear(QuantLinear):
         return type(self)(self.weight.plain().to(device), bias, norm=norm, eps=self._eps)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must be saved, as plain tensors: `weight` (bytes of tern2), `weight_scale`, and `bias`, `norm` if any."""
+        """What must be saved, as plain tensors of their own: `weight` (bytes of tern2), `weight_scale`, and where there
+        are any `weight_group` (columns that share a scale), `bias`, `norm`."""
         w = self.weight.plain()
         data = w.data if w.data.dtype is dt.tern2 else ops.repack(w.data, dt.tern2)
-        assert w.scale is not None
-        out = {"weight": as_bytes(data), "weight_scale": w.scale}
-        return out | {k: t for k, t in (("bias", self._bias), ("norm", self._norm)) if t is not None}
+        out = {"weight": as_bytes(data.clone()), "weight_scale": self._scale.clone()}
+        if self._group:
+            out["weight_group"] = ops.full((), self._group, dt.i64)
+        return out | {k: t.clone() for k, t in (("bias", self._bias), ("norm", self._norm)) if t is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the tensors of `state_dict()`; names and shapes must be those of this layer, or nothing is changed."""
@@ -203,11 +235,14 @@ class BitLinear(QuantLinear):
         if set(state) != set(mine):
             missing, extra = sorted(set(mine) - set(state)), sorted(set(state) - set(mine))
             raise ArgumentError(f"load_state_dict: missing {missing}, unexpected {extra}.")
+        state = {name: _tensor(v, f"load_state_dict: {name}") for name, v in state.items()}
         for name, t in mine.items():
-            if tuple(state[name].shape) != t.shape:
-                raise ShapeError(
-                    f"load_state_dict: {name} must have shape {t.shape}, given {tuple(state[name].shape)}."
-                )
+            if state[name].shape != t.shape:
+                raise ShapeError(f"load_state_dict: {name} must have shape {t.shape}, given {state[name].shape}.")
+        if self._group and (given := int(state["weight_group"].item())) != self._group:
+            raise ArgumentError(
+                f"load_state_dict: scales of groups of {given} columns were given; this layer's groups have {self._group}."
+            )
         made = type(self).from_packed(
             state["weight"], (self.out_features, self.in_features), state.get("bias"), scale=state["weight_scale"],
             group=self._group, norm=state.get("norm"), eps=self._eps,
@@ -222,6 +257,8 @@ class BitLinear(QuantLinear):
 def as_bytes(w: Tensor) -> Tensor:
     """A tensor packed along its rows as the bytes it is made of: u8 [..., bytes of a row], the same memory."""
     t = w.dtype
+    if w.is_traced:
+        raise TraceError("as_bytes of a traced tensor was asked, but it has no memory while the graph is written down.")
     if not t.is_packed or t.rows > 1:
         raise DTypeError(
             f"as_bytes: a tensor packed along its rows is needed, given {w.spec}; repack it to tern2, tern5 or i4."
@@ -233,12 +270,11 @@ def as_bytes(w: Tensor) -> Tensor:
 
 def unpacked(data: Any, shape: tuple[int, int] | None) -> Tensor:
     """The tern2 tensor on the memory of such bytes; its codes are checked."""
-    raw = data if isinstance(data, Tensor) else asarray(np.asarray(data))
-    if shape is None or raw.dtype is not dt.u8 or raw.shape != (shape[0], -(-shape[1] // 4)):
+    raw = _tensor(data, "from_packed: data")
+    known = isinstance(shape, (tuple, list)) and len(shape) == 2 and all(isinstance(n, int) and n >= 0 for n in shape)
+    if shape is None or not known or raw.dtype is not dt.u8 or raw.shape != (shape[0], -(-shape[1] // 4)):
         wanted = (
-            "uint8 [out, ceil(in / 4)]"
-            if shape is None
-            else f"uint8 [{shape[0]}, {-(-shape[1] // 4)}] for shape={shape}"
+            f"uint8 [{shape[0]}, {-(-shape[1] // 4)}]" if shape is not None and known else "uint8 [out, ceil(in / 4)]"
         )
         raise ShapeError(f"from_packed: {wanted} and shape=(out, in) are needed, given {raw.spec} and shape={shape}.")
     raw = raw.contiguous()

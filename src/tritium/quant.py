@@ -57,6 +57,7 @@ class Quantized:
     def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
         floats."""
+        x = x if x.dtype.is_float else x.to(dt.f32)
         if self.scale is not None and self.zero is None:
             return ops.quantized_matmul(x, self.data, self.scale, bias, self.group)
         if self.scale is None or self.zero is None or self.group:
@@ -66,6 +67,11 @@ class Quantized:
             sums = ops.integer_matmul(q, self.data).to(dt.i64) - total.to(dt.i64) * self.zero
             y = (sums.to(dt.f32) * (token * self.scale)).to(x.dtype)
         return y if bias is None else y + bias
+
+    def check(self) -> None:
+        """An error unless the scale fits the integers."""
+        if self.scale is not None:
+            ops.dequantize.decide((self.data.spec, self.scale.spec, None), {"group": self.group, "dtype": dt.f32})
 
     def to(self, device: Any) -> Quantized:
         """The same on another device."""
@@ -153,11 +159,10 @@ def from_integers(t: Any, scale: Any = 1.0, *, group: int = 0, dtype: Any = dt.t
     else:
         _check_range(whole, kind)
         whole = ops.astype(whole, dt.i8)
-    scale = scale if isinstance(scale, Tensor) else asarray(np.asarray(scale, np.float32))
-    _finite_scale(scale)
     data = whole if whole.dtype is kind else ops.repack(whole, kind)
-    ops.dequantize.decide((data.spec, scale.spec, None), {"group": group, "dtype": dt.f32})  # the shapes agree
-    return Quantized("ternary" if kind.is_ternary else kind.name, data, scale, None, group)
+    made = Quantized("ternary" if kind.is_ternary else kind.name, data, _multiplier(scale), None, group)
+    made.check()
+    return made
 
 
 def _check_range(t: Tensor, kind: dt.DType) -> None:
@@ -179,9 +184,18 @@ def check_codes(w: Tensor) -> None:
         )
 
 
-def _finite_scale(scale: Tensor) -> None:
+def _multiplier(scale: Any) -> Tensor:
+    """A scale as an f32 tensor; it must be finite there."""
+    if not isinstance(scale, Tensor):
+        try:
+            with np.errstate(over="ignore"):
+                scale = asarray(np.asarray(scale, np.float32))
+        except (TypeError, ValueError):
+            raise ArgumentError(f"scale must be a number or an array of numbers, given {scale!r}.") from None
+    scale = scale.to(dt.f32)
     if not bool(ops.all(ops.isfinite(scale))):
-        raise QuantError("A scale is NaN or infinite; a packed weight needs finite scales.")
+        raise QuantError("A scale is NaN, or infinite in f32; weights need finite scales.")
+    return scale
 
 
 # ---- activations
@@ -245,7 +259,9 @@ def _milliseconds(fn: Callable[[], Any], tries: int = 5) -> float:
 def _quality(q: Quantized, w: Tensor, x: Tensor | None, quantize_ms: float) -> Quality:
     if w.shape != q.shape:
         raise ShapeError(f"quality: the floats {w.spec} and the quantised {q.data.spec} differ in shape.")
-    x = randn((16, w.shape[1]), seed=0) if x is None else x
+    x = randn((16, w.shape[1]), seed=0) if x is None else x if isinstance(x, Tensor) else asarray(np.asarray(x))
+    if x.ndim != 2 or x.shape[1] != w.shape[1] or not x.shape[0]:
+        raise ShapeError(f"quality: x must be tokens [M, {w.shape[1]}], at least one, given {x.spec}.")
     full, near = (t.to("cpu").to(dt.f64).numpy() for t in (w, q.dequantize()))
     error = near - full
     noise, signal = float((error**2).sum()), float((full**2).sum())
@@ -315,11 +331,16 @@ class Pareto(tuple[Quality, ...]):
 def pareto(
     w: Any, *, x: Tensor | None = None, schemes: Mapping[str, Callable[[Tensor], Quantized]] | None = None
 ) -> Pareto:
-    """Every scheme on your own tensor, smallest first. `best`: no other is both smaller and closer in its products."""
+    """Every scheme that can hold your own tensor, smallest first. `best`: no other is both smaller and closer in its
+    products."""
     full = _matrix(w, "pareto")
+    ternary(full)  # names what is not finite; what a scheme then refuses is outside its range
     rows = []
     for name, make in (SCHEMES if schemes is None else schemes).items():
-        taken = _milliseconds(lambda make=make: make(full), 3)  # type: ignore[misc]
+        try:
+            taken = _milliseconds(lambda make=make: make(full), 3)  # type: ignore[misc]
+        except QuantError:
+            continue
         rows.append(_quality(make(full), full, x, taken)._replace(scheme=name))
     rows.sort(key=lambda q: (q.bytes_after, q.matmul_error))
     return Pareto(q._replace(best=not any(_beats(other, q) for other in rows)) for q in rows)
