@@ -63,7 +63,7 @@ def test_a_seed_is_read_or_refused_and_valid_ones_are_read(reader: str) -> None:
 @pytest.mark.parametrize("reader", READERS)
 def test_seeds_are_read_within_twice_their_size_and_64_mb(reader: str) -> None:
     for name, data in seeds.kept(reader).items():
-        assert harness.peak_of(reader, data) <= 2 * len(data) + harness.SPARE, name
+        assert harness.peak_of(reader, data) <= harness.room(reader, data), name
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import tiny
 from tritium import io as tio
-from tritium.errors import FormatError
+from tritium.errors import ArgumentError, FormatError
 from tritium.io import FORMATS, Ternary, codecs, gguf
 from tritium.io.stream import appearing
 
@@ -246,6 +247,30 @@ def test_what_is_there_is_not_replaced_unasked(source: Path, tmp_path: Path) -> 
     assert (tmp_path / "b.gguf").read_bytes() == b"old"
     tio.convert(source, tmp_path / "b.gguf", to="i2_s", overwrite=True)
     assert tio.verify(source, tmp_path / "b.gguf").same
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
+def test_pipes_are_neither_waited_for_nor_replaced(source: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "a.gguf"
+    os.mkfifo(pipe)
+    with pytest.raises(FormatError, match="regular file"):
+        tio.open(pipe)
+    with pytest.raises(FormatError, match="never replaced"):
+        tio.convert(source, pipe, to="i2_s", overwrite=True)
+    assert pipe.is_fifo()
+
+
+def test_a_link_to_a_folder_is_not_replaced(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with pytest.raises(FormatError, match="never replaced"):
+        tio.convert(source, tmp_path / "link", to="hf", overwrite=True)
+
+
+@pytest.mark.parametrize("rtol", [float("nan"), -1.0, float("inf")])
+def test_a_tolerance_that_is_none_is_refused(source: Path, rtol: float) -> None:
+    with pytest.raises(ArgumentError, match="rtol"):
+        tio.verify(source, source, rtol=rtol)
 
 
 def test_a_model_directory_is_replaced_when_asked(source: Path, tmp_path: Path) -> None:

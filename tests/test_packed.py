@@ -151,8 +151,13 @@ def test_illegal_codes_are_found_where_they_are(t: dt.DType) -> None:
     raw[37] = {dt.tern2: 0b11, dt.tern5: 243, dt.tern2_r64: 0b11, dt.tern2_r16: 0b11, dt.tern5_r80: 1}[t]
     found = w.device.backend.first_illegal(w)
     assert found == packed.first_illegal(packed.seen(w)) >= 0
-    with pytest.raises(QuantError, match="means no weight"):
-        tt.quant.check_codes(w)
+    for use in (
+        tt.quant.check_codes,
+        lambda w: tt.repack(w, "i8"),
+        lambda w: tt.repack(w, "tern5" if t is dt.tern2 else "tern2"),
+    ):
+        with pytest.raises(QuantError, match="means no weight"):
+            use(w)
 
 
 def test_packed_tensors_are_copied_cloned_and_pickled() -> None:

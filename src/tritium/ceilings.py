@@ -143,14 +143,14 @@ class Ceilings:
         return row.share(rate * 1e9) if row is not None else None
 
 
-def ceilings(*, refresh: bool = False, quick: bool = False, threads: Iterable[int] | None = None) -> Ceilings:
+def ceilings(*, refresh: bool = False, quick: bool = False, threads: int | Iterable[int] | None = None) -> Ceilings:
     """This machine's ceilings at 1 thread and at all (or at the counts given), measured once and then read from a file.
 
     `refresh` measures again. `quick` is satisfied with fewer, shorter samples; a later call without it measures anew.
     The whole takes a few seconds. Other work on the machine lowers what is found.
     """
     machine = this_machine()
-    counts = sorted({1, machine.usable} if threads is None else set(threads))
+    counts = sorted({1, machine.usable} if threads is None else {threads} if isinstance(threads, int) else set(threads))
     for n in counts:
         if not isinstance(n, int) or not 1 <= n <= machine.usable:
             raise ArgumentError(f"ceilings: {n!r} threads cannot be measured; this process may use {machine.usable}.")

@@ -11,6 +11,7 @@ tritium ceilings        what this machine can do at most, measured
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -350,6 +351,7 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
 
 def main() -> Any:
     """Errors raised on purpose are one line and exit code 2; anything else is a bug and shows its traceback."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does: what is half written is taken away
     try:
         cli(prog_name="tritium")
     except TritiumError as error:

@@ -68,9 +68,11 @@ def of_a_matrix(accepts: Accepts) -> Accepts:
 
 
 def checked_repack(kernel: Any) -> Callable[..., Any]:
-    """Plain integers may be outside what a packed dtype holds: they are looked at first."""
+    """Plain integers may be outside what a packed dtype holds, and bytes may be no codes: they are looked at first."""
 
     def repack(w: Array, *, out: Array, dtype: DType) -> None:
+        if w.dtype.is_ternary and native.first_illegal(w) >= 0:
+            packed.decode(seen(w))  # raises, naming the element
         if w.dtype is i8 and dtype is not i8 and w.size:
             low, high = dtype.values
             values = host(w)

@@ -164,7 +164,8 @@ class Blocks:
 
 def to_f16(scale: Array, name: str) -> Array:
     """fp16, or an error where a scale would become infinite or vanish."""
-    half = scale.astype(np.float16)
+    with np.errstate(over="ignore"):
+        half = scale.astype(np.float16)
     lost = ~np.isfinite(half) | ((half == 0) & (scale != 0))
     if lost.any():
         raise fault(

@@ -120,7 +120,12 @@ def heads_of(name: str, rows: int, n_heads: Any, n_kv: Any) -> int:
     """How many heads the rows of a Q or K projection make; 0 for other tensors."""
     name = common(name)
     heads = n_heads if ".q_proj." in name else n_kv if ".k_proj." in name else 0
-    if not isinstance(heads, int) or not 0 <= heads <= MAX_HEADS or (heads and rows % (2 * heads)):
+    if (
+        isinstance(heads, bool)
+        or not isinstance(heads, int)
+        or not 0 <= heads <= MAX_HEADS
+        or (heads and rows % (2 * heads))
+    ):
         needed = f"an even number of rows for each of at most {MAX_HEADS} heads"
         raise fault(f"tensor {printable(name)!r}", f"{rows} rows for {printable(str(heads))} heads", needed)
     return heads if rows else 0

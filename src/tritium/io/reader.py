@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -140,10 +141,15 @@ def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> Non
 def map_file(path: Path) -> memoryview:
     """The bytes of a file, mapped read-only; an empty file is an empty view."""
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+        # Not blocking: a pipe without a writer would wait for ever.
+        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise FormatError(f"{printable(path.name)} is a pipe, a device or a folder; a regular file is needed.")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if about.st_size else b"")
     except (OSError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
         why = getattr(error, "strerror", None) or type(error).__name__
         raise FormatError(f"{printable(path.name)}: cannot be read: {why}.") from None
 
@@ -179,7 +185,10 @@ def _weight(data: memoryview) -> int:
     counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256) if len(data) else np.zeros(256, int)
     width = 4 if counts[0xF0:].any() else 2 if counts[0xC4:].any() else 1
     boxes = counts[ord("[")] + counts[ord("{")]
-    return int(width * len(data) + 72 * boxes + 28 * counts[ord('"')] + 16 * counts[ord(",")])
+    text = len(data) * (
+        1 if width == 1 else 2 * width
+    )  # a long value that is not ASCII is there twice, as wide as its widest
+    return int(text + 72 * boxes + 28 * counts[ord('"')] + 16 * counts[ord(",")])
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

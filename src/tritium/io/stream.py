@@ -78,6 +78,8 @@ def check_free(target: Path, overwrite: bool) -> None:
         raise FormatError(
             f"{printable(str(target))}: the folder {printable(str(target.parent))} does not exist; make it first."
         )
+    if target.exists() and not target.is_file() and (not target.is_dir() or target.is_symlink()):
+        raise FormatError(f"{printable(str(target))} is a device, a pipe or a link to a folder; it is never replaced.")
     if (target.exists() or target.is_symlink()) and not overwrite:
         raise FormatError(
             f"{printable(str(target))} exists already. Choose another name, or say overwrite=True (--overwrite)."

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tritium.errors import ArgumentError
 from tritium.io.entry import Entry, ModelFile
 from tritium.io.model import open as open_model
 from tritium.io.reader import printable
@@ -44,6 +45,8 @@ def verify(
     A scale whose weights are all zero is not compared: nothing can tell what it is. fp16 formats (tq1_0, tq2_0, q2_0) round
     scales by up to 1/2048 = 4.9e-4, so that is the `rtol` to give when comparing them with their source.
     """
+    if not 0 <= rtol < float("inf"):
+        raise ArgumentError(f"verify: rtol must be a number from 0 up, given {rtol}.")
     one = a if isinstance(a, ModelFile) else open_model(a, variant=variant)
     two = b if isinstance(b, ModelFile) else open_model(b, variant=variant)
     left, right, notes = _shared(one, two)
@@ -139,7 +142,8 @@ def _compare_plain(a: Array, b: Array, rtol: float) -> Compared:
         return Compared()
     left, right = a.reshape(len(a) if a.ndim else 1, -1), b.reshape(len(b) if b.ndim else 1, -1)
     for r in rows_at_a_time(*left.shape):
-        x, y = left[r].astype(np.float32), right[r].astype(np.float32)
+        with np.errstate(over="ignore"):
+            x, y = left[r].astype(np.float32), right[r].astype(np.float32)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         if rtol and not same.all():
             same |= _relative(x, y) <= rtol
