@@ -216,27 +216,27 @@ bool detect(Isa isa) {
 }
 #elif defined(__aarch64__)
 #if defined(__APPLE__)
-bool has(const char* feature, unsigned long) {
+bool reported(const char* feature) {
   int value = 0;
   std::size_t size = sizeof(value);
   return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
 }
-constexpr unsigned long kDotBit = 0, kI8mmBit = 0;
+bool has_dotprod() { return reported("hw.optional.arm.FEAT_DotProd"); }
+bool has_i8mm() { return reported("hw.optional.arm.FEAT_I8MM"); }
 #elif defined(__linux__)
-constexpr unsigned long kDotBit = 1ul << 20;   // HWCAP_ASIMDDP
-constexpr unsigned long kI8mmBit = 1ul << 13;  // HWCAP2_I8MM
-bool has(const char* feature, unsigned long bit) {
-  const bool second = std::strstr(feature, "I8MM") != nullptr;
-  return (getauxval(second ? AT_HWCAP2 : AT_HWCAP) & bit) != 0;
-}
+bool has_dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }  // HWCAP_ASIMDDP
+bool has_i8mm() { return getauxval(AT_HWCAP2) >> 13 & 1; }    // HWCAP2_I8MM
+#else
+bool has_dotprod() { return false; }
+bool has_i8mm() { return false; }
 #endif
 
 bool detect(Isa isa) {
   switch (isa) {
     case Isa::portable:
     case Isa::neon: return true;
-    case Isa::dotprod: return has("hw.optional.arm.FEAT_DotProd", kDotBit);
-    case Isa::i8mm: return detect(Isa::dotprod) && has("hw.optional.arm.FEAT_I8MM", kI8mmBit);
+    case Isa::dotprod: return has_dotprod();
+    case Isa::i8mm: return has_dotprod() && has_i8mm();
     default: return false;
   }
 }

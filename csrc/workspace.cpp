@@ -16,32 +16,50 @@ namespace {
 constexpr std::int64_t kLargest = std::int64_t{64} << 20;  // larger ones go back at once
 constexpr std::int64_t kSmall = std::int64_t{1} << 18;     // small and large ones are kept apart
 constexpr std::int64_t kHuge = std::int64_t{2} << 20;
-constexpr int kSlots = 16;  // threads that use one at the same time
+constexpr int kSlots = 64;  // blocks that are in use at the same time
 
 // The first word of a kept block holds its capacity.
 std::atomic<char*> kept[2][kSlots];
 
 std::int64_t capacity_of(const char* block) { return *reinterpret_cast<const std::int64_t*>(block); }
 
-char* take(std::int64_t nbytes) {
-  for (auto& slot : kept[nbytes > kSmall]) {
-    if (!slot.load(std::memory_order_relaxed)) continue;
-    char* block = slot.exchange(nullptr, std::memory_order_acquire);
-    if (!block) continue;
-    if (capacity_of(block) >= nbytes) return block;
-    std::free(block);
-  }
-  return nullptr;
-}
+// Where this thread left its last block: it takes that one again, which is still in its cache.
+thread_local unsigned home = 0;
 
 bool keep(char* block, std::int64_t capacity) {
   if (capacity > kLargest) return false;
   *reinterpret_cast<std::int64_t*>(block) = capacity;
-  for (auto& slot : kept[capacity > kSmall]) {
+  for (unsigned i = 0; i < kSlots; ++i) {
+    const unsigned at = (home + i) % kSlots;
     char* expected = nullptr;
-    if (slot.compare_exchange_strong(expected, block, std::memory_order_release)) return true;
+    if (kept[capacity > kSmall][at].compare_exchange_strong(expected, block, std::memory_order_release)) {
+      home = at;
+      return true;
+    }
   }
   return false;
+}
+
+// A block that is large enough. If all are too small, one makes room for the larger one to come.
+char* take(std::int64_t nbytes) {
+  char* small = nullptr;
+  char* found = nullptr;
+  for (unsigned i = 0; i < kSlots && !found; ++i) {
+    auto& slot = kept[nbytes > kSmall][(home + i) % kSlots];
+    if (!slot.load(std::memory_order_relaxed)) continue;
+    char* block = slot.exchange(nullptr, std::memory_order_acquire);
+    if (!block) continue;
+    if (capacity_of(block) >= nbytes) {
+      home = (home + i) % kSlots;
+      found = block;
+    } else if (!small) {
+      small = block;
+    } else if (!keep(block, capacity_of(block))) {
+      std::free(block);
+    }
+  }
+  if (small && (!found || !keep(small, capacity_of(small)))) std::free(small);
+  return found;
 }
 
 }  // namespace

@@ -1,12 +1,317 @@
-// Products with tiled weights on AMX
-// Knows nothing of formats beyond views.h, nor of loops beyond vnni.h. Groups must be whole units of 64 k.
+// Products with tiled weights on AMX. A unit of a block (16 lines of 64 bytes: 16 rows of each field, 64 k) is a tile of
+// weights as it lies; 16 tokens x 64 k is a tile of activations; their product adds to 16 x 16 sums.
+//   few tokens      VNNI, see vnni.h
+//   up to 16 or 64  `Piece`: 16 tokens, all views of a unit; masked views go through a small ring, some units ahead
+//   more            `Blocks`: views or codes unpacked into L2; 32 tokens x 2 vectors of 16 rows in four registers
+// Knows nothing of formats beyond views.h. Groups must be whole units of 64 k.
 #include "entries.h"
+#include "tiles.h"
 #include "vnni.h"
+
+#include <utility>
 
 namespace tritium::TRITIUM_ISA {
 namespace {
 
-Plan plan(DType format, std::int64_t m, bool grouped) { return vnni_plan<Zmm>(format, m, grouped); }
+using std::int32_t;
+using std::int64_t;
+using std::int8_t;
+using std::uint8_t;
+
+constexpr int64_t kTile = 1024;  // bytes of a tile
+constexpr Layout kPanels = {16, 64};
+
+// f(0), f(1), … as constants.
+template <int N, class Fn>
+TRITIUM_INLINE void each(const Fn& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) {
+    (f(std::integral_constant<int, I>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
+
+template <class F>
+struct Piece {
+  static constexpr Coding coding = F::coding;
+  static constexpr Layout layout = kPanels;
+  static constexpr int blocks = F::views >= 4 ? 1 : 4 / F::views, tokens = 16;
+  static constexpr int rows = blocks * coding.rows;
+  static constexpr int kSums = blocks * F::views;        // registers; the next one holds q, the rest weights
+  static constexpr int kSpare = 8 - kSums - 1;
+  static constexpr int kDerived = blocks * (F::views - 1);  // views of a unit that are not the bytes as they are
+  static constexpr int kRing = 8, kUnitsAhead = 5;
+  static constexpr int64_t kFetch = 8192;  // bytes ahead that weights are fetched
+
+  // Tiles of fewer tokens take less time. A later panel that is not full has zeros.
+  static void enter(int64_t m) { configure_tiles(TileConfig(kSums + 1, static_cast<int>(least(m, 16)))); }
+  static void leave() { release_tiles(); }
+
+  // Writes the derived views of a unit of all blocks.
+  TRITIUM_INLINE static void derive(const uint8_t* w, int64_t w_row, int count, uint8_t* to) {
+    for (int b = 0; b < count; ++b) {
+      for (int line = 0; line < kLines; ++line) {
+        const uint8_t* const from = w + b * w_row + line * kLine;
+        _mm_prefetch(reinterpret_cast<const char*>(from + kFetch), _MM_HINT_T1);
+        if constexpr (F::views > 1) {
+          Zmm::V view[F::views];
+          F::template split<Zmm>(Zmm::load(from), view);
+          each<F::views>([&](auto v) {
+            constexpr int slot = v < F::raw ? int{v} : int{v} - 1;
+            if constexpr (v != F::raw) Zmm::store(to + (b * (F::views - 1) + slot) * kTile + line * kLine, view[v]);
+          });
+        }
+      }
+    }
+  }
+
+  // The tile of weights at w times q, to sums I.
+  template <int I>
+  TRITIUM_INLINE static void add(const uint8_t* w, bool there) {
+    constexpr int weights = kSums + 1 + I % kSpare;
+    if (!there) return;
+    load_tile<weights>(w);
+    dot_tile<I, kSums, weights>();
+  }
+
+  static void sums(const uint8_t* w, int64_t w_row, int count, int64_t units, const int8_t* q, int64_t, int now,
+                   int32_t* to) {
+    alignas(64) uint8_t ring[kRing * kDerived * kTile + 1];
+    each<kSums>([&](auto i) { zero_tile<i>(); });
+    for (int64_t u = 0; u < least(kUnitsAhead, units); ++u) {
+      derive(w + u * kTile, w_row, count, ring + u % kRing * kDerived * kTile);
+    }
+    for (int64_t u = 0; u < units; ++u, q += 16 * kUnit) {
+      const int64_t next = u + kUnitsAhead;
+      const uint8_t* const derived = ring + u % kRing * kDerived * kTile;
+      // The tiles that are there already first: meanwhile the views of a later unit are made.
+      load_tile<kSums>(q);
+      each<kSums>([&](auto i) {
+        if constexpr (i % F::views == F::raw) add<i>(w + i / F::views * w_row + u * kTile, i / F::views < count);
+      });
+      if (next < units) derive(w + next * kTile, w_row, count, ring + next % kRing * kDerived * kTile);
+      each<kSums>([&](auto i) {
+        constexpr int v = i % F::views, slot = i / F::views * (F::views - 1) + (v < F::raw ? v : v - 1);
+        if constexpr (v != F::raw) add<i>(derived + slot * kTile, i / F::views < count);
+      });
+    }
+    finish(count, now, to);
+  }
+
+  // Sums over views to sums over fields, token by token.
+  static void finish(int count, int now, int32_t* to) {
+    Zmm::Sum views[kSums][16];
+    each<kSums>([&](auto i) { store_tile<i>(views[i], 64); });
+    for (int t = 0; t < now; ++t) {
+      for (int b = 0; b < count; ++b) {
+        Zmm::Sum sum[F::views];
+        for (int v = 0; v < F::views; ++v) sum[v] = views[b * F::views + v][t];
+        F::solve(sum);
+        for (int f = 0; f < F::fields; ++f) Zmm::store(to + t * rows + b * coding.rows + 16 * f, sum[f]);
+      }
+    }
+  }
+};
+
+// Fetches the lines of the next weights, a few at each step of the product before.
+struct Fetch {
+  const uint8_t *at = nullptr, *end = nullptr;
+  int lines = 0;
+  TRITIUM_INLINE void step() {
+    for (int i = 0; i < lines && at < end; ++i, at += kLine) _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+  }
+};
+
+// A panels of 16 tokens, `panel` bytes apart, times B vectors of 16 rows into (or added to) c[16 A][rows], `row` bytes
+// apart.
+template <int A, int B>
+TRITIUM_INLINE void multiply(const int8_t* q, int64_t panel, const uint8_t* w, const uint8_t* w2, int64_t units,
+                             int32_t* c, int64_t row, bool add, Fetch& fetch) {
+  const auto place = [&](int a, int b) { return c + a * 4 * row + b * 16; };
+  each<A * B>([&](auto i) { add ? load_tile<i>(place(i / B, i % B), row) : zero_tile<i>(); });
+  for (int64_t u = 0; u < units; ++u, q += kTile, w += kTile, w2 += kTile) {
+    load_tile<4>(q);
+    load_tile<6>(w);
+    dot_tile<0, 4, 6>();
+    if constexpr (B == 2) {
+      load_tile<7>(w2);
+      dot_tile<1, 4, 7>();
+    }
+    if constexpr (A == 2) {
+      load_tile<5>(q + panel);
+      dot_tile<B, 5, 6>();
+      if constexpr (B == 2) dot_tile<3, 5, 7>();
+    }
+    fetch.step();
+  }
+  each<A * B>([&](auto i) { store_tile<i>(place(i / B, i % B), row); });
+}
+
+// Many tokens: cells of a few strips x some tokens, each done by one thread. Vectors of 16 rows are views, of which one
+// lies there already; or codes, of a format that has more views than fields.
+template <class F>
+struct Blocks {
+  static constexpr Coding coding = F::coding;
+  static constexpr int blocks = F::fields >= 4 ? 1 : 4 / F::fields;
+  static constexpr int tokens = 32, vectors = blocks * F::fields;
+  static constexpr int64_t rows = 16 * vectors;
+  static constexpr int64_t kShort = 48, kChunk = 16;  // units: all at once, or so many that the tokens stay in L1
+  static constexpr bool kViews = F::views == F::fields;
+  static constexpr int kMade = kViews ? F::fields - 1 : F::fields;  // vectors of a block that are unpacked
+  static constexpr int64_t kLongestSums = 1024;  // units: no difference of views leaves 32 bits
+  using S = Strip<Blocks>;
+
+  const Product& p;
+  int64_t strips, pairs;       // of tokens
+  int64_t tall = 1, wide = 1;  // strips and pairs of a cell
+  int64_t chunks, longest;     // of columns; units of the longest
+
+  explicit Blocks(const Product& product) : p(product) {
+    strips = ceil_div(p.n, rows);
+    pairs = ceil_div(p.m, tokens);
+    chunks = p.units <= kShort ? 1 : ceil_div(p.units, kChunk);
+    longest = ceil_div(p.units, chunks);
+    choose_cells();
+  }
+
+  // The cells that are done first by all threads: a pair of a strip takes 1, reading and unpacking a strip 1.5, fetching
+  // a pair of tokens into L1 0.3.
+  void choose_cells() {
+    constexpr int64_t kTallest = 6;
+    int64_t least_time = INT64_MAX;
+    const int64_t threads = num_threads();
+    for (int64_t s = 1; s <= least(kTallest, strips); ++s) {
+      for (int64_t parts = 1; parts <= least(pairs, 4 * threads); ++parts) {
+        const int64_t w = ceil_div(pairs, parts), cells = ceil_div(strips, s) * ceil_div(pairs, w);
+        const int64_t time = ceil_div(cells, threads) * (w * (10 * s + 3) + 15 * s);
+        if (time >= least_time) continue;
+        least_time = time;
+        tall = s;
+        wide = w;
+      }
+    }
+  }
+
+  int64_t made_bytes() const { return blocks * kMade * longest * kTile; }  // of a strip
+  int64_t view_bytes() const { return tall * made_bytes(); }
+  int64_t sum_bytes() const { return (chunks == 1 ? 1 : wide * tall) * tokens * rows * 4; }
+
+  static void run(const Product& product) {
+    if (product.units > kLongestSums) return stream<Piece<F>>(product);
+    const Blocks work(product);
+    const int64_t across = ceil_div(work.pairs, work.wide), cells = ceil_div(work.strips, work.tall) * across;
+    parallel_for(cells, 1, [&](int64_t begin, int64_t end) {
+      const Workspace space(work.view_bytes() + work.sum_bytes(), Need::must);
+      configure_tiles(TileConfig(0, 16));
+      for (int64_t i = begin; i < end; ++i) {
+        work.cell(i / across * work.tall, i % across * work.wide, space.as<uint8_t>(),
+                  reinterpret_cast<int32_t*>(space.data() + work.view_bytes()));
+      }
+      release_tiles();
+    });
+  }
+
+  void cell(int64_t strip, int64_t pair, uint8_t* made, int32_t* sums) const {
+    const int64_t count = least(tall, strips - strip), last = least(pair + wide, pairs);
+    for (int64_t c = 0; c < chunks; ++c) {
+      const int64_t first = p.units * c / chunks, units = p.units * (c + 1) / chunks - first;
+      for (int64_t i = 0; i < count; ++i) unpack(S(p, strip + i), first, units, made + i * made_bytes());
+      for (int64_t t = pair; t < last; ++t) {
+        for (int64_t i = 0; i < count; ++i) {
+          const S here(p, strip + i);
+          int32_t* const mine = sums + (chunks == 1 ? 0 : ((t - pair) * tall + i) * tokens * rows);
+          Fetch fetch = next_weights(strip + i, c, first + units, t - pair, last - pair);
+          block(here, made + i * made_bytes(), t * tokens, first, units, mine, c > 0, fetch);
+          if (c + 1 == chunks) finish(here, t * tokens, mine);
+        }
+      }
+    }
+  }
+
+  // One pair of panels times all vectors of a strip.
+  void block(const S& strip, const uint8_t* made, int64_t t, int64_t unit, int64_t units, int32_t* sums, bool add,
+             Fetch& fetch) const {
+    const int8_t* const q = p.a.at(t, unit);
+    const int64_t panel = p.a.panel_bytes, row = rows * 4;
+    const int count = strip.blocks * F::fields;
+    const auto vector = [&](int v) {
+      const int b = v / F::fields, f = v % F::fields;
+      if (kViews && f == F::raw) return strip.w + b * p.w_row + unit * kTile;
+      return made + (b * kMade + (kViews && f > F::raw ? f - 1 : f)) * units * kTile;
+    };
+    for (int v = 0; v < count; v += 2, sums += 32) {
+      const uint8_t* const w = vector(v);
+      if (v + 1 < count) {
+        t + 16 < p.m ? multiply<2, 2>(q, panel, w, vector(v + 1), units, sums, row, add, fetch)
+                     : multiply<1, 2>(q, panel, w, vector(v + 1), units, sums, row, add, fetch);
+      } else {
+        t + 16 < p.m ? multiply<2, 1>(q, panel, w, w, units, sums, row, add, fetch)
+                     : multiply<1, 1>(q, panel, w, w, units, sums, row, add, fetch);
+      }
+    }
+  }
+
+  void finish(const S& strip, int64_t t, int32_t* sums) const {
+    const int64_t count = least(tokens, p.m - t);
+    if constexpr (kViews && F::views > 1) {
+      for (int64_t i = 0; i < count; ++i) {
+        auto* const mine = reinterpret_cast<Zmm::Sum*>(sums + i * rows);
+        for (int b = 0; b < strip.blocks; ++b) F::solve(mine + b * F::views);
+      }
+    }
+    finish_strip<Blocks>(p, strip, t, count, sums);
+  }
+
+  // What will be unpacked next in place of this strip: its next chunk, or the strip of the next cell. Pair `turn` of
+  // `turns` fetches its share.
+  Fetch next_weights(int64_t strip, int64_t chunk, int64_t unit, int64_t turn, int64_t turns) const {
+    if (chunk + 1 == chunks) {
+      strip += tall;
+      unit = 0;
+    }
+    if (strip >= strips) return {};
+    const S next(p, strip);
+    const int64_t bytes = least(longest, p.units - unit) * kTile, share = whole(ceil_div(bytes, turns), kLine);
+    const uint8_t* const from = next.w + unit * kTile;
+    return {from + turn * share, from + least((turn + 1) * share, bytes), static_cast<int>(8 / turns + 1)};
+  }
+
+  // Vector after vector of 16 rows, each unit a tile.
+  void unpack(const S& strip, int64_t first, int64_t units, uint8_t* to) const {
+    for (int b = 0; kMade > 0 && b < strip.blocks; ++b) {
+      for (int64_t line = 0; line < units * kLines; ++line) {
+        const uint8_t* const from = strip.w + b * p.w_row + first * kTile + line * kLine;
+        uint8_t* const mine = to + b * kMade * units * kTile + line * kLine;
+        _mm_prefetch(reinterpret_cast<const char*>(from + kAhead), _MM_HINT_T1);
+        Zmm::V vector[F::fields];
+        if constexpr (kViews) {
+          F::template split<Zmm>(Zmm::load(from), vector);
+        } else {
+          F::template codes<Zmm>(Zmm::load(from), vector);
+        }
+        each<F::fields>([&](auto f) {
+          constexpr int slot = kViews && f > F::raw ? int{f} - 1 : int{f};
+          if constexpr (!kViews || f != F::raw) Zmm::store(mine + slot * units * kTile, vector[f]);
+        });
+      }
+    }
+  }
+};
+
+template <class F>
+Plan plan_of(int64_t m, bool grouped) {
+  constexpr int64_t kFew = 8, kMany = F::views > F::fields ? 17 : 65;
+  if (m < kFew) return {{}, stream<Direct<Zmm, F>>};
+  if (m < kMany || grouped) return {kPanels, stream<Piece<F>>};
+  return {kPanels, Blocks<F>::run};
+}
+
+Plan plan(DType format, int64_t m, bool grouped) {
+  switch (format) {
+    case DType::tern2_r64: return plan_of<Tern2R64>(m, grouped);
+    case DType::tern5_r80: return plan_of<Tern5R80>(m, grouped);
+    case DType::i4_r32: return plan_of<I4R32>(m, grouped);
+    default: return plan_of<I8R16>(m, grouped);
+  }
+}
 
 constexpr Entry kEntries[] = {
     {"integer_matmul", integer_matmul, kFormats, "", 1},

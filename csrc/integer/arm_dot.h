@@ -10,6 +10,12 @@
 namespace tritium::TRITIUM_ISA {
 namespace {
 
+// The intrinsic is a macro that takes no parameter packs.
+template <int I>
+TRITIUM_INLINE int32x4_t dot_group(int32x4_t sum, int8x16_t w, int8x16_t y) {
+  return vdotq_laneq_s32(sum, w, y, I);
+}
+
 // Adds line L to the sums of S strips. Token c of it is the group L * C + c of 4 bytes in the activations.
 template <class F, int C, int S, int L, int... c>
 TRITIUM_INLINE void dot_line(const int8_t* line, const int8x16_t* y, int32x4_t a[S][4][C],
@@ -19,7 +25,7 @@ TRITIUM_INLINE void dot_line(const int8_t* line, const int8x16_t* y, int32x4_t a
     load<F>(line, s, b);
     F::views(b, v);
     for (int i = 0; i < 4; ++i) {
-      ((a[s][i][c] = vdotq_laneq_s32(a[s][i][c], v[i], y[(L * C + c) / 4], (L * C + c) % 4)), ...);
+      ((a[s][i][c] = dot_group<(L * C + c) % 4>(a[s][i][c], v[i], y[(L * C + c) / 4])), ...);
     }
   }
 }
@@ -73,11 +79,11 @@ void dot_block(const int8_t* w, const int8_t* y, int64_t k, const int32_t* sums,
   alignas(64) int32_t t[kAtOnce][4][C][4];
   for (int s = 0; s < F::kStrips; s += kAtOnce) {
     const int8_t* const from = w + s * F::kVectors * 16;
-    if constexpr (F::kLine == 16 && C == 1) {
+    if constexpr (F::kTernary && C == 1) {
       tern_dot1(from, y, k / 16, t[0][0][0]);
-    } else if constexpr (F::kLine == 16 && C == 4) {
+    } else if constexpr (F::kTernary && C == 4) {
       tern_dot4(from, y, k / 8, t[0][0][0]);
-    } else if constexpr (F::kLine == 16 && C == 6) {
+    } else if constexpr (F::kTernary && C == 6) {
       tern_dot6(from, y, k / 8, t[0][0][0]);
     } else {
       dot<F, C, kAtOnce>(from, y, k, t[0][0][0]);

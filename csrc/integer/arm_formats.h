@@ -5,12 +5,13 @@
 //   tern2_r16: one vector, four fields.    b = c0 + 4 c1 + 16 c2 + 64 t3 (signed), c = t + 1
 //   i8_r16:    four vectors, one field.    b = w + 128; b ^ 128, read as signed, is w
 //   i4_r32:    two vectors, two fields.    b = (lo + 8) + 16 (hi + 8); b ^ 128, read as signed, is lo + 8 + 16 hi
-// views() are what sdot and smmla multiply: each is one AND or EOR away from the packed byte and needs no shift, because
+// views() are what sdot and smmla multiply: each is one AND or EOR away from the packed byte and needs no shift, since
 // the fields of a byte share their activation and sums of views differ by sums of fields. With T the sums of views over
-// the same k, s = sum(q):
-//   tern2_r16: (b & 3, b & 15, b & 63, b): S0 = T0 - s, S1 = (T1 - T0) / 4 - s, S2 = (T2 - T1) / 16 - s, S3 = (T3 - T2) / 64
-//   i8_r16:    S = T
-//   i4_r32:    (b & 15, b ^ 128): Slo = T0 - 8 s, Shi = (T1 - T0) / 16
+// the same k and s = sum(q):
+//   tern2_r16: views b & 3, b & 15, b & 63, b;
+//              S0 = T0 - s, S1 = (T1 - T0) / 4 - s, S2 = (T2 - T1) / 16 - s, S3 = (T3 - T2) / 64
+//   i8_r16:    view b ^ 128;            S = T
+//   i4_r32:    views b & 15, b ^ 128;   Slo = T0 - 8 s, Shi = (T1 - T0) / 16
 // The differences are exact multiples, so the shifts are exact; |T| <= 128 * 128 * K < 2^31 for K up to 65536.
 // fields() are the plain weights up to a constant: field i = w + kOffset[i]. They serve unpacking and 16-bit sums.
 #pragma once
@@ -31,6 +32,7 @@ using std::int8_t;
 constexpr int kChunkRows = 64;  // most rows whose sums lie side by side: to[token * kChunkRows + row]
 
 struct Tern2 {
+  static constexpr bool kTernary = true;
   static constexpr int kRows = 16, kStrips = 1, kLine = 16;  // rows and strips of a block, bytes of a line
   static constexpr int kVectors = 1;                         // of a strip in a line
   static constexpr int kOffset[4] = {1, 1, 1, 0};
@@ -61,6 +63,7 @@ struct Tern2 {
 };
 
 struct Int8 {
+  static constexpr bool kTernary = false;
   static constexpr int kRows = 16, kStrips = 1, kLine = 64;
   static constexpr int kVectors = 4;
   static constexpr int kOffset[4] = {0, 0, 0, 0};
@@ -75,6 +78,7 @@ struct Int8 {
 };
 
 struct Int4 {
+  static constexpr bool kTernary = false;
   static constexpr int kRows = 32, kStrips = 2, kLine = 64;
   static constexpr int kVectors = 2;
   static constexpr int kOffset[4] = {8, 8, 0, 0};

@@ -9,8 +9,8 @@
 //     to[token * kChunkRows + row] = sum of weights * q over k, a multiple of 16; sums: those of the tokens' q
 // and, if kUnpacks, for more tokens on weights unpacked to int8 in tiles of 8 rows, [k/kDepth][8][kDepth], two a strip:
 //   template <class F> static void unpack(const int8_t* block, int64_t k, int8_t* tiles);
-//   static void tile_sums(const int8_t* tile, const int8_t* y, int width, int64_t k, int32_t* c);   adds to c[width * 8]
-//   static void tile_rows(const int32_t* c, int token, int32_t* to);                                8 sums of one token
+//   static void tile_sums(const int8_t* tile, const int8_t* y, int width, int64_t k, int32_t* c);  adds to c[width * 8]
+//   static void tile_rows(const int32_t* c, int token, int32_t* to);                               8 sums of one token
 #pragma once
 
 #include "../threads.h"
@@ -80,6 +80,22 @@ TRITIUM_INLINE void add_group(const int32_t* sums, const float* scale, float* to
   }
 }
 
+// put_sums, straight from registers where results are f32 side by side: 5 instructions less for each.
+inline void put_chunk(const Product& p, int64_t t, int64_t row, int64_t rows, const RowScales& s, const int32_t* sums) {
+  if (!p.scale || p.out->type != DType::f32 || p.out->step != 4) return put_sums(p, t, row, rows, s, sums);
+  float* const y = reinterpret_cast<float*>(p.out->row(p.first + t)) + row;
+  const float32x4_t token = vdupq_n_f32(p.a.scales[t]);
+  for (int64_t r = 0; r < rows; r += 4) {
+    float32x4_t v = vmulq_f32(vcvtq_f32_s32(vld1q_s32(sums + r)), vmulq_f32(token, vld1q_f32(s.scale + r)));
+    if (s.biased) v = vaddq_f32(v, vld1q_f32(s.bias + r));
+    if (r + 4 <= rows) {
+      vst1q_f32(y + r, v);
+    } else {
+      std::memcpy(y + r, &v, static_cast<std::size_t>(rows - r) * 4);
+    }
+  }
+}
+
 // One panel against one chunk, weights as packed.
 template <class U, class F>
 void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk, const Panel& panel, const int8_t* y) {
@@ -89,7 +105,7 @@ void streamed_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk,
     token_sums(p, panel, 0, sums);
     U::template sums<F>(chunk.w, y, panel.width, depth.k, sums, s);
     for (int c = 0; c < panel.count; ++c) {
-      put_sums(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, s + c * kChunkRows);
+      put_chunk(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, s + c * kChunkRows);
     }
     return;
   }
@@ -173,7 +189,7 @@ void tiled_panel(const Product& p, const Depth& depth, const Chunk<F>& chunk, Ti
     if (p.grouped) {
       put_grouped(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, totals);
     } else {
-      put_sums(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, sums);
+      put_chunk(p, panel.first + c, chunk.row, chunk.rows, chunk.scales, sums);
     }
   }
 }

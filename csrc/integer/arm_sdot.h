@@ -1,10 +1,10 @@
 // The hand-scheduled sdot loops: tern2_r16 against 1, 4, 6 or 16 tokens, and int8 panels of 8 rows against 8 or 12.
 // Knows nothing of tails, groups, scales or threads. Compilers spill or move accumulators here; these loops do neither.
 //
-// Activations come as panels: y[k/4][token][4], so that one 16-byte load gives four tokens (of one token: the row itself).
+// Activations come as panels y[k/4][token][4], so that a 16-byte load gives four tokens; of one token, the row itself.
 // sdot acc.4s, w.16b, y.4b[i] adds to each of 4 rows the dot product of 4 k with the i-th group of 4 bytes in y.
 // A byte b of tern2_r16 holds 4 rows, c0 + 4 c1 + 16 c2 + 64 t3, and all four share one activation; the loops give the
-// sums of the four views b & 3, b & 15, b & 63 and b (signed). tern_sums (arm_rows.h) makes row sums of them.
+// sums of the four views b & 3, b & 15, b & 63 and b (signed). Tern2::sums (arm_formats.h) makes row sums of them.
 // Every loop reads exactly the weights it is given, not a byte more: they may be the end of a mapped file.
 #pragma once
 
@@ -14,6 +14,15 @@
 #define TRITIUM_AND(to, from, mask) "and v" #to ".16b, v" #from ".16b, v" #mask ".16b\n"
 #define TRITIUM_ZERO4(a, b, c, d) \
   "movi v" #a ".4s, #0\n movi v" #b ".4s, #0\n movi v" #c ".4s, #0\n movi v" #d ".4s, #0\n"
+// Loads (ldp) or stores (stp) the sums in v0-15 or v0-23, from or to t.
+#define TRITIUM_SUMS16(op)                                                                   \
+  #op " q0, q1, [%[t]]\n" #op " q2, q3, [%[t], #32]\n" #op " q4, q5, [%[t], #64]\n"          \
+  #op " q6, q7, [%[t], #96]\n" #op " q8, q9, [%[t], #128]\n" #op " q10, q11, [%[t], #160]\n" \
+  #op " q12, q13, [%[t], #192]\n" #op " q14, q15, [%[t], #224]\n"
+#define TRITIUM_SUMS24(op)                                                   \
+  TRITIUM_SUMS16(op)                                                         \
+  #op " q16, q17, [%[t], #256]\n" #op " q18, q19, [%[t], #288]\n"            \
+  #op " q20, q21, [%[t], #320]\n" #op " q22, q23, [%[t], #352]\n"
 #define TRITIUM_MASKS "movi v29.16b, #3\n movi v30.16b, #15\n movi v31.16b, #63\n"
 #define TRITIUM_VECTORS                                                                                            \
   "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16",     \
@@ -62,8 +71,8 @@ inline void tern_dot1(const std::int8_t* w, const std::int8_t* y, std::int64_t t
 #define TRITIUM_ODD6(w, s0, s1, s2, s3, s4, s5) \
   TRITIUM_DOT(s0, w, 25, 2) TRITIUM_DOT(s1, w, 25, 3) TRITIUM_ROW4(w, 26, s2, s3, s4, s5)
 
-// T[view][token][4 rows] of 16 rows x 8*pairs k against 6 tokens. v0-23: sums; v27, v28: a line's views, each made while
-// the previous one is multiplied; v24-26: two lines of activations. After the last line the first is loaded once more.
+// T[view][token][4 rows] of 16 rows x 8*pairs k against 6 tokens. v0-23: sums; v27, v28: a line's views, each made
+// while the previous one is multiplied; v24-26: activations of two lines. After the last line the first is read again.
 inline void tern_dot6(const std::int8_t* w, const std::int8_t* y, std::int64_t pairs, std::int32_t* t) {
   const std::int8_t* const first = w;
   asm volatile(
@@ -86,10 +95,7 @@ inline void tern_dot6(const std::int8_t* w, const std::int8_t* y, std::int64_t p
       TRITIUM_AND(28, 27, 29) TRITIUM_ODD6(27, 6, 7, 8, 9, 10, 11)
       "ldr q27, [%[w]], #16\n" TRITIUM_ODD6(28, 0, 1, 2, 3, 4, 5)
       "b.ne 1b\n"
-      "stp q0, q1, [%[t]]\n stp q2, q3, [%[t], #32]\n stp q4, q5, [%[t], #64]\n stp q6, q7, [%[t], #96]\n"
-      "stp q8, q9, [%[t], #128]\n stp q10, q11, [%[t], #160]\n stp q12, q13, [%[t], #192]\n"
-      "stp q14, q15, [%[t], #224]\n stp q16, q17, [%[t], #256]\n stp q18, q19, [%[t], #288]\n"
-      "stp q20, q21, [%[t], #320]\n stp q22, q23, [%[t], #352]\n"
+      TRITIUM_SUMS24(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(pairs)
       : [t] "r"(t), [first] "r"(first)
       : "memory", "cc", TRITIUM_VECTORS);
@@ -113,9 +119,7 @@ inline void tern_dot4(const std::int8_t* w, const std::int8_t* y, std::int64_t p
       TRITIUM_LINE(24, "")
       TRITIUM_LINE(25, "subs %[n], %[n], #1\n csel %[w], %[first], %[w], eq\n")
       "b.ne 1b\n"
-      "stp q0, q1, [%[t]]\n stp q2, q3, [%[t], #32]\n stp q4, q5, [%[t], #64]\n stp q6, q7, [%[t], #96]\n"
-      "stp q8, q9, [%[t], #128]\n stp q10, q11, [%[t], #160]\n stp q12, q13, [%[t], #192]\n"
-      "stp q14, q15, [%[t], #224]\n"
+      TRITIUM_SUMS16(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(pairs)
       : [t] "r"(t), [first] "r"(first)
       : "memory", "cc", TRITIUM_VECTORS);
@@ -125,21 +129,13 @@ inline void tern_dot4(const std::int8_t* w, const std::int8_t* y, std::int64_t p
 #define TRITIUM_ROW16(w, y0, y1, y2, y3)                                             \
   TRITIUM_ROW4(w, y0, 0, 1, 2, 3) TRITIUM_ROW4(w, y1, 4, 5, 6, 7)                    \
   TRITIUM_ROW4(w, y2, 8, 9, 10, 11) TRITIUM_ROW4(w, y3, 12, 13, 14, 15)
-#define TRITIUM_LOAD16                                                               \
-  "ldp q0, q1, [%[t]]\n ldp q2, q3, [%[t], #32]\n ldp q4, q5, [%[t], #64]\n"          \
-  "ldp q6, q7, [%[t], #96]\n ldp q8, q9, [%[t], #128]\n ldp q10, q11, [%[t], #160]\n" \
-  "ldp q12, q13, [%[t], #192]\n ldp q14, q15, [%[t], #224]\n"
-#define TRITIUM_STORE16                                                              \
-  "stp q0, q1, [%[t]]\n stp q2, q3, [%[t], #32]\n stp q4, q5, [%[t], #64]\n"          \
-  "stp q6, q7, [%[t], #96]\n stp q8, q9, [%[t], #128]\n stp q10, q11, [%[t], #160]\n" \
-  "stp q12, q13, [%[t], #192]\n stp q14, q15, [%[t], #224]\n"
 
-// t[16 tokens][4 rows] += one view (b & mask) of 8*pairs k. v0-15: sums; v24, v25: the view of two lines, made one round
+// t[16 tokens][4 rows] += one view (b & mask) of 8*pairs k. v0-15: sums; v24, v25: the view of two lines, made a round
 // ahead of its use from v26, v27 (worth 15-19 % on a Neoverse-N1); v16-23: their activations.
 inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t pairs, std::int32_t* t, int mask) {
   const std::int8_t* const first = w;
   asm volatile(
-      TRITIUM_LOAD16
+      TRITIUM_SUMS16(ldp)
       "dup v31.16b, %w[mask]\n"
       "ldp q24, q25, [%[w]], #32\n"
       TRITIUM_AND(24, 24, 31) TRITIUM_AND(25, 25, 31)
@@ -155,7 +151,7 @@ inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t
       TRITIUM_ROW16(24, 16, 17, 18, 19) TRITIUM_AND(24, 26, 31)
       TRITIUM_ROW16(25, 20, 21, 22, 23) TRITIUM_AND(25, 27, 31)
       "b.ne 1b\n"
-      TRITIUM_STORE16
+      TRITIUM_SUMS16(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(pairs)
       : [t] "r"(t), [first] "r"(first), [mask] "r"(mask)
       : "memory", "cc", TRITIUM_VECTORS);
@@ -164,7 +160,7 @@ inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t
 // The same with the view b itself, which needs no mask.
 inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t pairs, std::int32_t* t) {
   asm volatile(
-      TRITIUM_LOAD16
+      TRITIUM_SUMS16(ldp)
       "1:\n"
       "ldp q24, q25, [%[w]], #32\n"
       "ldp q16, q17, [%[y]]\n"
@@ -176,7 +172,7 @@ inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t
       TRITIUM_ROW16(25, 20, 21, 22, 23)
       "subs %[n], %[n], #1\n"
       "b.ne 1b\n"
-      TRITIUM_STORE16
+      TRITIUM_SUMS16(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(pairs)
       : [t] "r"(t)
       : "memory", "cc", TRITIUM_VECTORS);
@@ -187,13 +183,10 @@ inline void tern_view16(const std::int8_t* w, const std::int8_t* y, std::int64_t
   TRITIUM_DOT(a, 24, y, 0) TRITIUM_DOT(b, 25, y, 0) TRITIUM_DOT(c, 24, y, 1) TRITIUM_DOT(d, 25, y, 1) \
   TRITIUM_DOT(e, 24, y, 2) TRITIUM_DOT(f, 25, y, 2) TRITIUM_DOT(g, 24, y, 3) TRITIUM_DOT(h, 25, y, 3)
 
-// c[12 tokens][8 rows] += w[k/4][8 rows][4] * y[k/4][12 tokens][4], int8, 4*steps k. v0-23: sums.
-inline void micro8x12(const std::int8_t* w, const std::int8_t* y, std::int64_t steps, std::int32_t* c) {
+// t[12 tokens][8 rows] += w[k/4][8 rows][4] * y[k/4][12 tokens][4], int8, 4*steps k. v0-23: sums.
+inline void tile_dot12(const std::int8_t* w, const std::int8_t* y, std::int64_t steps, std::int32_t* t) {
   asm volatile(
-      "ldp q0, q1, [%[c]]\n ldp q2, q3, [%[c], #32]\n ldp q4, q5, [%[c], #64]\n ldp q6, q7, [%[c], #96]\n"
-      "ldp q8, q9, [%[c], #128]\n ldp q10, q11, [%[c], #160]\n ldp q12, q13, [%[c], #192]\n"
-      "ldp q14, q15, [%[c], #224]\n ldp q16, q17, [%[c], #256]\n ldp q18, q19, [%[c], #288]\n"
-      "ldp q20, q21, [%[c], #320]\n ldp q22, q23, [%[c], #352]\n"
+      TRITIUM_SUMS24(ldp)
       "1:\n"
       "ldp q24, q25, [%[w]], #32\n"
       "ldp q26, q27, [%[y]]\n"
@@ -205,12 +198,9 @@ inline void micro8x12(const std::int8_t* w, const std::int8_t* y, std::int64_t s
       TRITIUM_TILE8(28, 16, 17, 18, 19, 20, 21, 22, 23)
       "subs %[n], %[n], #1\n"
       "b.ne 1b\n"
-      "stp q0, q1, [%[c]]\n stp q2, q3, [%[c], #32]\n stp q4, q5, [%[c], #64]\n stp q6, q7, [%[c], #96]\n"
-      "stp q8, q9, [%[c], #128]\n stp q10, q11, [%[c], #160]\n stp q12, q13, [%[c], #192]\n"
-      "stp q14, q15, [%[c], #224]\n stp q16, q17, [%[c], #256]\n stp q18, q19, [%[c], #288]\n"
-      "stp q20, q21, [%[c], #320]\n stp q22, q23, [%[c], #352]\n"
+      TRITIUM_SUMS24(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(steps)
-      : [c] "r"(c)
+      : [t] "r"(t)
       : "memory", "cc", TRITIUM_VECTORS);
 }
 

@@ -14,8 +14,8 @@
 namespace tritium::TRITIUM_ISA {
 namespace {
 
-// t[view][row pair of a quad][token pair][2][2] of 16 rows x 8*pairs k against 6 tokens. v0-23: sums; v24-26: activations
-// (before that, the two lines); v27, v28: the two row pairs, narrowed from view to view in place.
+// t[view][row pair of a quad][token pair][2][2] of 16 rows x 8*pairs k against 6 tokens. v0-23: sums; v24-26:
+// activations (before that, the two lines); v27, v28: the two row pairs, narrowed from view to view in place.
 inline void tern_mmla6(const std::int8_t* w, const std::int8_t* y, std::int64_t pairs, std::int32_t* t) {
   asm volatile(
       TRITIUM_MASKS TRITIUM_ZERO4(0, 1, 2, 3) TRITIUM_ZERO4(4, 5, 6, 7) TRITIUM_ZERO4(8, 9, 10, 11)
@@ -34,10 +34,7 @@ inline void tern_mmla6(const std::int8_t* w, const std::int8_t* y, std::int64_t 
       TRITIUM_MMLA3(27, 0, 1, 2) TRITIUM_MMLA3(28, 3, 4, 5)
       "subs %[n], %[n], #1\n"
       "b.ne 1b\n"
-      "stp q0, q1, [%[t]]\n stp q2, q3, [%[t], #32]\n stp q4, q5, [%[t], #64]\n stp q6, q7, [%[t], #96]\n"
-      "stp q8, q9, [%[t], #128]\n stp q10, q11, [%[t], #160]\n stp q12, q13, [%[t], #192]\n"
-      "stp q14, q15, [%[t], #224]\n stp q16, q17, [%[t], #256]\n stp q18, q19, [%[t], #288]\n"
-      "stp q20, q21, [%[t], #320]\n stp q22, q23, [%[t], #352]\n"
+      TRITIUM_SUMS24(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(pairs)
       : [t] "r"(t)
       : "memory", "cc", TRITIUM_VECTORS);
@@ -47,14 +44,11 @@ inline void tern_mmla6(const std::int8_t* w, const std::int8_t* y, std::int64_t 
 #define TRITIUM_MMLA8(y, a, b, c, d) \
   TRITIUM_MMLA(a, y, 24) TRITIUM_MMLA(b, y, 25) TRITIUM_MMLA(c, y, 26) TRITIUM_MMLA(d, y, 27)
 
-// c[6 token pairs][4 row pairs][2][2] += w[k/8][8 rows][8] * y[k/8][12 tokens][8], int8, 8*steps k. v0-23: sums; v28-31:
-// four token pairs, of which the first two make room for the last two.
-inline void mmla8x12(const std::int8_t* w, const std::int8_t* y, std::int64_t steps, std::int32_t* c) {
+// t[6 token pairs][4 row pairs][2][2] += w[k/8][8 rows][8] * y[k/8][12 tokens][8], int8, 8*steps k. v0-23: sums;
+// v28-31: four token pairs, of which the first two make room for the last two.
+inline void tile_mmla12(const std::int8_t* w, const std::int8_t* y, std::int64_t steps, std::int32_t* t) {
   asm volatile(
-      "ldp q0, q1, [%[c]]\n ldp q2, q3, [%[c], #32]\n ldp q4, q5, [%[c], #64]\n ldp q6, q7, [%[c], #96]\n"
-      "ldp q8, q9, [%[c], #128]\n ldp q10, q11, [%[c], #160]\n ldp q12, q13, [%[c], #192]\n"
-      "ldp q14, q15, [%[c], #224]\n ldp q16, q17, [%[c], #256]\n ldp q18, q19, [%[c], #288]\n"
-      "ldp q20, q21, [%[c], #320]\n ldp q22, q23, [%[c], #352]\n"
+      TRITIUM_SUMS24(ldp)
       "1:\n"
       "ldp q24, q25, [%[w]]\n"
       "ldp q28, q29, [%[y]]\n"
@@ -69,12 +63,9 @@ inline void mmla8x12(const std::int8_t* w, const std::int8_t* y, std::int64_t st
       TRITIUM_MMLA8(28, 16, 17, 18, 19) TRITIUM_MMLA8(29, 20, 21, 22, 23)
       "subs %[n], %[n], #1\n"
       "b.ne 1b\n"
-      "stp q0, q1, [%[c]]\n stp q2, q3, [%[c], #32]\n stp q4, q5, [%[c], #64]\n stp q6, q7, [%[c], #96]\n"
-      "stp q8, q9, [%[c], #128]\n stp q10, q11, [%[c], #160]\n stp q12, q13, [%[c], #192]\n"
-      "stp q14, q15, [%[c], #224]\n stp q16, q17, [%[c], #256]\n stp q18, q19, [%[c], #288]\n"
-      "stp q20, q21, [%[c], #320]\n stp q22, q23, [%[c], #352]\n"
+      TRITIUM_SUMS24(stp)
       : [w] "+&r"(w), [y] "+&r"(y), [n] "+&r"(steps)
-      : [c] "r"(c)
+      : [t] "r"(t)
       : "memory", "cc", TRITIUM_VECTORS);
 }
 

@@ -13,6 +13,8 @@ namespace tritium::TRITIUM_ISA {
 namespace {
 
 using V = Ymm::V;
+using Sum = Ymm::Sum;
+using Pairs = std::int16_t __attribute__((vector_size(32)));
 
 // A format as `parts` vectors of small bytes for each half line; `finish` makes the sums over parts sums over fields.
 struct Tern2Masked : Tern2R64 {
@@ -24,9 +26,9 @@ struct Tern2Masked : Tern2R64 {
     part[2] = Ymm::masked(high, 3);
     part[3] = Ymm::masked(high, 12);
   }
-  TRITIUM_INLINE static void finish(V* t) {
-    t[1] = Ymm::right<2>(t[1]);
-    t[3] = Ymm::right<2>(t[3]);
+  TRITIUM_INLINE static void finish(Sum* t) {
+    t[1] >>= 2;
+    t[3] >>= 2;
   }
 };
 
@@ -34,7 +36,7 @@ template <class F, int Largest>
 struct Codes : F {
   static constexpr int parts = F::fields, lines = 128 / Largest / 8 * 8;
   TRITIUM_INLINE static void take(V b, V* part) { F::template codes<Ymm>(b, part); }
-  TRITIUM_INLINE static void finish(V*) {}
+  TRITIUM_INLINE static void finish(Sum*) {}
 };
 
 struct I8Nibbles : I8R16 {
@@ -43,22 +45,31 @@ struct I8Nibbles : I8R16 {
     part[0] = Ymm::masked(b, 15);
     part[1] = Ymm::masked(Ymm::right16<4>(b), 15);
   }
-  TRITIUM_INLINE static void finish(V* t) { t[0] = Ymm::add(t[0], _mm256_slli_epi32(t[1], 4)); }
+  TRITIUM_INLINE static void finish(Sum* t) { t[0] += 16 * t[1]; }
 };
 
 static_assert(Codes<Tern2R64, 2>::lines == 64 && Codes<I4R32, 15>::lines == 8);
 
-TRITIUM_INLINE V widen(V sum, V pairs) { return Ymm::add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))); }
+TRITIUM_INLINE Pairs multiply(V w, V q) { return reinterpret_cast<Pairs>(_mm256_maddubs_epi16(w, q)); }
+TRITIUM_INLINE Sum widen(Pairs pairs) {
+  return reinterpret_cast<Sum>(_mm256_madd_epi16(reinterpret_cast<V>(pairs), _mm256_set1_epi16(1)));
+}
 
 // N vectors x T tokens over all units. load(w, vectors) gives the vectors of the line at w.
 template <int N, int T, int Lines, class Load>
 TRITIUM_INLINE void pair_sums(const std::uint8_t* w, std::int64_t step, std::int64_t units, const std::int8_t* q,
-                              std::int64_t q_row, V (&sum)[T][N], const Load& load) {
-  for (int i = 0; i < T * N; ++i) (&sum[0][0])[i] = Ymm::zero();
+                              std::int64_t q_row, Sum (&sum)[T][N], const Load& load) {
+  for (int t = 0; t < T; ++t) {
+    for (int i = 0; i < N; ++i) sum[t][i] = Sum{};
+  }
   for (std::int64_t left = units * kLines; left > 0; left -= Lines) {
-    V pairs[T][N];
+    Pairs pairs[T][N];
     TRITIUM_UNROLL
-    for (int i = 0; i < T * N; ++i) (&pairs[0][0])[i] = Ymm::zero();
+    for (int t = 0; t < T; ++t) {
+      TRITIUM_UNROLL
+      for (int i = 0; i < N; ++i) pairs[t][i] = Pairs{};
+    }
+    TRITIUM_ROLLED  // eight lines at once would need more registers than there are
     for (std::int64_t line = left < Lines ? left : Lines; line > 0; --line, w += step, q += 4) {
       V part[N], y[T];
       TRITIUM_UNROLL
@@ -67,15 +78,13 @@ TRITIUM_INLINE void pair_sums(const std::uint8_t* w, std::int64_t step, std::int
       TRITIUM_UNROLL
       for (int i = 0; i < N; ++i) {
         TRITIUM_UNROLL
-        for (int t = 0; t < T; ++t) {
-          pairs[t][i] = _mm256_add_epi16(pairs[t][i], _mm256_maddubs_epi16(part[i], y[t]));
-        }
+        for (int t = 0; t < T; ++t) pairs[t][i] += multiply(part[i], y[t]);
       }
     }
     TRITIUM_UNROLL
     for (int t = 0; t < T; ++t) {
       TRITIUM_UNROLL
-      for (int i = 0; i < N; ++i) sum[t][i] = widen(sum[t][i], pairs[t][i]);
+      for (int i = 0; i < N; ++i) sum[t][i] += widen(pairs[t][i]);
     }
   }
 }
@@ -85,16 +94,16 @@ struct Direct {
   static constexpr Coding coding = P::coding;
   static constexpr Layout layout = {};
   static constexpr int blocks = 1, tokens = P::parts < 4 ? 4 : 2;
-  static void enter() {}
+  static void enter(std::int64_t) {}
   static void leave() {}
 
-  // Both halves of a line at once for one token, else one after the other.
+  // Both halves of a line at once for one token where registers suffice, else one after the other.
   template <int T>
-  static void run(const std::uint8_t* w, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
+  [[gnu::noinline]] static void run(const std::uint8_t* w, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
                   std::int32_t* sums) {
-    constexpr int H = T == 1 ? 2 : 1, N = H * P::parts;
+    constexpr int H = T == 1 && P::parts <= 4 ? 2 : 1, N = H * P::parts;
     for (int half = 0; half < 2; half += H) {
-      V sum[T][N];
+      Sum sum[T][N];
       pair_sums<N, T, P::lines>(w + half * 32, kLine, units, q, q_row, sum, [](const std::uint8_t* line, V* part) {
         _mm_prefetch(reinterpret_cast<const char*>(line + kAhead), _MM_HINT_T1);
         TRITIUM_UNROLL
@@ -130,6 +139,8 @@ struct Unpacked : Direct<P> {
   static constexpr std::int64_t chunk = 8;  // 32 KB: what is multiplied comes from L1
 
   static void unpack(const std::uint8_t* w, std::int64_t w_row, int count, std::int64_t units, std::uint8_t* to) {
+    // Blocks that are not there are zeros: no sum may wrap, even if nobody reads it.
+    if (count < blocks) std::memset(to, 0, static_cast<std::size_t>(units * unpacked));
     for (int b = 0; b < count; ++b) {
       for (std::int64_t line = 0; line < units * kLines; ++line) {
         const std::uint8_t* const from = w + b * w_row + line * kLine;
@@ -145,10 +156,10 @@ struct Unpacked : Direct<P> {
   }
 
   template <int T>
-  static void run(const std::uint8_t* parts, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
+  [[gnu::noinline]] static void run(const std::uint8_t* parts, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
                   std::int32_t* sums) {
     for (int half = 0; half < 2; ++half) {
-      V sum[T][vectors];
+      Sum sum[T][vectors];
       pair_sums<vectors, T, P::lines>(parts + half * 32, vectors * kLine, units, q, q_row, sum,
                                       [](const std::uint8_t* line, V* part) {
                                         TRITIUM_UNROLL
@@ -164,7 +175,6 @@ struct Unpacked : Direct<P> {
     }
   }
 
-  // Blocks that are not there give sums that nobody reads.
   static void unpacked_sums(const std::uint8_t* parts, int, std::int64_t units, const std::int8_t* q,
                             std::int64_t q_row, int tokens_now, std::int32_t* sums) {
     tokens_now == 1 ? run<1>(parts, units, q, q_row, sums) : run<2>(parts, units, q, q_row, sums);

@@ -36,28 +36,28 @@ void tern_sums16(const Blocks& w, const int8_t* y, int64_t k, const int32_t* sum
   }
 }
 
-// c[C tokens][8 rows] += the tile, 8 or 4 tokens: what micro8x12 does for 12.
+// sums[C tokens][8 rows] += the tile, 8 or 4 tokens: what tile_dot12 does for 12.
 template <int C, int... c>
 TRITIUM_INLINE void tile_dot(const int8_t* tile, const int8_t* y, int64_t k, int32_t* sums,
                              std::integer_sequence<int, c...>) {
-  int32x4_t a[C][2] = {{vld1q_s32(sums + c * 8), vld1q_s32(sums + c * 8 + 4)}...};
+  int32x4_t a[2 * C];
+  for (int i = 0; i < 2 * C; ++i) a[i] = vld1q_s32(sums + i * 4);
   for (; k > 0; k -= 4, tile += 32, y += C * 4) {
-    const int8x16_t w0 = vld1q_s8(tile), w1 = vld1q_s8(tile + 16);
+    const int8x16_t low = vld1q_s8(tile), high = vld1q_s8(tile + 16);
     int8x16_t v[C / 4];
     for (int i = 0; i < C / 4; ++i) v[i] = vld1q_s8(y + 16 * i);
-    ((a[c][0] = vdotq_laneq_s32(a[c][0], w0, v[c / 4], c % 4), a[c][1] = vdotq_laneq_s32(a[c][1], w1, v[c / 4], c % 4)),
-     ...);
+    ((a[2 * c] = dot_group<c % 4>(a[2 * c], low, v[c / 4])), ...);
+    ((a[2 * c + 1] = dot_group<c % 4>(a[2 * c + 1], high, v[c / 4])), ...);
   }
-  (vst1q_s32(sums + c * 8, a[c][0]), ...);
-  (vst1q_s32(sums + c * 8 + 4, a[c][1]), ...);
+  for (int i = 0; i < 2 * C; ++i) vst1q_s32(sums + i * 4, a[i]);
 }
 
 struct Unit {
   static constexpr int kDepth = 4;
   static constexpr bool kUnpacks = true;
-  // The views of a ternary line cost 3 operations for 64 weights and 16 tokens; other formats are better unpacked sooner.
+  // The views of a ternary line cost 3 operations for 64 weights and 16 tokens; other formats better unpack sooner.
   template <class F>
-  static constexpr int64_t kStreamed = F::kLine == 16 ? 64 : 8;
+  static constexpr int64_t kStreamed = F::kTernary ? 64 : 8;
 
   // Operations for 64 ternary weights: 1 token 7, 2 11, 4 19, 6 27, 16 67.
   static int pick_ternary(int left) {
@@ -68,9 +68,10 @@ struct Unit {
   static int pick(int left) { return left == 3 ? 4 : left; }
   template <class F>
   static Panels panels(int64_t tokens) {
-    return F::kLine == 16 ? Panels(tokens, 16, pick_ternary) : Panels(tokens, 4, pick);
+    return F::kTernary ? Panels(tokens, 16, pick_ternary) : Panels(tokens, 4, pick);
   }
 
+  // Only ternary panels are 6 or 16 wide.
   template <class F>
   static void sums(const Blocks& w, const int8_t* y, int width, int64_t k, const int32_t* sums, int32_t* to) {
     if (width == 16) return tern_sums16(w, y, k, sums, to);
@@ -104,7 +105,7 @@ struct Unit {
 
   static void tile_sums(const int8_t* tile, const int8_t* y, int width, int64_t k, int32_t* c) {
     switch (width) {
-      case 12: micro8x12(tile, y, k / 4, c); break;
+      case 12: tile_dot12(tile, y, k / 4, c); break;
       case 8: tile_dot<8>(tile, y, k, c, std::make_integer_sequence<int, 8>()); break;
       default: tile_dot<4>(tile, y, k, c, std::make_integer_sequence<int, 4>());
     }

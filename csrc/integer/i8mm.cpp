@@ -1,9 +1,9 @@
-// Integer products with smmla (ARMv8.6 int8 matrix product): formats tern2_r16, i8_r16, i4_r32; groups of multiples of 16.
+// Integer products with smmla (int8 matrix products): formats tern2_r16, i8_r16, i4_r32; groups of multiples of 16 k.
 // Knows nothing of threads or results; arm_product.h runs what is here.
 //
-// One token: as with sdot, a matrix product would waste half of itself. A few: weights as packed, 16 rows against up to 3
-// pairs of tokens, 32 vector operations for 128 ternary weights and 6 tokens (sdot: 54). More: unpacked to int8 in L2,
-// 8 rows against 12 tokens, 24 smmla and 5 pairs of loads for 8 k.
+// One token: with sdot, as a matrix product would waste half of itself. A few: weights as packed, 16 rows against up to
+// 3 pairs of tokens, 32 vector operations for 128 ternary weights and 6 tokens (sdot: 54). More: unpacked to int8 in
+// L2, 8 rows against 12 tokens, 24 smmla and 5 pairs of loads for 8 k.
 #include "arm_dot.h"
 #include "arm_smmla.h"
 #include "arm_table.h"
@@ -66,7 +66,7 @@ template <class F, int P>
 void mmla_block(const int8_t* w, const int8_t* y, int64_t k, const int32_t* sums, int32_t* to) {
   alignas(64) int32_t t[4][2][P][4];
   for (int s = 0; s < F::kStrips; ++s) {
-    if constexpr (F::kLine == 16 && P == 3) {
+    if constexpr (F::kTernary && P == 3) {
       tern_mmla6(w, y, k / 8, t[0][0][0]);
     } else {
       mmla<F, P>(w, s, y, k, t[0][0][0]);
@@ -79,7 +79,7 @@ void mmla_block(const int8_t* w, const int8_t* y, int64_t k, const int32_t* sums
   }
 }
 
-// c[P token pairs][4 row pairs][2][2] += the tile, 4 or 2 pairs: what mmla8x12 does for 6.
+// c[P token pairs][4 row pairs][2][2] += the tile, 4 or 2 pairs: what tile_mmla12 does for 6.
 template <int P>
 void tile_mmla(const int8_t* tile, const int8_t* y, int64_t k, int32_t* c) {
   int32x4_t a[P][4];
@@ -100,14 +100,15 @@ struct Unit {
   static constexpr bool kUnpacks = true;
   // The views of a ternary line cost 8 operations for 128 weights and 6 tokens; unpacking them about 24, once.
   template <class F>
-  static constexpr int64_t kStreamed = F::kLine == 16 ? 24 : 8;
+  static constexpr int64_t kStreamed = F::kTernary ? 24 : 8;
 
   static int pick(int left) { return left >= 5 ? 6 : left >= 3 ? 4 : left; }
   template <class F>
   static Panels panels(int64_t tokens) {
-    return Panels(tokens, F::kLine == 16 ? 6 : 4, pick);
+    return Panels(tokens, F::kTernary ? 6 : 4, pick);
   }
 
+  // Only ternary panels are 6 wide.
   template <class F>
   static void sums(const Blocks& w, const int8_t* y, int width, int64_t k, const int32_t* sums, int32_t* to) {
     for (int b = 0; b < w.blocks; ++b, to += F::kRows) {
@@ -143,7 +144,7 @@ struct Unit {
 
   static void tile_sums(const int8_t* tile, const int8_t* y, int width, int64_t k, int32_t* c) {
     switch (width) {
-      case 12: mmla8x12(tile, y, k / 8, c); break;
+      case 12: tile_mmla12(tile, y, k / 8, c); break;
       case 8: tile_mmla<4>(tile, y, k, c); break;
       default: tile_mmla<2>(tile, y, k, c);
     }

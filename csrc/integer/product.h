@@ -92,7 +92,7 @@ struct Product {
   const RowList* out;
   std::int64_t first;  // the row of `out` that token 0 goes to
 
-  std::int64_t group_units() const { return grouped ? group / kUnit : units; }
+  std::int64_t group_units() const { return groups > 1 ? group / kUnit : units; }
   std::int32_t sum(std::int64_t t, std::int64_t g) const { return a.sums[t * groups + g]; }
 };
 
@@ -132,36 +132,54 @@ inline void load_scales(const Product& p, std::int64_t row, std::int64_t rows, R
   if (to.biased) gather_floats(p.bias + row * p.bias_step, p.bias_step, to.bias, rows);
 }
 
-// y = y + bias, written to rows [row, row + rows) of the results of token t.
-inline void put_floats(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
-                       float* y) {
+// Where rows [row, …) of the results of token t go, and whether a kernel may write T there as it does elsewhere.
+struct Target {
+  char* to;
+  bool plain;
+
+  Target(const Product& p, std::int64_t t, std::int64_t row)
+      : to(p.out->row(p.first + t) + row * p.out->step),
+        plain(p.out->step == 4 && (p.out->type == DType::f32 || p.out->type == DType::i32)) {}
+};
+
+// Results y(r) for r < rows, plus bias.
+template <class F>
+TRITIUM_INLINE void put_floats(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows,
+                               const RowScales& s, const F& y) {
+  alignas(64) float buffer[kMaxRows];
+  const Target target(p, t, row);
+  float* const to = target.plain ? reinterpret_cast<float*>(target.to) : buffer;
   if (s.biased) {
-    for (std::int64_t r = 0; r < rows; ++r) y[r] = y[r] + s.bias[r];
+    TRITIUM_LOOP
+    for (std::int64_t r = 0; r < rows; ++r) to[r] = y(r) + s.bias[r];
+  } else {
+    TRITIUM_LOOP
+    for (std::int64_t r = 0; r < rows; ++r) to[r] = y(r);
   }
-  scatter(p.out->type, y, p.out->row(p.first + t) + row * p.out->step, p.out->step, rows);
+  if (!target.plain) scatter(p.out->type, buffer, target.to, p.out->step, rows);
 }
 
 // The results of token t from the sums of w * q; not grouped.
 inline void put_sums(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
                      const std::int32_t* sums) {
   if (!p.scale) {
-    return scatter_as<std::int32_t>(sums, p.out->row(p.first + t) + row * p.out->step, p.out->step, rows);
+    const Target target(p, t, row);
+    if (!target.plain) return scatter_as<std::int32_t>(sums, target.to, p.out->step, rows);
+    __builtin_memcpy(target.to, sums, static_cast<std::size_t>(rows * 4));
+    return;
   }
-  alignas(64) float y[kMaxRows];
   const float token = p.a.scales[t];
-  for (std::int64_t r = 0; r < rows; ++r) {
+  put_floats(p, t, row, rows, s, [&](std::int64_t r) {
     const float c = token * s.scale[r];
-    y[r] = static_cast<float>(sums[r]) * c;
-  }
-  put_floats(p, t, row, rows, s, y);
+    return static_cast<float>(sums[r]) * c;
+  });
 }
 
 // The results of token t from the sums over its groups, each already times its scale.
 inline void put_grouped(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows, const RowScales& s,
                         const float* total) {
-  alignas(64) float y[kMaxRows];
-  for (std::int64_t r = 0; r < rows; ++r) y[r] = total[r] * p.a.scales[t];
-  put_floats(p, t, row, rows, s, y);
+  const float token = p.a.scales[t];
+  put_floats(p, t, row, rows, s, [&](std::int64_t r) { return total[r] * token; });
 }
 
 }  // namespace tritium::TRITIUM_ISA

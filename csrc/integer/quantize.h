@@ -11,7 +11,7 @@
 
 namespace tritium::TRITIUM_ISA {
 
-constexpr std::int64_t kQuantizeGrain = 1 << 15;  // elements that make it worth waking another thread
+constexpr std::int64_t kQuantizeGrain = 1 << 13;  // elements that make it worth waking another thread
 
 // The largest |x| as bits, which order like the numbers; NaN and infinity are above all.
 inline std::uint32_t largest_bits(const float* x, std::int64_t n) {
@@ -105,13 +105,12 @@ inline void load_activations(const Product& p, const RowList& x) {
   const Activations& a = p.a;
   const std::int64_t panel = a.layout.panel, padded = p.units * kUnit;
   const bool copied = x.type == DType::i8;
-  const std::int64_t grain = kQuantizeGrain / (p.k * panel + 1) + 1;
-  parallel_for(ceil_div(p.m, panel), grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(whole(p.m, panel), kQuantizeGrain / (p.k + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
     const bool direct = copied || (x.type == DType::f32 && x.step == 4);
     const Workspace space((direct ? 0 : p.k * 4) + (panel == 1 ? 0 : padded), Need::must);
     float* const buffer = space.as<float>();
     std::int8_t* const row = reinterpret_cast<std::int8_t*>(space.data() + (direct ? 0 : p.k * 4));
-    for (std::int64_t t = begin * panel; t < end * panel; ++t) {
+    for (std::int64_t t = begin; t < end; ++t) {
       std::int8_t* const q = panel == 1 ? a.q + t * a.panel_bytes : row;
       if (t >= p.m) {
         std::memset(q, 0, static_cast<std::size_t>(padded));

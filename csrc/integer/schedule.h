@@ -5,7 +5,7 @@
 //   static constexpr int blocks;       most blocks of rows that one call takes; blocks * coding.rows <= kMaxRows
 //   static constexpr Layout layout;    of the activations it reads
 //   static constexpr int tokens;       most tokens that one call takes; a multiple of the layout's panel
-//   static void enter(), leave();      around the work of a thread
+//   static void enter(int64_t m), leave();   around the work of a thread on products of m tokens
 //   static void sums(const uint8_t* w, int64_t w_row, int blocks, int64_t units,
 //                    const int8_t* q, int64_t panel_bytes, int tokens, int32_t* sums);
 //     sums[t * K::blocks * coding.rows + r] = sum over 64 * units k of (w + offset) * q; units <= kLongest
@@ -26,8 +26,9 @@
 namespace tritium::TRITIUM_ISA {
 
 constexpr std::int64_t kLongest = 256;          // units of one call: sums of bytes times bytes fit in 32 bits three times
-constexpr std::int64_t kTogether = 32;          // tokens whose sums are kept at once
-constexpr std::int64_t kPieceWork = 1 << 18;    // multiplications that make it worth waking another thread
+constexpr std::int64_t kTogether = 64;          // tokens whose sums are kept at once
+constexpr std::int64_t kPieceWork = 1 << 18;    // multiplications of one token, or a quarter of those of several, that make
+                                                // it worth waking another thread
 constexpr std::int64_t kPieceBytes = 16 << 10;  // of weights, likewise
 constexpr int kMostPieces = 512;
 
@@ -91,7 +92,8 @@ template <class K>
 void grouped_strip(const Product& p, const Strip<K>& strip, const float* group_scales, std::int64_t t0,
                    std::int64_t tokens) {
   alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
-  alignas(64) float total[kTogether * kStripRows<K>] = {};
+  alignas(64) float total[kTogether * kStripRows<K>];
+  for (std::int64_t i = 0; i < tokens * kStripRows<K>; ++i) total[i] = 0;
   const std::int64_t whole_group = p.group_units();
   for (std::int64_t g = 0; g < p.groups; ++g) {
     const std::int64_t first = g * whole_group;
@@ -118,10 +120,10 @@ template <class K>
 void stream_grouped(const Product& p) {
   const std::int64_t strips = ceil_div(p.n, kStripRows<K>);
   const std::int64_t work = p.m * p.k * kStripRows<K>;
-  parallel_for(strips, kPieceWork / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(strips, kPieceWork * least(p.m, 4) / (work + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
     const Workspace space(p.groups * kStripRows<K> * 4, Need::must);
     float* const scales = space.as<float>();
-    K::enter();
+    K::enter(p.m);
     for (std::int64_t s = begin; s < end; ++s) {
       const Strip<K> strip(p, s);
       for (std::int64_t r = 0; r < kStripRows<K>; ++r) {
@@ -202,14 +204,16 @@ void stream(const Product& p) {
   if (p.grouped) return stream_grouped<K>(p);
   const std::int64_t strips = ceil_div(p.n, kStripRows<K>), bytes = strips * K::blocks * p.w_row;
   const bool split = p.m <= kTogether;  // else there is enough to do without
-  const std::int64_t worth = least(bytes / kPieceBytes, p.m * p.n * p.k / kPieceWork);
   const std::int64_t possible = least(split ? strips * p.units : strips, kMostPieces);
-  const std::int64_t threads = num_threads();
-  const std::int64_t pieces = threads == 1 ? 1 : most(1, least(least(worth, 4 * threads), possible));
+  const std::int64_t worth = least(least(bytes / kPieceBytes, p.m * p.n * p.k / (kPieceWork * least(p.m, 4))), possible);
+  // Several pieces for each thread, so that those that start late do fewer; but each costs its sums of all tokens.
+  const std::int64_t threads = least(num_threads(), worth), most_each = 4 / (1 + p.m / 4);
+  const std::int64_t each = threads > 1 ? most(1, least(most_each, worth / threads)) : 1;
+  const std::int64_t pieces = most(1, threads) * each;
   const Workspace space(split && pieces > 1 ? pieces * 2 * Stream<K>::slot(p) * 4 : 0, Need::must);
   Stream<K> work(p, pieces, space.as<std::int32_t>());
   parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
-    K::enter();
+    K::enter(p.m);
     for (std::int64_t i = begin; i < end; ++i) work.run(i);
     K::leave();
   });
@@ -238,15 +242,15 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
 
 template <class K>
 void blocked(const Product& p) {
-  constexpr std::int64_t kFewest = 64;  // tokens that are worth unpacking for
+  constexpr std::int64_t kFewest = 64, kMost = 96;  // tokens: worth unpacking for, and whose sums stay near
   const std::int64_t strips = ceil_div(p.n, kStripRows<K>), chunks = ceil_div(p.units, K::chunk);
-  const std::int64_t cuts = most(1, least(ceil_div(4 * num_threads(), strips), p.m / kFewest));
+  const std::int64_t cuts = most(ceil_div(p.m, kMost), least(ceil_div(4 * num_threads(), strips), p.m / kFewest));
   const std::int64_t tokens = whole(ceil_div(p.m, cuts), K::tokens), parts = ceil_div(p.m, tokens);
   const std::int64_t views = whole(ceil_div(p.units, chunks) * K::unpacked, kUnit);
   const std::int64_t kept = chunks == 1 ? 0 : tokens * kStripRows<K> * 4;
   parallel_for(strips * parts, 1, [&](std::int64_t begin, std::int64_t end) {
     const Workspace space(views + kept, Need::must);
-    K::enter();
+    K::enter(p.m);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t t = i % parts * tokens;
       blocked_strip<K>(p, Strip<K>(p, i / parts), t, least(tokens, p.m - t), space.as<std::uint8_t>(),

@@ -16,7 +16,7 @@ namespace {
 
 struct Tern2R64 {
   static constexpr Coding coding = {64, 64, 1};
-  static constexpr int fields = 4, views = 4;
+  static constexpr int fields = 4, views = 4, raw = 3;  // view `raw` is the byte as it is
 
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void split(V b, V* view) {
@@ -26,11 +26,11 @@ struct Tern2R64 {
     view[3] = b;
   }
   // In place: sums over views become sums over fields.
-  template <class L, class V = typename L::V>
-  TRITIUM_INLINE static void solve(V* t) {
-    t[3] = L::template right<6>(L::sub(t[3], t[2]));
-    t[2] = L::template right<4>(L::sub(t[2], t[1]));
-    t[1] = L::template right<2>(L::sub(t[1], t[0]));
+  template <class Sum>
+  TRITIUM_INLINE static void solve(Sum* t) {
+    t[3] = (t[3] - t[2]) >> 6;
+    t[2] = (t[2] - t[1]) >> 4;
+    t[1] = (t[1] - t[0]) >> 2;
   }
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void codes(V b, V* field) {
@@ -43,7 +43,7 @@ struct Tern2R64 {
 
 struct Tern5R80 {
   static constexpr Coding coding = {80, 80, 1};
-  static constexpr int fields = 5, views = 6;
+  static constexpr int fields = 5, views = 6, raw = 0;
 
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void split(V b, V* view) {
@@ -51,10 +51,10 @@ struct Tern5R80 {
     TRITIUM_UNROLL
     for (int i = 1; i < 6; ++i) view[i] = L::add8(view[i - 1], L::add8(view[i - 1], view[i - 1]));
   }
-  template <class L, class V = typename L::V>
-  TRITIUM_INLINE static void solve(V* t) {
+  template <class Sum>
+  TRITIUM_INLINE static void solve(Sum* t) {
     TRITIUM_UNROLL
-    for (int f = 0; f < 5; ++f) t[f] = L::template right<8>(L::sub(L::add(t[f], L::add(t[f], t[f])), t[f + 1]));
+    for (int f = 0; f < 5; ++f) t[f] = (3 * t[f] - t[f + 1]) >> 8;
   }
   // The first digit of b is 1 from 256/3 on, 2 from 512/3 on.
   template <class L, class V = typename L::V>
@@ -69,16 +69,16 @@ struct Tern5R80 {
 
 struct I4R32 {
   static constexpr Coding coding = {32, 32, 8};
-  static constexpr int fields = 2, views = 2;
+  static constexpr int fields = 2, views = 2, raw = 1;
 
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void split(V b, V* view) {
     view[0] = L::masked(b, 15);
     view[1] = b;
   }
-  template <class L, class V = typename L::V>
-  TRITIUM_INLINE static void solve(V* t) {
-    t[1] = L::template right<4>(L::sub(t[1], t[0]));
+  template <class Sum>
+  TRITIUM_INLINE static void solve(Sum* t) {
+    t[1] = (t[1] - t[0]) >> 4;
   }
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void codes(V b, V* field) {
@@ -89,14 +89,14 @@ struct I4R32 {
 
 struct I8R16 {
   static constexpr Coding coding = {16, 16, 128};
-  static constexpr int fields = 1, views = 1;
+  static constexpr int fields = 1, views = 1, raw = 0;
 
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void split(V b, V* view) {
     view[0] = b;
   }
-  template <class L, class V = typename L::V>
-  TRITIUM_INLINE static void solve(V*) {}
+  template <class Sum>
+  TRITIUM_INLINE static void solve(Sum*) {}
   template <class L, class V = typename L::V>
   TRITIUM_INLINE static void codes(V b, V* field) {
     field[0] = b;

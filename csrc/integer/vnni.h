@@ -18,9 +18,18 @@ TRITIUM_INLINE void direct_sums(const std::uint8_t* w, std::int64_t w_row, std::
   constexpr int N = F::views * H;                    // vectors of a block
   constexpr int S = B * N * T <= L::kSums / 4 ? 4 : B * N * T <= L::kSums / 2 ? 2 : 1;  // sets of sums: more chains
   constexpr int kWidth = static_cast<int>(kLine) / L::kHalves;
-  V sum[S][T][B][N];
+  typename L::Sum sum[S][T][B][N];
   TRITIUM_UNROLL
-  for (int i = 0; i < S * T * B * N; ++i) (&sum[0][0][0][0])[i] = L::zero();
+  for (int s = 0; s < S; ++s) {
+    TRITIUM_UNROLL
+    for (int t = 0; t < T; ++t) {
+      TRITIUM_UNROLL
+      for (int b = 0; b < B; ++b) {
+        TRITIUM_UNROLL
+        for (int i = 0; i < N; ++i) sum[s][t][b][i] = typename L::Sum{};
+      }
+    }
+  }
   w += half * kWidth;
   for (std::int64_t line = 0; line < units * kLines; line += S) {
     TRITIUM_UNROLL
@@ -30,7 +39,12 @@ TRITIUM_INLINE void direct_sums(const std::uint8_t* w, std::int64_t w_row, std::
       for (int b = 0; b < B; ++b) {
         _mm_prefetch(reinterpret_cast<const char*>(w + b * w_row + kAhead), _MM_HINT_T1);
         TRITIUM_UNROLL
-        for (int h = 0; h < H; ++h) F::template split<L>(L::load(w + b * w_row + h * kWidth), view[b] + h * F::views);
+        for (int h = 0; h < H; ++h) {
+          V part[F::views];
+          F::template split<L>(L::load(w + b * w_row + h * kWidth), part);
+          TRITIUM_UNROLL
+          for (int i = 0; i < F::views; ++i) view[b][h * F::views + i] = part[i];
+        }
       }
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
@@ -48,14 +62,15 @@ TRITIUM_INLINE void direct_sums(const std::uint8_t* w, std::int64_t w_row, std::
     TRITIUM_UNROLL
     for (int b = 0; b < B; ++b) {
       TRITIUM_UNROLL
-      for (int i = 0; i < N; ++i) {
-        TRITIUM_UNROLL
-        for (int s = 1; s < S; ++s) sum[0][t][b][i] = L::add(sum[0][t][b][i], sum[s][t][b][i]);
-      }
-      TRITIUM_UNROLL
       for (int h = 0; h < H; ++h) {
-        V* const mine = sum[0][t][b] + h * F::views;
-        F::template solve<L>(mine);
+        typename L::Sum mine[F::views];
+        TRITIUM_UNROLL
+        for (int i = 0; i < F::views; ++i) {
+          mine[i] = sum[0][t][b][h * F::views + i];
+          TRITIUM_UNROLL
+          for (int s = 1; s < S; ++s) mine[i] += sum[s][t][b][h * F::views + i];
+        }
+        F::solve(mine);
         std::int32_t* const to = sums + t * stride + b * F::coding.rows + (half + h) * (16 / L::kHalves);
         TRITIUM_UNROLL
         for (int f = 0; f < F::fields; ++f) L::store(to + 16 * f, mine[f]);
@@ -72,11 +87,11 @@ struct Direct {
   static constexpr int blocks = 80 / coding.rows < 4 ? (80 / coding.rows) : 4;
   static constexpr int tokens = L::kSums / (blocks * F::views);
   static constexpr std::int64_t stride = blocks * coding.rows;
-  static void enter() {}
+  static void enter(std::int64_t) {}
   static void leave() {}
 
   template <int B, int T>
-  static void run(const std::uint8_t* w, std::int64_t w_row, std::int64_t units, const std::int8_t* q,
+  [[gnu::noinline]] static void run(const std::uint8_t* w, std::int64_t w_row, std::int64_t units, const std::int8_t* q,
                   std::int64_t q_row, std::int32_t* sums) {
     constexpr int H = B * T * F::views * L::kHalves <= L::kSums ? L::kHalves : 1;
     for (int half = 0; half < L::kHalves; half += H) {
@@ -110,9 +125,12 @@ template <class L, int N, int T>
 TRITIUM_INLINE void code_sums(const std::uint8_t* codes, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
                               std::int32_t* sums) {
   using V = typename L::V;
-  V sum[T][N];
+  typename L::Sum sum[T][N];
   TRITIUM_UNROLL
-  for (int i = 0; i < T * N; ++i) (&sum[0][0])[i] = L::zero();
+  for (int t = 0; t < T; ++t) {
+    TRITIUM_UNROLL
+    for (int i = 0; i < N; ++i) sum[t][i] = typename L::Sum{};
+  }
   for (std::int64_t line = 0; line < units * kLines; ++line, codes += N * kLine, q += 4) {
     V w[N];
     TRITIUM_UNROLL
@@ -137,7 +155,7 @@ struct Unpacked : Direct<L, F> {
   static constexpr int vectors = Base::blocks * F::fields;  // of 16 rows
   static constexpr int tokens = (L::kSums + 1) / vectors;
   static constexpr std::int64_t unpacked = vectors * kLine * kLines;
-  static constexpr std::int64_t chunk = 48;  // about a quarter of a megabyte of codes
+  static constexpr std::int64_t chunk = 6;  // 24 KB of codes: they are multiplied from L1
 
   static void unpack(const std::uint8_t* w, std::int64_t w_row, int blocks, std::int64_t units, std::uint8_t* to) {
     constexpr int kWidth = static_cast<int>(kLine) / L::kHalves;
@@ -156,7 +174,7 @@ struct Unpacked : Direct<L, F> {
   }
 
   template <int T>
-  static void run(const std::uint8_t* codes, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
+  [[gnu::noinline]] static void run(const std::uint8_t* codes, std::int64_t units, const std::int8_t* q, std::int64_t q_row,
                   std::int32_t* sums) {
     for (int half = 0; half < L::kHalves; ++half) {
       code_sums<L, vectors, T>(codes + half * (kLine / L::kHalves), units, q, q_row, sums + half * 8);
@@ -179,7 +197,7 @@ struct Unpacked : Direct<L, F> {
 
 template <class L, class F>
 Plan vnni_plan(std::int64_t m, bool grouped) {
-  constexpr std::int64_t kMany = 32;  // tokens from which on unpacking pays
+  constexpr std::int64_t kMany = F::views > F::fields ? 12 : 32;  // tokens from which on unpacking pays
   return {{}, m < kMany || grouped ? stream<Direct<L, F>> : blocked<Unpacked<L, F>>};
 }
 
