@@ -164,6 +164,14 @@ def test_a_norm_keeps_half_floats_half() -> None:
     np.testing.assert_array_equal(out.numpy(), layer(x).numpy())
 
 
+def test_arrays_of_numpy_go_in() -> None:
+    x = tokens(3, 8)
+    for layer in (nn.BitLinear.from_ternary(ternary(5, 8)), nn.BitLinear.from_ternary(ternary(5, 8), norm=np.ones(8))):
+        np.testing.assert_array_equal(layer(x).numpy(), layer(tt.tensor(x)).numpy())  # type: ignore[arg-type]
+    q = quant.int8(tokens(5, 8), symmetric=False)
+    np.testing.assert_array_equal(q.matmul(x).numpy(), q.matmul(tt.tensor(x)).numpy())  # type: ignore[arg-type]
+
+
 def test_scales_are_kept_in_f32() -> None:
     layer = nn.BitLinear.from_ternary(ternary(5, 8), scale=tt.tensor(np.float64(0.1)))
     assert layer.state_dict()["weight_scale"].dtype == "f32"

@@ -40,11 +40,16 @@ void run_product(Product& p, const RowList& x, const RowList& y) {
   p.out = &y;
   p.units = ceil_div(p.k, kUnit);
   const Plan how = p.k == 0 ? Plan{{}, run_empty} : plan(p.format, x.count, p.grouped);
-  const std::int64_t slab = whole(kSlabBytes / ((p.units + 1) * kUnit) + 1, kUnit);
-  for (p.first = 0; p.first < x.count; p.first += slab) {
+  std::int64_t slab = whole(kSlabBytes / ((p.units + 1) * kUnit) + 1, kUnit);
+  for (p.first = 0; p.first < x.count; p.first += p.m) {
     p.m = least(slab, x.count - p.first);
     const ActivationPlan needs{how.layout, p.m, p.units, p.groups};
-    const Workspace space(needs.bytes(), Need::must);
+    const Workspace space(needs.bytes(), slab > kUnit ? Need::may : Need::must);
+    if (needs.bytes() > 0 && !space.data()) {  // fewer tokens at a time need less
+      slab = whole(slab / 2, kUnit);
+      p.m = 0;
+      continue;
+    }
     p.a = needs.place(space.data());
     load_activations(p, x);
     how.run(p);

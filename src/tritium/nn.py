@@ -209,6 +209,7 @@ class BitLinear(QuantLinear):
 
     def _normed(self, x: Tensor, out: Tensor | None) -> Tensor:
         """Through the norm, which computes in f32; a half float is rounded once, at the end."""
+        x = x if isinstance(x, Tensor) else asarray(x)
         wide = ops.rms_norm(x, self._norm, eps=self._eps)
         y = _matmul(wide, self._data, self._scale, self._bias, self._group, out=out)
         return y if out is not None or y.dtype is x.dtype or not x.dtype.is_float else y.to(x.dtype)

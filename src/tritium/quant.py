@@ -57,6 +57,7 @@ class Quantized:
     def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
         floats."""
+        x = x if isinstance(x, Tensor) else asarray(np.asarray(x))
         x = x if x.dtype.is_float else x.to(dt.f32)
         if self.scale is not None and self.zero is None:
             return ops.quantized_matmul(x, self.data, self.scale, bias, self.group)

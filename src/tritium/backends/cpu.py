@@ -67,12 +67,17 @@ def of_a_matrix(accepts: Accepts) -> Accepts:
     return also
 
 
+def check_codes(w: Array) -> None:
+    """Bytes from outside may be no codes: an error naming the first. Products trust their weights."""
+    if w.dtype.is_ternary and native.first_illegal(w) >= 0:
+        packed.decode(seen(w))  # raises
+
+
 def checked_repack(kernel: Any) -> Callable[..., Any]:
     """Plain integers may be outside what a packed dtype holds, and bytes may be no codes: they are looked at first."""
 
     def repack(w: Array, *, out: Array, dtype: DType) -> None:
-        if w.dtype.is_ternary and native.first_illegal(w) >= 0:
-            packed.decode(seen(w))  # raises, naming the element
+        check_codes(w)
         if w.dtype is i8 and dtype is not i8 and w.size:
             low, high = dtype.values
             values = host(w)
@@ -88,6 +93,7 @@ def unpacked_first(kernel: Any) -> Callable[..., Any]:
     fn = reference.KERNELS[ops.dequantize]
 
     def dequantize(w: Array, *rest: Array | None, out: Array, **attrs: Any) -> None:
+        check_codes(w)
         plain = Array(Storage(w.size), i8, w.shape, contiguous_strides(w.shape), 0)
         kernel(w, out=plain)
         fn(host(plain), *(None if x is None else host(x) for x in rest), out=host(out), **attrs)
