@@ -58,6 +58,8 @@ class Row:
     call: Callable[[Library, Data], Call | None]
     answer: Callable[[Any, Data], Any] | None
     tolerance: float = 1e-5  # of the answer's largest magnitude
+    gflop: float = 0.0  # arithmetic of a call, where that is the limit
+    gbytes: float = 0.0  # bytes that must be read and written, where those are
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,17 @@ def relu_chain(np: Any, d: Data) -> Any:
 
 
 ROWS = {
-    "add": Row("add 1M", lambda lib, d: partial(lib.add, d.a, d.b), lambda np, d: d.a + d.b),
-    "relu": Row("relu 1M", lambda lib, d: partial(lib.relu, d.a), lambda np, d: np.maximum(d.a, 0)),
-    "sum": Row("sum 1M", lambda lib, d: partial(lib.sum, d.a), lambda np, d: d.a.sum(), tolerance=1e-4),
-    "softmax": Row("softmax 1000²", lambda lib, d: partial(lib.softmax, d.x), lambda np, d: np_softmax(np, d.x)),
+    "add": Row("add 1M", lambda lib, d: partial(lib.add, d.a, d.b), lambda np, d: d.a + d.b, gbytes=0.012),
+    "relu": Row("relu 1M", lambda lib, d: partial(lib.relu, d.a), lambda np, d: np.maximum(d.a, 0), gbytes=0.008),
+    "sum": Row("sum 1M", lambda lib, d: partial(lib.sum, d.a), lambda np, d: d.a.sum(), tolerance=1e-4, gbytes=0.004),
+    "softmax": Row(
+        "softmax 1000²", lambda lib, d: partial(lib.softmax, d.x), lambda np, d: np_softmax(np, d.x), gbytes=0.008
+    ),
     "layernorm": Row(
         "layernorm 1000²",
         lambda lib, d: partial(lib.layer_norm, d.x, d.weight, d.bias),
         lambda np, d: np_layer_norm(np, d.x, d.weight, d.bias),
+        gbytes=0.008,
     ),
     "gelu": Row(
         "GELU 1M (exact)",
@@ -114,7 +119,7 @@ ROWS = {
     "compiled": Row(
         "the same, peers compiled", lambda lib, d: partial(lib.compile(partial(chain, lib)), d.a, d.b), relu_chain
     ),
-    "matmul": Row("matmul 1000³", lambda lib, d: partial(lib.matmul, d.x, d.y), lambda np, d: d.x @ d.y),
+    "matmul": Row("matmul 1000³", lambda lib, d: partial(lib.matmul, d.x, d.y), lambda np, d: d.x @ d.y, gflop=2.0),
     "call": Row("add, 8 elements", lambda lib, d: partial(lib.add, d.s, d.t), lambda np, d: d.s + d.t),
     "empty": Row("empty, 8 elements", lambda lib, d: lib.empty and partial(lib.empty, (8,)), None),
     "empty4m": Row("empty, 4 MB", lambda lib, d: lib.empty and partial(lib.empty, (1024, 1024)), None),
@@ -312,12 +317,31 @@ def run_child(args: argparse.Namespace, threads: int) -> dict[str, Any]:
         return dict(json.loads(out.read_text()))
 
 
+def ceilings(threads: int) -> Callable[[Row, float], str]:
+    """Says how much of what this machine can do a row reached: of f32 arithmetic, or of reading the last cache."""
+    import tritium as tt
+
+    found = tt.ceilings(threads=threads)
+
+    def share(row: Row, us: float) -> str:
+        if row.gflop:
+            part = found.share(gflops=row.gflop / us * 1e6, threads=threads)
+        elif row.gbytes:
+            part = found.share(gbs=row.gbytes / us * 1e6, threads=threads, name="L3 read")
+        else:
+            return ""
+        return "" if part is None else f"{part:.0%} of {'f32' if row.gflop else 'L3 read'}"
+
+    return share
+
+
 def table(result: dict[str, Any], base: str) -> str:
     """The result of one thread count as a Markdown table."""
     import numpy as np
 
     names = [base] + [name for name in LIBRARIES if name in result["versions"] and name != base]
-    lines = [["µs", *names, "best peer"]]
+    lines = [["µs", *names, "best peer", f"{base} of ceiling"]]
+    limits = ceilings(result["threads"])
     for row, samples in result["ns"].items():
         rounds = len(samples[base])
         chosen = np.random.default_rng(0).integers(rounds, size=(2000, rounds))  # the same for all: ratios stay paired
@@ -334,7 +358,7 @@ def table(result: dict[str, Any], base: str) -> str:
             best = min(peers, key=us.__getitem__)
             low, high = np.percentile(boot[best] / boot[base], [2.5, 97.5])
             told = f"{best} {us[best] / us[base]:.2f}x ({low:.2f} … {high:.2f})"
-        lines.append([ROWS[row].title, *cells.values(), told])
+        lines.append([ROWS[row].title, *cells.values(), told, limits(ROWS[row], us[base])])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines)
