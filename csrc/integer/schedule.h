@@ -32,6 +32,13 @@ constexpr std::int64_t kPieceWork = 1 << 18;    // multiplications of one token,
 constexpr std::int64_t kPieceBytes = 16 << 10;  // of weights, likewise
 constexpr int kMostPieces = 512;
 
+// Unsigned: the places of absent rows hold anything.
+TRITIUM_INLINE void add_sums(std::int32_t* to, const std::int32_t* more, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    to[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(to[i]) + static_cast<std::uint32_t>(more[i]));
+  }
+}
+
 template <class K>
 inline constexpr std::int64_t kStripRows = K::blocks * K::coding.rows;
 
@@ -62,7 +69,7 @@ TRITIUM_INLINE void in_parts(std::int64_t t0, std::int64_t tokens, std::int64_t 
     for (std::int64_t u = 0; u < units; u += longest) {
       call(t0 + t, now, first + u, least(longest, units - u), u == 0 ? to : more);
       if (u == 0) continue;
-      for (std::int64_t i = 0; i < now * kStripRows<K>; ++i) to[i] += more[i];
+      add_sums(to, more, now * kStripRows<K>);
     }
   }
 }
@@ -188,7 +195,7 @@ class Stream {
     for (std::int64_t piece = first + 1; piece < pieces_ && edge(piece) < end; ++piece) {
       if (edge(piece) == edge(piece + 1)) continue;
       const std::int32_t* const more = part(piece, false);
-      for (std::int64_t i = 0; i < slot(p_); ++i) sums[i] += more[i];
+      add_sums(sums, more, slot(p_));
     }
     finish_strip<K>(p_, Strip<K>(p_, index), 0, p_.m, sums);
   }
@@ -234,7 +241,7 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
       const int now = static_cast<int>(least(K::tokens, tokens - t));
       std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
       K::unpacked_sums(views, strip.blocks, units, p.a.at(t0 + t, first), p.a.panel_bytes, now, c == 0 ? mine : sums);
-      for (std::int64_t i = 0; c > 0 && i < now * kStripRows<K>; ++i) mine[i] += sums[i];
+      if (c > 0) add_sums(mine, sums, now * kStripRows<K>);
       if (c + 1 == chunks) finish_strip<K>(p, strip, t0 + t, now, mine);
     }
   }

@@ -103,7 +103,7 @@ void quantize_activations(const Call& call) {
 // w of one format -> the same values in another.
 void repack(const Call& call) {
   const Weights from(call.in[0]), to(*call.out);
-  if (from.n == 0) return;
+  if (from.n == 0 || from.k == 0) return;
   const int64_t rows = tile(to.format).rows, width = whole(from.k, 320);  // whole blocks of any format
   parallel_for(ceil_div(from.n, rows), kGrain / (rows * from.k + 1) + 1, [&](int64_t begin, int64_t end) {
     const Workspace space(rows * width, Need::must);
