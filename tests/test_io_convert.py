@@ -384,7 +384,7 @@ def put(a: Any, at: Any, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda w, s, n: (put(w, (2, 7), 1), s, n), "tensor 'w', row 2, column 7: +0 and +1"),
+        (lambda w, s, n: (put(w, (2, 7), 1), s, n), "tensor 'w', row 2, column 7: 0 and +1"),
         (lambda w, s, n: (w, s * 2, n), "tensor 'w': scale 0.5 and 1, apart by 0.5"),
         (lambda w, s, n: (w, s, put(n, 3, 9)), "tensor 'n', element 3: 1 and 9"),
         (lambda w, s, n: (w, s, np.ones(5, "f")), "tensor 'n': shape [4] and [5]"),

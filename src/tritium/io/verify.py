@@ -109,7 +109,7 @@ def compare_ternary(a: Ternary, b: Ternary, rtol: float = 0.0) -> Compared:
             left, right = unpack(a.codes[r], k), unpack(b.codes[r], k)
             if (left != right).any():
                 i, j = (int(x) for x in np.unravel_index(int((left != right).argmax()), left.shape))
-                values = f"{int(left[i, j]) - 1:+d} and {int(right[i, j]) - 1:+d}"
+                values = " and ".join(("-1", "0", "+1")[codes[i, j]] for codes in (left, right))
                 return Compared(True, 0.0, f", row {r.start + i}, column {j}: {values}")
     width = gcd(a.group or k, b.group or k) or 1
     used = Ternary(a.codes, a.shape, np.zeros((n, k // width), np.float32), width).used()
