@@ -6,6 +6,7 @@ The blocks of one page share a namespace and run in order, in an empty folder. A
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from dataclasses import dataclass
@@ -89,11 +90,16 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     monkeypatch.chdir(tmp_path)
-    for block in python_blocks(page):
-        if not block.not_run:
-            # Empty lines in front make a traceback point at the line of the page.
-            code = compile("\n" * (block.line - 1) + block.code, page, "exec")
-            exec(code, vars(module))
+    gc.collect()
+    gc.disable()  # what earlier tests left in cycles must not be freed under a page that counts memory
+    try:
+        for block in python_blocks(page):
+            if not block.not_run:
+                # Empty lines in front make a traceback point at the line of the page.
+                code = compile("\n" * (block.line - 1) + block.code, page, "exec")
+                exec(code, vars(module))
+    finally:
+        gc.enable()
 
 
 if NOT_RUN_BLOCKS:  # an empty list of parameters would be reported as a skip of its own
