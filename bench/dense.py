@@ -32,18 +32,15 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat, zip_longest
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
+from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, Call, cpus, machine, timed
+
 Function = Callable[..., Any]
-Call = Callable[[], Any]
 SAMPLE_NS = 1_000_000
-SETTLE_NS = 2_000_000
-REST_S = 0.04  # OpenBLAS keeps its threads spinning for some 30 ms after a call, OpenMP for a few
 EPS = 1e-5
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 # The inputs, as arrays of one library.
 Data = namedtuple("Data", "a b x y weight bias s t")
@@ -189,13 +186,6 @@ def use_mlx(threads: int) -> Library:
 LIBRARIES = {"tritium": use_tritium, "numpy": use_numpy, "torch": use_torch, "jax": use_jax, "mlx": use_mlx}
 
 
-def timed(call: Call, loops: int) -> int:
-    start = perf_counter_ns()
-    for _ in repeat(None, loops):
-        call()
-    return perf_counter_ns() - start
-
-
 def settle(call: Call) -> None:
     """Let the threads of whoever ran before go to sleep, then bring this one to speed."""
     sleep(REST_S)
@@ -294,17 +284,6 @@ def pool() -> dict[str, list[float]]:
     return {title: [pool_bench(n, 100_000) for _ in range(9)] for title, n in (("32 B", 32), ("4 MB", 4 << 20))}
 
 
-def cpus() -> list[int]:
-    """The CPUs this process may use, one of each core before their siblings; none where that cannot be told."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    cores: dict[str, list[int]] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), []).append(cpu)
-    return [cpu for group in zip_longest(*cores.values()) for cpu in group if cpu is not None]
-
-
 def run_child(args: argparse.Namespace, threads: int) -> dict[str, Any]:
     environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
     environment |= {"JAX_PLATFORMS": "cpu", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -362,13 +341,6 @@ def table(result: dict[str, Any], base: str) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines)
-
-
-def machine() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    model = names[0].split(":", 1)[1].strip() if names else platform.processor() or platform.machine()
-    return f"{model} ({platform.machine()}), {os.cpu_count()} CPUs, {platform.system()}"
 
 
 def report(results: list[dict[str, Any]], base: str, load: float) -> None:

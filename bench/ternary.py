@@ -42,7 +42,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat, zip_longest
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -60,7 +59,8 @@ from ternary_products import (
     peer_products,
     use_kernels,
 )
-from ternary_report import machine, report
+from ternary_report import report
+from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, cpus, machine, timed
 
 BATCHES = (1, 4, 16, 128, 512)
 SHAPES = ((2560, 2560), (6912, 2560), (2560, 6912), (4096, 4096), (4096, 14336))
@@ -68,19 +68,9 @@ HEAD = (128256, 2560)  # vocabulary × hidden size of BitNet b1.58 2B-4T
 COLD_BYTES = 512 << 20
 CHECKED = 16  # tokens whose answers are compared with float64
 SAMPLE_NS = 2_000_000
-SETTLE_NS = 2_000_000
-REST_S = 0.04  # OpenBLAS keeps its threads spinning for some 30 ms after a call, OpenMP for a few
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 # ---- timing
-
-
-def timed(call: Call, loops: int) -> int:
-    start = perf_counter_ns()
-    for _ in repeat(None, loops):
-        call()
-    return perf_counter_ns() - start
 
 
 @dataclass
@@ -265,17 +255,6 @@ def head(quick: bool, threads: int, cold: int, notes: list[str]) -> dict[str, An
 
 
 # ---- processes
-
-
-def cpus() -> list[int]:
-    """The CPUs this process may use, one of each core before their siblings; none where that cannot be told."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    cores: dict[str, list[int]] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), []).append(cpu)
-    return [cpu for group in zip_longest(*cores.values()) for cpu in group if cpu is not None]
 
 
 def child(args: argparse.Namespace, threads: int) -> dict[str, Any]:

@@ -5,12 +5,11 @@ Knows nothing of how it was measured.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Sequence
 from typing import Any
 
 from ternary_products import BASE
+from timing import machine
 
 
 def figures(cell: dict[str, Any], threads: int, ceilings: Any) -> dict[str, dict[str, Any]]:
@@ -137,9 +136,3 @@ def told_overhead(ns: dict[str, list[float]]) -> str:
         f"BitLinear 256×256: layer(x) {np.median(layer) / 1e3:.2f} µs, its kernel alone {np.median(kernel) / 1e3:.2f} µs: "
         f"the call costs {extra:.2f} µs ({low:.2f} … {high:.2f})"
     )
-
-
-def machine() -> str:
-    from tritium.backends.cpu import processor
-
-    return f"{processor()}, {os.cpu_count()} CPUs, {platform.system()}"

@@ -19,10 +19,6 @@ Plan plan_of(DType format) {
 }
 
 constexpr std::uint32_t kFormats = bit(DType::tern2_r16) | bit(DType::i8_r16) | bit(DType::i4_r32);
-constexpr Entry kEntries[] = {
-    {"integer_matmul", integer_matmul, kFormats, "", 1},
-    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
-};
 
 }  // namespace
 }  // namespace tritium::TRITIUM_ISA

@@ -196,13 +196,8 @@ Plan plan(DType format, std::int64_t m, bool grouped) {
   }
 }
 
-constexpr Entry kEntries[] = {
-    {"integer_matmul", integer_matmul, kFormats, "", 1},
-    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
-};
-
 }  // namespace
 
-Table tiled_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+Table tiled_table() { return products<kFormats>(); }
 
 }  // namespace tritium::TRITIUM_ISA

@@ -8,13 +8,8 @@ namespace {
 
 Plan plan(DType format, std::int64_t m, bool grouped) { return vnni_plan<Ymm>(format, m, grouped); }
 
-constexpr Entry kEntries[] = {
-    {"integer_matmul", integer_matmul, kFormats, "", 1},
-    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
-};
-
 }  // namespace
 
-Table tiled_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
+Table tiled_table() { return products<kFormats>(); }
 
 }  // namespace tritium::TRITIUM_ISA

@@ -1,5 +1,5 @@
 // The rows integer_matmul and quantized_matmul for one kernel file: from the views of a call to a Product.
-// Knows nothing of formats or instructions: the file defines plan() and kFormats, then includes this.
+// Knows nothing of formats or instructions: the file includes this, defines plan(), and gives back products<formats>().
 #pragma once
 
 #include "../workspace.h"
@@ -93,6 +93,15 @@ void quantized_matmul(const Call& call) {
   p.bias = biased ? call.in[3].data : nullptr;
   p.bias_step = biased ? call.in[3].strides[0] : 0;
   run_product(p, RowList(call.in[0]), RowList(*call.out));
+}
+
+template <std::uint32_t Formats>
+Table products() {
+  static constexpr Entry entries[] = {
+      {"integer_matmul", integer_matmul, Formats, "", 1},
+      {"quantized_matmul", quantized_matmul, Formats, "group", 1},
+  };
+  return {entries, sizeof(entries) / sizeof(entries[0])};
 }
 
 }  // namespace

@@ -90,6 +90,6 @@ Plan plan(DType format, std::int64_t, bool) { return plan_of<Unit>(format); }
 
 }  // namespace
 
-Table tiled_table() { return {kEntries, 2}; }
+Table tiled_table() { return products<kFormats>(); }
 
 }  // namespace tritium::TRITIUM_ISA

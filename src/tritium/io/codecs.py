@@ -5,6 +5,7 @@ Knows nothing of containers, names or files. Every `decode` refuses codes that a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,7 @@ class I2S:
         return out
 
 
-class Blocks:
+class Blocks(ABC):
     """Layouts of ggml with one fp16 scale for each block of `block` values. A subclass says how a block holds its codes."""
 
     name: str
@@ -152,14 +153,15 @@ class Blocks:
                 f"one for each {self.block}",
                 "Write mlx or q2_0, which have smaller blocks, or f32.",
             )
-        with np.errstate(over="ignore"):
-            return to_f16(wide, self.name)
+        return to_f16(wide, self.name)
 
+    @abstractmethod
     def spread(self, records: Array, first_row: int) -> Array:
-        raise NotImplementedError
+        """The codes of records, uint8 [rows, blocks, block]."""
 
+    @abstractmethod
     def gather(self, codes: Array, out: Array) -> None:
-        raise NotImplementedError
+        """Write such codes into records."""
 
 
 def to_f16(scale: Array, name: str) -> Array:
