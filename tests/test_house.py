@@ -26,13 +26,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A module may import those of its own layer and of the layers before it.
 LAYERS = {
     0: "errors settings dtype layout",
-    1: "pure buffer op",
+    1: "pure buffer op fragment",
     2: "ops",
-    3: "backends backends.cast backends.packed backends.philox backends.quantized backends.reference backends.cpu",
-    4: "launch",
+    3: "backends backends.cast backends.fused backends.packed backends.philox backends.quantized backends.reference backends.cpu",
+    4: "launch machine ceilings",
     5: "tensor interop functions indexing eager",
     6: "graph",
-    9: "quant nn memory threads machine ceilings "
+    9: "quant nn memory threads "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing",
@@ -168,6 +168,7 @@ def test_the_rows_are_the_public_names() -> None:
         "given",
         "item",
         "index",
+        "fused",
         "gather",
         "put",
         "update",

@@ -30,6 +30,7 @@ class Kind(Enum):
     REDUCE = "reduce"  # along axes: fewer elements, or each depends on its whole axis
     CONTRACT = "contract"  # sums of products
     MOVE = "move"  # copies elements to other places
+    FUSED = "fused"  # several of the above as one call
     DYNAMIC = "dynamic"  # the shape of the result depends on values
 
 

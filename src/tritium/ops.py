@@ -17,11 +17,12 @@ from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
+from tritium.fragment import Fragment, Step
 from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
 from tritium.op import SCALARS, Decision, Kind, Op, Spec, Specs, Trait, op
 
 SOURCE, VIEW, MAP, REDUCE = Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE
-CONTRACT, MOVE, DYNAMIC = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC
+CONTRACT, MOVE, DYNAMIC, FUSED = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC, Kind.FUSED
 COMMUTES, ASSOCIATES, IN_PLACE = Trait.COMMUTES, Trait.ASSOCIATES, Trait.IN_PLACE
 
 
@@ -1154,6 +1155,35 @@ def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side={side!r} is unknown; use 'left' or 'right'.")
     return Spec(x2.shape, i64)
+
+
+# ---- several calls as one: what the compiler puts in place of a group of nodes
+
+
+def _steps_flops(out: Any, *ins: Any, body: Fragment) -> int:
+    """The sum over its steps."""
+    total = 0
+    for s in body.steps:
+        specs = tuple(None if i is None else body.spec(i) for i in s.inputs)
+        if s.op.kind not in (VIEW, SOURCE):
+            total += s.op.cost(s.spec, *specs, **dict(s.attrs)).flops
+    return total
+
+
+_relu_of_sum = Fragment(
+    (F32(3, 4), F32(4)),
+    (Step(add, (0, 1), (), F32(3, 4)), Step(relu, (2,), (), F32(3, 4))),
+    (3,),
+)
+
+
+@op(FUSED, common=(), packed=True, flops=_steps_flops, samples=[sample(F32(3, 4), F32(4), body=_relu_of_sum)])
+def fused(*xs: Spec, body: Fragment) -> Any:
+    """The steps of `body` in one pass over memory."""
+    if xs != body.inputs:
+        wanted, got = (", ".join(map(str, specs)) for specs in (body.inputs, xs))
+        raise ShapeError(f"fused: the body takes {wanted}, given {got}.")
+    return body.out
 
 
 # ---- results whose shape depends on values

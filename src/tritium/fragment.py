@@ -1,0 +1,79 @@
+"""A few calls as one value: what a `fused` row computes, frozen so that it can be an attribute.
+
+Knows nothing of tensors, graphs or devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tritium.dtype import DType
+from tritium.op import Op, Spec, exact
+
+
+class Step(NamedTuple):
+    """One call. `inputs` are numbers of values: first the fragment's own inputs, then one value for each step."""
+
+    op: Op
+    inputs: tuple[int | None, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    spec: Any  # Spec, or a tuple of Spec
+
+    def __str__(self) -> str:
+        args = ["none" if i is None else f"%{i}" for i in self.inputs]
+        args += [f"{k}={value_text(v)}" for k, v in self.attrs]
+        return f"{self.op.name}({', '.join(args)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Fragment:
+    """Inputs by spec, steps in order, and which values come out. Equal fragments are equal values."""
+
+    inputs: tuple[Spec, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    _key: Any = field(init=False, repr=False)
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        steps = tuple((s.op, s.inputs, exact(s.attrs), s.spec) for s in self.steps)
+        object.__setattr__(self, "_key", (self.inputs, steps, self.outputs))
+        object.__setattr__(self, "_hash", hash(self._key))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Fragment) and self._key == other._key)
+
+    def spec(self, value: int) -> Any:
+        """What a value is."""
+        n = len(self.inputs)
+        return self.inputs[value] if value < n else self.steps[value - n].spec
+
+    @property
+    def out(self) -> Any:
+        """The spec of the one result, or a tuple of several."""
+        specs = tuple(self.spec(v) for v in self.outputs)
+        return specs[0] if len(specs) == 1 else specs
+
+    def numbered(self) -> Iterator[tuple[int, Step]]:
+        """Every step with the number of the value it makes."""
+        return enumerate(self.steps, len(self.inputs))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The rows that compute something, in order."""
+        return tuple(s.op.name for s in self.steps if s.op.name not in ("const", "item"))
+
+    def __str__(self) -> str:
+        lines = [f"%{v} = {s}" for v, s in self.numbered()]
+        results = ", ".join(f"%{v}" for v in self.outputs)
+        return "{" + "; ".join([*lines, f"return {results}"]) + "}"
+
+
+def value_text(value: Any) -> str:
+    """An attribute as graphs print it."""
+    return str(value) if isinstance(value, (DType, Spec, Fragment)) else repr(value)
