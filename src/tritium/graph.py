@@ -6,7 +6,7 @@ needs is never reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.eager import EAGER, check_count, check_out, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
+from tritium.fragment import value_text
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
@@ -28,6 +29,7 @@ class Node:
     inputs: tuple[Node | None, ...]
     attrs: tuple[tuple[str, Any], ...]
     spec: Any  # Spec, or a tuple of Spec
+    key: Any = None  # the attributes such that 0.0, -0.0, 0 and False stay apart
 
     def __repr__(self) -> str:
         return f"<node {self.op.name}: {_spec_text(self.spec)}>"
@@ -38,7 +40,7 @@ class Cell:
     """Memory that does not exist yet: the node that made its present contents. A write replaces the node."""
 
     node: Node
-    owner: str  # "made" inside the traced function, "argument" or "captured" from outside
+    owner: str  # "made" inside the traced function, "donated" to it, "argument" or "captured" from outside
     trace: Trace
 
 
@@ -50,24 +52,34 @@ class Traced:
     chain: tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...] = ()
     device: None = None
 
+    @property
+    def remedy(self) -> str:
+        """What to do for a value."""
+        if hasattr(self.cell.trace, "materialize"):
+            return "call materialize() on it first"
+        return "do this outside the traced function, or use where(…) to choose by value"
+
     def clone(self) -> Traced:
         """Another cell with the same contents: writes to either are not seen by the other."""
         return Traced(Cell(self.cell.node, "made", self.cell.trace), self.chain)
 
 
 class Trace:
-    """Records calls."""
+    """Records calls. Arguments whose number is in `donate` may be written."""
 
-    def __init__(self) -> None:
+    def __init__(self, donate: frozenset[int] = frozenset()) -> None:
+        self.donate = donate
         self.nodes: dict[Any, Node] = {}
         self.captured: dict[Node, Tensor] = {}
         self._cells: dict[int, Cell] = {}  # by identity of the captured tensor's storage and layout
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], spec: Any, attrs: dict[str, Any]) -> Node:
-        key = (op, inputs, exact(tuple(attrs.items())), spec)
+        frozen = tuple(attrs.items())
+        attrs_key = exact(frozen)
+        key = (op, inputs, attrs_key, spec)
         found = self.nodes.get(key)
         if found is None:
-            found = self.nodes[key] = Node(op, inputs, tuple(attrs.items()), spec)
+            found = self.nodes[key] = Node(op, inputs, frozen, spec, attrs_key)
         return found
 
     def tensor(self, node: Node, owner: str = "made") -> Tensor:
@@ -75,7 +87,8 @@ class Trace:
         return Tensor(Traced(Cell(node, owner, self)), spec.dtype, spec.shape, spec.strides, 0)
 
     def argument(self, index: int, spec: Spec) -> Tensor:
-        return self.tensor(self.node(ops.given, (), spec, {"index": index, "spec": spec}), "argument")
+        owner = "donated" if index in self.donate else "argument"
+        return self.tensor(self.node(ops.given, (), spec, {"index": index, "spec": spec}), owner)
 
     def read(self, x: Tensor) -> Node:
         """The node of a tensor: its cell's present contents seen through its views. Memory becomes an input."""
@@ -146,15 +159,10 @@ class Trace:
     def write(self, out: Tensor, node: Node, op: Op) -> Tensor:
         """Replace what a cell holds, whole or through a view."""
         storage = out.storage
-        if not isinstance(storage, Traced) or storage.cell.owner != "made":
-            what = (
-                "a tensor from outside"
-                if not isinstance(storage, Traced)
-                else f"a tensor that was {storage.cell.owner}"
-            )
-            what = "an argument" if isinstance(storage, Traced) and storage.cell.owner == "argument" else what
+        if not isinstance(storage, Traced) or storage.cell.owner not in ("made", "donated"):
             raise TraceError(
-                f"{op.name}: the traced function writes to {what} ({out.spec}). Write to a copy: y = x.clone()."
+                f"{op.name}: the traced function writes to {_whose(storage)} ({out.spec}). Write to a copy: y = x.clone()."
+                + (" Or let it be written: compile(fn, donate=…)." if _whose(storage) == "an argument" else "")
             )
         check_out(op, node.spec, out)
         node = self.cast(node, out.dtype)
@@ -168,6 +176,12 @@ class Trace:
         return out
 
 
+def _whose(storage: Any) -> str:
+    if not isinstance(storage, Traced):
+        return "a tensor from outside"
+    return "an argument" if storage.cell.owner == "argument" else f"a tensor that was {storage.cell.owner}"
+
+
 class Graph(NamedTuple):
     """A function written down: arguments, results, and the tensors it captured."""
 
@@ -175,16 +189,22 @@ class Graph(NamedTuple):
     outputs: tuple[Node, ...]
     captured: dict[Node, Tensor]
     single: bool  # the function returned one tensor, not a tuple
+    writes: tuple[tuple[int, Node], ...] = ()  # of a donated argument: its number, and what it holds at the end
 
-    def order(self) -> list[Node]:
-        """Every node the outputs need, inputs first. What is not needed is not here."""
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """What must be computed: the results, and what donated arguments will hold."""
+        return (*self.outputs, *(n for _, n in self.writes))
+
+    def order(self, known: frozenset[Node] = frozenset()) -> list[Node]:
+        """Every node the roots need, inputs first. What is not needed is not here, nor what `known` nodes need."""
         done: dict[Node, None] = {}
-        stack = [(n, False) for n in reversed(self.outputs)]
+        stack = [(n, False) for n in reversed(self.roots)]
         while stack:
             node, ready = stack.pop()
             if node in done:
                 continue
-            if ready:
+            if ready or node in known:
                 done[node] = None
             else:
                 stack += [(node, True), *((i, False) for i in reversed(node.inputs) if i is not None)]
@@ -203,23 +223,53 @@ class Graph(NamedTuple):
             if x.spec != node.spec:
                 raise ArgumentError(f"Argument {dict(node.attrs)['index']} must be {node.spec}, given {x.spec}.")
             env[node] = x
+        values = self.run(env)
+        return self.results(values, args)
+
+    def run(self, env: dict[Node, Any], keep: bool = False) -> dict[Node, Any]:
+        """The value of every root (with `keep`, of every node), from those of the inputs."""
+        order = self.order()
         device = next((x.device for x in env.values()), None)
-        for node in self.order():
+        left: dict[Node, int] = {}
+        for node in order:
+            for i in node.inputs:
+                if i is not None:
+                    left[i] = left.get(i, 0) + 1
+        for node in self.roots:
+            left[node] = left.get(node, 0) + 1
+        for node in order:
             if node not in env:
-                env[node] = _run(node, [None if i is None else env[i] for i in node.inputs], device)
-        given = {id(x) for x in (*args, *self.captured.values())}
+                env[node] = run_node(node, [None if i is None else env[i] for i in node.inputs], device)
+            for i in node.inputs:
+                if i is not None:
+                    left[i] -= 1
+                    if not keep and not left[i] and i.op is not ops.given:
+                        del env[i]  # its memory serves the next node
+        return env
+
+    def results(self, env: dict[Node, Any], args: tuple[Tensor, ...]) -> Any:
+        """What the caller gets: tensors of its own; donated arguments are written."""
+        taken = {id(x.storage) for x in (*args, *self.captured.values())}
         results: list[Tensor] = []
         for n in self.outputs:  # every result is the caller's own; sharing memory until written costs nothing
-            taken = id(env[n]) in given or any(env[n] is r for r in results)
-            results.append(env[n].clone() if taken else env[n])
+            results.append(env[n].clone() if id(env[n].storage) in taken else env[n])
+            taken.add(id(results[-1].storage))
+        news = [(args[i], env[n].clone()) for i, n in self.writes if env[n] is not args[i]]
+        for to, value in news:
+            ops.copy(value, out=to)
         return results[0] if self.single else tuple(results)
+
+    def topological_sort(self) -> list[Node]:
+        """The nodes in an order in which each comes after all it reads; the same every time."""
+        return self.order()
 
     def __str__(self) -> str:
         name = {node: f"%{i}" for i, node in enumerate(self.order())}
         lines = []
         for n in name:
-            args = ["none" if i is None else name[i] for i in n.inputs] + [f"{k}={_text(v)}" for k, v in n.attrs]
+            args = ["none" if i is None else name[i] for i in n.inputs] + [f"{k}={value_text(v)}" for k, v in n.attrs]
             lines.append(f"{name[n]}: {_spec_text(n.spec)} = {n.op.name}({', '.join(args)})")
+        lines += [f"write {i} = {name[n]}" for i, n in self.writes]
         return "\n".join([*lines, "return " + ", ".join(name[n] for n in self.outputs)])
 
 
@@ -227,11 +277,7 @@ def _spec_text(spec: Any) -> str:
     return str(spec) if isinstance(spec, Spec) else f"({', '.join(map(str, spec))})"
 
 
-def _text(value: Any) -> str:
-    return str(value) if isinstance(value, (dt.DType, Spec)) else repr(value)
-
-
-def _run(node: Node, xs: list[Any], device: Any) -> Any:
+def run_node(node: Node, xs: list[Any], device: Any) -> Any:
     attrs = dict(node.attrs)
     if node.op is ops.const:
         return EAGER.emit(
@@ -257,14 +303,22 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         interpreter.reset(token)
 
 
-def trace(fn: Callable[..., Any], *specs: Spec | Tensor) -> Graph:
-    """Write down what fn does with tensors of these specs. Tensors it meets besides become captured inputs."""
+def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] = ()) -> Graph:
+    """Write down what fn does with tensors of these specs. Tensors it meets besides become captured inputs.
+
+    `donate` numbers the arguments that fn may write: at the end they hold what it left there.
+    """
     given = []
     for s in specs:
         if not isinstance(s, (Tensor, Spec)):
             raise ArgumentError(f"trace: {s!r} is not a Spec or a tensor; describe each argument as Spec((2, 3), f32).")
         given.append(s.spec if isinstance(s, Tensor) else Spec(ops.size_of(s.shape), dt.dtype(s.dtype)))
-    with tracing(Trace()) as t:
+    donated = frozenset(donate)
+    if not donated <= frozenset(range(len(given))):
+        raise ArgumentError(
+            f"trace: donate={sorted(donated)} names arguments that are not there; there are {len(given)}."
+        )
+    with tracing(Trace(donated)) as t:
         arguments = [t.argument(i, s) for i, s in enumerate(given)]
         inputs = tuple(t.read(a) for a in arguments)
         result = fn(*arguments)
@@ -274,4 +328,7 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor) -> Graph:
                 raise TraceError(
                     f"trace: the function returned {type(r).__name__}; return a tensor or a tuple of tensors."
                 )
-        return Graph(inputs, tuple(t.read(r) for r in several), t.captured, not isinstance(result, tuple))
+        outputs = tuple(t.read(r) for r in several)
+        left = tuple((i, t.read(arguments[i])) for i in sorted(donated))
+        writes = tuple((i, n) for i, n in left if n is not inputs[i])
+        return Graph(inputs, outputs, t.captured, not isinstance(result, tuple), writes)

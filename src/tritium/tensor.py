@@ -85,7 +85,7 @@ class Tensor(Array):
         if self.storage.device is None:
             raise TraceError(
                 f"{what} of a traced tensor {self.spec} was asked, but it has no memory while the graph is written "
-                f"down. Do this outside the traced function, or use where(…) to choose by value."
+                f"down; {self.storage.remedy}."
             )
         return self.storage
 
@@ -155,6 +155,16 @@ class Tensor(Array):
         return format(self.item(), spec) if spec and self.size == 1 else repr(self)
 
     # -- memory
+
+    def materialize(self) -> Tensor:
+        """The value of a tensor made under `lazy()`, computed now if it was not yet; any other tensor is itself."""
+        if not self.is_traced:
+            return self
+        trace = self.storage.cell.trace
+        if not hasattr(trace, "materialize"):
+            self._memory("materialize()")
+        found: Tensor = trace.materialize(self)
+        return found
 
     def clone(self) -> Tensor:
         """An independent tensor that shares memory until either side is written.

@@ -17,8 +17,9 @@ from tritium import settings
 from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.errors import DeviceError, nearest
+from tritium.fragment import Fragment
 from tritium.layout import Layout
-from tritium.op import OPS, Op, Spec, Specs, exact
+from tritium.op import OPS, Kind, Op, Spec, Specs, exact
 
 
 class Kernel(NamedTuple):
@@ -109,6 +110,20 @@ class Backend:
             return time.perf_counter_ns() - start
 
         return stop
+
+    def refuses(self, body: Fragment) -> str | None:
+        """Why `body` would not gain by running as one call here; None: it is one pass over memory."""
+        return f"{self.device} has no kernel that runs several rows in one pass"
+
+    def native_call(
+        self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
+    ) -> tuple[Any, dict[str, Any]] | str:
+        """The native kernel of a call, and its attributes, for a program that runs without Python; or why there is none."""
+        return f"{self.device} has no programs of native kernels"
+
+    def overwrites(self, op: Op, attrs: Mapping[str, Any], index: int) -> bool:
+        """Whether the result of a row may be written exactly over that input."""
+        return op.inplace and (index == 0 or op.kind is Kind.MAP)
 
     def describe(self) -> dict[str, str]:
         """Facts for `tritium devices`, in the order a person wants them."""

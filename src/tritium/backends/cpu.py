@@ -67,6 +67,15 @@ def of_a_matrix(accepts: Accepts) -> Accepts:
     return also
 
 
+def along_an_axis(accepts: Accepts) -> Accepts:
+    """The native concat and stack join a few arrays along an axis that has a number."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        return attrs["axis"] is not None and len(specs) <= native.MAX_INPUTS and accepts(specs, attrs, layouts)
+
+    return also
+
+
 def check_codes(w: Array) -> None:
     """Bytes from outside may be no codes: an error naming the first. Products trust their weights."""
     if w.dtype.is_ternary and native.first_illegal(w) >= 0:
@@ -137,6 +146,8 @@ def _native(row: Op) -> Any:
             accepts = takes(kernel, wanted)
             if row is ops.repack:
                 yield Kernel(kernel.isa, checked_repack(kernel), of_a_matrix(accepts))
+            elif row in (ops.concat, ops.stack):
+                yield Kernel(kernel.isa, kernel, along_an_axis(accepts))
             elif min(kernel.dtypes) >= tern2_r64.code:
                 yield Kernel(kernel.isa, kernel, whole_groups(accepts))
             else:
@@ -187,6 +198,17 @@ class Cpu(Backend):
     def first_illegal(self, a: Array) -> int:
         plain = native is None or a.ndim != 2
         return super().first_illegal(a) if plain else int(native.first_illegal(a))
+
+    def native_call(
+        self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
+    ) -> tuple[Any, dict[str, Any]] | str:
+        if native is None:
+            return f"there is no native library: {buffer.native_absence}"
+        kernel = self.choose(op, specs, attrs, layouts)
+        if kernel is None or not isinstance(kernel.fn, native.Kernel):
+            given = ", ".join(str(s) for s in specs if s is not None)
+            return f"{op.name} of {given or 'nothing'} runs on {kernel.name if kernel else 'no kernel'}"
+        return kernel.fn, dict(attrs)
 
     def describe(self) -> dict[str, str]:
         facts = {"processor": processor(), "cores": f"{os.cpu_count()} ({threads()} usable)", "memory": _memory()}

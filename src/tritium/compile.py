@@ -1,0 +1,238 @@
+"""compile: an ordinary function becomes a Program for each kind of arguments it is called with. lazy: an expression too.
+
+Knows nothing of perf. Programs are kept in a small bounded dict, by specs, layouts and device of the tensors and by the
+values of all other arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tritium import backends, launch, ops, patterns, tree
+from tritium.errors import ArgumentError, TraceError, nearest
+from tritium.functions import asarray
+from tritium.graph import Graph, trace
+from tritium.op import OPS, interpreter
+from tritium.patterns import compose
+from tritium.program import Program, compare_tensors
+from tritium.tensor import Tensor
+
+MAX_PROGRAMS = 64
+Donate = int | str | Iterable[int | str]
+
+
+class CacheInfo(NamedTuple):
+    """How often a program was there already, how often one had to be made, and how many are kept."""
+
+    hits: int
+    misses: int
+    programs: int
+    limit: int
+
+
+class Entry(NamedTuple):
+    """One kept program, and the form of what the function returns."""
+
+    program: Program
+    result: tree.Tree
+    plain: bool  # the result is a tensor, or a tuple of tensors
+
+
+class Compiled:
+    """A function whose calls run as programs. Call it as the function; tensors may be nested in tuples, lists and dicts."""
+
+    def __init__(self, fn: Callable[..., Any], *, donate: Donate = (), verify: bool = False) -> None:
+        if not callable(fn):
+            raise ArgumentError(f"compile: a function is needed, given {type(fn).__name__}.")
+        functools.update_wrapper(self, fn)
+        self.fn, self.verifies = fn, verify
+        self.donated = _donated(fn, donate)
+        self._entries: OrderedDict[Any, Entry] = OrderedDict()
+        self._hits = self._misses = 0
+        self._last: Any = None  # the native program of the last plain call: it refuses what it was not made for
+
+    def __repr__(self) -> str:
+        return f"<compiled {getattr(self.fn, '__name__', 'function')}: {len(self._entries)} programs>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if interpreter.get() is not None:  # inside another trace: written down there
+            return self.fn(*args, **kwargs)
+        if self._last is not None and not kwargs and not launch.watchers:
+            result = self._last(*args)
+            if result is not None:
+                self._hits += 1
+                return result
+        entry, leaves = self._entry(args, kwargs)
+        result = entry.program(*leaves)
+        if entry.plain:
+            all_given = not kwargs and len(leaves) == len(args)
+            ready = all_given and not entry.program.unchecked and all(x is y for x, y in zip(leaves, args, strict=True))
+            self._last = entry.program.native if ready else None
+            return result
+        return tree.unflatten(entry.result, result)
+
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Tensor]]:
+        given: list[Any] = []
+        shape = tree.flatten((args, kwargs), given)
+        leaves = [x if isinstance(x, Tensor) else asarray(x) for x in given]
+        for x in leaves:
+            x._memory("compile: an argument")
+        about = tuple((x.dtype, x.shape, None if x.is_contiguous() else x.strides, x.storage.device) for x in leaves)
+        key = (about, tree.key(shape), patterns.generation)
+        entry = self._entries.get(key)
+        if entry is None:
+            self._misses += 1
+            entry = self._compile(shape, leaves)
+            self._entries[key] = entry
+            while len(self._entries) > MAX_PROGRAMS:
+                self._entries.popitem(last=False)
+        else:
+            self._hits += 1
+            self._entries.move_to_end(key)
+        return entry, leaves
+
+    def _compile(self, shape: tree.Tree, leaves: list[Tensor]) -> Entry:
+        form: list[tree.Tree] = []
+
+        def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+            args, kwargs = tree.unflatten(shape, tensors)
+            out: list[Any] = []
+            form.append(tree.flatten(self.fn(*args, **kwargs), out))
+            return tuple(x if isinstance(x, Tensor) else asarray(x) for x in out)
+
+        graph = trace(flat, *(x.spec for x in leaves), donate=self._written(shape))
+        single = isinstance(form[0], tree.Leaf)
+        plain = single or (
+            isinstance(form[0], tree.Branch) and form[0].key is tuple and all(isinstance(c, tree.Leaf) for c in form[0].children)
+        )
+        if not graph.roots:
+            raise TraceError(f"compile: {self.fn!r} returned no tensor; return a tensor, or a tuple, list or dict of them.")
+        graph = graph._replace(single=single)
+        device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
+        made = Program(graph, device.backend, tuple(x.layout for x in leaves))
+        if self.verifies:
+            made.verify(*leaves)
+        return Entry(made, form[0], plain)
+
+    def _written(self, shape: tree.Tree) -> list[int]:
+        """The numbers of the tensors in donated arguments."""
+        assert isinstance(shape, tree.Branch)
+        args, kwargs = shape.children
+        assert isinstance(args, tree.Branch)
+        assert isinstance(kwargs, tree.Branch)
+        names = list(kwargs.key)
+        out: list[int] = []
+        for position, name in self.donated:
+            if position < len(args.children):
+                out += tree.places(args.children[position])
+            elif name in names:
+                out += tree.places(kwargs.children[names.index(name)])
+        return out
+
+    # -- looking in
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The program that a call with these arguments runs; made if it is not there yet."""
+        return self._entry(args, kwargs)[0].program
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """The optimised graph of such a call."""
+        return self.program(*args, **kwargs).graph
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """What was applied to the graph of such a call, what was not, and why."""
+        return self.program(*args, **kwargs).explain()
+
+    def run_many(self, inputs: Iterable[Any]) -> list[Any]:
+        """The results for many inputs, stacked and run at once where the graph allows it; see Program.run_many."""
+        rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
+        return self.program(*rows[0]).run_many(rows) if rows else []
+
+    def cache_info(self) -> CacheInfo:
+        return CacheInfo(self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
+
+    def cache_clear(self) -> None:
+        """Forget all programs and the counts; captured tensors are let go."""
+        self._entries.clear()
+        self._last = None
+        self._hits = self._misses = 0
+
+
+def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str], ...]:
+    """Donated arguments by place and name."""
+    wanted = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+    if not wanted:
+        return ()
+    parameters = [p.name for p in inspect.signature(fn).parameters.values()]
+    out = []
+    for w in wanted:
+        if isinstance(w, str) and w not in parameters:
+            raise ArgumentError(
+                f"compile: donate={w!r} is not a parameter; there are {', '.join(parameters)}.{nearest(w, parameters)}"
+            )
+        if isinstance(w, int) and not 0 <= w < len(parameters):
+            raise ArgumentError(f"compile: donate={w} does not exist; parameters are numbered 0 to {len(parameters) - 1}.")
+        out.append((w, parameters[w]) if isinstance(w, int) else (parameters.index(w), w))
+    return tuple(out)
+
+
+def compile(fn: Callable[..., Any] | None = None, *, donate: Donate = (), verify: bool = False) -> Any:
+    """Make a function run as one optimised program; also a decorator, with or without options.
+
+    `donate` names (or numbers) the parameters whose tensors the function may write: they are updated in place, which is
+    how a KV cache grows. `verify` compares every node of each new program with the function as written. Tensors that the
+    function meets besides its arguments are captured by identity and read at each call.
+    """
+    if fn is None:
+        return functools.partial(Compiled, donate=donate, verify=verify)
+    return Compiled(fn, donate=donate, verify=verify)
+
+
+# ---- one chain of rows
+
+
+def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None:
+    """Run a chain of rows as one call: None if it is neither a pattern of a user nor one that fuses.
+
+    `operations` are names of rows, or (name, attributes); each row takes the result before it and then, in order, what
+    is left of `tensors`. Wrong shapes, and an implementation that fails, raise.
+    """
+    rows = []
+    for o in operations:
+        name, attrs = (o, {}) if isinstance(o, str) else o
+        if name not in OPS:
+            raise ArgumentError(f"try_fuse: there is no row {name!r}.{nearest(name, OPS)}")
+        rows.append((OPS[name], dict(attrs)))
+    given = [x if isinstance(x, (Tensor, bool, int, float)) else asarray(x) for x in tensors]
+    chain = compose(tuple(rows))
+    pattern = patterns.find(tuple(op.name for op, _ in rows))
+    if pattern is not None:
+        return _custom(pattern, chain, given)
+    made = [x for x in given if isinstance(x, Tensor)]
+
+    def flat(*left: Tensor) -> Any:
+        some = iter(left)
+        return chain(*(next(some) if isinstance(x, Tensor) else x for x in given))
+
+    graph = trace(flat, *made)
+    device = made[0].device if made else backends.device(None)
+    program = Program(graph, device.backend, tuple(x.layout for x in made))
+    fused = program.graph.outputs[0].op is ops.fused and program.launches == 1
+    return program(*made) if fused and len(rows) > 1 else None
+
+
+def _custom(pattern: patterns.FusionPattern, chain: Callable[..., Any], given: list[Any]) -> Tensor:
+    result = pattern.implementation(*given)
+    if not isinstance(result, Tensor):
+        raise ArgumentError(f"FusionPattern {pattern.name!r}: its implementation gave {type(result).__name__}, not a tensor.")
+    if not patterns.is_checked(pattern):
+        compare_tensors(chain(*given), result, f"The pattern {pattern.name!r}", sum(OPS[o].ulps for o in pattern.operations))
+        patterns.mark_checked(pattern)
+    return result

@@ -1,0 +1,402 @@
+"""Groups of nodes become one `fused` node: one pass over memory instead of several.
+
+Knows nothing of devices: who runs a fragment says whether it can. A node joins the group of its consumers if all of them
+are in one group, so no group ever waits for itself. Three forms, told by what a group holds:
+
+    elementwise   maps of one shape
+    rows          also reductions along the last axis, softmax, norms, quantisation, and numbers of one row each
+    product       one matrix product, maps of its result's shape after it, and a norm of its first operand before it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.fragment import Fragment, Step
+from tritium.graph import Graph, Node, Trace
+from tritium.layout import axes_of
+from tritium.op import Kind, Spec, outputs
+from tritium.passes import Note
+
+MAX_INPUTS, MAX_OUTPUTS, MAX_STEPS = 16, 4, 64
+
+Refuses = Callable[[Fragment], str | None]  # why a fragment cannot run as one call; None: it can
+
+FOLDS = frozenset({ops.sum, ops.mean, ops.max, ops.min})
+NORMS = frozenset({ops.layer_norm, ops.rms_norm})
+ROWWISE = NORMS | {ops.softmax, ops.log_softmax, ops.quantize_activations}
+PRODUCTS = frozenset({ops.matmul, ops.quantized_matmul})
+SHAPING = frozenset({ops.expand_dims, ops.squeeze, ops.reshape})
+APART = frozenset({ops.divmod, ops.dequantize})  # maps that do not fuse
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes that will be one call, last first."""
+
+    shape: tuple[int, ...]
+    form: str = "elementwise"
+    nodes: list[Node] = field(default_factory=list)
+    reads: set[Node] = field(default_factory=set)
+    results: int = 1
+    product: Node | None = None
+
+
+class Opportunity(NamedTuple):
+    """Several nodes that can be one call."""
+
+    pattern: str
+    nodes: tuple[Node, ...]
+    fragment: Fragment
+    reason: str  # why it stays apart; "" if it is applied
+
+    @property
+    def form(self) -> str:
+        kinds = {s.op for s in self.fragment.steps}
+        return "product" if kinds & PRODUCTS else "rows" if kinds & (ROWWISE | FOLDS) else "elementwise"
+
+
+class Fused(NamedTuple):
+    """The graph with its fused nodes, where nodes come from, and what was found."""
+
+    graph: Graph
+    origin: dict[Node, Node]
+    opportunities: list[Opportunity]
+    notes: list[Note]
+
+
+# ---- what a node is for the fuser
+
+
+def _folds_rows(n: Node) -> bool:
+    """A reduction along the last axis alone."""
+    x = n.inputs[0] if n.op in FOLDS else None
+    if x is None or not x.spec.ndim:
+        return False
+    axis = dict(n.attrs)["axis"]
+    return axis is not None and axes_of(axis, x.spec.ndim, n.op.name) == (x.spec.ndim - 1,)
+
+
+def _is_rowwise(n: Node) -> bool:
+    x = n.inputs[0] if n.op in ROWWISE else None
+    if x is None or not x.spec.ndim:
+        return False
+    axis = dict(n.attrs).get("axis", -1)
+    return axes_of(axis, x.spec.ndim, n.op.name) == (x.spec.ndim - 1,)
+
+
+def _is_product(n: Node) -> bool:
+    if n.op is ops.matmul:
+        sides = [i for i in n.inputs if i is not None]
+        whole = all(i.spec.ndim >= 2 and i.spec.dtype is dt.f32 for i in sides)
+        return whole and dict(n.attrs)["algorithm"] == "blas"
+    return n.op is ops.quantized_matmul
+
+
+def _is_map(n: Node) -> bool:
+    return n.op.kind is Kind.MAP and n.op not in APART and isinstance(n.spec, Spec)
+
+
+def _is_row_view(n: Node) -> bool:
+    """A view between one number a row and the same with an axis of size 1 at the end."""
+    x = n.inputs[0] if n.op in SHAPING else None
+    if x is None:
+        return False
+    return n.spec.shape == (*x.spec.shape, 1) or x.spec.shape == (*n.spec.shape, 1)
+
+
+def _per_row(n: Node, shape: tuple[int, ...]) -> bool:
+    return bool(shape) and n.spec.shape in ((*shape[:-1], 1), shape[:-1]) and shape[-1] != 1
+
+
+def _start(n: Node) -> Group | None:
+    """The group a node begins."""
+    x = n.inputs[0] if n.inputs else None
+    if _is_map(n):
+        return Group(n.spec.shape)
+    if (_folds_rows(n) or _is_rowwise(n)) and x is not None:
+        return Group(x.spec.shape, "rows")
+    if _is_product(n):
+        return Group(n.spec.shape, "product", product=n)
+    return None
+
+
+def _joins(n: Node, g: Group, users: list[Node], reduced: set[Node]) -> str | None:
+    """The form the group has with this node; None: it stays out."""
+    same = isinstance(n.spec, Spec) and n.spec.shape == g.shape
+    if g.form == "product":
+        if users == [g.product] and n.op in NORMS and g.product is not None:
+            first = g.product.op is ops.quantized_matmul and g.product.inputs[0] is n
+            return "product" if first and not any(i is n for i in g.product.inputs[1:]) else None
+        return "product" if _is_map(n) and same and all(_is_map(u) for u in users) else None
+    if _is_map(n):
+        if same:
+            return g.form
+        return "rows" if _per_row(n, g.shape) and n in reduced else None
+    if _folds_rows(n) or _is_rowwise(n):
+        x = n.inputs[0]
+        return "rows" if x is not None and x.spec.shape == g.shape else None
+    return "product" if _is_product(n) and same and g.form == "elementwise" else None
+
+
+# ---- groups
+
+
+class _Grouping:
+    """The walk from outputs to inputs."""
+
+    def __init__(self, graph: Graph, refuses: Refuses) -> None:
+        self.order = graph.order()
+        self.outputs = set(graph.roots)
+        self.refuses = refuses
+        self.taken: dict[Any, bool] = {}  # which maps the runner knows, by row, dtypes and attributes
+        self.users: dict[Node, list[Node]] = {}
+        self.group: dict[Node, Group] = {}
+        self.groups: list[Group] = []
+        self.reduced: set[Node] = set()  # numbers of one row each that come from a reduction
+        for n in self.order:
+            for i in n.inputs:
+                if i is not None:
+                    self.users.setdefault(i, []).append(n)
+            if _folds_rows(n) or (n.inputs and any(i in self.reduced for i in n.inputs) and self._stays_per_row(n)):
+                self.reduced.add(n)
+
+    def _stays_per_row(self, n: Node) -> bool:
+        if _is_row_view(n):
+            return True
+        return _is_map(n) and any(i in self.reduced and i.spec.shape == n.spec.shape for i in n.inputs if i is not None)
+
+    def real_users(self, n: Node) -> list[Node]:
+        """Who reads a node, seen through the parts of several results and through views of one number a row."""
+        found, stack = [], list(self.users.get(n, ()))
+        while stack:
+            u = stack.pop()
+            if (u.op is ops.item or (_is_row_view(u) and n in self.reduced)) and u not in self.outputs:
+                stack += self.users.get(u, ())
+            else:
+                found.append(u)
+        return found
+
+    def run(self) -> list[Group]:
+        for n in reversed(self.order):
+            if n.op.kind in (Kind.VIEW, Kind.SOURCE) or (_is_map(n) and not self._takes(n)):
+                continue
+            users = self.real_users(n)
+            joined = self._common_group(users)
+            form = _joins(n, joined, users, self.reduced) if joined else None
+            if joined is None or form is None or not self._fits(n, joined):
+                joined = _start(n)
+                if joined is None:
+                    continue
+                self.groups.append(joined)
+                form = joined.form
+            elif n in self.outputs:
+                joined.results += 1
+            self._put(n, joined, form or joined.form)
+        return [g for g in self.groups if len(g.nodes) > 1]
+
+    def _takes(self, n: Node) -> bool:
+        """Whether the runner knows such a map; asked once for each row and dtypes."""
+        key = (n.op, tuple(None if i is None else i.spec.dtype for i in n.inputs), n.spec.dtype, n.key)
+        if key not in self.taken:
+            places = iter(range(len(n.inputs)))
+            inputs = tuple(None if i is None else next(places) for i in n.inputs)
+            specs = tuple(Spec((8,), i.spec.dtype) for i in n.inputs if i is not None)
+            step = Step(n.op, inputs, n.attrs, Spec((8,), n.spec.dtype))
+            self.taken[key] = self.refuses(Fragment(specs, (step,), (len(specs),))) is None
+        return self.taken[key]
+
+    def _common_group(self, users: list[Node]) -> Group | None:
+        groups = {id(self.group.get(u)): self.group.get(u) for u in users}
+        return next(iter(groups.values())) if len(groups) == 1 else None
+
+    def _fits(self, n: Node, g: Group) -> bool:
+        more = {i for i in n.inputs if i is not None and i.op is not ops.const}
+        room = len((g.reads - {n}) | more) <= MAX_INPUTS and len(g.nodes) < MAX_STEPS
+        return room and (n not in self.outputs or g.results < MAX_OUTPUTS)
+
+    def _put(self, n: Node, g: Group, form: str) -> None:
+        g.form = form
+        g.nodes.append(n)
+        if form == "product" and _is_product(n):
+            g.product = n
+        g.reads.discard(n)
+        g.reads.update(i for i in n.inputs if i is not None and i.op is not ops.const)
+        self.group[n] = g
+
+
+# ---- from a group to a fragment
+
+
+class _Writer:
+    """Writes the steps of a group, with the constants, parts and row views it needs."""
+
+    def __init__(self, members: set[Node]) -> None:
+        self.members = members
+        self.inputs: list[Node] = []
+        self.steps: list[tuple[Node, tuple[Node | None, ...]]] = []
+        self.made: set[Node] = set()
+
+    def inside(self, n: Node) -> bool:
+        """A member, or a part or view of one that only leads from member to member."""
+        while n.op is ops.item or _is_row_view(n):
+            if n in self.members:
+                return True
+            x = n.inputs[0]
+            assert x is not None
+            n = x
+        return n in self.members
+
+    def add(self, n: Node) -> None:
+        for i in n.inputs:
+            if i is None or i in self.made:
+                continue
+            if i.op is ops.const or (i not in self.members and self.inside(i)):
+                self.add(i)
+            elif i not in self.members and i not in self.inputs:
+                self.inputs.append(i)
+        self.steps.append((n, n.inputs))
+        self.made.add(n)
+
+    def fragment(self, results: list[Node]) -> Fragment:
+        number = {n: k for k, n in enumerate((*self.inputs, *(s for s, _ in self.steps)))}
+        steps = tuple(
+            Step(n.op, tuple(None if i is None else number[i] for i in ins), n.attrs, n.spec) for n, ins in self.steps
+        )
+        return Fragment(tuple(i.spec for i in self.inputs), steps, tuple(number[r] for r in results))
+
+
+def _write(g: Group, results: list[Node]) -> tuple[Fragment, list[Node]]:
+    writer = _Writer(set(g.nodes))
+    for n in reversed(g.nodes):
+        writer.add(n)
+    for r in results:
+        if r not in writer.made:
+            writer.add(r)
+    return writer.fragment(results), writer.inputs
+
+
+def pattern(fragment: Fragment) -> str:
+    """The rows of a fragment, such as matmul+add+gelu."""
+    names = fragment.names
+    return "+".join(names) if len(names) <= 6 else "+".join((*names[:5], f"{len(names) - 5} more"))
+
+
+# ---- the pass
+
+
+def fuse(graph: Graph, refuses: Refuses) -> Fused:
+    """Every group that its runner takes becomes one node. A group of rows that is refused is tried without its rows."""
+    walk = _Grouping(graph, refuses)
+    found: list[Opportunity] = []
+    last: dict[Node, tuple[Fragment, list[Node], list[Node]]] = {}  # at the last node of a group: what it becomes
+    gone: set[Node] = set()
+    for g in walk.run():
+        for part in _accepted(g, walk, refuses, found):
+            fragment, inputs, results, nodes = part
+            last[nodes[0]] = (fragment, inputs, results)
+            gone.update(nodes)
+    return _rebuild(graph, walk.order, last, gone, found)
+
+
+def _results_of(nodes: list[Node], walk: _Grouping) -> list[Node]:
+    """What others read of a group: whole results, or parts of several."""
+    members, out = set(nodes), []
+    for n in reversed(nodes):
+        several = not isinstance(n.spec, Spec)
+        for v in walk.users.get(n, ()) if several else (n,):
+            if v in walk.outputs or any(_outside(u, members, walk) for u in walk.users.get(v, ())):
+                out.append(v)
+    return out
+
+
+def _outside(user: Node, members: set[Node], walk: _Grouping) -> bool:
+    """Whether a reader stands outside; a row view that leads only inside does not."""
+    if user in members:
+        return False
+    if _is_row_view(user) and user.inputs[0] in walk.reduced and user not in walk.outputs:
+        return any(_outside(u, members, walk) for u in walk.users.get(user, ()))
+    return True
+
+
+def _accepted(g: Group, walk: _Grouping, refuses: Refuses, found: list[Opportunity]) -> list[Any]:
+    results = _results_of(g.nodes, walk)
+    fragment, inputs = _write(g, results)
+    if len(fragment.names) < 2:
+        return []
+    reason = "too many results" if len(results) > MAX_OUTPUTS else None
+    reason = reason or ("too many inputs" if len(inputs) > MAX_INPUTS else refuses(fragment))
+    found.append(Opportunity(pattern(fragment), tuple(reversed(g.nodes)), fragment, reason or ""))
+    if reason is None:
+        return [(fragment, inputs, results, g.nodes)]
+    if g.form == "elementwise":
+        return []
+    accepted = []
+    for part in _maps_of(g, walk):
+        accepted += _accepted(part, walk, refuses, found)
+    return accepted
+
+
+def _maps_of(g: Group, walk: _Grouping) -> list[Group]:
+    """The maps of a refused group as groups of their own: again by their consumers."""
+    group: dict[Node, Group] = {}
+    out: list[Group] = []
+    for n in g.nodes:
+        if not _is_map(n):
+            continue
+        users = walk.users.get(n, [])
+        joined = group.get(users[0]) if users and n not in walk.outputs else None
+        if joined is None or any(group.get(u) is not joined for u in users) or joined.shape != n.spec.shape:
+            joined = Group(n.spec.shape)
+            out.append(joined)
+        joined.nodes.append(n)
+        group[n] = joined
+    return [part for part in out if len(part.nodes) > 1]
+
+
+def _rebuild(
+    graph: Graph, order: list[Node], last: dict[Node, Any], gone: set[Node], found: list[Opportunity]
+) -> Fused:
+    trace = Trace()
+    new: dict[Node, Node] = {}
+    origin: dict[Node, Node] = {}
+    for n in order:
+        if n in last:
+            fragment, inputs, results = last[n]
+            node = trace.node(ops.fused, tuple(new[i] for i in inputs), fragment.out, {"body": fragment})
+            for k, r in enumerate(results):
+                several = len(results) > 1
+                new[r] = trace.node(ops.item, (node,), outputs(fragment.out)[k], {"index": k}) if several else node
+                origin[new[r]] = r
+        elif n in gone or n in new or any(i is not None and i not in new for i in n.inputs):
+            continue  # inside a group, or a view that only leads there
+        else:
+            ins = tuple(None if i is None else new[i] for i in n.inputs)
+            new[n] = n if ins == n.inputs else Node(n.op, ins, n.attrs, n.spec, n.key)
+            origin[new[n]] = n
+    done = graph._replace(
+        outputs=tuple(new[n] for n in graph.outputs), writes=tuple((i, new[n]) for i, n in graph.writes)
+    )
+    notes = [Note("fusion", o.pattern, not o.reason, o.reason or _gain(o)) for o in found]
+    return Fused(done, origin, found, notes)
+
+
+def _gain(o: Opportunity) -> str:
+    return f"{len(o.fragment.names)} calls become one; {saved_bytes(o.fragment)} bytes less to move"
+
+
+def saved_bytes(fragment: Fragment) -> int:
+    """Bytes that the steps one by one would read and write beyond what the fragment does."""
+    apart = 0
+    for step in fragment.steps:
+        if step.op.kind in (Kind.SOURCE, Kind.VIEW):
+            continue
+        specs = tuple(None if i is None else fragment.spec(i) for i in step.inputs)
+        cost = step.op.cost(step.spec, *specs, **dict(step.attrs))
+        apart += cost.read + cost.written
+    together = sum(s.nbytes for s in fragment.inputs) + sum(s.nbytes for s in outputs(fragment.out))
+    return apart - together

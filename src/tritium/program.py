@@ -1,0 +1,302 @@
+"""A function compiled for arguments of certain specs: rules, fusion, order, memory plan, and one native call.
+
+Knows nothing of how arguments are bound to a Python function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tritium import launch, ops, patterns, steps
+from tritium import dtype as dt
+from tritium.backends import Backend
+from tritium.batch import batched
+from tritium.errors import ArgumentError, VerifyError
+from tritium.fuse import Fused, Opportunity, fuse
+from tritium.graph import Graph, Node, run_node
+from tritium.layout import Layout
+from tritium.op import Kind, Spec, interpreter
+from tritium.passes import Note, Simplified, simplify
+from tritium.patterns import Applied, apply_patterns
+from tritium.steps import Steps, UnableError
+from tritium.tensor import Tensor
+
+
+class Program:
+    """What one graph became. Several threads may call it at once; every result is the caller's own memory."""
+
+    def __init__(self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...] | None = None) -> None:
+        self.source, self.backend = graph, backend
+        self.layouts = layouts or tuple(Layout(n.spec.shape, n.spec.strides, 0) for n in graph.inputs)
+        simple = simplify(graph, lambda n, xs: run_node(n, xs, backend.device))
+        custom = apply_patterns(simple.graph)
+        fused = fuse(custom.graph, backend.refuses)
+        self.graph = fused.graph
+        self.origin = _origins(simple, custom, fused)
+        self.opportunities: list[Opportunity] = fused.opportunities
+        self.notes: list[Note] = [*simple.notes, *custom.notes, *fused.notes]
+        self.unchecked = tuple(p for p in custom.used if not patterns.is_checked(p))
+        self.steps: Steps | None = None
+        self.native: Any = None
+        self.why_not_native = ""
+        self._batches: dict[int, Program | str] = {}
+        self._plan_steps()
+
+    def _plan_steps(self) -> None:
+        try:
+            self.steps = steps.build(self.graph, self.backend, self.layouts)
+            self.native = steps.native_program(self.steps, self.graph, self.layouts)
+        except UnableError as why:
+            self.steps, self.why_not_native = None, str(why)
+
+    # -- running
+
+    def __call__(self, *args: Tensor) -> Any:
+        """Run on tensors of the specs it was made for. One native call, unless a step has none or someone watches."""
+        if self.unchecked:
+            self._check_patterns(args)
+        if self.native is not None and not launch.watchers:
+            result = self.native(*args)
+            if result is not None:
+                return result
+        return self.run_nodes(*args)
+
+    def _check_patterns(self, args: tuple[Tensor, ...]) -> None:
+        """The first use of a user's fusion: every node against the graph as written."""
+        names = ", ".join(p.name for p in self.unchecked)
+        try:
+            verify(self, args)
+        except VerifyError as error:
+            raise VerifyError(f"The pattern {names} does not compute what its rows do. {error}") from None
+        for p in self.unchecked:
+            patterns.mark_checked(p)
+        self.unchecked = ()
+
+    def run_nodes(self, *args: Tensor) -> Any:
+        """The optimised graph node by node: what is done where a native program cannot, and while someone watches."""
+        token = interpreter.set(None)
+        try:
+            return self.graph(*args)
+        finally:
+            interpreter.reset(token)
+
+    def run_many(self, inputs: Sequence[Any]) -> list[Any]:
+        """The results for many inputs (tuples of tensors, or tensors): stacked and run at once where the graph allows
+        it, else one by one. Results are those of the loop, products within the row's rounding."""
+        rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
+        many = self._batch(len(rows)) if len(rows) > 1 and not self.graph.writes else "one input"
+        if isinstance(many, str):
+            return [self(*row) for row in rows]
+        for row in rows:
+            check_arguments(self.source, row)
+        stacked = [ops.stack(*column) for column in zip(*rows, strict=True)]
+        result = many(*stacked)
+        if self.source.single:
+            return [result[i].clone() for i in range(len(rows))]
+        return [tuple(part[i].clone() for part in result) for i in range(len(rows))]
+
+    def _batch(self, n: int) -> Program | str:
+        """The program for n inputs at once, or why there is none. A few sizes are kept."""
+        if n not in self._batches:
+            graph = batched(self.source, n)
+            if len(self._batches) >= 8:
+                self._batches.pop(next(iter(self._batches)))
+            self._batches[n] = graph if isinstance(graph, str) else Program(graph, self.backend)
+        return self._batches[n]
+
+    def why_not_stacked(self, n: int = 2) -> str:
+        """Why run_many runs its inputs one by one; "" if it stacks them."""
+        many = self._batch(n)
+        return many if isinstance(many, str) else ""
+
+    # -- numbers
+
+    @property
+    def launches(self) -> int:
+        """Kernel calls of one run."""
+        if self.steps is not None:
+            return len(self.steps.calls)
+        return sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in self.graph.order())
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that the steps must read and write."""
+        return sum(c.read + c.written for c in self._costs())
+
+    def _costs(self) -> list[Any]:
+        if self.steps is not None:
+            return [c.cost for c in self.steps.calls]
+        return [node_cost(n) for n in self.graph.order()]
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.steps.plan.peak_bytes if self.steps else 0
+
+    @property
+    def naive_bytes(self) -> int:
+        """What the temporaries would take side by side."""
+        return self.steps.plan.naive_bytes if self.steps else 0
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """What is alive together at the worst moment: no plan can need less in this order."""
+        return self.steps.plan.lower_bound_bytes if self.steps else 0
+
+    @property
+    def bytes_per_call(self) -> int:
+        """Arguments, results and arena of one call."""
+        ends = sum(n.spec.nbytes for n in (*self.graph.inputs, *self.graph.outputs))
+        return ends + self.arena_bytes
+
+    # -- saying what was done
+
+    def verify(self, *args: Tensor) -> None:
+        """Compare every node with the graph as it was written; the first that differs is named in a VerifyError."""
+        verify(self, args)
+
+    def explain(self) -> str:
+        """What was applied, what was not, and why."""
+        return "\n".join(explanation(self))
+
+
+def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
+    if len(args) != len(graph.inputs):
+        raise ArgumentError(f"The graph takes {len(graph.inputs)} tensors, {len(args)} were given.")
+    for i, (n, x) in enumerate(zip(graph.inputs, args, strict=True)):
+        if not isinstance(x, Tensor) or x.spec != n.spec:
+            raise ArgumentError(f"Argument {i} must be {n.spec}, given {getattr(x, 'spec', type(x).__name__)}.")
+
+
+def node_cost(n: Node) -> Any:
+    specs = tuple(None if i is None else i.spec for i in n.inputs)
+    if any(s is not None and not isinstance(s, Spec) for s in specs):
+        specs = ()
+    return n.op.cost(n.spec, *specs, **dict(n.attrs)) if n.op.kind is not Kind.SOURCE else ops.copy.cost(n.spec)
+
+
+def _origins(simple: Simplified, custom: Applied, fused: Fused) -> dict[Node, Node]:
+    """Of every node of the optimised graph: the node of the written one that computes the same."""
+    out = {}
+    for new, old in fused.origin.items():
+        before = custom.origin.get(old, old)
+        out[new] = simple.origin.get(before, before)
+    return out
+
+
+# ---- verify
+
+
+def verify(p: Program, args: tuple[Any, ...]) -> None:
+    """Every node of the optimised graph against the written one, each on the written one's values, in order; then what
+    the whole program gives against its nodes one by one."""
+    check_arguments(p.source, args)
+    token = interpreter.set(None)
+    try:
+        plain = p.source.run(_environment(p.source, args), keep=True)
+        values: dict[Node, Any] = {}
+        for n in p.graph.order():
+            old = p.origin.get(n)
+            known = n.op is ops.given
+            found = _given(p, n, args) if known else run_node(n, [_of(values, i) for i in n.inputs], p.backend.device)
+            if not known and old in plain and isinstance(n.spec, Spec):
+                compare(plain[old], found, old, n)
+            values[n] = plain[old] if old in plain and isinstance(n.spec, Spec) else found
+        _verify_whole(p, args)
+    finally:
+        interpreter.reset(token)
+
+
+def _of(values: dict[Node, Any], i: Node | None) -> Any:
+    return None if i is None else values[i]
+
+
+def _given(p: Program, n: Node, args: tuple[Any, ...]) -> Tensor:
+    return p.graph.captured[n] if n in p.graph.captured else args[p.graph.inputs.index(n)]
+
+
+def _verify_whole(p: Program, args: tuple[Any, ...]) -> None:
+    """The native program and its memory plan against the nodes one by one: the same bits, donated arguments too."""
+    if p.native is None:
+        return
+    mine, theirs = ([x.contiguous().clone() for x in args] for _ in range(2))
+    got, want = p.native(*mine), p.graph(*theirs)
+    if got is None:
+        return
+    pairs = zip(*((r,) if isinstance(r, Tensor) else r for r in (want, got)), strict=True)
+    written = ((theirs[i], mine[i]) for i, _ in p.graph.writes)
+    for k, (a, b) in enumerate((*pairs, *written)):
+        compare_tensors(a, b, f"verify: result {k} of the planned program", 0)
+
+
+def _environment(graph: Graph, args: tuple[Any, ...]) -> dict[Node, Any]:
+    """Clones, so that a donated argument is not written."""
+    return dict(graph.captured) | {n: x.clone() for n, x in zip(graph.inputs, args, strict=True)}
+
+
+def compare(want: Tensor, got: Tensor, old: Node, new: Node) -> None:
+    """Equal bits, or as close as the rows promise; else an error naming the node, which is the first that differs."""
+    compare_tensors(want, got, f"verify: {new!r}, which stands for {old!r},", tolerance(new, old))
+
+
+def compare_tensors(want: Tensor, got: Tensor, who: str, ulps: float) -> None:
+    """The results of the rows as written, and of what stands for them."""
+    if want.spec != got.spec:
+        raise VerifyError(f"{who} gives {got.spec} where the rows as written give {want.spec}.")
+    a, b = want._host(), got._host()
+    if bool(((a == b) | ((a != a) & (b != b))).all()):
+        return
+    with np.errstate(all="ignore"):
+        wide, near = a.astype("f8"), b.astype("f8")
+        limit = ulps * _epsilon(want) * max(1.0, float(abs(wide[np.isfinite(wide)]).max(initial=0.0)))
+        wrong = ~((abs(wide - near) <= limit) | (wide == near) | ((wide != wide) & (near != near)))
+    if wrong.any():
+        place = tuple(int(i[0]) for i in wrong.nonzero())
+        raise VerifyError(
+            f"{who} differs from the rows as written: at {list(place)} it is {near[place]:.9g} instead of "
+            f"{wide[place]:.9g} (allowed: {limit:.3g})."
+        )
+
+
+def _epsilon(x: Tensor) -> float:
+    return float(dt.finfo(x.dtype).eps) if x.dtype.is_float else 0.0
+
+
+def tolerance(new: Node, old: Node) -> float:
+    """Ulps: the sum over the rows that made the value."""
+    if new.op is ops.fused or new.op is ops.item:
+        body = dict(new.inputs[0].attrs if new.op is ops.item and new.inputs[0] else new.attrs).get("body")
+        return sum(s.op.ulps for s in body.steps) if body is not None else old.op.ulps
+    return max(new.op.ulps, old.op.ulps)
+
+
+# ---- explain
+
+
+def explanation(p: Program) -> list[str]:
+    before = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in p.source.order())
+    lines = [f"{before} calls written, {p.launches} run, {_bytes(p.bytes_moved)} moved"]
+    if p.steps is not None:
+        lines.append(
+            f"memory: arena {_bytes(p.arena_bytes)}, {_bytes(p.naive_bytes)} without sharing, at least "
+            f"{_bytes(p.lower_bound_bytes)}"
+        )
+        lines.append("runs as one native call")
+    else:
+        lines.append(f"runs node by node: {p.why_not_native}")
+    for title, applied in (("applied", True), ("not applied", False)):
+        found = [n for n in p.notes if n.applied is applied]
+        lines += [f"{title}:"] if found else []
+        lines += [f"  {n.what}: {n.node}: {n.why}" for n in found]
+    return lines
+
+
+def _bytes(n: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.2f} GB"
+
