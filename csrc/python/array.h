@@ -1,4 +1,4 @@
-// The Python types of the native runtime as C structures: Storage, Array, Kernel, Row, and what they share.
+// The Python types of the native runtime as C structures: Storage, Array, Kernel, Row, Program, and what they share.
 // Knows nothing of ops, devices or single kernels. Everything here needs the GIL unless it says otherwise.
 #pragma once
 
@@ -66,7 +66,7 @@ struct KernelObject {
 
 // What `setup` was told, and the types of this module.
 struct Globals {
-  PyTypeObject *storage_type, *array_type, *kernel_type, *row_type;
+  PyTypeObject *storage_type, *array_type, *kernel_type, *row_type, *program_type;
   PyTypeObject* tensor_type;  // what replay makes
   PyObject* device;           // what Storage.device returns
   PyObject* interpreter;      // a ContextVar; replay only while it is None
@@ -80,6 +80,7 @@ PyTypeObject* make_storage_type();
 PyTypeObject* make_array_type();
 PyTypeObject* make_kernel_type();
 PyTypeObject* make_row_type();
+PyTypeObject* make_program_type();
 
 inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type; }
 inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_type); }
@@ -87,6 +88,7 @@ inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_t
 // Storage. Where a function returns nullptr or false, a Python exception is set.
 Storage* storage_new(int64_t nbytes);
 Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable);
+Storage* storage_clone(Storage* s);  // shares the bytes until one side writes; a copy if ever exported or imported
 bool storage_own(Storage* s);     // before a write: its bytes become its own
 bool storage_export(Storage* s);  // own, and note that someone outside may write
 

@@ -113,19 +113,7 @@ PyObject* storage_method_wrap(PyObject*, PyObject* args, PyObject* kwargs) {
 }
 
 PyObject* storage_method_clone(PyObject* self, PyObject*) {
-  auto* s = reinterpret_cast<Storage*>(self);
-  Block* block = s->block;
-  const bool copies = s->exported || s->imported || s->writing;
-  if (copies && !(block = copy_block(s))) return nullptr;
-  Storage* made = blank();
-  if (!made) {
-    if (copies) block_release(block);
-    return nullptr;
-  }
-  if (!copies) block_retain(block);
-  hold(made, block);
-  if (copies) tell("alloc", block->data, block->nbytes, block->reused);
-  return reinterpret_cast<PyObject*>(made);
+  return reinterpret_cast<PyObject*>(storage_clone(reinterpret_cast<Storage*>(self)));
 }
 
 PyObject* storage_method_own(PyObject* self, PyObject*) {
@@ -224,6 +212,21 @@ Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable
   s->imported = true;
   tell("wrap", data, nbytes, false);
   return s;
+}
+
+Storage* storage_clone(Storage* s) {
+  Block* block = s->block;
+  const bool copies = s->exported || s->imported || s->writing;
+  if (copies && !(block = copy_block(s))) return nullptr;
+  Storage* made = blank();
+  if (!made) {
+    if (copies) block_release(block);
+    return nullptr;
+  }
+  if (!copies) block_retain(block);
+  hold(made, block);
+  if (copies) tell("alloc", block->data, block->nbytes, block->reused);
+  return made;
 }
 
 bool storage_own(Storage* s) {

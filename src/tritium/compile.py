@@ -110,10 +110,14 @@ class Compiled:
         graph = trace(flat, *(x.spec for x in leaves), donate=self._written(shape))
         single = isinstance(form[0], tree.Leaf)
         plain = single or (
-            isinstance(form[0], tree.Branch) and form[0].key is tuple and all(isinstance(c, tree.Leaf) for c in form[0].children)
+            isinstance(form[0], tree.Branch)
+            and form[0].key is tuple
+            and all(isinstance(c, tree.Leaf) for c in form[0].children)
         )
         if not graph.roots:
-            raise TraceError(f"compile: {self.fn!r} returned no tensor; return a tensor, or a tuple, list or dict of them.")
+            raise TraceError(
+                f"compile: {self.fn!r} returned no tensor; return a tensor, or a tuple, list or dict of them."
+            )
         graph = graph._replace(single=single)
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
         made = Program(graph, device.backend, tuple(x.layout for x in leaves))
@@ -178,7 +182,9 @@ def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str], .
                 f"compile: donate={w!r} is not a parameter; there are {', '.join(parameters)}.{nearest(w, parameters)}"
             )
         if isinstance(w, int) and not 0 <= w < len(parameters):
-            raise ArgumentError(f"compile: donate={w} does not exist; parameters are numbered 0 to {len(parameters) - 1}.")
+            raise ArgumentError(
+                f"compile: donate={w} does not exist; parameters are numbered 0 to {len(parameters) - 1}."
+            )
         out.append((w, parameters[w]) if isinstance(w, int) else (parameters.index(w), w))
     return tuple(out)
 
@@ -231,8 +237,12 @@ def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None
 def _custom(pattern: patterns.FusionPattern, chain: Callable[..., Any], given: list[Any]) -> Tensor:
     result = pattern.implementation(*given)
     if not isinstance(result, Tensor):
-        raise ArgumentError(f"FusionPattern {pattern.name!r}: its implementation gave {type(result).__name__}, not a tensor.")
+        raise ArgumentError(
+            f"FusionPattern {pattern.name!r}: its implementation gave {type(result).__name__}, not a tensor."
+        )
     if not patterns.is_checked(pattern):
-        compare_tensors(chain(*given), result, f"The pattern {pattern.name!r}", sum(OPS[o].ulps for o in pattern.operations))
+        compare_tensors(
+            chain(*given), result, f"The pattern {pattern.name!r}", sum(OPS[o].ulps for o in pattern.operations)
+        )
         patterns.mark_checked(pattern)
     return result

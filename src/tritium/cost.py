@@ -81,7 +81,7 @@ def model(count: int) -> Model:
 
 def _call_s() -> float:
     """The best of some timed calls of a kernel on one element."""
-    x = np.zeros(1, np.float32)
+    x: Any = np.zeros(1, np.float32)
     add: Any = np.add
     if native is not None:
         a = Array(Storage(4), f32, (1,), (1,), 0)

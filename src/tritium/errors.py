@@ -53,6 +53,22 @@ class FormatError(TritiumError, ValueError):
     """A model file, or a part of one, is damaged, unsafe or of a kind that cannot be read or written."""
 
 
+class VerifyError(TritiumError, AssertionError):
+    """An optimised graph, or a user's fusion, does not give what the rows as written give."""
+
+
+class BatchError(TritiumError, RuntimeError):
+    """A batch failed, or gave another number of results than it has items."""
+
+
+class PipelineError(TritiumError, RuntimeError):
+    """A stage of a pipeline failed (stage None: the source of its items), at which item."""
+
+    def __init__(self, message: str, *, stage: int | None = None, item: int = 0) -> None:
+        super().__init__(message)
+        self.stage, self.item = stage, item
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean x?' for the closest known word, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)

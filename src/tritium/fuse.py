@@ -49,7 +49,6 @@ class Group:
 class Opportunity(NamedTuple):
     """Several nodes that can be one call."""
 
-    pattern: str
     nodes: tuple[Node, ...]
     fragment: Fragment
     reason: str  # why it stays apart; "" if it is applied
@@ -66,7 +65,6 @@ class Fused(NamedTuple):
     graph: Graph
     origin: dict[Node, Node]
     opportunities: list[Opportunity]
-    notes: list[Note]
 
 
 # ---- what a node is for the fuser
@@ -330,7 +328,7 @@ def _accepted(g: Group, walk: _Grouping, refuses: Refuses, found: list[Opportuni
         return []
     reason = "too many results" if len(results) > MAX_OUTPUTS else None
     reason = reason or ("too many inputs" if len(inputs) > MAX_INPUTS else refuses(fragment))
-    found.append(Opportunity(pattern(fragment), tuple(reversed(g.nodes)), fragment, reason or ""))
+    found.append(Opportunity(tuple(reversed(g.nodes)), fragment, reason or ""))
     if reason is None:
         return [(fragment, inputs, results, g.nodes)]
     if g.form == "elementwise":
@@ -381,12 +379,13 @@ def _rebuild(
     done = graph._replace(
         outputs=tuple(new[n] for n in graph.outputs), writes=tuple((i, new[n]) for i, n in graph.writes)
     )
-    notes = [Note("fusion", o.pattern, not o.reason, o.reason or _gain(o)) for o in found]
-    return Fused(done, origin, found, notes)
+    return Fused(done, origin, found)
 
 
-def _gain(o: Opportunity) -> str:
-    return f"{len(o.fragment.names)} calls become one; {saved_bytes(o.fragment)} bytes less to move"
+def note(o: Opportunity) -> Note:
+    """What became of an opportunity."""
+    gain = f"{len(o.fragment.names)} calls become one, {saved_bytes(o.fragment)} bytes less to move"
+    return Note("fusion", pattern(o.fragment), not o.reason, o.reason or gain)
 
 
 def saved_bytes(fragment: Fragment) -> int:

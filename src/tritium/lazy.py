@@ -101,7 +101,9 @@ class Lazy:
 
     def __enter__(self) -> Lazy:
         if interpreter.get() is not None:
-            raise TraceError("lazy() inside a traced function or another lazy(): what is there is written down already.")
+            raise TraceError(
+                "lazy() inside a traced function or another lazy(): what is there is written down already."
+            )
         self._token = interpreter.set(self.trace)
         return self
 

@@ -418,5 +418,4 @@ def _place_constants(r: Rewrite, graph: Graph, made: dict[Node, Node]) -> None:
         final[n] = n if inputs == n.inputs else r.intern(n.op, inputs, n.attrs, n.spec, n.key)
         if final[n] is not n:
             r.origin.setdefault(final[n], r.origin[n])
-    for old in graph.roots:
-        r.new[old] = final_of(r.new[old])
+    r.new.update({old: final_of(r.new[old]) for old in dict.fromkeys(graph.roots)})

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tritium import launch, ops, patterns, steps
 from tritium import dtype as dt
+from tritium import launch, ops, patterns, steps
 from tritium.backends import Backend
 from tritium.batch import batched
 from tritium.errors import ArgumentError, VerifyError
-from tritium.fuse import Fused, Opportunity, fuse
+from tritium.fuse import Fused, Opportunity, fuse, note
 from tritium.graph import Graph, Node, run_node
 from tritium.layout import Layout
-from tritium.op import Kind, Spec, interpreter
+from tritium.op import Cost, Kind, Spec, interpreter
 from tritium.passes import Note, Simplified, simplify
 from tritium.patterns import Applied, apply_patterns
 from tritium.steps import Steps, UnableError
@@ -37,7 +37,7 @@ class Program:
         self.graph = fused.graph
         self.origin = _origins(simple, custom, fused)
         self.opportunities: list[Opportunity] = fused.opportunities
-        self.notes: list[Note] = [*simple.notes, *custom.notes, *fused.notes]
+        self._notes = [*simple.notes, *custom.notes]
         self.unchecked = tuple(p for p in custom.used if not patterns.is_checked(p))
         self.steps: Steps | None = None
         self.native: Any = None
@@ -51,6 +51,11 @@ class Program:
             self.native = steps.native_program(self.steps, self.graph, self.layouts)
         except UnableError as why:
             self.steps, self.why_not_native = None, str(why)
+
+    @property
+    def notes(self) -> list[Note]:
+        """What every pass did, and what it left and why."""
+        return [*self._notes, *(note(o) for o in self.opportunities)]
 
     # -- running
 
@@ -126,10 +131,21 @@ class Program:
         """Bytes that the steps must read and write."""
         return sum(c.read + c.written for c in self._costs())
 
-    def _costs(self) -> list[Any]:
+    def _costs(self) -> list[Cost]:
         if self.steps is not None:
             return [c.cost for c in self.steps.calls]
-        return [node_cost(n) for n in self.graph.order()]
+        return [self.cost_of(n) for n in self.graph.order()]
+
+    def cost_of(self, n: Node) -> Cost:
+        """Work and bytes of a node."""
+        specs = tuple(i.spec if i is not None and isinstance(i.spec, Spec) else None for i in n.inputs)
+        free = n.op.kind is Kind.VIEW or n.op in (ops.given, ops.const)
+        return Cost(0, 0, 0) if free else n.op.cost(n.spec, *specs, **dict(n.attrs))
+
+    @property
+    def last_s(self) -> float | None:
+        """Seconds of the last run of the native program; None: none yet."""
+        return self.native.last_ns * 1e-9 if self.native is not None and self.native.runs else None
 
     @property
     def arena_bytes(self) -> int:
@@ -168,13 +184,6 @@ def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
     for i, (n, x) in enumerate(zip(graph.inputs, args, strict=True)):
         if not isinstance(x, Tensor) or x.spec != n.spec:
             raise ArgumentError(f"Argument {i} must be {n.spec}, given {getattr(x, 'spec', type(x).__name__)}.")
-
-
-def node_cost(n: Node) -> Any:
-    specs = tuple(None if i is None else i.spec for i in n.inputs)
-    if any(s is not None and not isinstance(s, Spec) for s in specs):
-        specs = ()
-    return n.op.cost(n.spec, *specs, **dict(n.attrs)) if n.op.kind is not Kind.SOURCE else ops.copy.cost(n.spec)
 
 
 def _origins(simple: Simplified, custom: Applied, fused: Fused) -> dict[Node, Node]:
@@ -277,11 +286,11 @@ def tolerance(new: Node, old: Node) -> float:
 
 def explanation(p: Program) -> list[str]:
     before = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in p.source.order())
-    lines = [f"{before} calls written, {p.launches} run, {_bytes(p.bytes_moved)} moved"]
+    lines = [f"{before} calls written, {p.launches} run, {sized(p.bytes_moved)} moved"]
     if p.steps is not None:
         lines.append(
-            f"memory: arena {_bytes(p.arena_bytes)}, {_bytes(p.naive_bytes)} without sharing, at least "
-            f"{_bytes(p.lower_bound_bytes)}"
+            f"memory: arena {sized(p.arena_bytes)}, {sized(p.naive_bytes)} without sharing, at least "
+            f"{sized(p.lower_bound_bytes)}"
         )
         lines.append("runs as one native call")
     else:
@@ -293,10 +302,10 @@ def explanation(p: Program) -> list[str]:
     return lines
 
 
-def _bytes(n: float) -> str:
+def sized(n: float) -> str:
+    """Bytes for a person."""
     for unit in ("B", "KB", "MB"):
         if n < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.2f} GB"
-

@@ -16,7 +16,7 @@ from tritium.backends.fused import constant
 from tritium.buffer import ALIGNMENT
 from tritium.graph import Graph, Node
 from tritium.layout import Layout, basic_index, contiguous, is_contiguous
-from tritium.op import Cost, Kind, Spec, outputs
+from tritium.op import Cost, Kind, Op, Spec, outputs
 from tritium.plan import Block, Plan, plan
 from tritium.schedule import Item, order
 
@@ -49,7 +49,15 @@ class Call(NamedTuple):
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value, ...]
     node: Node
-    cost: Cost
+    op: Op
+    said: dict[str, Any]  # the row's own attributes
+
+    @property
+    def cost(self) -> Cost:
+        """Work and bytes of this call."""
+        out = tuple(o.spec for o in self.outputs)
+        ins = (None if x is None else x.spec for x in self.inputs)
+        return self.op.cost(out[0] if len(out) == 1 else out, *ins, **self.said)
 
 
 class Result(NamedTuple):
@@ -175,8 +183,8 @@ class Builder:
         for n in self.nodes:
             if n not in self.values:
                 self.values[n] = self._value(n)
+        results = [Result(self._unwritten(n), n) for n in self.graph.outputs]
         written = [self._write_back(i, n) for i, n in self.graph.writes]
-        results = [Result(self.values[n][0], n) for n in self.graph.outputs]
         for r in (*results, *written):
             r.value.memory.last = len(self.calls)
         self._own_results(results)
@@ -268,7 +276,7 @@ class Builder:
                     self._parts.setdefault(n.inputs[0], []).append(n)
         return self._parts
 
-    def call(self, op: Any, attrs: dict[str, Any], xs: list[Value | None], outs: tuple[Value, ...], node: Node) -> None:
+    def call(self, op: Op, attrs: dict[str, Any], xs: list[Value | None], outs: tuple[Value, ...], node: Node) -> None:
         """Note one kernel call."""
         specs = tuple(None if x is None else x.spec for x in xs)
         found = self.backend.native_call(op, specs, attrs, tuple(None if x is None else x.layout for x in xs))
@@ -277,10 +285,8 @@ class Builder:
         for v in (*xs, *outs):
             if v is not None:
                 v.memory.last = len(self.calls)
-        out = tuple(o.spec for o in outs)
-        cost = op.cost(out[0] if len(out) == 1 else out, *specs, **attrs)
         kernel, ready = found
-        self.calls.append(Call(kernel, ready, tuple(xs), outs, node, cost))
+        self.calls.append(Call(kernel, ready, tuple(xs), outs, node, op, attrs))
 
     def part(self, of: Value, layout: Layout) -> Value:
         return Value(of.memory, Spec(layout.shape, of.spec.dtype), layout)
@@ -292,6 +298,17 @@ class Builder:
             x = Value(x.memory, Spec(to.spec.shape, x.spec.dtype), seen)
         if prod(to.spec.shape):
             self.call(ops.copy, {}, [x], (to,), node)
+
+    def _unwritten(self, n: Node) -> Value:
+        """A result; if it looks at a donated argument that will only be written at the end, at a copy of it."""
+        value = self.values[n][0]
+        for i, last in self.graph.writes:
+            target = self.values[self.graph.inputs[i]][0]
+            if value.memory is target.memory and self.values[last][0].memory is not target.memory:
+                kept = self.new(value.spec, 1)
+                self.copy_to(value, kept, n)
+                return kept
+        return value
 
     def _write_back(self, index: int, n: Node) -> Result:
         """A donated argument gets what it holds at the end, unless it was written there."""
@@ -416,4 +433,3 @@ def _results(steps: Steps, graph: Graph, bases: dict[str, int]) -> list[Any]:
 def build(graph: Graph, backend: Backend, layouts: tuple[Layout, ...]) -> Steps:
     """The steps of a graph on arguments of these layouts; UnableError: some node has no native kernel."""
     return Builder(graph, backend, layouts).run()
-

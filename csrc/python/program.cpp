@@ -1,0 +1,335 @@
+// Program: a compiled program as a Python callable. One call runs all its steps, without Python between them.
+// Knows nothing of how a program is made or what its kernels compute.
+#include "program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace tritium::python {
+namespace {
+
+constexpr int64_t kQuietBytes = 64 << 10;  // with more to do than this the GIL is released, as for one kernel
+
+struct Program {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Plan* plan;
+  long long runs, last_ns;
+};
+
+// A call may be refused, so that Python takes its slow path; only then is there no exception.
+enum class Verdict : std::uint8_t { go, refuse, fail };
+
+Program* as_program(PyObject* self) { return reinterpret_cast<Program*>(self); }
+Array* as_array(PyObject* o) { return reinterpret_cast<Array*>(o); }
+
+int64_t now_ns() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+bool matches(PyObject* given, const Layout& wanted) {
+  if (Py_TYPE(given) != globals.tensor_type && !is_array(given)) return false;
+  Array* a = as_array(given);
+  if (!a->native || a->code != wanted.code || a->ndim() != wanted.ndim) return false;
+  for (int d = 0; d < wanted.ndim; ++d) {
+    const int64_t n = wanted.shape[d];
+    if (a->shape()[d] != n || (a->strides()[d] != wanted.strides[d] && n > 1)) return false;
+  }
+  return true;
+}
+
+bool shared(const Storage* s) { return s->block && s->block->handles > 1; }
+
+char* first_element(Array* a) { return a->memory()->data + span(a->code, a->offset); }
+
+Array* array_at(const Plan& plan, PyObject* const* args, int base) {
+  const int i = base - kFirstArgument, count = static_cast<int>(plan.args.size());
+  return i < count ? as_array(args[i]) : plan.captured[i - count];
+}
+
+Extent extent_of(const Plan& plan, PyObject* const* args, int base) {
+  char* at = first_element(array_at(plan, args, base));
+  return {at + plan.ranges[base].low, at + plan.ranges[base].high};
+}
+
+bool accept(const Plan& plan, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != static_cast<Py_ssize_t>(plan.args.size())) return false;
+  for (Py_ssize_t i = 0; i < nargs; ++i)
+    if (!matches(args[i], plan.args[i].layout)) return false;
+  return true;
+}
+
+// Donated memory becomes the argument's own, and nothing else the steps read may lie in it.
+Verdict take_donated(const Plan& plan, Frame& frame, PyObject* const* args) {
+  for (const int i : plan.donated) {
+    Storage* s = as_array(args[i])->memory();
+    if (!s->writable) return Verdict::refuse;
+    if (shared(s) && !storage_own(s)) return Verdict::fail;
+  }
+  std::vector<Extent>& taken = frame.taken;
+  taken.clear();
+  for (const int i : plan.donated) taken.push_back(extent_of(plan, args, kFirstArgument + i));
+  std::sort(taken.begin(), taken.end(), [](const Extent& a, const Extent& b) { return a.low < b.low; });
+  for (std::size_t i = 1; i < taken.size(); ++i)
+    if (taken[i - 1].high > taken[i].low) return Verdict::refuse;
+  const int others = static_cast<int>(plan.args.size() + plan.captured.size());
+  for (int i = 0; i < others; ++i) {
+    if (i < static_cast<int>(plan.args.size()) && plan.args[i].donated) continue;
+    const Extent e = extent_of(plan, args, kFirstArgument + i);
+    const auto met = std::partition_point(taken.begin(), taken.end(), [=](const Extent& t) { return t.high <= e.low; });
+    if (met != taken.end() && met->low < e.high) return Verdict::refuse;
+  }
+  return Verdict::go;
+}
+
+std::unique_ptr<Frame> new_frame(Plan& plan) {
+  auto frame = std::make_unique<Frame>();
+  frame->views = plan.views;
+  frame->launches.reserve(plan.steps.size());
+  for (const Step& s : plan.steps) {
+    View* in = frame->views.data() + s.first;
+    frame->launches.push_back({s.entry->run, {in, s.nin, in + s.nin, &s.attrs}});
+  }
+  frame->at.resize(plan.ranges.size());
+  frame->taken.reserve(plan.donated.size());
+  frame->made.resize(plan.results.size());
+  frame->held.resize(plan.args.size() + plan.captured.size());
+  frame->spent_ns.resize(plan.steps.size());
+  return frame;
+}
+
+// nullptr: exception. A frame is given back by hand, never by a destructor: a daemon thread that ends while it waits
+// for the GIL is unwound through here and must not touch anything of ours any more.
+Frame* take_frame(Plan& plan) {
+  try {
+    if (plan.idle.empty()) {
+      plan.idle.reserve(plan.idle.capacity() + 1);  // giving it back cannot fail
+      return new_frame(plan).release();
+    }
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return nullptr;
+  }
+  Frame* frame = plan.idle.back().release();
+  plan.idle.pop_back();
+  return frame;
+}
+
+void give_back(Plan& plan, Frame* frame) {
+  for (PyObject*& made : frame->made) Py_CLEAR(made);
+  Py_CLEAR(frame->arena);
+  plan.idle.emplace_back(frame);
+}
+
+// A tensor on a storage whose reference it takes over; nullptr: exception.
+PyObject* tensor_on(Storage* storage, const Layout& layout, int64_t offset) {
+  if (!storage) return nullptr;
+  Array* a = array_of(globals.tensor_type, storage, layout.dtype, layout.code, layout.ndim, layout.shape);
+  if (!a) return nullptr;
+  a->offset = offset;
+  a->contiguous = layout.contiguous;
+  std::copy_n(layout.strides, layout.ndim, a->strides());
+  a->shape_tuple = Py_NewRef(layout.shape_tuple);
+  a->strides_tuple = Py_NewRef(layout.strides_tuple);
+  return reinterpret_cast<PyObject*>(a);
+}
+
+PyObject* make_result(const Plan& plan, const Frame& frame, const Result& r, PyObject* const* args) {
+  switch (r.kind) {
+    case Returns::fresh: return tensor_on(storage_new(r.nbytes), r.layout, r.offset);
+    case Returns::same: return tensor_on(storage_clone(as_array(frame.made[r.from])->memory()), r.layout, r.offset);
+    case Returns::clone: {
+      Array* of = array_at(plan, args, r.from);
+      return tensor_on(storage_clone(of->memory()), r.layout, of->offset + r.offset);
+    }
+    default: return Py_NewRef(args[r.from]);
+  }
+}
+
+bool make_results(const Plan& plan, Frame& frame, PyObject* const* args, bool late) {
+  for (std::size_t i = 0; i < plan.results.size(); ++i) {
+    const Result& r = plan.results[i];
+    if (r.late == late && !(frame.made[i] = make_result(plan, frame, r, args))) return false;
+  }
+  return true;
+}
+
+// Views follow a base only when it has moved.
+void move_base(const Plan& plan, Frame& frame, int base, char* to) {
+  if (frame.at[base] == to) return;
+  frame.at[base] = to;
+  const Patch* end = plan.patches.data() + plan.first_patch[base + 1];
+  for (const Patch* p = plan.patches.data() + plan.first_patch[base]; p != end; ++p)
+    frame.views[p->view].data = to + p->offset;
+}
+
+// From here on no Python code may run until the steps do: it could move what is looked at.
+void place(const Plan& plan, Frame& frame, PyObject* const* args) {
+  move_base(plan, frame, kArena, frame.arena ? frame.arena->data : nullptr);
+  move_base(plan, frame, kConstants, plan.constants.get());
+  int base = kFirstArgument;
+  for (std::size_t i = 0; i < plan.args.size(); ++i) move_base(plan, frame, base++, first_element(as_array(args[i])));
+  for (Array* a : plan.captured) move_base(plan, frame, base++, first_element(a));
+  for (std::size_t i = 0; i < plan.results.size(); ++i)
+    if (plan.results[i].kind == Returns::fresh) move_base(plan, frame, base++, as_array(frame.made[i])->memory()->data);
+}
+
+// Memory for everything, then addresses. Making a result may have run a watcher's Python code, or cloned the storage of
+// a donated argument: that one is made its own once more.
+Verdict prepare(const Plan& plan, Frame& frame, PyObject* const* args) {
+  if (!plan.donated.empty()) {
+    if (const Verdict taken = take_donated(plan, frame, args); taken != Verdict::go) return taken;
+  }
+  if (plan.arena_bytes && !(frame.arena = storage_new(plan.arena_bytes))) return Verdict::fail;
+  if (!make_results(plan, frame, args, false)) return Verdict::fail;
+  for (const int i : plan.donated)
+    if (Storage* s = as_array(args[i])->memory(); shared(s) && !storage_own(s)) return Verdict::fail;
+  for (const int i : plan.donated)
+    if (shared(as_array(args[i])->memory())) return Verdict::refuse;
+  place(plan, frame, args);
+  return Verdict::go;
+}
+
+void run_steps(Frame& frame, bool timed) {
+  if (!timed) {
+    for (const Launch& step : frame.launches) step.run(step.call);
+    return;
+  }
+  int64_t before = now_ns();
+  for (std::size_t i = 0; i < frame.launches.size(); ++i) {
+    frame.launches[i].run(frame.launches[i].call);
+    const int64_t after = now_ns();
+    frame.spent_ns[i] = after - before;
+    before = after;
+  }
+}
+
+// Another thread may copy-on-write a handle while we run: its old block must outlive the steps.
+void run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
+  const int count = static_cast<int>(frame.held.size());
+  for (int i = 0; i < count; ++i)
+    if ((frame.held[i] = array_at(plan, args, kFirstArgument + i)->memory()->block)) block_retain(frame.held[i]);
+  for (const int i : plan.donated) ++as_array(args[i])->memory()->writing;
+  Py_BEGIN_ALLOW_THREADS
+  run_steps(frame, timed);
+  Py_END_ALLOW_THREADS
+  for (const int i : plan.donated) --as_array(args[i])->memory()->writing;
+  for (int i = 0; i < count; ++i)
+    if (frame.held[i]) block_release(frame.held[i]);
+}
+
+PyObject* collect(const Plan& plan, Frame& frame) {
+  if (plan.single) return std::exchange(frame.made[0], nullptr);
+  PyObject* all = PyTuple_New(static_cast<Py_ssize_t>(frame.made.size()));
+  for (std::size_t i = 0; all && i < frame.made.size(); ++i)
+    PyTuple_SET_ITEM(all, static_cast<Py_ssize_t>(i), std::exchange(frame.made[i], nullptr));
+  return all;
+}
+
+// The results, or None where the call was refused. With `spent`, a new list of ns by step too.
+PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject** spent) {
+  Plan& plan = *self->plan;
+  if (!accept(plan, args, nargs)) Py_RETURN_NONE;
+  Frame* frame = take_frame(plan);
+  if (!frame) return nullptr;
+  const Verdict verdict = prepare(plan, *frame, args);
+  PyObject* result = nullptr;
+  if (verdict == Verdict::go) {
+    const int64_t began = now_ns();
+    if (plan.touched < kQuietBytes) {
+      run_steps(*frame, spent);
+    } else {
+      run_quietly(plan, *frame, args, spent);
+    }
+    self->last_ns = now_ns() - began;
+    ++self->runs;
+    if (make_results(plan, *frame, args, true)) result = collect(plan, *frame);
+    if (result && spent && !(*spent = PyList_New(static_cast<Py_ssize_t>(plan.steps.size())))) Py_CLEAR(result);
+    for (std::size_t i = 0; result && spent && i < plan.steps.size(); ++i)
+      PyList_SET_ITEM(*spent, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(frame->spent_ns[i]));
+  } else if (verdict == Verdict::refuse) {
+    result = Py_NewRef(Py_None);
+  }
+  give_back(plan, frame);
+  return result;
+}
+
+PyObject* program_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
+  if (names && PyTuple_GET_SIZE(names))
+    return PyErr_Format(PyExc_TypeError, "a Program takes its tensors by position, given %R by name.", names);
+  return run(as_program(self), args, PyVectorcall_NARGS(flags), nullptr);
+}
+
+PyObject* program_time(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  PyObject* spent = nullptr;
+  PyObject* result = run(as_program(self), args, nargs, &spent);
+  return spent ? Py_BuildValue("(NN)", result, spent) : result;
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  std::unique_ptr<Plan> plan = read_plan(args, kwargs);
+  if (!plan) return nullptr;
+  auto* p = reinterpret_cast<Program*>(type->tp_alloc(type, 0));
+  if (!p) return nullptr;
+  p->call = program_call;
+  p->plan = plan.release();
+  return reinterpret_cast<PyObject*>(p);
+}
+
+void program_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete as_program(self)->plan;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* program_repr(PyObject* self) {
+  const Plan& plan = *as_program(self)->plan;
+  return PyUnicode_FromFormat("<Program of %zu steps, %zu arguments, %zu results, an arena of %lld bytes>",
+                              plan.steps.size(), plan.args.size(), plan.results.size(),
+                              static_cast<long long>(plan.arena_bytes));
+}
+
+PyObject* get_steps(PyObject* self, void*) { return PyLong_FromSize_t(as_program(self)->plan->steps.size()); }
+PyObject* get_arena_bytes(PyObject* self, void*) { return PyLong_FromLongLong(as_program(self)->plan->arena_bytes); }
+
+PyMethodDef program_methods[] = {
+    {"time", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(program_time)), METH_FASTCALL,
+     "time($self, /, *tensors)\n--\n\nRuns it: (what a call returns, the ns of every step); None when refused."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef program_getset[] = {
+    {"steps", get_steps, nullptr, "How many kernels a call runs.", nullptr},
+    {"arena_bytes", get_arena_bytes, nullptr, "Bytes of temporaries while it runs.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMemberDef program_members[] = {
+    {"runs", T_LONGLONG, offsetof(Program, runs), READONLY, "How many calls have run."},
+    {"last_ns", T_LONGLONG, offsetof(Program, last_ns), READONLY, "How long the steps of the last run took."},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot program_slots[] = {
+    {Py_tp_doc, const_cast<char*>(
+                    "Program(args, captured, constants, arena_bytes, operands, steps, results, single=False)\n--\n\n"
+                    "A compiled program: program(*tensors) runs its steps and returns its results, or None when the "
+                    "tensors are not those it was made for.")},
+    {Py_tp_new, reinterpret_cast<void*>(program_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_repr, reinterpret_cast<void*>(program_repr)},
+    {Py_tp_methods, program_methods},
+    {Py_tp_getset, program_getset},
+    {Py_tp_members, program_members},
+    {0, nullptr}};
+
+PyType_Spec program_spec = {"tritium._native.Program", sizeof(Program), 0,
+                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL, program_slots};
+
+}  // namespace
+
+PyTypeObject* make_program_type() { return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&program_spec)); }
+
+}  // namespace tritium::python

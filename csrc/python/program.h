@@ -1,0 +1,109 @@
+// A compiled program as plain data: what a call is given, where its operands lie, its steps and what it returns.
+// Knows nothing of how it is read from Python or run.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "array.h"
+
+namespace tritium::python {
+
+// How elements lie, seen from the first one. The Python objects are held by Plan::kept.
+struct Layout {
+  PyObject *dtype, *shape_tuple, *strides_tuple;
+  int code, ndim;
+  bool contiguous;
+  int64_t size;
+  int64_t shape[kMaxDims], strides[kMaxDims];  // strides in elements
+};
+
+// Bytes, counted from an address.
+struct Range {
+  int64_t low = 0, high = 0;
+};
+
+struct Argument {
+  Layout layout;
+  bool donated;  // its memory may be written
+};
+
+// A base is memory whose address is known only when the program runs. Bases are numbered: the arena, the constants, the
+// arguments, the captured tensors, the fresh results.
+enum : int { kArena, kConstants, kFirstArgument };
+
+// One operand of one step: the place in Frame::views whose address follows a base.
+struct Patch {
+  int view;
+  int64_t offset;  // in bytes
+};
+
+struct Step {
+  const Entry* entry;
+  Attrs attrs;
+  int first, nin, nout;  // its views: the inputs, then the outputs
+};
+
+enum class Returns : std::uint8_t { fresh, same, clone, argument };
+
+struct Result {
+  Returns kind;
+  int from;  // fresh, clone: the base; same: an earlier result; argument: which one
+  Layout layout;
+  int64_t offset, nbytes;  // the offset in elements, from where the base begins; nbytes of the storage, if fresh
+  bool late;               // it looks at memory that the steps write, so it is made after them
+};
+
+struct Launch {
+  Kernel run;
+  Call call;
+};
+
+// Memory from `low` up to `high`.
+struct Extent {
+  char *low, *high;
+};
+
+// What one call needs for itself. Everything but addresses is filled in once.
+struct Frame {
+  std::vector<View> views;
+  std::vector<Launch> launches;
+  std::vector<char*> at;         // by base: the address that the views have now
+  std::vector<PyObject*> made;   // the results so far
+  std::vector<Extent> taken;     // of the donated arguments, in the order of memory
+  std::vector<Block*> held;      // blocks kept alive while the GIL is away
+  std::vector<int64_t> spent_ns;  // by step, when it is asked for
+  Storage* arena = nullptr;
+};
+
+struct AlignedDelete {
+  void operator()(char* memory) const { ::operator delete(memory, std::align_val_t{kAlignment}); }
+};
+
+struct Plan {
+  std::vector<Argument> args;
+  std::vector<int> donated;  // of args, those that are
+  std::vector<Array*> captured;
+  std::vector<Range> ranges;  // by base: the bytes it has
+  std::unique_ptr<char, AlignedDelete> constants;
+  int64_t arena_bytes = 0;
+  std::vector<Step> steps;
+  std::vector<View> views;      // of all steps, without addresses
+  std::vector<Patch> patches;   // by base
+  std::vector<int> first_patch;  // of each base, and the end
+  std::vector<Result> results;
+  int64_t touched = 0;  // bytes that all steps read and write
+  bool single = false;
+  std::vector<PyObject*> kept;  // what all of this refers to
+  std::vector<std::unique_ptr<Frame>> idle;
+
+  ~Plan() {
+    for (PyObject* o : kept) Py_DECREF(o);
+  }
+};
+
+// From the arguments of Program(...). nullptr: exception.
+std::unique_ptr<Plan> read_plan(PyObject* args, PyObject* kwargs);
+
+}  // namespace tritium::python

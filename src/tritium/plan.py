@@ -1,0 +1,226 @@
+"""Lifetimes in, offsets out: where each temporary lives in the arena.
+
+Knows nothing of tensors, graphs or devices.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tritium.errors import ArgumentError
+
+TRIES = 50  # greedy orders at most
+WORK = 30_000  # visits to neighbours they may cost; the first is free
+BLOCK_COST = 8  # what placing a block costs, in such visits
+DENSE = 400_000  # pairs alive together above which only the sweeps run: they do not look at pairs
+
+
+class Block(NamedTuple):
+    """A temporary: its bytes, the step that makes it and the last step that reads it. Both steps are included."""
+
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where each block begins. All bytes count blocks rounded up to the alignment."""
+
+    offsets: tuple[int, ...]
+    peak_bytes: int  # the size of the arena
+    naive_bytes: int  # every block in memory of its own
+    lower_bound_bytes: int  # the most that is alive at one step; no plan needs less
+
+    def __str__(self) -> str:
+        return (
+            f"arena of {self.peak_bytes} bytes for {len(self.offsets)} blocks of {self.naive_bytes} bytes; "
+            f"at least {self.lower_bound_bytes} are alive together"
+        )
+
+
+def plan(blocks: Iterable[Block], alignment: int = 64) -> Plan:
+    """Offsets such that no two blocks alive together overlap. The smallest arena of several tries, the same every time."""
+    blocks = tuple(blocks)
+    _check(blocks, alignment)
+    sizes = [-(-b.size // alignment) for b in blocks]  # counted in units of the alignment: small numbers sort faster
+    real = [i for i, size in enumerate(sizes) if size]
+    spans = _spans([sizes[i] for i in real], [blocks[i].first for i in real], [blocks[i].last for i in real])
+    least, pairs = _load(spans)
+    ends = _place(spans, least, pairs)
+    offsets = [0] * len(blocks)
+    for i, end in zip(real, ends, strict=True):
+        offsets[i] = (end - sizes[i]) * alignment
+    return Plan(tuple(offsets), max(ends, default=0) * alignment, sum(sizes) * alignment, least * alignment)
+
+
+def memory_groups(blocks: Sequence[Block], plan: Plan) -> list[list[int]]:
+    """Which blocks share memory, by number: those whose addresses overlap, directly or through others. Lowest address first."""
+    groups: list[list[int]] = []
+    end = 0
+    for i in sorted((i for i, b in enumerate(blocks) if b.size), key=lambda i: (plan.offsets[i], i)):
+        if not groups or plan.offsets[i] >= end:
+            groups.append([])
+        groups[-1].append(i)
+        end = max(end, plan.offsets[i] + blocks[i].size)
+    return [sorted(g) for g in groups]
+
+
+def _check(blocks: Sequence[Block], alignment: int) -> None:
+    if alignment < 1:
+        raise ArgumentError(f"plan: alignment={alignment} must be 1 or more.")
+    for i, b in enumerate(blocks):
+        if b.size < 0 or b.last < b.first:
+            raise ArgumentError(f"plan: block {i} is {b}; it needs size >= 0 and first <= last.")
+
+
+class _Spans(NamedTuple):
+    """Blocks as columns, and their numbers in order of beginning and of ending."""
+
+    sizes: list[int]
+    firsts: list[int]
+    lasts: list[int]
+    by_first: list[int]
+    by_last: list[int]
+
+
+def _spans(sizes: list[int], firsts: list[int], lasts: list[int]) -> _Spans:
+    # Sorting is stable: of those that begin together, the largest comes first.
+    numbers = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+    return _Spans(sizes, firsts, lasts, sorted(numbers, key=firsts.__getitem__), sorted(numbers, key=lasts.__getitem__))
+
+
+def _load(spans: _Spans) -> tuple[int, int]:
+    """The most bytes alive at one step, and how many pairs of blocks are alive together."""
+    sizes, firsts, lasts, by_first, by_last = spans
+    now = most = gone = pairs = 0
+    for made, i in enumerate(by_first):
+        first = firsts[i]
+        while lasts[by_last[gone]] < first:
+            now -= sizes[by_last[gone]]
+            gone += 1
+        pairs += made - gone
+        now += sizes[i]
+        most = max(most, now)
+    return most, pairs
+
+
+def _place(spans: _Spans, least: int, pairs: int) -> list[int]:
+    """Where each block ends: the lowest of two sweeps and, while work is left, of greedy orders each better than the last."""
+    best = _sweep(spans)
+    if max(best, default=0) > least:
+        sizes, firsts, lasts, _, _ = spans
+        best = min(best, _sweep(_spans(sizes, [-t for t in lasts], [-t for t in firsts])), key=max)
+    if max(best, default=0) == least or pairs > DENSE:
+        return best
+    near = _neighbours(spans)
+    cost = 2 * pairs + BLOCK_COST * len(best)
+    orders = _orders(spans)
+    for _ in range(1 + min(TRIES, WORK // cost)):
+        order = orders.pop()
+        found, high = _greedy(order, spans.sizes, near, max(best))
+        best = found or best
+        if max(best) == least:
+            break
+        if not orders:  # the block that stood too high goes first next time
+            orders.append([high, *(i for i in order if i != high)])
+    return best
+
+
+# ---- one pass over time
+
+
+def _sweep(spans: _Spans) -> list[int]:
+    """Each block, when it begins, into the tightest gap of that moment."""
+    sizes, firsts, lasts, by_first, by_last = spans
+    ends = [0] * len(sizes)
+    below: dict[int, int] = {}  # where a gap ends -> its size
+    above: dict[int, int] = {}  # where a gap begins -> its size
+    gaps: list[tuple[int, int]] = []  # (size, where it begins), sorted
+    top = gone = 0  # above the top all is free
+    for i in by_first:
+        size, first = sizes[i], firsts[i]
+        while lasts[by_last[gone]] < first:
+            end = ends[by_last[gone]]
+            start = end - sizes[by_last[gone]]
+            gone += 1
+            if length := below.pop(start, 0):
+                start -= length
+                del above[start], gaps[bisect_left(gaps, (length, start))]
+            if length := above.pop(end, 0):
+                del below[end + length], gaps[bisect_left(gaps, (length, end))]
+                end += length
+            if end == top:
+                top = start
+            else:
+                below[end] = above[start] = end - start
+                insort(gaps, (end - start, start))
+        at = bisect_left(gaps, (size, -1))
+        if at == len(gaps):
+            top += size
+            ends[i] = top
+            continue
+        length, start = gaps.pop(at)
+        ends[i] = start + size
+        del above[start], below[start + length]
+        if length > size:
+            above[start + size] = below[start + length] = length - size
+            insort(gaps, (length - size, start + size))
+    return ends
+
+
+# ---- one block after another, whatever its time
+
+
+def _neighbours(spans: _Spans) -> list[list[int]]:
+    """Who is alive together with each block."""
+    _, firsts, lasts, by_first, by_last = spans
+    near: list[list[int]] = [[] for _ in firsts]
+    live: dict[int, None] = {}
+    gone = 0
+    for i in by_first:
+        while lasts[by_last[gone]] < firsts[i]:
+            del live[by_last[gone]]
+            gone += 1
+        near[i] = list(live)
+        for j in live:
+            near[j].append(i)
+        live[i] = None
+    return near
+
+
+def _orders(spans: _Spans) -> list[list[int]]:
+    """Which block first: by duration, by size and duration, by size. The last is tried first."""
+    sizes, firsts, lasts, by_first, _ = spans
+    duration = [last - first + 1 for first, last in zip(firsts, lasts, strict=True)]
+    area = [size * steps for size, steps in zip(sizes, duration, strict=True)]
+    return [sorted(by_first, key=key.__getitem__, reverse=True) for key in (duration, area, sizes)]
+
+
+def _greedy(
+    order: Sequence[int], sizes: Sequence[int], near: Sequence[Sequence[int]], limit: int
+) -> tuple[list[int] | None, int]:
+    """Each block into the tightest gap its neighbours leave, and the block that stands highest.
+
+    None instead of ends when that one would end at the limit or above.
+    """
+    starts = [0] * len(sizes)
+    ends = [0] * len(sizes)  # 0: not placed yet
+    for i in order:
+        size = sizes[i]
+        free, tightest, at = 0, limit, -1
+        for j in sorted(filter(ends.__getitem__, near[i]), key=starts.__getitem__):
+            gap = starts[j] - free
+            if size <= gap < tightest:
+                tightest, at = gap, free
+            if ends[j] > free:
+                free = ends[j]
+        if at < 0:
+            at = free
+            if at + size >= limit:
+                return None, i
+        starts[i], ends[i] = at, at + size
+    return ends, max(order, key=ends.__getitem__)

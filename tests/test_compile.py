@@ -1,0 +1,378 @@
+"""compile: what it is called with, what it keeps, what it writes, and that it gives what the function gives."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import programs
+import tritium as tt
+from tritium.errors import ArgumentError, DeviceError, TraceError, VerifyError
+from tritium.op import Kind, Op
+from tritium.ops import Sample
+from tritium.testing import arrays, call, case_id, cases, laid, values
+
+X = tt.randn((4, 8), seed=1)
+W = tt.randn((8, 8), seed=2)
+
+
+def same(a: Any, b: Any) -> None:
+    for x, y in zip(*(r if isinstance(r, tuple) else (r,) for r in (a, b)), strict=True):
+        assert x.spec == y.spec
+        np.testing.assert_array_equal(values(x), values(y))
+
+
+# ---- every row, random programs
+
+
+@pytest.mark.parametrize(
+    ("op", "sample"),
+    cases(Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED),
+    ids=case_id,
+)
+def test_compiled_equals_eager(op: Op, sample: Sample) -> None:
+    attrs = dict(sample.attrs)
+    xs = [None if x is None else laid(x, "contiguous") for x in arrays(op, sample)]
+    given = [x for x in xs if x is not None]
+
+    def fn(*ts: Any) -> Any:
+        left = iter(ts)
+        return call(op, [None if x is None else next(left) for x in xs], attrs)
+
+    compiled = tt.compile(fn, verify=True)
+    eager = fn(*given)
+    for _ in ("made", "kept"):
+        same(compiled(*given), eager)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs.lines)
+def test_random_programs_give_the_same_compiled_written_down_eager_and_in_numpy(code: list[programs.Line]) -> None:
+    data = [np.arange(24, dtype=np.float32).reshape(4, 6) % 7 - 3, np.arange(6, dtype=np.float32) - 2]
+    tensors = [tt.asarray(d.copy()) for d in data]
+
+    def fn(*args: Any) -> Any:
+        return programs.run(code, programs.OnTensors, *args)
+
+    want = programs.run(code, programs.OnNumpy, *data)
+    written = tt.trace(fn, *tensors)
+    for got in (fn(*tensors), written(*tensors), tt.compile(fn)(*tensors)):
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(g.numpy(), w)
+    for t, d in zip(tensors, data, strict=True):
+        np.testing.assert_array_equal(t.numpy(), d)
+
+
+@pytest.mark.parametrize("how", ["transposed", "sliced", "reversed", "broadcast"])
+def test_arguments_of_any_layout(how: str) -> None:
+    x = laid(np.arange(12, dtype=np.float32).reshape(3, 4), how)
+
+    def fn(x: Any) -> Any:
+        return tt.relu(x * 2.0 - 3.0), x.reshape(-1) + 1.0, x.sum(axis=0)
+
+    compiled = tt.compile(fn, verify=True)
+    same(compiled(x), fn(x))
+    same(compiled(x), fn(x))
+
+
+# ---- arguments and results
+
+
+def test_it_is_a_decorator_with_and_without_options() -> None:
+    @tt.compile
+    def plain(x: Any) -> Any:
+        """Adds one."""
+        return x + 1.0
+
+    @tt.compile(verify=True)
+    def checked(x: Any) -> Any:
+        return x + 2.0
+
+    assert (plain.__name__, plain.__doc__) == ("plain", "Adds one.")
+    assert plain(tt.ones(2)).tolist() == [2, 2]
+    assert checked(tt.ones(2)).tolist() == [3, 3]
+
+
+def test_tensors_may_be_nested_and_named() -> None:
+    @tt.compile
+    def fn(pair: Any, *, state: Any, scale: float = 1.0) -> Any:
+        return {"sum": pair[0] + pair[1] * scale, "state": [state["h"] * 2.0]}
+
+    got = fn((tt.ones(2), tt.ones(2)), state={"h": tt.ones(3)}, scale=3.0)
+    assert got["sum"].tolist() == [4, 4]
+    assert got["state"][0].tolist() == [2, 2, 2]
+
+
+def test_numbers_and_strings_are_part_of_the_program() -> None:
+    @tt.compile
+    def fn(x: Any, n: Any, how: str) -> Any:
+        return x * n if how == "times" else x + n
+
+    one = tt.ones(2)
+    assert fn(one, 3, "times").tolist() == [3, 3]
+    assert fn(one, 3, "plus").tolist() == [4, 4]
+    assert fn(one, 3.0, "plus").tolist() == [4, 4]
+    assert fn.cache_info().programs == 3
+
+
+def test_a_method_is_compiled_for_its_object() -> None:
+    class Layer:
+        def __init__(self, w: float) -> None:
+            self.w = tt.full((2,), w)
+
+        @tt.compile
+        def __call__(self, x: Any) -> Any:
+            return x * self.w
+
+    assert Layer(2.0)(tt.ones(2)).tolist() == [2, 2]
+    assert Layer(5.0)(tt.ones(2)).tolist() == [5, 5]
+
+
+def test_numpy_arrays_are_arguments() -> None:
+    assert tt.compile(lambda x: x + 1.0)(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+
+
+def test_what_cannot_be_told_apart_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="type set is neither a tensor nor hashable"):
+        tt.compile(lambda x, s: x)(tt.ones(2), {1, 2})
+
+
+def test_no_tensor_is_no_result() -> None:
+    with pytest.raises(TraceError, match="returned no tensor"):
+        tt.compile(lambda x: 3)(tt.ones(2))
+
+
+def test_results_are_the_callers_own() -> None:
+    fn = tt.compile(lambda x: (x, x.mT, x + 0.5, x + 0.5))
+    x = tt.ones((2, 2))
+    same_as, turned, a, b = fn(
+        x,
+    )
+    a += 1.0
+    same_as += 5.0
+    assert x.tolist() == [[1, 1], [1, 1]]
+    assert turned.tolist() == [[1, 1], [1, 1]]
+    assert b.tolist() == [[1.5, 1.5], [1.5, 1.5]]
+
+
+def test_a_result_of_one_call_stays_when_the_next_comes() -> None:
+    fn = tt.compile(lambda x: tt.relu(x * 2.0) @ W)
+    first = fn(X)
+    kept = first.numpy().copy()
+    fn(X * 3.0)
+    np.testing.assert_array_equal(first.numpy(), kept)
+
+
+def test_captured_weights_are_read_at_each_call() -> None:
+    w = tt.ones(3)
+    fn = tt.compile(lambda x: x * w)
+    assert fn(tt.ones(3)).tolist() == [1, 1, 1]
+    w *= 4.0
+    assert fn(tt.ones(3)).tolist() == [4, 4, 4]
+
+
+def test_a_constant_may_be_the_result() -> None:
+    fn = tt.compile(lambda x: (tt.zeros(2), tt.full((), 3.0), x))
+    zeros, three, _ = fn(tt.ones(1))
+    assert zeros.tolist() == [0, 0]
+    assert three.item() == 3
+
+
+def test_inside_another_trace_it_is_written_down_there() -> None:
+    inner = tt.compile(lambda x: x * 2.0)
+    graph = tt.trace(lambda x: inner(x) + 1.0, tt.Spec((2,)))
+    assert [n.op.name for n in graph.order()] == ["given", "const", "multiply", "const", "add"]
+
+
+def test_tensors_of_two_devices_are_refused() -> None:
+    from null import Null
+
+    tt.register("elsewhere", Null)
+    try:
+        there = tt.ones(2, device="elsewhere")
+        with pytest.raises(DeviceError, match="move one with"):
+            tt.compile(lambda a, b: a + b)(tt.ones(2), there)
+        assert tt.compile(lambda a: tt.relu(a * 2.0 - 3.0) + 1.0)(there).to("cpu").tolist() == [1, 1]
+    finally:
+        tt.unregister("elsewhere")
+
+
+# ---- what is kept
+
+
+def test_one_program_for_each_kind_of_arguments() -> None:
+    fn = tt.compile(lambda x: x + 1.0)
+    for x in (tt.ones(2), tt.zeros(2), tt.ones(3), tt.ones(3, dtype="f64"), tt.ones((3, 2))[:, 0]):
+        fn(x)
+    info = fn.cache_info()
+    assert (info.hits, info.misses, info.programs) == (1, 4, 4)
+
+
+def test_the_dict_of_programs_is_bounded() -> None:
+    fn = tt.compile(lambda x: x + 1.0)
+    for n in range(1, 80):
+        fn(tt.ones(n))
+    assert fn.cache_info().programs == fn.cache_info().limit == 64
+    fn.cache_clear()
+    assert fn.cache_info() == (0, 0, 0, 64)
+
+
+def test_clearing_lets_captured_tensors_go() -> None:
+    w = tt.ones(1000)
+    gone = weakref.ref(w)
+    holder = [w]
+    fn = tt.compile(lambda x: x * holder[0])
+    fn(tt.ones(1000))
+    del w
+    holder.clear()
+    assert gone() is not None
+    fn.cache_clear()
+    gc.collect()
+    assert gone() is None
+
+
+def test_several_threads_run_one_program() -> None:
+    fn = tt.compile(lambda x: tt.softmax(tt.gelu(x @ W + 1.0) * 2.0) @ W.mT)
+    xs = [tt.randn((16, 8), seed=i) for i in range(8)]
+    want = [fn(x).numpy().copy() for x in xs]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(fn(xs[i]).numpy(), want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+# ---- donated arguments
+
+
+def test_a_donated_argument_is_written_in_place() -> None:
+    @tt.compile(donate="cache", verify=True)
+    def step(cache: Any, x: Any, at: int) -> Any:
+        cache[at] = x * 2.0
+        return cache.sum(axis=0)
+
+    cache = tt.zeros((3, 400))
+    place = cache.data_ptr
+    for i in range(3):
+        got = step(cache, tt.full((400,), float(i + 1)), i)
+    assert got.tolist() == [12] * 400
+    assert cache[:, 0].tolist() == [2, 4, 6]
+    assert cache.data_ptr == place
+    assert step.program(cache, tt.ones(400), 0).arena_bytes < cache.nbytes
+
+
+def test_a_donated_argument_may_be_returned() -> None:
+    def fn(c: Any) -> Any:
+        c += 1.0
+        return c
+
+    x = tt.zeros(3)
+    got = tt.compile(fn, donate=0)(x)
+    assert got is x
+    assert x.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_donated_writes_are_those_of_eager(strided: bool) -> None:
+    def fn(c: Any, x: Any) -> Any:
+        before = c * 1.0
+        c[1:] = c[:-1] + x
+        view = c.mT
+        view[0] = 7.0
+        c *= 2.0
+        return before, view + 0.0, c[0]
+
+    base = tt.arange(24, dtype="f32").reshape(4, 6)
+    mine, theirs = ((b.mT if strided else b) for b in (base.clone(), base.clone()))
+    x = tt.ones(mine.shape[1])
+    same(tt.compile(fn, donate=("c",))(mine, x), fn(theirs, x))
+    same(mine, theirs)
+
+
+def test_what_is_not_donated_stays() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        a += 1.0
+        return tt.relu(b - 5.0)
+
+    a, b = tt.zeros(3), tt.full((3,), 7.0)
+    assert tt.compile(fn, donate="a")(a, b).tolist() == [2, 2, 2]
+    assert (a.tolist(), b.tolist()) == ([1, 1, 1], [7, 7, 7])
+
+
+def test_a_donated_argument_that_is_not_written_stays() -> None:
+    a = tt.full((3,), 7.0)
+    tt.compile(lambda a: tt.relu(a * 2.0), donate=0)(a)
+    assert a.tolist() == [7, 7, 7]
+
+
+def test_donating_what_another_argument_shares_gives_what_eager_gives() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        a += 1.0
+        return a * b
+
+    base = tt.ones(4)
+    got = tt.compile(fn, donate="a")(base[:3], base[1:].clone())
+    assert got.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("donate", "says"), [("nothing", "is not a parameter; there are a, b"), (5, "numbered 0 to 1")]
+)
+def test_a_wrong_donation_is_refused(donate: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        tt.compile(lambda a, b: a + b, donate=donate)
+
+
+def test_writing_without_donate_names_the_remedy() -> None:
+    def fn(x: Any) -> Any:
+        x += 1.0
+        return x
+
+    with pytest.raises(TraceError, match=r"compile\(fn, donate=…\)"):
+        tt.compile(fn)(tt.ones(2))
+
+
+# ---- try_fuse
+
+
+def test_try_fuse_runs_a_chain_as_one_call() -> None:
+    got = tt.try_fuse(["add", "multiply", "relu"], [X, X, X])
+    assert got is not None
+    same(got, tt.relu((X + X) * X))
+
+
+def test_try_fuse_of_what_does_not_fuse_is_none() -> None:
+    assert tt.try_fuse([("sort", {}), "relu"], [X]) is None
+    assert tt.try_fuse(["relu"], [X]) is None
+
+
+def test_try_fuse_raises_on_wrong_shapes() -> None:
+    with pytest.raises(tt.errors.ShapeError):
+        tt.try_fuse(["add", "relu"], [tt.ones(3), tt.ones(4)])
+
+
+def test_try_fuse_of_an_unknown_row_names_the_nearest() -> None:
+    with pytest.raises(ArgumentError, match="Did you mean 'matmul'"):
+        tt.try_fuse(["matmull", "add"], [X, W, X])
+
+
+def test_a_wrong_program_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tritium import ops, passes
+
+    monkeypatch.setitem(passes.RULES, ops.exp, ("wrong", lambda r, n: n.inputs[0]))
+    with pytest.raises(VerifyError, match="differs from the rows as written"):
+        tt.compile(lambda x: tt.exp(x + 1.0) * 2.0, verify=True)(X)
