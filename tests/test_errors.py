@@ -16,7 +16,7 @@ KINDS = [
 EXPECTED = {
     "ShapeError": "ValueError", "DTypeError": "TypeError", "DeviceError": "RuntimeError", "ArgumentError": "TypeError",
     "BoundsError": "IndexError", "TraceError": "TypeError", "ViewError": "ValueError", "PoolError": "ValueError",
-    "FormatError": "ValueError", "QuantError": "ValueError",
+    "FormatError": "ValueError", "QuantError": "ValueError", "BatchError": "RuntimeError", "PipelineError": "RuntimeError",
 }  # fmt: skip
 
 

@@ -30,9 +30,11 @@ LAYERS = {
     2: "ops",
     3: "backends backends.cast backends.fused backends.packed backends.philox backends.quantized backends.reference backends.cpu",
     4: "launch machine ceilings",
-    5: "tensor interop functions indexing eager",
-    6: "graph",
-    9: "quant nn memory threads "
+    5: "tensor interop functions indexing eager tree",
+    6: "graph graph_text graph_picture placement builder",
+    7: "passes fuse patterns batch plan schedule cost",
+    8: "steps program compile lazy analysis",
+    9: "quant contract einsum nn memory threads pipeline batching "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing",

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tritium import backends, ops
 from tritium import dtype as dt
-from tritium import ops
-from tritium.eager import EAGER, check_count, check_out, lift, spec_of
+from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
 from tritium.fragment import value_text
 from tritium.layout import Layout
@@ -291,13 +291,7 @@ def _spec_text(spec: Any) -> str:
 def run_node(node: Node, xs: list[Any], device: Any) -> Any:
     attrs = dict(node.attrs)
     if node.op is ops.const:
-        return EAGER.emit(
-            ops.full,
-            (),
-            {"shape": (), "fill_value": attrs["value"], "dtype": attrs["dtype"], "device": device},
-            None,
-            None,
-        )
+        return constant(attrs["value"], attrs["dtype"], device or backends.device(None))
     if node.op is ops.item:
         return xs[0][attrs["index"]]
     if node.op.kind is Kind.SOURCE and device is not None:

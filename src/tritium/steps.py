@@ -300,15 +300,18 @@ class Builder:
             self.call(ops.copy, {}, [x], (to,), node)
 
     def _unwritten(self, n: Node) -> Value:
-        """A result; if it looks at a donated argument that will only be written at the end, at a copy of it."""
+        """A result; of a constant, or of a donated argument that will only be written at the end, a copy."""
         value = self.values[n][0]
-        for i, last in self.graph.writes:
-            target = self.values[self.graph.inputs[i]][0]
-            if value.memory is target.memory and self.values[last][0].memory is not target.memory:
-                kept = self.new(value.spec, 1)
-                self.copy_to(value, kept, n)
-                return kept
-        return value
+        late = [self.values[self.graph.inputs[i]][0].memory for i, last in self.graph.writes if not self._in_place(i, last)]
+        if value.memory.where != "constant" and not any(value.memory is m for m in late):
+            return value
+        kept = self.new(value.spec, 1)
+        self.copy_to(value, kept, n)
+        return kept
+
+    def _in_place(self, index: int, n: Node) -> bool:
+        """Whether what a donated argument will hold was computed where it lies."""
+        return self.values[n][0].memory is self.values[self.graph.inputs[index]][0].memory
 
     def _write_back(self, index: int, n: Node) -> Result:
         """A donated argument gets what it holds at the end, unless it was written there."""
@@ -423,10 +426,8 @@ def _results(steps: Steps, graph: Graph, bases: dict[str, int]) -> list[Any]:
             out.append(("same", seen[id(m)], *about))
         elif m.where == "argument" and any(i == m.index and n is r.node for i, n in graph.writes):
             out.append(("arg", m.index))
-        elif m.where in ("argument", "captured"):
-            out.append(("clone", bases[m.where] + m.index, *about))
         else:
-            raise UnableError("a constant as result")
+            out.append(("clone", bases[m.where] + m.index, *about))
     return out
 
 

@@ -1,0 +1,244 @@
+"""A tape has the bits of its steps run one by one, on every instruction set, whatever the shapes, strides and threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium import ops
+from tritium.backends import tape
+from tritium.backends.cast import cast
+from tritium.backends.fused import constant
+from tritium.buffer import native
+from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
+from tritium.fragment import Fragment, Step
+from tritium.op import Kind, Op, Spec, outputs
+from tritium.ops import Sample
+from tritium.testing import arrays, case_id, cases, laid, spec_of
+
+pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
+
+ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []
+
+
+@pytest.fixture(autouse=True, params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = native.num_threads()
+    native.set_num_threads(request.param)
+    yield request.param
+    native.set_num_threads(before)
+
+
+def filled(spec: Spec) -> Any:
+    return tt.full(spec.shape, 1, dtype=spec.dtype)
+
+
+def one_by_one(body: Fragment, data: list[Any], isa: str) -> list[np.ndarray[Any, Any]] | None:
+    """Every step by its own native kernel; None where one has none."""
+    values: list[Any] = [tt.tensor(np.ascontiguousarray(x)) for x in data]
+    for step in body.steps:
+        attrs = dict(step.attrs)
+        xs = [None if i is None else values[i] for i in step.inputs]
+        if step.op is ops.const:
+            values.append(tt.tensor(constant(attrs["value"], step.spec)))
+        elif step.op is ops.item:
+            values.append(xs[0][attrs["index"]])
+        elif step.op.kind is Kind.VIEW:
+            values.append(tt.tensor(xs[0].numpy().reshape(step.spec.shape)))
+        else:
+            name = "gelu_tanh" if attrs.get("approximate") == "tanh" else step.op.name
+            kernel = native.kernel(name, isa)
+            last = next(x.dtype.code for x in reversed(xs) if x is not None)
+            if kernel is None or last not in kernel.dtypes:
+                return None
+            made = tuple(filled(s) for s in outputs(step.spec))
+            several = not isinstance(step.spec, Spec)
+            kernel(*xs, out=made if several else made[0], **attrs)
+            values.append(made if several else made[0])
+    return [values[v].numpy() for v in body.outputs]
+
+
+def by_tape(body: Fragment, data: list[Any], isa: str, how: str = "contiguous") -> list[np.ndarray[Any, Any]]:
+    call = tape.native_call(body, isa)
+    assert not isinstance(call, str), call
+    kernel, attrs = call
+    made = tuple(filled(body.spec(v)) for v in body.outputs)
+    kernel(*(laid(x, how) for x in data), out=made if len(made) > 1 else made[0], **attrs)
+    return [m.numpy() for m in made]
+
+
+def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """All NaNs are one."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    unsigned = np.dtype(f"u{a.dtype.itemsize}")
+    equal = np.ascontiguousarray(a).view(unsigned) == np.ascontiguousarray(b).view(unsigned)
+    if a.dtype.kind in "iub":
+        return bool(equal.all())
+    return bool((equal | (np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64)))).all())
+
+
+def check(body: Fragment, data: list[Any], isa: str, how: str = "contiguous") -> None:
+    want = one_by_one(body, data, isa)
+    if want is None:
+        return
+    for i, (g, w) in enumerate(zip(by_tape(body, data, isa, how), want, strict=True)):
+        assert same_bits(g, w), f"output {i} of {body}\n{tape.listing(body)}\n{g}\n{w}"
+
+
+# ---- every elementwise row alone
+
+
+def one_step(op: Op, sample: Sample) -> tuple[Fragment, list[Any]]:
+    data = arrays(op, sample)
+    attrs = op.defaults | dict(sample.attrs)
+    given_data = [x for x in data if x is not None]
+    decision = op.decide(tuple(spec_of(x) for x in data), attrs)
+    order = iter(range(len(given_data)))
+    inputs = tuple(None if x is None else next(order) for x in data)
+    ready = []
+    for x, s in zip(data, decision.inputs, strict=True):
+        if x is not None and s is not None:
+            made = np.empty(x.shape, s.dtype.numpy)
+            cast(x, out=made)
+            ready.append(made)
+    specs = tuple(Spec(x.shape, tt.dtype.dtype(x.dtype)) for x in ready)
+    return Fragment(specs, (Step(op, inputs, tuple(attrs.items()), decision.out),), (len(specs),)), ready
+
+
+UNFUSED = (ops.divmod, ops.dequantize)
+KNOWN = {bool_, i8, i32, f16, bf16, f32}
+
+
+def is_known(body: Fragment) -> bool:
+    kinds = {s.dtype for s in body.inputs} | {body.spec(v).dtype for v in body.outputs}
+    return not kinds - KNOWN or not kinds - {bool_, f64}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("op", "sample"), [c for c in cases(Kind.MAP) if c[0] not in UNFUSED], ids=case_id)
+def test_every_elementwise_row_has_the_bits_of_its_kernel(op: Op, sample: Sample, isa: str) -> None:
+    body, data = one_step(op, sample)
+    if is_known(body) and one_by_one(body, data, isa) is not None and not (op is ops.nextafter and body.inputs[0].dtype in (f16, bf16)):
+        for how in ("contiguous", "transposed", "sliced", "reversed"):
+            check(body, data, isa, how)
+    else:
+        assert isinstance(tape.tape_of(body), str)
+
+
+# ---- chains
+
+UNARY = [ops.abs, ops.negative, ops.square, ops.relu, ops.relu2, ops.sign, ops.ceil_, ops.floor, ops.trunc, ops.round]
+FLOAT_UNARY = [ops.sqrt, ops.rsqrt, ops.reciprocal, ops.exp, ops.tanh, ops.sigmoid, ops.silu, ops.erf, ops.log]
+BINARY = [ops.add, ops.subtract, ops.multiply, ops.maximum, ops.minimum]
+FLOAT_BINARY = [ops.divide, ops.copysign, ops.pow, ops.atan2]
+INT_BINARY = [ops.floor_divide, ops.remainder, ops.bitwise_and, ops.bitwise_xor, ops.bitwise_left_shift]
+COMPARE = [ops.equal, ops.not_equal, ops.less, ops.less_equal, ops.greater, ops.greater_equal]
+LOGIC = [ops.logical_and, ops.logical_or, ops.logical_xor]
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, -3e38, 0.5, 1.5, 2.5], np.float32)
+
+
+class Chain:
+    """A random fragment of one shape, and values for its inputs."""
+
+    def __init__(self, seed: int, kinds: tuple[DType, ...], shape: tuple[int, ...], steps: int) -> None:
+        self.rng, self.kinds, self.shape = random.Random(seed), kinds, shape
+        self.draws = np.random.default_rng(seed)
+        self.inputs = [Spec(self._broadcast(), self.rng.choice(kinds)) for _ in range(self.rng.randint(1, 5))]
+        self.steps: list[Step] = []
+        while len(self.steps) < steps or self.steps[-1].op is ops.const:
+            self._grow()
+        made = [v for v, s in enumerate(self.steps, len(self.inputs)) if s.op is not ops.const]
+        rest = made[:-1] if len(made) > 1 else made
+        outs = {made[-1], *self.rng.sample(rest, min(len(rest), self.rng.randint(0, 3)))}
+        self.body = Fragment(tuple(self.inputs), tuple(self.steps), tuple(sorted(outs, key=lambda v: self.rng.random())))
+        self.data = [self._values(s) for s in self.inputs]
+
+    def _broadcast(self) -> tuple[int, ...]:
+        shape = tuple(1 if self.rng.random() < 0.2 else n for n in self.shape)
+        return shape[self.rng.randint(0, len(shape)) if self.rng.random() < 0.2 else 0 :]
+
+    def _values(self, spec: Spec) -> Any:
+        if spec.dtype is bool_:
+            return self.draws.integers(0, 2, spec.shape).astype(bool)
+        if spec.dtype.is_integer:
+            return self.draws.integers(-128, 128, spec.shape).astype(spec.dtype.numpy)
+        x = self.draws.normal(0, 3, spec.shape).astype(np.float32)
+        x = np.where(self.draws.random(spec.shape) < 0.1, self.draws.choice(SPECIAL, spec.shape), x)
+        made = np.empty(spec.shape, spec.dtype.numpy)
+        cast(np.asarray(x, np.float32), out=made)
+        return made
+
+    def _spec(self, v: int) -> Spec:
+        return self.inputs[v] if v < len(self.inputs) else self.steps[v - len(self.inputs)].spec
+
+    def _of(self, test: Any) -> int:
+        """A value of a dtype that passes; a cast makes one where there is none."""
+        found = [v for v in range(len(self.inputs) + len(self.steps)) if test(self._spec(v).dtype)]
+        if found:
+            return self.rng.choice(found[-6:])
+        to = self.rng.choice([t for t in self.kinds if test(t)])
+        return self._put(ops.astype, (self.rng.randrange(len(self.inputs)),), to, dtype=to, copy=True)
+
+    def _put(self, op: Op, inputs: tuple[int | None, ...], t: DType, **attrs: Any) -> int:
+        self.steps.append(Step(op, inputs, tuple(attrs.items()), Spec(() if op is ops.const else self.shape, t)))
+        return len(self.inputs) + len(self.steps) - 1
+
+    def _const(self, t: DType) -> int:
+        value = self.rng.random() < 0.5 if t is bool_ else self.rng.randint(-3, 3) if t.is_integer else self.rng.uniform(-3, 3)
+        return self._put(ops.const, (), t, value=value, dtype=t)
+
+    def _grow(self) -> None:
+        has_bool = bool_ in self.kinds
+        pick = self.rng.random()
+        if pick < 0.12 and has_bool:
+            a, b = self._of(lambda t: t is bool_), self._of(lambda t: t is bool_)
+            if pick < 0.03:
+                self._put(ops.logical_not, (a,), bool_)
+            else:
+                self._put(self.rng.choice(LOGIC), (a, b), bool_)
+        elif pick < 0.25:
+            to = self.rng.choice(self.kinds)
+            self._put(ops.astype, (self._of(lambda t: True),), to, dtype=to, copy=True)
+        else:
+            self._number(has_bool)
+
+    def _number(self, has_bool: bool) -> None:
+        a = self._of(lambda t: t is not bool_)
+        kind = self._spec(a).dtype
+        other = lambda: self._const(kind) if self.rng.random() < 0.25 else self._of(lambda t: t is kind)  # noqa: E731
+        pick = self.rng.random()
+        if pick < 0.35:
+            self._put(self.rng.choice(UNARY + (FLOAT_UNARY if kind.is_float else [])), (a,), kind)
+        elif pick < 0.75:
+            pair = (a, other()) if self.rng.random() < 0.5 else (other(), a)
+            self._put(self.rng.choice(BINARY + (FLOAT_BINARY if kind.is_float else INT_BINARY)), pair, kind)
+        elif pick < 0.85:
+            bounds = self.rng.choice([(other(), other()), (None, other()), (other(), None)])
+            self._put(ops.clip, (a, *bounds), kind)
+        elif has_bool:
+            test = self._put(self.rng.choice(COMPARE), (a, other()), bool_)
+            self._put(ops.where, (self.rng.choice([test, self._of(lambda t: t is bool_)]), a, other()), kind)
+
+
+SHAPES = [(1,), (), (0, 3), (127,), (128,), (129,), (1031,), (3, 50), (7, 300), (5, 3, 4), (2, 129), (33, 1, 65)]
+MIXES = [(f32,), (f32, bool_), (f16,), (bf16, f32), (f64, bool_), (f64,), (i32, i8), (f32, f16, bf16, i8, i32, bool_)]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("mix", MIXES, ids=lambda m: "-".join(map(str, m)))
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from(SHAPES), steps=st.integers(1, 20),
+       how=st.sampled_from(["contiguous", "contiguous", "transposed", "sliced", "reversed"]))  # fmt: skip
+def test_chains_have_the_bits_of_their_steps(
+    isa: str, mix: tuple[DType, ...], seed: int, shape: tuple[int, ...], steps: int, how: str
+) -> None:
+    chain = Chain(seed, mix, shape, steps)
+    check(chain.body, chain.data, isa, how)
