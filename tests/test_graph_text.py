@@ -255,6 +255,7 @@ BAD = [
     (X + "%1: f32[2,3] = softmax(%0, axis=0\nreturn %1", "expected ',' or ')' after an argument, found the end of the line"),
     (X + "%1: f32[2,3] = astype(%0)\nreturn %1", "astype needs dtype"),
     (X + "%1: f32[2,3] = astype(%0, dtype='f32')\nreturn %1", "dtype of astype must be a DType, given 'f32'"),
+    (X + "%1: f32[2,3] = roll(%0, shift=f16)\nreturn %1", "shift of roll cannot be a DType, given f16"),
     (X + "%1: f32[2,3] = astype(%0, dtype=f31)\nreturn %1", "expected a value (did you mean"),
     (X + "%1: f32[6] = reshape(%0, shape=(6))\nreturn %1", "a tuple of one value ends in ',)'"),
     (X + "%1: f32[6] = reshape(%0, shape=('6',))\nreturn %1", "line 2: reshape"),

@@ -9,7 +9,7 @@ from tritium import settings
 
 settings.start_logging()
 
-from tritium import eager, indexing, memory, nn, quant, threads
+from tritium import analysis, eager, indexing, memory, nn, quant, threads
 from tritium.backends import (
     Backend,
     Device,
@@ -21,7 +21,10 @@ from tritium.backends import (
     set_default_device,
     unregister,
 )
+from tritium.batching import find_optimal_batch_size, process_in_batches
+from tritium.builder import GraphBuilder
 from tritium.ceilings import ceilings
+from tritium.compile import Compiled, compile, try_fuse
 from tritium.dtype import (
     DType,
     bf16,
@@ -43,6 +46,7 @@ from tritium.dtype import (
     u64,
 )
 from tritium.dtype import bool_ as bool
+from tritium.einsum import einsum, einsum_path
 from tritium.functions import (
     __array_namespace_info__,
     asarray,
@@ -74,6 +78,7 @@ from tritium.functions import (
     zeros_like,
 )
 from tritium.graph import Graph, trace
+from tritium.lazy import lazy
 from tritium.interop import from_dlpack, from_numpy, from_torch
 from tritium.launch import Event, unwatch, watch
 from tritium.memory import pack
@@ -205,6 +210,9 @@ from tritium.ops import (
     var,
     where,
 )
+from tritium.pipeline import Pipeline
+from tritium.patterns import FusionPattern, add_pattern, remove_pattern
+from tritium.program import Program
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads, set_num_threads
 

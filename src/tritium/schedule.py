@@ -230,9 +230,8 @@ def _list(
     done = [False] * len(waiting)
     result: list[int] = []
     while ready:
-        bytes_, i = heappop(ready)
-        i *= sign
-        if done[i] or bytes_ != change[i]:  # an entry from before a change
+        i = sign * heappop(ready)[1]
+        if done[i]:  # an entry from before its change fell: the newer one came first
             continue
         done[i] = True
         result.append(i)

@@ -1,0 +1,286 @@
+"""Many items a few at a time: data cut into batches, and how large a batch should be.
+
+Knows nothing of how a batch is computed: that is the caller's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import ops, schedule
+from tritium.buffer import native
+from tritium.errors import ArgumentError, BatchError
+from tritium.graph import Graph
+from tritium.machine import free_memory
+from tritium.memory import usage
+from tritium.op import Kind, outputs
+from tritium.tensor import Tensor
+from tritium.threads import get_num_threads
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PER_THREAD = 2  # samples for each thread: one at work, one ready
+
+# ---- batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of the items, in order."""
+
+    number: int
+    first: int  # the number of its first item
+    items: Any  # a part of a tensor or array, else a list
+    count: int
+
+    def __str__(self) -> str:
+        if not self.count:
+            return f"batch {self.number} (no items)"
+        last = self.first + self.count - 1
+        return f"batch {self.number} (item{'s' * (self.count > 1)} {self.first}{f' to {last}' * (self.count > 1)})"
+
+
+def process_in_batches(fn: Callable[[Any], Any], data: Iterable[Any], size: int = 32, *, stream: bool = False) -> Any:
+    """fn of `size` items at a time, the results joined in order.
+
+    A tensor or array is cut along its first axis; other data, generators too, come as lists. fn returns as many results as
+    its batch has items: tensors are joined along axis 0, other results are a list. `stream=True` gives the results one by
+    one, each batch computed when its first result is asked for.
+    """
+    if not callable(fn):
+        raise ArgumentError(f"process_in_batches: {fn!r} cannot be called; give a function of one batch.")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ArgumentError(f"process_in_batches: size must be 1 or more items, given {size!r}.")
+    found = _batches(data, size)
+    if stream:
+        return (result for batch in found for result in _results(fn, batch))
+    parts = [_results(fn, batch) for batch in found]
+    if parts and all(isinstance(p, Tensor) for p in parts):
+        return ops.concat(parts) if len(parts) > 1 else parts[0].clone()
+    if parts and all(isinstance(p, np.ndarray) for p in parts):
+        return np.concatenate(parts)
+    return [result for part in parts for result in part]
+
+
+def _batches(data: Any, size: int) -> Iterator[Batch]:
+    if isinstance(data, (Tensor, np.ndarray)):
+        if not data.ndim:
+            raise ArgumentError("process_in_batches: a 0-d tensor has no items; give data with a first axis.")
+        return _cut(data, size)
+    if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+        raise ArgumentError(f"process_in_batches: {type(data).__name__} is not a tensor, list or generator of items.")
+    return _collect(iter(data), size)
+
+
+def _cut(data: Any, size: int) -> Iterator[Batch]:
+    """Parts along axis 0. Of nothing there is one empty part: only fn knows the shape of its results."""
+    for number, first in enumerate(range(0, max(len(data), 1), size)):
+        part = data[first : first + size]
+        yield Batch(number, first, part, len(part))
+
+
+def _collect(items: Iterator[Any], size: int) -> Iterator[Batch]:
+    """Lists of the next items."""
+    number = first = 0
+    while True:
+        part: list[Any] = []
+        try:
+            part.extend(islice(items, size))
+        except Exception as error:
+            at = first + len(part)
+            raise BatchError(
+                f"process_in_batches: the data failed at item {at}, while batch {number} was read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not part:
+            return
+        yield Batch(number, first, part, len(part))
+        number, first = number + 1, first + len(part)
+
+
+def _results(fn: Callable[[Any], Any], batch: Batch) -> Any:
+    try:
+        made = fn(batch.items)
+        if isinstance(made, Iterator):
+            made = list(made)
+    except Exception as error:
+        raise BatchError(f"process_in_batches: {batch} failed: {type(error).__name__}: {error}") from error
+    if not hasattr(made, "__len__") or (isinstance(made, (Tensor, np.ndarray)) and not made.ndim):
+        kind = "a 0-d tensor" if hasattr(made, "ndim") else type(made).__name__
+        raise BatchError(
+            f"process_in_batches: {batch} gave {kind}; return a sequence or tensor of {batch.count} results."
+        )
+    if len(made) != batch.count:
+        raise BatchError(
+            f"process_in_batches: {batch} gave {len(made)} results for {batch.count} items; give one for each."
+        )
+    return made
+
+
+# ---- how large
+
+
+class Trial(NamedTuple):
+    """One batch size as measured."""
+
+    size: int
+    seconds: tuple[float, ...]  # every run
+    peak_bytes: int  # of tensors, above what was there before
+
+    @property
+    def per_item_s(self) -> float:
+        return float(np.median(self.seconds)) / self.size
+
+
+class BatchSize(int):
+    """How many samples at a time, and why. It is an int; printed, it tells its reasons."""
+
+    why: str
+    trials: tuple[Trial, ...]
+
+    def __new__(cls, size: int, why: str, trials: tuple[Trial, ...] = ()) -> BatchSize:
+        self = super().__new__(cls, size)
+        self.why, self.trials = why, trials
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.size, self.why, self.trials
+
+    @property
+    def size(self) -> int:
+        return int(self)
+
+    def __repr__(self) -> str:
+        return f"{self.size}: {self.why}"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.size, spec)
+
+
+def find_optimal_batch_size(
+    graph: Any = None,
+    memory: int | None = None,
+    threads: int | None = None,
+    *,
+    measure: Callable[[int], Any] | None = None,
+    sizes: Sequence[int] = SIZES,
+    runs: int = 3,
+) -> BatchSize:
+    """The number of samples to compute at once, by a formula or by measuring.
+
+    With a graph (or compiled program) of one sample: as many as the memory holds, at most two for each thread, at least
+    one. With `measure`: measure(n) computes a batch of n; the size with the lowest median time per item that stays within
+    the memory wins. `memory` is in bytes, and what is free when it is left out.
+    """
+    for name, n in (("memory", memory), ("threads", threads), ("runs", runs)):
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < (name != "memory")):
+            raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {n!r}.")
+    per_sample = None if graph is None else bytes_per_sample(graph)
+    room = available_memory() if memory is None else memory
+    if measure is not None:
+        return _measured(measure, sizes, runs, room, per_sample)
+    if per_sample is None:
+        raise ArgumentError(
+            "find_optimal_batch_size: give a graph of one sample, or measure=, a function of a batch size."
+        )
+    return _by_formula(per_sample, room, get_num_threads() if threads is None else threads)
+
+
+def _by_formula(per_sample: int, room: int, count: int) -> BatchSize:
+    by_memory, by_threads = room // max(per_sample, 1), PER_THREAD * count
+    holds = f"{_bytes(room)} of memory at {_bytes(per_sample)} per sample"
+    work = f"{PER_THREAD} x {count} thread{'s' * (count > 1)}"
+    if by_memory < 1:
+        return BatchSize(1, f"one sample needs {_bytes(per_sample)}, more than the {_bytes(room)} of memory available")
+    if by_memory < by_threads:
+        return BatchSize(by_memory, f"{holds} hold {by_memory}; {work} could use {by_threads}")
+    return BatchSize(by_threads, f"{work}; {holds} would hold {by_memory}")
+
+
+def bytes_per_sample(graph: Any) -> int:
+    """What one call needs: arguments, results and temporaries in the best order. Captured tensors are there anyway."""
+    known = getattr(graph, "bytes_per_call", None)
+    if known is not None:
+        return int(known)
+    if not isinstance(graph, Graph):
+        raise ArgumentError(
+            f"find_optimal_batch_size: {type(graph).__name__} is not a graph or a program; make one with trace(fn, spec) or "
+            f"compile(fn).program(x)."
+        )
+    number = {node: i for i, node in enumerate(graph.order())}
+    items = []
+    for node in number:
+        inputs = tuple(number[i] for i in node.inputs if i is not None)
+        nbytes = 0 if node.op in (ops.given, ops.const) else sum(s.nbytes for s in outputs(node.spec))
+        items.append(schedule.Item(inputs, nbytes, inputs[0] if node.op.kind is Kind.VIEW else None))
+    keep = frozenset(number[n] for n in graph.roots)
+    return sum(n.spec.nbytes for n in graph.inputs) + schedule.peak(items, keep, schedule.order(items, keep))
+
+
+def available_memory() -> int:
+    """Bytes this process can still take: what the machine has free, and what its own limit leaves."""
+    free = free_memory()
+    if native is not None and (limit := native.memory_limit()):
+        free = min(free, max(0, limit - native.memory_used()))
+    return free
+
+
+def _measured(
+    measure: Callable[[int], Any], sizes: Sequence[int], runs: int, room: int, per_sample: int | None
+) -> BatchSize:
+    order = sorted(set(sizes))
+    if not callable(measure) or not order or any(not isinstance(n, int) or n < 1 for n in order):
+        raise ArgumentError(
+            f"find_optimal_batch_size: measure must be a function and sizes whole numbers above 0, given {measure!r} and "
+            f"{tuple(sizes)!r}."
+        )
+    trials: list[Trial] = []
+    left_out = ""
+    for n in order:
+        # Before a size is tried: going over the memory of the machine may end the process.
+        expected = (
+            per_sample * n if per_sample is not None else trials[-1].peak_bytes * n // trials[-1].size if trials else 0
+        )
+        if expected > room and n > order[0]:
+            left_out = f"; {n} and more would take about {_bytes(expected)}, and {_bytes(room)} may be used"
+            break
+        trials.append(_trial(measure, n, runs))
+    fitting = [t for t in trials if t.peak_bytes <= room] or trials[:1]
+    best = min(fitting, key=lambda t: t.per_item_s)
+    told = ", ".join(f"{t.size}: {_seconds(t.per_item_s)}" for t in trials)
+    over = [str(t.size) for t in trials if t not in fitting]
+    left_out += f"; over the {_bytes(room)} that may be used: {', '.join(over)}" if over else ""
+    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {_bytes(best.peak_bytes)} at its peak"
+    return BatchSize(best.size, why + left_out, tuple(trials))
+
+
+def _trial(measure: Callable[[int], Any], n: int, runs: int) -> Trial:
+    with usage() as used:
+        measure(n)  # the first run makes ready: it is not timed
+    seconds = []
+    for _ in range(runs):
+        start = perf_counter()
+        measure(n)
+        seconds.append(perf_counter() - start)
+    return Trial(n, tuple(seconds), max(0, used.peak_above_start))
+
+
+def _bytes(n: int) -> str:
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if n >= 1 << power:
+            return f"{n / (1 << power):.3g} {unit}"
+    return f"{n} B"
+
+
+def _seconds(t: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if t >= scale:
+            return f"{t / scale:.3g} {unit}"
+    return f"{t * 1e9:.3g} ns"
