@@ -31,8 +31,11 @@
   use(copy)                       \
   use(reduce)                     \
   use(rows)                       \
+  use(moves)                      \
   use(matmul)                     \
+  use(fused_product)              \
   use(random)                     \
+  use(tape)                       \
   use(integer)
 
 #define TRITIUM_DECLARE(file) Table file##_table();

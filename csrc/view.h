@@ -59,6 +59,11 @@ struct View {
   }
 };
 
+struct Tape;      // tape.h
+struct Epilogue;  // hooks.h
+struct Prologue;
+struct FusedProduct;  // fused_product.h
+
 // The attributes of a call, read once from Python. A kernel names the numeric ones it takes in Entry::params; they
 // arrive in that order, an int in whole[i] and real[i], a float in real[i].
 struct Attrs {
@@ -66,6 +71,10 @@ struct Attrs {
   bool keepdims = false;
   double real[4] = {0, 0, 0, 0};
   std::int64_t whole[4] = {0, 0, 0, 0};
+  const Tape* tape = nullptr;        // what a fused row computes
+  const FusedProduct* product = nullptr;  // what a fused product computes
+  const Epilogue* after = nullptr;   // what a product does with its results
+  const Prologue* before = nullptr;  // where a product has the rows of its left operand from
 };
 
 struct Call {

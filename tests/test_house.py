@@ -28,7 +28,8 @@ LAYERS = {
     0: "errors settings dtype layout",
     1: "pure buffer op fragment",
     2: "ops",
-    3: "backends backends.cast backends.fused backends.packed backends.philox backends.quantized backends.reference backends.cpu",
+    3: "backends backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized backends.reference "
+    "backends.tape backends.tape_code backends.tape_listing backends.cpu",
     4: "launch machine ceilings",
     5: "tensor interop functions indexing eager tree",
     6: "graph graph_text graph_picture placement builder",

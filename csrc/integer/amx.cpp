@@ -219,6 +219,7 @@ struct Blocks {
           const S here(p, strip + i);
           int32_t* const mine = sums + (chunks == 1 ? 0 : ((t - pair) * tall + i) * tokens * rows);
           Fetch fetch = next_weights(strip + i, c, first + units, t - pair, last - pair);
+          if (c + 1 == chunks) announce(p, t * tokens, least(tokens, p.m - t * tokens), here.row, here.rows);
           block(here, made + i * made_bytes(), t * tokens, first, units, mine, c > 0, fetch);
           if (c + 1 == chunks) finish(here, t * tokens, mine);
         }

@@ -82,7 +82,7 @@ TRITIUM_INLINE void add_group(const int32_t* sums, const float* scale, float* to
 
 // put_sums, straight from registers where results are f32 side by side: 5 instructions less for each.
 inline void put_chunk(const Product& p, int64_t t, int64_t row, int64_t rows, const RowScales& s, const int32_t* sums) {
-  if (!p.scale || p.out->type != DType::f32 || p.out->step != 4) return put_sums(p, t, row, rows, s, sums);
+  if (p.after || !p.scale || p.out->type != DType::f32 || p.out->step != 4) return put_sums(p, t, row, rows, s, sums);
   float* const y = reinterpret_cast<float*>(p.out->row(p.first + t)) + row;
   const float32x4_t token = vdupq_n_f32(p.a.scales[t]);
   for (int64_t r = 0; r < rows; r += 4) {

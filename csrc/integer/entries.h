@@ -92,6 +92,8 @@ void quantized_matmul(const Call& call) {
   p.scale_group = scale.ndim > 1 && scale.shape[1] != 1 ? scale.strides[1] : 0;
   p.bias = biased ? call.in[3].data : nullptr;
   p.bias_step = biased ? call.in[3].strides[0] : 0;
+  p.after = call.attrs->after;
+  p.before = call.attrs->before;
   run_product(p, RowList(call.in[0]), RowList(*call.out));
 }
 

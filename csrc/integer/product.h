@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "../hooks.h"
 #include "../simd/gather.h"
 #include "../view.h"
 
@@ -91,6 +92,8 @@ struct Product {
   std::int64_t bias_step;
   const RowList* out;
   std::int64_t first;  // the row of `out` that token 0 goes to
+  const Epilogue* after;   // nullptr: results go to `out`
+  const Prologue* before;  // nullptr: activations are made from memory
 
   std::int64_t group_units() const { return groups > 1 ? group / kUnit : units; }
   std::int32_t sum(std::int64_t t, std::int64_t g) const { return a.sums[t * groups + g]; }
@@ -142,13 +145,9 @@ struct Target {
         plain(p.out->step == 4 && (p.out->type == DType::f32 || p.out->type == DType::i32)) {}
 };
 
-// Results y(r) for r < rows, plus bias.
+// to[r] = y(r) for r < rows, plus bias.
 template <class F>
-TRITIUM_INLINE void put_floats(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows,
-                               const RowScales& s, const F& y) {
-  alignas(64) float buffer[kMaxRows];
-  const Target target(p, t, row);
-  float* const to = target.plain ? reinterpret_cast<float*>(target.to) : buffer;
+TRITIUM_INLINE void fill_floats(float* to, std::int64_t rows, const RowScales& s, const F& y) {
   if (s.biased) {
     TRITIUM_LOOP
     for (std::int64_t r = 0; r < rows; ++r) to[r] = y(r) + s.bias[r];
@@ -156,7 +155,36 @@ TRITIUM_INLINE void put_floats(const Product& p, std::int64_t t, std::int64_t ro
     TRITIUM_LOOP
     for (std::int64_t r = 0; r < rows; ++r) to[r] = y(r);
   }
+}
+
+// Says that results of tokens [t, t + tokens) and a few rows are being summed: what they meet can come into the cache.
+inline void announce(const Product& p, std::int64_t t, std::int64_t tokens, std::int64_t row, std::int64_t rows) {
+  if (p.after) p.after->fetch(p.after->context, {p.first + t, tokens, row, rows, nullptr, 0});
+}
+
+// Results of tokens [t, t + tokens) and a few rows, `stride` apart from token to token, to whoever waits for them.
+inline void hand_over(const Product& p, std::int64_t t, std::int64_t tokens, std::int64_t row, std::int64_t rows,
+                      const float* values, std::int64_t stride) {
+  p.after->run(p.after->context, {p.first + t, tokens, row, rows, values, stride});
+}
+
+// Results y(r) for r < rows, plus bias.
+template <class F>
+TRITIUM_INLINE void put_floats(const Product& p, std::int64_t t, std::int64_t row, std::int64_t rows,
+                               const RowScales& s, const F& y) {
+  alignas(64) float buffer[kMaxRows];
+  if (p.after) {
+    fill_floats(buffer, rows, s, y);
+    return hand_over(p, t, 1, row, rows, buffer, kMaxRows);
+  }
+  const Target target(p, t, row);
+  fill_floats(target.plain ? reinterpret_cast<float*>(target.to) : buffer, rows, s, y);
   if (!target.plain) scatter(p.out->type, buffer, target.to, p.out->step, rows);
+}
+
+TRITIUM_INLINE float scaled(std::int32_t sum, float token, float row) {
+  const float c = token * row;
+  return static_cast<float>(sum) * c;
 }
 
 // The results of token t from the sums of w * q; not grouped.
@@ -169,10 +197,7 @@ inline void put_sums(const Product& p, std::int64_t t, std::int64_t row, std::in
     return;
   }
   const float token = p.a.scales[t];
-  put_floats(p, t, row, rows, s, [&](std::int64_t r) {
-    const float c = token * s.scale[r];
-    return static_cast<float>(sums[r]) * c;
-  });
+  put_floats(p, t, row, rows, s, [&](std::int64_t r) { return scaled(sums[r], token, s.scale[r]); });
 }
 
 // The results of token t from the sums over its groups, each already times its scale.

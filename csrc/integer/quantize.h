@@ -106,7 +106,7 @@ inline void load_activations(const Product& p, const RowList& x) {
   const std::int64_t panel = a.layout.panel, padded = p.units * kUnit;
   const bool copied = x.type == DType::i8;
   parallel_for(whole(p.m, panel), kQuantizeGrain / (p.k + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-    const bool direct = copied || (x.type == DType::f32 && x.step == 4);
+    const bool direct = !p.before && (copied || (x.type == DType::f32 && x.step == 4));
     const Workspace space((direct ? 0 : p.k * 4) + (panel == 1 ? 0 : padded), Need::must);
     float* const buffer = space.as<float>();
     std::int8_t* const row = reinterpret_cast<std::int8_t*>(space.data() + (direct ? 0 : p.k * 4));
@@ -120,8 +120,9 @@ inline void load_activations(const Product& p, const RowList& x) {
           a.sums[t * p.groups + g] = sum_all(q + g * p.group, least(p.group, p.k - g * p.group));
         }
       } else {
-        a.scales[t] =
-            quantize_token(floats_of(x, p.first + t, buffer), p.k, p.group, p.groups, q, a.sums + t * p.groups);
+        if (p.before) p.before->run(p.before->context, p.first + t, buffer);
+        const float* const values = p.before ? buffer : floats_of(x, p.first + t, buffer);
+        a.scales[t] = quantize_token(values, p.k, p.group, p.groups, q, a.sums + t * p.groups);
       }
       if (t < p.m) std::memset(q + p.k, 0, static_cast<std::size_t>(padded - p.k));
       if (panel > 1) into_panel(a, t, p.units, row);

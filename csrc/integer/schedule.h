@@ -84,8 +84,64 @@ void strip_sums(const Product& p, const Strip<K>& strip, std::int64_t t0, std::i
               });
 }
 
+// The results of a strip, rows `stride` apart from token to token.
+template <class K>
+void strip_results(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::int32_t* sums,
+                   float* to, std::int64_t stride) {
+  RowScales scales;
+  load_scales(p, strip.row, strip.rows, scales);
+  for (std::int64_t t = 0; t < tokens; ++t, sums += kStripRows<K>, to += stride) {
+    const float token = p.a.scales[t0 + t];
+    take_offset(K::coding, p.sum(t0 + t, 0), sums, strip.blocks * K::coding.rows);
+    fill_floats(to, strip.rows, scales, [&](std::int64_t r) { return scaled(sums[r], token, scales.scale[r]); });
+  }
+}
+
+// Results of several tokens are handed over together: what takes them has less to begin and end with.
+template <class K>
+void hand_over_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens,
+                     std::int32_t* sums) {
+  constexpr std::int64_t kAtOnce = 16;
+  alignas(64) float results[kAtOnce * kStripRows<K>];
+  for (std::int64_t t = 0; t < tokens; t += kAtOnce) {
+    const std::int64_t now = least(kAtOnce, tokens - t);
+    strip_results<K>(p, strip, t0 + t, now, sums + t * kStripRows<K>, results, kStripRows<K>);
+    hand_over(p, t0 + t, now, strip.row, strip.rows, results, kStripRows<K>);
+  }
+}
+
+// Results of neighbouring strips of a few tokens, handed over together for the same reason.
+template <class K>
+class Collected {
+ public:
+  explicit Collected(const Product& p) : p_(p), width_(kMost / p.m / kStripRows<K> * kStripRows<K>) {}
+  ~Collected() { hand_over_all(); }
+  Collected(const Collected&) = delete;
+
+  bool takes() const { return width_ > kStripRows<K>; }
+  void add(const Strip<K>& strip, std::int32_t* sums) {
+    if (strip.row != first_ + count_ || count_ + strip.rows > width_) hand_over_all();
+    if (count_ == 0) first_ = strip.row;
+    strip_results<K>(p_, strip, 0, p_.m, sums, results_ + count_, width_);
+    count_ += strip.rows;
+  }
+
+ private:
+  static constexpr std::int64_t kMost = 1024;
+
+  void hand_over_all() {
+    if (count_ > 0) hand_over(p_, 0, p_.m, first_, count_, results_, width_);
+    count_ = 0;
+  }
+
+  const Product& p_;
+  std::int64_t width_, first_ = 0, count_ = 0;
+  alignas(64) float results_[kMost];
+};
+
 template <class K>
 void finish_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std::int64_t tokens, std::int32_t* sums) {
+  if (p.after) return hand_over_strip<K>(p, strip, t0, tokens, sums);
   RowScales scales;
   load_scales(p, strip.row, strip.rows, scales);
   for (std::int64_t t = 0; t < tokens; ++t, sums += kStripRows<K>) {
@@ -100,6 +156,7 @@ void grouped_strip(const Product& p, const Strip<K>& strip, const float* group_s
                    std::int64_t tokens) {
   alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
   alignas(64) float total[kTogether * kStripRows<K>];
+  announce(p, t0, tokens, strip.row, strip.rows);
   for (std::int64_t i = 0; i < tokens * kStripRows<K>; ++i) total[i] = 0;
   const std::int64_t whole_group = p.group_units();
   for (std::int64_t g = 0; g < p.groups; ++g) {
@@ -118,9 +175,17 @@ void grouped_strip(const Product& p, const Strip<K>& strip, const float* group_s
   }
   RowScales scales;
   load_scales(p, strip.row, strip.rows, scales);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    put_grouped(p, t0 + t, strip.row, strip.rows, scales, total + t * kStripRows<K>);
+  if (!p.after) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      put_grouped(p, t0 + t, strip.row, strip.rows, scales, total + t * kStripRows<K>);
+    }
+    return;
   }
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    float* const mine = total + t * kStripRows<K>;
+    fill_floats(mine, strip.rows, scales, [&](std::int64_t r) { return mine[r] * p.a.scales[t0 + t]; });
+  }
+  hand_over(p, t0, tokens, strip.row, strip.rows, total, kStripRows<K>);
 }
 
 template <class K>
@@ -161,6 +226,7 @@ class Stream {
 
   void run(std::int64_t piece) {
     alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
+    Collected<K> collected(p_);
     const std::int64_t end = edge(piece + 1);
     for (std::int64_t at = edge(piece), n; at < end; at += n) {
       const Strip<K> strip(p_, at / p_.units);
@@ -169,8 +235,9 @@ class Stream {
       if (n == p_.units) {
         for (std::int64_t t = 0; t < p_.m; t += kTogether) {
           const std::int64_t tokens = least(kTogether, p_.m - t);
+          announce(p_, t, tokens, strip.row, strip.rows);
           strip_sums<K>(p_, strip, t, tokens, 0, n, sums);
-          finish_strip<K>(p_, strip, t, tokens, sums);
+          p_.after && collected.takes() ? collected.add(strip, sums) : finish_strip<K>(p_, strip, t, tokens, sums);
         }
       } else {
         strip_sums<K>(p_, strip, 0, p_.m, unit, n, part(piece, unit == 0));
@@ -240,6 +307,7 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
     for (std::int64_t t = 0; t < tokens; t += K::tokens) {
       const int now = static_cast<int>(least(K::tokens, tokens - t));
       std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
+      if (c + 1 == chunks) announce(p, t0 + t, now, strip.row, strip.rows);
       K::unpacked_sums(views, strip.blocks, units, p.a.at(t0 + t, first), p.a.panel_bytes, now, c == 0 ? mine : sums);
       if (c > 0) add_sums(mine, sums, now * kStripRows<K>);
       if (c + 1 == chunks) finish_strip<K>(p, strip, t0 + t, now, mine);

@@ -15,6 +15,8 @@
 #include "../limits.h"
 #include "../threads.h"
 #include "array.h"
+#include "fused_product.h"
+#include "tape_object.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -220,6 +222,12 @@ NB_MODULE(_native, m) {
   add_type(m, "Array", globals.array_type, make_array_type());
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());
+  static PyTypeObject *tape_type, *product_type;
+  add_type(m, "Tape", tape_type, make_tape_type());
+  add_type(m, "FusedProduct", product_type, make_fused_product_type());
+  add_type(m, "Program", globals.program_type, make_program_type());
+
+  m.attr("MAX_INPUTS") = kMaxInputs;
 
   m.def("setup", setup, "tensor_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
         "Tells the runtime which Python classes and objects it works with; called once.");

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "array.h"
+#include "fused_product.h"
+#include "tape_object.h"
 
 namespace tritium::python {
 namespace {
@@ -267,6 +269,18 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
     const int truth = PyObject_IsTrue(value);
     attrs.keepdims = truth > 0;
     return truth >= 0;
+  }
+  if (std::strcmp(text, "tape") == 0) {
+    attrs.tape = tape_of_object(value);
+    if (attrs.tape) return true;
+    PyErr_Format(PyExc_TypeError, "%s: a Tape is needed, given %.100s.", entry.name, Py_TYPE(value)->tp_name);
+    return false;
+  }
+  if (std::strcmp(text, "product") == 0) {
+    attrs.product = product_of_object(value);
+    if (attrs.product) return true;
+    PyErr_Format(PyExc_TypeError, "%s: a FusedProduct is needed, given %.100s.", entry.name, Py_TYPE(value)->tp_name);
+    return false;
   }
   for (const char* ignored : {"dtype", "algorithm", "approximate", "shape", "copy"})
     if (std::strcmp(text, ignored) == 0) return true;

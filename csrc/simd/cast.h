@@ -14,4 +14,7 @@ struct Cast {
 // Integers wrap; floats to integers saturate, NaN becoming 0; anything but zero is a true bool; floats round once.
 Cast find_cast(DType from, DType to);
 
+// out = in, broadcast, with a change of dtype where they differ.
+void copy(const Call& call);
+
 }  // namespace tritium::TRITIUM_ISA

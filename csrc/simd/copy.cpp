@@ -65,15 +65,6 @@ void run_cast(const void* context, const char* const* in, char* out, std::int64_
   cast.second(middle, nullptr, nullptr, out, n);
 }
 
-void run_copy(const Call& call) {
-  const View& in = call.in[0];
-  const Cast cast = find_cast(in.dtype, call.out->dtype);
-  if (cast.first == nullptr) return copy_views(in, *call.out);
-  iterate({run_cast, &cast, {in.dtype}, call.out->dtype, cast.second == nullptr ? INT64_MAX : kCastTile,
-           static_cast<std::int64_t>(Cost::cheap)},
-          &in, 1, *call.out);
-}
-
 // The value is an attribute: read as an integer where the result is one, as a double elsewhere.
 void run_full(const Call& call) {
   const bool whole = call.out->dtype >= DType::i8 && call.out->dtype <= DType::u64;
@@ -86,8 +77,8 @@ void run_full(const Call& call) {
   View one;
   one.data = stored;
   one.dtype = call.out->dtype;
-  run_copy({&value, 1, &one, call.attrs});
-  run_copy({&one, 1, call.out, call.attrs});
+  copy({&value, 1, &one, call.attrs});
+  copy({&one, 1, call.out, call.attrs});
 }
 
 template <class T>
@@ -120,13 +111,22 @@ void run_where(const Call& call) {
 
 constexpr std::uint32_t kAll = (1u << kDTypes) - 1;
 constexpr Entry kEntries[] = {
-    {"copy", run_copy, kAll, ""},
-    {"astype", run_copy, kAll, ""},
+    {"copy", copy, kAll, ""},
+    {"astype", copy, kAll, ""},
     {"full", run_full, kAll, "fill_value"},
     {"where", run_where, kAll, ""},
 };
 
 }  // namespace
+
+void copy(const Call& call) {
+  const View& in = call.in[0];
+  const Cast cast = find_cast(in.dtype, call.out->dtype);
+  if (cast.first == nullptr) return copy_views(in, *call.out);
+  iterate({run_cast, &cast, {in.dtype}, call.out->dtype, cast.second == nullptr ? INT64_MAX : kCastTile,
+           static_cast<std::int64_t>(Cost::cheap)},
+          &in, 1, *call.out);
+}
 
 Table copy_table() { return {kEntries, length(kEntries)}; }
 

@@ -164,16 +164,19 @@ struct Position {
 };
 
 template <class T, bool Max>
-void extreme_as(const Call& call) {
+Reduction extreme_reduction(DType from) {
   using P = typename Extreme<T, Max>::P;
-  const DType from = call.in[0].dtype;
-  reduce(reduction<Extreme<T, Max>>(
-             gather_of<T>(from), item_size(from) == sizeof(T), false,
-             [](const void* partials, int64_t n, int64_t, const Call& c, char* out, int64_t stride) {
-               static_assert(sizeof(P) == sizeof(T));
-               scatter(c.out->dtype, static_cast<const T*>(partials), out, stride, n);
-             }),
-         call);
+  return reduction<Extreme<T, Max>>(
+      gather_of<T>(from), item_size(from) == sizeof(T), false,
+      [](const void* partials, int64_t n, int64_t, const Call& c, char* out, int64_t stride) {
+        static_assert(sizeof(P) == sizeof(T));
+        scatter(c.out->dtype, static_cast<const T*>(partials), out, stride, n);
+      });
+}
+
+template <class T, bool Max>
+void extreme_as(const Call& call) {
+  reduce(extreme_reduction<T, Max>(call.in[0].dtype), call);
 }
 
 template <class T, bool Max>
@@ -213,6 +216,13 @@ void position_of(const Call& call) {
 }
 
 }  // namespace
+
+Reduction max_of(DType type) {
+  return type == DType::f64 ? extreme_reduction<double, true>(type) : extreme_reduction<float, true>(type);
+}
+Reduction min_of(DType type) {
+  return type == DType::f64 ? extreme_reduction<double, false>(type) : extreme_reduction<float, false>(type);
+}
 
 void max(const Call& call) { extreme_of<true>(call); }
 void min(const Call& call) { extreme_of<false>(call); }

@@ -37,6 +37,7 @@ constexpr std::int64_t kSuperDepth = 2048;
 constexpr std::int64_t kLooseDepth = 128;          // steps of a B that is not worth packing
 constexpr std::int64_t kPackGrain = 16384;        // elements packed per range
 constexpr std::int64_t kProductGrain = 1 << 18;  // multiplications per range
+constexpr std::int64_t kPanelsAtOnce = 8;        // finished panels of a block that are told of together
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -119,9 +120,11 @@ struct RowTiles {
 };
 
 // C = A B with rows of C `c_row` elements apart. All threads pack A and B, then share the tiles of C. The order of the
-// additions to an element of C does not depend on the number of threads. False: no memory, nothing done.
-template <class T>
-bool gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, T* c, std::int64_t c_row) {
+// additions to an element of C does not depend on the number of threads. finished(i, rows, j, columns) is told of every
+// part of C once, by the thread that has it in its cache. False: no memory, nothing done.
+template <class T, class F>
+bool gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, T* c, std::int64_t c_row,
+          const F& finished) {
   constexpr int width = kTileColumns<T>;
   const std::int64_t super_rows = least(m, kSuperRows), super_columns = least(n, kSuperColumns);
   const std::int64_t super_depth = ceil_div(k, ceil_div(k, kSuperDepth));
@@ -163,6 +166,7 @@ bool gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const
         const std::int64_t blocks = ceil_div(tiles.count, fitting), tall = ceil_div(tiles.count, blocks);
         const std::int64_t work = steps * tall * kTileRows * width;
         parallel_for(blocks * b_panels, kProductGrain / work + 1, [&](std::int64_t begin, std::int64_t end) {
+          std::int64_t untold = begin;
           for (std::int64_t u = begin; u < end; ++u) {
             const std::int64_t block = u / b_panels, panel = u % b_panels, j = j0 + panel * width;
             const std::int64_t last = least(tiles.count, (block + 1) * tall);
@@ -176,6 +180,11 @@ bool gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const
                          tiles.height(t), tiles.filled(t), static_cast<int>(least(width, n - j)));
               }
             }
+            const bool pause = u + 1 == end || panel + 1 == b_panels || u + 1 - untold == kPanelsAtOnce;
+            if (q0 + steps < k || !pause) continue;
+            const std::int64_t top = tiles.first(block * tall), first = j0 + untold % b_panels * width;
+            finished(i0 + top, least(tiles.first(last), tiles.rows) - top, first, least(j + width, n) - first);
+            untold = u + 1;
           }
         });
       }

@@ -169,8 +169,8 @@ alignas(64) constexpr Pieces kPhi = {{
 
 // max(x, 0) - |x| * Phi(-|x|).
 struct Gelu {
-  TRITIUM_INLINE static bool covers(__m512 x, __mmask16 lanes) {
-    return _mm512_mask_cmp_ps_mask(lanes, abs(x), all(kGeluLimit), _CMP_NLT_UQ) == 0;
+  TRITIUM_INLINE static __mmask16 beyond(__m512 x, __mmask16 lanes) {
+    return _mm512_mask_cmp_ps_mask(lanes, abs(x), all(kGeluLimit), _CMP_NLT_UQ);
   }
   TRITIUM_INLINE static __m512 of(__m512 x) {
     const __m512 y = abs(x);
@@ -189,7 +189,7 @@ void span(const void* a, const void*, const void*, void* out, std::int64_t n) {
   _mm512_mask_storeu_ps(to + i, rest, Op::of(_mm512_maskz_loadu_ps(rest, x + i)));
 }
 
-// Vectors that Op does not cover go to `other`.
+// Elements beyond what Op covers are those of `other`: an element's bits do not depend on its neighbours.
 template <class Op, Span other>
 void span_or(const void* a, const void*, const void*, void* out, std::int64_t n) {
   const float* x = static_cast<const float*>(a);
@@ -197,11 +197,9 @@ void span_or(const void* a, const void*, const void*, void* out, std::int64_t n)
   for (std::int64_t i = 0; i < n; i += 16) {
     const __mmask16 lanes = n - i < 16 ? static_cast<__mmask16>((1u << (n - i)) - 1) : 0xffff;
     const __m512 v = _mm512_maskz_loadu_ps(lanes, x + i);
-    if (__builtin_expect(Op::covers(v, lanes), 1)) {
-      _mm512_mask_storeu_ps(to + i, lanes, Op::of(v));
-    } else {
-      other(x + i, nullptr, nullptr, to + i, n - i < 16 ? n - i : 16);
-    }
+    const __mmask16 beyond = Op::beyond(v, lanes);
+    if (__builtin_expect(beyond != 0, 0)) other(x + i, nullptr, nullptr, to + i, n - i < 16 ? n - i : 16);
+    _mm512_mask_storeu_ps(to + i, static_cast<__mmask16>(lanes & ~beyond), Op::of(v));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "../threads.h"
 #include "../view.h"
 #include "../workspace.h"
+#include "rows.h"
 
 namespace tritium::TRITIUM_ISA {
 namespace {
@@ -133,6 +134,10 @@ constexpr Entry kEntries[] = {
 };
 
 }  // namespace
+
+float quantize_row(const float* x, int64_t n, int8_t* q, int32_t* sum) {
+  return quantize_token(x, n, most(n, 1), 1, q, sum);
+}
 
 Table integer_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
 

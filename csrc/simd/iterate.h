@@ -9,7 +9,7 @@
 namespace tritium::TRITIUM_ISA {
 
 constexpr std::int64_t kTileBytes = 8192;  // of one operand: a few of them stay in the first-level cache
-constexpr int kMaxOperands = kMaxInputs + 1;
+constexpr int kMaxOperands = kMaxInputs + kMaxOutputs;
 
 // A body computes out[i] from in[...][i] for i < n, all contiguous and of the dtypes named here. Operands whose own
 // dtype is f16 or bf16 may be named f32: they are converted on the way. `limit` is the most elements it takes at once.

@@ -119,20 +119,25 @@ struct Nextafter {
   TRITIUM_INLINE static Bits of(Bits a, Bits b) { return neighbour<Bits>(a, b, kInfinity); }
 };
 
-// Floats beyond the reach of the short argument reduction send their whole block to the C library.
+// Floats beyond the reach of the short argument reduction go to the C library, one by one.
 template <class Op>
 void periodic(const void* a, const void*, const void*, void* out, std::int64_t n) {
   constexpr std::int64_t kBlock = 256;
   const float* x = static_cast<const float*>(a);
   float* to = static_cast<float*>(out);
+  const auto is_far = [](float v) { return !(math::abs(v) <= math::kTrigLimit); };
   for (std::int64_t at = 0; at < n; at += kBlock) {
     const std::int64_t m = n - at < kBlock ? n - at : kBlock;
     std::uint32_t far = 0;
-    for (std::int64_t i = at; i < at + m; ++i) far |= math::abs(x[i]) <= math::kTrigLimit ? 0u : 1u;
-    if (far) {
-      for (std::int64_t i = at; i < at + m; ++i) to[i] = static_cast<float>(Op::of(static_cast<double>(x[i])));
-    } else {
+    for (std::int64_t i = at; i < at + m; ++i) far |= is_far(x[i]) ? 1u : 0u;
+    if (!far) {
       unary<Op, float>(x + at, nullptr, nullptr, to + at, m);
+      continue;
+    }
+    alignas(64) float near[kBlock];
+    unary<Op, float>(x + at, nullptr, nullptr, near, m);
+    for (std::int64_t i = at; i < at + m; ++i) {
+      to[i] = is_far(x[i]) ? static_cast<float>(Op::of(static_cast<double>(x[i]))) : near[i - at];
     }
   }
 }

@@ -91,6 +91,8 @@ bool blas_product(const MatmulCall& g) {
   each_part(g, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
     blas_gemm(rows, columns, g.k, {g.a + i * g.a_row, a.transposed, a.leading},
               {g.b + j * g.b_column, b.transposed, b.leading}, reinterpret_cast<T*>(g.c) + i * ldc + j, ldc);
+    // After the whole part: the bits of a product of fewer rows may be others.
+    g.hand_over(i, rows, j, columns);
   });
   return true;
 }
@@ -99,14 +101,25 @@ bool blas_product(const MatmulCall& g) {
 // each packs what its part of C needs, which costs less than to fetch it from the cache of another core.
 template <class T>
 bool packed_product(const MatmulCall& g, const Matrix& a, const Matrix& b, T* c, int64_t c_row) {
-  if (g.m * g.n * g.k >= kSharedWork) return gemm(g.m, g.n, g.k, a, b, c, c_row);
+  const auto pass_on = [&g](int64_t top, int64_t left) {
+    return [&g, top, left](int64_t i, int64_t rows, int64_t j, int64_t columns) {
+      g.hand_over(top + i, rows, left + j, columns);
+    };
+  };
+  if (g.m * g.n * g.k >= kSharedWork) return gemm(g.m, g.n, g.k, a, b, c, c_row, pass_on(0, 0));
   std::atomic<bool> done{true};
   each_part(g, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
     const Matrix rows_of_a{a.at(i, 0), a.row, a.column, a.gather, a.direct};
     const Matrix columns_of_b{b.at(0, j), b.row, b.column, b.gather, b.direct};
-    if (!gemm(rows, columns, g.k, rows_of_a, columns_of_b, c + i * c_row + j, c_row)) done = false;
+    if (!gemm(rows, columns, g.k, rows_of_a, columns_of_b, c + i * c_row + j, c_row, pass_on(i, j))) done = false;
   });
   return done;
+}
+
+// Where nothing else serves.
+void plain_product(const MatmulCall& g) {
+  parallel_product(g);
+  g.hand_over_all();
 }
 
 // f16 and bf16 are products of T = float with elements converted on the way in and out.
@@ -120,39 +133,45 @@ void product_as(const MatmulCall& given) {
   const bool skinny_one = given.m <= few || given.n <= few;
   // The few are to be rows; and columns of C that lie side by side are better rows too.
   const bool turn = skinny_one ? given.n < given.m : given.c_column != item && given.c_row == item && direct;
-  const MatmulCall g = turn ? given.turned() : given;
+  MatmulCall g = turn ? given.turned() : given;
   const Gather gather = gather_of<T>(g.dtype);
   const Matrix a{g.a, g.a_row, g.a_column, gather, direct}, b{g.b, g.b_row, g.b_column, gather, direct};
   if (skinny_one && g.n >= 2 * g.m) {
-    const bool done = skinny<T>(g.m, g.n, g.k, a, b, [&g](int64_t first, int64_t columns, const T* c) {
+    const bool done = skinny<T>(g.m, g.n, g.k, a, b, [&](int64_t first, int64_t columns, const T* c) {
+      if constexpr (kDTypeOf<T> == DType::f32) {
+        if (g.after) return g.after->run(g.after->context, {g.first, g.m, first, columns, c, columns});
+      }
       for (int64_t i = 0; i < g.m; ++i) {
         scatter(g.dtype, c + i * columns, g.c + i * g.c_row + first * g.c_column, g.c_column, columns);
       }
+      if (turn) given.hand_over(first, columns, 0, given.n);
     });
-    return done ? void() : parallel_product(given);
+    return done ? void() : plain_product(given);
   }
   if (prefer_blas(g.m * g.n * g.k) && blas_product<T>(g)) return;
   const bool in_place = direct && g.c_column == item && g.c_row % item == 0;
   if (in_place) {
-    if (!packed_product(g, a, b, reinterpret_cast<T*>(g.c), g.c_row / item)) parallel_product(given);
+    if (!packed_product(g, a, b, reinterpret_cast<T*>(g.c), g.c_row / item)) plain_product(given);
     return;
   }
+  g.after = nullptr;  // not from where they are scattered from
   const Workspace space(g.m * g.n * item, Need::may);
   T* const c = space.as<T>();
-  if (!c || !packed_product(g, a, b, c, g.n)) return parallel_product(given);
+  if (!c || !packed_product(g, a, b, c, g.n)) return plain_product(given);
   parallel_for(g.m, kPackGrain / g.n + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) scatter(g.dtype, c + i * g.n, g.c + i * g.c_row, g.c_column, g.n);
   });
+  given.hand_over_all();
 }
 
 void product(const MatmulCall& g) {
-  if (g.k == 0) return parallel_product(g);  // zeros
+  if (g.k == 0) return plain_product(g);  // zeros
   switch (g.dtype) {
     case DType::f64: return product_as<double>(g);
     case DType::f32:
     case DType::f16:
     case DType::bf16: return product_as<float>(g);
-    default: return parallel_product(g);
+    default: return plain_product(g);
   }
 }
 
@@ -193,7 +212,7 @@ Batch::Batch(const Call& call) {
   const int xd = x.ndim, yd = y.ndim, zd = z.ndim;
   first = {z.shape[zd - 2],   z.shape[zd - 1],   x.shape[xd - 1],   x.data,            y.data,
            z.data,            x.strides[xd - 2], x.strides[xd - 1], y.strides[yd - 2], y.strides[yd - 1],
-           z.strides[zd - 2], z.strides[zd - 1], x.dtype};
+           z.strides[zd - 2], z.strides[zd - 1], x.dtype,           0,                 call.attrs->after};
   const auto stride = [](const View& v, int from_right) {
     const int d = v.ndim - from_right;
     return d >= 0 && v.shape[d] != 1 ? v.strides[d] : 0;
@@ -221,6 +240,7 @@ Batch::Batch(const Call& call) {
 
 MatmulCall Batch::at(int64_t index) const {
   MatmulCall g = first;
+  g.first = index * g.m;
   for (int d = ndim - 1; d >= 0; --d) {
     const int64_t i = index % shape[d];
     g.a += i * a[d];

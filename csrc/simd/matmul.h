@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "../hooks.h"
 #include "../view.h"
 
 namespace tritium::TRITIUM_ISA {
@@ -15,11 +16,21 @@ struct MatmulCall {
   char* c;
   std::int64_t a_row, a_column, b_row, b_column, c_row, c_column;
   DType dtype;
+  std::int64_t first = 0;           // where row 0 stands among the rows of all products of the call
+  const Epilogue* after = nullptr;  // takes the results, f32 in rows of adjacent elements; nullptr: they stay in c
 
-  // C^T = B^T A^T.
+  // C^T = B^T A^T. Results lie in columns: whoever turns hands them over itself.
   MatmulCall turned() const {
     return {n, m, k, b, a, c, b_column, b_row, a_column, a_row, c_column, c_row, dtype};
   }
+
+  // Hands over rows [i, i + rows) and columns [j, j + columns), which lie in c.
+  void hand_over(std::int64_t i, std::int64_t rows, std::int64_t j, std::int64_t columns) const {
+    if (!after) return;
+    const char* const from = c + i * c_row + j * c_column;
+    after->run(after->context, {first + i, rows, j, columns, reinterpret_cast<const float*>(from), c_row / 4});
+  }
+  void hand_over_all() const { hand_over(0, m, 0, n); }
 };
 
 // The batch dimensions of a call, broadcast against each other. Rows of several products of one b become one product

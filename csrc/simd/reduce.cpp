@@ -210,6 +210,18 @@ void reduce(const Reduction& op, const Call& call) {
   plan.down_columns() ? down_columns(op, plan, call) : along_rows(op, plan, call);
 }
 
+void reduce_row(const Reduction& op, const void* x, int64_t n, DType to, char* out) {
+  static_assert(kMaxRow == kBlockGroup * kBlock);
+  alignas(64) char total[kMaxPartial];
+  op.clear(total, 1);
+  for (int64_t i = 0; i < n; i += kBlock) {
+    op.block(static_cast<const char*>(x) + i * op.item, least(n - i, kBlock), i, total);
+  }
+  View result;
+  result.dtype = to;
+  op.finish(total, 1, n, {nullptr, 0, &result, nullptr}, out, 0);
+}
+
 Table reduce_table() { return {kEntries, sizeof(kEntries) / sizeof(kEntries[0])}; }
 
 }  // namespace tritium::TRITIUM_ISA

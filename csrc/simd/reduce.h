@@ -41,6 +41,11 @@ struct Reduction {
 
 void reduce(const Reduction& reduction, const Call& call);
 
+// Reductions of floats, and what `reduce` makes of one contiguous row that fits the cache: an element of dtype `to`.
+Reduction sum_of(DType type), mean_of(DType type), max_of(DType type), min_of(DType type);
+constexpr std::int64_t kMaxRow = 16 * kBlock;
+void reduce_row(const Reduction& reduction, const void* x, std::int64_t n, DType to, char* out);
+
 // Makes a Reduction of Op: C, P (P{} is that of nothing), block(x, n, first, P&), merge(P&, const P&) and
 // panel(x, stride, rows, columns, first, P*), as above.
 template <class Op>

@@ -7,6 +7,7 @@
 #include "gather.h"
 #include "math.h"
 #include "moments.h"
+#include "rows.h"
 
 namespace tritium::TRITIUM_ISA {
 namespace {
@@ -99,6 +100,8 @@ TRITIUM_INLINE float decay(float x) {
 }
 TRITIUM_INLINE double decay(double x) { return math::exp(x); }
 
+}  // namespace
+
 template <class C>
 void softmax_row(const C* x, C* y, int64_t n) {
   const C top = largest(x, n);
@@ -129,6 +132,8 @@ void log_softmax_row(const C* x, C* y, int64_t n) {
   TRITIUM_LOOP
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - shift;
 }
+
+namespace {
 
 // kNeighbours softmaxes side by side; sums of a few steps in C, of all in f64.
 template <class C, bool Log>
@@ -171,6 +176,8 @@ auto one_by_one(const F& kernel) {
   };
 }
 
+}  // namespace
+
 // The rest of the mean is subtracted apart: x - centre is exact near the centre.
 template <class C>
 void layer_norm_row(const C* x, C* y, int64_t n, const C* weight, const C* bias, double eps) {
@@ -203,6 +210,17 @@ void rms_norm_row(const C* x, C* y, int64_t n, const C* weight, double eps) {
     for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale;
   }
 }
+
+template void softmax_row(const float*, float*, int64_t);
+template void softmax_row(const double*, double*, int64_t);
+template void log_softmax_row(const float*, float*, int64_t);
+template void log_softmax_row(const double*, double*, int64_t);
+template void layer_norm_row(const float*, float*, int64_t, const float*, const float*, double);
+template void layer_norm_row(const double*, double*, int64_t, const double*, const double*, double);
+template void rms_norm_row(const float*, float*, int64_t, const float*, double);
+template void rms_norm_row(const double*, double*, int64_t, const double*, double);
+
+namespace {
 
 int axis_of(const Call& call) {
   const int ndim = call.in[0].ndim;

@@ -97,29 +97,35 @@ void finish(const void* partials, int64_t n, int64_t count, const Call& call, ch
 }
 
 template <class Op, class F>
-void run(const Call& call, F) {
+Reduction reduction_of(DType from, F) {
   using T = typename Op::C;
-  const DType from = call.in[0].dtype;
-  reduce(reduction<Op>(gather_of<T>(from), item_size(from) == sizeof(T), false,
+  return reduction<Op>(gather_of<T>(from), item_size(from) == sizeof(T), false,
                        [](const void* partials, int64_t n, int64_t count, const Call& c, char* out, int64_t stride) {
                          finish<typename Op::P>(partials, n, count, c, out, stride, F());
-                       }),
-         call);
+                       });
 }
+
+struct Whole {
+  template <class P>
+  P operator()(const P& total, int64_t) const { return total; }
+};
+struct Share {
+  double operator()(double total, int64_t count) const { return total / static_cast<double>(count); }
+};
 
 template <class T>
 void sum_as(const Call& call) {
-  run<Sum<T>>(call, [](const auto& total, int64_t) { return total; });
+  reduce(reduction_of<Sum<T>>(call.in[0].dtype, Whole()), call);
 }
 
 template <class T>
 void mean_as(const Call& call) {
-  run<Sum<T>>(call, [](double total, int64_t count) { return total / static_cast<double>(count); });
+  reduce(reduction_of<Sum<T>>(call.in[0].dtype, Share()), call);
 }
 
 template <class T>
 void prod_as(const Call& call) {
-  run<Prod<T>>(call, [](const auto& total, int64_t) { return total.value; });
+  reduce(reduction_of<Prod<T>>(call.in[0].dtype, [](const auto& total, int64_t) { return total.value; }), call);
 }
 
 template <class T>
@@ -176,6 +182,13 @@ void sum(const Call& call) {
     case DType::i8: return sum_as<std::int8_t>(call);
     default: return sum_as<float>(call);
   }
+}
+
+Reduction sum_of(DType type) {
+  return type == DType::f64 ? reduction_of<Sum<double>>(type, Whole()) : reduction_of<Sum<float>>(type, Whole());
+}
+Reduction mean_of(DType type) {
+  return type == DType::f64 ? reduction_of<Sum<double>>(type, Share()) : reduction_of<Sum<float>>(type, Share());
 }
 
 void mean(const Call& call) { call.in[0].dtype == DType::f64 ? mean_as<double>(call) : mean_as<float>(call); }

@@ -22,6 +22,7 @@ from tritium import backends, graph_text, ops
 from tritium import dtype as dt
 from tritium.backends import Device
 from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, nearest
+from tritium.fragment import spec_text
 from tritium.functions import asarray
 from tritium.graph import Graph, Node, Trace, tracing
 from tritium.op import OPS, Op, Spec
@@ -61,7 +62,7 @@ class Value:
         return found
 
     def __repr__(self) -> str:
-        return f"<{self.name!r}: {graph_text.spec_text(self.spec)}>"
+        return f"<{self.name!r}: {spec_text(self.spec)}>"
 
 
 class GraphBuilder:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tritium.dtype import DType
-from tritium.op import Op, Spec, exact
+from tritium.layout import Layout
+from tritium.op import SCALARS, Op, Spec, exact
 
 
 class Step(NamedTuple):
@@ -74,6 +75,17 @@ class Fragment:
         return "{" + "; ".join([*lines, f"return {results}"]) + "}"
 
 
+def spec_text(spec: Any) -> str:
+    """One spec, or a tuple of several."""
+    return str(spec) if isinstance(spec, Spec) else f"({', '.join(map(str, spec))})"
+
+
 def value_text(value: Any) -> str:
-    """An attribute as graphs print it."""
-    return str(value) if isinstance(value, (DType, Spec, Fragment)) else repr(value)
+    """An attribute as graphs print it, such that it can be read back."""
+    if isinstance(value, (DType, Spec, Fragment)):
+        return str(value)
+    if type(value) is tuple:
+        return f"({', '.join(map(value_text, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, (*SCALARS, str, Layout)) or value is None:
+        return repr(value)
+    return repr(str(value))  # a device, by its name

@@ -15,7 +15,7 @@ from tritium import backends, ops
 from tritium import dtype as dt
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
-from tritium.fragment import value_text
+from tritium.fragment import spec_text
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
@@ -32,7 +32,7 @@ class Node:
     key: Any = None  # the attributes such that 0.0, -0.0, 0 and False stay apart
 
     def __repr__(self) -> str:
-        return f"<node {self.op.name}: {_spec_text(self.spec)}>"
+        return f"<node {self.op.name}: {spec_text(self.spec)}>"
 
 
 @dataclass(eq=False, slots=True)
@@ -275,17 +275,15 @@ class Graph(NamedTuple):
         return self.order()
 
     def __str__(self) -> str:
-        name = {node: f"%{i}" for i, node in enumerate(self.order())}
-        lines = []
-        for n in name:
-            args = ["none" if i is None else name[i] for i in n.inputs] + [f"{k}={value_text(v)}" for k, v in n.attrs]
-            lines.append(f"{name[n]}: {_spec_text(n.spec)} = {n.op.name}({', '.join(args)})")
-        lines += [f"write {i} = {name[n]}" for i, n in self.writes]
-        return "\n".join([*lines, "return " + ", ".join(name[n] for n in self.outputs)])
+        from tritium.graph_text import text  # it imports this file
 
+        return text(self)
 
-def _spec_text(spec: Any) -> str:
-    return str(spec) if isinstance(spec, Spec) else f"({', '.join(map(str, spec))})"
+    def svg(self) -> str:
+        """A picture of the graph."""
+        from tritium.graph_picture import svg  # it imports this file
+
+        return svg(self)
 
 
 def run_node(node: Node, xs: list[Any], device: Any) -> Any:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from unicodedata import east_asian_width
 
-from tritium import graph_text, ops
+from tritium import ops
 from tritium.errors import ArgumentError
-from tritium.fragment import Fragment
+from tritium.fragment import Fragment, spec_text, value_text
 from tritium.graph import Graph, Node
 from tritium.op import Kind, Spec
 from tritium.placement import BEND, MARGIN, Box, Edge, Placed, place
@@ -98,7 +98,7 @@ def _boxes(
     for at, (n, title) in enumerate(results):
         source, label = read(n)
         title = outputs[at] if at < len(outputs) else "output" if len(results) == 1 else title
-        boxes.append(_sized(Box("output", _short(title), tip=f"output {at}: {graph_text.spec_text(n.spec)}")))
+        boxes.append(_sized(Box("output", _short(title), tip=f"output {at}: {spec_text(n.spec)}")))
         edges.append(Edge(source, boxes[-1], 0.0, label))
     return boxes, edges
 
@@ -116,12 +116,12 @@ def _box(n: Node, names: Mapping[Node, str], number: Mapping[Node, int]) -> Box:
     attrs = dict(n.attrs)
     name = names.get(n, "")
     inputs = ", ".join("none" if i is None else f"%{number[i]}" for i in n.inputs)
-    tip = f"%{number[n]} = {n.op.name}({inputs}): {graph_text.spec_text(n.spec)}"
+    tip = f"%{number[n]} = {n.op.name}({inputs}): {spec_text(n.spec)}"
     if n.op is ops.given:
         look = "argument" if attrs["index"] >= 0 else "captured"
         title = name or f"{look} {attrs['index'] if attrs['index'] >= 0 else -1 - attrs['index']}"
         return _sized(Box(look, _short(title), "", (_short(str(n.spec)),), tip))
-    shown = [f"{k}={graph_text.value_text(v)}" for k, v in n.attrs if k != "body" and _tells(n, k, v)]
+    shown = [f"{k}={value_text(v)}" for k, v in n.attrs if k != "body" and _tells(n, k, v)]
     if any(i is not None and i.op is ops.const for i in n.inputs):
         shown.insert(0, f"({', '.join(_operand(i) for i in n.inputs)})")
     body = attrs.get("body")
@@ -140,12 +140,12 @@ def _tells(n: Node, key: str, value: object) -> bool:
 def _operand(n: Node | None) -> str:
     if n is None:
         return "–"
-    return graph_text.value_text(dict(n.attrs)["value"]) if n.op is ops.const else "·"
+    return value_text(dict(n.attrs)["value"]) if n.op is ops.const else "·"
 
 
 def _steps(body: Fragment) -> list[str]:
     """The steps that compute, with their numbers written in."""
-    values = {v: graph_text.value_text(dict(s.attrs)["value"]) for v, s in body.numbered() if s.op is ops.const}
+    values = {v: value_text(dict(s.attrs)["value"]) for v, s in body.numbered() if s.op is ops.const}
     steps = []
     for v, s in body.numbered():
         if s.op is not ops.const:

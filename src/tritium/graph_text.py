@@ -18,7 +18,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, BoundsError, FormatError, nearest
-from tritium.fragment import Fragment, Step
+from tritium.fragment import Fragment, Step, spec_text, value_text
 from tritium.graph import Graph, Node, Trace
 from tritium.layout import AT, Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec
@@ -42,34 +42,8 @@ def text(graph: Graph, names: Mapping[Node, str] | None = None) -> str:
     return "\n".join([*lines, f"return {results}{',' if alone else ''}".rstrip()])
 
 
-def spec_text(spec: Any) -> str:
-    """One spec, or a tuple of several."""
-    return str(spec) if isinstance(spec, Spec) else f"({', '.join(map(str, spec))})"
-
-
 def _args(inputs: list[str], attrs: tuple[tuple[str, Any], ...]) -> str:
     return ", ".join([*inputs, *(f"{k}={value_text(v)}" for k, v in attrs)])
-
-
-def value_text(value: Any) -> str:
-    """An attribute, such that `parse` reads the same value."""
-    if isinstance(value, (DType, Spec)):
-        return str(value)
-    if isinstance(value, Fragment):
-        return _fragment_text(value)
-    if type(value) is tuple:
-        return f"({', '.join(map(value_text, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, (*SCALARS, str, Layout)) or value is None:
-        return repr(value)
-    return repr(str(value))  # a device, by its name
-
-
-def _fragment_text(f: Fragment) -> str:
-    steps = [
-        f"%{v} = {s.op.name}({_args(['none' if i is None else f'%{i}' for i in s.inputs], s.attrs)})"
-        for v, s in f.numbered()
-    ]
-    return "{" + "; ".join([*steps, "return " + ", ".join(f"%{v}" for v in f.outputs)]) + "}"
 
 
 # ---- words

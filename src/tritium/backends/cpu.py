@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from tritium import buffer, ops, settings
-from tritium.backends import Backend, Device, Kernel, packed, reference
+from tritium.backends import Backend, Device, Kernel, fused_product, packed, reference, tape
 from tritium.backends.packed import seen
 from tritium.buffer import Array, Storage, host, native
 from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80
+from tritium.fragment import Fragment
 from tritium.layout import Layout, contiguous_strides
-from tritium.op import OPS, Op, Specs
+from tritium.op import OPS, Kind, Op, Specs
 
 Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
 
@@ -114,6 +115,24 @@ def is_packed(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | No
     return specs[0] is not None and specs[0].dtype.is_packed
 
 
+def fused_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
+    """The native kernel that runs a body in one pass, and its attributes; or why there is none."""
+    product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
+    found: tuple[Any, dict[str, Any]] | str = (fused_product if product else tape).native_call(body)
+    return found
+
+
+def run_fused(*ins: Array | None, out: Any, body: Fragment) -> None:
+    found = fused_call(body)
+    assert not isinstance(found, str)
+    kernel, attrs = found
+    kernel(*ins, out=out, **attrs)
+
+
+def is_one_pass(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return not isinstance(fused_call(attrs["body"]), str)
+
+
 # Rows whose attribute picks among native kernels.
 VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
     ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
@@ -139,6 +158,9 @@ def kernel_lists() -> dict[Op, list[Kernel]]:
 
 
 def _native(row: Op) -> Any:
+    if row is ops.fused:
+        yield Kernel(native.isa_base(native.isa()), run_fused, is_one_pass)
+        return
     if row is ops.dequantize:
         yield from (Kernel(k.isa, unpacked_first(k), is_packed) for k in native.kernels("repack")[:1])
     for name, wanted in VARIANTS.get(row, [(row.name, {})]):
@@ -199,11 +221,24 @@ class Cpu(Backend):
         plain = native is None or a.ndim != 2
         return super().first_illegal(a) if plain else int(native.first_illegal(a))
 
+    def refuses(self, body: Fragment) -> str | None:
+        found = fused_call(body) if native is not None else super().refuses(body)
+        return found if isinstance(found, str) else None
+
+    def overwrites(self, op: Op, attrs: Mapping[str, Any], index: int) -> bool:
+        if op is not ops.fused:
+            return super().overwrites(op, attrs, index)
+        body: Fragment = attrs["body"]
+        product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
+        return (fused_product if product else tape).overwrites(body, index)
+
     def native_call(
         self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
     ) -> tuple[Any, dict[str, Any]] | str:
         if native is None:
             return f"there is no native library: {buffer.native_absence}"
+        if op is ops.fused:
+            return fused_call(attrs["body"])
         kernel = self.choose(op, specs, attrs, layouts)
         if kernel is None or not isinstance(kernel.fn, native.Kernel):
             given = ", ".join(str(s) for s in specs if s is not None)
