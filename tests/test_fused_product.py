@@ -300,22 +300,23 @@ def test_any_size_has_the_bits_of_single_calls(data: Any) -> None:
 # ---- what cannot be
 
 
-@pytest.mark.parametrize(
-    ("fn", "why"),
-    [
-        (lambda x: x @ x @ x, "2 products"),
-        (lambda x: tt.relu(x) + 1, "0 products"),
-        (lambda x: (x.to("f16") @ x.to("f16")) + 1, "f32"),
-        (lambda x: tt.relu(x) @ x, "left operand"),
-        (lambda x: x @ tt.relu(x), "right operand"),
-        (lambda x: tt.softmax(x @ x), "element-wise"),
-        (lambda x: tt.relu(x), "0 products"),
-        (lambda x: (x @ x[0]) + 1, "vector"),
-        (lambda x: (tt.relu(x @ x), tt.abs(x)), "shape"),
-    ],
-)
-def test_what_cannot_be_fused_is_refused_with_a_reason(fn: Fn, why: str) -> None:
-    got = fused_product.native_call(body_of(fn, normal(1, 4, 4)))
+REFUSED: dict[str, tuple[Fn, list[Tensor]]] = {
+    "2 products": (lambda x: x @ x @ x, [normal(1, 4, 4)]),
+    "0 products": (lambda x: tt.relu(x) + 1, [normal(1, 4, 4)]),
+    "in f32": (lambda x: x @ x + 1, [normal(1, 4, 4, dtype="f16")]),
+    "algorithm": (lambda x: tt.matmul(x, x, algorithm="naive") + 1, [normal(1, 4, 4)]),
+    "left operand": (lambda x: tt.relu(x) @ x, [normal(1, 4, 4)]),
+    "right operand": (lambda x: x @ tt.relu(x), [normal(1, 4, 4)]),
+    "element-wise": (lambda x: tt.softmax(x @ x), [normal(1, 4, 4)]),
+    "vector": (lambda x, y: (x @ y) + 1, [normal(1, 4, 4), normal(2, 4)]),
+    "shape": (lambda x, y: (tt.relu(x @ y), tt.abs(x)), [normal(1, 3, 4), normal(2, 4, 5)]),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_cannot_be_fused_is_refused_with_a_reason(why: str) -> None:
+    fn, xs = REFUSED[why]
+    got = fused_product.native_call(body_of(fn, *xs))
     assert isinstance(got, str)
     assert why in got
 

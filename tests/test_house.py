@@ -29,13 +29,13 @@ LAYERS = {
     1: "pure buffer op fragment",
     2: "ops",
     3: "backends backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized backends.reference "
-    "backends.tape backends.tape_code backends.tape_listing backends.cpu",
+    "backends.tape backends.tape_code backends.tape_listing backends.tape_rows backends.cpu",
     4: "launch machine ceilings",
     5: "tensor interop functions indexing eager tree",
     6: "graph graph_text graph_picture placement builder",
     7: "passes fuse patterns batch plan schedule cost",
-    8: "steps program compile lazy analysis",
-    9: "quant contract einsum nn memory threads pipeline batching "
+    8: "steps program compiled deferred analysis",
+    9: "quant contract contraction nn memory threads pipeline batching "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing",
@@ -44,7 +44,10 @@ LAYERS = {
 LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()
 }
-UP_ALLOWED = {("tritium.interop", "tritium")}  # __array_namespace__ answers with the package itself
+UP_ALLOWED = {
+    ("tritium.interop", "tritium"),  # __array_namespace__ answers with the package itself
+    ("tritium.graph", "tritium.analysis"),  # a graph answers what becomes of it; the answer is imported when asked for
+}
 
 
 def name_of(file: Path) -> str:

@@ -3,13 +3,15 @@
 `import tritium as tt` gives the tensor library: `tt.add`, `tt.matmul`, … are the rows of one table (`tritium ops`).
 """
 
+from importlib import import_module
 from math import e, inf, nan, pi
+from typing import TYPE_CHECKING, Any
 
 from tritium import settings
 
 settings.start_logging()
 
-from tritium import analysis, eager, indexing, memory, nn, quant, threads
+from tritium import eager, indexing, memory, nn, quant, threads
 from tritium.backends import (
     Backend,
     Device,
@@ -21,10 +23,7 @@ from tritium.backends import (
     set_default_device,
     unregister,
 )
-from tritium.batching import find_optimal_batch_size, process_in_batches
-from tritium.builder import GraphBuilder
 from tritium.ceilings import ceilings
-from tritium.compile import Compiled, compile, try_fuse
 from tritium.dtype import (
     DType,
     bf16,
@@ -46,7 +45,6 @@ from tritium.dtype import (
     u64,
 )
 from tritium.dtype import bool_ as bool
-from tritium.einsum import einsum, einsum_path
 from tritium.functions import (
     __array_namespace_info__,
     asarray,
@@ -77,8 +75,6 @@ from tritium.functions import (
     zeros,
     zeros_like,
 )
-from tritium.graph import Graph, trace
-from tritium.lazy import lazy
 from tritium.interop import from_dlpack, from_numpy, from_torch
 from tritium.launch import Event, unwatch, watch
 from tritium.memory import pack
@@ -210,9 +206,6 @@ from tritium.ops import (
     var,
     where,
 )
-from tritium.pipeline import Pipeline
-from tritium.patterns import FusionPattern, add_pattern, remove_pattern
-from tritium.program import Program
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads, set_num_threads
 
@@ -225,10 +218,34 @@ uint8, uint16, uint32, uint64 = u8, u16, u32, u64
 newaxis = None
 
 
-def __getattr__(name: str) -> object:
-    """`tritium.io` is imported when first asked for: most programs read no model file."""
-    if name == "io":
-        import importlib
+# Imported when first asked for: most programs need only some of it, and all of it would double the time of import.
+_LATE = {
+    "Compiled": "compiled", "compile": "compiled", "try_fuse": "compiled", "Program": "program", "lazy": "deferred",
+    "Graph": "graph", "trace": "graph", "GraphBuilder": "builder", "einsum": "contraction", "einsum_path": "contraction",
+    "FusionPattern": "patterns", "add_pattern": "patterns", "remove_pattern": "patterns", "Pipeline": "pipeline",
+    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "io": "io",
+}  # fmt: skip
 
-        return importlib.import_module("tritium.io")
-    raise AttributeError(f"module 'tritium' has no attribute {name!r}")
+if TYPE_CHECKING:
+    from tritium import io
+    from tritium.batching import find_optimal_batch_size, process_in_batches
+    from tritium.builder import GraphBuilder
+    from tritium.compiled import Compiled, compile, try_fuse
+    from tritium.contraction import einsum, einsum_path
+    from tritium.deferred import lazy
+    from tritium.graph import Graph, trace
+    from tritium.patterns import FusionPattern, add_pattern, remove_pattern
+    from tritium.pipeline import Pipeline
+    from tritium.program import Program
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'tritium' has no attribute {name!r}")
+    module = import_module(f"tritium.{_LATE[name]}")
+    found = globals()[name] = module if name == "io" else getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

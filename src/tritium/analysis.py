@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tritium import backends, cost
 from tritium.backends import Device
 from tritium.fuse import Opportunity, pattern, saved_bytes
-from tritium.graph import Graph, Node, compiler
+from tritium.graph import Graph, Node
 from tritium.op import Cost, Kind, outputs
 from tritium.plan import Block, memory_groups
 from tritium.program import Program, sized
@@ -168,12 +168,3 @@ def _planned(c: _Call, model: cost.Model) -> PlannedStep:
         model.seconds(c.cost, integer), model.bound(c.cost, integer), c.offset,
     )  # fmt: skip
 
-
-class _Compiler:
-    """What Graph's own methods ask."""
-
-    find_fusion_opportunities = staticmethod(find_fusion_opportunities)
-    generate_execution_plan = staticmethod(generate_execution_plan)
-
-
-compiler.append(_Compiler())

@@ -182,9 +182,6 @@ def _whose(storage: Any) -> str:
     return "an argument" if storage.cell.owner == "argument" else f"a tensor that was {storage.cell.owner}"
 
 
-compiler: list[Any] = []  # filled by analysis.py: who knows what becomes of a graph
-
-
 class Graph(NamedTuple):
     """A function written down: arguments, results, and the tensors it captured."""
 
@@ -264,11 +261,15 @@ class Graph(NamedTuple):
 
     def find_fusion_opportunities(self) -> Any:
         """Groups of nodes that can be one call, with the bytes and the time that should save."""
-        return compiler[0].find_fusion_opportunities(self)
+        from tritium.analysis import find_fusion_opportunities
+
+        return find_fusion_opportunities(self)
 
     def generate_execution_plan(self) -> Any:
         """The steps a program of this graph runs, where their results lie, and how long they should take."""
-        return compiler[0].generate_execution_plan(self)
+        from tritium.analysis import generate_execution_plan
+
+        return generate_execution_plan(self)
 
     def topological_sort(self) -> list[Node]:
         """The nodes in an order in which each comes after all it reads; the same every time."""

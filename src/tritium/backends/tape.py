@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tritium import ops
-from tritium.backends.tape_code import Operand, Place, Unfit
+from tritium.backends.tape_code import Operand, Place, UnfitError
 from tritium.backends.tape_listing import Listing, Part, Reach, Stores, Whole, Writer, code_of
 from tritium.backends.tape_rows import WHOLE, by_rows
 from tritium.buffer import native
@@ -24,18 +24,18 @@ def elementwise(body: Fragment) -> Listing:
     writer = Writer(body)
     shapes = {s.spec.shape for s in body.steps if s.op is not ops.const and isinstance(s.spec, Spec)}
     if len(shapes) != 1:
-        raise Unfit(f"its steps have {len(shapes)} shapes")
+        raise UnfitError(f"its steps have {len(shapes)} shapes")
     for v, step in body.numbered():
         if step.op is ops.const:
             writer.leaves[v] = writer.constant(step)
         elif step.op.kind is not Kind.MAP or not isinstance(step.spec, Spec):
-            raise Unfit(f"{step.op.name} is not elementwise")
+            raise UnfitError(f"{step.op.name} is not elementwise")
         else:
             writer.write(v, code_of(step, body, writer.args(step)))
     stores: Stores = {}
     for i, v in enumerate(body.outputs):
         if body.spec(v).shape not in shapes:
-            raise Unfit(f"a result has the shape {body.spec(v).shape}")
+            raise UnfitError(f"a result has the shape {body.spec(v).shape}")
         stores.setdefault(writer.known(v), []).append((Operand(Place.OUTPUT, i), body.spec(v).dtype))
     return writer.listing(False, {}, [Part("each", writer.stretch(list(writer.codes), stores))])
 
@@ -45,10 +45,10 @@ def listing(body: Fragment) -> Listing | str:
     """The parts of a tape, or why there is none."""
     try:
         if not body.inputs:
-            raise Unfit("it has no inputs")
+            raise UnfitError("it has no inputs")
         rows = any(s.op in WHOLE for s in body.steps)
         return by_rows(body) if rows else elementwise(body)
-    except Unfit as why:
+    except UnfitError as why:
         return str(why)
 
 
@@ -87,7 +87,9 @@ def _numbered(made: Listing) -> tuple[list[Any], list[Any]]:
         w = part.whole or Whole("", (), (), made.lane, 0.0)
         operands = [number(o) for o in w.args] + [-1] * (3 - len(w.args))
         operands += [number(o) for o in w.results] + [-1] * (3 - len(w.results))
-        parts.append((KINDS.index(part.kind), len(instructions), len(part.code), w.name, tuple(operands), w.dtype.code, w.eps))
+        parts.append(
+            (KINDS.index(part.kind), len(instructions), len(part.code), w.name, tuple(operands), w.dtype.code, w.eps)
+        )
         instructions += [(i.name, i.dtype.code, i.reversed, number(i.x), number(i.y)) for i in part.code]
     return instructions, parts
 

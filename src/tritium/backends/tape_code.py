@@ -14,7 +14,7 @@ from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
 from tritium.errors import TritiumError
 
 
-class Unfit(TritiumError):
+class UnfitError(TritiumError):
     """Why a fragment does not become a tape."""
 
 
@@ -94,7 +94,7 @@ def cast(a: DType, b: DType) -> tuple[Instruction, ...]:
     """The change from one dtype to another, on lanes."""
     x, y = lane_of(a), lane_of(b)
     if {x, y} - {f32, i32, bool_, f64} or (f64 in (x, y) and {x, y} - {f64, bool_}):
-        raise Unfit(f"astype from {a} to {b} has no instruction")
+        raise UnfitError(f"astype from {a} to {b} has no instruction")
     if a is b:
         return ()
     if b is bool_:

@@ -21,7 +21,7 @@ from tritium.backends.tape_code import (
     Operand,
     Place,
     Stretch,
-    Unfit,
+    UnfitError,
     cast,
     lane_of,
     rounding,
@@ -87,9 +87,9 @@ def lane_for(body: Fragment) -> DType:
     for step in body.steps:
         kinds |= {s.dtype for s in outputs(step.spec)}
     if strange := kinds - {bool_, i8, i32, f16, bf16, f32, f64}:
-        raise Unfit(f"no instructions on {', '.join(sorted(map(str, strange)))}")
+        raise UnfitError(f"no instructions on {', '.join(sorted(map(str, strange)))}")
     if f64 in kinds and kinds - {f64, bool_}:
-        raise Unfit("f64 and narrower dtypes do not mix")
+        raise UnfitError("f64 and narrower dtypes do not mix")
     return f64 if f64 in kinds else f32
 
 
@@ -101,9 +101,9 @@ def code_of(step: Step, body: Fragment, args: tuple[int, ...]) -> Code:
     if name == "astype":
         return Code("astype", t, args, cast(t, step.spec.dtype), False)
     if any(k is not t for k in kinds[name == "where" :]) or step.op in (ops.divmod, ops.dequantize):
-        raise Unfit(f"{name} of {', '.join(map(str, kinds))} has no instruction")
+        raise UnfitError(f"{name} of {', '.join(map(str, kinds))} has no instruction")
     if name == "nextafter" and t in HALVES:
-        raise Unfit(f"nextafter of {t} has no instruction")
+        raise UnfitError(f"nextafter of {t} has no instruction")
     if name == "gelu" and attrs["approximate"] == "tanh":
         name = "gelu_tanh"
     if name == "clip" and len(args) < 3:
@@ -123,7 +123,7 @@ class Writer:
         self.slots, self.kept = 0, list[DType]()
         self.codes: dict[int, Code] = {}
         if len(body.steps) > MAX_STEPS:
-            raise Unfit(f"it has {len(body.steps)} steps; at most {MAX_STEPS} become a tape")
+            raise UnfitError(f"it has {len(body.steps)} steps; at most {MAX_STEPS} become a tape")
         for v, spec in enumerate(body.inputs):
             self.leaves[v] = Leaf(Operand(Place.INPUT, v), spec.dtype, self.bare(spec.dtype))
 
@@ -182,7 +182,9 @@ class Writer:
 
 def _moved(i: Instruction, by: int) -> Instruction:
     """Temporaries of a stretch are numbered below zero until the others are counted."""
-    x, y = (o._replace(index=by - 1 - o.index) if o and o.place is Place.SLOT and o.index < 0 else o for o in (i.x, i.y))
+    x, y = (
+        o._replace(index=by - 1 - o.index) if o and o.place is Place.SLOT and o.index < 0 else o for o in (i.x, i.y)
+    )
     return i._replace(x=x, y=y)
 
 

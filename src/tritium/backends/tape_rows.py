@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import prod
 
 from tritium import ops
-from tritium.backends.tape_code import Leaf, Operand, Place, Unfit
+from tritium.backends.tape_code import Leaf, Operand, Place, UnfitError
 from tritium.backends.tape_listing import Listing, Part, Reach, Stores, Whole, Writer, code_of
 from tritium.dtype import DType, f32, f64, i8, i32
 from tritium.fragment import Fragment, Step
@@ -34,7 +34,7 @@ class Rows:
         first = next(s for s in body.steps if s.op in WHOLE)
         self.shape: tuple[int, ...] = body.spec(first.inputs[0] or 0).shape
         if not self.shape or not MIN_ROW <= self.shape[-1] <= MAX_ROW:
-            raise Unfit(f"it has rows of {self.shape[-1:]} elements; {MIN_ROW} to {MAX_ROW} become a tape")
+            raise UnfitError(f"it has rows of {self.shape[-1:]} elements; {MIN_ROW} to {MAX_ROW} become a tape")
         self.reach: dict[int, Reach] = {}
         self.stage: dict[int, int] = {}
         for v, step in body.numbered():
@@ -51,7 +51,7 @@ class Rows:
 
     def _result(self, v: int, spec: Spec) -> None:
         if spec.shape not in self.shapes:
-            raise Unfit(f"a step makes {spec}, neither all rows nor one element for each")
+            raise UnfitError(f"a step makes {spec}, neither all rows nor one element for each")
         self.reach[v] = self.shapes[spec.shape]
 
     def _read(self, v: int, step: Step) -> None:
@@ -71,20 +71,20 @@ class Rows:
                     self._argument(i, self.reach[v])
             w.write(v, code_of(step, self.body, w.args(step)))
         else:
-            raise Unfit(f"{step.op.name} is neither elementwise nor a function of rows")
+            raise UnfitError(f"{step.op.name} is neither elementwise nor a function of rows")
 
     def _argument(self, i: int, to: Reach) -> None:
         """An argument fits the step that reads it; an input is what it is read as."""
         if i < self.writer.n:
             found = self._seen(self.body.inputs[i].shape, to)
             if self.reach.setdefault(i, found) is not found:
-                raise Unfit(f"input {i} is read in two ways")
+                raise UnfitError(f"input {i} is read in two ways")
         if i not in self.reach:
             return  # a constant
         if self.is_full(i) and to is not Reach.FULL:
-            raise Unfit("a number of each row is made of a whole row")
+            raise UnfitError("a number of each row is made of a whole row")
         if not self.is_full(i) and (self.reach[i] is Reach.LEAD) != (to is Reach.LEAD) and not self._single(i):
-            raise Unfit("numbers of rows meet with and without their last axis")
+            raise UnfitError("numbers of rows meet with and without their last axis")
 
     def _single(self, i: int) -> bool:
         return i < self.writer.n and prod(self.body.inputs[i].shape) == 1
@@ -97,7 +97,7 @@ class Rows:
         wide = next(s for s, reach in self.shapes.items() if reach is found)
         tail = wide[len(wide) - len(shape) :]
         if len(shape) > len(wide) or any(a not in (1, b) for a, b in zip(shape, tail, strict=True)):
-            raise Unfit(f"an input of the shape {shape} does not fit rows of {self.shape}")
+            raise UnfitError(f"an input of the shape {shape} does not fit rows of {self.shape}")
         return found
 
     def _look(self, v: int, step: Step) -> None:
@@ -105,23 +105,25 @@ class Rows:
         source = step.inputs[0] or 0
         self._result(v, step.spec)
         if source < self.writer.n or self.is_full(source) or self.is_full(v):
-            raise Unfit(f"{step.op.name} of {self.body.spec(source)} among rows of {self.shape}")
+            raise UnfitError(f"{step.op.name} of {self.body.spec(source)} among rows of {self.shape}")
         self.writer.same[v] = self.writer.known(source)
 
     def _whole(self, v: int, step: Step) -> None:
         name, attrs, x = step.op.name, dict(step.attrs), self.body.spec(step.inputs[0] or 0)
         given = [i for i in step.inputs if i is not None]
         if x.shape != self.shape or not x.dtype.is_float or any(self.body.spec(i).dtype is not x.dtype for i in given):
-            raise Unfit(f"{name} of {x} among rows of {self.shape}")
+            raise UnfitError(f"{name} of {x} among rows of {self.shape}")
         axis = attrs.get("axis", -1)
         if axis is None or axes_of(axis, x.ndim, name) != (x.ndim - 1,):
-            raise Unfit(f"{name} along axis {axis}, not the last alone")
-        if (step.op in FOLDS and step.spec.dtype is not x.dtype) or (step.op is ops.quantize_activations and x.dtype is f64):
-            raise Unfit(f"{name} of {x.dtype} has no function of rows")
+            raise UnfitError(f"{name} along axis {axis}, not the last alone")
+        if (step.op in FOLDS and step.spec.dtype is not x.dtype) or (
+            step.op is ops.quantize_activations and x.dtype is f64
+        ):
+            raise UnfitError(f"{name} of {x.dtype} has no function of rows")
         for i in given:
             self._argument(i, Reach.FULL)
             if not self.is_full(i):
-                raise Unfit(f"{name} reads numbers that are repeated along a row")
+                raise UnfitError(f"{name} reads numbers that are repeated along a row")
         if isinstance(step.spec, Spec):
             self._result(v, step.spec)
 
@@ -156,14 +158,16 @@ class Parts:
         self.copies: dict[int, Stores] = {}  # by stage: what a stretch only passes on
         self.outputs: Stores = {}
         for i, v in enumerate(self.body.outputs):
-            self.outputs.setdefault(self.writer.known(v), []).append((Operand(Place.OUTPUT, i), self.body.spec(v).dtype))
+            self.outputs.setdefault(self.writer.known(v), []).append(
+                (Operand(Place.OUTPUT, i), self.body.spec(v).dtype)
+            )
         self.stores: Stores = {v: list(self.outputs.get(v, [])) for v in self.writer.codes}
         self.wholes = [v for v, s in self.body.numbered() if s.op in WHOLE]
         self._keep()
         for stage in range(max(rows.stage.values()) + 2):
             self._stage(stage)
         if sum(t.nbytes for t in self.writer.kept) * rows.shape[-1] > MAX_KEPT_BYTES:
-            raise Unfit(f"rows of {rows.shape[-1]} elements do not stay in the cache")
+            raise UnfitError(f"rows of {rows.shape[-1]} elements do not stay in the cache")
 
     def _keep(self) -> None:
         """Give a home to every value that another stretch or a function of rows reads."""
@@ -179,7 +183,7 @@ class Parts:
             if v < w.n:
                 self.copies.setdefault(0, {})[v] = to
             elif w.step(v).op is ops.const:
-                raise Unfit("a result is a constant")
+                raise UnfitError("a result is a constant")
 
     def _stage(self, stage: int) -> None:
         w, rows = self.writer, self.rows

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 import tritium as tt
+from tritium import deferred as module
 from tritium.errors import TraceError
 
-module = sys.modules["tritium.lazy"]
 A = tt.randn((4, 6), seed=1)
 B = tt.randn((6, 4), seed=2)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tritium as tt
 from tritium import launch
-from tritium.einsum import PATHS_KEPT, plan
+from tritium.contraction import PATHS_KEPT, plan
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError
 
 Arr = np.ndarray[Any, Any]
