@@ -504,3 +504,25 @@ def test_random_programs_are_the_same_built_read_back_and_run_at_once(program: l
     for found in (g.execute(data), read.execute(data)):
         for i in picked:
             assert found[f"out{i}"].numpy().tobytes() == values[i].numpy().tobytes()
+
+
+def test_a_compiled_graph_executes_the_same() -> None:
+    b = tt.GraphBuilder()
+    x = b.input("x", (4, 8))
+    b.output("y", b.relu(b.add(b.multiply(x, 2.0), 1.0)))
+    graph = b.build()
+    feeds = {"x": tt.randn((4, 8), seed=1)}
+    fast = graph.compile(verify=True)
+    for _ in range(2):
+        np.testing.assert_array_equal(fast.execute(feeds)["y"].numpy(), graph.execute(feeds)["y"].numpy())
+    assert "calls written" in graph.explain()
+    assert graph.topological_sort() == fast.topological_sort()
+
+
+def test_a_built_graph_tells_what_becomes_of_it() -> None:
+    b = tt.GraphBuilder()
+    x = b.input("x", (64, 64))
+    b.output("y", b.relu(b.add(b.multiply(x, 2.0), 1.0)))
+    graph = b.build()
+    assert len(graph.generate_execution_plan().steps) <= 3
+    assert all(o.bytes_saved > 0 for o in graph.find_fusion_opportunities())

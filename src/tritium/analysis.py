@@ -167,4 +167,3 @@ def _planned(c: _Call, model: cost.Model) -> PlannedStep:
         c.name, c.kernel, tuple(map(str, c.inputs)), tuple(map(str, c.outputs)), c.cost.flops, c.cost.read + c.cost.written,
         model.seconds(c.cost, integer), model.bound(c.cost, integer), c.offset,
     )  # fmt: skip
-

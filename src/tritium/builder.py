@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tritium import backends, graph_text, ops
 from tritium import dtype as dt
+from tritium.analysis import (
+    ExecutionPlan,
+    FusionOpportunity,
+    find_fusion_opportunities,
+    generate_execution_plan,
+)
 from tritium.backends import Device
 from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, nearest
 from tritium.fragment import spec_text
 from tritium.functions import asarray
 from tritium.graph import Graph, Node, Trace, tracing
 from tritium.op import OPS, Op, Spec
+from tritium.program import Program
 from tritium.tensor import Tensor
 
 _OWN = ("const", "given", "item")  # rows a graph writes by itself
@@ -383,6 +390,26 @@ class NamedGraph:
     outputs: tuple[str, ...]
     names: Mapping[Node, str]  # of every node, inputs first, each after what it reads
     device: Device | None = None  # where the tensors must be; None: on any one device
+    program: Program | None = None  # what execute runs; None: the nodes one by one, as they were built
+
+    def compile(self, *, verify: bool = False) -> NamedGraph:
+        """The same graph, executed as one optimised program; `verify` compares every node on the next execution's inputs."""
+        device = self.device or next((t.device for t in self.graph.captured.values()), backends.device(None))
+        return replace(self, program=Program(self.graph, device.backend, verify=verify))
+
+    def find_fusion_opportunities(self) -> list[FusionOpportunity]:
+        """Groups of nodes that can be one call, with the bytes and the time that should save."""
+        return find_fusion_opportunities(self.graph, self.device)
+
+    def generate_execution_plan(self) -> ExecutionPlan:
+        """The steps a program of this graph runs, where their results lie, and how long they should take."""
+        return generate_execution_plan(self.program or self.graph)
+
+    def explain(self) -> str:
+        """What the compiler applies, what it does not, and why."""
+        program = self.program or self.compile().program
+        assert program is not None
+        return program.explain()
 
     def topological_sort(self) -> list[str]:
         """The names of all nodes: inputs first, each after what it reads; the same every time."""
@@ -399,7 +426,7 @@ class NamedGraph:
         if missing:
             raise ArgumentError(f"execute: missing {_listed(missing)}.")
         args = [self._taken(n, feeds[n], s) for n, s in specs.items()]
-        found = self.graph(*args)
+        found = (self.program or self.graph)(*args)
         return dict(zip(self.outputs, found if isinstance(found, tuple) else (found,), strict=True))
 
     def _taken(self, name: str, given: Any, spec: Spec) -> Tensor:

@@ -73,7 +73,7 @@ class Compiled:
         result = entry.program(*leaves)
         if entry.plain:
             all_given = not kwargs and len(leaves) == len(args)
-            ready = all_given and not entry.program.unchecked and all(x is y for x, y in zip(leaves, args, strict=True))
+            ready = all_given and all(x is y for x, y in zip(leaves, args, strict=True))
             self._last = entry.program.native if ready else None
             return result
         return tree.unflatten(entry.result, result)
@@ -120,9 +120,7 @@ class Compiled:
             )
         graph = graph._replace(single=single)
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
-        made = Program(graph, device.backend, tuple(x.layout for x in leaves))
-        if self.verifies:
-            made.verify(*leaves)
+        made = Program(graph, device.backend, tuple(x.layout for x in leaves), verify=self.verifies)
         return Entry(made, form[0], plain)
 
     def _written(self, shape: tree.Tree) -> list[int]:

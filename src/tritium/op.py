@@ -195,12 +195,6 @@ class Op(Row):
     def __reduce__(self) -> tuple[Any, ...]:
         return row, (self.name,)
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         return self.doc

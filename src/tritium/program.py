@@ -28,7 +28,9 @@ from tritium.tensor import Tensor
 class Program:
     """What one graph became. Several threads may call it at once; every result is the caller's own memory."""
 
-    def __init__(self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...] | None = None, *, verify: bool = False
+    ) -> None:
         self.source, self.backend = graph, backend
         self.layouts = layouts or tuple(Layout(n.spec.shape, n.spec.strides, 0) for n in graph.inputs)
         simple = simplify(graph, lambda n, xs: run_node(n, xs, backend.device))
@@ -39,6 +41,7 @@ class Program:
         self.opportunities: list[Opportunity] = fused.opportunities
         self._notes = [*simple.notes, *custom.notes]
         self.unchecked = tuple(p for p in custom.used if not patterns.is_checked(p))
+        self.verifies = verify  # at the next call
         self.steps: Steps | None = None
         self.native: Any = None
         self.why_not_native = ""
@@ -61,24 +64,26 @@ class Program:
 
     def __call__(self, *args: Tensor) -> Any:
         """Run on tensors of the specs it was made for. One native call, unless a step has none or someone watches."""
-        if self.unchecked:
-            self._check_patterns(args)
+        if self.verifies or self.unchecked:
+            self._check(args)
         if self.native is not None and not launch.watchers:
             result = self.native(*args)
             if result is not None:
                 return result
         return self.run_nodes(*args)
 
-    def _check_patterns(self, args: tuple[Tensor, ...]) -> None:
-        """The first use of a user's fusion: every node against the graph as written."""
+    def _check(self, args: tuple[Tensor, ...]) -> None:
+        """Every node against the graph as written: when asked for, and at the first use of a user's fusion."""
         names = ", ".join(p.name for p in self.unchecked)
         try:
             verify(self, args)
         except VerifyError as error:
+            if not names:
+                raise
             raise VerifyError(f"The pattern {names} does not compute what its rows do. {error}") from None
         for p in self.unchecked:
             patterns.mark_checked(p)
-        self.unchecked = ()
+        self.unchecked, self.verifies = (), False
 
     def run_nodes(self, *args: Tensor) -> Any:
         """The optimised graph node by node: what is done where a native program cannot, and while someone watches."""

@@ -302,7 +302,9 @@ class Builder:
     def _unwritten(self, n: Node) -> Value:
         """A result; of a constant, or of a donated argument that will only be written at the end, a copy."""
         value = self.values[n][0]
-        late = [self.values[self.graph.inputs[i]][0].memory for i, last in self.graph.writes if not self._in_place(i, last)]
+        late = [
+            self.values[self.graph.inputs[i]][0].memory for i, last in self.graph.writes if not self._in_place(i, last)
+        ]
         if value.memory.where != "constant" and not any(value.memory is m for m in late):
             return value
         kept = self.new(value.spec, 1)

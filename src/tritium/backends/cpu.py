@@ -9,6 +9,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,18 @@ def is_packed(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | No
     return specs[0] is not None and specs[0].dtype.is_packed
 
 
+@lru_cache(maxsize=1024)
 def fused_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
     """The native kernel that runs a body in one pass, and its attributes; or why there is none."""
     product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
     found: tuple[Any, dict[str, Any]] | str = (fused_product if product else tape).native_call(body)
     return found
+
+
+@lru_cache(maxsize=4096)
+def fused_overwrites(body: Fragment, index: int) -> bool:
+    product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
+    return (fused_product if product else tape).overwrites(body, index)
 
 
 def run_fused(*ins: Array | None, out: Any, body: Fragment) -> None:
@@ -226,11 +234,7 @@ class Cpu(Backend):
         return found if isinstance(found, str) else None
 
     def overwrites(self, op: Op, attrs: Mapping[str, Any], index: int) -> bool:
-        if op is not ops.fused:
-            return super().overwrites(op, attrs, index)
-        body: Fragment = attrs["body"]
-        product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
-        return (fused_product if product else tape).overwrites(body, index)
+        return fused_overwrites(attrs["body"], index) if op is ops.fused else super().overwrites(op, attrs, index)
 
     def native_call(
         self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
