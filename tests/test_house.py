@@ -35,7 +35,7 @@ LAYERS = {
     6: "graph graph_text graph_picture placement",
     7: "passes fuse patterns batch plan schedule cost",
     8: "steps program compiled deferred analysis builder",
-    9: "quant contract contraction nn memory threads pipeline batching "
+    9: "quant counts contract contraction nn memory threads pipeline batching "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing",

@@ -223,7 +223,8 @@ _LATE = {
     "Compiled": "compiled", "compile": "compiled", "try_fuse": "compiled", "Program": "program", "lazy": "deferred",
     "Graph": "graph", "trace": "graph", "GraphBuilder": "builder", "einsum": "contraction", "einsum_path": "contraction",
     "FusionPattern": "patterns", "add_pattern": "patterns", "remove_pattern": "patterns", "Pipeline": "pipeline",
-    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "io": "io",
+    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "stats": "counts",
+    "io": "io",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ if TYPE_CHECKING:
     from tritium.builder import GraphBuilder
     from tritium.compiled import Compiled, compile, try_fuse
     from tritium.contraction import einsum, einsum_path
+    from tritium.counts import stats
     from tritium.deferred import lazy
     from tritium.graph import Graph, trace
     from tritium.patterns import FusionPattern, add_pattern, remove_pattern

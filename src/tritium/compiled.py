@@ -11,6 +11,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from tritium import backends, launch, ops, patterns, tree
 from tritium.errors import ArgumentError, TraceError, nearest
@@ -42,6 +43,9 @@ class Entry(NamedTuple):
     plain: bool  # the result is a tensor, or a tuple of tensors
 
 
+everyone: WeakSet[Compiled] = WeakSet()  # for the sums of `stats`
+
+
 class Compiled:
     """A function whose calls run as programs. Call it as the function; tensors may be nested in tuples, lists and dicts."""
 
@@ -53,6 +57,7 @@ class Compiled:
         self.donated = _donated(fn, donate)
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._hits = self._misses = 0
+        everyone.add(self)
         self._last: Any = None  # the native program of the last plain call: it refuses what it was not made for
 
     def __repr__(self) -> str:

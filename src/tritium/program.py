@@ -5,7 +5,10 @@ Knows nothing of how arguments are bound to a Python function.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,18 @@ from tritium.steps import Steps, UnableError
 from tritium.tensor import Tensor
 
 
+@dataclass
+class Counters:
+    """What was compiled so far in this process."""
+
+    programs: int = 0
+    fusions_found: int = 0
+    fusions_applied: int = 0
+
+
+counters = Counters()
+
+
 class Program:
     """What one graph became. Several threads may call it at once; every result is the caller's own memory."""
 
@@ -32,6 +47,11 @@ class Program:
         self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...] | None = None, *, verify: bool = False
     ) -> None:
         self.source, self.backend = graph, backend
+        with no_collections():
+            self._make(layouts, verify)
+
+    def _make(self, layouts: tuple[Layout, ...] | None, verify: bool) -> None:
+        graph, backend = self.source, self.backend
         self.layouts = layouts or tuple(Layout(n.spec.shape, n.spec.strides, 0) for n in graph.inputs)
         simple = simplify(graph, lambda n, xs: run_node(n, xs, backend.device))
         custom = apply_patterns(simple.graph)
@@ -47,6 +67,9 @@ class Program:
         self.why_not_native = ""
         self._batches: dict[int, Program | str] = {}
         self._plan_steps()
+        counters.programs += 1
+        counters.fusions_found += len(self.opportunities)
+        counters.fusions_applied += sum(not o.reason for o in self.opportunities)
 
     def _plan_steps(self) -> None:
         try:
@@ -181,6 +204,19 @@ class Program:
     def explain(self) -> str:
         """What was applied, what was not, and why."""
         return "\n".join(explanation(self))
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Passes make many small objects and no garbage: walking all of them again and again would make time grow faster
+    than the graph."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:

@@ -1,0 +1,50 @@
+"""stats: one look at every counter of the runtime.
+
+Knows nothing of perf, which makes time series of it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tritium import compiled, launch, memory, program
+
+
+def share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def stats() -> dict[str, dict[str, Any]]:
+    """Counts since the start of the process (a pool's since its reset): pool, copies, transfers, programs, fusions.
+
+    Rates are between 0 and 1. Two looks apart in time give the rates between them.
+    """
+    pool = memory.stats()
+    known = [c.cache_info() for c in list(compiled.everyone)]
+    hits, misses = (sum(getattr(c, name) for c in known) for name in ("hits", "misses"))
+    found = program.counters
+    return {
+        "clock": {"monotonic_s": time.monotonic()},
+        "pool": {
+            k: getattr(pool, k) for k in ("hits", "misses", "hit_rate", "current_bytes", "peak_bytes", "pooled_bytes")
+        },
+        "copies": {"hidden": launch.counters.hidden_copies, "hidden_bytes": launch.counters.hidden_copy_bytes},
+        "transfers": {
+            "count": launch.counters.transfers,
+            "bytes": launch.counters.transfer_bytes,
+            "ns": launch.counters.transfer_ns,
+        },
+        "programs": {
+            "made": found.programs,
+            "kept": sum(c.programs for c in known),
+            "hits": hits,
+            "misses": misses,
+            "hit_rate": share(hits, hits + misses),
+        },
+        "fusion": {
+            "found": found.fusions_found,
+            "applied": found.fusions_applied,
+            "success_rate": share(found.fusions_applied, found.fusions_found),
+        },
+    }
