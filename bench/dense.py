@@ -114,7 +114,7 @@ ROWS = {
     ),
     "chain": Row("relu(a*b+a) 1M", lambda lib, d: partial(chain, lib, d.a, d.b), relu_chain),
     "compiled": Row(
-        "the same, peers compiled", lambda lib, d: partial(lib.compile(partial(chain, lib)), d.a, d.b), relu_chain
+        "the same, compiled", lambda lib, d: partial(lib.compile(partial(chain, lib)), d.a, d.b), relu_chain
     ),
     "matmul": Row("matmul 1000³", lambda lib, d: partial(lib.matmul, d.x, d.y), lambda np, d: d.x @ d.y, gflop=2.0),
     "call": Row("add, 8 elements", lambda lib, d: partial(lib.add, d.s, d.t), lambda np, d: d.s + d.t),
@@ -130,6 +130,7 @@ def use_tritium(threads: int) -> Library:
     return Library(
         array=tt.asarray, add=tt.add, relu=tt.relu, sum=tt.sum, softmax=partial(tt.softmax, axis=-1),
         layer_norm=partial(tt.layer_norm, eps=EPS), matmul=tt.matmul, gelu=tt.gelu, empty=tt.empty,
+        compile=tt.compile,
     )  # fmt: skip
 
 
