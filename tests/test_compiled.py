@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 import programs
 import tritium as tt
-from tritium.errors import ArgumentError, DeviceError, TraceError, VerifyError
+from tritium.errors import ArgumentError, DeviceError, TraceError, VerifyError, ViewError
 from tritium.op import Kind, Op
 from tritium.ops import Sample
 from tritium.testing import arrays, call, case_id, cases, laid, values
@@ -319,14 +319,24 @@ def test_a_donated_argument_that_is_not_written_stays() -> None:
     assert a.tolist() == [7, 7, 7]
 
 
-def test_donating_what_another_argument_shares_gives_what_eager_gives() -> None:
+def test_donating_what_another_argument_shares_is_refused() -> None:
     def fn(a: Any, b: Any) -> Any:
         a += 1.0
         return a * b
 
     base = tt.ones(4)
-    got = tt.compile(fn, donate="a")(base[:3], base[1:].clone())
-    assert got.tolist() == [2, 2, 2]
+    compiled = tt.compile(fn, donate="a")
+    assert compiled(base[:3], base[1:].clone()).tolist() == [2, 2, 2]
+    with pytest.raises(ArgumentError, match=r"donated argument 0 .* shares memory with argument 1"):
+        compiled(base[:3], base[1:])
+    held = tt.compile(lambda a: a.add_(1.0) * base.sum(), donate="a")
+    with pytest.raises(ArgumentError, match="shares memory with a tensor that the function captured"):
+        held(base[:3])
+
+
+def test_a_donated_argument_that_repeats_its_memory_is_refused_as_in_eager() -> None:
+    with pytest.raises(ViewError, match="it was expanded"):
+        tt.compile(lambda a: a.add_(1.0), donate=0)(tt.broadcast_to(tt.ones(3), (2, 3)))
 
 
 @pytest.mark.parametrize(

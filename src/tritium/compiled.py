@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from tritium import backends, launch, ops, patterns, tree
+from tritium.eager import check_out
 from tritium.errors import ArgumentError, TraceError, nearest
 from tritium.functions import asarray
 from tritium.graph import Graph, trace
@@ -123,6 +124,8 @@ class Compiled:
             raise TraceError(
                 f"compile: {self.fn!r} returned no tensor; return a tensor, or a tuple, list or dict of them."
             )
+        for i, _ in graph.writes:
+            check_out(ops.copy, leaves[i].spec, leaves[i])
         graph = graph._replace(single=single)
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
         made = Program(graph, device.backend, tuple(x.layout for x in leaves), verify=self.verifies)

@@ -17,6 +17,7 @@ from tritium import dtype as dt
 from tritium import launch, ops, patterns, steps
 from tritium.backends import Backend
 from tritium.batch import batched
+from tritium.buffer import overlap
 from tritium.errors import ArgumentError, VerifyError
 from tritium.fuse import Fused, Opportunity, fuse, note
 from tritium.graph import Graph, Node, run_node
@@ -110,6 +111,7 @@ class Program:
 
     def run_nodes(self, *args: Tensor) -> Any:
         """The optimised graph node by node: what is done where a native program cannot, and while someone watches."""
+        check_donated(self.graph, args)
         token = interpreter.set(None)
         try:
             return self.graph(*args)
@@ -225,6 +227,17 @@ def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
     for i, (n, x) in enumerate(zip(graph.inputs, args, strict=True)):
         if not isinstance(x, Tensor) or x.spec != n.spec:
             raise ArgumentError(f"Argument {i} must be {n.spec}, given {getattr(x, 'spec', type(x).__name__)}.")
+
+
+def check_donated(graph: Graph, args: tuple[Any, ...]) -> None:
+    """What is written must be no other argument's or captured tensor's memory: in which order would they be read?"""
+    for i, _ in graph.writes:
+        for k, other in enumerate((*args, *graph.captured.values())):
+            if k != i and isinstance(args[i], Tensor) and isinstance(other, Tensor) and overlap(args[i], other):
+                what = f"argument {k}" if k < len(args) else "a tensor that the function captured"
+                raise ArgumentError(
+                    f"The donated argument {i} ({args[i].spec}) shares memory with {what} ({other.spec}); pass a clone() of one."
+                )
 
 
 def _origins(simple: Simplified, custom: Applied, fused: Fused) -> dict[Node, Node]:
