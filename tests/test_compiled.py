@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 import programs
 import tritium as tt
+from tritium import buffer
 from tritium.errors import ArgumentError, DeviceError, TraceError, VerifyError, ViewError
 from tritium.op import Kind, Op
 from tritium.ops import Sample
@@ -359,6 +360,7 @@ def test_writing_without_donate_names_the_remedy() -> None:
 # ---- try_fuse
 
 
+@pytest.mark.skipif(buffer.native is None, reason="needs the native library: without it nothing fuses")
 def test_try_fuse_runs_a_chain_as_one_call() -> None:
     got = tt.try_fuse(["add", "multiply", "relu"], [X, X, X])
     assert got is not None

@@ -251,7 +251,11 @@ class Graph(NamedTuple):
         """What the caller gets: tensors of its own; donated arguments are written."""
         taken = {id(x.storage) for x in (*args, *self.captured.values())}
         results: list[Tensor] = []
+        written = {n: args[i] for i, n in self.writes}
         for n in self.outputs:  # every result is the caller's own; sharing memory until written costs nothing
+            if n in written:  # but a donated argument that is returned is that argument
+                results.append(written[n])
+                continue
             results.append(env[n].clone() if id(env[n].storage) in taken else env[n])
             taken.add(id(results[-1].storage))
         news = [(args[i], env[n].clone()) for i, n in self.writes if env[n] is not args[i]]

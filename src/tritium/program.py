@@ -232,6 +232,8 @@ def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
 def check_donated(graph: Graph, args: tuple[Any, ...]) -> None:
     """What is written must be no other argument's or captured tensor's memory: in which order would they be read?"""
     for i, _ in graph.writes:
+        if isinstance(args[i], Tensor):
+            args[i].storage.own()  # what clones share until the first write is no one else's from here on
         for k, other in enumerate((*args, *graph.captured.values())):
             if k != i and isinstance(args[i], Tensor) and isinstance(other, Tensor) and overlap(args[i], other):
                 what = f"argument {k}" if k < len(args) else "a tensor that the function captured"

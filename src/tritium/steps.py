@@ -435,4 +435,7 @@ def _results(steps: Steps, graph: Graph, bases: dict[str, int]) -> list[Any]:
 
 def build(graph: Graph, backend: Backend, layouts: tuple[Layout, ...]) -> Steps:
     """The steps of a graph on arguments of these layouts; UnableError: some node has no native kernel."""
+    able = backend.native_call(ops.copy, (Spec((1,)),), {}, (contiguous((1,)),))
+    if isinstance(able, str):
+        raise UnableError(able)
     return Builder(graph, backend, layouts).run()
