@@ -258,6 +258,14 @@ def _uncopied(x: Node | None) -> Node | None:
     return x
 
 
+def _written_number(r: Rewrite, n: Node) -> Node | None:
+    """One number written to many places needs no tensor of it."""
+    x, value = n.inputs
+    if value is None or value.op is not ops.full:
+        return None
+    return r.intern(n.op, (x, _its_number(r, value)), n.attrs, n.spec, n.key)
+
+
 RULES: dict[Op, tuple[str, Rule]] = {
     ops.add: ("identity", _zero_added),
     ops.subtract: ("identity", _neutral_right(0.0)),
@@ -283,6 +291,7 @@ RULES: dict[Op, tuple[str, Rule]] = {
     ops.broadcast_to: ("view of itself", _itself),
     ops.permute_dims: ("views joined", _permuted),
     ops.matrix_transpose: ("views joined", _permuted),
+    ops.update: ("one number written", _written_number),
     ops.matmul: ("transpose into a product", _turned_product),
 }
 # Rows whose result has the same bits when the operands change places; maximum(0.0, -0.0) has not.
