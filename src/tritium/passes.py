@@ -259,11 +259,16 @@ def _uncopied(x: Node | None) -> Node | None:
 
 
 def _written_number(r: Rewrite, n: Node) -> Node | None:
-    """One number written to many places needs no tensor of it."""
+    """A write repeats what it writes by itself: one number written to many places needs no tensor of it."""
     x, value = n.inputs
-    if value is None or value.op is not ops.full:
-        return None
-    return r.intern(n.op, (x, _its_number(r, value)), n.attrs, n.spec, n.key)
+    if value is not None and value.op in (ops.full, ops.broadcast_to):
+        less = _its_number(r, value) if value.op is ops.full else value.inputs[0]
+        return r.intern(n.op, (x, less), n.attrs, n.spec, n.key)
+    return None
+
+
+def _single_number(r: Rewrite, n: Node) -> Node | None:
+    return _its_number(r, n) if n.spec.shape == () else None
 
 
 RULES: dict[Op, tuple[str, Rule]] = {
@@ -291,7 +296,8 @@ RULES: dict[Op, tuple[str, Rule]] = {
     ops.broadcast_to: ("view of itself", _itself),
     ops.permute_dims: ("views joined", _permuted),
     ops.matrix_transpose: ("views joined", _permuted),
-    ops.update: ("one number written", _written_number),
+    ops.full: ("a number", _single_number),
+    ops.update: ("written as it is", _written_number),
     ops.matmul: ("transpose into a product", _turned_product),
 }
 # Rows whose result has the same bits when the operands change places; maximum(0.0, -0.0) has not.
