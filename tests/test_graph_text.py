@@ -13,7 +13,7 @@ import tritium as tt
 from tritium import dtype as dt
 from tritium import graph_text, ops
 from tritium.errors import ArgumentError, FormatError, TritiumError
-from tritium.fragment import Fragment, Step
+from tritium.fragment import Fragment, Step, value_text
 from tritium.graph import Graph, Trace
 from tritium.op import OPS, Kind, Op, Spec
 
@@ -23,9 +23,9 @@ M = Spec((2, 3))
 
 def again(graph: Graph) -> Graph:
     """The graph read from its own text, which must be the same text."""
-    text = graph_text.text(graph)
+    text = str(graph)
     found = graph_text.parse(text, list(graph.captured.values()))
-    assert graph_text.text(found) == text
+    assert str(found) == text
     assert [n.spec for n in found.order()] == [n.spec for n in graph.order()]
     return found
 
@@ -100,9 +100,9 @@ VALUES = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(VALUES)
 def test_any_attribute_is_read_back(value: Any) -> None:
-    text = graph_text.value_text(value)
+    text = value_text(value)
     got = graph_text._value(graph_text.Reader(text, 1), ())
-    assert graph_text.value_text(got) == text
+    assert value_text(got) == text
     assert type(got) is type(value)
     assert "\n" not in text
 
@@ -119,7 +119,7 @@ def test_a_layout_is_read_back_and_writes_the_same_part() -> None:
 
 def test_a_device_is_read_back_by_its_name() -> None:
     graph = tt.trace(lambda x: x + tt.ones(3, device=tt.device("cpu")), V)
-    assert "device='cpu'" in graph_text.text(graph)
+    assert "device='cpu'" in str(graph)
     same(graph, tt.ones(3))
 
 
@@ -135,7 +135,7 @@ def test_a_fragment_is_read_back_and_computes_the_same() -> None:
     )
     body = Fragment((M, V), steps, (4, 8))
     graph = node_graph(ops.fused, (M, V), {"body": body})
-    text = graph_text.text(graph)
+    text = str(graph)
     assert f"body={body})" in text
     same(graph, tt.arange(6, dtype="f32").reshape(2, 3) - 3.5, tt.tensor([1.0, 2.0, -3.0]))
     assert dict(again(graph).order()[2].attrs)["body"] == body
@@ -151,7 +151,7 @@ def test_an_argument_that_nothing_reads_has_a_line() -> None:
 
 
 def test_a_tuple_of_one_stays_a_tuple() -> None:
-    assert graph_text.text(tt.trace(lambda x: (x + x,), V)).endswith("return %1,")
+    assert str(tt.trace(lambda x: (x + x,), V)).endswith("return %1,")
     same(tt.trace(lambda x: (x + x,), V), tt.ones(3))
 
 
@@ -167,13 +167,13 @@ def test_captured_tensors_come_in_order() -> None:
     a, b = tt.tensor([1.0, 2.0, 3.0]), tt.tensor([10.0, 20.0, 30.0])
     graph = tt.trace(lambda x: x * a - b, V)
     same(graph, tt.ones(3))
-    swapped = graph_text.parse(graph_text.text(graph), [b, a])
+    swapped = graph_text.parse(str(graph), [b, a])
     assert swapped(tt.ones(3)).tolist() == [9, 18, 27]
 
 
 def test_missing_captured_tensors_are_listed_with_their_specs() -> None:
     a, b = tt.ones(3), tt.ones((2, 3), dtype="i8")
-    text = graph_text.text(tt.trace(lambda x: x * a - b, V))
+    text = str(tt.trace(lambda x: x * a - b, V))
     with pytest.raises(ArgumentError, match=r"2 captured tensors \(-1: f32\[3\], -2: i8\[2,3\]\), 0 were given"):
         graph_text.parse(text)
     with pytest.raises(ArgumentError, match=r"tensor -2 must be a tensor i8\[2,3\], given f32\[3\]"):
@@ -193,7 +193,7 @@ def test_donated_arguments_are_written_back() -> None:
         return x * 2.0
 
     graph = tt.trace(fn, M, V, donate=[0])
-    assert "write 0 = %" in graph_text.text(graph)
+    assert "write 0 = %" in str(graph)
     cache = tt.zeros((2, 3))
     again(graph)(cache, tt.ones(3))
     assert cache.tolist() == [[0, 0, 0], [1, 1, 1]]
@@ -201,14 +201,14 @@ def test_donated_arguments_are_written_back() -> None:
 
 def test_names_are_comments_and_comments_are_skipped() -> None:
     graph = tt.trace(lambda x: tt.exp(x), V)
-    text = graph_text.text(graph, {graph.outputs[0]: "y # '(' \\"})
+    text = graph.text({graph.outputs[0]: "y # '(' \\"})
     assert text.splitlines()[1] == "%1: f32[3] = exp(%0)  # y # '(' \\"
-    assert graph_text.text(graph_text.parse(f"# by hand\n\n{text}  # the end\n\n")) == graph_text.text(graph)
+    assert str(graph_text.parse(f"# by hand\n\n{text}  # the end\n\n")) == str(graph)
 
 
 def test_a_text_by_hand_may_leave_out_defaults_and_use_any_numbers() -> None:
     text = "%7: f32[2,3] = given(index=0, spec=f32[2,3])\n%3: f32[2,3] = softmax(%7)\nreturn %3"
-    assert "softmax(%0, axis=-1)" in graph_text.text(graph_text.parse(text))
+    assert "softmax(%0, axis=-1)" in str(graph_text.parse(text))
 
 
 def test_twenty_thousand_lines() -> None:
@@ -309,7 +309,7 @@ def test_a_bad_text_is_refused_by_line_and_reason(text: str, says: str | None) -
         assert part in message
 
 
-REAL = graph_text.text(
+REAL = str(
     tt.trace(lambda x, y: (tt.softmax(x @ y.T * 2.0, axis=0), *tt.divmod(tt.clip(x[1:], None, 2.0), 3.0)), M, M)
 ).replace("return", "%20: f32[2,3] = fused(%0, body={%1 = exp(%0); %2 = relu(%1); return %2})\nreturn %20,")
 again(graph_text.parse(REAL))

@@ -44,10 +44,7 @@ LAYERS = {
 LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()
 }
-UP_ALLOWED = {
-    ("tritium.interop", "tritium"),  # __array_namespace__ answers with the package itself
-    ("tritium.graph", "tritium.analysis"),  # a graph answers what becomes of it; the answer is imported when asked for
-}
+UP_ALLOWED = {("tritium.interop", "tritium")}  # __array_namespace__ answers with the package itself
 
 
 def name_of(file: Path) -> str:

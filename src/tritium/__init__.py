@@ -3,6 +3,7 @@
 `import tritium as tt` gives the tensor library: `tt.add`, `tt.matmul`, … are the rows of one table (`tritium ops`).
 """
 
+import sys
 from importlib import import_module
 from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
@@ -219,12 +220,12 @@ newaxis = None
 
 
 # Imported when first asked for: most programs need only some of it, and all of it would double the time of import.
+_GRAPHS = ("graph_picture", "analysis")  # what a graph asks of them
 _LATE = {
     "Compiled": "compiled", "compile": "compiled", "try_fuse": "compiled", "Program": "program", "lazy": "deferred",
     "Graph": "graph", "trace": "graph", "GraphBuilder": "builder", "einsum": "contraction", "einsum_path": "contraction",
     "FusionPattern": "patterns", "add_pattern": "patterns", "remove_pattern": "patterns", "Pipeline": "pipeline",
-    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "stats": "counts",
-    "io": "io",
+    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "stats": "counts", "io": "io",
 }  # fmt: skip
 
 if TYPE_CHECKING:
@@ -245,6 +246,9 @@ def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'tritium' has no attribute {name!r}")
     module = import_module(f"tritium.{_LATE[name]}")
+    if "tritium.graph" in sys.modules:
+        for other in _GRAPHS:
+            import_module(f"tritium.{other}")
     found = globals()[name] = module if name == "io" else getattr(module, name)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tritium import backends, cost
 from tritium.backends import Device
 from tritium.fuse import Opportunity, pattern, saved_bytes
-from tritium.graph import Graph, Node
+from tritium.graph import Graph, Node, answers
 from tritium.op import Cost, Kind, outputs
 from tritium.plan import Block, memory_groups
 from tritium.program import Program, sized
@@ -167,3 +167,7 @@ def _planned(c: _Call, model: cost.Model) -> PlannedStep:
         c.name, c.kernel, tuple(map(str, c.inputs)), tuple(map(str, c.outputs)), c.cost.flops, c.cost.read + c.cost.written,
         model.seconds(c.cost, integer), model.bound(c.cost, integer), c.offset,
     )  # fmt: skip
+
+
+answers["find_fusion_opportunities"] = find_fusion_opportunities
+answers["generate_execution_plan"] = generate_execution_plan

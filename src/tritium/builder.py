@@ -455,7 +455,7 @@ class NamedGraph:
         return graph_picture.svg(self.graph, self.names, self.outputs)
 
     def __str__(self) -> str:
-        return graph_text.text(self.graph, self.names)
+        return self.graph.text(self.names)
 
     def __repr__(self) -> str:
         return f"<graph {', '.join(self.inputs)} -> {', '.join(self.outputs)}: {len(self.names)} nodes>"

@@ -6,7 +6,7 @@ needs is never reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from tritium import backends, ops
 from tritium import dtype as dt
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
-from tritium.fragment import spec_text
+from tritium.fragment import spec_text, value_text
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
@@ -265,30 +265,46 @@ class Graph(NamedTuple):
 
     def find_fusion_opportunities(self) -> Any:
         """Groups of nodes that can be one call, with the bytes and the time that should save."""
-        from tritium.analysis import find_fusion_opportunities
-
-        return find_fusion_opportunities(self)
+        return _ask("find_fusion_opportunities")(self)
 
     def generate_execution_plan(self) -> Any:
         """The steps a program of this graph runs, where their results lie, and how long they should take."""
-        from tritium.analysis import generate_execution_plan
-
-        return generate_execution_plan(self)
+        return _ask("generate_execution_plan")(self)
 
     def topological_sort(self) -> list[Node]:
         """The nodes in an order in which each comes after all it reads; the same every time."""
         return self.order()
 
     def __str__(self) -> str:
-        from tritium.graph_text import text  # it imports this file
+        return self.text()
 
-        return text(self)
+    def text(self, names: Mapping[Node, str] | None = None) -> str:
+        """One line for each node, inputs that nothing reads last; `names` follow as comments. graph_text.parse reads it."""
+        order = dict.fromkeys((*self.order(), *self.inputs, *self.captured))
+        number = {node: f"%{i}" for i, node in enumerate(order)}
+        lines = []
+        for n in order:
+            args = ["none" if i is None else number[i] for i in n.inputs] + [f"{k}={value_text(v)}" for k, v in n.attrs]
+            line = f"{number[n]}: {spec_text(n.spec)} = {n.op.name}({', '.join(args)})"
+            lines.append(f"{line}  # {names[n]}" if names and n in names else line)
+        lines += [f"write {i} = {number[n]}" for i, n in self.writes]
+        results = ", ".join(number[n] for n in self.outputs)
+        alone = len(self.outputs) == 1 and not self.single  # a tuple of one, as Python writes it
+        return "\n".join([*lines, f"return {results}{',' if alone else ''}".rstrip()])
 
     def svg(self) -> str:
         """A picture of the graph."""
-        from tritium.graph_picture import svg  # it imports this file
+        found: str = _ask("svg")(self)
+        return found
 
-        return svg(self)
+
+answers: dict[str, Callable[[Graph], Any]] = {}  # what those above know of a graph; each puts its own here
+
+
+def _ask(what: str) -> Callable[[Graph], Any]:
+    if what not in answers:
+        raise ArgumentError(f"Graph.{what}: nobody knows it yet; import tritium and make graphs with tritium.trace.")
+    return answers[what]
 
 
 def run_node(node: Node, xs: list[Any], device: Any) -> Any:

@@ -14,7 +14,7 @@ from unicodedata import east_asian_width
 from tritium import ops
 from tritium.errors import ArgumentError
 from tritium.fragment import Fragment, spec_text, value_text
-from tritium.graph import Graph, Node
+from tritium.graph import Graph, Node, answers
 from tritium.op import Kind, Spec
 from tritium.placement import BEND, MARGIN, Box, Edge, Placed, place
 
@@ -276,3 +276,6 @@ def _drawn(placed: Placed, count: int) -> str:
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+answers["svg"] = svg

@@ -1,4 +1,4 @@
-"""Graphs as lines of text, and back: `text` prints one, `parse` reads it.
+"""Graphs from lines of text: `parse` reads what str(graph) printed.
 
 Knows nothing of passes or devices. A text is read word by word and never evaluated; every spec it claims is decided anew by
 the row's own rule, so that a graph that was read is as sound as one that was traced.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from tritium import dtype as dt
@@ -23,28 +23,6 @@ from tritium.graph import Graph, Node, Trace
 from tritium.layout import AT, Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec
 from tritium.tensor import Tensor
-
-# ---- printing
-
-
-def text(graph: Graph, names: Mapping[Node, str] | None = None) -> str:
-    """One line for each node, inputs that nothing reads last; `names` follow as comments."""
-    order = dict.fromkeys((*graph.order(), *graph.inputs, *graph.captured))
-    number = {node: f"%{i}" for i, node in enumerate(order)}
-    lines = []
-    for n in order:
-        args = _args(["none" if i is None else number[i] for i in n.inputs], n.attrs)
-        line = f"{number[n]}: {spec_text(n.spec)} = {n.op.name}({args})"
-        lines.append(f"{line}  # {names[n]}" if names and n in names else line)
-    lines += [f"write {i} = {number[n]}" for i, n in graph.writes]
-    results = ", ".join(number[n] for n in graph.outputs)
-    alone = len(graph.outputs) == 1 and not graph.single  # a tuple of one, as Python writes it
-    return "\n".join([*lines, f"return {results}{',' if alone else ''}".rstrip()])
-
-
-def _args(inputs: list[str], attrs: tuple[tuple[str, Any], ...]) -> str:
-    return ", ".join([*inputs, *(f"{k}={value_text(v)}" for k, v in attrs)])
-
 
 # ---- words
 
