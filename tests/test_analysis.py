@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tritium as tt
-from tritium import analysis, buffer, cost
+from tritium import buffer, cost
 from tritium.op import Cost
 
 M = tt.Spec((64, 256))
@@ -74,7 +74,8 @@ def test_a_plan_says_how_far_the_last_run_was_from_it() -> None:
     fn = tt.compile(lambda x: tt.relu(x * 2.0) @ x.mT)
     x = tt.ones((64, 256))
     fn(x)
-    plan = analysis.generate_execution_plan(fn.program(x))
+    plan = fn.generate_execution_plan(x)
+    assert [o.pattern for o in fn.find_fusion_opportunities(x)] == [o.pattern for o in plan.fusion_opportunities]
     assert plan.measured_s is not None
     assert plan.measured_s > 0
     assert plan.error == pytest.approx(plan.measured_s / plan.estimated_execution_time - 1)

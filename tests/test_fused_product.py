@@ -180,7 +180,9 @@ def test_casts_after_the_product_decide_the_dtype() -> None:
 
 def test_several_results_come_from_one_product() -> None:
     w, s = ternary(65, 64)
-    check(lambda x, w, s, b: (tt.relu(y := tt.quantized_matmul(x, w, s, None)), y + b), normal(1, 20, 64), w, s, normal(2, 65))
+    x, b = normal(1, 20, 64), normal(2, 65)
+    check(lambda x, w, s, b: (tt.relu(y := tt.quantized_matmul(x, w, s, None)), y + b), x, w, s, b)
+    check(lambda x, y, b: (tt.relu(z := x @ y), z + b, z), normal(1, 40, 50), normal(2, 50, 65), b)
 
 
 def test_leading_axes_are_rows_and_operands_are_broadcast_to_them() -> None:
@@ -271,7 +273,12 @@ def test_matmul_has_the_same_bits_on_any_number_of_threads(threads: int, isa: st
 
 
 def test_batches_of_matmul_are_rows_in_order() -> None:
-    for a, b in [((3, 4, 9, 20), (20, 30)), ((3, 1, 9, 20), (4, 20, 30)), ((5, 40, 30), (5, 30, 50)), ((4, 20), (6, 20, 30))]:
+    for a, b in [
+        ((3, 4, 9, 20), (20, 30)),
+        ((3, 1, 9, 20), (4, 20, 30)),
+        ((5, 40, 30), (5, 30, 50)),
+        ((4, 20), (6, 20, 30)),
+    ]:
         x, y = normal(1, *a), normal(2, *b)
         r = normal(4, *(x @ y).shape)
         check(chain, x, y, normal(3, y.shape[-1]), r)

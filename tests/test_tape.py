@@ -478,3 +478,16 @@ def test_native_code_refuses_a_tape_that_makes_no_sense() -> None:
     ):
         with pytest.raises(ValueError, match="it cannot run"):
             native.Tape(f32.code, False, operands, code, parts)
+
+
+def test_a_tape_is_run_on_the_operands_it_was_made_for() -> None:
+    kernel, attrs = tape.native_call(body_of(ops.add, Spec((4,), f32), Spec((4,), f32)))
+    x = tt.ones(4)
+    for given_inputs, out in (
+        ((x,), x),
+        ((x, x, x), x),
+        ((x, tt.ones(4, dtype=f16)), x),
+        ((x, x), tt.ones(4, dtype=f64)),
+    ):
+        with pytest.raises(TypeError, match="not those of its tape"):
+            kernel(*given_inputs, out=out, **attrs)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from tritium import backends, launch, ops, patterns, tree
+from tritium.analysis import ExecutionPlan, FusionOpportunity, generate_execution_plan, opportunity
 from tritium.eager import check_out
 from tritium.errors import ArgumentError, TraceError, nearest
 from tritium.functions import asarray
@@ -159,6 +160,14 @@ class Compiled:
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What was applied to the graph of such a call, what was not, and why."""
         return self.program(*args, **kwargs).explain()
+
+    def find_fusion_opportunities(self, *args: Any, **kwargs: Any) -> list[FusionOpportunity]:
+        """The fusions in the graph of such a call, with the bytes and the time that each should save."""
+        return [opportunity(o) for o in self.program(*args, **kwargs).opportunities]
+
+    def generate_execution_plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
+        """The steps of such a call, its memory, how long it should take, and how long the last one took."""
+        return generate_execution_plan(self.program(*args, **kwargs))
 
     def run_many(self, inputs: Iterable[Any]) -> list[Any]:
         """The results for many inputs, stacked and run at once where the graph allows it; see Program.run_many."""

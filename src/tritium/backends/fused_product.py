@@ -29,7 +29,6 @@ class Parts(NamedTuple):
 
 def refusal(body: Fragment, core: Step) -> str | None:
     """Why a product cannot have anything before or after it."""
-    x, *rest = (None if i is None else body.spec(i) for i in core.inputs)
     if any(i is not None and i >= len(body.inputs) for i in core.inputs[1:]):
         return "the right operand of the product is computed in the same body"
     if core.op is ops.quantized_matmul:
@@ -38,7 +37,7 @@ def refusal(body: Fragment, core: Step) -> str | None:
         return f"{core.op.name} hands no results over"
     if core.spec.dtype is not f32 or dict(core.attrs)["algorithm"] != "blas":
         return f"matmul hands results over in f32 and with algorithm='blas', not in {core.spec.dtype}"
-    if any(s.ndim < 2 for s in (x, *rest)):
+    if any(body.spec(i).ndim < 2 for i in core.inputs if i is not None):
         return "a product with a vector has no rows to hand over"
     if core.inputs[0] not in range(len(body.inputs)):
         return "matmul reads its left operand from memory"
@@ -66,7 +65,7 @@ def needed(body: Fragment, values: Iterable[int], stop: int) -> set[int]:
 def part(body: Fragment, first: tuple[int, ...], inside: set[int], outputs: tuple[int, ...]) -> Fragment:
     """Some steps of a body as a body of its own, with the values `first` as its inputs."""
     number = {v: i for i, v in enumerate(first)}
-    steps = []
+    steps: list[Step] = []
     for value, step in body.numbered():
         if value in inside and value not in number:
             number[value] = len(first) + len(steps)
@@ -126,14 +125,17 @@ def fused(body: Fragment, cut: Parts, core: Any) -> Any:
     x = body.spec(cut.core.inputs[0])  # type: ignore[arg-type]
     operands = tuple(-1 if i is None else i for i in cut.operands)
     sums = cut.core.op is ops.matmul
-    attrs = dict(cut.core.attrs)
-    return native.FusedProduct(core, attrs, operands, cut.core.spec.dtype.code, (x.dtype.code, x.shape), *taped, sums)
+    apart = cut.after is not None and not tape.overwrites(cut.after, 0)
+    what = (core, dict(cut.core.attrs), operands, cut.core.spec.dtype.code, (x.dtype.code, x.shape))
+    return native.FusedProduct(*what, *taped, sums, apart)
 
 
 def native_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
     """The native kernel of a body and its attributes, or why there is none."""
     if native is None:
         return "there is no native library"
+    if len(body.inputs) > native.MAX_INPUTS:
+        return f"it has {len(body.inputs)} inputs, at most {native.MAX_INPUTS} are possible"
     cut = parts(body)
     if isinstance(cut, str):
         return cut
