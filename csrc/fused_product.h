@@ -22,7 +22,8 @@ struct FusedProduct {
   Kernel core = nullptr;
   Attrs attrs;                    // of the core
   DType dtype = DType::f32;       // of the product's own result
-  bool sums = false;              // the core keeps its sums in `out` until it hands them over
+  bool sums = false;              // the core keeps its sums in `out` until it hands them over …
+  bool apart = false;             // … and must not: `after` reads them when it has written there already
   int operands = 0;
   int operand[kProductOperands];  // which input of the call each is; -1: not given, or made by `before`
   DType x_dtype = DType::f32;     // of the left operand, where `before` makes it

@@ -6,8 +6,8 @@
 
 namespace tritium {
 
-// Finished results of rows [row, row + rows) and columns [column, column + columns); the leading axes of a result are one
-// list of rows. values[i * stride + j] is that of row + i and column + j, in f32 before it is rounded to a narrower dtype.
+// Finished results of rows [row, row + rows) and columns [column, column + columns); the leading axes of a result are
+// one list of rows. values[i * stride + j] is that of row + i and column + j, in f32, not rounded to a narrower dtype yet.
 struct Results {
   std::int64_t row, rows, column, columns;
   const float* values;
@@ -18,7 +18,6 @@ struct Results {
 // again once they are handed over. Runs on any thread; every result is handed over once.
 struct Epilogue {
   void (*run)(const void* context, const Results& results);
-  void (*fetch)(const void* context, const Results& results);  // soon these come, their values not known yet
   const void* context;
 };
 

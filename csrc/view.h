@@ -8,7 +8,7 @@
 namespace tritium {
 
 constexpr int kMaxDims = 32;
-constexpr int kMaxInputs = 8;
+constexpr int kMaxInputs = 16;
 constexpr int kMaxOutputs = 4;
 constexpr int kAlignment = 64;
 

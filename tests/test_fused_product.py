@@ -125,6 +125,22 @@ def test_results_go_on_with_the_bits_of_single_calls(after: str, how: Any) -> No
 
 
 @every_kernel
+@pytest.mark.parametrize("n", [512, 720])
+def test_long_rows_of_results_go_on_in_place(n: int, how: Any) -> None:
+    core, w, s = layer(how, n, 64)
+    b = normal(1, n)
+    for m in (1, 5, 16, 66, 130):
+        r, c = normal(2, m, n), normal(3, m, 1)
+        for fn in AFTER.values():
+            check(
+                lambda x, w, s, b, r, c, fn=fn: fn(tt.quantized_matmul(x, w, s, None), b, r, c),
+                *(normal(m, m, 64), w, s, b, r, c),
+                core=core,
+                context=f"batch {m}",
+            )
+
+
+@every_kernel
 @pytest.mark.parametrize("half", ["f32", "f16", "bf16"])
 def test_a_norm_before_and_a_gate_after_are_part_of_the_call(half: str, how: Any) -> None:
     n, k = 70, 200
@@ -155,6 +171,24 @@ def test_groups_of_weights_are_summed_before_what_comes_after(how: Any) -> None:
 def test_a_product_of_nothing_goes_through_what_comes_after(how: Any) -> None:
     core, w, s = layer(how, 5, 0)
     check(lambda x, w, s, b: tt.quantized_matmul(x, w, s, b) * 2 + b, tt.zeros((3, 0)), w, s, normal(1, 5), core=core)
+
+
+@every_kernel
+def test_threads_do_not_change_the_bits(how: Any) -> None:
+    core, w, s = layer(how, 700, 1100)
+    before = tt.get_num_threads()
+    try:
+        for m in (1, 3, 18, 70):
+            for threads in (1, 2, 7):
+                tt.set_num_threads(threads)
+                check(
+                    lambda x, g, w, s, r: tt.quantized_matmul(tt.rms_norm(x, g, eps=EPS), w, s, None) + r,
+                    *(normal(m, m, 1100), normal(5, 1100), w, s, normal(2, m, 700)),
+                    core=core,
+                    context=f"{threads} threads, batch {m}",
+                )
+    finally:
+        tt.set_num_threads(before)
 
 
 def ternary(n: int, k: int) -> tuple[Tensor, Tensor]:
@@ -261,7 +295,7 @@ def test_matmul_has_the_same_bits_on_any_number_of_threads(threads: int, isa: st
     before = tt.get_num_threads()
     try:
         tt.set_num_threads(threads)
-        for m, k, n in [(5, 300, 900), (130, 160, 190), (600, 350, 330)]:
+        for m, k, n in [(5, 300, 900), (130, 160, 190), (600, 350, 330), (1030, 65, 1100)]:
             x, y, b, r = normal(1, m, k), normal(2, k, n), normal(3, n), normal(4, m, n)
             product = tt.empty((m, n))
             core(x, y, out=product)

@@ -156,6 +156,7 @@ struct Blocks {
   static constexpr int64_t kShort = 48, kChunk = 16;  // units: all at once, or so many that the tokens stay in L1
   static constexpr bool kViews = F::views == F::fields;
   static constexpr int kMade = kViews ? F::fields - 1 : F::fields;  // vectors of a block that are unpacked
+  static constexpr int64_t kHanded = 4;  // strips whose results are handed over together: long rows need not be copied
   static constexpr int64_t kLongestSums = 1024;  // units: no difference of views leaves 32 bits
   using S = Strip<Blocks>;
 
@@ -193,23 +194,25 @@ struct Blocks {
   int64_t made_bytes() const { return blocks * kMade * longest * kTile; }  // of a strip
   int64_t view_bytes() const { return tall * made_bytes(); }
   int64_t sum_bytes() const { return (chunks == 1 ? 1 : wide * tall) * tokens * rows * 4; }
+  int64_t result_bytes() const { return p.after ? kHanded * tokens * rows * 4 : 0; }
 
   static void run(const Product& product) {
     if (product.units > kLongestSums) return stream<Piece<F>>(product);
     const Blocks work(product);
     const int64_t across = ceil_div(work.pairs, work.wide), cells = ceil_div(work.strips, work.tall) * across;
     parallel_for(cells, 1, [&](int64_t begin, int64_t end) {
-      const Workspace space(work.view_bytes() + work.sum_bytes(), Need::must);
+      const Workspace space(work.view_bytes() + work.sum_bytes() + work.result_bytes(), Need::must);
       configure_tiles(TileConfig(0, 16));
       for (int64_t i = begin; i < end; ++i) {
-        work.cell(i / across * work.tall, i % across * work.wide, space.as<uint8_t>(),
-                  reinterpret_cast<int32_t*>(space.data() + work.view_bytes()));
+        char* const sums = space.data() + work.view_bytes();
+        work.cell(i / across * work.tall, i % across * work.wide, space.as<uint8_t>(), reinterpret_cast<int32_t*>(sums),
+                  reinterpret_cast<float*>(sums + work.sum_bytes()));
       }
       release_tiles();
     });
   }
 
-  void cell(int64_t strip, int64_t pair, uint8_t* made, int32_t* sums) const {
+  void cell(int64_t strip, int64_t pair, uint8_t* made, int32_t* sums, float* results) const {
     const int64_t count = least(tall, strips - strip), last = least(pair + wide, pairs);
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t first = p.units * c / chunks, units = p.units * (c + 1) / chunks - first;
@@ -219,9 +222,13 @@ struct Blocks {
           const S here(p, strip + i);
           int32_t* const mine = sums + (chunks == 1 ? 0 : ((t - pair) * tall + i) * tokens * rows);
           Fetch fetch = next_weights(strip + i, c, first + units, t - pair, last - pair);
-          if (c + 1 == chunks) announce(p, t * tokens, least(tokens, p.m - t * tokens), here.row, here.rows);
           block(here, made + i * made_bytes(), t * tokens, first, units, mine, c > 0, fetch);
-          if (c + 1 == chunks) finish(here, t * tokens, mine);
+          if (c + 1 < chunks) continue;
+          const int64_t place = i % kHanded;
+          finish(here, t * tokens, mine, results + place * rows);
+          if (!p.after || (place + 1 < kHanded && i + 1 < count)) continue;
+          const int64_t row = (strip + i - place) * rows, columns = least((place + 1) * rows, p.n - row);
+          hand_over(p, t * tokens, least(tokens, p.m - t * tokens), row, columns, results, kHanded * rows);
         }
       }
     }
@@ -250,7 +257,7 @@ struct Blocks {
     }
   }
 
-  void finish(const S& strip, int64_t t, int32_t* sums) const {
+  void finish(const S& strip, int64_t t, int32_t* sums, float* results) const {
     const int64_t count = least(tokens, p.m - t);
     if constexpr (kViews && F::views > 1) {
       for (int64_t i = 0; i < count; ++i) {
@@ -258,7 +265,8 @@ struct Blocks {
         for (int b = 0; b < strip.blocks; ++b) F::solve(mine + b * F::views);
       }
     }
-    finish_strip<Blocks>(p, strip, t, count, sums);
+    p.after ? strip_results<Blocks>(p, strip, t, count, sums, results, kHanded * rows)
+            : finish_strip<Blocks>(p, strip, t, count, sums);
   }
 
   // What will be unpacked next in place of this strip: its next chunk, or the strip of the next cell. Pair `turn` of

@@ -157,11 +157,6 @@ TRITIUM_INLINE void fill_floats(float* to, std::int64_t rows, const RowScales& s
   }
 }
 
-// Says that results of tokens [t, t + tokens) and a few rows are being summed: what they meet can come into the cache.
-inline void announce(const Product& p, std::int64_t t, std::int64_t tokens, std::int64_t row, std::int64_t rows) {
-  if (p.after) p.after->fetch(p.after->context, {p.first + t, tokens, row, rows, nullptr, 0});
-}
-
 // Results of tokens [t, t + tokens) and a few rows, `stride` apart from token to token, to whoever waits for them.
 inline void hand_over(const Product& p, std::int64_t t, std::int64_t tokens, std::int64_t row, std::int64_t rows,
                       const float* values, std::int64_t stride) {

@@ -127,7 +127,7 @@ class Collected {
   }
 
  private:
-  static constexpr std::int64_t kMost = 1024;
+  static constexpr std::int64_t kMost = 4096;
 
   void hand_over_all() {
     if (count_ > 0) hand_over(p_, 0, p_.m, first_, count_, results_, width_);
@@ -156,7 +156,6 @@ void grouped_strip(const Product& p, const Strip<K>& strip, const float* group_s
                    std::int64_t tokens) {
   alignas(64) std::int32_t sums[kTogether * kStripRows<K>];
   alignas(64) float total[kTogether * kStripRows<K>];
-  announce(p, t0, tokens, strip.row, strip.rows);
   for (std::int64_t i = 0; i < tokens * kStripRows<K>; ++i) total[i] = 0;
   const std::int64_t whole_group = p.group_units();
   for (std::int64_t g = 0; g < p.groups; ++g) {
@@ -235,7 +234,6 @@ class Stream {
       if (n == p_.units) {
         for (std::int64_t t = 0; t < p_.m; t += kTogether) {
           const std::int64_t tokens = least(kTogether, p_.m - t);
-          announce(p_, t, tokens, strip.row, strip.rows);
           strip_sums<K>(p_, strip, t, tokens, 0, n, sums);
           p_.after && collected.takes() ? collected.add(strip, sums) : finish_strip<K>(p_, strip, t, tokens, sums);
         }
@@ -307,7 +305,6 @@ void blocked_strip(const Product& p, const Strip<K>& strip, std::int64_t t0, std
     for (std::int64_t t = 0; t < tokens; t += K::tokens) {
       const int now = static_cast<int>(least(K::tokens, tokens - t));
       std::int32_t* const mine = chunks == 1 ? sums : kept + t * kStripRows<K>;
-      if (c + 1 == chunks) announce(p, t0 + t, now, strip.row, strip.rows);
       K::unpacked_sums(views, strip.blocks, units, p.a.at(t0 + t, first), p.a.panel_bytes, now, c == 0 ? mine : sums);
       if (c > 0) add_sums(mine, sums, now * kStripRows<K>);
       if (c + 1 == chunks) finish_strip<K>(p, strip, t0 + t, now, mine);

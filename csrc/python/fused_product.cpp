@@ -36,7 +36,8 @@ int read_numbers(PyObject* given, const char* what, int most, T* to) {
 bool read_taped(PyObject* given, const char* what, int own, Taped& to, PyObject*& kept) {
   if (given == Py_None) return true;
   PyObject *tape, *inputs;
-  if (!PyArg_ParseTuple(given, "OO;FusedProduct: before and after are (tape, inputs) or None", &tape, &inputs)) return false;
+  if (!PyArg_ParseTuple(given, "OO;FusedProduct: before and after are (tape, inputs) or None", &tape, &inputs))
+    return false;
   to.tape = tape_of_object(tape);
   to.count = read_numbers(inputs, what, kMaxInputs, to.input);
   if (to.count < 0) return false;
@@ -67,12 +68,12 @@ bool read_attrs(const Entry& entry, PyObject* given, int ndim, Attrs& to) {
   return true;
 }
 
-// FusedProduct(core, attrs, operands, dtype, x, before, after, sums)
+// FusedProduct(core, attrs, operands, dtype, x, before, after, sums, apart)
 bool fill(ProductObject* made, PyObject* args) {
   PyObject *core, *attrs, *operands, *x, *before, *after;
-  int code, sums, x_code;
-  if (!PyArg_ParseTuple(args, "O!O!OiOOOp", globals.kernel_type, &core, &PyDict_Type, &attrs, &operands, &code, &x, &before,
-                        &after, &sums))
+  int code, sums, apart, x_code;
+  if (!PyArg_ParseTuple(args, "O!O!OiOOOpp", globals.kernel_type, &core, &PyDict_Type, &attrs, &operands, &code, &x,
+                        &before, &after, &sums, &apart))
     return false;
   FusedProduct& f = made->value;
   PyObject* shape;
@@ -88,6 +89,7 @@ bool fill(ProductObject* made, PyObject* args) {
   made->core = Py_NewRef(core);
   f.core = entry.run;
   f.sums = sums != 0;
+  f.apart = apart != 0;
   return read_code(code, f.dtype) && read_code(x_code, f.x_dtype) && read_attrs(entry, attrs, f.x_ndim, f.attrs) &&
          read_taped(before, "before", 0, f.before, made->before) && read_taped(after, "after", 1, f.after, made->after);
 }

@@ -91,6 +91,17 @@ int read_outs(const Entry& entry, PyObject* given, Array** outs) {
   return static_cast<int>(n);
 }
 
+// A tape knows how many operands it has, and of which dtypes; the shapes are the caller's to get right.
+bool check_tape(const Entry& entry, const Tape& tape, Array* const* ins, Py_ssize_t nin, Array* const* outs, int nout) {
+  bool fits = nin == tape.inputs && nout == tape.outputs;
+  for (int i = 0; fits && i < tape.inputs + tape.outputs; ++i) {
+    const Array* a = i < tape.inputs ? ins[i] : outs[i - tape.inputs];
+    fits = a && a->code == static_cast<int>(tape.operand[i + 1].dtype);
+  }
+  if (!fits) PyErr_Format(PyExc_TypeError, "%s: the operands are not those of its tape.", entry.name);
+  return fits;
+}
+
 // k(*inputs, out=array, **attrs). An input may be None.
 PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
   const Entry& entry = *as_kernel(self)->entry;
@@ -123,6 +134,7 @@ PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, 
   }
   if (!nout) return PyErr_Format(PyExc_TypeError, "%s: the native kernel needs out=.", entry.name);
   if (!check_dtype(entry, last ? last : outs[0])) return nullptr;
+  if (attrs.tape && !check_tape(entry, *attrs.tape, ins, nin, outs, nout)) return nullptr;
   for (int i = 0; i < nout; ++i) {
     if (!storage_own(outs[i]->memory())) return nullptr;
     holders[count++] = outs[i];

@@ -10,6 +10,7 @@
 namespace tritium::python {
 
 constexpr int kMaxRecords = 1024;
+constexpr int kMaxReplayed = 8;  // inputs of a call that is remembered
 
 // What a call of one key does.
 struct Record {
@@ -24,7 +25,7 @@ struct Record {
   int code = -1, ndim = 0;
   int64_t dims[kMaxDims];
   int64_t size = 0, nbytes = 0, touched = 0;
-  std::int8_t scalars[kMaxInputs];
+  std::int8_t scalars[kMaxReplayed];
   std::vector<PyObject*> kept;  // objects the key knows by address
 
   ~Record() {

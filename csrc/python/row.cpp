@@ -124,9 +124,9 @@ PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t
   } else if (!(out = reinterpret_cast<Array*>(new_result(r)))) {
     return nullptr;
   }
-  View in[kMaxInputs], result;
-  alignas(8) char values[kMaxInputs][8];
-  Array* holders[kMaxInputs + 1];
+  View in[kMaxReplayed], result;
+  alignas(8) char values[kMaxReplayed][8];
+  Array* holders[kMaxReplayed + 1];
   int count = 0;
   bool fits = true;
   fill_view(out, result);
@@ -218,7 +218,7 @@ bool read_traits(Row* row) {
   PyObject* inplace = arity ? PyObject_GetAttrString(self, "inplace") : nullptr;
   if (inplace) {
     const long n = PyLong_AsLong(arity);
-    row->operands = n < 0 || n > kMaxInputs ? -1 : static_cast<int>(n);
+    row->operands = n < 0 || n > kMaxReplayed ? -1 : static_cast<int>(n);
     row->in_place = PyObject_IsTrue(inplace) > 0;
   }
   Py_XDECREF(arity);

@@ -9,6 +9,7 @@
 #include "half.h"
 #include "iterate.h"
 #include "tape.h"
+#include "tape_bind.h"
 
 namespace tritium::TRITIUM_ISA {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kStage = 4096;                      // bytes of an operand that are brought together for a tape
+constexpr int64_t kLongRow = 512;                     // elements that are worth a run of their own
 constexpr int64_t kTapeBlock = 128;                   // elements that a tape likes to have
 constexpr int kStages = kMaxInputs + kMaxOutputs + 1;
 
@@ -45,6 +47,8 @@ struct Side {
   }
   // One element serves all of so many rows.
   bool repeats(int64_t count) const { return rows.step == 0 && (count == 1 || (even && row_step == 0)); }
+  // A tape can read its rows where they lie.
+  bool is_plain() const { return even && (rows.step == item || rows.step == 0); }
   char* at(int64_t row, int64_t column) const { return rows.row(row) + column * rows.step; }
 };
 
@@ -52,6 +56,61 @@ struct Side {
 struct Piece {
   int64_t row, rows, column, columns;
   int64_t size() const { return rows * columns; }
+};
+
+// A tape on stretches of elements, one after another: what they share is set up once.
+class Runner {
+ public:
+  explicit Runner(const Tape& tape) : tape_(tape), bound_(tape::bound(tape)) {
+    tape::place_own(tape_, bound_, space_, at_);
+  }
+  Runner(const Runner&) = delete;
+
+  // Operands as run_tape takes them.
+  void run(const char* const* in, char* const* out, int64_t n, std::uint32_t repeated) {
+    tape::Mask still;
+    for (int i = 0; i < tape_.inputs; ++i) {
+      at_[i + 1] = const_cast<char*>(in[i]);
+      if (repeated >> i & 1) {
+        at_[i + 1] = ones_ + i * tape::kBlockBytes;
+        tape::fill_block(at_[i + 1], in[i], item_size(tape_.operand[i + 1].dtype), tape::block_of(tape_));
+        still.add(i + 1);
+      }
+    }
+    for (int i = 0; i < tape_.outputs; ++i) at_[tape_.inputs + i + 1] = out[i];
+    tape::run_part(tape_, bound_.part[0], at_, still, n, pads_);
+  }
+
+  // Operands as the machine of the tape sees them: inputs, then outputs, each so many bytes further from row to row.
+  struct Line {
+    char* at;
+    int64_t step;
+    bool one;  // an element for the whole row
+  };
+  void run_rows(const Line* lines, int64_t rows, int64_t n) {
+    const int count = tape_.inputs + tape_.outputs;
+    tape::Mask still;
+    for (int i = 0; i < count; ++i) {
+      if (lines[i].one) still.add(i + 1);
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int i = 0; i < count; ++i) {
+        char* const from = lines[i].at + row * lines[i].step;
+        at_[i + 1] = lines[i].one ? ones_ + i * tape::kBlockBytes : from;
+        if (!lines[i].one || (row > 0 && lines[i].step == 0)) continue;
+        tape::fill_block(at_[i + 1], from, item_size(tape_.operand[i + 1].dtype), tape::block_of(tape_));
+      }
+      tape::run_part(tape_, bound_.part[0], at_, still, n, pads_);
+    }
+  }
+
+ private:
+  const Tape& tape_;
+  const tape::Bound& bound_;
+  char* at_[kTapeOperands];
+  alignas(64) char space_[(tape::kScratchBlocks + kTapeOperands) * tape::kBlockBytes];
+  alignas(64) char pads_[kTapeOperands * tape::kBlockBytes];
+  alignas(64) char ones_[(kMaxInputs + 1) * tape::kBlockBytes];
 };
 
 class After {
@@ -64,47 +123,49 @@ class After {
     for (int i = 0; i < count_; ++i) widest = most(widest, in_[i].item);
     for (int i = 0; i < tape_.outputs; ++i) widest = most(widest, out_[i].item);
     at_once_ = kStage / widest;
-  }
-
-  static void fetch(const void* context, const Results& r) {
-    const After& a = *static_cast<const After*>(context);
-    for (int i = 0; i < a.count_; ++i) fetch_side<false>(a.in_[i], r);
-    for (int i = 0; i < a.tape_.outputs; ++i) fetch_side<true>(a.out_[i], r);
+    plain_ = result_ == DType::f32;
+    for (int i = 0; i < count_; ++i) plain_ = plain_ && in_[i].is_plain();
+    for (int i = 0; i < tape_.outputs; ++i) plain_ = plain_ && out_[i].is_plain() && out_[i].rows.step != 0;
   }
 
   static void run(const void* context, const Results& r) {
     const After& a = *static_cast<const After*>(context);
     const int64_t columns = least(r.columns, a.at_once_), rows = a.rows_at_once(r.columns);
+    Runner runner(a.tape_);
+    if (rows == 1 && a.plain_) return a.run_rows(r, runner);
     for (int64_t i = 0; i < r.rows; i += rows) {
       for (int64_t j = 0; j < r.columns; j += columns) {
         a.run_piece({r.row + i, least(rows, r.rows - i), r.column + j, least(columns, r.columns - j)},
-                    r.values + i * r.stride + j, r.stride);
+                    r.values + i * r.stride + j, r.stride, runner);
       }
     }
   }
 
  private:
-  template <bool written>
-  static void fetch_side(const Side& s, const Results& r) {
-    constexpr int64_t kLine = 64;
-    if (s.rows.step != s.item || (s.even && s.row_step == 0)) return;  // far apart, or there already
-    const int64_t bytes = r.columns * s.item;
-    for (int64_t i = 0; i < r.rows; ++i) {
-      const char* const from = s.at(r.row + i, r.column);
-      for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(from + b, written, 2);
-      __builtin_prefetch(from + bytes - 1, written, 2);
-    }
-  }
-
-  // Rows that fill a piece; if possible so many that no vector of the tape is left half empty.
+  // Rows that fill a piece: one if it is long enough not to be copied together with others, and if possible so many
+  // that no vector of the tape is left half empty.
   int64_t rows_at_once(int64_t columns) const {
+    if (columns >= kLongRow || columns % kTapeBlock == 0) return 1;
     int64_t rows = most(1, at_once_ / columns), odd = columns;
     int64_t even = kTapeBlock;
     for (; even > 1 && odd % 2 == 0; odd /= 2) even /= 2;
     return rows < even ? rows : rows / even * even;
   }
 
-  void run_piece(const Piece& p, const float* values, int64_t stride) const {
+  void run_rows(const Results& r, Runner& runner) const {
+    Runner::Line lines[1 + kMaxInputs + kMaxOutputs];
+    char* const values = reinterpret_cast<char*>(const_cast<float*>(r.values));
+    lines[0] = {values, r.stride * 4, false};
+    for (int i = 0; i < count_; ++i) lines[1 + i] = line(in_[i], r);
+    for (int i = 0; i < tape_.outputs; ++i) lines[1 + count_ + i] = line(out_[i], r);
+    runner.run_rows(lines, r.rows, r.columns);
+  }
+
+  static Runner::Line line(const Side& s, const Results& r) {
+    return {s.at(r.row, r.column), s.row_step, s.rows.step == 0};
+  }
+
+  void run_piece(const Piece& p, const float* values, int64_t stride, Runner& runner) const {
     alignas(64) char stage[kStages][kStage];
     const char* in[kMaxInputs + 1];
     char* out[kMaxOutputs];
@@ -117,7 +178,7 @@ class After {
     for (int i = 0; i < tape_.outputs; ++i) {
       out[i] = adjacent(out_[i], p) ? out_[i].at(p.row, p.column) : stage[kMaxInputs + i];
     }
-    run_tape(tape_, in, out, p.size(), repeated);
+    runner.run(in, out, p.size(), repeated);
     for (int i = 0; i < tape_.outputs; ++i) {
       if (!adjacent(out_[i], p)) put(out_[i], p, out[i]);
     }
@@ -167,6 +228,7 @@ class After {
   DType result_;
   int count_;
   int64_t at_once_;  // elements of a piece
+  bool plain_;       // rows can be read and written where they lie
   Side in_[kMaxInputs], out_[kMaxOutputs];
 };
 
@@ -267,7 +329,7 @@ void run(const FusedProduct& f, const Call& call, Attrs& attrs) {
     if (f.operand[i] >= 0) in[i] = call.in[f.operand[i]];
   }
   if (f.before.tape) in[0] = left_operand(f, call.out->data);
-  const bool own = f.after.tape && f.sums && !holds_sums(*call.out);
+  const bool own = f.after.tape && f.sums && (f.apart || !holds_sums(*call.out));
   const Workspace space(own ? call.out->size() * item_size(f.dtype) : 0, Need::must);
   View out = own ? reshaped(*call.out, f.dtype, space.data()) : *call.out;
   f.core({in, f.operands, &out, &attrs});
@@ -276,7 +338,7 @@ void run(const FusedProduct& f, const Call& call, Attrs& attrs) {
 void with_after(const FusedProduct& f, const Call& call, Attrs& attrs) {
   if (!f.after.tape) return run(f, call, attrs);
   const After after(f, call);
-  const Epilogue hook{After::run, After::fetch, &after};
+  const Epilogue hook{After::run, &after};
   attrs.after = &hook;
   run(f, call, attrs);
 }

@@ -245,8 +245,9 @@ Bound* bind(const Tape& tape) {
   *made = {part, constant, kTouch * (tape.inputs + tape.outputs)};
   for (int p = 0; p < tape.parts; ++p) {
     const TapePart& from = tape.part[p];
-    part[p] = {instr, stream, 0};
+    part[p] = {instr, stream, 0, nullptr};
     if (from.kind == PartKind::whole) {
+      part[p].whole = whole_of(from.name, tape.lane);
       made->cost += 1;
       continue;
     }
@@ -337,13 +338,23 @@ const Bound& bound(const Tape& tape) {
   return *static_cast<const Bound*>(found);
 }
 
+// The compiler does not see what the last instruction leaves in the wide registers: code that uses their lower halves
+// would wait for the upper ones.
+TRITIUM_INLINE void leave_registers() {
+#if defined(__AVX__)
+  _mm256_zeroupper();
+#endif
+}
+
 void run_part(const Tape& tape, const BoundPart& part, char** at, const Mask& still, std::int64_t n, char* pads) {
   tape.lane == DType::f64 ? run_part_as<double>(part, at, still, n, pads)
                           : run_part_as<float>(part, at, still, n, pads);
+  leave_registers();
 }
 
 void run_block(const Tape& tape, const BoundPart& part, char* const* at) {
   tape.lane == DType::f64 ? run_code<double>(part.code, at) : run_code<float>(part.code, at);
+  leave_registers();
 }
 
 void fill_block(char* to, const char* from, std::int64_t item, int block) {
@@ -386,7 +397,8 @@ const char* tape_refusal(const Tape& tape) {
       if (!known(operand)) return "a part has an operand that does not exist";
     }
     if (part.kind == PartKind::whole) {
-      if (const char* why = tape::check_whole(part)) return why;
+      if (!tape::whole_of(part.name, tape.lane)) return part.name;
+      if (part.operand[0] < 0 || part.operand[3] < 0) return "a function of rows lacks an operand";
     }
   }
   for (int k = 0; k < tape.instructions; ++k) {

@@ -20,7 +20,8 @@ struct Stream {
 struct BoundPart {
   const Instr* code;
   const Stream* streams;
-  int count;  // of streams
+  int count;          // of streams
+  const void* whole;  // of a function of whole rows: what whole_of found
 };
 
 struct Bound {
@@ -50,7 +51,7 @@ void fill_block(char* to, const char* from, std::int64_t item, int block);
 // Sets the addresses of scratch memory, constants and slots; returns the bytes of `space` taken.
 std::int64_t place_own(const Tape& tape, const Bound& bound, char* space, char** at);
 
-// Why a function of whole rows is not known, or nullptr.
-const char* check_whole(const TapePart& part);
+// The function of whole rows of that name, for lanes of that dtype; nullptr: there is none.
+const void* whole_of(const char* name, DType lane);
 
 }  // namespace tritium::TRITIUM_ISA::tape

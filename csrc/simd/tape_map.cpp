@@ -46,11 +46,10 @@ struct Own {
   char *pads, *blocks, *tiles;
 
   Own(const Tape& tape, const Bound& bound, int64_t tile_bytes)
-      : space((kScratchBlocks + tape.operands + 2 * kTapeOperands) * kBlockBytes + tile_bytes, Need::must) {
-    const int64_t taken = place_own(tape, bound, space.data(), at);
-    pads = space.data() + taken;
-    blocks = pads + kTapeOperands * kBlockBytes;
-    tiles = blocks + kTapeOperands * kBlockBytes;
+      : space((kScratchBlocks + 3 * tape.operands) * kBlockBytes + tile_bytes, Need::must) {
+    pads = space.data() + place_own(tape, bound, space.data(), at);
+    blocks = pads + tape.operands * kBlockBytes;
+    tiles = blocks + tape.operands * kBlockBytes;
   }
 };
 

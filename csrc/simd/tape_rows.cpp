@@ -58,9 +58,10 @@ bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 template <class C, Reduction (*op)(DType)>
 void reduced(const WholeCall<C>& c) {
+  constexpr DType lane = sizeof(C) == 8 ? DType::f64 : DType::f32;
+  static const Reduction reduction = op(lane);
   C value;
-  const DType lane = sizeof(C) == 8 ? DType::f64 : DType::f32;
-  reduce_row(op(lane), c.read(0), c.n, lane, reinterpret_cast<char*>(&value));
+  reduce_row(reduction, c.read(0), c.n, lane, reinterpret_cast<char*>(&value));
   if (is_half(c.part.dtype)) round_to(c.part.dtype, &value, 1);
   put_one(value, c.write(0));
 }
@@ -125,8 +126,8 @@ const Whole<C>* find_whole(const char* name) {
 }
 
 template <class C>
-void run_whole(const TapePart& part, char* const* at, int64_t n) {
-  find_whole<C>(part.name)->run({part, at, n});
+void run_whole(const BoundPart& bound, const TapePart& part, char* const* at, int64_t n) {
+  static_cast<const Whole<C>*>(bound.whole)->run({part, at, n});
 }
 
 // ---- one row
@@ -144,7 +145,7 @@ struct Machine {
     return whole(whole(n, block_of(tape)) * item, kAlignment);
   }
   static int64_t bytes(const Tape& tape, int64_t n) {
-    int64_t sum = (kScratchBlocks + tape.operands + kTapeOperands + kViews) * int64_t{kBlockBytes};
+    int64_t sum = (kScratchBlocks + 3 * tape.operands) * int64_t{kBlockBytes};
     for (int i = 1; i < tape.operands; ++i) {
       if (tape.operand[i].place == Place::row) sum += row_bytes(tape, n, item_size(tape.operand[i].dtype));
     }
@@ -165,7 +166,7 @@ struct Machine {
       }
     }
     pads = free;
-    copies = free + kTapeOperands * kBlockBytes;
+    copies = free + tape.operands * kBlockBytes;
     std::memcpy(at, base, sizeof(char*) * static_cast<std::size_t>(tape.operands));
   }
 
@@ -193,7 +194,8 @@ struct Machine {
           break;
         case PartKind::once: run_block(tape, part, at); break;
         case PartKind::whole:
-          tape.lane == DType::f64 ? run_whole<double>(tape.part[p], at, n) : run_whole<float>(tape.part[p], at, n);
+          tape.lane == DType::f64 ? run_whole<double>(part, tape.part[p], at, n)
+                                  : run_whole<float>(part, tape.part[p], at, n);
           pad_row(tape.part[p].operand[3]);
       }
     }
@@ -241,9 +243,26 @@ struct Leads {
         strides[i][k++] = at >= 0 && v.shape[at] != 1 ? v.strides[at] : 0;
       }
     }
+    merge();
+  }
+
+  void merge() {
+    int last = 0;
+    for (int d = 1; d < ndim; ++d) {
+      bool joins = true;
+      for (int i = 0; i < views; ++i) joins = joins && strides[i][last] == strides[i][d] * shape[d];
+      if (joins) {
+        shape[last] *= shape[d];
+      } else {
+        shape[++last] = shape[d];
+      }
+      for (int i = 0; i < views; ++i) strides[i][last] = strides[i][d];
+    }
+    if (ndim > 0) ndim = last + 1;
   }
 
   int64_t place(int i, int64_t row) const {
+    if (ndim <= 1) return ndim == 0 ? 0 : row * strides[i][0];
     int64_t sum = 0;
     for (int d = ndim - 1; d >= 0; --d) {
       sum += row % shape[d] * strides[i][d];
@@ -288,9 +307,9 @@ void run_range(const Tape& tape, const Leads& leads, int64_t begin, int64_t end)
 
 }  // namespace
 
-const char* check_whole(const TapePart& part) {
-  if (!find_whole<float>(part.name)) return part.name;
-  return part.operand[0] < 0 || part.operand[3] < 0 ? "a function of rows lacks an operand" : nullptr;
+const void* whole_of(const char* name, DType lane) {
+  if (lane == DType::f64) return find_whole<double>(name);
+  return find_whole<float>(name);
 }
 
 void run_rows(const Tape& tape, const Call& call) {
