@@ -77,20 +77,6 @@ void each_part(const MatmulCall& g, const F& part) {
   });
 }
 
-// How many rows of a part BLAS multiplies before they are handed over: those whose results L2 holds. OpenBLAS gives
-// them the same bits on x86, where it sums over k in an order that depends on k alone, unless a product is so small that
-// it has another loop for it; of other machines and libraries that is not known.
-int64_t rows_near(int64_t rows, [[maybe_unused]] int64_t columns, [[maybe_unused]] int64_t k) {
-#if defined(__x86_64__) && !defined(__APPLE__)
-  constexpr int64_t kNear = 1 << 17, kFewest = 64, kLeastWork = 1 << 22;  // results, rows, multiplications
-  const int64_t near = kNear / columns > kFewest ? kNear / columns : kFewest, cuts = ceil_div(rows, near);
-  const int64_t even = ceil_div(rows, cuts);
-  return even >= kFewest && (rows - (cuts - 1) * even) * columns * k >= kLeastWork ? even : rows;
-#else
-  return rows;
-#endif
-}
-
 // False: BLAS is not there or cannot take the operands as they lie; nothing done.
 template <class T>
 bool blas_product(const MatmulCall& g) {
@@ -102,14 +88,11 @@ bool blas_product(const MatmulCall& g) {
   if (!blas_operand(g.b, g.b_row, g.b_column, g.k, g.n, item, &b)) return false;
   const int64_t ldc = g.m == 1 ? g.n : g.c_row / item, limit = INT32_MAX;
   if (g.m > limit || g.n > limit || g.k > limit || a.leading > limit || b.leading > limit || ldc > limit) return false;
-  each_part(g, [&](int64_t top, int64_t j, int64_t tall, int64_t columns) {
-    const int64_t step = g.after ? rows_near(tall, columns, g.k) : tall;
-    for (int64_t i = top; i < top + tall; i += step) {
-      const int64_t rows = least(step, top + tall - i);
-      blas_gemm(rows, columns, g.k, {g.a + i * g.a_row, a.transposed, a.leading},
-                {g.b + j * g.b_column, b.transposed, b.leading}, reinterpret_cast<T*>(g.c) + i * ldc + j, ldc);
-      g.hand_over(i, rows, j, columns);
-    }
+  each_part(g, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    blas_gemm(rows, columns, g.k, {g.a + i * g.a_row, a.transposed, a.leading},
+              {g.b + j * g.b_column, b.transposed, b.leading}, reinterpret_cast<T*>(g.c) + i * ldc + j, ldc);
+    // After the whole part: fewer rows at a time would pack B again for each few, which costs more than it saves.
+    g.hand_over(i, rows, j, columns);
   });
   return true;
 }
