@@ -322,7 +322,10 @@ REFUSED: list[tuple[Any, str]] = [
         r"masked of f32\[3\]: the size of the result depends on values.*Use where.*outside the traced function",
     ),
     (tt.nonzero, "nonzero.*depends on values"),
-    (into, r"add: the traced function writes to an argument \(f32\[3\]\)\. Write to a copy: y = x\.clone\(\)\. Or let it be written: compile"),
+    (
+        into,
+        r"add: the traced function writes to an argument \(f32\[3\]\)\. Write to a copy: y = x\.clone\(\)\. Or let it be written: compile",
+    ),
     (into_view, "writes to an argument"),
     (into_outside, "writes to a tensor from outside"),
     (into_view_of_outside, "writes to a tensor that was captured"),

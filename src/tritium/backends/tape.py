@@ -79,7 +79,7 @@ def _numbered(made: Listing) -> tuple[list[Any], list[Any]]:
     sizes = (1, len(made.inputs), len(made.outputs), len(made.constants), made.slots, len(made.kept))
 
     def number(o: Operand | None) -> int:
-        return -1 if o is None else sum(sizes[: o.place]) + o.index
+        return -1 if o is None else sum(sizes[: o.place]) + o.number
 
     instructions: list[Any] = []
     parts: list[Any] = []

@@ -26,10 +26,10 @@ class Place(IntEnum):
 
 class Operand(NamedTuple):
     place: Place
-    index: int
+    number: int  # among those of its place
 
     def __str__(self) -> str:
-        return f"{self.place.name.lower()}{self.index}"
+        return f"{self.place.name.lower()}{self.number}"
 
 
 class Instruction(NamedTuple):
@@ -231,7 +231,7 @@ class Stretch:
 
 def _temporary(o: Operand | None) -> bool:
     """Temporaries of a stretch are numbered below zero; other slots belong to someone else."""
-    return o is not None and o.place is Place.SLOT and o.index < 0
+    return o is not None and o.place is Place.SLOT and o.number < 0
 
 
 def settle(code: list[Instruction]) -> list[Instruction]:

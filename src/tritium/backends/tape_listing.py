@@ -183,11 +183,11 @@ class Writer:
 def _moved(i: Instruction, by: int) -> Instruction:
     """Temporaries of a stretch are numbered below zero until the others are counted."""
     x, y = (
-        o._replace(index=by - 1 - o.index) if o and o.place is Place.SLOT and o.index < 0 else o for o in (i.x, i.y)
+        o._replace(number=by - 1 - o.number) if o and o.place is Place.SLOT and o.number < 0 else o for o in (i.x, i.y)
     )
     return i._replace(x=x, y=y)
 
 
 def _slots(code: tuple[Instruction, ...], taken: int) -> int:
-    used = [o.index for i in code for o in (i.x, i.y) if o and o.place is Place.SLOT]
+    used = [o.number for i in code for o in (i.x, i.y) if o and o.place is Place.SLOT]
     return max((u + 1 - taken for u in used), default=0)
