@@ -6,6 +6,7 @@
 
 #include "../blas.h"
 #include "../threads.h"
+#include "dot.h"
 #include "gemm.h"
 #include "skinny.h"
 
@@ -122,9 +123,25 @@ void plain_product(const MatmulCall& g) {
   g.hand_over_all();
 }
 
+// One or two rows and columns.
+template <class T>
+void few_dots(const MatmulCall& g) {
+  const bool direct = g.dtype == kDTypeOf<T>;
+  const Gather gather = gather_of<T>(g.dtype);
+  for (int64_t i = 0; i < g.m; ++i) {
+    for (int64_t j = 0; j < g.n; ++j) {
+      const T sum = static_cast<T>(
+          dot<T>(g.a + i * g.a_row, g.a_column, g.b + j * g.b_column, g.b_row, g.k, direct, gather));
+      scatter(g.dtype, &sum, g.c + i * g.c_row + j * g.c_column, 0, 1);
+    }
+  }
+  g.hand_over_all();
+}
+
 // f16 and bf16 are products of T = float with elements converted on the way in and out.
 template <class T>
 void product_as(const MatmulCall& given) {
+  if (given.m <= kFewDots && given.n <= kFewDots) return few_dots<T>(given);
   const int64_t item = sizeof(T);
   const bool direct = given.dtype == kDTypeOf<T>;
   // Few rows or columns: B is not worth packing, and beyond the caches less so.
