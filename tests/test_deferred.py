@@ -107,3 +107,13 @@ def test_a_constant_expression() -> None:
     with tt.lazy():
         y = tt.arange(3) * 2
     assert y.materialize().tolist() == [0, 2, 4]
+
+
+def test_a_write_between_two_uses_is_seen_by_the_second() -> None:
+    x, later = tt.ones(2), tt.lazy()
+    with later:
+        y = x + 1.0
+    x += 10.0
+    with later:
+        z = x + 1.0
+    assert (y.materialize().tolist(), z.materialize().tolist()) == ([2, 2], [12, 12])

@@ -99,6 +99,32 @@ def test_results_inside_a_group_come_out_of_it() -> None:
     assert [n.op.name for n in graph.order()] == ["given", "fused", "item", "item", "item"]
 
 
+def quantised_by_hand(x: Any) -> Any:
+    y = rms(x)
+    top = tt.maximum(tt.abs(y).max(axis=-1, keepdims=True), 1e-5)
+    return tt.round(y * (127.0 / top)).to("i8"), top / 127.0
+
+
+def test_results_that_share_what_they_are_made_of_come_out_of_one_group() -> None:
+    assert len(rows(quantised_by_hand, M)) == 1
+    assert rows(lambda x: (tt.exp(x) + 1.0, tt.exp(x) * 2.0), M) == ["exp+add+multiply"]
+    assert rows(lambda x: (tt.exp(x) + 1.0, (tt.exp(x) * 2.0).sum(axis=0)), M) == ["exp+add+multiply", "sum"]
+
+
+def test_results_of_which_one_waits_for_the_other_stay_apart() -> None:
+    def fn(x: Any) -> Any:
+        y = tt.exp(x)
+        a = y + 1.0
+        return a, (y * (a.mT @ a)[:6, :8] if x.shape[0] >= 8 else y * (a @ a.mT)[:, :1])
+
+    fused = rows(fn, M)
+    assert "matmul" in "".join(fused)
+    x = tt.randn((6, 8), seed=1)
+    done = fuse(simplify(tt.trace(fn, M)).graph, takes_all).graph
+    for got, want in zip(done(x), fn(x), strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5)
+
+
 def test_at_most_so_many_inputs() -> None:
     def fn(*xs: Any) -> Any:
         total = xs[0]

@@ -145,3 +145,14 @@ def test_the_longest_pattern_wins() -> None:
     tt.add_pattern(tt.FusionPattern("two", ("multiply", "add"), lambda a, b, c: a * b + c))
     tt.add_pattern(tt.FusionPattern("three", ("multiply", "add", "relu"), lambda a, b, c: ops.relu(a * b + c)))
     assert used(lambda a: tt.relu(a * a + a), X) == ["three"]
+
+
+def test_a_pattern_is_used_from_the_next_call_on_and_no_longer_than_it_is_there() -> None:
+    calls.clear()
+    fn = tt.compile(lambda x: tt.exp(tt.negative(x)))
+    fn(X), fn(X)
+    tt.add_pattern(tt.FusionPattern("decay", ("negative", "exp"), lambda x: (calls.append("traced"), tt.exp(-x))[1]))
+    fn(X)
+    assert calls == ["traced"]
+    tt.remove_pattern("decay")
+    assert not [n for n in fn.program(X).notes if n.what == "pattern"]

@@ -59,6 +59,7 @@ class Compiled:
         self.donated = _donated(fn, donate)
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._hits = self._misses = 0
+        self._made = patterns.generation
         everyone.add(self)
         self._last: Any = None  # the native program of the last plain call: it refuses what it was not made for
 
@@ -71,7 +72,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if interpreter.get() is not None:  # inside another trace: written down there
             return self.fn(*args, **kwargs)
-        if self._last is not None and not kwargs and not launch.watchers:
+        if self._last is not None and not kwargs and not launch.watchers and self._made == patterns.generation:
             result = self._last(*args)
             if result is not None:
                 self._hits += 1
@@ -81,7 +82,7 @@ class Compiled:
         if entry.plain:
             all_given = not kwargs and len(leaves) == len(args)
             ready = all_given and all(x is y for x, y in zip(leaves, args, strict=True))
-            self._last = entry.program.native if ready else None
+            self._last, self._made = entry.program.native if ready else None, patterns.generation
             return result
         return tree.unflatten(entry.result, result)
 
@@ -91,7 +92,7 @@ class Compiled:
         leaves = [x if isinstance(x, Tensor) else asarray(x) for x in given]
         for x in leaves:
             x._memory("compile: an argument")
-        about = tuple((x.dtype, x.shape, None if x.is_contiguous() else x.strides, x.storage.device) for x in leaves)
+        about = tuple((x.dtype, x.shape, _lies(x), x.storage.device) for x in leaves)
         key = (about, tree.key(shape), patterns.generation)
         entry = self._entries.get(key)
         if entry is None:
@@ -114,7 +115,7 @@ class Compiled:
             form.append(tree.flatten(self.fn(*args, **kwargs), out))
             return tuple(x if isinstance(x, Tensor) else asarray(x) for x in out)
 
-        graph = trace(flat, *(x.spec for x in leaves), donate=self._written(shape))
+        graph = trace(flat, *leaves, donate=self._written(shape))
         single = isinstance(form[0], tree.Leaf)
         plain = single or (
             isinstance(form[0], tree.Branch)
@@ -172,7 +173,12 @@ class Compiled:
     def run_many(self, inputs: Iterable[Any]) -> list[Any]:
         """The results for many inputs, stacked and run at once where the graph allows it; see Program.run_many."""
         rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
-        return self.program(*rows[0]).run_many(rows) if rows else []
+        found = [self._entry(row, {}) for row in rows]
+        if len({id(entry) for entry, _ in found}) != 1:  # of several kinds, or none at all
+            return [self(*row) for row in rows]
+        entry = found[0][0]
+        results = entry.program.run_many([tuple(leaves) for _, leaves in found])
+        return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
@@ -182,6 +188,11 @@ class Compiled:
         self._entries.clear()
         self._last = None
         self._hits = self._misses = 0
+
+
+def _lies(x: Tensor) -> Any:
+    """What of a layout makes another program: nothing of a contiguous one; else strides, and whether a clone is a copy."""
+    return None if x.is_contiguous() else (x.strides, 2 * x.nbytes < x.storage.nbytes)
 
 
 def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str], ...]:

@@ -30,7 +30,8 @@ class LazyTrace(Trace):
         self.kept: list[Tensor] = []  # whose identity stands for a node: another must not take their address
 
     def read(self, x: Tensor) -> Node:
-        if not isinstance(x.storage, Traced) and id(x) not in self._cells:
+        if not isinstance(x.storage, Traced) and not self._is_as_it_was(x):
+            self._cells.pop(id(x), None)
             node = super().read(x)
             self.kept.append(x)
             token = interpreter.set(None)
@@ -40,6 +41,11 @@ class LazyTrace(Trace):
                 interpreter.reset(token)
             return node
         return super().read(x)
+
+    def _is_as_it_was(self, x: Tensor) -> bool:
+        """Whether a tensor met before still shares the memory that was held for it: a write would have moved it."""
+        cell = self._cells.get(id(x))
+        return cell is not None and self.captured[cell.node].address == x.address
 
     def materialize(self, x: Tensor) -> Tensor:
         """The value of a tensor of this trace, computed if it was not yet."""

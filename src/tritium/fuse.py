@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 from tritium import dtype as dt
@@ -149,6 +150,7 @@ class _Grouping:
 
     def __init__(self, graph: Graph, refuses: Refuses) -> None:
         self.order = graph.order()
+        self.place = {n: i for i, n in enumerate(self.order)}
         self.outputs = set(graph.roots)
         self.refuses = refuses
         self.taken: dict[Any, bool] = {}  # which maps the runner knows, by row, dtypes and attributes
@@ -184,7 +186,7 @@ class _Grouping:
             if n.op.kind in (Kind.VIEW, Kind.SOURCE) or (_is_map(n) and not self._takes(n)):
                 continue
             users = self.real_users(n)
-            joined = self._common_group(users)
+            joined = self._common_group(n, users)
             form = _joins(n, joined, users, self.reduced) if joined else None
             if joined is None or form is None or not self._fits(n, joined):
                 joined = _start(n)
@@ -208,9 +210,40 @@ class _Grouping:
             self.taken[key] = self.refuses(Fragment(specs, (step,), (len(specs),))) is None
         return self.taken[key]
 
-    def _common_group(self, users: list[Node]) -> Group | None:
-        groups = {id(self.group.get(u)): self.group.get(u) for u in users}
-        return next(iter(groups.values())) if len(groups) == 1 else None
+    def _common_group(self, n: Node, users: list[Node]) -> Group | None:
+        """The group of all users of a node; groups that lead nowhere else are made one for its sake."""
+        groups = list({id(self.group.get(u)): self.group.get(u) for u in users}.values())
+        if len(groups) == 1:
+            return groups[0]
+        if not groups or len(groups) > MAX_OUTPUTS or any(g is None or g.form == "product" for g in groups):
+            return None
+        first, *others = sorted((g for g in groups if g is not None), key=lambda g: -prod(g.shape))
+        if not all(self._may_merge(g, first, n) for g in others):
+            return None
+        for g in others:
+            self._merge(g, first)
+        return first
+
+    def _may_merge(self, g: Group, into: Group, n: Node) -> bool:
+        """Whether a group ends in results only, has the other's rows, and waits for nothing that could wait for it."""
+        rows = into.shape != g.shape
+        if rows and not all(_per_row(m, into.shape) and m in self.reduced for m in g.nodes):
+            return False
+        if len(into.reads | g.reads) > MAX_INPUTS or into.results + g.results > MAX_OUTPUTS:
+            return False
+        if any(self.group.get(u) is not g for m in g.nodes for u in self.real_users(m)):
+            return False
+        earliest = min(self.place[m] for m in into.nodes)
+        return all(r is n or self.place[r] < earliest for r in g.reads)
+
+    def _merge(self, g: Group, into: Group) -> None:
+        into.form = "rows" if "rows" in (g.form, into.form) or g.shape != into.shape else into.form
+        into.nodes = sorted((*into.nodes, *g.nodes), key=lambda m: -self.place[m])
+        into.reads |= g.reads
+        into.results += g.results
+        for m in g.nodes:
+            self.group[m] = into
+        self.groups.remove(g)
 
     def _fits(self, n: Node, g: Group) -> bool:
         more = {i for i in n.inputs if i is not None and i.op is not ops.const}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tritium import backends, ops
@@ -40,6 +41,7 @@ class Cell:
     """Memory that does not exist yet: the node that made its present contents. A write replaces the node."""
 
     node: Node
+    nbytes: int  # of the storage it stands for
     owner: str  # "made" inside the traced function, "donated" to it, "argument" or "captured" from outside
     trace: Trace
 
@@ -61,7 +63,11 @@ class Traced:
 
     def clone(self) -> Traced:
         """Another cell with the same contents: writes to either are not seen by the other."""
-        return Traced(Cell(self.cell.node, "made", self.cell.trace), self.chain)
+        return Traced(Cell(self.cell.node, self.cell.nbytes, "made", self.cell.trace), self.chain)
+
+    @property
+    def nbytes(self) -> int:
+        return self.cell.nbytes
 
 
 class Trace:
@@ -84,11 +90,27 @@ class Trace:
 
     def tensor(self, node: Node, owner: str = "made") -> Tensor:
         spec = node.spec
-        return Tensor(Traced(Cell(node, owner, self)), spec.dtype, spec.shape, spec.strides, 0)
+        return Tensor(Traced(Cell(node, spec.nbytes, owner, self)), spec.dtype, spec.shape, spec.strides, 0)
 
-    def argument(self, index: int, spec: Spec) -> Tensor:
+    def argument(self, index: int, like: Spec | Tensor) -> Tensor:
+        """An argument; of a tensor also how it lies, which decides whether a view of it is a copy."""
         owner = "donated" if index in self.donate else "argument"
-        return self.tensor(self.node(ops.given, (), spec, {"index": index, "spec": spec}), owner)
+        spec = like.spec if isinstance(like, Tensor) else like
+        strides, nbytes = spec.strides, spec.nbytes
+        if isinstance(like, Tensor):
+            strides, nbytes = like.strides, like.storage.nbytes
+        node = self.given(index, spec)
+        chain: tuple[Any, ...] = ()
+        axes = tuple(sorted(range(spec.ndim), key=lambda d: -abs(strides[d])))
+        if strides != spec.strides and axes != tuple(range(spec.ndim)):  # the cell holds it as memory does
+            turned = Spec(tuple(spec.shape[d] for d in axes), spec.dtype)
+            node = self.node(ops.permute_dims, (node,), turned, {"axes": axes})
+            chain = ((ops.permute_dims, (("axes", tuple(axes.index(d) for d in range(spec.ndim))),)),)
+        return Tensor(Traced(Cell(node, nbytes, owner, self), chain), spec.dtype, spec.shape, strides, 0)
+
+    def given(self, index: int, spec: Spec) -> Node:
+        """The node of an argument (0, 1, …) or of a captured tensor (-1, -2, …)."""
+        return self.node(ops.given, (), spec, {"index": index, "spec": spec})
 
     def read(self, x: Tensor) -> Node:
         """The node of a tensor: its cell's present contents seen through its views. Memory becomes an input."""
@@ -96,10 +118,9 @@ class Trace:
         if not isinstance(storage, Traced):
             cell = self._cells.get(id(x))
             if cell is None:
-                index = -1 - len(self.captured)
-                node = self.node(ops.given, (), x.spec, {"index": index, "spec": x.spec})
+                node = self.given(-1 - len(self.captured), x.spec)
                 self.captured[node] = x
-                cell = self._cells[id(x)] = Cell(node, "captured", self)
+                cell = self._cells[id(x)] = Cell(node, x.nbytes, "captured", self)
             return cell.node
         if storage.cell.trace is not self:
             raise TraceError(
@@ -171,8 +192,13 @@ class Trace:
         if not storage.chain:
             cell.node = node
         else:
-            attrs = {"layout": Layout(out.shape, out.strides, out.offset)}
-            cell.node = self.node(ops.update, (cell.node, node), whole, attrs)
+            part = Layout(whole.shape, whole.strides, 0)  # the row sees the whole lying row by row
+            for view, attrs in storage.chain:
+                assert view.view is not None
+                seen = view.view(part, **dict(attrs))
+                assert seen is not None  # it was one where there may be gaps
+                part = seen
+            cell.node = self.node(ops.update, (cell.node, node), whole, {"layout": part})
         return out
 
 
@@ -190,6 +216,9 @@ class Graph(NamedTuple):
     captured: dict[Node, Tensor]
     single: bool  # the function returned one tensor, not a tuple
     writes: tuple[tuple[int, Node], ...] = ()  # of a donated argument: its number, and what it holds at the end
+    returned: tuple[
+        int | None, ...
+    ] = ()  # of each result: the donated argument that it is; else it is the caller's own
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -251,11 +280,11 @@ class Graph(NamedTuple):
         """What the caller gets: tensors of its own; donated arguments are written."""
         taken = {id(x.storage) for x in (*args, *self.captured.values())}
         results: list[Tensor] = []
-        written = {n: args[i] for i, n in self.writes}
-        for n in self.outputs:  # every result is the caller's own; sharing memory until written costs nothing
-            if n in written:  # but a donated argument that is returned is that argument
-                results.append(written[n])
+        for n, same in zip_longest(self.outputs, self.returned):
+            if same is not None:
+                results.append(args[same])
                 continue
+            # Every result is the caller's own; sharing memory until written costs nothing.
             results.append(env[n].clone() if id(env[n].storage) in taken else env[n])
             taken.add(id(results[-1].storage))
         news = [(args[i], env[n].clone()) for i, n in self.writes if env[n] is not args[i]]
@@ -330,13 +359,14 @@ def tracing(trace: Trace) -> Iterator[Trace]:
 def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] = ()) -> Graph:
     """Write down what fn does with tensors of these specs. Tensors it meets besides become captured inputs.
 
-    `donate` numbers the arguments that fn may write: at the end they hold what it left there.
+    A tensor stands for its spec and its layout: whether a reshape of it is a view or a copy. `donate` numbers the
+    arguments that fn may write: at the end they hold what it left there.
     """
-    given = []
+    given: list[Spec | Tensor] = []
     for s in specs:
         if not isinstance(s, (Tensor, Spec)):
             raise ArgumentError(f"trace: {s!r} is not a Spec or a tensor; describe each argument as Spec((2, 3), f32).")
-        given.append(s.spec if isinstance(s, Tensor) else Spec(ops.size_of(s.shape), dt.dtype(s.dtype)))
+        given.append(s if isinstance(s, Tensor) else Spec(ops.size_of(s.shape), dt.dtype(s.dtype)))
     donated = frozenset(donate)
     if not donated <= frozenset(range(len(given))):
         raise ArgumentError(
@@ -344,7 +374,8 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
         )
     with tracing(Trace(donated)) as t:
         arguments = [t.argument(i, s) for i, s in enumerate(given)]
-        inputs = tuple(t.read(a) for a in arguments)
+        inputs = tuple(t.given(i, a.spec) for i, a in enumerate(arguments))
+        before = [a.storage.cell.node for a in arguments]
         result = fn(*arguments)
         several = result if isinstance(result, tuple) else (result,)
         for r in several:
@@ -353,6 +384,14 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
                     f"trace: the function returned {type(r).__name__}; return a tensor or a tuple of tensors."
                 )
         outputs = tuple(t.read(r) for r in several)
-        left = tuple((i, t.read(arguments[i])) for i in sorted(donated))
-        writes = tuple((i, n) for i, n in left if n is not inputs[i])
-        return Graph(inputs, outputs, t.captured, not isinstance(result, tuple), writes)
+        changed = [i for i in sorted(donated) if arguments[i].storage.cell.node is not before[i]]
+        writes = tuple((i, t.read(arguments[i])) for i in changed)
+        written = {i: arguments[i] for i, _ in writes}
+        same = tuple(next((i for i, a in written.items() if _is(r, a)), None) for r in several)
+        return Graph(inputs, outputs, t.captured, not isinstance(result, tuple), writes, same)
+
+
+def _is(result: Tensor, argument: Tensor) -> bool:
+    """Whether a result is an argument itself: its cell, and all of it."""
+    mine, its = result.storage, argument.storage
+    return isinstance(mine, Traced) and mine.cell is its.cell and mine.chain == its.chain

@@ -7,6 +7,7 @@ donated arguments are written where they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
@@ -128,7 +129,7 @@ class Builder:
             here: Node | None = n
             while here is not None and here.op is not ops.given:
                 chains[here] = i
-                here = here.inputs[0] if here.op is ops.update else None
+                here = here.inputs[0] if here.op is ops.update or here.op.kind is Kind.VIEW else None
         return chains
 
     def _count_reads(self) -> dict[Node, int]:
@@ -159,7 +160,7 @@ class Builder:
             if x is None or not self.backend.overwrites(n.op, dict(n.attrs), i):
                 continue
             same = x.spec.shape == spec.shape and x.spec.dtype.nbytes == spec.dtype.nbytes and _whole(x)
-            if same and self._free(n, x) and not self._met_again(x, xs, i):
+            if same and self._free(n, x) and not self._met_again(n, x, xs, i):
                 x.memory.pending = reads
                 return Value(x.memory, spec, x.layout)
         return None
@@ -170,10 +171,13 @@ class Builder:
         given = x.memory.where == "argument" and self.chains.get(n) == x.memory.index
         return given and x.memory.pending == 0
 
-    def _met_again(self, x: Value, xs: list[Value | None], at: int) -> bool:
-        return any(
-            o is not None and o.memory is x.memory and (o.layout != x.layout) for k, o in enumerate(xs) if k != at
-        )
+    def _met_again(self, n: Node, x: Value, xs: list[Value | None], at: int) -> bool:
+        """Whether another operand reads the same memory in a way that the result must not overwrite."""
+        for k, o in enumerate(xs):
+            here = k != at and o is not None and o.memory is x.memory
+            if here and (o.layout != x.layout or not self.backend.overwrites(n.op, dict(n.attrs), k)):  # type: ignore[union-attr]
+                return True
+        return False
 
     # -- nodes
 
@@ -183,7 +187,7 @@ class Builder:
         for n in self.nodes:
             if n not in self.values:
                 self.values[n] = self._value(n)
-        results = [Result(self._unwritten(n), n) for n in self.graph.outputs]
+        results = [Result(self._result(n, same), n) for n, same in zip_longest(self.graph.outputs, self.graph.returned)]
         written = [self._write_back(i, n) for i, n in self.graph.writes]
         for r in (*results, *written):
             r.value.memory.last = len(self.calls)
@@ -299,8 +303,11 @@ class Builder:
         if prod(to.spec.shape):
             self.call(ops.copy, {}, [x], (to,), node)
 
-    def _unwritten(self, n: Node) -> Value:
-        """A result; of a constant, or of a donated argument that will only be written at the end, a copy."""
+    def _result(self, n: Node, same: int | None) -> Value:
+        """A donated argument that is returned; else what was computed: of a constant, or of a donated argument that will
+        only be written at the end, a copy."""
+        if same is not None:
+            return self.values[self.graph.inputs[same]][0]
         value = self.values[n][0]
         late = [
             self.values[self.graph.inputs[i]][0].memory for i, last in self.graph.writes if not self._in_place(i, last)
@@ -395,12 +402,12 @@ def native_program(steps: Steps, graph: Graph, layouts: tuple[Layout, ...]) -> A
             return -1
         key = (id(v.memory), v.spec.dtype, v.layout)
         if key not in numbers:
-            m, t = v.memory, v.spec.dtype
-            inner = v.layout.offset // (t.rows * t.block) * t.nbytes
+            m, t, layout = v.memory, v.spec.dtype, _seen(v)
+            inner = layout.offset // (t.rows * t.block) * t.nbytes
             at = bases[m.where] + (m.index if m.where in ("argument", "captured", "result") else 0)
             offset = inner + (m.index if m.where in ("arena", "constant") else 0)
             numbers[key] = len(operands)
-            operands.append((at, offset, t, v.layout.shape, v.layout.strides))
+            operands.append((at, offset, t, layout.shape, layout.strides))
         return numbers[key]
 
     calls = [
@@ -415,19 +422,24 @@ def native_program(steps: Steps, graph: Graph, layouts: tuple[Layout, ...]) -> A
     )
 
 
+def _seen(v: Value) -> Layout:
+    """How a value lies; nothing lies nowhere in particular."""
+    return v.layout if v.spec.size else Layout(v.spec.shape, v.spec.strides, 0)
+
+
 def _results(steps: Steps, graph: Graph, bases: dict[str, int]) -> list[Any]:
     out: list[Any] = []
     seen: dict[int, int] = {}
     for k, r in enumerate(steps.results):
-        m, layout, t = r.value.memory, r.value.layout, r.value.spec.dtype
+        m, layout, t = r.value.memory, _seen(r.value), r.value.spec.dtype
         about = (t, layout.shape, layout.strides, layout.offset)
-        if m.where == "result" and id(m) not in seen:
+        if k < len(graph.returned) and graph.returned[k] is not None:
+            out.append(("arg", graph.returned[k]))
+        elif m.where == "result" and id(m) not in seen:
             seen[id(m)] = k
             out.append(("new", *about, m.nbytes))
         elif m.where == "result":
             out.append(("same", seen[id(m)], *about))
-        elif m.where == "argument" and any(i == m.index and n is r.node for i, n in graph.writes):
-            out.append(("arg", m.index))
         else:
             out.append(("clone", bases[m.where] + m.index, *about))
     return out

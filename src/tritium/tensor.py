@@ -173,7 +173,7 @@ class Tensor(Array):
         """
         if interpreter.get() is not None and not self.is_traced:  # memory from outside, met while tracing
             return ops.copy(self)
-        if not self.is_traced and (2 * self.nbytes < self.storage.nbytes or 0 in self.strides):
+        if 2 * self.nbytes < self.storage.nbytes or 0 in self.strides:
             return ops.copy(self)
         return Tensor(self.storage.clone(), self.dtype, self.shape, self.strides, self.offset)
 
