@@ -341,7 +341,8 @@ def test_a_donated_argument_that_repeats_its_memory_is_refused_as_in_eager() -> 
 
 
 @pytest.mark.parametrize(
-    ("donate", "says"), [("nothing", "is not a parameter; there are a, b"), (5, "numbered 0 to 1")]
+    ("donate", "says"),
+    [("nothing", "is not a parameter; there are a, b"), (5, "numbered 0 to 1"), (1.5, "names or numbers")],
 )
 def test_a_wrong_donation_is_refused(donate: Any, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
@@ -439,6 +440,51 @@ def test_many_inputs_in_the_functions_own_form() -> None:
     ]
 
 
+def test_what_follows_a_star_may_be_donated() -> None:
+    def fn(*xs: Any) -> Any:
+        xs[1].add_(1.0)
+        return xs[0] + xs[1]
+
+    a, b = tt.ones(2), tt.ones(2)
+    assert tt.compile(fn, donate="xs")(a, b).tolist() == [3, 3]
+    assert tt.compile(fn, donate=1)(a, b).tolist() == [4, 4]
+    assert b.tolist() == [3, 3]
+
+
+def test_threads_share_more_programs_than_are_kept() -> None:
+    fn = tt.compile(lambda x: x + 1.0)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        try:
+            for i in range(300):
+                n = 1 + (i * 7 + seed * 13) % 90
+                if fn(tt.zeros(n)).tolist() != [1.0] * n:
+                    wrong.append(n)
+                if i % 100 == 50 and seed == 0:
+                    fn.cache_clear()
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_verify_passes_reductions_over_strided_memory() -> None:
+    x = tt.randn((1000, 17), seed=5).mT
+    tt.compile(lambda x: tt.exp(x) * x.sum(axis=-1, keepdims=True), verify=True)(x)
+
+
+def test_a_graph_is_a_function_too() -> None:
+    inner = tt.trace(lambda x: tt.relu(x * 2.0) @ W.mT, X)
+    same(tt.compile(inner)(X), inner(X))
+    same(tt.compile(lambda x: inner(x) + 1.0)(X), inner(X) + 1.0)
+
+
 # ---- try_fuse
 
 
@@ -452,6 +498,15 @@ def test_try_fuse_runs_a_chain_as_one_call() -> None:
 def test_try_fuse_of_what_does_not_fuse_is_none() -> None:
     assert tt.try_fuse([("sort", {}), "relu"], [X]) is None
     assert tt.try_fuse(["relu"], [X]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "operands", "says"),
+    [("add", [X], "a list of rows"), ([], [X], "at least one row"), (["add", "relu"], [X, X, X], "read 2 operands, 3")],
+)
+def test_try_fuse_of_too_much_or_nothing_is_refused(rows: Any, operands: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        tt.try_fuse(rows, operands)
 
 
 def test_try_fuse_raises_on_wrong_shapes() -> None:

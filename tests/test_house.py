@@ -187,3 +187,13 @@ def test_the_rows_are_the_public_names() -> None:
     }
     missing = set(OPS) - known - hidden
     assert not missing, f"rows without a public name: {sorted(missing)}"
+
+
+def test_every_public_name_is_listed_for_type_checkers() -> None:
+    public = {n for n in dir(tt) if not n.startswith("_") and not (n in LAYER_NAMES and n not in tt.__all__)}
+    assert public - set(tt.__all__) <= {"TYPE_CHECKING", "Any", "import_module", "sys"}
+    for name in tt.__all__:
+        assert hasattr(tt, name), name
+
+
+LAYER_NAMES = {name.partition(".")[0] for names in LAYERS.values() for name in names.split()} | {"_native"}

@@ -97,7 +97,26 @@ def test_try_fuse_checks_an_implementation_once() -> None:
     for _ in range(3):
         np.testing.assert_allclose(tt.try_fuse(["sigmoid", "multiply"], [X, X]).numpy(), tt.silu(X).numpy(), rtol=1e-5)
     assert len(calls) == 3
-    assert patterns.is_checked(patterns.patterns()[0])
+
+
+def test_a_pattern_is_checked_anew_where_attributes_differ() -> None:
+    tt.add_pattern(tt.FusionPattern("rows", ("softmax", "multiply"), lambda x, y: tt.softmax(x, axis=-1) * y))
+    right = tt.compile(lambda x: tt.softmax(x, axis=-1) * x)
+    np.testing.assert_array_equal(right(X).numpy(), (tt.softmax(X, axis=-1) * X).numpy())
+    with pytest.raises(VerifyError, match="rows"):
+        tt.compile(lambda x: tt.softmax(x, axis=0) * x)(X)
+    assert tt.try_fuse([("softmax", {"axis": -1}), "multiply"], [X, X]) is not None
+    with pytest.raises(VerifyError, match="rows"):
+        tt.try_fuse([("softmax", {"axis": 0}), "multiply"], [X, X])
+
+
+def test_an_implementation_that_fails_while_it_is_written_down_is_named() -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    tt.add_pattern(tt.FusionPattern("fails", ("multiply", "add"), fails))
+    with pytest.raises(RuntimeError, match="pattern 'fails' failed: no luck"):
+        tt.compile(lambda a: a * a + a)(X)
 
 
 def test_try_fuse_raises_what_an_implementation_raises() -> None:
@@ -118,6 +137,7 @@ def test_try_fuse_refuses_a_wrong_result() -> None:
 @pytest.mark.parametrize(
     ("operations", "says"),
     [
+        ("add", "a tuple of rows"),
         ((), "names of rows"),
         (("ad",), "Did you mean 'add'"),
         (("zeros_like",), "no row"),

@@ -65,8 +65,8 @@ class ExecutionPlan(NamedTuple):
 
     def __str__(self) -> str:
         lines = [
-            f"{len(self.steps)} steps, arena {sized(self.estimated_memory_usage)} ({sized(self.naive_memory_usage)} without "
-            f"sharing), {sized(self.estimated_bytes)} moved",
+            f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}, {sized(self.estimated_bytes)} moved, arena "
+            f"{sized(self.estimated_memory_usage)} ({sized(self.naive_memory_usage)} without sharing)",
             f"estimated {self.estimated_execution_time * 1e6:.1f} us"
             + ("" if self.measured_s is None else f", last run {self.measured_s * 1e6:.1f} us ({self.error:+.0%})"),
         ]
@@ -135,6 +135,7 @@ class _Call(NamedTuple):
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     cost: Cost
+    said: dict[str, Any]  # attributes
     offset: int | None
 
 
@@ -144,14 +145,14 @@ def _calls(p: Program) -> list[_Call]:
         return [
             _Call(
                 step_name(c.node), c.kernel.isa, c.op, tuple(x.spec for x in c.inputs if x is not None),
-                tuple(o.spec for o in c.outputs), c.cost,
+                tuple(o.spec for o in c.outputs), c.cost, c.said,
                 c.outputs[0].memory.index if c.outputs[0].memory.where == "arena" else None,
             )
             for c in p.steps.calls
         ]  # fmt: skip
     return [
         _Call(step_name(n), "node by node", n.op, tuple(i.spec for i in n.inputs if i is not None), outputs(n.spec),
-              p.cost_of(n), None)
+              p.cost_of(n), dict(n.attrs), None)
         for n in p.graph.order() if n.op.kind not in (Kind.VIEW, Kind.SOURCE)
     ]  # fmt: skip
 
@@ -162,7 +163,8 @@ def step_name(n: Node) -> str:
 
 
 def _planned(c: _Call, model: cost.Model) -> PlannedStep:
-    integer = c.op in cost.INTEGER
+    body = c.said.get("body")
+    integer = c.op in cost.INTEGER or (body is not None and any(s.op in cost.INTEGER for s in body.steps))
     return PlannedStep(
         c.name, c.kernel, tuple(map(str, c.inputs)), tuple(map(str, c.outputs)), c.cost.flops, c.cost.read + c.cost.written,
         model.seconds(c.cost, integer), model.bound(c.cost, integer), c.offset,

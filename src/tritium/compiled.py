@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -19,8 +20,8 @@ from tritium.eager import check_out
 from tritium.errors import ArgumentError, TraceError, nearest
 from tritium.functions import asarray
 from tritium.graph import Graph, trace
-from tritium.op import OPS, interpreter
-from tritium.patterns import compose
+from tritium.op import OPS, Op, exact, interpreter
+from tritium.patterns import FusionPattern, compose
 from tritium.program import Program, compare_tensors
 from tritium.tensor import Tensor
 
@@ -58,6 +59,7 @@ class Compiled:
         self.fn, self.verifies = fn, verify
         self.donated = _donated(fn, donate)
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
+        self._lock = threading.Lock()
         self._hits = self._misses = 0
         self._made = patterns.generation
         everyone.add(self)
@@ -72,8 +74,9 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if interpreter.get() is not None:  # inside another trace: written down there
             return self.fn(*args, **kwargs)
-        if self._last is not None and not kwargs and not launch.watchers and self._made == patterns.generation:
-            result = self._last(*args)
+        last = self._last
+        if last is not None and not kwargs and not launch.watchers and self._made == patterns.generation:
+            result = last(*args)
             if result is not None:
                 self._hits += 1
                 return result
@@ -94,16 +97,18 @@ class Compiled:
             x._memory("compile: an argument")
         about = tuple((x.dtype, x.shape, _lies(x), x.storage.device) for x in leaves)
         key = (about, tree.key(shape), patterns.generation)
-        entry = self._entries.get(key)
-        if entry is None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._hits += 1
+                self._entries.move_to_end(key)
+                return entry, leaves
             self._misses += 1
-            entry = self._compile(shape, leaves)
+        entry = self._compile(shape, leaves)
+        with self._lock:
             self._entries[key] = entry
             while len(self._entries) > MAX_PROGRAMS:
                 self._entries.popitem(last=False)
-        else:
-            self._hits += 1
-            self._entries.move_to_end(key)
         return entry, leaves
 
     def _compile(self, shape: tree.Tree, leaves: list[Tensor]) -> Entry:
@@ -141,9 +146,10 @@ class Compiled:
         assert isinstance(kwargs, tree.Branch)
         names = list(kwargs.key)
         out: list[int] = []
-        for position, name in self.donated:
+        for position, name, many in self.donated:
             if position < len(args.children):
-                out += tree.places(args.children[position])
+                for part in args.children[position:] if many else args.children[position : position + 1]:
+                    out += tree.places(part)
             elif name in names:
                 out += tree.places(kwargs.children[names.index(name)])
         return out
@@ -185,9 +191,10 @@ class Compiled:
 
     def cache_clear(self) -> None:
         """Forget all programs and the counts; captured tensors are let go."""
-        self._entries.clear()
-        self._last = None
-        self._hits = self._misses = 0
+        with self._lock:
+            self._entries.clear()
+            self._last = None
+            self._hits = self._misses = 0
 
 
 def _lies(x: Tensor) -> Any:
@@ -195,23 +202,29 @@ def _lies(x: Tensor) -> Any:
     return None if x.is_contiguous() else (x.strides, 2 * x.nbytes < x.storage.nbytes)
 
 
-def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str], ...]:
-    """Donated arguments by place and name."""
-    wanted = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str, bool], ...]:
+    """Donated arguments by place and name, and whether all that follow are meant too (*args)."""
+    try:
+        wanted = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+    except TypeError:
+        raise ArgumentError(f"compile: donate={donate!r} must be names or numbers of parameters.") from None
     if not wanted:
         return ()
-    parameters = [p.name for p in inspect.signature(fn).parameters.values()]
+    parameters = list(inspect.signature(fn).parameters.values())
+    names = [p.name for p in parameters]
+    many = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(names))
     out = []
     for w in wanted:
-        if isinstance(w, str) and w not in parameters:
+        if isinstance(w, str) and w not in names:
             raise ArgumentError(
-                f"compile: donate={w!r} is not a parameter; there are {', '.join(parameters)}.{nearest(w, parameters)}"
+                f"compile: donate={w!r} is not a parameter; there are {', '.join(names)}.{nearest(w, names)}"
             )
-        if isinstance(w, int) and not 0 <= w < len(parameters):
-            raise ArgumentError(
-                f"compile: donate={w} does not exist; parameters are numbered 0 to {len(parameters) - 1}."
-            )
-        out.append((w, parameters[w]) if isinstance(w, int) else (parameters.index(w), w))
+        if not isinstance(w, (int, str)) or (
+            isinstance(w, int) and (w < 0 or (w >= len(names) > 0 and many == len(names)))
+        ):
+            raise ArgumentError(f"compile: donate={w!r} does not exist; parameters are numbered 0 to {len(names) - 1}.")
+        place = w if isinstance(w, int) else names.index(w)
+        out.append((place, names[min(place, len(names) - 1)], isinstance(w, str) and place == many))
     return tuple(out)
 
 
@@ -236,17 +249,16 @@ def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None
     `operations` are names of rows, or (name, attributes); each row takes the result before it and then, in order, what
     is left of `tensors`. Wrong shapes, and an implementation that fails, raise.
     """
-    rows = []
-    for o in operations:
-        name, attrs = (o, {}) if isinstance(o, str) else o
-        if name not in OPS:
-            raise ArgumentError(f"try_fuse: there is no row {name!r}.{nearest(name, OPS)}")
-        rows.append((OPS[name], dict(attrs)))
+    rows = _rows(operations)
     given = [x if isinstance(x, (Tensor, bool, int, float)) else asarray(x) for x in tensors]
-    chain = compose(tuple(rows))
+    needed = sum(len(op.inputs) - len(op.optional) - (k > 0) for k, (op, _) in enumerate(rows))
+    if len(given) != needed:
+        names = ", ".join(op.name for op, _ in rows)
+        raise ArgumentError(f"try_fuse: {names} read {needed} operands, {len(given)} were given.")
+    chain = compose(rows)
     pattern = patterns.find(tuple(op.name for op, _ in rows))
     if pattern is not None:
-        return _custom(pattern, chain, given)
+        return _custom(pattern, chain, rows, given)
     made = [x for x in given if isinstance(x, Tensor)]
 
     def flat(*left: Tensor) -> Any:
@@ -260,15 +272,29 @@ def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None
     return program(*made) if fused and len(rows) > 1 else None
 
 
-def _custom(pattern: patterns.FusionPattern, chain: Callable[..., Any], given: list[Any]) -> Tensor:
+def _rows(operations: Iterable[Any]) -> tuple[tuple[Op, dict[str, Any]], ...]:
+    if isinstance(operations, str):
+        raise ArgumentError(f"try_fuse: a list of rows is needed, given {operations!r}; write [{operations!r}, …].")
+    rows = []
+    for o in operations:
+        name, attrs = (o, {}) if isinstance(o, str) else o
+        if name not in OPS:
+            raise ArgumentError(f"try_fuse: there is no row {name!r}.{nearest(name, OPS)}")
+        rows.append((OPS[name], dict(attrs)))
+    if not rows:
+        raise ArgumentError("try_fuse: at least one row is needed, none was given.")
+    return tuple(rows)
+
+
+def _custom(pattern: FusionPattern, chain: Callable[..., Any], rows: tuple[Any, ...], given: list[Any]) -> Tensor:
     result = pattern.implementation(*given)
     if not isinstance(result, Tensor):
         raise ArgumentError(
             f"FusionPattern {pattern.name!r}: its implementation gave {type(result).__name__}, not a tensor."
         )
-    if not patterns.is_checked(pattern):
-        compare_tensors(
-            chain(*given), result, f"The pattern {pattern.name!r}", sum(OPS[o].ulps for o in pattern.operations)
-        )
-        patterns.mark_checked(pattern)
+    about = tuple(exact(tuple(attrs.items())) for _, attrs in rows), tuple(getattr(x, "spec", type(x)) for x in given)
+    if not patterns.is_checked(pattern, about):
+        ulps = sum(OPS[o].ulps for o in pattern.operations)
+        compare_tensors(chain(*given), result, f"The pattern {pattern.name!r}", ulps)
+        patterns.mark_checked(pattern, about)
     return result

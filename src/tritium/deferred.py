@@ -5,6 +5,7 @@ Knows nothing of perf. What an expression reads is held as it was when it was wr
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import Token
@@ -18,6 +19,7 @@ from tritium.program import Program
 from tritium.tensor import Tensor
 
 MAX_PROGRAMS = 128
+_lock = threading.Lock()
 _programs: OrderedDict[Any, Program] = OrderedDict()  # by structure: equal expressions share one
 
 
@@ -62,12 +64,16 @@ class LazyTrace(Trace):
             graph, args = self._graph(node)
             device = args[0].device if args else backends.device(None)
             key = (structure(graph), device, tuple(a.layout for a in args))
-            program = _programs.get(key)
+            with _lock:
+                program = _programs.get(key)
+                if program is not None:
+                    _programs.move_to_end(key)
             if program is None:
-                program = _programs[key] = Program(graph, device.backend, tuple(a.layout for a in args))
-                if len(_programs) > MAX_PROGRAMS:
-                    _programs.popitem(last=False)
-            _programs.move_to_end(key)
+                program = Program(graph, device.backend, tuple(a.layout for a in args))
+                with _lock:
+                    _programs[key] = program
+                    while len(_programs) > MAX_PROGRAMS:
+                        _programs.popitem(last=False)
             self.values[node] = program(*args)
         return self.values[node]
 

@@ -252,8 +252,29 @@ class Graph(NamedTuple):
             if x.spec != node.spec:
                 raise ArgumentError(f"Argument {dict(node.attrs)['index']} must be {node.spec}, given {x.spec}.")
             env[node] = x
-        values = self.run(env)
-        return self.results(values, args)
+        now = interpreter.get()
+        return self.results(self.run(env), args) if now is None else self._written_into(now, env)
+
+    def _written_into(self, now: Any, env: dict[Node, Any]) -> Any:
+        """The nodes once more, in another trace."""
+        if self.writes:
+            raise TraceError(
+                "A graph that writes a donated argument cannot be part of another trace; call its function."
+            )
+        for node in self.order():
+            if node in env:
+                continue
+            attrs = dict(node.attrs)
+            xs = tuple(None if i is None else env[i] for i in node.inputs)
+            if node.op is ops.const:
+                attrs = {"shape": (), "fill_value": attrs["value"], "dtype": attrs["dtype"], "device": None}
+                env[node] = now.emit(ops.full, (), attrs, None, None)
+            elif node.op is ops.item and node.inputs[0] is not None:
+                env[node] = env[node.inputs[0]][attrs["index"]]
+            else:
+                env[node] = now.emit(node.op, xs, attrs, None, None)
+        results = tuple(env[n] for n in self.outputs)
+        return results[0] if self.single else results
 
     def run(self, env: dict[Node, Any], keep: bool = False) -> dict[Node, Any]:
         """The value of every root (with `keep`, of every node), from those of the inputs."""
@@ -362,6 +383,8 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
     A tensor stands for its spec and its layout: whether a reshape of it is a view or a copy. `donate` numbers the
     arguments that fn may write: at the end they hold what it left there.
     """
+    if not callable(fn):
+        raise ArgumentError(f"trace: a function is needed, given {type(fn).__name__}.")
     given: list[Spec | Tensor] = []
     for s in specs:
         if not isinstance(s, (Tensor, Spec)):

@@ -345,7 +345,7 @@ def _value(r: Rewrite, wanted: Node) -> Tensor:
 
 def _as_constant(r: Rewrite, n: Node, made: dict[Node, Node]) -> Node:
     """The constant or captured tensor that stands for a known node where others read it."""
-    if n.op in (ops.const, ops.full) or not isinstance(n.spec, Spec):
+    if n.op is ops.const or not isinstance(n.spec, Spec):
         return n
     if n not in made:
         value = _value(r, n)
@@ -418,19 +418,22 @@ def simplify(graph: Graph, evaluate: Evaluate | None = None) -> Simplified:
 
 def _place_constants(r: Rewrite, graph: Graph, made: dict[Node, Node]) -> None:
     """A second walk: nodes that are not constant, and results, read the known ones as constants."""
-    if all(n.op in (ops.const, ops.full) for n in r.known):
+    if all(n.op is ops.const for n in r.known):
         return
 
-    def final_of(i: Node) -> Node:
-        return _as_constant(r, i, made) if i in r.known else final[i]
+    def final_of(i: Node, reader: Node | None) -> Node:
+        if i not in r.known:
+            return final[i]
+        fresh = i.op is ops.full and (reader is None or reader.op is ops.update)  # it is written or given away
+        return i if fresh else _as_constant(r, i, made)
 
     final: dict[Node, Node] = {}
     roots = tuple(r.new[n] for n in graph.roots)
     for n in graph._replace(outputs=roots, writes=()).order():
         if n in r.known:
             continue
-        inputs = tuple(None if i is None else final_of(i) for i in n.inputs)
+        inputs = tuple(None if i is None else final_of(i, n) for i in n.inputs)
         final[n] = n if inputs == n.inputs else r.intern(n.op, inputs, n.attrs, n.spec, n.key)
         if final[n] is not n:
             r.origin.setdefault(final[n], r.origin[n])
-    r.new.update({old: final_of(r.new[old]) for old in dict.fromkeys(graph.roots)})
+    r.new.update({old: final_of(r.new[old], None) for old in dict.fromkeys(graph.roots)})

@@ -32,6 +32,8 @@ class FusionPattern:
     implementation: Callable[..., Tensor]
 
     def __post_init__(self) -> None:
+        if isinstance(self.operations, str):
+            raise ArgumentError(f"FusionPattern {self.name!r}: a tuple of rows is needed, given {self.operations!r}.")
         object.__setattr__(self, "operations", tuple(self.operations))
         if not self.operations or not callable(self.implementation):
             raise ArgumentError(f"FusionPattern {self.name!r}: names of rows and a callable are needed.")
@@ -42,8 +44,9 @@ class FusionPattern:
                 raise ArgumentError(f"FusionPattern {self.name!r}: {name} computes nothing that could be fused.")
 
 
+MAX_CHECKED = 1024
 _patterns: dict[str, FusionPattern] = {}
-_checked: set[str] = set()
+_checked: dict[FusionPattern, set[Any]] = {}  # by what calls a pattern was compared with its rows
 generation = 0  # grows when the patterns change, so that programs made before are made anew
 
 
@@ -53,7 +56,7 @@ def add_pattern(pattern: FusionPattern) -> None:
     if not isinstance(pattern, FusionPattern):
         raise ArgumentError(f"add_pattern: a FusionPattern is needed, given {type(pattern).__name__}.")
     _patterns[pattern.name] = pattern
-    _checked.discard(pattern.name)
+    _checked.pop(pattern, None)
     generation += 1
 
 
@@ -62,7 +65,7 @@ def remove_pattern(name: str) -> None:
     global generation
     if name not in _patterns:
         raise ArgumentError(f"remove_pattern: there is no pattern {name!r}.{nearest(name, _patterns)}")
-    del _patterns[name]
+    _checked.pop(_patterns.pop(name), None)
     generation += 1
 
 
@@ -76,12 +79,16 @@ def find(operations: tuple[str, ...]) -> FusionPattern | None:
     return next((p for p in patterns() if p.operations == operations), None)
 
 
-def is_checked(pattern: FusionPattern) -> bool:
-    return _patterns.get(pattern.name) is pattern and pattern.name in _checked
+def is_checked(pattern: FusionPattern, about: Any) -> bool:
+    """Whether a pattern gave what its rows give in a call of such attributes and specs."""
+    return about in _checked.get(pattern, ())
 
 
-def mark_checked(pattern: FusionPattern) -> None:
-    _checked.add(pattern.name)
+def mark_checked(pattern: FusionPattern, about: Any) -> None:
+    kept = _checked.setdefault(pattern, set())
+    if len(kept) >= MAX_CHECKED:
+        kept.clear()
+    kept.add(about)
 
 
 # ---- in graphs
@@ -196,6 +203,8 @@ def _traced(trace: Trace, match: _Match, operands: tuple[Node, ...], n: Node) ->
             made = trace.read(result) if isinstance(result, Tensor) else None
         except TritiumError as error:
             return f"its implementation cannot be written down: {error}"
+        except Exception as error:
+            raise RuntimeError(f"The implementation of the pattern {match.pattern.name!r} failed: {error}") from error
     if made is None or made.spec != n.spec:
         given = getattr(made, "spec", type(result).__name__)
         raise ArgumentError(

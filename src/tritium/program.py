@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tritium import dtype as dt
-from tritium import launch, ops, patterns, steps
+from tritium import launch, ops, steps
 from tritium.backends import Backend
 from tritium.batch import batched
 from tritium.buffer import overlap
@@ -61,7 +61,7 @@ class Program:
         self.origin = _origins(simple, custom, fused)
         self.opportunities: list[Opportunity] = fused.opportunities
         self._notes = [*simple.notes, *custom.notes]
-        self.unchecked = tuple(p for p in custom.used if not patterns.is_checked(p))
+        self.unchecked = custom.used  # fusions of a user are compared with their rows at the first call
         self.verifies = verify  # at the next call
         self.steps: Steps | None = None
         self.native: Any = None
@@ -86,6 +86,9 @@ class Program:
 
     # -- running
 
+    def __repr__(self) -> str:
+        return f"<program {len(self.graph.inputs)} arguments, {self.launches} calls, arena {sized(self.arena_bytes)}>"
+
     def __call__(self, *args: Tensor) -> Any:
         """Run on tensors of the specs it was made for. One native call, unless a step has none or someone watches."""
         if self.verifies or self.unchecked:
@@ -105,8 +108,6 @@ class Program:
             if not names:
                 raise
             raise VerifyError(f"The pattern {names} does not compute what its rows do. {error}") from None
-        for p in self.unchecked:
-            patterns.mark_checked(p)
         self.unchecked, self.verifies = (), False
 
     def run_nodes(self, *args: Tensor) -> Any:
@@ -127,8 +128,7 @@ class Program:
             return [self(*row) for row in rows]
         for row in rows:
             check_arguments(self.source, row)
-        stacked = [ops.stack(*column) for column in zip(*rows, strict=True)]
-        result = many(*stacked)
+        result = many(*(_stacked(column) for column in zip(*rows, strict=True)))
         if self.source.single:
             return [result[i].clone() for i in range(len(rows))]
         return [tuple(part[i].clone() for part in result) for i in range(len(rows))]
@@ -208,6 +208,15 @@ class Program:
         return "\n".join(explanation(self))
 
 
+def _stacked(column: tuple[Tensor, ...]) -> Tensor:
+    """Tensors of one spec along a new first axis."""
+    first = column[0]
+    to = ops.empty((len(column), *first.shape), dtype=first.dtype, device=first.device)
+    for i, x in enumerate(column):
+        ops.copy(x, out=to[i])
+    return to
+
+
 @contextmanager
 def no_collections() -> Iterator[None]:
     """Passes make many small objects and no garbage: walking all of them again and again would make time grow faster
@@ -260,12 +269,16 @@ def verify(p: Program, args: tuple[Any, ...]) -> None:
     check_arguments(p.source, args)
     token = interpreter.set(None)
     try:
-        plain = p.source.run(_environment(p.source, args), keep=True)
+        plain = _plain_values(p.source, args, p.backend.device)
         values: dict[Node, Any] = {}
         for n in p.graph.order():
             old = p.origin.get(n)
             known = n.op is ops.given
-            found = _given(p, n, args) if known else run_node(n, [_of(values, i) for i in n.inputs], p.backend.device)
+            found = (
+                _given(p, n, args).contiguous()
+                if known
+                else run_node(n, [_of(values, i) for i in n.inputs], p.backend.device)
+            )
             if not known and old in plain and isinstance(n.spec, Spec):
                 compare(plain[old], found, old, n)
             values[n] = plain[old] if old in plain and isinstance(n.spec, Spec) else found
@@ -296,9 +309,14 @@ def _verify_whole(p: Program, args: tuple[Any, ...]) -> None:
         compare_tensors(a, b, f"verify: result {k} of the planned program", 0)
 
 
-def _environment(graph: Graph, args: tuple[Any, ...]) -> dict[Node, Any]:
-    """Clones, so that a donated argument is not written."""
-    return dict(graph.captured) | {n: x.clone() for n, x in zip(graph.inputs, args, strict=True)}
+def _plain_values(graph: Graph, args: tuple[Any, ...], device: Any) -> dict[Node, Any]:
+    """Every value of the written graph, each laid row by row: a sum over strided memory may add in another order."""
+    given = dict(graph.captured) | dict(zip(graph.inputs, args, strict=True))
+    values: dict[Node, Any] = {}
+    for n in graph.order():
+        found = given[n] if n in given else run_node(n, [_of(values, i) for i in n.inputs], device)
+        values[n] = found if isinstance(found, tuple) else found.contiguous()
+    return values
 
 
 def compare(want: Tensor, got: Tensor, old: Node, new: Node) -> None:
