@@ -66,7 +66,7 @@ struct KernelObject {
 
 // What `setup` was told, and the types of this module.
 struct Globals {
-  PyTypeObject *storage_type, *array_type, *kernel_type, *row_type, *program_type;
+  PyTypeObject *storage_type, *array_type, *kernel_type, *row_type, *program_type, *caller_type;
   PyTypeObject* tensor_type;  // what replay makes
   PyObject* device;           // what Storage.device returns
   PyObject* interpreter;      // a ContextVar; replay only while it is None
@@ -81,6 +81,12 @@ PyTypeObject* make_array_type();
 PyTypeObject* make_kernel_type();
 PyTypeObject* make_row_type();
 PyTypeObject* make_program_type();
+PyTypeObject* make_caller_type();
+
+// Calls, for types whose calls mostly need no Python frame.
+bool interpreting();  // whether someone traces: then calls are Python's
+PyObject* call_python(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names);  // self.call(…)
+void keep_vectorcall(PyTypeObject* type);  // a Python subclass calls as fast as its base
 
 inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type; }
 inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_type); }

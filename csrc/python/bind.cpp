@@ -226,6 +226,7 @@ NB_MODULE(_native, m) {
   add_type(m, "Tape", tape_type, make_tape_type());
   add_type(m, "FusedProduct", product_type, make_fused_product_type());
   add_type(m, "Program", globals.program_type, make_program_type());
+  add_type(m, "Caller", globals.caller_type, make_caller_type());
 
   m.attr("MAX_INPUTS") = kMaxInputs;
 

@@ -23,20 +23,6 @@ Row* as_row(PyObject* self) { return reinterpret_cast<Row*>(self); }
 
 PyObject *name_out, *name_call;
 
-PyObject* slow_call(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  const Py_ssize_t total = nargs + (names ? PyTuple_GET_SIZE(names) : 0);
-  PyObject* small[16];
-  std::unique_ptr<PyObject*[]> large;
-  PyObject** all = small;
-  if (total + 1 > 16) {
-    large.reset(new PyObject*[static_cast<std::size_t>(total + 1)]);
-    all = large.get();
-  }
-  all[0] = self;
-  std::copy_n(args, total, all + 1);
-  return PyObject_VectorcallMethod(name_call, all, static_cast<std::size_t>(nargs + 1), names);
-}
-
 bool is_out(PyObject* name) {
   return name == name_out || (PyUnicode_GET_LENGTH(name) == 3 && PyUnicode_CompareWithASCIIString(name, "out") == 0);
 }
@@ -59,17 +45,6 @@ bool make_key(Key& key, const Row* row, PyObject* const* args, Py_ssize_t nargs,
     }
   }
   return true;
-}
-
-bool interpreting() {
-  if (!globals.interpreter) return false;
-  PyObject* value;
-  if (PyContextVar_Get(globals.interpreter, nullptr, &value) < 0 || !value) {
-    PyErr_Clear();
-    return true;
-  }
-  Py_DECREF(value);
-  return value != Py_None;
 }
 
 PyObject* new_result(const Record& r) {
@@ -175,7 +150,7 @@ PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyO
     PyObject* result = replay(row, args, nargs, names);
     if (result || PyErr_Occurred()) return result;
   }
-  return slow_call(self, args, nargs, names);
+  return call_python(self, args, nargs, names);
 }
 
 // A row stored in a class is a method of it.
@@ -189,12 +164,7 @@ PyObject* row_tp_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto* row = reinterpret_cast<Row*>(type->tp_alloc(type, 0));
   if (!row) return nullptr;
   row->call = row_call;
-#if PY_VERSION_HEX < 0x030C0000
-  if (!(type->tp_flags & Py_TPFLAGS_HAVE_VECTORCALL)) {  // before 3.12 a Python class does not inherit it
-    type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
-    PyType_Modified(type);
-  }
-#endif
+  keep_vectorcall(type);
   row->arity = row->operands = -1;
   return reinterpret_cast<PyObject*>(row);
 }
@@ -414,6 +384,40 @@ PyType_Spec row_spec = {"tritium._native.Row", sizeof(Row), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_VECTORCALL, row_slots};
 
 }  // namespace
+
+PyObject* call_python(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  const Py_ssize_t total = nargs + (names ? PyTuple_GET_SIZE(names) : 0);
+  PyObject* small[16];
+  std::unique_ptr<PyObject*[]> large;
+  PyObject** all = small;
+  if (total + 1 > 16) {
+    large.reset(new PyObject*[static_cast<std::size_t>(total + 1)]);
+    all = large.get();
+  }
+  all[0] = self;
+  std::copy_n(args, total, all + 1);
+  return PyObject_VectorcallMethod(name_call, all, static_cast<std::size_t>(nargs + 1), names);
+}
+
+bool interpreting() {
+  if (!globals.interpreter) return false;
+  PyObject* value;
+  if (PyContextVar_Get(globals.interpreter, nullptr, &value) < 0 || !value) {
+    PyErr_Clear();
+    return true;
+  }
+  Py_DECREF(value);
+  return value != Py_None;
+}
+
+void keep_vectorcall([[maybe_unused]] PyTypeObject* type) {
+#if PY_VERSION_HEX < 0x030C0000
+  if (!(type->tp_flags & Py_TPFLAGS_HAVE_VECTORCALL)) {  // before 3.12 a Python class does not inherit it
+    type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+    PyType_Modified(type);
+  }
+#endif
+}
 
 PyTypeObject* make_row_type() {
   name_out = PyUnicode_InternFromString("out");

@@ -27,10 +27,11 @@ else:
 
 if TYPE_CHECKING or native is None:
     from tritium.pure import Array as Array
+    from tritium.pure import Caller as Caller
     from tritium.pure import Row as Row
     from tritium.pure import Storage as Storage
 else:
-    Storage, Array, Row = native.Storage, native.Array, native.Row
+    Storage, Array, Row, Caller = native.Storage, native.Array, native.Row, native.Caller
 
 ALIGNMENT = pure.ALIGNMENT
 MAX_DIMS = pure.MAX_DIMS

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from tritium import backends, launch, ops, patterns, tree
+from tritium import backends, ops, patterns, tree
 from tritium.analysis import ExecutionPlan, FusionOpportunity, generate_execution_plan, opportunity
+from tritium.buffer import Caller
 from tritium.eager import check_out
 from tritium.errors import ArgumentError, TraceError, nearest
 from tritium.functions import asarray
@@ -49,7 +50,7 @@ class Entry(NamedTuple):
 everyone: WeakSet[Compiled] = WeakSet()  # for the sums of `stats`
 
 
-class Compiled:
+class Compiled(Caller):
     """A function whose calls run as programs. Call it as the function; tensors may be nested in tuples, lists and dicts."""
 
     def __init__(self, fn: Callable[..., Any], *, donate: Donate = (), verify: bool = False) -> None:
@@ -61,9 +62,7 @@ class Compiled:
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._hits = self._misses = 0
-        self._made = patterns.generation
         everyone.add(self)
-        self._last: Any = None  # the native program of the last plain call: it refuses what it was not made for
 
     def __repr__(self) -> str:
         return f"<compiled {getattr(self.fn, '__name__', 'function')}: {len(self._entries)} programs>"
@@ -71,21 +70,15 @@ class Compiled:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that the program of the last plain one was not made for."""
         if interpreter.get() is not None:  # inside another trace: written down there
             return self.fn(*args, **kwargs)
-        last = self._last
-        if last is not None and not kwargs and not launch.watchers and self._made == patterns.generation:
-            result = last(*args)
-            if result is not None:
-                self._hits += 1
-                return result
         entry, leaves = self._entry(args, kwargs)
         result = entry.program(*leaves)
         if entry.plain:
-            all_given = not kwargs and len(leaves) == len(args)
-            ready = all_given and all(x is y for x, y in zip(leaves, args, strict=True))
-            self._last, self._made = entry.program.native if ready else None, patterns.generation
+            plain = not kwargs and len(leaves) == len(args) and all(x is y for x, y in zip(leaves, args, strict=True))
+            self.ready = entry.program.native if plain else None
             return result
         return tree.unflatten(entry.result, result)
 
@@ -187,14 +180,23 @@ class Compiled:
         return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
 
     def cache_info(self) -> CacheInfo:
-        return CacheInfo(self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
+        return CacheInfo(self.hits + self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
 
     def cache_clear(self) -> None:
         """Forget all programs and the counts; captured tensors are let go."""
         with self._lock:
             self._entries.clear()
-            self._last = None
-            self._hits = self._misses = 0
+            self.ready = None
+            self.hits = self._hits = self._misses = 0
+
+
+def _forget_ready() -> None:
+    """What was ready was made with other patterns."""
+    for c in list(everyone):
+        c.ready = None
+
+
+patterns.listeners.append(_forget_ready)
 
 
 def _lies(x: Tensor) -> Any:

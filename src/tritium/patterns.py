@@ -48,6 +48,7 @@ MAX_CHECKED = 1024
 _patterns: dict[str, FusionPattern] = {}
 _checked: dict[FusionPattern, set[Any]] = {}  # by what calls a pattern was compared with its rows
 generation = 0  # grows when the patterns change, so that programs made before are made anew
+listeners: list[Callable[[], None]] = []  # called then
 
 
 def add_pattern(pattern: FusionPattern) -> None:
@@ -58,6 +59,12 @@ def add_pattern(pattern: FusionPattern) -> None:
     _patterns[pattern.name] = pattern
     _checked.pop(pattern, None)
     generation += 1
+    _tell()
+
+
+def _tell() -> None:
+    for listener in listeners:
+        listener()
 
 
 def remove_pattern(name: str) -> None:
@@ -67,6 +74,7 @@ def remove_pattern(name: str) -> None:
         raise ArgumentError(f"remove_pattern: there is no pattern {name!r}.{nearest(name, _patterns)}")
     _checked.pop(_patterns.pop(name), None)
     generation += 1
+    _tell()
 
 
 def patterns() -> tuple[FusionPattern, ...]:
