@@ -127,7 +127,8 @@ def test_an_order_that_needs_less_memory_is_taken() -> None:
 
 
 def test_many_inputs_at_once_equal_the_loop() -> None:
-    fn = tt.compile(lambda x: tt.softmax(tt.relu(x * 2.0 + 1.0)) - x.mean())
+    w = tt.randn((300, 300), seed=9)
+    fn = tt.compile(lambda x: tt.softmax(tt.relu(x * 2.0 + 1.0)) - x.mean() + w.sum(axis=0)[:5])
     xs = [tt.randn((3, 5), seed=i) for i in range(7)]
     assert fn.program(xs[0]).why_not_stacked() == ""
     for got, x in zip(fn.run_many(xs), xs, strict=True):
@@ -140,6 +141,13 @@ def test_many_inputs_of_several_arguments_and_results() -> None:
     for (a, b), (x, y) in zip(fn.run_many(pairs), pairs, strict=True):
         np.testing.assert_allclose(a.numpy(), (x @ y).numpy(), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(b.numpy(), x.sum(axis=0).numpy())
+
+
+def test_many_inputs_are_stacked_only_where_it_pays() -> None:
+    w, x = tt.randn((1024, 512), seed=1), tt.ones(1024)
+    assert tt.compile(lambda x: tt.relu(x @ w)).program(x).why_not_stacked() == ""
+    assert "longer than it saves" in tt.compile(lambda x: x + 1.0).program(x).why_not_stacked()
+    assert "donated" in tt.compile(lambda x: x.add_(1.0), donate=0).program(x).why_not_stacked()
 
 
 def test_what_cannot_be_stacked_runs_one_by_one() -> None:

@@ -143,3 +143,15 @@ def test_a_large_result_may_be_written_over_an_input(isa: str) -> None:
     made = (y, *(tt.full((LARGE,), 1, dtype=body.spec(v).dtype) for v in body.outputs[1:]))
     kernel(x, y, out=made, **attrs)
     assert all(same_bits(m.numpy(), w) for m, w in zip(made, want, strict=True))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_large_results_that_are_read_next_have_the_same_bits(isa: str) -> None:
+    body = several((LARGE,), (1,), f32)
+    data = values(body)
+    want = one_by_one(body, data, isa)
+    assert want is not None
+    kernel, attrs = tape.native_call(body, isa)
+    made = tuple(tt.full((LARGE,), 1, dtype=body.spec(v).dtype) for v in body.outputs)
+    kernel(*(tt.tensor(d) for d in data), out=made, read_next=1, **attrs)
+    assert all(same_bits(m.numpy(), w) for m, w in zip(made, want, strict=True))

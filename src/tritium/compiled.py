@@ -170,12 +170,15 @@ class Compiled(Caller):
         return generate_execution_plan(self.program(*args, **kwargs))
 
     def run_many(self, inputs: Iterable[Any]) -> list[Any]:
-        """The results for many inputs, stacked and run at once where the graph allows it; see Program.run_many."""
+        """The results for many inputs, stacked and run at once where the graph allows it and it pays; see
+        Program.run_many."""
         rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
-        found = [self._entry(row, {}) for row in rows]
-        if len({id(entry) for entry, _ in found}) != 1:  # of several kinds, or none at all
+        if not rows:
+            return []
+        entry, _ = self._entry(rows[0], {})
+        found = [] if isinstance(entry.program.stacked(len(rows)), str) else [self._entry(row, {}) for row in rows]
+        if not found or any(other is not entry for other, _ in found):  # it does not pay, or they are of several kinds
             return [self(*row) for row in rows]
-        entry = found[0][0]
         results = entry.program.run_many([tuple(leaves) for _, leaves in found])
         return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
 
