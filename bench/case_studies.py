@@ -65,7 +65,7 @@ STEPS = {
     "plain": "plain code: three requests to the pool an item",
     "tensor_pool": "TensorPool, `out=` and in place",
     "compiled": "compiled: one arena",
-    "run_many": "compiled, `run_many`: all at once",
+    "run_many": "compiled, `run_many`",
     "in_batches": "compiled, 8 items at a time of one tensor",
 }
 
