@@ -133,6 +133,7 @@ def test_a_method_is_compiled_for_its_object() -> None:
 
     assert Layer(2.0)(tt.ones(2)).tolist() == [2, 2]
     assert Layer(5.0)(tt.ones(2)).tolist() == [5, 5]
+    assert "calls written" in Layer(3.0).__call__.explain(tt.ones(2))
 
 
 def test_numpy_arrays_are_arguments() -> None:

@@ -16,12 +16,14 @@ namespace {
 // Nanoseconds per element, on one core of an ordinary machine.
 constexpr double kCheap = 0.015, kDear = 0.25, kSlow = 2, kTouch = 0.03;
 
-// What an instruction of a name and a dtype of lanes is; `reversed` where the accumulator may come second.
+// What an instruction of a name and a dtype of lanes is; `reversed` where the accumulator may come second, `around`
+// where it may store around the cache.
 template <class T>
 struct Row {
   const char* name;
   DType dtype;
   Step<T> forward, reversed;
+  Step<T> around = nullptr;
 };
 
 template <class T>
@@ -29,6 +31,7 @@ constexpr DType kFloat = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
 #define TRITIUM_UNARY(name, Op) {name, kFloat<T>, unary_step<T, Op>, nullptr}
 #define TRITIUM_BINARY(name, Op) {name, kFloat<T>, binary_step<T, Op>, reversed_step<T, Op>}
+#define TRITIUM_STORE(type, Kind) {"store", type, store_step<T, Kind, false>, nullptr, store_step<T, Kind, true>}
 #define TRITIUM_UNARY_OF(name, type, Op) {name, type, unary_step<T, OnBits<Op>>, nullptr}
 #define TRITIUM_BINARY_OF(name, type, Op) {name, type, binary_step<T, OnBits<Op>>, reversed_step<T, OnBits<Op>>}
 
@@ -73,10 +76,10 @@ constexpr Row<T> kRows[] = {
     TRITIUM_UNARY("signbit", SignBit),
     TRITIUM_UNARY("to_b8", NotZero),
     {"load", kFloat<T>, load_step<T, Raw>, nullptr},
-    {"store", kFloat<T>, store_step<T, Raw>, nullptr},
+    TRITIUM_STORE(kFloat<T>, Raw),
     // Truths: all bits of a lane or none, so that true is less than false.
     {"load", DType::b8, load_step<T, Truth>, nullptr},
-    {"store", DType::b8, store_step<T, Truth>, nullptr},
+    TRITIUM_STORE(DType::b8, Truth),
     {"where", DType::b8, ternary_step<T, OnBits<Where>>, nullptr},
     {"where_given", DType::b8, masked_step<T, OnBits<Where>, false>, masked_step<T, OnBits<Where>, true>},
     TRITIUM_BINARY_OF("logical_and", DType::b8, And),
@@ -104,7 +107,7 @@ constexpr Row<float> kNarrowRows[] = {
 #endif
 #if defined(__F16C__)
     {"load", DType::f16, load_step<T, F16>, nullptr},
-    {"store", DType::f16, store_step<T, F16>, nullptr},
+    TRITIUM_STORE(DType::f16, F16),
     {"to_f16", DType::f32, unary_step<T, F16>, nullptr},
 #else
     {"load", DType::f16, load_f16_step<T>, nullptr},
@@ -112,14 +115,14 @@ constexpr Row<float> kNarrowRows[] = {
     {"to_f16", DType::f32, round_f16_step<T>, nullptr},
 #endif
     {"load", DType::bf16, load_step<T, Bf16>, nullptr},
-    {"store", DType::bf16, store_step<T, Bf16>, nullptr},
+    TRITIUM_STORE(DType::bf16, Bf16),
     {"to_bf16", DType::f32, unary_step<T, RoundBf16>, nullptr},
     {"to_i32", DType::f32, unary_step<T, FloatToInt>, nullptr},
     {"to_i8", DType::f32, unary_step<T, FloatToByte>, nullptr},
     {"load", DType::i8, load_step<T, Int8>, nullptr},
-    {"store", DType::i8, store_step<T, Int8>, nullptr},
+    TRITIUM_STORE(DType::i8, Int8),
     {"load", DType::i32, load_step<T, Raw>, nullptr},
-    {"store", DType::i32, store_step<T, Raw>, nullptr},
+    TRITIUM_STORE(DType::i32, Raw),
     {"to_float", DType::i32, unary_step<T, IntToFloat>, nullptr},
     {"to_i8", DType::i32, unary_step<T, ByteOfInt>, nullptr},
     {"to_i32", DType::b8, unary_step<T, OnBits<TruthToInt>>, nullptr},
@@ -177,13 +180,13 @@ SpanCall find_loop(const TapeInstruction& i) {
 }
 
 template <class T>
-bool bind_step(const TapeInstruction& i, Instr& to, double& cost) {
+bool bind_step(const TapeInstruction& i, bool around, Instr& to, double& cost) {
   to.x = i.x;
   to.y = i.y;
   to.span = nullptr;
   Step<T> step = nullptr;
   if (const Row<T>* row = find_row(i, T{})) {
-    step = i.reversed ? row->reversed : row->forward;
+    step = i.reversed ? row->reversed : around && row->around ? row->around : row->forward;
     cost += kCheap;
   } else if (const SpanCall call = find_loop(i); call.run) {
     to.span = call.run;
@@ -194,8 +197,8 @@ bool bind_step(const TapeInstruction& i, Instr& to, double& cost) {
   return step != nullptr;
 }
 
-bool bind_one(const Tape& tape, const TapeInstruction& i, Instr& to, double& cost) {
-  return tape.lane == DType::f64 ? bind_step<double>(i, to, cost) : bind_step<float>(i, to, cost);
+bool bind_one(const Tape& tape, const TapeInstruction& i, bool around, Instr& to, double& cost) {
+  return tape.lane == DType::f64 ? bind_step<double>(i, around, to, cost) : bind_step<float>(i, around, to, cost);
 }
 
 void stop_at(const Tape& tape, Instr& to) {
@@ -204,22 +207,35 @@ void stop_at(const Tape& tape, Instr& to) {
                                   : reinterpret_cast<void (*)()>(stop<float>);
 }
 
+// The code of a stretch; `around`: results are stored around the cache. Returns where the next code goes.
+Instr* bind_code(const Tape& tape, const TapePart& part, bool around, Instr* to, double& cost) {
+  for (int k = part.first; k < part.first + part.count; ++k) {
+    const TapeInstruction& i = tape.instruction[k];
+    bind_one(tape, i, around && i.x > 0 && tape.operand[i.x].place == Place::output, *to++, cost);
+  }
+  stop_at(tape, *to++);
+  return to;
+}
+
 // The streams of a stretch, each once.
 int list_streams(const Tape& tape, const TapePart& part, Stream* to) {
   int count = 0;
-  Mask seen;
+  Mask seen, read;
   for (int k = part.first; k < part.first + part.count; ++k) {
     const TapeInstruction& i = tape.instruction[k];
+    const bool reads = std::strcmp(i.name, "store") != 0;
     for (const int operand : {i.x, i.y}) {
       if (operand <= 0) continue;
+      if (reads) read.add(operand);
       const TapeOperand& o = tape.operand[operand];
       const bool streams = o.place == Place::input || o.place == Place::output || o.place == Place::row;
       if (!streams || o.reach != Reach::full || seen.has(operand)) continue;
       seen.add(operand);
-      to[count++] = {static_cast<std::int16_t>(operand), o.place == Place::output, o.place == Place::row,
+      to[count++] = {static_cast<std::int16_t>(operand), false, o.place == Place::output, o.place == Place::row,
                      static_cast<std::int32_t>(item_size(o.dtype))};
     }
   }
+  for (int k = 0; k < count; ++k) to[k].read = read.has(to[k].operand);
   return count;
 }
 
@@ -230,7 +246,7 @@ std::int64_t constants_of(const Tape& tape) {
 }
 
 Bound* bind(const Tape& tape) {
-  const std::int64_t code = whole((tape.instructions + tape.parts) * static_cast<std::int64_t>(sizeof(Instr)), 64);
+  const std::int64_t code = whole(2 * (tape.instructions + tape.parts) * static_cast<std::int64_t>(sizeof(Instr)), 64);
   const std::int64_t parts = whole(tape.parts * static_cast<std::int64_t>(sizeof(BoundPart)), 64);
   const std::int64_t streams = whole(tape.parts * kTapeOperands * static_cast<std::int64_t>(sizeof(Stream)), 64);
   const std::int64_t bytes = 64 + code + parts + streams + constants_of(tape) * kBlockBytes + 64;
@@ -245,16 +261,17 @@ Bound* bind(const Tape& tape) {
   *made = {part, constant, kTouch * (tape.inputs + tape.outputs)};
   for (int p = 0; p < tape.parts; ++p) {
     const TapePart& from = tape.part[p];
-    part[p] = {instr, stream, 0, nullptr};
+    part[p] = {instr, instr, stream, 0, nullptr};
     if (from.kind == PartKind::whole) {
       part[p].whole = whole_of(from.name, tape.lane);
       made->cost += 1;
       continue;
     }
     double cost = 0;
-    for (int k = 0; k < from.count; ++k) bind_one(tape, tape.instruction[from.first + k], *instr++, cost);
-    stop_at(tape, *instr++);
+    instr = bind_code(tape, from, false, instr, cost);
     if (from.kind == PartKind::each) made->cost += cost;
+    part[p].around = instr;
+    instr = bind_code(tape, from, true, instr, cost);
     part[p].count = list_streams(tape, from, stream);
     stream += part[p].count;
   }
@@ -273,6 +290,21 @@ TRITIUM_INLINE void run_code(const Instr* code, char* const* at) {
   reinterpret_cast<Step<T>>(code->fn)(code, at, z, z, z, z, z, z, z, z);
 }
 
+template <class E>
+TRITIUM_INLINE void fill(char* to, const char* from, int n) {
+  E value;
+  __builtin_memcpy(&value, from, sizeof(E));
+  for (int i = 0; i < n; ++i) __builtin_memcpy(to + i * sizeof(E), &value, sizeof(E));
+}
+TRITIUM_INLINE void fill_items(char* to, const char* from, std::int64_t item, int n) {
+  switch (item) {
+    case 1: return fill<std::uint8_t>(to, from, n);
+    case 2: return fill<std::uint16_t>(to, from, n);
+    case 4: return fill<std::uint32_t>(to, from, n);
+    default: return fill<std::uint64_t>(to, from, n);
+  }
+}
+
 // The last elements, fewer than a block: what is not our own memory is copied to pads and back.
 template <class T>
 void run_rest(const BoundPart& part, char** at, const Mask& still, std::int64_t rest, char* pads) {
@@ -282,10 +314,11 @@ void run_rest(const BoundPart& part, char** at, const Mask& still, std::int64_t 
     if (s.padded || still.has(s.operand)) continue;
     char* const pad = pads + k * kBlockBytes;
     kept[k] = at[s.operand];
-    std::memcpy(pad, kept[k], static_cast<std::size_t>(rest * s.item));
-    // Lanes that nobody looks at repeat the last: they may not send a block to a slower loop.
-    fill_block(pad + rest * s.item, pad + (rest - 1) * s.item, s.item, static_cast<int>(kBlock<T> - rest));
     at[s.operand] = pad;
+    if (!s.read) continue;
+    // Lanes that nobody looks at repeat the last: they may not send a block to a slower loop.
+    fill_items(pad, kept[k] + (rest - 1) * s.item, s.item, kBlock<T>);
+    std::memcpy(pad, kept[k], static_cast<std::size_t>(rest * s.item));
   }
   run_code<T>(part.code, at);
   for (int k = 0; k < part.count; ++k) {
@@ -297,7 +330,7 @@ void run_rest(const BoundPart& part, char** at, const Mask& still, std::int64_t 
 }
 
 template <class T>
-void run_part_as(const BoundPart& part, char** at, const Mask& still, std::int64_t n, char* pads) {
+void run_whole_blocks(const BoundPart& part, const Instr* code, char** at, const Mask& still, std::int64_t blocks) {
   struct Move {
     char** at;
     std::int64_t step;
@@ -307,19 +340,17 @@ void run_part_as(const BoundPart& part, char** at, const Mask& still, std::int64
     const Stream& s = part.streams[k];
     if (!still.has(s.operand)) moves[count++] = {at + s.operand, s.item * std::int64_t{kBlock<T>}};
   }
-  const std::int64_t blocks = n / kBlock<T>;
   for (std::int64_t b = 0; b < blocks; ++b) {
-    run_code<T>(part.code, at);
+    run_code<T>(code, at);
     for (int k = 0; k < count; ++k) *moves[k].at += moves[k].step;
   }
-  if (const std::int64_t rest = n % kBlock<T>) run_rest<T>(part, at, still, rest, pads);
 }
 
-template <class E>
-void fill(char* to, const char* from, int n) {
-  E value;
-  __builtin_memcpy(&value, from, sizeof(E));
-  for (int i = 0; i < n; ++i) __builtin_memcpy(to + i * sizeof(E), &value, sizeof(E));
+template <class T>
+void run_part_as(const BoundPart& part, char** at, const Mask& still, std::int64_t n, char* pads, Stores stores) {
+  const Instr* const code = stores == Stores::around ? part.around : part.code;
+  if (n >= kBlock<T>) run_whole_blocks<T>(part, code, at, still, n / kBlock<T>);
+  if (const std::int64_t rest = n % kBlock<T>) run_rest<T>(part, at, still, rest, pads);
 }
 
 }  // namespace
@@ -346,9 +377,10 @@ TRITIUM_INLINE void leave_registers() {
 #endif
 }
 
-void run_part(const Tape& tape, const BoundPart& part, char** at, const Mask& still, std::int64_t n, char* pads) {
-  tape.lane == DType::f64 ? run_part_as<double>(part, at, still, n, pads)
-                          : run_part_as<float>(part, at, still, n, pads);
+void run_part(const Tape& tape, const BoundPart& part, char** at, const Mask& still, std::int64_t n, char* pads,
+              Stores stores) {
+  tape.lane == DType::f64 ? run_part_as<double>(part, at, still, n, pads, stores)
+                          : run_part_as<float>(part, at, still, n, pads, stores);
   leave_registers();
 }
 
@@ -357,14 +389,7 @@ void run_block(const Tape& tape, const BoundPart& part, char* const* at) {
   leave_registers();
 }
 
-void fill_block(char* to, const char* from, std::int64_t item, int block) {
-  switch (item) {
-    case 1: return fill<std::uint8_t>(to, from, block);
-    case 2: return fill<std::uint16_t>(to, from, block);
-    case 4: return fill<std::uint32_t>(to, from, block);
-    default: return fill<std::uint64_t>(to, from, block);
-  }
-}
+void fill_block(char* to, const char* from, std::int64_t item, int block) { fill_items(to, from, item, block); }
 
 std::int64_t place_own(const Tape& tape, const Bound& bound, char* space, char** at) {
   at[0] = space;
@@ -405,7 +430,7 @@ const char* tape_refusal(const Tape& tape) {
     tape::Instr bound;
     double cost = 0;
     if (!known(tape.instruction[k].x) || !known(tape.instruction[k].y)) return "an operand does not exist";
-    if (!tape::bind_one(tape, tape.instruction[k], bound, cost)) return tape.instruction[k].name;
+    if (!tape::bind_one(tape, tape.instruction[k], false, bound, cost)) return tape.instruction[k].name;
   }
   return nullptr;
 }

@@ -290,22 +290,52 @@ struct Where {
 
 // ---- changes of type, of 32-bit lanes
 
-// Only what fits is converted: the result outside differs between processors.
+// What does not fit becomes the nearest that does, NaN zero. x86 converts the rest to the smallest integer; ARM converts
+// as it is wanted here.
+#if defined(__AVX512F__)
+TRITIUM_INLINE Bits<float> truncated(Vec<float> x) { return (Bits<float>)_mm512_maskz_cvttps_epi32(0xffff, (__m512)x); }
+TRITIUM_INLINE Vec<float> held_in(Vec<float> x, float low, float high) {
+  const __mmask16 number = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_ORD_Q);
+  const __m512 raised = _mm512_maskz_max_ps(number, _mm512_set1_ps(low), (__m512)x);
+  return (Vec<float>)_mm512_maskz_min_ps(0xffff, _mm512_set1_ps(high), raised);
+}
+#elif defined(__AVX2__)
+TRITIUM_INLINE Bits<float> truncated(Vec<float> x) { return (Bits<float>)_mm256_cvttps_epi32((__m256)x); }
+TRITIUM_INLINE Vec<float> held_in(Vec<float> x, float low, float high) {
+  const __m256 number = (__m256)(bits(x) & (x == x));
+  return (Vec<float>)_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), number));
+}
+#elif defined(__SSE2__)
+TRITIUM_INLINE Bits<float> truncated(Vec<float> x) { return (Bits<float>)_mm_cvttps_epi32((__m128)x); }
+TRITIUM_INLINE Vec<float> held_in(Vec<float> x, float low, float high) {
+  const __m128 number = (__m128)(bits(x) & (x == x));
+  return (Vec<float>)_mm_min_ps(_mm_set1_ps(high), _mm_max_ps(_mm_set1_ps(low), number));
+}
+#else
+TRITIUM_INLINE Vec<float> held_in(Vec<float> x, float low, float high) {
+  const Vec<float> number = x == x ? x : Vec<float>{};
+  const Vec<float> raised = number < low ? same<Vec<float>>(low) : number;
+  return raised > high ? same<Vec<float>>(high) : raised;
+}
+#endif
 struct FloatToInt {
   TRITIUM_INLINE static Vec<float> of(Vec<float> x) {
+#if defined(__SSE2__)
+    return lanes((truncated(x) ^ (x >= 2147483648.0f)) & (x == x));
+#elif defined(__aarch64__)
+    return lanes((Bits<float>)vcvtq_s32_f32((float32x4_t)x));
+#else
     const Bits<float> fits = (x < 2147483648.0f) & (x >= -2147483648.0f);
     const Bits<float> inside = __builtin_convertvector(fits ? x : Vec<float>{}, Bits<float>);
     const Bits<float> low = x < 0 ? same<Bits<float>>(INT32_MIN) : Bits<float>{};
     const Bits<float> outside = x >= 2147483648.0f ? same<Bits<float>>(INT32_MAX) : low;
     return lanes(fits ? inside : outside);
+#endif
   }
 };
 struct FloatToByte {
   TRITIUM_INLINE static Vec<float> of(Vec<float> x) {
-    const Vec<float> number = x == x ? x : Vec<float>{};
-    const Vec<float> raised = number < -128.0f ? same<Vec<float>>(-128.0f) : number;
-    const Vec<float> held = raised > 127.0f ? same<Vec<float>>(127.0f) : raised;
-    return lanes(__builtin_convertvector(held, Bits<float>));
+    return lanes(__builtin_convertvector(held_in(x, -128.0f, 127.0f), Bits<float>));
   }
 };
 struct IntToFloat {

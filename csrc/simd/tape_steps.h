@@ -7,7 +7,7 @@
 
 #include "half.h"
 #include "span.h"
-#include "tape_lanes.h"
+#include "tape_bytes.h"
 
 #if defined(__clang__)
 #define TRITIUM_TAIL [[clang::musttail]] return
@@ -105,43 +105,36 @@ void masked_step(TRITIUM_TAPE_ARGUMENTS) {
 // ---- memory: how a vector of the accumulator comes from elements of a dtype, and goes there
 
 template <class E, class T>
-using Elements = typename VectorOf<E, kLanes<T>>::type;
-
-template <class E, class T>
 TRITIUM_INLINE Elements<E, T> elements_at(const char* p, int i) {
   Elements<E, T> v;
   __builtin_memcpy(&v, p + i * sizeof(v), sizeof(v));
   return v;
 }
-template <class V>
-TRITIUM_INLINE void put_at(char* p, int i, V v) {
-  __builtin_memcpy(p + i * sizeof(v), &v, sizeof(v));
-}
 
 struct Raw {
   template <class T>
   TRITIUM_INLINE static Vec<T> get(const char* p, int i) { return vector_at<T>(p, i); }
-  template <class T>
-  TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) { put_at(p, i, v); }
+  template <class T, bool Around = false>
+  TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) { put_at<Around>(p, i, v); }
 };
 struct Truth {
   template <class T>
   TRITIUM_INLINE static Vec<T> get(const char* p, int i) {
-    return (Vec<T>)(__builtin_convertvector(elements_at<std::uint8_t, T>(p, i), Bits<T>) != 0);
+    return (Vec<T>)(bytes_at(p + i * kLanes<T>, T{}) != 0);
   }
-  template <class T>
+  template <class T, bool Around = false>
   TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) {
-    put_at(p, i, __builtin_convertvector(bits(v) & 1, Elements<std::int8_t, T>));
+    put_at<Around>(p, i, low_bytes(bits(v) & 1));
   }
 };
 struct Int8 {
   template <class T>
   TRITIUM_INLINE static Vec<T> get(const char* p, int i) {
-    return lanes(__builtin_convertvector(elements_at<std::int8_t, T>(p, i), Bits<T>));
+    return lanes(bytes_at(p + i * kLanes<T>, T{}));
   }
-  template <class T>
+  template <class T, bool Around = false>
   TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) {
-    put_at(p, i, __builtin_convertvector(bits(v), Elements<std::int8_t, T>));
+    put_at<Around>(p, i, low_bytes(bits(v)));
   }
 };
 struct Bf16 {
@@ -149,9 +142,10 @@ struct Bf16 {
   TRITIUM_INLINE static Vec<T> get(const char* p, int i) {
     return (Vec<T>)(__builtin_convertvector(elements_at<std::uint16_t, T>(p, i), Vec<std::uint32_t>) << 16);
   }
-  template <class T>
+  template <class T, bool Around = false>
   TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) {
-    put_at(p, i, __builtin_convertvector((Vec<std::uint32_t>)RoundBf16::of(v) >> 16, Elements<std::uint16_t, T>));
+    const auto high = (Vec<std::uint32_t>)RoundBf16::of(v) >> 16;
+    put_at<Around>(p, i, __builtin_convertvector(high, Elements<std::uint16_t, T>));
   }
 };
 
@@ -163,11 +157,11 @@ void load_step(TRITIUM_TAPE_ARGUMENTS) {
   TRITIUM_TAPE_NEXT;
 }
 
-template <class T, class Kind>
+template <class T, class Kind, bool Around>
 void store_step(TRITIUM_TAPE_ARGUMENTS) {
   char* const x = at[ip->x];
   const auto f = [x](int i, Vec<T> a) __attribute__((always_inline)) {
-    Kind::template put<T>(x, i, a);
+    Kind::template put<T, Around>(x, i, a);
     return a;
   };
   TRITIUM_TAPE_EVERY(f)
@@ -180,9 +174,9 @@ struct F16 {
   TRITIUM_INLINE static Vec<T> get(const char* p, int i) {
     return (Vec<T>)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + i));
   }
-  template <class T>
+  template <class T, bool Around = false>
   TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + i, narrowed(v));
+    put_at<Around>(p, i, narrowed(v));
   }
   TRITIUM_INLINE static __m256i narrowed(Vec<float> v) {
     return _mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -195,9 +189,9 @@ struct F16 {
   TRITIUM_INLINE static Vec<T> get(const char* p, int i) {
     return (Vec<T>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i));
   }
-  template <class T>
+  template <class T, bool Around = false>
   TRITIUM_INLINE static void put(char* p, int i, Vec<T> v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p) + i, narrowed(v));
+    put_at<Around>(p, i, narrowed(v));
   }
   TRITIUM_INLINE static __m128i narrowed(Vec<float> v) { return _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT); }
   TRITIUM_INLINE static Vec<float> of(Vec<float> v) { return (Vec<float>)_mm256_cvtph_ps(narrowed(v)); }

@@ -54,6 +54,10 @@ def process_in_batches(fn: Callable[[Any], Any], data: Iterable[Any], size: int 
     """
     if not callable(fn):
         raise ArgumentError(f"process_in_batches: {fn!r} cannot be called; give a function of one batch.")
+    if isinstance(data, (dict, str, bytes)):
+        raise ArgumentError(
+            f"process_in_batches: data must be a tensor, an array or items, given {type(data).__name__}."
+        )
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ArgumentError(f"process_in_batches: size must be 1 or more items, given {size!r}.")
     found = _batches(data, size)
@@ -181,7 +185,8 @@ def find_optimal_batch_size(
     """
     for name, n in (("memory", memory), ("threads", threads), ("runs", runs)):
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < (name != "memory")):
-            raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {n!r}.")
+            given = n if isinstance(n, (int, float, str)) else type(n).__name__
+            raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {given!r}.")
     per_sample = None if graph is None else bytes_per_sample(graph)
     room = available_memory() if memory is None else memory
     if measure is not None:

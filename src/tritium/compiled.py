@@ -47,6 +47,15 @@ class Entry(NamedTuple):
     plain: bool  # the result is a tensor, or a tuple of tensors
 
 
+class Bound(functools.partial[Any]):
+    """A compiled function as a method of an object."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("program", "graph", "explain", "find_fusion_opportunities", "generate_execution_plan"):
+            return getattr(self.func, name)
+        return functools.partial(getattr(self.func, name), *self.args)
+
+
 everyone: WeakSet[Compiled] = WeakSet()  # for the sums of `stats`
 
 
@@ -68,7 +77,7 @@ class Compiled(Caller):
         return f"<compiled {getattr(self.fn, '__name__', 'function')}: {len(self._entries)} programs>"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else Bound(self, instance)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """A call that the program of the last plain one was not made for."""

@@ -324,14 +324,8 @@ def fuse(graph: Graph, refuses: Refuses) -> Fused:
     """Every group that its runner takes becomes one node. A group of rows that is refused is tried without its rows."""
     walk = _Grouping(graph, refuses)
     found: list[Opportunity] = []
-    last: dict[Node, tuple[Fragment, list[Node], list[Node]]] = {}  # at the last node of a group: what it becomes
-    gone: set[Node] = set()
-    for g in walk.run():
-        for part in _accepted(g, walk, refuses, found):
-            fragment, inputs, results, nodes = part
-            last[nodes[0]] = (fragment, inputs, results)
-            gone.update(nodes)
-    return _rebuild(graph, walk.order, last, gone, found)
+    parts = [part for g in walk.run() for part in _accepted(g, walk, refuses, found)]
+    return _rebuild(graph, parts, found)
 
 
 def _results_of(nodes: list[Node], walk: _Grouping) -> list[Node]:
@@ -354,7 +348,7 @@ def _outside(user: Node, members: set[Node], walk: _Grouping) -> bool:
     return True
 
 
-def _accepted(g: Group, walk: _Grouping, refuses: Refuses, found: list[Opportunity]) -> list[Any]:
+def _accepted(g: Group, walk: _Grouping, refuses: Refuses, found: list[Opportunity]) -> list[_Part]:
     results = _results_of(g.nodes, walk)
     fragment, inputs = _write(g, results)
     if len(fragment.names) < 2:
@@ -363,7 +357,7 @@ def _accepted(g: Group, walk: _Grouping, refuses: Refuses, found: list[Opportuni
     reason = reason or ("too many inputs" if len(inputs) > MAX_INPUTS else refuses(fragment))
     found.append(Opportunity(tuple(reversed(g.nodes)), fragment, reason or ""))
     if reason is None:
-        return [(fragment, inputs, results, g.nodes)]
+        return [_Part(fragment, inputs, results)]
     if g.form == "elementwise":
         return []
     accepted = []
@@ -389,22 +383,34 @@ def _maps_of(g: Group, walk: _Grouping) -> list[Group]:
     return [part for part in out if len(part.nodes) > 1]
 
 
-def _rebuild(
-    graph: Graph, order: list[Node], last: dict[Node, Any], gone: set[Node], found: list[Opportunity]
-) -> Fused:
+class _Part(NamedTuple):
+    """A group as a fragment: what it reads and what others read of it."""
+
+    fragment: Fragment
+    inputs: list[Node]
+    results: list[Node]
+
+
+def _rebuild(graph: Graph, parts: list[_Part], found: list[Opportunity]) -> Fused:
+    """The graph anew, from the roots back: a group is placed where all it reads is there."""
     trace = Trace()
+    part_of = {r: p for p in parts for r in p.results}
     new: dict[Node, Node] = {}
     origin: dict[Node, Node] = {}
-    for n in order:
-        if n in last:
-            fragment, inputs, results = last[n]
-            node = trace.node(ops.fused, tuple(new[i] for i in inputs), fragment.out, {"body": fragment})
-            for k, r in enumerate(results):
-                several = len(results) > 1
-                new[r] = trace.node(ops.item, (node,), outputs(fragment.out)[k], {"index": k}) if several else node
-                origin[new[r]] = r
-        elif n in gone or n in new or any(i is not None and i not in new for i in n.inputs):
-            continue  # inside a group, or a view that only leads there
+    stack = list(reversed(graph.roots))
+    while stack:
+        n = stack[-1]
+        part = part_of.get(n)
+        needs = n.inputs if part is None else part.inputs
+        missing = [] if n in new else [i for i in needs if i is not None and i not in new]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        if n in new:
+            continue
+        if part is not None:
+            _place_part(part, trace, new, origin)
         else:
             ins = tuple(None if i is None else new[i] for i in n.inputs)
             new[n] = n if ins == n.inputs else Node(n.op, ins, n.attrs, n.spec, n.key)
@@ -413,6 +419,14 @@ def _rebuild(
         outputs=tuple(new[n] for n in graph.outputs), writes=tuple((i, new[n]) for i, n in graph.writes)
     )
     return Fused(done, origin, found)
+
+
+def _place_part(part: _Part, trace: Trace, new: dict[Node, Node], origin: dict[Node, Node]) -> None:
+    node = trace.node(ops.fused, tuple(new[i] for i in part.inputs), part.fragment.out, {"body": part.fragment})
+    for k, r in enumerate(part.results):
+        several = len(part.results) > 1
+        new[r] = trace.node(ops.item, (node,), outputs(part.fragment.out)[k], {"index": k}) if several else node
+        origin[new[r]] = r
 
 
 def note(o: Opportunity) -> Note:

@@ -218,6 +218,18 @@ def _reshaped(r: Rewrite, n: Node) -> Node | None:
     return None
 
 
+def _unchanged_index(r: Rewrite, n: Node) -> Node | None:
+    """x[:, None] only adds axes; x[:] is x."""
+    x = n.inputs[0]
+    assert x is not None
+    key = dict(n.attrs)["key"]
+    sizes = iter(x.spec.shape)
+    if any(k is not None and k != (0, next(sizes), 1) for k in key):
+        return None
+    axes = tuple(i for i, k in enumerate(key) if k is None)
+    return r.node(ops.expand_dims, (x,), axis=axes) if axes else x
+
+
 def _axes(n: Node) -> tuple[int, ...] | None:
     """A view that only reorders axes, as their new order."""
     ndim = n.spec.ndim
@@ -294,6 +306,7 @@ RULES: dict[Op, tuple[str, Rule]] = {
     ops.dequantize: ("dequantise as arithmetic", _dequantized),
     ops.reshape: ("views joined", _reshaped),
     ops.broadcast_to: ("view of itself", _itself),
+    ops.index: ("views joined", _unchanged_index),
     ops.permute_dims: ("views joined", _permuted),
     ops.matrix_transpose: ("views joined", _permuted),
     ops.full: ("a number", _single_number),

@@ -196,7 +196,8 @@ class Builder:
         planned = plan([Block(m.nbytes, m.first, max(m.first, m.last)) for m in arena])
         for m, offset in zip(arena, planned.offsets, strict=True):
             m.index = offset
-        return Steps(self.calls, results, planned, arena, bytes(self.constants), self.nodes)
+        calls = [self._read_next(c) for c in self.calls]
+        return Steps(calls, results, planned, arena, bytes(self.constants), self.nodes)
 
     def _own_results(self, results: list[Result]) -> None:
         """What is returned lies in memory of the caller's own."""
@@ -291,6 +292,12 @@ class Builder:
                 v.memory.last = len(self.calls)
         kernel, ready = found
         self.calls.append(Call(kernel, ready, tuple(xs), outs, node, op, attrs))
+
+    def _read_next(self, c: Call) -> Call:
+        """A fused call whose results other calls read: they are to stay in the cache."""
+        if "tape" not in c.attrs or all(o.memory.where == "result" for o in c.outputs):
+            return c
+        return c._replace(attrs=c.attrs | {"read_next": 1})
 
     def part(self, of: Value, layout: Layout) -> Value:
         return Value(of.memory, Spec(layout.shape, of.spec.dtype), layout)
