@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 import weakref
@@ -484,6 +485,34 @@ def test_a_graph_is_a_function_too() -> None:
     inner = tt.trace(lambda x: tt.relu(x * 2.0) @ W.mT, X)
     same(tt.compile(inner)(X), inner(X))
     same(tt.compile(lambda x: inner(x) + 1.0)(X), inner(X) + 1.0)
+
+
+def test_a_copy_of_a_compiled_function_is_compiled_anew() -> None:
+    fn = tt.compile(lambda c: c.add_(1.0), donate=0)
+    for other in (copy.copy(fn), copy.deepcopy(fn)):
+        c = tt.zeros(2)
+        assert other(c).tolist() == [1, 1]
+        assert other.cache_info().programs == 1
+
+
+def test_writes_to_parts_of_nothing() -> None:
+    def fn(x: Any) -> Any:
+        y = x + 1.0
+        y[:, 1:] = 2.0
+        return y
+
+    x = tt.zeros((0, 8))
+    same(tt.trace(fn, x)(x), fn(x))
+    same(tt.compile(fn, verify=True)(x), fn(x))
+
+
+def test_one_result_of_several_beside_a_row_number() -> None:
+    def fn(x: Any) -> Any:
+        m = x.max(axis=-1, keepdims=True)
+        q, _, _ = tt.quantize_activations(m)
+        return q, x - m
+
+    same(tt.compile(fn)(X), fn(X))
 
 
 # ---- try_fuse

@@ -357,3 +357,11 @@ def test_a_damaged_text_is_refused_or_is_another_graph(cuts: list[tuple[int, int
 def test_any_text_is_refused_without_another_error(text: str) -> None:
     with pytest.raises(FormatError):
         graph_text.parse(text)
+
+
+def test_an_optimised_graph_takes_its_captured_tensors_in_order() -> None:
+    w = tt.full((4,), 3.0)
+    graph = tt.compile(lambda x: tt.sin(tt.arange(4, dtype="f32")) * x - w).graph(tt.ones(4))
+    again = graph_text.parse(str(graph), captured=list(graph.captured.values()))
+    x = tt.randn(4, seed=1)
+    assert again(x).tolist() == graph(x).tolist()

@@ -82,6 +82,10 @@ def test_dequantising_what_was_quantised_stays_since_it_rounds() -> None:
         return tt.dequantize(q, scale)
 
     assert "quantize_activations" in simple(fn, M)
+    notes = simplify(tt.trace(fn, M)).notes
+    assert [n.why for n in notes if n.what == "quantise and dequantise"] == [
+        "it rounds: the values are not those before"
+    ]
 
 
 def test_equal_calls_are_one_whatever_the_order_of_their_operands() -> None:

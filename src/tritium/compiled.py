@@ -79,6 +79,13 @@ class Compiled(Caller):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else Bound(self, instance)
 
+    def __copy__(self) -> Compiled:
+        return Compiled(self.fn, donate=[name for _, name, _ in self.donated], verify=self.verifies)
+
+    def __deepcopy__(self, memo: Any) -> Compiled:
+        """The same function: what it captures is not copied."""
+        return self.__copy__()
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """A call that the program of the last plain one was not made for."""
         if interpreter.get() is not None:  # inside another trace: written down there

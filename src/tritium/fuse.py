@@ -227,7 +227,7 @@ class _Grouping:
     def _may_merge(self, g: Group, into: Group, n: Node) -> bool:
         """Whether a group ends in results only, has the other's rows, and waits for nothing that could wait for it."""
         rows = into.shape != g.shape
-        if rows and not all(_per_row(m, into.shape) and m in self.reduced for m in g.nodes):
+        if rows and not all(m in self.reduced and _per_row(m, into.shape) for m in g.nodes):
             return False
         if len(into.reads | g.reads) > MAX_INPUTS or into.results + g.results > MAX_OUTPUTS:
             return False

@@ -6,6 +6,7 @@ needs is never reached.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class Trace:
         self.donate = donate
         self.nodes: dict[Any, Node] = {}
         self.captured: dict[Node, Tensor] = {}
+        self.lowest = 0  # index of a captured tensor
         self._cells: dict[int, Cell] = {}  # by identity of the captured tensor's storage and layout
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], spec: Any, attrs: dict[str, Any]) -> Node:
@@ -118,7 +120,8 @@ class Trace:
         if not isinstance(storage, Traced):
             cell = self._cells.get(id(x))
             if cell is None:
-                node = self.given(-1 - len(self.captured), x.spec)
+                self.lowest -= 1
+                node = self.given(self.lowest, x.spec)
                 self.captured[node] = x
                 cell = self._cells[id(x)] = Cell(node, x.nbytes, "captured", self)
             return cell.node
@@ -369,6 +372,19 @@ def run_node(node: Node, xs: list[Any], device: Any) -> Any:
 
 
 @contextmanager
+def no_collections() -> Iterator[None]:
+    """Graphs are many small objects and no garbage: walking all of them again and again would make time grow faster than
+    the graph."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+@contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
     token = interpreter.set(trace)
     try:
@@ -395,7 +411,7 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
         raise ArgumentError(
             f"trace: donate={sorted(donated)} names arguments that are not there; there are {len(given)}."
         )
-    with tracing(Trace(donated)) as t:
+    with no_collections(), tracing(Trace(donated)) as t:
         arguments = [t.argument(i, s) for i, s in enumerate(given)]
         inputs = tuple(t.given(i, a.spec) for i, a in enumerate(arguments))
         before = [a.storage.cell.node for a in arguments]

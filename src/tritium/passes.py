@@ -41,6 +41,7 @@ class Rewrite:
         self.new: dict[Node, Node] = {}
         self.origin: dict[Node, Node] = {}  # of a new node: the first old one that computes the same
         self.captured = dict(graph.captured)
+        self.trace.lowest = min((dict(n.attrs)["index"] for n in graph.captured), default=0)
         self.known: dict[
             Node, Tensor | None
         ] = {}  # nodes that depend on nothing; their values once they were asked for
@@ -64,8 +65,8 @@ class Rewrite:
 
     def capture(self, value: Tensor) -> Node:
         """A tensor computed once, as an input of the graph."""
-        spec, index = value.spec, -1 - len(self.captured)
-        node = self.trace.node(ops.given, (), spec, {"index": index, "spec": spec})
+        self.trace.lowest -= 1
+        node = self.trace.given(self.trace.lowest, value.spec)
         self.captured[node] = value
         return node
 
@@ -195,9 +196,22 @@ def _repacked(r: Rewrite, n: Node) -> Node | None:
     return None
 
 
+QUANTIZERS = frozenset({ops.quantize_activations, ops.quantize_int8, ops.quantize_int4, ops.quantize_ternary})
+
+
+def _kept_rounding(r: Rewrite, n: Node) -> Node | None:
+    """What was dequantised and is quantised again: the new scale may be another, so it stays."""
+    x = n.inputs[0]
+    if x is not None and x.op is ops.dequantize:
+        r.note("quantise what was dequantised", n, "the scale is found anew and may differ", applied=False)
+    return None
+
+
 def _dequantized(r: Rewrite, n: Node) -> Node | None:
     """Plain int8 times one scale a row is arithmetic, which fuses with what stands around it."""
     q, scale, zero = n.inputs
+    if q is not None and q.op is ops.item and q.inputs[0] is not None and q.inputs[0].op in QUANTIZERS:
+        r.note("quantise and dequantise", n, "it rounds: the values are not those before", applied=False)
     attrs = dict(n.attrs)
     if q is None or scale is None or zero is not None or q.spec.dtype is not dt.i8 or attrs["group"]:
         return None
@@ -313,6 +327,7 @@ RULES: dict[Op, tuple[str, Rule]] = {
     ops.update: ("written as it is", _written_number),
     ops.matmul: ("transpose into a product", _turned_product),
 }
+RULES |= dict.fromkeys(QUANTIZERS, ("quantise what was dequantised", _kept_rounding))
 # Rows whose result has the same bits when the operands change places; maximum(0.0, -0.0) has not.
 _ANY_ORDER = frozenset(
     o
@@ -425,7 +440,8 @@ def simplify(graph: Graph, evaluate: Evaluate | None = None) -> Simplified:
     results = tuple(r.new[n] for n in graph.outputs)
     writes = tuple((i, r.new[n]) for i, n in graph.writes)
     done = graph._replace(outputs=results, writes=writes)
-    needed = {n: r.captured[n] for n in done.order() if n in r.captured}
+    kept = [n for n in done.order() if n in r.captured]
+    needed = {n: r.captured[n] for n in sorted(kept, key=lambda n: -dict(n.attrs)["index"])}
     return Simplified(done._replace(captured=needed), r.origin, list(r.notes.values()))
 
 

@@ -173,6 +173,7 @@ def _before(n: Node, wanted: str, users: dict[Node, list[Node]], roots: set[Node
 def _place(graph: Graph, order: list[Node], matches: dict[Node, _Match]) -> Applied:
     trace = Trace()
     trace.captured = dict(graph.captured)
+    trace.lowest = min((dict(n.attrs)["index"] for n in graph.captured), default=0)
     new: dict[Node, Node] = {}
     origin: dict[Node, Node] = {}
     notes: list[Note] = []

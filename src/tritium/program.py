@@ -5,9 +5,8 @@ Knows nothing of how arguments are bound to a Python function.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from tritium.batch import batched
 from tritium.buffer import overlap
 from tritium.errors import ArgumentError, VerifyError
 from tritium.fuse import Fused, Opportunity, fuse, note
-from tritium.graph import Graph, Node, run_node
+from tritium.graph import Graph, Node, no_collections, run_node
 from tritium.layout import Layout
 from tritium.op import Cost, Kind, Spec, interpreter
 from tritium.passes import Note, Simplified, simplify
@@ -71,6 +70,7 @@ class Program:
         self.native: Any = None
         self.why_not_native = ""
         self._batches: dict[int, Program | str] = {}
+        self._lock = threading.Lock()
         self._plan_steps()
         counters.programs += 1
         counters.fusions_found += len(self.opportunities)
@@ -152,12 +152,13 @@ class Program:
 
     def _batch(self, n: int) -> Program | str:
         """The program for n inputs at once, or why there is none. A few sizes are kept."""
-        if n not in self._batches:
-            graph = batched(self.source, n)
-            if len(self._batches) >= 8:
-                self._batches.pop(next(iter(self._batches)))
-            self._batches[n] = graph if isinstance(graph, str) else Program(graph, self.backend)
-        return self._batches[n]
+        with self._lock:
+            if n not in self._batches:
+                graph = batched(self.source, n)
+                if len(self._batches) >= 8:
+                    self._batches.pop(next(iter(self._batches)))
+                self._batches[n] = graph if isinstance(graph, str) else Program(graph, self.backend)
+            return self._batches[n]
 
     def why_not_stacked(self, n: int = 32) -> str:
         """Why run_many runs n inputs one by one; "" if it stacks them."""
@@ -234,19 +235,6 @@ def _stacked(column: tuple[Tensor, ...]) -> Tensor:
     return to
 
 
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Passes make many small objects and no garbage: walking all of them again and again would make time grow faster
-    than the graph."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
-
-
 def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
     if len(args) != len(graph.inputs):
         raise ArgumentError(f"The graph takes {len(graph.inputs)} tensors, {len(args)} were given.")
@@ -312,13 +300,24 @@ def _given(p: Program, n: Node, args: tuple[Any, ...]) -> Tensor:
     return p.graph.captured[n] if n in p.graph.captured else args[p.graph.inputs.index(n)]
 
 
+def _alike(x: Tensor) -> Tensor:
+    """A copy that lies as the tensor does: a program is made for a layout."""
+    if x.is_contiguous() or x.dtype.is_packed or 0 in x.strides:
+        return ops.copy(x)
+    need = sum((n - 1) * abs(s) for n, s in zip(x.shape, x.strides, strict=True)) + 1
+    first = sum(-(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True) if s < 0)
+    base = ops.empty((need,), dtype=x.dtype, device=x.device)
+    made = Tensor(base.storage, x.dtype, x.shape, x.strides, first)
+    return ops.copy(x, out=made)
+
+
 def _verify_whole(p: Program, args: tuple[Any, ...]) -> None:
     """The native program and its memory plan against the nodes one by one: the same bits, donated arguments too."""
     if p.native is None:
         return
-    mine, theirs = ([x.contiguous().clone() for x in args] for _ in range(2))
+    mine, theirs = ([_alike(x) for x in args] for _ in range(2))
     got, want = p.native(*mine), p.graph(*theirs)
-    if got is None:
+    if got is None:  # an argument that repeats its memory has no copy that lies alike
         return
     pairs = zip(*((r,) if isinstance(r, Tensor) else r for r in (want, got)), strict=True)
     written = ((theirs[i], mine[i]) for i, _ in p.graph.writes)

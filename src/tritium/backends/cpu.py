@@ -246,7 +246,7 @@ class Cpu(Backend):
         kernel = self.choose(op, specs, attrs, layouts)
         if kernel is None or not isinstance(kernel.fn, native.Kernel):
             given = ", ".join(str(s) for s in specs if s is not None)
-            return f"{op.name} of {given or 'nothing'} runs on {kernel.name if kernel else 'no kernel'}"
+            return f"{op.name} of {given or 'nothing'} has no kernel that runs without Python"
         return kernel.fn, dict(attrs)
 
     def describe(self) -> dict[str, str]:

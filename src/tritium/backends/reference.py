@@ -375,8 +375,8 @@ def _update(x: Arr, value: Arr, *, out: Arr, layout: Layout) -> None:
     whole = np.ascontiguousarray(x).copy()
     item = whole.dtype.itemsize
     strides = tuple(s * item for s in layout.strides)
-    part = np.ndarray(layout.shape, whole.dtype, whole, layout.offset * item, strides)
-    part[...] = value
+    if 0 not in layout.shape:
+        np.ndarray(layout.shape, whole.dtype, whole, layout.offset * item, strides)[...] = value
     out[...] = whole
 
 
