@@ -255,7 +255,7 @@ def json_seeds() -> dict[str, Seeds]:
     }
     common = {
         "not-an-object": b"[1]", "empty": b"", "null": b"null", "twin-keys": b'{"a":1,"a":2}', "not-utf8": b'{"\xff":1}',
-        "deep-list": b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "deep-object": b'{"a":' * 5000 + b"1" + b"}" * 5000, "cut": b'{"a":[1,2',
+        "deep-list": b'{"a":' + b"[" * 50000 + b"]" * 50000 + b"}", "deep-object": b'{"a":' * 50000 + b"1" + b"}" * 50000, "cut": b'{"a":[1,2',
         "digits": b'{"a":' + b"9" * 5000 + b"}", "nan": b'{"a":NaN,"b":-Infinity}', "bom": b'\xef\xbb\xbf{"a":1}',
     }  # fmt: skip
     config = {
