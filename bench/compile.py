@@ -346,6 +346,10 @@ def arguments() -> argparse.Namespace:
     args.sizes = args.sizes or (SIZES[:5:2] if args.quick else SIZES)
     args.nodes = args.nodes or (NODES[:3] if args.quick else NODES)
     args.libs = ["tritium", *(name for name in args.libs if name != "tritium")]
+    from tritium import buffer
+
+    if buffer.native is None:
+        parser.error(f"it times native programs, and there is no native library: {buffer.native_absence}")
     if usable and max(args.threads) > len(usable):
         parser.error(f"--threads {max(args.threads)}: this process may use {len(usable)} CPU(s)")
     return args

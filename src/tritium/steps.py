@@ -117,6 +117,10 @@ class Builder:
         for i, (n, t) in enumerate(graph.captured.items()):
             self._outside(n, "captured", i, t.layout)
         self.reads = self._count_reads()
+        self.parts: dict[Node, list[Node]] = {}  # of nodes of several results
+        for n in self.nodes:
+            if n.op is ops.item and n.inputs[0] is not None:
+                self.parts.setdefault(n.inputs[0], []).append(n)
 
     def _outside(self, n: Node, where: str, index: int, layout: Layout) -> None:
         base = Layout(layout.shape, layout.strides, 0)
@@ -160,12 +164,12 @@ class Builder:
             if x is None or not self.backend.overwrites(n.op, dict(n.attrs), i):
                 continue
             same = x.spec.shape == spec.shape and x.spec.dtype.nbytes == spec.dtype.nbytes and _whole(x)
-            if same and self._free(n, x) and not self._met_again(n, x, xs, i):
+            if same and self.is_free(n, x) and not self._met_again(n, x, xs, i):
                 x.memory.pending = reads
                 return Value(x.memory, spec, x.layout)
         return None
 
-    def _free(self, n: Node, x: Value) -> bool:
+    def is_free(self, n: Node, x: Value) -> bool:
         if x.memory.where == "arena":
             return x.memory.pending == 0
         given = x.memory.where == "argument" and self.chains.get(n) == x.memory.index
@@ -236,13 +240,13 @@ class Builder:
         seen = n.op.view(x.layout, **attrs)
         if seen is None:  # the layout leaves no other way than a copy
             copied = self.new(x.spec, self.reads.get(n, 0))
-            self._read(x, self.reads.get(n, 0))
+            self.read(x, self.reads.get(n, 0))
             self.call(ops.copy, {}, [x], (copied,), n)
             x, seen = copied, n.op.view(copied.layout, **attrs)
             assert seen is not None
         return Value(x.memory, Spec(seen.shape, x.spec.dtype), seen)
 
-    def _read(self, x: Value | None, times: int = 1) -> None:
+    def read(self, x: Value | None, times: int = 1) -> None:
         if x is not None:
             x.memory.pending -= times
 
@@ -250,7 +254,7 @@ class Builder:
         attrs.pop("device", None)
         xs = [None if i is None else self.values[i][0] for i in n.inputs]
         for x in xs:
-            self._read(x)
+            self.read(x)
         specs = outputs(n.spec)
         if n.op is ops.empty:
             return (self.new(specs[0], self.reads.get(n, 0)),)
@@ -267,19 +271,9 @@ class Builder:
         if isinstance(n.spec, Spec):
             return [self.reads.get(n, 0)]
         reads = [0] * count
-        for part in self.nodes_of.get(n, ()):
+        for part in self.parts.get(n, ()):
             reads[dict(part.attrs)["index"]] = self.reads.get(part, 0)
         return reads
-
-    @property
-    def nodes_of(self) -> dict[Node, list[Node]]:
-        """The parts of nodes of several results."""
-        if not hasattr(self, "_parts"):
-            self._parts: dict[Node, list[Node]] = {}
-            for n in self.nodes:
-                if n.op is ops.item and n.inputs[0] is not None:
-                    self._parts.setdefault(n.inputs[0], []).append(n)
-        return self._parts
 
     def call(self, op: Op, attrs: dict[str, Any], xs: list[Value | None], outs: tuple[Value, ...], node: Node) -> None:
         """Note one kernel call."""
@@ -346,9 +340,9 @@ def _update(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
     assert n.inputs[0] is not None
     assert n.inputs[1] is not None
     x, value = b.values[n.inputs[0]][0], b.values[n.inputs[1]][0]
-    b._read(x)
-    b._read(value)
-    to = x if _whole(x) and b._free(n, x) else None
+    b.read(x)
+    b.read(value)
+    to = x if _whole(x) and b.is_free(n, x) else None
     if to is not None and value.memory is to.memory:  # what is written is read from the same memory
         held = b.new(value.spec, 0)
         b.copy_to(value, held, n)
@@ -365,7 +359,7 @@ def _joined(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
     """concat and stack: every input is copied to its part."""
     xs = [b.values[i][0] for i in n.inputs if i is not None]
     for x in xs:
-        b._read(x)
+        b.read(x)
     to = b.new(n.spec, b.reads.get(n, 0))
     axis = attrs["axis"]
     if n.op is ops.concat and axis is None:
