@@ -28,7 +28,9 @@ def ns(**times: float) -> dict[str, list[float]]:
     return {name.replace("_", " "): [t, t] for name, t in times.items()}
 
 
-@pytest.mark.skipif(buffer.native is None, reason="the benchmark times native programs, which the pure build has none of")
+@pytest.mark.skipif(
+    buffer.native is None, reason="the benchmark times native programs, which the pure build has none of"
+)
 def test_a_small_run_prints_tables_and_keeps_raw_values(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "compile.py"), "--quick", "--threads", "1", "--libs", "tritium,numpy"]
     command += ["--cases", "growth,chains", "--sizes", "1024", "--lengths", "2", "--nodes", "100"]
