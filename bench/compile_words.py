@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dense import EPS, np_layer_norm, np_softmax
+
 Array = Any
 Function = Callable[..., Any]
-EPS = 1e-5
 EAGER, COMPILED = "tritium", "tritium compiled"  # the two that are ours
 IN_TURN = "kernels in turn"
 
@@ -46,16 +47,6 @@ class Words:
     running_sum: Function
     finish: Function | None = None  # waits for a result, or makes a lazy one happen
     forms: dict[str, Function] = field(default_factory=dict)  # by name: what makes a function ready to be called
-
-
-def np_softmax(np: Any, x: Array) -> Array:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def np_layer_norm(np: Any, x: Array, weight: Array, bias: Array) -> Array:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + EPS) * weight + bias
 
 
 def use_tritium(threads: int) -> Words:

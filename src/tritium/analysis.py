@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tritium import backends, cost
+from tritium import backends, cost, ops
 from tritium.backends import Device
 from tritium.fuse import Opportunity, pattern, saved_bytes
 from tritium.graph import Graph, Node, answers
@@ -82,14 +82,8 @@ class ExecutionPlan(NamedTuple):
 def opportunity(o: Opportunity) -> FusionOpportunity:
     """An opportunity of the fuser with its gain."""
     body = o.fragment
-    apart = 0.0
-    for s in body.steps:
-        if s.op.kind not in (Kind.SOURCE, Kind.VIEW):
-            specs = tuple(None if i is None else body.spec(i) for i in s.inputs)
-            apart += cost.seconds(s.op, s.op.cost(s.spec, *specs, **dict(s.attrs)))
-    flops = sum(s.op.cost(s.spec, *(None if i is None else body.spec(i) for i in s.inputs), **dict(s.attrs)).flops
-                for s in body.steps if s.op.kind not in (Kind.SOURCE, Kind.VIEW))  # fmt: skip
-    ends = Cost(flops, sum(s.nbytes for s in body.inputs), sum(s.nbytes for s in outputs(body.out)))
+    apart = sum(cost.seconds(s.op, c) for s, c in body.costs())
+    ends = ops.fused.cost(body.out, *body.inputs, body=body)
     integer = next((s.op for s in body.steps if s.op in cost.INTEGER), None)
     together = cost.seconds(integer or body.steps[-1].op, ends)
     return FusionOpportunity(

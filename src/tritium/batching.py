@@ -17,7 +17,7 @@ from tritium import ops, schedule
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BatchError
 from tritium.graph import Graph
-from tritium.machine import free_memory
+from tritium.machine import free_memory, size_text
 from tritium.memory import usage
 from tritium.op import Kind, outputs
 from tritium.tensor import Tensor
@@ -200,10 +200,12 @@ def find_optimal_batch_size(
 
 def _by_formula(per_sample: int, room: int, count: int) -> BatchSize:
     by_memory, by_threads = room // max(per_sample, 1), PER_THREAD * count
-    holds = f"{_bytes(room)} of memory at {_bytes(per_sample)} per sample"
+    holds = f"{size_text(room)} of memory at {size_text(per_sample)} per sample"
     work = f"{PER_THREAD} x {count} thread{'s' * (count > 1)}"
     if by_memory < 1:
-        return BatchSize(1, f"one sample needs {_bytes(per_sample)}, more than the {_bytes(room)} of memory available")
+        return BatchSize(
+            1, f"one sample needs {size_text(per_sample)}, more than the {size_text(room)} of memory available"
+        )
     if by_memory < by_threads:
         return BatchSize(by_memory, f"{holds} hold {by_memory}; {work} could use {by_threads}")
     return BatchSize(by_threads, f"{work}; {holds} would hold {by_memory}")
@@ -254,15 +256,15 @@ def _measured(
             per_sample * n if per_sample is not None else trials[-1].peak_bytes * n // trials[-1].size if trials else 0
         )
         if expected > room and n > order[0]:
-            left_out = f"; {n} and more would take about {_bytes(expected)}, and {_bytes(room)} may be used"
+            left_out = f"; {n} and more would take about {size_text(expected)}, and {size_text(room)} may be used"
             break
         trials.append(_trial(measure, n, runs))
     fitting = [t for t in trials if t.peak_bytes <= room] or trials[:1]
     best = min(fitting, key=lambda t: t.per_item_s)
     told = ", ".join(f"{t.size}: {_seconds(t.per_item_s)}" for t in trials)
     over = [str(t.size) for t in trials if t not in fitting]
-    left_out += f"; over the {_bytes(room)} that may be used: {', '.join(over)}" if over else ""
-    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {_bytes(best.peak_bytes)} at its peak"
+    left_out += f"; over the {size_text(room)} that may be used: {', '.join(over)}" if over else ""
+    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {size_text(best.peak_bytes)} at its peak"
     return BatchSize(best.size, why + left_out, tuple(trials))
 
 
@@ -275,13 +277,6 @@ def _trial(measure: Callable[[int], Any], n: int, runs: int) -> Trial:
         measure(n)
         seconds.append(perf_counter() - start)
     return Trial(n, tuple(seconds), max(0, used.peak_above_start))
-
-
-def _bytes(n: int) -> str:
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if n >= 1 << power:
-            return f"{n / (1 << power):.3g} {unit}"
-    return f"{n} B"
 
 
 def _seconds(t: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tritium.dtype import DType
 from tritium.layout import Layout
-from tritium.op import SCALARS, Op, Spec, exact
+from tritium.op import SCALARS, Cost, Kind, Op, Spec, exact
 
 
 class Step(NamedTuple):
@@ -63,6 +63,13 @@ class Fragment:
     def numbered(self) -> Iterator[tuple[int, Step]]:
         """Every step with the number of the value it makes."""
         return enumerate(self.steps, len(self.inputs))
+
+    def costs(self) -> Iterator[tuple[Step, Cost]]:
+        """Every step that computes something, with its work as a call of its own."""
+        for s in self.steps:
+            if s.op.kind not in (Kind.SOURCE, Kind.VIEW):
+                specs = tuple(None if i is None else self.spec(i) for i in s.inputs)
+                yield s, s.op.cost(s.spec, *specs, **dict(s.attrs))
 
     @property
     def names(self) -> tuple[str, ...]:

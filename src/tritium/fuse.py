@@ -437,12 +437,5 @@ def note(o: Opportunity) -> Note:
 
 def saved_bytes(fragment: Fragment) -> int:
     """Bytes that the steps one by one would read and write beyond what the fragment does."""
-    apart = 0
-    for step in fragment.steps:
-        if step.op.kind in (Kind.SOURCE, Kind.VIEW):
-            continue
-        specs = tuple(None if i is None else fragment.spec(i) for i in step.inputs)
-        cost = step.op.cost(step.spec, *specs, **dict(step.attrs))
-        apart += cost.read + cost.written
-    together = sum(s.nbytes for s in fragment.inputs) + sum(s.nbytes for s in outputs(fragment.out))
-    return apart - together
+    together = ops.fused.cost(fragment.out, *fragment.inputs, body=fragment)
+    return sum(c.read + c.written for _, c in fragment.costs()) - together.read - together.written

@@ -148,3 +148,11 @@ def digest(value: Any) -> str:
 
 def listed(items: Iterable[Any]) -> str:
     return ", ".join(map(str, items))
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes for a person."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.3g} {unit}"
+    return f"{nbytes} B"

@@ -1162,12 +1162,7 @@ def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
 
 def _steps_flops(out: Any, *ins: Any, body: Fragment) -> int:
     """The sum over its steps."""
-    total = 0
-    for s in body.steps:
-        specs = tuple(None if i is None else body.spec(i) for i in s.inputs)
-        if s.op.kind not in (VIEW, SOURCE):
-            total += s.op.cost(s.spec, *specs, **dict(s.attrs)).flops
-    return total
+    return _total(cost.flops for _, cost in body.costs())
 
 
 _relu_of_sum = Fragment(

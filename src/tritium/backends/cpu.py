@@ -116,18 +116,21 @@ def is_packed(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | No
     return specs[0] is not None and specs[0].dtype.is_packed
 
 
+def runner(body: Fragment) -> Any:
+    """Who turns a body into a native call: it is made around a product, or it is a tape."""
+    return fused_product if any(s.op.kind is Kind.CONTRACT for s in body.steps) else tape
+
+
 @lru_cache(maxsize=1024)
 def fused_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
     """The native kernel that runs a body in one pass, and its attributes; or why there is none."""
-    product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
-    found: tuple[Any, dict[str, Any]] | str = (fused_product if product else tape).native_call(body)
+    found: tuple[Any, dict[str, Any]] | str = runner(body).native_call(body)
     return found
 
 
 @lru_cache(maxsize=4096)
 def fused_overwrites(body: Fragment, index: int) -> bool:
-    product = any(s.op.kind is Kind.CONTRACT for s in body.steps)
-    return (fused_product if product else tape).overwrites(body, index)
+    return bool(runner(body).overwrites(body, index))
 
 
 def run_fused(*ins: Array | None, out: Any, body: Fragment) -> None:
