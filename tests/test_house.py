@@ -28,17 +28,18 @@ LAYERS = {
     0: "errors settings dtype layout",
     1: "pure buffer op fragment",
     2: "ops",
-    3: "backends backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized backends.reference "
-    "backends.tape backends.tape_code backends.tape_listing backends.tape_rows backends.cpu",
+    3: "backends backends.attention backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized "
+    "backends.reference backends.tape backends.tape_code backends.tape_listing backends.tape_rows backends.cpu",
     4: "launch machine ceilings",
     5: "tensor interop functions indexing eager tree",
     6: "graph graph_text graph_picture placement",
     7: "passes fuse patterns batch plan schedule cost",
     8: "steps program compiled deferred analysis builder",
-    9: "quant counts contract contraction nn memory threads pipeline batching "
+    9: "quant counts contract contraction layers network nn memory threads pipeline batching "
+    "text chat sampling config weights session model prepacked generation "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
-    10: "testing",
+    10: "testing scheduler serve torch torch_export",
     11: "__init__ __main__ cli",
 }
 LAYER = {

@@ -69,7 +69,19 @@ class PipelineError(TritiumError, RuntimeError):
         self.stage, self.item = stage, item
 
 
+class PackageError(TritiumError, ImportError):
+    """A package that only some uses need is not installed."""
+
+
+class BusyError(TritiumError, RuntimeError):
+    """There is no room for another request now; a later try may find some."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean x?' for the closest known word, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+class ContextError(TritiumError, ValueError):
+    """More tokens than a model's context or a cache can hold."""

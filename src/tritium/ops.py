@@ -935,6 +935,106 @@ def quantize_int4(w: Spec, /, *, group: int = 64) -> Any:
     return Decision(_single(w), (Spec(w.shape, dt.i4), Spec(shape, f32)))
 
 
+# ---- attention: what a transformer needs beside its products
+
+
+def _is_half_or_single(x: Spec, what: str) -> None:
+    if x.dtype not in (f16, bf16, f32):
+        raise DTypeError(f"{what} must be f32, f16 or bf16, given {x}.")
+
+
+@op(CONTRACT, common=(), ulps=64, flops=_inner_weights, samples=[
+    sample(F32(3, 40), F32(7, 40), F32(7)), sample(F32(40), Spec((7, 40), f16), None), sample(F32(2, 3, 33), Spec((5, 33), bf16), F32(5)),
+    sample(Spec((3, 33), f16), Spec((5, 33), f16), None), sample(Spec((2, 70), bf16), Spec((67, 70), bf16), None),
+    sample(F32(9, 130), Spec((90, 130), f16), None), sample(F32(0, 8), Spec((4, 8), f16), None),
+    sample(F32(3, 0), Spec((4, 0), f16), F32(4))])  # fmt: skip
+def linear(x: Spec, w: Spec, bias: Spec | None = None, /) -> Any:
+    """x @ w.T + bias for weights that may be half floats: they are read as they are, sums are f32."""
+    if w.ndim != 2:
+        raise ShapeError(f"linear: w must be a matrix [N, K], given {w}.")
+    _is_half_or_single(w, "linear: w")
+    _agree_inner(x, w, "linear")
+    if bias is not None and bias.shape != w.shape[:1]:
+        raise ShapeError(f"linear: bias must have shape [{w.shape[0]}] for w {w}, given {bias}.")
+    x = Spec(x.shape, _half_or_single(x))
+    return Decision((x, w, None if bias is None else Spec(bias.shape, f32)), Spec(x.shape[:-1] + w.shape[:1], x.dtype))
+
+
+@op(MOVE, common=(), ulps=64, flops=lambda out, *ins, **attrs: 3 * out.size, samples=[
+    sample(F32(2, 3, 4, 8), F32(2, 3, 4), F32(2, 3, 4)), sample(F32(3, 4, 8), F32(3, 4), F32(3, 4), interleaved=True),
+    sample(Spec((2, 3, 2, 6), f16), F32(3, 3), F32(3, 3)), sample(Spec((1, 3, 2, 64), bf16), F32(1, 3, 32), F32(1, 3, 32)),
+    sample(F32(2, 5, 3, 128), F32(5, 64), F32(5, 64)), sample(F32(0, 2, 4), F32(0, 2), F32(0, 2))])  # fmt: skip
+def rope(x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False) -> Any:
+    """Pairs of each head of x [..., T, heads, D] turned by angles [..., T, D / 2]: pairs (i, i + D / 2), or (2i, 2i + 1) interleaved."""
+    if x.ndim < 3 or x.shape[-1] % 2:
+        raise ShapeError(f"rope: x must be [..., tokens, heads, an even size], given {x}.")
+    _is_half_or_single(x, "rope: x")
+    turned = (*x.shape[:-2], x.shape[-1] // 2)
+    for name, angle in (("cos", cos), ("sin", sin)):
+        if angle.ndim < 2 or broadcast_shapes(angle.shape, turned, what=f"rope: {name}") != turned:
+            raise ShapeError(f"rope: {name} must broadcast to {text(turned)} for x {x}, given {angle}.")
+    return Decision((x, Spec(cos.shape, f32), Spec(sin.shape, f32)), x)
+
+
+def _agree_places(places: Spec | None, batch: int, what: str) -> None:
+    if places is not None and (places.shape != (batch, 3) or places.dtype is not i32):
+        raise ShapeError(
+            f"{what}: places must be i32 [{batch}, 3], for each sequence (slot, start, count), given {places}."
+        )
+
+
+def PLACES(batch: int) -> Draw:
+    return Draw(Spec((batch, 3), i32), 0, 3)
+
+
+@op(MOVE, common=(), flops=free, traits=IN_PLACE, samples=[
+    sample(F32(3, 2, 6, 8), F32(2, 3, 2, 8), PLACES(2)), sample(Spec((3, 2, 6, 8), f16), F32(1, 3, 2, 8), PLACES(1)),
+    sample(Spec((4, 1, 5, 33), bf16), Spec((3, 2, 1, 33), bf16), PLACES(3)), sample(F32(3, 2, 6, 8), F32(0, 3, 2, 8), PLACES(0))])  # fmt: skip
+def update_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
+    """cache [slots, heads, capacity, D] with values [batch, T, heads, D] written where places [batch, 3] say, for each
+    sequence its (slot, start, count): cache[slot, h, start + t] = values[b, t, h] for t < count; the last of equals wins."""
+    for x, name in ((cache, "cache"), (values, "values")):
+        _is_half_or_single(x, f"update_cache: {name}")
+    if cache.ndim != 4 or values.ndim != 4 or values.shape[2:] != (cache.shape[1], cache.shape[3]):
+        raise ShapeError(
+            f"update_cache: cache [slots, heads, capacity, D] and values [batch, T, heads, D] are needed, given {cache} and {values}."
+        )
+    _agree_places(places, values.shape[0], "update_cache")
+    return cache
+
+
+def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> int:
+    """As if all the capacity were filled: how full the cache is, is known only when it runs."""
+    return 4 * q.size * k.shape[2]
+
+
+@op(REDUCE, common=(), ulps=64, flops=_attention_flops, samples=[
+    sample(F32(2, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(2)), sample(F32(2, 3, 4, 8), F32(2, 2, 7, 8), F32(2, 2, 7, 8), None),
+    sample(F32(1, 4, 6, 64), Spec((3, 3, 9, 64), f16), Spec((3, 3, 9, 64), f16), PLACES(1), scale=0.25),
+    sample(Spec((2, 3, 4, 33), bf16), Spec((3, 1, 70, 33), bf16), Spec((3, 1, 70, 33), bf16), PLACES(2)),
+    sample(F32(1, 2, 2, 128), Spec((1, 2, 140, 128), f16), Spec((1, 2, 140, 128), f16), None),
+    sample(F32(0, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(0))])  # fmt: skip
+def attention(q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale: float | None = None) -> Any:
+    """Causal attention of q [batch, T, heads, D] over caches k, v [slots, kv heads, capacity, D]: query t of a sequence at
+    places (slot, start, count) sees keys 0 to start + t of its slot, and is 0 for t >= count. Several heads may share a kv
+    head. scale: 1 / sqrt(D). Without places the queries are the last T of the capacity, each sequence in its own slot."""
+    for x, name in ((q, "q"), (k, "k"), (v, "v")):
+        _is_half_or_single(x, f"attention: {name}")
+    if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or k.dtype is not v.dtype or q.shape[3] != k.shape[3]:
+        raise ShapeError(
+            f"attention: q [batch, T, heads, D] and k, v [slots, kv heads, capacity, D] are needed, given {q}, {k} and {v}."
+        )
+    heads, shared = q.shape[2], k.shape[1]
+    if heads % builtins.max(shared, 1) or not shared:
+        raise ShapeError(f"attention: the {heads} heads of q must be a multiple of the {shared} kv heads.")
+    _agree_places(places, q.shape[0], "attention")
+    if places is None and (q.shape[0] != k.shape[0] or q.shape[1] > k.shape[2]):
+        raise ShapeError(
+            f"attention: without places, q {q} must have a slot for each sequence and room for its tokens in k {k}."
+        )
+    return q
+
+
 # ---- moving elements
 
 

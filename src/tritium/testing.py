@@ -153,7 +153,19 @@ def _as(x: Data, spec: Spec | None) -> Any:
 
 
 _SUMS = ("sum", "mean", "cumulative_sum")
-_NEAR_ONE = ("softmax", "log_softmax", "layer_norm", "rms_norm", "gelu", "silu", "logaddexp", "var", "std")
+_NEAR_ONE = (
+    "softmax",
+    "log_softmax",
+    "layer_norm",
+    "rms_norm",
+    "gelu",
+    "silu",
+    "logaddexp",
+    "var",
+    "std",
+    "rope",
+    "attention",
+)
 
 
 def _scale(op: Op, data: list[Data], attrs: dict[str, Any], result: np.ndarray[Any, Any]) -> Any:
@@ -162,7 +174,8 @@ def _scale(op: Op, data: list[Data], attrs: dict[str, Any], result: np.ndarray[A
     if op.kind is Kind.CONTRACT or op.name in _SUMS:
         attrs = attrs | {"dtype": None} if "dtype" in attrs else attrs
         with np.errstate(all="ignore"):
-            return expected(op, [None if x is None else np.abs(x.astype(np.float64)) for x in data], attrs)
+            wide = np.float32 if op is ops.linear else np.float64  # its weights are f32 at most
+            return expected(op, [None if x is None else np.abs(x.astype(wide)) for x in data], attrs)
     if op is ops.layer_norm and data[0] is not None:  # subtracting a large mean from close values costs digits
         x = data[0].astype(np.float64)
         size = size + np.abs(x).max(axis=-1, keepdims=True, initial=0) / np.sqrt(

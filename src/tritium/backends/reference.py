@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tritium import ops
-from tritium.backends import fused, philox, quantized
+from tritium.backends import attention, fused, philox, quantized
 from tritium.backends.cast import HALF, cast
 from tritium.errors import BoundsError
 from tritium.layout import Layout
@@ -469,7 +469,7 @@ KERNELS |= {
     ops.random_normal: philox.normal,
     ops.random_integers: philox.integers,
 }
-KERNELS |= quantized.KERNELS
+KERNELS |= quantized.KERNELS | {row: _quiet(fn) for row, fn in attention.KERNELS.items()}
 KERNELS[ops.fused] = fused.kernel(KERNELS)
 
 # Rows whose result is as large as the values say: the kernel makes the memory.

@@ -1,0 +1,172 @@
+"""What a language model's configuration says, checked: every field that would change the answer is known or refused.
+
+Knows nothing of weights or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tritium.errors import FormatError
+from tritium.io.reader import fault, printable
+from tritium.network import ACTIVATIONS
+
+FAMILIES = ("bitnet", "llama")
+NEEDED = {  # of each way to scale RoPE
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "factors": ("factors",),
+}
+MOST = 1 << 24  # of any size: beyond this a file is damaged
+
+# Fields that change the computation, with the only values that are computed here (None: also when the field is absent).
+FIXED: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (None, False),
+    "mlp_bias": (None, False),
+    "pretraining_tp": (None, 1),
+    "partial_rotary_factor": (None, 1, 1.0),
+    "sliding_window": (None,),
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    "logits_scaling": (None, 1, 1.0),
+    "residual_multiplier": (None, 1, 1.0),
+    "embedding_multiplier": (None, 1, 1.0),
+    "attention_multiplier": (None,),
+    "num_local_experts": (None, 0, 1),
+    "is_encoder_decoder": (None, False),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a decoder: what its weights must be and how they are used."""
+
+    family: str  # bitnet (norms within the layer) or llama
+    vocab: int
+    width: int
+    inner: int  # of the MLP
+    layers: int
+    heads: int
+    kv_heads: int
+    size: int  # of a head
+    context: int
+    eps: float = 1e-5
+    theta: float = 10000.0
+    activation: str = "silu"
+    tied: bool = True
+    scaling: tuple[tuple[str, Any], ...] = ()  # of RoPE
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+
+    @property
+    def sub_norms(self) -> bool:
+        return self.family == "bitnet"
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values for one token, for each byte of a number."""
+        return 2 * self.layers * self.kv_heads * self.size
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"scaling": dict(self.scaling), "eos": list(self.eos)}
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Config:
+        """The way back from `as_dict`."""
+        known = {f.name for f in fields(cls)}
+        if not isinstance(said, Mapping) or set(said) - known:
+            raise fault("config", printable(str(sorted(set(said) - known))), f"only {', '.join(sorted(known))}")
+        try:
+            made = dict(said) | {"scaling": _scaling(dict(said.get("scaling", {}))), "eos": tuple(said.get("eos", ()))}
+            return cls(**made)._checked()
+        except TypeError as error:
+            raise fault("config", printable(str(error)), "all fields of a configuration") from None
+
+    @classmethod
+    def from_hf(cls, said: Mapping[str, Any]) -> Config:
+        """From config.json. A field that would change the answer in a way not computed here is refused by name."""
+        family = str(said.get("model_type", "")).lower()
+        if family not in FAMILIES:
+            raise _refused("model_type", said.get("model_type"), f"one of {', '.join(FAMILIES)}")
+        for key, values in FIXED.items():
+            if not any(type(v) is type(said.get(key)) and v == said.get(key) for v in values):
+                raise _refused(key, said[key], " or ".join(str(v) for v in values if v is not None) or "not there")
+        quantization = said.get("quantization_config")
+        if isinstance(quantization, Mapping) and quantization.get("use_rms_norm"):
+            raise _refused(
+                "quantization_config.use_rms_norm", True, "False: a norm in every projection is not computed"
+            )
+        heads = _count(said, "num_attention_heads")
+        width = _count(said, "hidden_size")
+        rope = said.get("rope_parameters")
+        rope = rope if isinstance(rope, Mapping) else {}
+        scaling = said.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
+        return cls(
+            family=family, vocab=_count(said, "vocab_size"), width=width, inner=_count(said, "intermediate_size"),
+            layers=_count(said, "num_hidden_layers"), heads=heads,
+            kv_heads=_count(said, "num_key_value_heads", heads), size=_count(said, "head_dim", width // heads),
+            context=_count(said, "max_position_embeddings", 2048), eps=_real(said, "rms_norm_eps", 1e-5),
+            theta=_real(said if "rope_theta" in said else rope, "rope_theta", 10000.0),
+            activation=str(said.get("hidden_act", "relu2" if family == "bitnet" else "silu")),
+            tied=bool(said.get("tie_word_embeddings", False)), scaling=_scaling(scaling), bos=_tokens(said, "bos")[0],
+            eos=tuple(t for t in _tokens(said, "eos") if t is not None),
+        )._checked()  # fmt: skip
+
+    def _checked(self) -> Config:
+        if self.activation not in ACTIVATIONS:
+            raise _refused("hidden_act", self.activation, f"one of {', '.join(sorted(ACTIVATIONS))}")
+        if len(dict(self.scaling).get("factors", ())) not in (0, self.size // 2):
+            raise _refused("rope_scaling.factors", len(dict(self.scaling)["factors"]), f"{self.size // 2} of them")
+        if self.heads % self.kv_heads:
+            raise _refused("num_key_value_heads", self.kv_heads, f"a divisor of the {self.heads} heads")
+        if self.size % 2:
+            raise _refused("head_dim", self.size, "an even number")
+        return self
+
+
+def _refused(field: str, found: Any, needed: str) -> FormatError:
+    remedy = "This model is computed differently, so its answers would be wrong here; it is not supported."
+    return fault(f"config.json, {field}", printable(repr(found)), needed, remedy)
+
+
+def _count(said: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    found = said.get(field)
+    found = default if found is None else found
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= MOST:
+        raise fault(f"config.json, {field}", printable(repr(found)), f"a number from 1 to {MOST}")
+    return found
+
+
+def _real(said: Mapping[str, Any], field: str, default: float) -> float:
+    found = said.get(field, default)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e30:
+        raise fault(f"config.json, {field}", printable(repr(found)), "a positive number")
+    return float(found)
+
+
+def _tokens(said: Mapping[str, Any], kind: str) -> list[int | None]:
+    found = said.get(f"{kind}_token_id")
+    listed = found if isinstance(found, list) else [found]
+    if not all(t is None or (isinstance(t, int) and not isinstance(t, bool)) for t in listed):
+        raise fault(f"config.json, {kind}_token_id", printable(repr(found)), "a token number or a list of them")
+    return listed or [None]
+
+
+def _scaling(said: Any) -> tuple[tuple[str, Any], ...]:
+    kind = said.get("rope_type", said.get("type", "default")) if isinstance(said, Mapping) else said
+    if kind == "default":
+        return ()
+    if kind not in NEEDED:
+        raise _refused("rope_scaling.rope_type", kind, f"default or one of {', '.join(NEEDED)}")
+    return (("rope_type", kind), *((key, _scaled(said, key)) for key in NEEDED[kind]))
+
+
+def _scaled(said: Mapping[str, Any], key: str) -> Any:
+    if key != "factors":
+        return _real(said, key, 0.0)
+    found = said.get(key)
+    if not isinstance(found, list | tuple) or not all(isinstance(f, int | float) and 0 < f < 1e30 for f in found):
+        raise fault("rope_scaling.factors", printable(repr(found)), "positive numbers, one for each pair of a head")
+    return tuple(float(f) for f in found)

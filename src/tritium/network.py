@@ -1,0 +1,214 @@
+"""The parts of a transformer: embedding, norms, rotary positions, attention with a cache, MLPs, blocks, output head.
+
+Knows nothing of models, files or text. A part is made of its weights and called with tensors, eagerly or while a graph is
+written down; nothing here decides when to compile.
+
+    cache = tt.nn.KVCache.empty(slots=1, heads=2, capacity=64, size=32)
+    y = attention(x, angles, cache, places)     # x: [batch, tokens, width]
+
+`places` is i32 [batch, 3]: for each sequence its slot in the cache, how many tokens stand there already, and how many of
+the tokens given are real (the others are padding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.errors import ArgumentError, ShapeError
+from tritium.functions import asarray
+from tritium.layers import QuantLinear
+from tritium.op import Op
+from tritium.tensor import Tensor
+
+ACTIVATIONS: dict[str, Op] = {"relu2": ops.relu2, "silu": ops.silu, "relu": ops.relu, "gelu": ops.gelu}
+SCALINGS = ("linear", "llama3", "factors")  # of rotary angles
+
+
+class Embedding:
+    """The row of a table for each token, in f32."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Tensor) -> None:
+        if weight.ndim != 2:
+            raise ShapeError(f"Embedding: a table [words, width] is needed, given {weight.spec}.")
+        self.weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return ops.take(self.weight, ids, axis=0).to(dt.f32)
+
+
+class RMSNorm:
+    """x / sqrt(mean(x²) + eps), times a weight for each column."""
+
+    __slots__ = ("eps", "weight")
+
+    def __init__(self, weight: Any, eps: float = 1e-5) -> None:
+        self.weight = (weight if isinstance(weight, Tensor) else asarray(np.asarray(weight))).to(dt.f32)
+        self.eps = eps
+        if self.weight.ndim != 1:
+            raise ShapeError(f"RMSNorm: one weight for each column is needed, given {self.weight.spec}.")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, eps=self.eps)
+
+
+class Angles(NamedTuple):
+    """By how much each pair of a head is turned at each position: cosine and sine, f32 [batch, tokens, D / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class RoPE:
+    """Rotary positions: pair i of a head of size D is turned by position / theta^(2i / D).
+
+    Pairs are (i, i + D/2), as Hugging Face and `bitnet` files have them, or (2i, 2i + 1) with interleaved=True, as `llama`
+    files do; rows of Q and K are permuted between the two. `scaling` is that of a configuration: {"rope_type": "linear",
+    "factor": …}, {"rope_type": "llama3", …} or {"rope_type": "factors", "factors": [one for each pair]}.
+    """
+
+    __slots__ = ("frequencies", "interleaved")
+
+    def __init__(
+        self, size: int, theta: float = 10000.0, *, interleaved: bool = False, scaling: Mapping[str, Any] | None = None
+    ) -> None:
+        if size < 2 or size % 2 or not theta > 0:
+            raise ArgumentError(f"RoPE: an even size and a positive theta are needed, given {size} and {theta}.")
+        turns = np.float64(theta) ** -(np.arange(0, size, 2) / size)
+        self.frequencies = asarray(scaled(turns, scaling or {}).astype(np.float32))
+        self.interleaved = interleaved
+
+    def angles(self, positions: Tensor) -> Angles:
+        """The angles of positions [batch, tokens]; they are the same for every layer."""
+        turned = ops.expand_dims(positions.to(dt.f32), -1) * self.frequencies
+        return Angles(ops.cos(turned), ops.sin(turned))
+
+    def __call__(self, x: Tensor, angles: Angles) -> Tensor:
+        return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved)
+
+
+def scaled(turns: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Frequencies as a configuration stretches them for longer contexts."""
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return turns
+    if kind not in SCALINGS:
+        raise ArgumentError(f"RoPE: scaling {kind!r} is unknown; known are {', '.join(SCALINGS)}.")
+    if kind == "factors":  # one for each pair, as GGUF keeps them
+        return np.asarray(turns / np.asarray(scaling["factors"], np.float64))
+    factor = float(scaling["factor"])
+    if kind == "linear":
+        return turns / factor
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    cycles = float(scaling["original_max_position_embeddings"]) * turns / (2 * np.pi)  # within the first context
+    smooth = np.clip((cycles - low) / (high - low), 0, 1)
+    return np.asarray((1 - smooth) * turns / factor + smooth * turns)
+
+
+class KVCache(NamedTuple):
+    """Keys and values of one layer: [slots, kv heads, capacity, D] each."""
+
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def empty(cls, *, slots: int, heads: int, capacity: int, size: int, dtype: Any = dt.f16) -> KVCache:
+        """Room for `capacity` tokens in each of `slots` sequences; what was not written is not read."""
+        shape = (slots, heads, capacity, size)
+        return cls(ops.empty(shape, dtype=dtype), ops.empty(shape, dtype=dtype))
+
+
+class Attention:
+    """Causal grouped-query attention: one product for Q, K and V, rotary positions, the cache, one product for the result.
+
+    qkv: [(heads + 2 kv heads) * size, width], rows of Q, K and V in this order. With a sub-norm the result is normed before
+    its product, as in BitNet b1.58.
+    """
+
+    __slots__ = ("heads", "kv_heads", "out", "qkv", "rope", "size", "sub_norm")
+
+    def __init__(
+        self, qkv: QuantLinear, out: QuantLinear, rope: RoPE, *, heads: int, kv_heads: int, sub_norm: RMSNorm | None = None
+    ) -> None:  # fmt: skip
+        self.qkv, self.out, self.rope, self.sub_norm = qkv, out, rope, sub_norm
+        self.heads, self.kv_heads = heads, kv_heads
+        self.size = 2 * rope.frequencies.shape[0]
+        rows = (heads + 2 * kv_heads) * self.size
+        if qkv.out_features != rows or out.in_features != heads * self.size:
+            raise ShapeError(
+                f"Attention: {heads} heads and {kv_heads} kv heads of {self.size} need {rows} rows of Q, K and V and "
+                f"{heads * self.size} columns of the result, given {qkv} and {out}."
+            )
+
+    def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
+        """The attention of new tokens x [batch, tokens, width], whose keys and values are written to the cache."""
+        batch, tokens, _ = x.shape
+        joined = self.qkv(x)
+        edges = (0, self.heads, self.heads + self.kv_heads, self.heads + 2 * self.kv_heads)
+        q, k, v = (
+            joined[..., one * self.size : two * self.size].reshape(batch, tokens, two - one, self.size)
+            for one, two in pairwise(edges)
+        )
+        ops.update_cache(cache.k, self.rope(k, angles), places, out=cache.k)
+        ops.update_cache(cache.v, v, places, out=cache.v)
+        y = ops.attention(self.rope(q, angles), cache.k, cache.v, places)
+        y = y.reshape(batch, tokens, self.heads * self.size)
+        return self.out(y if self.sub_norm is None else self.sub_norm(y))
+
+
+class MLP:
+    """down(activation(gate(x)) * up(x)), gate and up in one product; with a sub-norm before the last, as in BitNet b1.58."""
+
+    __slots__ = ("activation", "down", "gate_up", "sub_norm")
+
+    def __init__(
+        self, gate_up: QuantLinear, down: QuantLinear, activation: str = "relu2", sub_norm: RMSNorm | None = None
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise ArgumentError(
+                f"MLP: the activation {activation!r} is unknown; known are {', '.join(sorted(ACTIVATIONS))}."
+            )
+        if gate_up.out_features != 2 * down.in_features:
+            raise ShapeError(
+                f"MLP: gate and up must have twice the columns of down as rows, given {gate_up} and {down}."
+            )
+        self.gate_up, self.down, self.activation, self.sub_norm = gate_up, down, ACTIVATIONS[activation], sub_norm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        both, inner = self.gate_up(x), self.down.in_features
+        y = self.activation(both[..., :inner]) * both[..., inner:]
+        return self.down(y if self.sub_norm is None else self.sub_norm(y))
+
+
+class Block(NamedTuple):
+    """One layer of a transformer: attention and MLP, each on its norm and added to what came in."""
+
+    attention_norm: RMSNorm
+    attention: Attention
+    mlp_norm: RMSNorm
+    mlp: MLP
+
+    def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), angles, cache, places)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Head:
+    """The last norm and the product with the vocabulary: a float table (of any width, tied to the embedding or not) or an
+    int8 one with a scale for each word."""
+
+    __slots__ = ("norm", "weight")
+
+    def __init__(self, norm: RMSNorm, weight: Tensor | QuantLinear) -> None:
+        self.norm, self.weight = norm, weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        return self.weight(y) if isinstance(self.weight, QuantLinear) else ops.linear(y, self.weight)

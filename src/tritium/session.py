@@ -1,0 +1,196 @@
+"""A model at work: the cache of keys and values, what stands in it, and the programs that read and write it.
+
+Knows nothing of text, sampling or files. One thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.compiled import Compiled
+from tritium.config import Config
+from tritium.errors import ArgumentError, ContextError
+from tritium.functions import arange
+from tritium.interop import from_numpy
+from tritium.network import KVCache
+from tritium.tensor import Tensor
+from tritium.weights import Network
+
+BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is compiled when first needed
+TOGETHER = (1, 2, 4, 8, 16, 32, 64)  # sequences of one decode program
+SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the vocabulary
+START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
+
+Ids = Sequence[int]
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def programs(network: Network) -> tuple[Compiled, Compiled]:
+    """The network as two compiled functions: logits after the last token of each sequence, and log-probabilities after
+    every token. A call with new shapes compiles a program; one run is one native call."""
+
+    def body(ids: Tensor, places: Tensor, caches: tuple[Tensor, ...]) -> Tensor:
+        x = network.embedding(ids)
+        positions = places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32)
+        angles = network.rope.angles(positions)
+        for i, block in enumerate(network.blocks):
+            x = block(x, angles, KVCache(*caches[2 * i : 2 * i + 2]), places)
+        return x.reshape(-1, x.shape[-1])
+
+    def last(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
+        return network.head(ops.take(body(ids, places, caches), at, axis=0))
+
+    def every(ids: Tensor, places: Tensor, *caches: Tensor) -> Tensor:
+        return ops.log_softmax(network.head(body(ids, places, caches)), axis=-1)
+
+    return Compiled(last, donate="caches"), Compiled(every, donate="caches")
+
+
+@lru_cache(maxsize=4096)
+def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
+    """Sizes of the programs that take `count` tokens in least time: padding to a larger one, or several calls."""
+    most = buckets[-1]
+    if count > most:
+        return (most, *chunks(count - most, buckets))
+    above = next(b for b in buckets if b >= count)
+    below = [b for b in buckets if b < count]
+    if above == count or not below:
+        return (above,)
+    split = (below[-1], *chunks(count - below[-1], buckets))
+    return split if sum(split) + START * len(split) < above + START else (above,)
+
+
+class Session:
+    """Sequences of one model in the slots of a cache.
+
+    `extend` appends tokens to a slot and gives the logits after the last one; `step` appends one token to each of several
+    slots in one program; `truncate` forgets the end of a slot, so that another continuation of the same beginning is cheap.
+    """
+
+    def __init__(
+        self, network: Network, config: Config, *, slots: int = 1, context: int | None = None, kv: Any = dt.f16,
+        made: tuple[Compiled, Compiled] | None = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(slots, int) or not 1 <= slots <= TOGETHER[-1]:
+            raise ArgumentError(f"Session: slots must be 1 to {TOGETHER[-1]}, given {slots!r}.")
+        capacity = config.context if context is None else context
+        if not isinstance(capacity, int) or capacity < 1:
+            raise ArgumentError(f"Session: context must be a number of tokens, given {context!r}.")
+        if capacity > config.context:
+            raise ContextError(
+                f"A context of {capacity} tokens was asked; this model was made for {config.context}. Ask for at most that."
+            )
+        self.config, self.slots, self.capacity = config, slots, capacity
+        self._last, self._every = made or programs(network)
+        shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
+        self.caches: tuple[Tensor, ...] = tuple(
+            t
+            for _ in range(config.layers)
+            for t in KVCache.empty(**shape, dtype=kv)  # type: ignore[arg-type]
+        )
+        self._tokens: list[list[int]] = [[] for _ in range(slots)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache when it is full; memory that was never written is not taken."""
+        return sum(t.nbytes for t in self.caches)
+
+    def tokens(self, slot: int) -> list[int]:
+        """What stands in a slot."""
+        return list(self._tokens[self._slot(slot)])
+
+    def truncate(self, slot: int, count: int) -> None:
+        """Forget all but the first `count` tokens of a slot."""
+        held = self._tokens[self._slot(slot)]
+        if not 0 <= count <= len(held):
+            raise ArgumentError(f"truncate: slot {slot} holds {len(held)} tokens, {count} were to be kept.")
+        del held[count:]
+
+    def extend(self, slot: int, ids: Ids) -> Logits:
+        """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""
+        new = self._checked(slot, ids)
+        held = self._tokens[slot]
+        done, logits = 0, None
+        for size in chunks(len(new)):
+            count = min(size, len(new) - done)
+            padded = np.zeros((1, size), np.int32)
+            padded[0, :count] = new[done : done + count]
+            places = np.array([[slot, len(held) + done, count]], np.int32)
+            logits = self._run(padded, places, np.array([count - 1], np.int32))
+            done += count
+        held += new
+        assert logits is not None
+        return np.asarray(logits[0])
+
+    def step(self, slots: Sequence[int], ids: Ids) -> Logits:
+        """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
+        if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
+            raise ArgumentError(f"step: different slots and one token for each are needed, given {slots} and {ids}.")
+        for slot, token in zip(slots, ids, strict=True):
+            self._checked(slot, [token])
+        n = len(slots)
+        size = next(b for b in TOGETHER if b >= n)
+        padded, places = np.zeros((size, 1), np.int32), np.zeros((size, 3), np.int32)
+        padded[:n, 0] = ids
+        places[:n] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
+        logits = self._run(padded, places, np.arange(size, dtype=np.int32))
+        for slot, token in zip(slots, ids, strict=True):
+            self._tokens[slot].append(token)
+        return logits[:n]
+
+    def score(self, slot: int, ids: Ids) -> Logits:
+        """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
+        new = self._checked(slot, ids)
+        held = self._tokens[slot]
+        if not held:
+            raise ArgumentError(
+                "score: the slot is empty, and a first token has no probability; extend it by one first."
+            )
+        # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
+        told = [held[-1], *new]
+        found: list[np.ndarray[Any, Any]] = []
+        done = 0
+        for size in chunks(len(told), SCORED):
+            part = told[done : done + size]
+            padded = np.zeros((1, size), np.int32)
+            padded[0, : len(part)] = part
+            places = np.array([[slot, len(held) - 1 + done, len(part)]], np.int32)
+            rows = self._every(from_numpy(padded), from_numpy(places), *self.caches).numpy()
+            wanted = new[done : done + size]
+            found.append(rows[np.arange(len(wanted)), wanted])
+            done += len(part)
+        held += new
+        return np.concatenate(found)
+
+    def _slot(self, slot: int) -> int:
+        if not isinstance(slot, int) or not 0 <= slot < self.slots:
+            raise ArgumentError(f"slot {slot!r} does not exist; this session has {self.slots}.")
+        return slot
+
+    def _checked(self, slot: int, ids: Ids) -> list[int]:
+        """New tokens for a slot: real tokens, and room for them."""
+        held, new = self._tokens[self._slot(slot)], [int(i) for i in ids]
+        if not new:
+            raise ArgumentError("No token was given; at least one is needed.")
+        for token in new:
+            if not 0 <= token < self.config.vocab:
+                raise ArgumentError(f"Token {token} does not exist; this model has 0 to {self.config.vocab - 1}.")
+        if len(held) + len(new) > self.capacity:
+            made = self.config.context
+            remedy = (
+                f"ask for a larger context (up to {made})" if self.capacity < made else "take a model made for more"
+            )
+            raise ContextError(
+                f"{len(held)} tokens and {len(new)} more do not fit the context of {self.capacity}. Give a shorter text, or {remedy}."
+            )
+        return new
+
+    def _run(self, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Logits:
+        logits = self._last(from_numpy(ids), from_numpy(places), from_numpy(at), *self.caches)
+        return np.asarray(logits.numpy())
