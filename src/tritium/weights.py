@@ -151,7 +151,7 @@ def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
     if len(parts) > 1:
         rows = [p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32) for p in parts]
         scale = np.concatenate(rows)
-    made = quant.from_integers(data, asarray(scale), group=group, dtype=dt.tern2)
+    made = quant.Quantized("ternary", data, asarray(scale), None, group)
     return made if storage is dt.tern2 else replace(made, data=ops.repack(made.data, storage))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tritium.errors import FormatError
 from tritium.io.reader import EMPTY, Buffer, fault, product
-from tritium.io.ternary import CHUNK, Array, Ternary, pack, rows_at_a_time, unpack
+from tritium.io.ternary import CHUNK, ZEROS, Array, Ternary, all_legal, pack, pack_fields, rows_at_a_time, unpack
 
 Shape = tuple[int, int]
 
@@ -88,9 +88,13 @@ class I2S:
         body, tail = data[: n * k // 4].reshape(n, k // 4), data[n * k // 4 :]
         out = np.empty((n, k // 4), np.uint8)
         for r in rows_at_a_time(n, k):
-            lanes = body[r].reshape(-1, 1, self.lane)
-            codes = (lanes >> np.array([6, 4, 2, 0], np.uint8)[:, None]) & np.uint8(3)
-            out[r] = pack(_legal(codes.reshape(-1, k), r.start, self.name))
+            lanes = body[r].reshape(-1, self.lane)
+            if not all_legal(lanes):
+                codes = (lanes[:, None] >> np.array([6, 4, 2, 0], np.uint8)[:, None]) & np.uint8(3)
+                _legal(codes.reshape(-1, k), r.start, self.name)
+            made = out[r].reshape(-1, 4, self.lane // 4)
+            for i in range(4):
+                made[:, i] = pack_fields(lanes, 6 - 2 * i)
         scale = _finite(tail[:4].view("<f4")[0], self.name)
         return Ternary(out, (n, k), scale)
 
@@ -126,10 +130,9 @@ class Blocks(ABC):
         out = np.empty((n, k // 4), np.uint8)
         scale = _finite(records["d"].astype(np.float32), self.name)
         for r in rows_at_a_time(n, k):
-            codes = self.spread(records[r], r.start)  # [rows, blocks, block]
-            _legal(codes.reshape(-1, k), r.start, self.name, self.three)
-            codes[scale[r] == 0] = 1
-            out[r] = pack(codes.reshape(-1, k))
+            made = self.packed(records[r], r.start)
+            made[scale[r] == 0] = ZEROS
+            out[r] = made.reshape(-1, k // 4)
         return Ternary(out, (n, k), scale, self.block)
 
     def encode(self, t: Ternary) -> Array:
@@ -154,6 +157,12 @@ class Blocks(ABC):
                 "Write mlx or q2_0, which have smaller blocks, or f32.",
             )
         return to_f16(wide, self.name)
+
+    def packed(self, records: Array, first_row: int) -> Array:
+        """The codes of records as they are in memory, uint8 [rows, blocks, block / 4]; legal ones only."""
+        codes = self.spread(records, first_row)
+        _legal(codes.reshape(len(records), -1), first_row, self.name, self.three)
+        return pack(codes.reshape(len(records), -1)).reshape(*records.shape, -1)
 
     @abstractmethod
     def spread(self, records: Array, first_row: int) -> Array:
@@ -197,6 +206,15 @@ class TQ2(Blocks):
     def spread(self, records: Array, first_row: int) -> Array:
         qs = records["qs"].reshape(*records.shape, 2, 1, 32)
         return ((qs >> self.shifts) & np.uint8(3)).reshape(*records.shape, 256)
+
+    def packed(self, records: Array, first_row: int) -> Array:
+        halves = np.ascontiguousarray(records["qs"]).reshape(*records.shape, 2, 32)
+        if not all_legal(halves):
+            return super().packed(records, first_row)  # raises, naming the place
+        out = np.empty((*records.shape, 2, 4, 8), np.uint8)
+        for i in range(4):
+            out[..., i, :] = pack_fields(halves, 2 * i)
+        return out.reshape(*records.shape, 64)
 
     def gather(self, codes: Array, out: Array) -> None:
         c = codes.reshape(*out.shape, 2, 4, 32)
@@ -295,6 +313,9 @@ class HF:
         for r in rows_at_a_time(quarter, 4 * k):
             for i in range(4):
                 first = i * quarter + r.start
+                if k % 4 == 0 and all_legal(body[r]):
+                    out[first : first + r.stop - r.start] = pack_fields(body[r], 2 * i)
+                    continue
                 codes = _legal((body[r] >> np.uint8(2 * i)) & np.uint8(3), first, self.name)
                 out[first : first + len(codes)] = pack(codes)
         return Ternary(out, (n, k), self.multiplier(scale, inverted=inverted))

@@ -39,6 +39,20 @@ def pack(codes: Array) -> Array:
     return ((words * _GATHER) >> np.uint32(24)).astype(np.uint8)
 
 
+def pack_fields(data: Array, shift: int) -> Array:
+    """The two bits at `shift` of every byte, as codes of neighbouring values packed four to a byte: a quarter as many bytes.
+
+    The last axis must be contiguous and a multiple of 4."""
+    words = data.view("<u4")
+    return (((words >> np.uint32(shift)) & np.uint32(0x03030303)) * _GATHER >> np.uint32(24)).astype(np.uint8)
+
+
+def all_legal(data: Array) -> bool:
+    """Whether no byte holds a code 3 in one of its four fields; `data` as in pack_fields."""
+    words = data.view("<u4")
+    return not (words & (words >> np.uint32(1)) & np.uint32(0x55555555)).any()
+
+
 def unpack(packed: Array, k: int) -> Array:
     """uint8 [rows, ceil(K/4)] -> codes, uint8 [rows, K]."""
     return _SPREAD[packed].view(np.uint8)[:, :k]
