@@ -36,6 +36,11 @@
   use(fused_product)              \
   use(random)                     \
   use(tape)                       \
+  use(take)                       \
+  use(rope)                       \
+  use(linear)                     \
+  use(cache)                      \
+  use(attention)                  \
   use(integer)
 
 #define TRITIUM_DECLARE(file) Table file##_table();

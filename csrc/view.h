@@ -69,6 +69,7 @@ struct FusedProduct;  // fused_product.h
 struct Attrs {
   std::uint32_t axes = ~0u;  // bit d set: axis d of input 0 is reduced (all bits: axis=None)
   bool keepdims = false;
+  std::uint8_t absent = 0;  // bit i set: number i was None
   double real[4] = {0, 0, 0, 0};
   std::int64_t whole[4] = {0, 0, 0, 0};
   const Tape* tape = nullptr;        // what a fused row computes
@@ -93,6 +94,7 @@ struct Entry {
   std::uint32_t dtypes;
   const char* params = "";  // e.g. "eps" or "seed,low,high"
   int decides = -1;         // the input whose dtype is looked at; -1: the last one given
+  bool may_fault = false;   // it may refuse the values it is given (fault.h): callers look after it
 };
 
 struct Table {

@@ -1,7 +1,7 @@
 """The pages: every python block of README.md and docs/ runs, and every relative link leads somewhere.
 
 The blocks of one page share a namespace and run in order, in an empty folder. A block right after a comment
-`<!-- not run: reason -->` is skipped, with that reason.
+`<!-- not run: reason -->` is skipped, with that reason; a page with `<!-- needs: package -->` where that package is absent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*(\w*)")
 NOT_RUN = re.compile(r"^\s*<!--\s*not run:\s*(.+?)\s*-->\s*$")
+NEEDS = re.compile(r"^<!--\s*needs:\s*(\w+)\s*-->\s*$", re.MULTILINE)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
@@ -87,6 +88,8 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [page for page in RUN_PAGES if python_blocks(page)], ids=name)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in NEEDS.findall(page.read_text(encoding="utf-8")):
+        pytest.importorskip(package, reason=f"the page needs {package}")
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     monkeypatch.chdir(tmp_path)

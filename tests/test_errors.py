@@ -17,7 +17,7 @@ EXPECTED = {
     "ShapeError": "ValueError", "DTypeError": "TypeError", "DeviceError": "RuntimeError", "ArgumentError": "TypeError",
     "BoundsError": "IndexError", "TraceError": "TypeError", "ViewError": "ValueError", "PoolError": "ValueError",
     "FormatError": "ValueError", "QuantError": "ValueError", "BatchError": "RuntimeError", "PipelineError": "RuntimeError",
-    "VerifyError": "AssertionError",
+    "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError",
 }  # fmt: skip
 
 

@@ -36,11 +36,11 @@ LAYERS = {
     7: "passes fuse patterns batch plan schedule cost",
     8: "steps program compiled deferred analysis builder",
     9: "quant counts contract contraction layers network nn memory threads pipeline batching "
-    "text chat sampling config weights session model prepacked generation "
+    "text tokens chat sampling config weights session model prepacked generation "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
-    10: "testing scheduler serve torch torch_export",
-    11: "__init__ __main__ cli",
+    10: "testing bench_model scheduler serve serve_access serve_answers serve_http serve_openai torch torch_export torch_linear",
+    11: "__init__ __main__ cli cli_model cli_text",
 }
 LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()

@@ -81,7 +81,7 @@ def wide_rows() -> Iterator[Op]:
             op.kind in (Kind.MAP, Kind.REDUCE)
             and op.inputs
             and not quantising
-            and op not in (ops.astype, ops.divmod, ops.where)
+            and op not in (ops.astype, ops.divmod, ops.where, ops.attention)
         ):
             yield op
 

@@ -31,6 +31,13 @@ unsigned bad_fields(unsigned byte) {
   return bad;
 }
 
+// Whether a field of two bits is 3 somewhere: one bit of a pair and the other.
+bool has_three(const uint8_t* bytes, int64_t n) {
+  uint8_t both = 0;
+  for (int64_t i = 0; i < n; ++i) both |= static_cast<uint8_t>(bytes[i] & (bytes[i] >> 1) & 0x55);
+  return both != 0;
+}
+
 template <DType F>
 int64_t search(const Weights& w) {
   unsigned bad[256], any = 0;
@@ -40,6 +47,7 @@ int64_t search(const Weights& w) {
   if constexpr (tile(F).rows == 1) {
     for (int64_t r = 0; r < w.n; ++r) {
       const uint8_t* const row = bytes + r * w.row;
+      if (F == DType::tern2 && !has_three(row, (w.k + 3) / 4)) continue;
       for (int64_t i = 0; i * kFields<F> < w.k; ++i) {
         for (int j = 0; bad[row[i]] && j < kFields<F>; ++j) {
           if (bad[row[i]] >> j & 1 && i * kFields<F> + j < w.k) return r * w.k + i * kFields<F> + j;

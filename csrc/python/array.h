@@ -126,8 +126,9 @@ inline void fill_view(Array* a, View& v) {
 bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, Attrs& attrs);
 bool store_scalar(PyObject* value, int code, void* to);  // false: it does not fit; no exception
 PyObject* kernel_object(const Entry* entry, Isa isa);
-// Runs it; without the GIL when there is enough to do. `holders` are the arrays behind the views.
-void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout = 1);
+// Runs it; without the GIL when there is enough to do. `holders` are the arrays behind the views. False: exception.
+bool run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout = 1);
+void raise_fault();  // the exception of the fault that a kernel left behind
 
 // DLPack.
 PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy);

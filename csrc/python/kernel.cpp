@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
+#include "../fault.h"
 #include "array.h"
 #include "fused_product.h"
 #include "tape_object.h"
@@ -45,6 +47,10 @@ bool read_axes(const Entry& entry, PyObject* value, int ndim, Attrs& attrs) {
 }
 
 bool read_number(const Entry& entry, const char* name, PyObject* value, int index, Attrs& attrs) {
+  if (value == Py_None) {
+    attrs.absent |= static_cast<std::uint8_t>(1u << index);
+    return true;
+  }
   if (PyFloat_Check(value)) {
     attrs.real[index] = PyFloat_AS_DOUBLE(value);
     return true;
@@ -145,7 +151,7 @@ PyObject* kernel_call(PyObject* self, PyObject* const* args, std::size_t flags, 
     if (ins[i]) fill_view(ins[i], in[i]);
   for (int i = 0; i < nout; ++i) fill_view(outs[i], out[i]);
   for (int i = 0; i < count; ++i) bytes += span(holders[i]->code, holders[i]->size);
-  run_kernel(entry, Call{in, static_cast<int>(nin), out, &attrs}, holders, count, bytes, nout);
+  if (!run_kernel(entry, Call{in, static_cast<int>(nin), out, &attrs}, holders, count, bytes, nout)) return nullptr;
   Py_INCREF(result);
   return result;
 }
@@ -300,8 +306,35 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
   return false;
 }
 
-void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout) {
-  if (bytes < kQuietBytes) return entry.run(call);
+void raise_fault() {
+  const Fault fault = take_fault();
+  PyObject* errors = PyImport_ImportModule("tritium.errors");
+  PyObject* kind = errors ? PyObject_GetAttrString(errors, "BoundsError") : nullptr;
+  Py_XDECREF(errors);
+  if (!kind) return;
+  long long v[std::size(fault.values)];
+  std::copy(std::begin(fault.values), std::end(fault.values), v);
+  if (fault.kind == Faulty::index) {
+    PyErr_Format(kind, "%s: index %lld is outside an axis of size %lld.", fault.row, v[0], v[1]);
+  } else {
+    PyErr_Format(kind,
+                 "%s: sequence %lld is at (slot %lld, start %lld, count %lld), outside %lld slots of %lld tokens and the "
+                 "%lld tokens given. Make a larger cache, or write fewer tokens.",
+                 fault.row, v[0], v[1], v[2], v[3], v[4], v[5], v[6]);
+  }
+  Py_DECREF(kind);
+}
+
+bool run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout) {
+  const auto good = [&entry] {
+    if (!entry.may_fault || !has_fault()) return true;
+    raise_fault();
+    return false;
+  };
+  if (bytes < kQuietBytes) {
+    entry.run(call);
+    return good();
+  }
   // Another thread may copy-on-write a handle while we run: its old block must outlive the kernel.
   Block* blocks[kMaxInputs + kMaxOutputs];
   for (int i = 0; i < count; ++i)
@@ -313,6 +346,7 @@ void run_kernel(const Entry& entry, const Call& call, Array* const* holders, int
   for (int i = count - nout; i < count; ++i) --holders[i]->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (blocks[i]) block_release(blocks[i]);
+  return good();
 }
 
 PyObject* kernel_object(const Entry* entry, Isa isa) {

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "../fault.h"
+
 namespace tritium::python {
 namespace {
 
@@ -90,7 +92,7 @@ std::unique_ptr<Frame> new_frame(Plan& plan) {
   frame->launches.reserve(plan.steps.size());
   for (const Step& s : plan.steps) {
     View* in = frame->views.data() + s.first;
-    frame->launches.push_back({s.entry->run, {in, s.nin, in + s.nin, &s.attrs}});
+    frame->launches.push_back({s.entry->run, {in, s.nin, in + s.nin, &s.attrs}, s.entry->may_fault});
   }
   frame->at.resize(plan.ranges.size());
   frame->taken.reserve(plan.donated.size());
@@ -192,32 +194,40 @@ Verdict prepare(const Plan& plan, Frame& frame, PyObject* const* args) {
   return Verdict::go;
 }
 
-void run_steps(Frame& frame, bool timed) {
+// False: a step found a fault; it was the last one that ran.
+bool run_steps(Frame& frame, bool timed) {
   if (!timed) {
-    for (const Launch& step : frame.launches) step.run(step.call);
-    return;
+    for (const Launch& step : frame.launches) {
+      step.run(step.call);
+      if (step.may_fault && has_fault()) return false;
+    }
+    return true;
   }
   int64_t before = now_ns();
   for (std::size_t i = 0; i < frame.launches.size(); ++i) {
     frame.launches[i].run(frame.launches[i].call);
+    if (frame.launches[i].may_fault && has_fault()) return false;
     const int64_t after = now_ns();
     frame.spent_ns[i] = after - before;
     before = after;
   }
+  return true;
 }
 
 // Another thread may copy-on-write a handle while we run: its old block must outlive the steps.
-void run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
+bool run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
   const int count = static_cast<int>(frame.held.size());
   for (int i = 0; i < count; ++i)
     if ((frame.held[i] = array_at(plan, args, kFirstArgument + i)->memory()->block)) block_retain(frame.held[i]);
   for (const int i : plan.donated) ++as_array(args[i])->memory()->writing;
+  bool good;
   Py_BEGIN_ALLOW_THREADS
-  run_steps(frame, timed);
+  good = run_steps(frame, timed);
   Py_END_ALLOW_THREADS
   for (const int i : plan.donated) --as_array(args[i])->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (frame.held[i]) block_release(frame.held[i]);
+  return good;
 }
 
 PyObject* collect(const Plan& plan, Frame& frame) {
@@ -238,14 +248,11 @@ PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject**
   PyObject* result = nullptr;
   if (verdict == Verdict::go) {
     const int64_t began = now_ns();
-    if (plan.touched < kQuietBytes) {
-      run_steps(*frame, spent);
-    } else {
-      run_quietly(plan, *frame, args, spent);
-    }
+    const bool good = plan.touched < kQuietBytes ? run_steps(*frame, spent) : run_quietly(plan, *frame, args, spent);
     self->last_ns = now_ns() - began;
     ++self->runs;
-    if (make_results(plan, *frame, args, true)) result = collect(plan, *frame);
+    if (!good) raise_fault();
+    if (good && make_results(plan, *frame, args, true)) result = collect(plan, *frame);
     if (result && spent && !(*spent = PyList_New(static_cast<Py_ssize_t>(plan.steps.size())))) Py_CLEAR(result);
     for (std::size_t i = 0; result && spent && i < plan.steps.size(); ++i)
       PyList_SET_ITEM(*spent, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(frame->spent_ns[i]));

@@ -58,6 +58,7 @@ struct Result {
 struct Launch {
   Kernel run;
   Call call;
+  bool may_fault;
 };
 
 // Memory from `low` up to `high`.

@@ -125,7 +125,7 @@ PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t
   }
   holders[count++] = out;
   ++row->hits;
-  run_kernel(*r.entry, Call{in, row->operands, &result, &r.attrs}, holders, count, r.touched);
+  if (!run_kernel(*r.entry, Call{in, row->operands, &result, &r.attrs}, holders, count, r.touched)) Py_CLEAR(out);
   return reinterpret_cast<PyObject*>(out);
 }
 

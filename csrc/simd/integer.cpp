@@ -15,6 +15,8 @@ using std::int16_t;
 using std::int32_t;
 using std::int64_t;
 using std::int8_t;
+using std::uint32_t;
+using std::uint8_t;
 
 constexpr int64_t kGrain = 1 << 16;        // multiplications or elements that make it worth waking another thread
 constexpr int64_t kDecoded = 128 << 10;    // bytes of decoded weights at a time: they stay in L2
@@ -101,15 +103,43 @@ void quantize_activations(const Call& call) {
   });
 }
 
+// A block of 64 whole rows of tern2 as tiles: four bytes of rows l, l + 16, l + 32, l + 48 hold 4 x 4 fields, whose
+// transposition is the four bytes of those columns in a tile. Codes are the same.
+void tile_rows(const uint8_t* from, int64_t stride, int64_t columns, uint8_t* to) {
+  constexpr int L = 16;
+  for (int l = 0; l < L; ++l) {
+    const uint8_t* const row = from + l * stride;
+    for (int64_t j0 = 0; j0 < columns / 4; j0 += L) {  // a tile is 64 columns, 16 bytes of a row
+      alignas(64) uint32_t words[L];
+      for (int64_t j = 0; j < L; ++j) {
+        const uint8_t* const at = row + j0 + j;
+        uint32_t w = at[0] | static_cast<uint32_t>(at[L * stride]) << 8 | static_cast<uint32_t>(at[2 * L * stride]) << 16 |
+                     static_cast<uint32_t>(at[3 * L * stride]) << 24;
+        uint32_t swap = (w ^ (w >> 6)) & 0x00cc00cc;
+        w ^= swap ^ (swap << 6);
+        swap = (w ^ (w >> 12)) & 0x0000f0f0;
+        words[j] = w ^ swap ^ (swap << 12);
+      }
+      for (int64_t j = 0; j < L; ++j) std::memcpy(to + ((j0 + j) * L + l) * 4, words + j, 4);
+    }
+  }
+}
+
 // w of one format -> the same values in another.
 void repack(const Call& call) {
   const Weights from(call.in[0]), to(*call.out);
   if (from.n == 0 || from.k == 0) return;
   const int64_t rows = tile(to.format).rows, width = whole(from.k, 320);  // whole blocks of any format
+  const bool whole_tiles = from.format == DType::tern2 && to.format == DType::tern2_r64 && from.k % 64 == 0;
   parallel_for(ceil_div(from.n, rows), kGrain / (rows * from.k + 1) + 1, [&](int64_t begin, int64_t end) {
     const Workspace space(rows * width, Need::must);
     int8_t* const values = space.as<int8_t>();
     for (int64_t first = begin * rows; first < end * rows; first += rows) {
+      if (whole_tiles && first + rows <= from.n) {
+        tile_rows(reinterpret_cast<const uint8_t*>(from.data) + first * from.row, from.row, from.k,
+                  reinterpret_cast<uint8_t*>(to.data) + first / rows * to.row);
+        continue;
+      }
       std::memset(values, 0, static_cast<std::size_t>(rows * width));
       with_format(from.format, [&]<DType F>() {
         for (int64_t r = 0; r < least(rows, from.n - first); ++r) decode_row<F>(from, first + r, values + r * width);

@@ -200,6 +200,12 @@ def refuse(why: str) -> Rule:
     return rule
 
 
+def turned(w: Writer, call: Call) -> Node:
+    """Angles broadcast to the tokens of each sample."""
+    x, angles = operand(call, 0), (operand(call, 1), operand(call, 2))
+    return w.again(call, w.whole(x), *(w.aligned(a, x.ndim - 1) for a in angles))
+
+
 def along_axis(w: Writer, call: Call) -> Node:
     """One axis or several; None means all."""
     x, axis = operand(call, 0), call.attrs["axis"]
@@ -416,6 +422,7 @@ def unfolded(w: Writer, call: Call) -> Node | tuple[Node, ...]:
 KINDS: dict[Kind, Rule] = {Kind.MAP: broadcast}
 
 _WEIGHTS = "it works on one matrix of weights; do it once, before the samples."
+_SEQUENCES = "it has an axis of sequences of its own; give it all of them at once."
 
 RULES: dict[Op, Rule] = {
     **dict.fromkeys((ops.sum, ops.prod_, ops.max, ops.min, ops.mean, ops.all, ops.any, ops.count_nonzero), reduced),
@@ -425,6 +432,9 @@ RULES: dict[Op, Rule] = {
     **dict.fromkeys((ops.quantize_activations, ops.matrix_transpose, ops.copy, ops.one_hot, ops.repack), same),
     **dict.fromkeys((ops.tril, ops.triu), same),
     **dict.fromkeys((ops.dequantize, ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4), refuse(_WEIGHTS)),
+    **dict.fromkeys((ops.attention, ops.update_cache), refuse(_SEQUENCES)),
+    ops.linear: shared("w", "bias"),
+    ops.rope: turned,
     ops.layer_norm: shared("weight", "bias"),
     ops.rms_norm: shared("weight"),
     ops.integer_matmul: shared("w"),

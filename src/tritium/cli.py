@@ -6,6 +6,8 @@ tritium inspect FILE    what a model file is, what is believed of it and why
 tritium convert IN OUT  one format made into another, read back before it appears
 tritium verify A B      whether two models hold the same weights
 tritium ceilings        what this machine can do at most, measured
+
+generate, chat, perplexity, serve, prepack and bench model are in `cli_model`.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 import click
 
 import tritium as tt
-from tritium import backends
+from tritium import backends, cli_model
 from tritium.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
+from tritium.cli_text import VARIANT, VARIANT_HELP, amount, bar, shown, size, table
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.op import OPS, Kind, Op
 
@@ -86,13 +87,6 @@ def kernels_of(row: Op) -> dict[str, list[str]]:
             names = dict.fromkeys(k.name for k in backend.kernels.get(row, ()))
             out[d.name] = list(names) or (["lowered"] if row.lower else [])
     return out
-
-
-def table(rows: list[list[str]], heads: list[str]) -> str:
-    """A plain text table, columns aligned."""
-    widths = [max(len(r[i]) for r in [heads, *rows]) for i in range(len(heads))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in [heads, *rows]]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
 @cli.command(name="ops")
@@ -210,26 +204,6 @@ def _ceiling(row: Ceiling) -> str:
 
 # ---- model files
 
-VARIANT = click.Choice(["arm64", "multiply", "divide"])
-VARIANT_HELP = "What the file cannot tell: I2_S written by ARM builds, or what weight_scale does."
-
-
-def size(n: int) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n = n / 1024  # type: ignore[assignment]
-    return f"{n:.2f} GiB"
-
-
-def amount(n: int) -> str:
-    """A count for people: 2.41 B, 3.15 M, 812."""
-    for unit, one in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
-        if n >= one:
-            return f"{n / one:.2f} {unit}"
-    return str(n)
-
 
 @cli.command()
 @click.argument("file", type=click.Path())
@@ -262,13 +236,6 @@ def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
         click.secho(f"warning   {shown(text)}", fg="yellow")
 
 
-def shown(text: str) -> str:
-    """Text from a file, safe for a terminal."""
-    from tritium.io.reader import printable
-
-    return printable(text, 1000)
-
-
 def _tensor_row(k: Any, deep: bool) -> list[str]:
     scale = "" if k.scale_low is None else f"{k.scale_low:.4g}"
     if k.scale_high is not None and k.scale_high != k.scale_low:
@@ -276,22 +243,6 @@ def _tensor_row(k: Any, deep: bool) -> list[str]:
     zeros = [] if not deep else ["" if k.zeros is None else f"{100 * k.zeros:.1f} %"]
     shape = "×".join(map(str, k.shape)) or "one"
     return [shown(k.pattern), f"{k.count:>5}", shape, shown(k.stored), f"{size(k.nbytes):>9}", scale, *zeros]
-
-
-@contextmanager
-def bar(label: str) -> Iterator[Any]:
-    """A progress bar on stderr for a callback(done, total, what); nothing where nobody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(
-        length=1000, label=label, file=sys.stderr, item_show_func=lambda x: x and shown(x)[:40]
-    ) as progress:
-
-        def report(done: int, total: int, what: str) -> None:
-            progress.update(1000 * done // max(total, 1) - progress.pos, what)
-
-        yield report
 
 
 @cli.command()
@@ -347,6 +298,10 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
         click.echo(f"note  {shown(text)}")
     if not v.same:
         sys.exit(1)
+
+
+for command in cli_model.COMMANDS:
+    cli.add_command(command)
 
 
 def main() -> Any:

@@ -20,6 +20,12 @@ NEEDED = {  # of each way to scale RoPE
     "factors": ("factors",),
 }
 MOST = 1 << 24  # of any size: beyond this a file is damaged
+MOST_LAYERS = 1 << 12
+SIZES = ("vocab", "width", "inner", "layers", "heads", "kv_heads", "size", "context")
+ABSENT: dict[str, dict[str, Any]] = {  # what a field means that config.json leaves out, as transformers has it
+    "bitnet": {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "relu2"},
+    "llama": {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu"},
+}
 
 # Fields that change the computation, with the only values that are computed here (None: also when the field is absent).
 FIXED: dict[str, tuple[Any, ...]] = {
@@ -76,13 +82,18 @@ class Config:
     def from_dict(cls, said: Mapping[str, Any]) -> Config:
         """The way back from `as_dict`."""
         known = {f.name for f in fields(cls)}
-        if not isinstance(said, Mapping) or set(said) - known:
-            raise fault("config", printable(str(sorted(set(said) - known))), f"only {', '.join(sorted(known))}")
-        try:
-            made = dict(said) | {"scaling": _scaling(dict(said.get("scaling", {}))), "eos": tuple(said.get("eos", ()))}
-            return cls(**made)._checked()
-        except TypeError as error:
-            raise fault("config", printable(str(error)), "all fields of a configuration") from None
+        if set(said) != known:
+            raise fault("config", printable(str(sorted(set(said) ^ known))), f"all of {', '.join(sorted(known))}")
+        if said["family"] not in FAMILIES:
+            raise _refused("family", said["family"], f"one of {', '.join(FAMILIES)}")
+        tokens = {"bos_token_id": said["bos"], "eos_token_id": said["eos"]}
+        made: dict[str, Any] = {size: _count(said, size) for size in SIZES}
+        made |= {
+            "scaling": _scaling(said["scaling"] or {}), "activation": str(said["activation"]), "tied": _flag(said, "tied"),
+            "eps": _real(said, "eps", 0.0), "theta": _real(said, "theta", 0.0), "bos": _tokens(tokens, "bos")[0],
+            "eos": tuple(t for t in _tokens(tokens, "eos") if t is not None),
+        }  # fmt: skip
+        return cls(family=said["family"], **made)._checked()
 
     @classmethod
     def from_hf(cls, said: Mapping[str, Any]) -> Config:
@@ -90,9 +101,12 @@ class Config:
         family = str(said.get("model_type", "")).lower()
         if family not in FAMILIES:
             raise _refused("model_type", said.get("model_type"), f"one of {', '.join(FAMILIES)}")
+        rope = said.get("rope_parameters")
+        rope = rope if isinstance(rope, Mapping) else {}
         for key, values in FIXED.items():
-            if not any(type(v) is type(said.get(key)) and v == said.get(key) for v in values):
-                raise _refused(key, said[key], " or ".join(str(v) for v in values if v is not None) or "not there")
+            for part in (said, rope):
+                if not any(type(v) is type(part.get(key)) and v == part.get(key) for v in values):
+                    raise _refused(key, part[key], " or ".join(str(v) for v in values if v is not None) or "not there")
         quantization = said.get("quantization_config")
         if isinstance(quantization, Mapping) and quantization.get("use_rms_norm"):
             raise _refused(
@@ -100,17 +114,16 @@ class Config:
             )
         heads = _count(said, "num_attention_heads")
         width = _count(said, "hidden_size")
-        rope = said.get("rope_parameters")
-        rope = rope if isinstance(rope, Mapping) else {}
+        absent = ABSENT[family]
         scaling = said.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
         return cls(
             family=family, vocab=_count(said, "vocab_size"), width=width, inner=_count(said, "intermediate_size"),
             layers=_count(said, "num_hidden_layers"), heads=heads,
             kv_heads=_count(said, "num_key_value_heads", heads), size=_count(said, "head_dim", width // heads),
-            context=_count(said, "max_position_embeddings", 2048), eps=_real(said, "rms_norm_eps", 1e-5),
-            theta=_real(said if "rope_theta" in said else rope, "rope_theta", 10000.0),
-            activation=str(said.get("hidden_act", "relu2" if family == "bitnet" else "silu")),
-            tied=bool(said.get("tie_word_embeddings", False)), scaling=_scaling(scaling), bos=_tokens(said, "bos")[0],
+            context=_count(said, "max_position_embeddings", 2048), eps=_real(said, "rms_norm_eps", absent["rms_norm_eps"]),
+            theta=_real(said if "rope_theta" in said else rope, "rope_theta", absent["rope_theta"]),
+            activation=str(said.get("hidden_act", absent["hidden_act"])),
+            tied=_flag(said, "tie_word_embeddings"), scaling=_scaling(scaling), bos=_tokens(said, "bos")[0],
             eos=tuple(t for t in _tokens(said, "eos") if t is not None),
         )._checked()  # fmt: skip
 
@@ -119,6 +132,8 @@ class Config:
             raise _refused("hidden_act", self.activation, f"one of {', '.join(sorted(ACTIVATIONS))}")
         if len(dict(self.scaling).get("factors", ())) not in (0, self.size // 2):
             raise _refused("rope_scaling.factors", len(dict(self.scaling)["factors"]), f"{self.size // 2} of them")
+        if self.layers > MOST_LAYERS:
+            raise _refused("num_hidden_layers", self.layers, f"at most {MOST_LAYERS}")
         if self.heads % self.kv_heads:
             raise _refused("num_key_value_heads", self.kv_heads, f"a divisor of the {self.heads} heads")
         if self.size % 2:
@@ -146,6 +161,13 @@ def _real(said: Mapping[str, Any], field: str, default: float) -> float:
     return float(found)
 
 
+def _flag(said: Mapping[str, Any], field: str) -> bool:
+    found = said.get(field, False)
+    if not isinstance(found, bool):
+        raise fault(f"config.json, {field}", printable(repr(found)), "true or false")
+    return found
+
+
 def _tokens(said: Mapping[str, Any], kind: str) -> list[int | None]:
     found = said.get(f"{kind}_token_id")
     listed = found if isinstance(found, list) else [found]
@@ -155,11 +177,11 @@ def _tokens(said: Mapping[str, Any], kind: str) -> list[int | None]:
 
 
 def _scaling(said: Any) -> tuple[tuple[str, Any], ...]:
-    kind = said.get("rope_type", said.get("type", "default")) if isinstance(said, Mapping) else said
+    kind = said.get("rope_type", said.get("type", "default")) if isinstance(said, Mapping) else None
     if kind == "default":
         return ()
-    if kind not in NEEDED:
-        raise _refused("rope_scaling.rope_type", kind, f"default or one of {', '.join(NEEDED)}")
+    if not isinstance(kind, str) or kind not in NEEDED:
+        raise _refused("rope_scaling.rope_type", kind or said, f"default or one of {', '.join(NEEDED)}")
     return (("rope_type", kind), *((key, _scaled(said, key)) for key in NEEDED[kind]))
 
 

@@ -1,6 +1,6 @@
 """Language models with ternary weights: loaded from the files of others or our own, ready to run.
 
-Knows nothing of how text is made. Never uses the network.
+Knows nothing of how a network computes. Never uses the net.
 
     model = tt.load("ggml-model-i2_s.gguf")        # GGUF, safetensors, or a directory of Hugging Face
     print(model.generate("The", max_tokens=20).text)
@@ -8,24 +8,44 @@ Knows nothing of how text is made. Never uses the network.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from functools import cached_property
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
 
 from tritium import dtype as dt
-from tritium import io, prepacked
+from tritium import generation, io, prepacked, text
 from tritium.compiled import Compiled
 from tritium.config import Config
-from tritium.errors import ArgumentError, FormatError
-from tritium.io import ModelFile
+from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.io import ModelFile, gguf
+from tritium.io.gguf import scalar
 from tritium.io.names import config_from_gguf
 from tritium.io.reader import fault, map_file, printable
+from tritium.io.stream import Progress
 from tritium.prepacked import Prepacked
-from tritium.session import Session, programs
+from tritium.sampling import Sampler
+from tritium.session import TOGETHER, Session, programs
+from tritium.tokens import Tokenizer
 from tritium.weights import FLOATS, Network, assemble, from_entries
 
 SHIPPED = "kjv.gguf"  # the small model in the package
+FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+TOKENIZER = "tokenizer.gguf"  # the keys of a vocabulary, in a file of our own
 STORAGES = {"tern2": dt.tern2, "tern5": dt.tern5}
+# Keys of GGUF, after the architecture, that change the computation, with the values that change nothing.
+FIXED = {
+    "rope.scale_linear": (1,), "rope.scaling.type": ("none", "linear"), "rope.scaling.attn_factor": (1,), "expert_count": (0,),
+    "attention.sliding_window": (0,), "attn_logit_softcapping": (0,), "final_logit_softcapping": (0,), "logit_scale": (0, 1),
+    "residual_scale": (0, 1), "embedding_scale": (0, 1), "attention.scale": (0,), "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,), "attention.causal": (True,), "use_parallel_residual": (False,),
+}  # fmt: skip
 
 
 class Model:
@@ -35,7 +55,7 @@ class Model:
         if kv not in FLOATS:
             raise ArgumentError(f"load: kv {kv!r} is unknown; keys and values are kept as {', '.join(FLOATS)}.")
         self.config, self.network, self.name, self.kv = config, network, name, kv
-        self._source = source
+        self._source, self._busy = source, Lock()
 
     def __repr__(self) -> str:
         c = self.config
@@ -47,6 +67,14 @@ class Model:
         return prepacked.nbytes(self.network)
 
     @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Between text and tokens; read when first asked for."""
+        found = self._source
+        if isinstance(found, ModelFile):
+            return text.from_gguf(found.metadata) if found.gguf else text.from_folder(found.folder, found.config)
+        return _unpacked_tokenizer(found)
+
+    @cached_property
     def _programs(self) -> tuple[Compiled, Compiled]:
         return programs(self.network)
 
@@ -54,6 +82,92 @@ class Model:
         """A cache for so many sequences at once, of `context` tokens each (default: all the model was made for)."""
         kv = FLOATS[self.kv]
         return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
+
+    @cached_property
+    def _own(self) -> Session:
+        """The session of `generate` and `stream`: what it holds of an earlier prompt is not read again."""
+        return self.session()
+
+    @contextmanager
+    def _lent(self) -> Iterator[Session]:
+        """The model's own session, or a new one while another stream or thread has that."""
+        if not self._busy.acquire(blocking=False):
+            yield self.session()
+            return
+        try:
+            yield self._own
+        finally:
+            self._busy.release()
+
+    def generate(self, prompt: str | Sequence[int] | Sequence[str], **options: Any) -> Any:
+        """The continuation of a prompt (text or tokens) as a `Generation`; of a list of texts, a list of them, decoded
+        together.
+
+        Options: max_tokens, stop, logprobs, ignore_eos as of `generation.stream`, and those of `Sampler`: temperature (0, the
+        default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …
+        """
+        sampler, rest = split_options(options)
+        if not isinstance(prompt, str) and prompt and all(isinstance(p, str) for p in prompt):
+            together = self.session(slots=min(len(prompt), TOGETHER[-1]))
+            return generation.generate_batch(together, self.tokenizer, list(prompt), sampler=sampler, **rest)  # type: ignore[arg-type]
+        with self._lent() as session:
+            return generation.generate(session, self.tokenizer, prompt, sampler=sampler, **rest)  # type: ignore[arg-type]
+
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
+        """As `generate`, piece by piece; the last piece has the whole `generation`."""
+        sampler, rest = split_options(options)
+        with self._lent() as session:
+            yield from generation.stream(session, self.tokenizer, prompt, sampler=sampler, **rest)
+
+    def perplexity(self, words: str, **options: Any) -> generation.Perplexity:
+        """How well the model foretells a text; options as of `generation.perplexity`."""
+        told = self.tokenizer
+        ids = told.encode(words, bos=False)
+        return generation.perplexity(self.session(), ids, bos=told.bos, tokenizer=told, **options)
+
+    def save(self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> Path:
+        """Write a prepacked file: weights as this machine's kernels read them, mapped at once the next time."""
+        sides = self._source.files if isinstance(self._source, Prepacked) else text_files(self._source)
+        return prepacked.save(
+            self.network, self.config, sides, Path(path), name=self.name, overwrite=overwrite, progress=progress
+        )
+
+
+SAMPLING = frozenset(f.name for f in fields(Sampler))
+
+
+def split_options(options: dict[str, Any]) -> tuple[Sampler | None, dict[str, Any]]:
+    """Options of sampling apart from the others; a ready `sampler` is taken as it is."""
+    picked = {k: v for k, v in options.items() if k in SAMPLING}
+    rest = {k: v for k, v in options.items() if k not in SAMPLING}
+    known = {"sampler", "max_tokens", "stop", "logprobs", "ignore_eos"}
+    for name in rest:
+        if name not in known:
+            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING)}")
+    given = rest.pop("sampler", None)
+    if given is not None and picked:
+        raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
+    return given or Sampler(**picked), rest
+
+
+def text_files(found: ModelFile) -> dict[str, bytes]:
+    """What the tokenizer is made of, to be kept beside the weights."""
+    if found.gguf is not None:
+        kept = {k: v.raw for k, v in found.gguf.metadata.values_by_key.items() if k.startswith("tokenizer.")}
+        file = BytesIO()
+        gguf.write(file, kept, [])
+        return {TOKENIZER: file.getvalue()}
+    return {n: (found.folder / n).read_bytes() for n in FILES if (found.folder / n).is_file()}
+
+
+def _unpacked_tokenizer(found: Prepacked) -> Tokenizer:
+    sides = found.files
+    if TOKENIZER in sides:
+        return text.from_gguf(gguf.parse(sides[TOKENIZER]).metadata)
+    with TemporaryDirectory() as folder:
+        for name in set(sides) & set(FILES):
+            (Path(folder) / name).write_bytes(sides[name])
+        return text.from_folder(folder, {"bos_token_id": found.config.bos, "eos_token_id": list(found.config.eos)})
 
 
 def shipped() -> Path:
@@ -102,9 +216,32 @@ def read_config(found: ModelFile) -> Config:
         raise FormatError(f"{printable(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
     entries = found.named
     said = config_from_gguf(found.metadata, found.arch, tied="lm_head.weight" not in entries)
+    said |= _rope_of(found, found.arch.gguf, said.get("head_dim"))
     table = entries.get("model.embed_tokens.weight")
     if table is not None and len(table.shape) == 2:
         said.setdefault("vocab_size", table.shape[0])
     if "rope_freqs" in entries:  # what scaled RoPE divides each frequency by
         said["rope_scaling"] = {"rope_type": "factors", "factors": entries["rope_freqs"].float32().tolist()}
     return Config.from_hf(said)
+
+
+def _rope_of(found: ModelFile, arch: str, size: Any) -> dict[str, Any]:
+    """What a GGUF file says of RoPE beyond a configuration's own keys; a key that would change the answer is refused."""
+
+    def value(key: str) -> Any:
+        return scalar(found.metadata, f"{arch}.{key}")
+
+    def refused(key: str, needed: str) -> FormatError:
+        remedy = "This model is computed differently, so its answers would be wrong here; it is not supported."
+        return fault(f"{printable(found.path.name)}, {arch}.{key}", printable(repr(value(key))), needed, remedy)
+
+    for key, values in FIXED.items():
+        if value(key) is not None and value(key) not in values:
+            raise refused(key, " or ".join(str(v) for v in values))
+    for key in ("attention.key_length", "attention.value_length"):
+        if value(key) is not None and size is not None and value(key) != size:
+            raise refused(key, f"{size}, as rope.dimension_count")
+    said: dict[str, Any] = {"rope_theta": 10000.0} if value("rope.freq_base") is None else {}
+    if value("rope.scaling.type") == "linear":
+        said["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
+    return said

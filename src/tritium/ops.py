@@ -991,8 +991,10 @@ def PLACES(batch: int) -> Draw:
     sample(F32(3, 2, 6, 8), F32(2, 3, 2, 8), PLACES(2)), sample(Spec((3, 2, 6, 8), f16), F32(1, 3, 2, 8), PLACES(1)),
     sample(Spec((4, 1, 5, 33), bf16), Spec((3, 2, 1, 33), bf16), PLACES(3)), sample(F32(3, 2, 6, 8), F32(0, 3, 2, 8), PLACES(0))])  # fmt: skip
 def update_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
-    """cache [slots, heads, capacity, D] with values [batch, T, heads, D] written where places [batch, 3] say, for each
-    sequence its (slot, start, count): cache[slot, h, start + t] = values[b, t, h] for t < count; the last of equals wins."""
+    """cache [slots, heads, capacity, D] with values [batch, T, heads, D] written where places [batch, 3] say.
+
+    A row of places is the (slot, start, count) of a sequence: cache[slot, h, start + t] = values[b, t, h] for t < count; the
+    last of equals wins."""
     for x, name in ((cache, "cache"), (values, "values")):
         _is_half_or_single(x, f"update_cache: {name}")
     if cache.ndim != 4 or values.ndim != 4 or values.shape[2:] != (cache.shape[1], cache.shape[3]):
@@ -1015,9 +1017,11 @@ def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> i
     sample(F32(1, 2, 2, 128), Spec((1, 2, 140, 128), f16), Spec((1, 2, 140, 128), f16), None),
     sample(F32(0, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(0))])  # fmt: skip
 def attention(q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale: float | None = None) -> Any:
-    """Causal attention of q [batch, T, heads, D] over caches k, v [slots, kv heads, capacity, D]: query t of a sequence at
-    places (slot, start, count) sees keys 0 to start + t of its slot, and is 0 for t >= count. Several heads may share a kv
-    head. scale: 1 / sqrt(D). Without places the queries are the last T of the capacity, each sequence in its own slot."""
+    """Causal attention of q [batch, T, heads, D] over caches k, v [slots, kv heads, capacity, D], softmax in f32.
+
+    Query t of a sequence at places (slot, start, count) sees keys 0 to start + t of its slot, and is 0 for t >= count. Several
+    heads may share a kv head. scale: 1 / sqrt(D). Without places the queries are the last T of the capacity, each sequence in
+    its own slot. What a query gives does not depend on the others."""
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         _is_half_or_single(x, f"attention: {name}")
     if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or k.dtype is not v.dtype or q.shape[3] != k.shape[3]:

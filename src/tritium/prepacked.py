@@ -7,7 +7,7 @@ side files of the tokenizer are tensors of bytes named "file:…". Tiles suit on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from tritium.weights import Network, Source
 
 FORMAT, VERSION = "tritium", "1"
 SUFFIX = ".tritium"
+LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
@@ -125,6 +126,9 @@ class Prepacked:
         self.name = printable(said.get("name", path.stem))
         self.config = Config.from_dict(self._json("config"))
         self._about = self._json("weights")
+        if unknown := sorted(set(self._about) - set(_places(self.config))):
+            listed = ", ".join(map(printable, unknown[:4]))
+            raise fault(printable(path.name), f"weights that its configuration has no place for: {listed}", "none")
 
     def _json(self, key: str) -> dict[str, Any]:
         try:
@@ -148,7 +152,11 @@ class Prepacked:
         """A weight on the memory of the file."""
         about = self._about.get(key)
         where = f"{printable(self.path.name)}, weight {printable(key)!r}"
-        if not isinstance(about, dict) or about.get("dtype") not in KINDS or not isinstance(about.get("shape"), list):
+        if (
+            not isinstance(about, dict)
+            or str(about.get("dtype")) not in KINDS
+            or not isinstance(about.get("shape"), list)
+        ):
             raise fault(where, "no dtype and shape", "both")
         found = tuple(about["shape"])
         if not all(isinstance(n, int) and 0 <= n <= 1 << 32 for n in found) or (shape is not None and found != shape):
@@ -159,9 +167,9 @@ class Prepacked:
         raw = np.frombuffer(self._file.data(name), np.uint8) if name in self._file.tensors else None
         if raw is None or raw.nbytes != spec.nbytes:
             raise fault(where, "nothing" if raw is None else f"{raw.nbytes} bytes", f"{spec.nbytes} bytes for {spec}")
-        if not raw.nbytes or raw.ctypes.data % max(spec.dtype.nbytes if not spec.dtype.is_packed else 1, 1):
-            raw = raw.copy()
         seen = from_numpy(raw)
+        if raw.ctypes.data % (LINE if spec.dtype.is_packed else spec.dtype.nbytes):
+            seen = seen.clone()  # our own files are aligned; kernels read tiles by whole lines
         return Tensor(seen.storage, spec.dtype, spec.shape, spec.strides, 0)
 
     def source(self) -> Source:
@@ -180,7 +188,8 @@ class Prepacked:
             if about is None:
                 return table
             shape = (self.config.vocab, self.config.width)
-            return self._linear(HEAD, shape) if "group" in about else self.tensor(HEAD, shape)
+            scaled = isinstance(about, dict) and "group" in about
+            return self._linear(HEAD, shape) if scaled else self.tensor(HEAD, shape)
 
         return Source(linear, vector, lambda: table, head)
 
@@ -189,7 +198,7 @@ class Prepacked:
         where = f"{printable(self.path.name)}, weight {printable(key)!r}"
         group = self._about[key].get("group", 0)
         raw = self._file.tensors.get(f"{key}.scale")
-        if raw is None or not isinstance(group, int) or raw.nbytes not in _scale_sizes(shape, group):
+        if raw is None or not isinstance(group, int) or group < 0 or raw.nbytes not in _scale_sizes(shape, group):
             raise fault(
                 where, "no scale of the right size", f"one for {list(shape)} in groups of {printable(str(group))}"
             )
@@ -200,6 +209,14 @@ class Prepacked:
         if default_device().device.backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
         return BitLinear(weight) if base.is_ternary else QuantLinear(weight)
+
+
+def _places(config: Config) -> Iterator[str]:
+    """The names of the weights that a configuration has a place for."""
+    yield from (EMBEDDING, "model.norm", HEAD)
+    inside = ["self_attn.qkv", "self_attn.o", "mlp.gate_up", "mlp.down", "input_layernorm", "post_attention_layernorm"]
+    inside += ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"] if config.sub_norms else []
+    yield from (f"model.layers.{i}.{name}" for i in range(config.layers) for name in inside)
 
 
 def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,7 @@ class Session:
         self._last, self._every = made or programs(network)
         shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
         self.caches: tuple[Tensor, ...] = tuple(
-            t
-            for _ in range(config.layers)
-            for t in KVCache.empty(**shape, dtype=kv)  # type: ignore[arg-type]
+            t for _ in range(config.layers) for t in KVCache.empty(**shape, dtype=kv)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
 
@@ -108,7 +107,7 @@ class Session:
     def truncate(self, slot: int, count: int) -> None:
         """Forget all but the first `count` tokens of a slot."""
         held = self._tokens[self._slot(slot)]
-        if not 0 <= count <= len(held):
+        if not isinstance(count, int) or not 0 <= count <= len(held):
             raise ArgumentError(f"truncate: slot {slot} holds {len(held)} tokens, {count} were to be kept.")
         del held[count:]
 
@@ -132,8 +131,7 @@ class Session:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
             raise ArgumentError(f"step: different slots and one token for each are needed, given {slots} and {ids}.")
-        for slot, token in zip(slots, ids, strict=True):
-            self._checked(slot, [token])
+        ids = [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
         n = len(slots)
         size = next(b for b in TOGETHER if b >= n)
         padded, places = np.zeros((size, 1), np.int32), np.zeros((size, 3), np.int32)
@@ -175,7 +173,11 @@ class Session:
 
     def _checked(self, slot: int, ids: Ids) -> list[int]:
         """New tokens for a slot: real tokens, and room for them."""
-        held, new = self._tokens[self._slot(slot)], [int(i) for i in ids]
+        held = self._tokens[self._slot(slot)]
+        try:
+            new = [index(i) for i in ids]
+        except TypeError:
+            raise ArgumentError(f"Tokens must be whole numbers, given {ids!r:.80}.") from None
         if not new:
             raise ArgumentError("No token was given; at least one is needed.")
         for token in new:

@@ -10,6 +10,7 @@ Knows nothing else of the package.
 | TRITIUM_PURE         | 1: ignore the native library, run everything on NumPy      |
 | TRITIUM_LOG          | a logging level: debug, info, warning, error               |
 | TRITIUM_CACHE        | the folder of what was measured of this machine            |
+| TRITIUM_API_KEY      | what clients of `tritium serve` must send                  |
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def cache_dir() -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("tritium")
+
+
+def api_key() -> str | None:
+    return os.environ.get("TRITIUM_API_KEY") or None
 
 
 def start_logging() -> None:

@@ -133,7 +133,9 @@ class Builder:
             here: Node | None = n
             while here is not None and here.op is not ops.given:
                 chains[here] = i
-                here = here.inputs[0] if here.op is ops.update or here.op.kind is Kind.VIEW else None
+                leads = here.op is ops.update or here.op.kind is Kind.VIEW
+                leads = leads or self.backend.overwrites(here.op, dict(here.attrs), 0)
+                here = here.inputs[0] if leads and here.inputs else None
         return chains
 
     def _count_reads(self) -> dict[Node, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from tritium.errors import ArgumentError
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
-from tritium.io.reader import fault, printable
+from tritium.io.reader import fault, forget, printable
 from tritium.layers import BitLinear, QuantLinear, unpacked
 from tritium.network import MLP, Attention, Block, Embedding, Head, RMSNorm, RoPE
 from tritium.tensor import Tensor
@@ -84,7 +85,7 @@ def assemble(config: Config, source: Source) -> Network:
 def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType) -> Source:
     """Weights of a file in any of the formats that `io` reads."""
     used = set(_names(config))
-    unknown = sorted(set(entries) - used - {"rope_freqs"})
+    unknown = sorted(n for n in set(entries) - used - {"rope_freqs"} if not n.endswith("rotary_emb.inv_freq"))
     if unknown:
         listed = ", ".join(printable(n) for n in unknown[:4])
         raise fault(
@@ -101,9 +102,13 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
         return found
 
     def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> BitLinear:
-        parts = [entry(n, (*_part_rows(n, config), columns)).ternary() for n in names]
-        return BitLinear(join(parts, storage))
+        found = [entry(n, (*_part_rows(n, config), columns)) for n in names]
+        made = BitLinear(join([e.ternary() for e in found], storage))
+        for e in found:
+            forget(e.raw())
+        return made
 
+    @cache  # a tied head is the embedding itself, not a second one
     def table(name: str) -> Tensor:
         return _floats(entry(name, (config.vocab, config.width)).array())
 

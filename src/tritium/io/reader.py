@@ -154,6 +154,17 @@ def map_file(path: Path) -> memoryview:
         raise FormatError(f"{printable(path.name)}: cannot be read: {why}.") from None
 
 
+def forget(view: memoryview) -> None:
+    """Mapped bytes are not needed for now: their memory may serve others. They are read again if they are."""
+    owner = view.obj
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not len(view):
+        return
+    start = np.frombuffer(view, np.uint8).ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    first, end = align(start, mmap.PAGESIZE), (start + view.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < end:
+        owner.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
 def contained(base: Path, name: str) -> Path:
     """A file that a model directory names: it must be a plain name, and must not lead out of the directory.
 

@@ -1,0 +1,406 @@
+// attention: softmax(q k^T) v over caches of keys and values, one pass, sums in f32.
+// Knows nothing of how the caches are filled. A query's keys are looked at in parts of kPart and blocks of kBlock, in
+// order, whoever its neighbours are: it gives the same bits in any batch, in any chunk of a prompt, on any number of
+// threads.
+#include <cstdint>
+
+#include "../threads.h"
+#include "../workspace.h"
+#include "gather.h"
+#include "loops.h"
+#include "math.h"
+#include "places.h"
+#include "wide.h"
+
+namespace tritium::TRITIUM_ISA {
+namespace {
+
+using std::int64_t;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kSums = 16;  // vectors of sums that stay in registers
+#else
+constexpr int kSums = 8;
+#endif
+constexpr int kMostRows = 4;              // queries that meet the same keys together
+constexpr int64_t kBlock = 64;            // keys between two looks at the largest score
+constexpr int64_t kPart = 512;            // keys that are summed by themselves, so that threads may share a query
+constexpr int64_t kPlenty = 8;            // tasks for each thread that need no such sharing
+constexpr int64_t kTaskRows = 64;         // queries of a kv head that one thread takes through its keys
+constexpr int64_t kDirectRows = 8;        // with more of them, keys and values are widened first
+constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread
+
+constexpr int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// scores[r * kBlock + j] = q[r] . k[j] for R queries and n keys, whole vectors of `size` elements.
+template <DType T, int R>
+void score(const float* q, const char* keys, int64_t step, int64_t size, int64_t n, float* scores) {
+  constexpr int J = kSums / R;
+  for (int64_t j = 0; j < n; j += J) {
+    const StoredAs<T>* k[J];
+#pragma GCC unroll 16
+    for (int i = 0; i < J; ++i) k[i] = reinterpret_cast<const StoredAs<T>*>(keys + least(j + i, n - 1) * step);
+    Wide acc[kSums] = {};
+    for (int64_t d = 0; d < size; d += kWide) {
+      Wide left[R];
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) left[r] = load(q + r * size + d);
+#pragma GCC unroll 16
+      for (int i = 0; i < J; ++i) {
+        const Wide right = load_wide<T>(k[i] + d);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) acc[r * J + i] += left[r] * right;
+      }
+    }
+    float sums[kSums];
+    add_lanes_of<kSums>(acc, sums);
+    for (int r = 0; r < R; ++r) __builtin_memcpy(scores + r * kBlock + j, sums + r * J, J * sizeof(float));
+  }
+}
+
+// o[r][0 .. W vectors) = o * fade[r] + the sum over j < n of p[r * kBlock + j] * v[j].
+template <DType T, int R, int W>
+TRITIUM_INLINE void mix_part(const float* p, const float* fade, const char* values, int64_t step, int64_t n, float* o,
+                             int64_t size) {
+  Wide acc[R][W];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) acc[r][w] = load(o + r * size + w * kWide) * fade[r];
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    const auto* const v = reinterpret_cast<const StoredAs<T>*>(values + j * step);
+    Wide right[W];
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) right[w] = load_wide<T>(v + w * kWide);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const Wide weight = splat(p[r * kBlock + j]);
+#pragma GCC unroll 8
+      for (int w = 0; w < W; ++w) acc[r][w] += weight * right[w];
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int w = 0; w < W; ++w) store(o + r * size + w * kWide, acc[r][w]);
+  }
+}
+
+template <DType T, int R>
+void mix(const float* p, const float* fade, const char* values, int64_t step, int64_t n, float* o, int64_t size) {
+  constexpr int W = kSums / R > 8 ? 8 : kSums / R, H = W > 1 ? W / 2 : 1;
+  constexpr int64_t item = sizeof(StoredAs<T>);
+  int64_t d = 0;
+  for (; d + W * kWide <= size; d += W * kWide) mix_part<T, R, W>(p, fade, values + d * item, step, n, o + d, size);
+  if (d + H * kWide <= size) {
+    mix_part<T, R, H>(p, fade, values + d * item, step, n, o + d, size);
+    d += H * kWide;
+  }
+  for (; d < size; d += kWide) mix_part<T, R, 1>(p, fade, values + d * item, step, n, o + d, size);
+}
+
+// The scores of a query in a block become weights against the largest score so far. What was summed up before fades by
+// the factor that is returned.
+float weigh(float* s, int64_t n, float& top, float& total) {
+  for (int64_t j = n; j < kBlock; ++j) s[j] = -math::kInf32;
+  const float before = top;
+  bool doubt;  // a NaN passed over comes back with the exponentials
+  const float here = extreme_of<true, false>(s, kBlock, doubt), largest = here > before ? here : before;
+  top = largest;
+  const float base = largest == -math::kInf32 ? 0.0f : largest;
+  TRITIUM_LOOP
+  for (int64_t j = 0; j < kBlock; ++j) s[j] = math::exp_flushed(s[j] - base);
+  Wide sum = load(s);
+#pragma GCC unroll 16
+  for (int64_t j = kWide; j < kBlock; j += kWide) sum += load(s + j);
+  const float fade = math::exp_flushed(before - base);
+  total = total * fade + fold_lanes<float, kWide>(sum, [](const auto& a, const auto& b) { return a + b; });
+  return fade;
+}
+
+// Keys and values of one kv head of one slot.
+struct Head {
+  const char *k, *v;
+  int64_t k_step, v_step;
+};
+
+// What was found for some queries: sums of values and of weights, both against the largest score.
+struct Found {
+  float *o, *top, *total;
+
+  void clear(int64_t count, int64_t size) const {
+    for (int64_t i = 0; i < count * size; ++i) o[i] = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      top[i] = -math::kInf32;
+      total[i] = 0;
+    }
+  }
+  // What other keys gave. One copy of it serves all, so that it is contracted in one way.
+  [[gnu::noinline]] void add(const Found& more, int64_t count, int64_t size) const {
+    for (int64_t i = 0; i < count; ++i) {
+      if (more.top[i] == -math::kInf32) continue;
+      const float largest = more.top[i] > top[i] ? more.top[i] : top[i];
+      const float mine = math::exp_flushed(top[i] - largest), theirs = math::exp_flushed(more.top[i] - largest);
+      float* const to = o + i * size;
+      const float* const from = more.o + i * size;
+      for (int64_t d = 0; d < size; d += kWide) store(to + d, load(to + d) * mine + load(from + d) * theirs);
+      total[i] = total[i] * mine + more.total[i] * theirs;
+      top[i] = largest;
+    }
+  }
+};
+
+// Queries of one kv head, token by token.
+struct Rows : Found {
+  int64_t count, size;  // a whole number of vectors
+  float *q, *s;
+  int64_t* seen;  // keys that a query sees; it never falls from one to the next
+};
+
+template <DType T, int R>
+void step_rows(const Rows& a, int64_t row, const Head& h, int64_t first, int64_t n) {
+  float* const s = a.s;
+  score<T, R>(a.q + row * a.size, h.k, h.k_step, a.size, least(n, a.seen[row + R - 1] - first), s);
+  float fade[R];
+  int64_t sees[R];
+  for (int r = 0; r < R; ++r) {
+    sees[r] = least(n, a.seen[row + r] - first);
+    fade[r] = weigh(s + r * kBlock, sees[r], a.top[row + r], a.total[row + r]);
+  }
+  // What a query does not see may be anything: it is not even multiplied by 0.
+  mix<T, R>(s, fade, h.v, h.v_step, sees[0], a.o + row * a.size, a.size);
+  const float same = 1;
+  for (int r = 1; r < R; ++r) {
+    if (sees[r] == sees[0]) continue;
+    mix<T, 1>(s + r * kBlock + sees[0], &same, h.v + sees[0] * h.v_step, h.v_step, sees[r] - sees[0],
+              a.o + (row + r) * a.size, a.size);
+  }
+}
+
+// One block of n keys, the first of which is key `first`, for all queries that see any of it.
+template <DType T>
+void step_block(const Rows& a, const Head& h, int64_t first, int64_t n) {
+  int64_t row = 0;
+  while (row < a.count && a.seen[row] <= first) ++row;
+  for (; row + kMostRows <= a.count; row += kMostRows) step_rows<T, kMostRows>(a, row, h, first, n);
+  if (row + 2 <= a.count) {
+    step_rows<T, 2>(a, row, h, first, n);
+    row += 2;
+  }
+  if (row < a.count) step_rows<T, 1>(a, row, h, first, n);
+}
+
+// Some tokens of one sequence, with the heads of one kv head.
+struct Task {
+  int64_t b, g, begin, end, count;
+};
+
+// Memory of one task, in floats.
+struct Scratch {
+  Rows rows;
+  Found all;
+  float* wide;
+
+  static int64_t size(int64_t rows, int64_t padded) {
+    return 3 * rows * padded + kMostRows * kBlock + 6 * up(rows, 16) + 2 * kBlock * padded;
+  }
+  Scratch(float* at_, int64_t count, int64_t padded) {
+    const auto next = [&at_](int64_t n) {
+      float* const here = at_;
+      at_ += n;
+      return here;
+    };
+    const int64_t few = up(count, 16), much = count * padded;
+    rows.seen = reinterpret_cast<int64_t*>(next(2 * few));
+    rows.q = next(much);
+    rows.o = next(much);
+    rows.top = next(few);
+    rows.total = next(few);
+    rows.s = next(kMostRows * kBlock);
+    all = {next(much), next(few), next(few)};
+    wide = next(2 * kBlock * padded);
+  }
+};
+
+struct Attention {
+  const View &q, &k, &v, &y;
+  int64_t batch, tokens, heads, size, shared, per;  // per: heads that share a kv head
+  int64_t padded, task_tokens, task_rows, blocks;
+  float scale;
+  const Place* places;
+
+  Attention(const Call& call, const Place* at_)
+      : q(call.in[0]), k(call.in[1]), v(call.in[2]), y(*call.out), batch(q.shape[0]), tokens(q.shape[1]),
+        heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(up(size, kWide)),
+        task_tokens(per < kTaskRows ? least(kTaskRows / per, tokens) : 1), task_rows(task_tokens * per),
+        blocks((tokens + task_tokens - 1) / task_tokens),
+        scale(static_cast<float>(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size))
+                                                        : call.attrs->real[0])),
+        places(at_) {}
+
+  int64_t tasks() const { return batch * shared * blocks; }
+  int64_t scratch() const { return Scratch::size(task_rows, padded) * static_cast<int64_t>(sizeof(float)); }
+  Task task(int64_t i) const;
+  void clear(const Task& t) const;
+  void load(const Task& t, Rows& rows) const;
+  void pass(const Task& t, const Rows& rows, float* wide, int64_t first, int64_t last) const;
+  void put(const Task& t, const Found& found) const;
+  void run(int64_t i, float* space) const;
+};
+
+Task Attention::task(int64_t i) const {
+  const int64_t b = i / (shared * blocks), begin = i % blocks * task_tokens;
+  const int64_t end = least(begin + task_tokens, tokens), live = least(end, places[b].count);
+  return {b, i / blocks % shared, begin, end, live > begin ? (live - begin) * per : 0};
+}
+
+// Tokens that are there to fill the batch only.
+void Attention::clear(const Task& t) const {
+  const float zero = 0;
+  for (int64_t i = t.count; i < (t.end - t.begin) * per; ++i) {
+    char* const to = y.data + t.b * y.strides[0] + (t.begin + i / per) * y.strides[1] + (t.g * per + i % per) * y.strides[2];
+    for (int64_t d = 0; d < size; ++d) scatter(y.dtype, &zero, to + d * y.strides[3], 0, 1);
+  }
+}
+
+void Attention::load(const Task& t, Rows& rows) const {
+  const Gather gather = gather_of<float>(q.dtype);
+  rows.count = t.count;
+  rows.size = padded;
+  for (int64_t i = 0; i < t.count; ++i) {
+    const int64_t token = t.begin + i / per, h = t.g * per + i % per;
+    float* const to = rows.q + i * padded;
+    gather(q.data + t.b * q.strides[0] + token * q.strides[1] + h * q.strides[2], q.strides[3], to, size);
+    for (int64_t d = 0; d < padded; ++d) to[d] = d < size ? to[d] * scale : 0;
+    rows.seen[i] = places[t.b].start + token + 1;
+  }
+}
+
+// The keys from `first` up to `last`, block by block.
+void Attention::pass(const Task& t, const Rows& rows, float* wide, int64_t first, int64_t last) const {
+  const int64_t item = item_size(k.dtype), row_bytes = padded * static_cast<int64_t>(sizeof(float));
+  const bool lies = size == padded && k.strides[3] == item && v.strides[3] == item;  // whole vectors
+  const bool direct = lies && (k.dtype == DType::f32 || rows.count <= kDirectRows);
+  const Gather gather = gather_of<float>(k.dtype);
+  const auto widen = [&](const char* from, int64_t step, int64_t stride, float* to, int64_t n) {
+    for (int64_t j = 0; j < n; ++j) {
+      gather(from + j * step, stride, to + j * padded, size);
+      for (int64_t d = size; d < padded; ++d) to[j * padded + d] = 0;
+    }
+  };
+  const int64_t slot = places[t.b].slot;
+  const char* const keys = k.data + slot * k.strides[0] + t.g * k.strides[1];
+  const char* const values = v.data + slot * v.strides[0] + t.g * v.strides[1];
+  rows.clear(rows.count, padded);
+  for (; first < last; first += kBlock) {
+    const int64_t n = least(kBlock, last - first);
+    Head here{keys + first * k.strides[2], values + first * v.strides[2], k.strides[2], v.strides[2]};
+    if (!direct) {
+      float* const wide_v = wide + kBlock * padded;
+      widen(here.k, here.k_step, k.strides[3], wide, n);
+      widen(here.v, here.v_step, v.strides[3], wide_v, n);
+      here = {reinterpret_cast<char*>(wide), reinterpret_cast<char*>(wide_v), row_bytes, row_bytes};
+    }
+    switch (direct ? k.dtype : DType::f32) {
+      case DType::f16: step_block<DType::f16>(rows, here, first, n); break;
+      case DType::bf16: step_block<DType::bf16>(rows, here, first, n); break;
+      default: step_block<DType::f32>(rows, here, first, n);
+    }
+  }
+}
+
+void Attention::put(const Task& t, const Found& found) const {
+  for (int64_t i = 0; i < t.count; ++i) {
+    const int64_t token = t.begin + i / per, h = t.g * per + i % per;
+    float* const o = found.o + i * padded;
+    const float share = 1 / found.total[i];
+    for (int64_t d = 0; d < size; ++d) o[d] *= share;
+    scatter(y.dtype, o, y.data + t.b * y.strides[0] + token * y.strides[1] + h * y.strides[2], y.strides[3], size);
+  }
+}
+
+// A task from beginning to end.
+void Attention::run(int64_t i, float* space) const {
+  const Task t = task(i);
+  clear(t);
+  if (t.count == 0) return;
+  Scratch own(space, task_rows, padded);
+  load(t, own.rows);
+  own.all.clear(t.count, padded);
+  const int64_t seen = own.rows.seen[t.count - 1];
+  for (int64_t first = 0; first < seen; first += kPart) {
+    pass(t, own.rows, own.wide, first, least(first + kPart, seen));
+    own.all.add(own.rows, t.count, padded);
+  }
+  put(t, own.all);
+}
+
+// Few tasks with many keys: every part of the keys by itself, then the parts of each task in order.
+void run_parts(const Attention& a, int64_t parts) {
+  const int64_t few = up(a.task_rows, 16), each = a.task_rows * a.padded + 2 * few, tasks = a.tasks();
+  const Workspace space(tasks * parts * each * static_cast<int64_t>(sizeof(float)), Need::must);
+  const auto found = [&](int64_t i, int64_t part) {
+    float* const at_ = space.as<float>() + (i * parts + part) * each;
+    return Found{at_ + 2 * few, at_, at_ + few};
+  };
+  parallel_for(tasks * parts, 1, [&](int64_t begin, int64_t end) {
+    const Workspace scratch(a.scratch(), Need::must);
+    for (int64_t u = begin; u < end; ++u) {
+      const Task t = a.task(u / parts);
+      const int64_t first = u % parts * kPart;
+      if (t.count == 0) continue;
+      Scratch own(scratch.as<float>(), a.task_rows, a.padded);
+      a.load(t, own.rows);
+      static_cast<Found&>(own.rows) = found(u / parts, u % parts);
+      a.pass(t, own.rows, own.wide, first, least(first + kPart, own.rows.seen[t.count - 1]));
+    }
+  });
+  const Workspace scratch(a.scratch(), Need::must);
+  for (int64_t i = 0; i < tasks; ++i) {
+    const Task t = a.task(i);
+    a.clear(t);
+    if (t.count == 0) continue;
+    const Scratch own(scratch.as<float>(), a.task_rows, a.padded);
+    own.all.clear(t.count, a.padded);
+    const int64_t seen = a.places[t.b].start + t.begin + (t.count - 1) / a.per + 1;
+    for (int64_t part = 0; part * kPart < seen; ++part) own.all.add(found(i, part), t.count, a.padded);
+    a.put(t, own.all);
+  }
+}
+
+void attention(const Call& call) {
+  const View &q = call.in[0], &k = call.in[1];
+  const int64_t batch = q.shape[0], capacity = k.shape[2], tokens = q.shape[1];
+  const Workspace kept(batch * static_cast<int64_t>(sizeof(Place)), Need::must);
+  Place* const places = kept.as<Place>();
+  if (call.nin > 3 && call.in[3].data) {
+    if (!read_places("attention", call.in[3], batch, {k.shape[0], capacity, tokens}, places)) return;
+  } else {
+    for (int64_t b = 0; b < batch; ++b) places[b] = {b, capacity - tokens, tokens};
+  }
+  if (q.size() == 0) return;
+  const Attention a(call, places);
+  int64_t work = 0, seen = 0;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t end = places[b].start + places[b].count;
+    work += 2 * places[b].count * end;
+    if (end > seen) seen = end;
+  }
+  const int64_t tasks = a.tasks(), parts = (seen + kPart - 1) / kPart, each = work * a.heads * a.padded / tasks;
+  if (a.blocks == 1 && parts > 1 && num_threads() > 1 && tasks < kPlenty * num_threads()) return run_parts(a, parts);
+  parallel_for(tasks, kGrain / (each + 1) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace space(a.scratch(), Need::must);
+    for (int64_t i = begin; i < end; ++i) a.run(i, space.as<float>());
+  });
+}
+
+constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);
+constexpr Entry kEntries[] = {{"attention", attention, kHalfOrSingle, "scale", 1, true}};
+
+}  // namespace
+
+Table attention_table() { return {kEntries, length(kEntries)}; }
+
+}  // namespace tritium::TRITIUM_ISA

@@ -1,0 +1,89 @@
+// Vectors of f32 read from f32 or half floats, and the sums of the lanes of several vectors at once.
+// Knows nothing of tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "../view.h"
+#include "half.h"
+#include "lanes.h"
+
+namespace tritium::TRITIUM_ISA {
+
+using Wide = Vec<float>;
+constexpr int kWide = kLanes<float>;
+
+template <DType T>
+using StoredAs = std::conditional_t<T == DType::f32, float, std::uint16_t>;
+
+// kWide elements of dtype T. What is not f32 becomes it exactly.
+template <DType T>
+TRITIUM_INLINE Wide load_wide(const StoredAs<T>* from) {
+  if constexpr (T == DType::f32) {
+    return load(from);
+  } else {
+    typename VectorOf<std::uint16_t, kWide>::type narrow;
+    __builtin_memcpy(&narrow, from, sizeof(narrow));
+    if constexpr (T == DType::f16) {
+#if defined(__AVX512F__)
+      return reinterpret_cast<Wide>(_mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(narrow)));
+#elif defined(__F16C__)
+      return reinterpret_cast<Wide>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(narrow)));
+#elif defined(__aarch64__)
+      return __builtin_convertvector(reinterpret_cast<typename VectorOf<__fp16, kWide>::type>(narrow), Wide);
+#else
+      // As f16_to_f32 does with one.
+      using Bits = Vec<std::uint32_t>;
+      const Bits h = __builtin_convertvector(narrow, Bits);
+      const Bits rest = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
+      const Bits finite = reinterpret_cast<Bits>(reinterpret_cast<Wide>(rest) * 5.192296858534828e33f);
+      const Bits quiet = reinterpret_cast<Bits>((rest & 0x7fffffu) != 0) & 0x400000u;
+      const Bits large = reinterpret_cast<Bits>(rest >= 0x0f800000u);
+      return reinterpret_cast<Wide>(sign | (large & (rest | 0x7f800000u | quiet)) | (~large & finite));
+#endif
+    } else {
+      using Bits = Vec<std::uint32_t>;
+      return reinterpret_cast<Wide>(__builtin_convertvector(narrow, Bits) << 16);
+    }
+  }
+}
+
+// The first n < kWide of them; zeros after.
+template <DType T>
+TRITIUM_INLINE Wide load_part(const StoredAs<T>* from, std::int64_t n) {
+  StoredAs<T> whole[kWide] = {};
+  for (std::int64_t i = 0; i < n; ++i) whole[i] = from[i];
+  return load_wide<T>(whole);
+}
+
+// The sums of neighbouring lanes: those of a, then those of b.
+TRITIUM_INLINE Wide add_neighbours(const Wide& a, const Wide& b) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+         __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
+#endif
+}
+
+// to[i] = the sum of the lanes of v[i], for N vectors, a multiple of kWide. Every sum has the same order.
+template <int N>
+TRITIUM_INLINE void add_lanes_of(const Wide* v, float* to) {
+  static_assert(N % kWide == 0);
+#pragma GCC unroll 16
+  for (int first = 0; first < N; first += kWide) {
+    Wide some[kWide];
+#pragma GCC unroll 16
+    for (int i = 0; i < kWide; ++i) some[i] = v[first + i];
+#pragma GCC unroll 4
+    for (int n = kWide / 2; n > 0; n /= 2) {
+#pragma GCC unroll 16
+      for (int i = 0; i < n; ++i) some[i] = add_neighbours(some[2 * i], some[2 * i + 1]);
+    }
+    store(to + first, some[0]);
+  }
+}
+
+}  // namespace tritium::TRITIUM_ISA

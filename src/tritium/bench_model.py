@@ -1,0 +1,230 @@
+"""How fast a model is here: prefill, decode, time to the first token, time until ready, memory, energy where measured.
+
+Knows nothing of the command line. Every sample is kept; what cannot be measured says why.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean, median, stdev
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from tritium import prepacked
+from tritium.backends.cpu import processor
+from tritium.io.stream import Progress
+from tritium.machine import size_text
+from tritium.model import Model
+from tritium.session import Session
+from tritium.threads import get_num_threads
+
+# Student's t for 97.5 %, by degrees of freedom; beyond the last the normal distribution is near enough.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+RAPL = Path("/sys/class/powercap")
+SHORTEST_S = 1.0  # of a window in which an energy counter is believed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Samples of one quantity."""
+
+    unit: str
+    samples: tuple[float, ...] = ()
+    absent: str = ""  # why there are none
+
+    @property
+    def median(self) -> float:
+        return median(self.samples) if self.samples else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % for the typical value, from the spread of the logarithms of the samples."""
+        n = len(self.samples)
+        if n < 2:
+            return math.nan, math.nan
+        logs = [math.log(s) for s in self.samples]
+        half = STUDENT[min(n - 2, len(STUDENT) - 1)] * stdev(logs) / math.sqrt(n)
+        return math.exp(mean(logs) - half), math.exp(mean(logs) + half)
+
+    def __str__(self) -> str:
+        if not self.samples:
+            return f"not measured: {self.absent}"
+        low, high = self.interval
+        around = "" if math.isnan(low) else f"  ({low:.4g} … {high:.4g}, 95 %)"
+        return f"{self.median:.4g} {self.unit}{around}  {len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `measure` found."""
+
+    model: str
+    machine: str
+    threads: int
+    prefill_tokens: int
+    decode_tokens: int
+    batch: int
+    weight_bytes: int  # read for every token
+    cache_bytes: int  # of keys and values, for the tokens of one run
+    rows: dict[str, Measured] = field(default_factory=dict)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes of weights a second while decoding."""
+        return self.weight_bytes * self.rows["decode"].median / self.batch
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = {
+            name: asdict(row)
+            | {"median": row.median if row.samples else None}
+            | {"interval_95": row.interval if len(row.samples) > 1 else None}
+            for name, row in self.rows.items()
+        }
+        return asdict(self) | {"rows": rows, "decode_weight_bytes_per_s": self.bandwidth}
+
+    def page(self) -> str:
+        """For people."""
+        lines = [f"{self.model} on {self.machine}, {self.threads} thread{'s' * (self.threads > 1)}"]
+        what = f"{self.prefill_tokens} tokens of prompt, {self.decode_tokens} decoded"
+        lines.append(what + (f", {self.batch} sequences together" if self.batch > 1 else ""))
+        width = max(map(len, self.rows))
+        lines += ["", *(f"{name:<{width}}  {row}" for name, row in self.rows.items()), ""]
+        lines.append(
+            f"Every token reads {size_text(self.weight_bytes)} of weights: {self.bandwidth / 1e9:.1f} GB/s while decoding "
+            "(`tritium ceilings` tells what memory gives)."
+        )
+        return "\n".join(lines)
+
+
+def measure(
+    make: Callable[[], Model], *, prefill: int = 128, decode: int = 64, repeat: int = 5, batch: int = 1,
+    progress: Progress | None = None,
+) -> Report:  # fmt: skip
+    """Load a model, warm it up, and time `repeat` runs of a prompt of `prefill` tokens and `decode` tokens after it."""
+
+    def told(done: int, what: str) -> None:
+        if progress is not None:
+            progress(done, repeat + 2, what)
+
+    told(0, "loading")
+    ready, model = _ready(make)
+    told(1, "warming up")
+    session = model.session(slots=batch, context=min(prefill + decode + 1, model.config.context))
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, model.config.vocab, prefill).tolist()
+    _run(session, prompt, 2)  # compiles
+    prefills, firsts, decodes = [], [], []
+    energy = Energy.open()
+    for i in range(repeat):
+        told(i + 2, f"run {i + 1} of {repeat}")
+        first, spent, energy_j = _run(session, prompt, decode, energy)
+        prefills.append(prefill / first)
+        firsts.append(first)
+        decodes.append(batch * decode / spent)
+        energy.add(energy_j, spent, batch * decode)
+    told(repeat + 2, "")
+    linears = prepacked.linears(model.network)
+    head = model.network.head.weight
+    read = sum(q.nbytes for q in linears.values()) + (0 if "lm_head" in linears else head.nbytes)
+    rows = {
+        "ready": ready, "prefill": Measured("tokens/s", tuple(prefills)), "first token": Measured("s", tuple(firsts)),
+        "decode": Measured("tokens/s", tuple(decodes)), "peak memory": peak_memory(), "energy": energy.row(),
+    }  # fmt: skip
+    return Report(
+        model.name, processor(), get_num_threads(), prefill, decode, batch, read,
+        session.config.cache_bytes * session.caches[0].dtype.nbytes * session.capacity * batch, rows,
+    )  # fmt: skip
+
+
+def _ready(make: Callable[[], Model], times: int = 3) -> tuple[Measured, Model]:
+    """Seconds until a model can be asked for a session; the file is warm after the first time, which is left out."""
+    samples = []
+    for _ in range(times + 1):
+        begun = perf_counter()
+        model = make()
+        samples.append(perf_counter() - begun)
+    return Measured("s", tuple(samples[1:])), model
+
+
+def _run(session: Session, prompt: list[int], decode: int, energy: Energy | None = None) -> tuple[float, float, float]:
+    """Seconds to the first token, seconds of all further ones, joules of those (NaN: not measured)."""
+    slots = list(range(session.slots))
+    for slot in slots:
+        session.truncate(slot, 0)
+    begun = perf_counter()
+    token = int(session.extend(0, prompt).argmax())
+    first = perf_counter() - begun
+    for slot in slots[1:]:
+        session.extend(slot, prompt)
+    ids = [token] * len(slots)
+    before = energy.read() if energy else math.nan
+    begun = perf_counter()
+    for _ in range(decode):
+        ids = [int(i) for i in session.step(slots, ids).argmax(axis=-1)]
+    spent = perf_counter() - begun
+    return first, spent, (energy.since(before) if energy else math.nan)
+
+
+def peak_memory() -> Measured:
+    """The most memory this process ever had, as the system counts it: weights mapped from a file included."""
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Measured("GB", (peak / 1e9,))
+
+
+# ---- energy
+
+
+class Energy:
+    """The energy counters of the processor's packages (RAPL): of the whole package, whoever uses it."""
+
+    def __init__(self, folders: list[Path], absent: str) -> None:
+        self.folders, self.absent = folders, absent
+        self.joules = self.seconds = 0.0
+        self.tokens = 0
+
+    @classmethod
+    def open(cls, root: Path = RAPL) -> Energy:
+        folders = [p for p in sorted(root.glob("intel-rapl:*")) if p.name.count(":") == 1]
+        if not folders:
+            return cls([], "this machine shows no energy counter (RAPL)")
+        if not all(os.access(p / "energy_uj", os.R_OK) for p in folders):
+            return cls([], f"the energy counters may not be read; as root: chmod a+r {root}/intel-rapl:*/energy_uj")
+        return cls(folders, "")
+
+    def _number(self, folder: Path, name: str) -> int:
+        return int((folder / name).read_text())
+
+    def read(self) -> float:
+        return math.nan if not self.folders else float(sum(self._number(p, "energy_uj") for p in self.folders))
+
+    def since(self, before: float) -> float:
+        """Joules since a reading. A counter that ran over begins again at 0."""
+        if not self.folders:
+            return math.nan
+        spent = self.read() - before
+        if spent < 0:
+            spent += sum(self._number(p, "max_energy_range_uj") for p in self.folders)
+        return spent / 1e6
+
+    def add(self, joules: float, seconds: float, tokens: int) -> None:
+        if not math.isnan(joules):
+            self.joules, self.seconds, self.tokens = self.joules + joules, self.seconds + seconds, self.tokens + tokens
+
+    def row(self) -> Measured:
+        """Joules a token, measured over all decoding together."""
+        if self.absent:
+            return Measured("J/token", (), self.absent)
+        if self.seconds < SHORTEST_S:
+            return Measured("J/token", (), f"{self.seconds:.2g} s of decoding are too short; decode more tokens")
+        if not self.joules > 0:
+            return Measured("J/token", (), "the counter did not move: it is not real here (a virtual machine?)")
+        return Measured("J/token, of the whole processor package", (self.joules / self.tokens,))

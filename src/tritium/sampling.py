@@ -1,0 +1,320 @@
+"""Which token comes next: one row of logits in, one token id out.
+
+Knows nothing of models, text or caches. The order of work is fixed:
+
+1. penalties (repetition, then frequency and presence), 2. `logit_bias`, 3. your own `processors`,
+4. temperature (0: the largest logit wins and nothing below happens), 5. top-k, 6. top-p, 7. min-p, 8. one random draw.
+
+A logit of -inf forbids its token. NaN and +inf are errors. The draws of a seed are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium.errors import ArgumentError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+NEAR = (0.1, 1e-2, 1e-3, 1e-4)  # weights beside the largest that top-p sorts before it sorts all
+
+
+@dataclass
+class Context:
+    """The tokens so far; the first `prompt` of them were given."""
+
+    tokens: list[int]
+    prompt: int
+
+    @property
+    def generated(self) -> list[int]:
+        return self.tokens[self.prompt :]
+
+
+Processor = Callable[[Array, Context], Array]  # gives new logits; must not write into those it was given
+
+
+class Logprobs(NamedTuple):
+    """What the model itself thought of a token, before penalties and temperature: natural logarithms."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens, best first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """How tokens are picked. The default is greedy: the largest logit, the lowest id among equals.
+
+    Repetition looks at the last `repetition_window` tokens, prompt included (0: all of them). Frequency and presence
+    count generated tokens only. Without a seed one is drawn; the state knows it.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_window: int = 64
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    seed: int | None = None
+    processors: tuple[Processor, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, (low, high, text) in _RANGES.items():
+            value = getattr(self, name)
+            whole = name in _WHOLE
+            if (
+                isinstance(value, (bool, np.bool_))
+                or not isinstance(value, (int, np.integer) if whole else (int, float, np.integer, np.floating))
+                or not low <= value <= high
+            ):
+                raise ArgumentError(f"Sampler: {name} must be {text}, given {value!r}.")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
+            raise ArgumentError(f"Sampler: seed must be an integer or None, given {self.seed!r}.")
+        object.__setattr__(self, "processors", tuple(self.processors))
+        if wrong := [p for p in self.processors if not callable(p)]:
+            raise ArgumentError(
+                f"Sampler: processors must be functions (logits, context) -> logits, given {wrong[0]!r}."
+            )
+        _check_bias(self.logit_bias)
+
+    def start(self, prompt: Iterable[int] = (), *, stream: int = 0) -> State:
+        """The state of one sequence. Sequences that share a seed differ by their `stream`."""
+        tokens = [int(t) for t in prompt]
+        seed = secrets.randbits(63) if self.seed is None else int(self.seed)
+        return State(self, Context(tokens, len(tokens)), seed, stream)
+
+    def steps(self) -> list[Processor]:
+        """What is done to logits before one is picked, in order."""
+        found: list[Processor] = []
+        if self.repetition_penalty != 1:
+            found.append(repetition(self.repetition_penalty, self.repetition_window))
+        if self.frequency_penalty or self.presence_penalty:
+            found.append(counts(self.frequency_penalty, self.presence_penalty))
+        if self.logit_bias:
+            found.append(bias(self.logit_bias))
+        return [*found, *self.processors]
+
+
+_RANGES = {
+    "temperature": (0, 1e4, "0 (greedy) to 10000"),
+    "top_k": (0, 1 << 31, "a whole number of tokens to keep, 0 for all"),
+    "top_p": (0, 1, "from 0 to 1 (1 keeps all)"),
+    "min_p": (0, 1, "from 0 to 1 (0 keeps all)"),
+    "repetition_penalty": (1e-4, 1e4, "from 0.0001 to 10000 (1 leaves logits alone)"),
+    "repetition_window": (0, 1 << 31, "a whole number of tokens to look back, 0 for all"),
+    "frequency_penalty": (-100, 100, "from -100 to 100 (0 leaves logits alone)"),
+    "presence_penalty": (-100, 100, "from -100 to 100 (0 leaves logits alone)"),
+}
+_WHOLE = {"top_k", "repetition_window"}
+
+
+def _check_bias(given: Mapping[int, float] | None) -> None:
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"Sampler: logit_bias must be a mapping of token id to number, given {type(given).__name__}."
+        )
+    for token, value in given.items():
+        known = isinstance(token, (int, np.integer)) and not isinstance(token, bool) and token >= 0
+        if not known or not isinstance(value, (int, float)) or math.isnan(value) or value == math.inf:
+            raise ArgumentError(
+                f"Sampler: logit_bias must map token ids to numbers below infinity (-inf forbids), given {token!r}: {value!r}."
+            )
+
+
+@dataclass(eq=False)
+class State:
+    """One sequence being sampled: its tokens, its random numbers. Not for two threads at once."""
+
+    sampler: Sampler
+    context: Context
+    seed: int
+    stream: int = 0
+    _steps: list[Processor] = field(init=False, repr=False)
+    _bits: np.random.Philox = field(init=False, repr=False)
+    _logits: Array | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._steps = self.sampler.steps()
+        # NumPy promises the bits of Philox for ever; of its Generator it does not
+        self._bits = np.random.Philox(key=np.array([self.seed % 2**64, self.stream], np.uint64))
+
+    def pick(self, logits: Any) -> int:
+        """The next token; it joins the context."""
+        self._logits = row = _row(logits)
+        for step in self._steps:
+            row = step(row, self.context)
+        if self._steps and (not isinstance(row, np.ndarray) or row.shape != self._logits.shape):
+            raise ArgumentError(
+                f"sampling: a logits processor gave {_told(row)}, needed an array of shape {self._logits.shape}."
+            )
+        s = self.sampler
+        if s.temperature == 0:
+            token = int(row.argmax())
+            _check(float(row[token]), row)
+        else:
+            token = self._draw(*candidates(row, s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p))
+        self.context.tokens.append(token)
+        return token
+
+    def logprobs(self, top: int = 0) -> Logprobs:
+        """Of the token picked last; to be asked before the logits it came from are written over."""
+        if self._logits is None:
+            raise ArgumentError("sampling: logprobs() was asked before any token was picked; call pick() first.")
+        return logprobs(self._logits, self.context.tokens[-1], top)
+
+    def _draw(self, ids: Array, weights: Array) -> int:
+        uniform = (int(self._bits.random_raw()) >> 11) * 2.0**-53  # in [0, 1)
+        ends = np.cumsum(weights)
+        at = int(np.searchsorted(ends, uniform * ends[-1], side="right"))
+        if at == len(ids):  # the product was rounded up to the sum
+            at = int(np.flatnonzero(weights)[-1])
+        return int(ids[at])
+
+
+# ---- processors
+
+
+def repetition(penalty: float, window: int = 64) -> Processor:
+    """Tokens seen lately become less likely: positive logits are divided by `penalty`, negative ones multiplied."""
+
+    def step(logits: Array, context: Context) -> Array:
+        ids = _ids(set(context.tokens[-window:] if window else context.tokens), logits, "repetition_penalty")
+        out, seen = logits.copy(), logits[ids]
+        out[ids] = np.where(seen < 0, seen * penalty, seen / penalty)
+        return out
+
+    return step
+
+
+def counts(frequency: float, presence: float) -> Processor:
+    """Generated tokens lose `frequency` for each time they came and `presence` once."""
+
+    def step(logits: Array, context: Context) -> Array:
+        seen = Counter(context.generated)
+        ids = _ids(seen, logits, "frequency_penalty")
+        out = logits.copy()
+        out[ids] -= np.fromiter(seen.values(), logits.dtype, len(seen)) * frequency + presence
+        return out
+
+    return step
+
+
+def bias(values: Mapping[int, float]) -> Processor:
+    """Adds a number to the logits of some tokens; -inf forbids them."""
+
+    def step(logits: Array, context: Context) -> Array:
+        ids = _ids(values, logits, "logit_bias")
+        out = logits.copy()
+        out[ids] += np.fromiter(values.values(), logits.dtype, len(values))
+        return out
+
+    return step
+
+
+def _ids(tokens: Iterable[int], logits: Array, what: str) -> Array:
+    ids = np.fromiter(tokens, np.int64)
+    if ids.size and not (ids.min() >= 0 and ids.max() < logits.size):
+        wrong = ids[(ids < 0) | (ids >= logits.size)][0]
+        raise ArgumentError(f"sampling: {what} meets token id {wrong}, but there are {logits.size} logits.")
+    return ids
+
+
+# ---- candidates
+
+
+def candidates(
+    logits: Any, temperature: float = 1.0, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> tuple[Array, Array]:
+    """The tokens that may be drawn and their probabilities, summing to 1.
+
+    Top-k keeps the k largest; top-p the fewest of those whose mass reaches p of theirs; min-p those at least p times as
+    likely as the likeliest. At least one stays; among equals the lower id. Likeliest first where top-k or top-p cut.
+    """
+    row = _row(logits)
+    best = _check(float(row.max()), row)
+    ids: Array | None = None  # all
+    if 0 < top_k < row.size:
+        ids = _largest(row, top_k)
+    elif min_p > 0 and top_p >= 1:  # found without a single exponential; a little more than will stay
+        ids = np.flatnonzero(row >= best + temperature * (math.log(min_p) - 1e-3) - 1e-5 * abs(best))
+    kept = row if ids is None else row[ids]
+    with np.errstate(over="ignore", under="ignore"):  # a tiny temperature leaves nothing but the largest
+        weights = np.exp((kept.astype(np.float64) - best) / temperature)
+    if top_p < 1:
+        inner = _largest(kept, _nucleus(weights, top_p))
+        ids, weights = inner if ids is None else ids[inner], weights[inner]
+    if min_p > 0:
+        near = np.flatnonzero(weights >= min_p)
+        ids, weights = near if ids is None else ids[near], weights[near]
+    return np.arange(row.size) if ids is None else ids, weights / weights.sum()
+
+
+def _largest(row: Array, k: int) -> Array:
+    """The ids of the k largest, largest first, among equals the lowest ids."""
+    least = np.partition(row, row.size - k)[row.size - k]
+    above = np.flatnonzero(row > least)
+    ids = np.concatenate([above, np.flatnonzero(row == least)[: k - above.size]])
+    return ids[np.argsort(-row[ids], kind="stable")]
+
+
+def _nucleus(weights: Array, p: float) -> int:
+    """How many of the largest weights reach p of the sum."""
+    need = p * weights.sum()
+    near = weights
+    for least in NEAR:
+        some = weights[weights >= least]
+        if some.sum() >= need:
+            near = some
+            break
+    ends = np.cumsum(np.sort(near)[::-1])
+    return min(int(np.searchsorted(ends, need, side="left")) + 1, near.size)
+
+
+def logprobs(logits: Any, token: int, top: int = 0) -> Logprobs:
+    """The logarithm of the probability of `token` and of the `top` likeliest tokens."""
+    row = _row(logits)
+    best = _check(float(row.max()), row)
+    total = best + math.log(float(np.exp(row - np.float32(best)).sum(dtype=np.float64)))
+    ids = _largest(row, min(top, row.size)) if top > 0 else np.arange(0)
+    return Logprobs(token, float(row[token]) - total, tuple((int(i), float(row[i]) - total) for i in ids))
+
+
+# ---- checks
+
+
+def _row(logits: Any) -> Array:
+    row = np.asarray(logits, np.float32)
+    if row.ndim != 1 or not row.size:
+        raise ArgumentError(f"sampling: one row of logits is needed, given an array of shape {row.shape}.")
+    return row
+
+
+def _check(best: float, row: Array) -> float:
+    """The largest logit must be a number: NaN and +inf come to the top of max and argmax."""
+    if math.isfinite(best):
+        return best
+    if best == -math.inf:
+        raise ArgumentError(
+            "sampling: every token is forbidden (all logits are -inf); loosen logit_bias or the logits processors."
+        )
+    wrong = np.flatnonzero(~np.isfinite(row) & ~np.isneginf(row))
+    raise ArgumentError(
+        f"sampling: {wrong.size} of {row.size} logits are NaN or +inf, the first of token {wrong[0]}; finite numbers or -inf are"
+        " needed. The weights or a logits processor are at fault."
+    )
+
+
+def _told(given: Any) -> str:
+    return f"an array of shape {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__

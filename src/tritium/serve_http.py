@@ -1,0 +1,307 @@
+"""HTTP/1.1 on asyncio where every wait has an end: slow senders, slow readers, quiet and too many connections.
+
+Knows nothing of models, routes or keys: `handle(request)` gives a response. The grammar of HTTP is h11's. The connections
+are our own because the common servers bound neither the time a request may take to arrive nor the time a client may
+leave its response unread. A client that goes away cancels the work done for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+
+import h11
+
+from tritium.settings import log
+
+LINGER_S = 1.0  # a refused sender is heard out this long, so that it reads the refusal instead of a reset connection
+WRITE_BUFFER = 64 << 10  # bytes that wait for one reader before its writer waits too
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may take of the server."""
+
+    body_bytes: int = 2 << 20
+    header_bytes: int = 16 << 10
+    connections: int = 128
+    read_s: float = 15.0  # for a whole request to arrive
+    idle_s: float = 60.0  # between two requests of one connection
+    write_s: float = 30.0  # for a reader to take a full buffer
+
+
+@dataclass(frozen=True)
+class HTTPRequest:
+    method: str
+    path: str  # without the query
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+@dataclass(frozen=True)
+class HTTPResponse:
+    """A body of bytes, or of pieces that are sent as they come; `release` is called when it is sent or given up."""
+
+    status: int
+    body: bytes | AsyncGenerator[bytes, None]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    release: Callable[[], None] = lambda: None
+
+
+class RefusedError(Exception):
+    """A request that is answered without being handled; the connection ends with it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Site:
+    """A listening socket and its connections. `refuse(status, message)` words what is refused before it is handled."""
+
+    def __init__(
+        self,
+        handle: Callable[[HTTPRequest], Awaitable[HTTPResponse]],
+        refuse: Callable[[int, str], HTTPResponse],
+        limits: Limits,
+    ) -> None:
+        self.handle, self.refuse, self.limits = handle, refuse, limits
+        self.connections: set[Connection] = set()
+        self.stopping = False
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=128)
+
+    async def drain(self, grace_s: float) -> bool:
+        """Accept nothing more and let what runs end; whether all did within `grace_s` seconds."""
+        self.stopping = True
+        if self._server is not None:
+            self._server.close()
+        for c in list(self.connections):
+            c.finish()
+        if closing := [c.closed for c in self.connections]:
+            await asyncio.wait(closing, timeout=grace_s)
+        return not self.connections
+
+    async def cut(self) -> None:
+        """End every connection now."""
+        rest = list(self.connections)
+        for c in rest:
+            c.abort()
+        await asyncio.gather(*(c.task for c in rest), return_exceptions=True)
+
+
+class Connection(asyncio.Protocol):
+    """One client: its requests are read, handled and answered one after the other, in one task."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.limits = site, site.limits
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=site.limits.header_bytes)
+        self.loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
+        self.transport: asyncio.Transport
+        self.task: asyncio.Task[None]
+        self._arrived, self._writable = asyncio.Event(), asyncio.Event()
+        self._writable.set()
+        self._waiting = True  # for the first byte of a request
+        self._discarding = False
+        self._busy = False  # with a request that was read
+        self._ahead = 0  # bytes that came meanwhile
+        self._method = ""
+        self._cut: asyncio.TimerHandle | None = None
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        full = len(self.site.connections) >= self.limits.connections
+        self.site.connections.add(self)
+        self.task = self.loop.create_task(self._turn_away() if full else self._talk())
+        if len(self.site.connections) > 2 * self.limits.connections:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
+        self._ahead += len(data) if self._busy else 0
+        if self._ahead > self.limits.header_bytes + self.limits.body_bytes:
+            self.abort()
+            return
+        self.http.receive_data(data)
+        self._arrived.set()
+
+    def eof_received(self) -> None:
+        """The client sends no more: it is taken to be gone, and the transport closes itself."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.site.connections.discard(self)
+        if self._cut is not None:
+            self._cut.cancel()
+        self.task.cancel()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # What the site asks.
+
+    def finish(self) -> None:
+        """Close when no request is under way; else after its answer."""
+        if self._waiting:
+            self.close()
+
+    def abort(self) -> None:
+        self.task.cancel()
+        self.transport.abort()
+
+    def close(self) -> None:
+        """Send what is buffered, then close; a reader that does not take it is cut off."""
+        if not self.closed.done() and self._cut is None:
+            self._cut = self.loop.call_later(self.limits.write_s, self.transport.abort)
+            self.transport.close()
+
+    # The conversation.
+
+    async def _talk(self) -> None:
+        wait_s = self.limits.read_s
+        try:
+            while not self.site.stopping and (request := await self._read(wait_s)) is not None:
+                await self._write(await self._answer(request))
+                if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
+                    break
+                self.http.start_next_cycle()
+                wait_s = self.limits.idle_s
+        except RefusedError as e:
+            await self._reject(e)
+        except (ConnectionError, h11.LocalProtocolError) as e:
+            log.debug("a connection ended early: %s", e)
+            self.transport.abort()
+        except Exception:
+            log.exception("a connection failed")
+            self.transport.abort()
+        finally:
+            self.close()
+
+    async def _turn_away(self) -> None:
+        try:
+            await self._reject(RefusedError(503, "The server has too many connections; try again later."))
+        finally:
+            self.close()
+
+    async def _answer(self, request: HTTPRequest) -> HTTPResponse:
+        try:
+            return await self.site.handle(request)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return self.site.refuse(500, "The server failed to handle the request; its log says why.")
+
+    async def _read(self, wait_s: float) -> HTTPRequest | None:
+        """The next whole request; None when none came for `wait_s` seconds or the client closed."""
+        head: h11.Request | None = None
+        body = bytearray()
+        self._waiting, self._busy, self._ahead = True, False, 0
+        try:
+            async with asyncio.timeout(wait_s) as clock:
+                while True:
+                    event = self._next_event()
+                    if event is h11.NEED_DATA:
+                        await self._more()
+                        if self._waiting:
+                            self._waiting = False
+                            clock.reschedule(self.loop.time() + self.limits.read_s)
+                    elif isinstance(event, h11.Request):
+                        self._waiting, head, self._method = False, event, event.method.decode("ascii")
+                        self._check_size(int(dict(event.headers).get(b"content-length", b"0")))
+                    elif isinstance(event, h11.Data):
+                        body += event.data
+                        self._check_size(len(body))
+                    elif isinstance(event, h11.EndOfMessage):
+                        break
+                    else:
+                        return None
+        except TimeoutError:
+            if self._waiting:
+                return None
+            raise RefusedError(408, f"The request did not arrive within {self.limits.read_s:g} s.") from None
+        assert head is not None
+        self._busy = True
+        # Of a header given twice the first counts.
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in reversed(head.headers)}
+        path = head.target.decode("latin-1").partition("?")[0]
+        return HTTPRequest(self._method, path, headers, bytes(body))
+
+    def _next_event(self) -> object:
+        try:
+            return self.http.next_event()
+        except h11.RemoteProtocolError as e:
+            hint = e.error_status_hint
+            raise RefusedError(hint if hint in (431, 501) else 400, f"The request is not HTTP/1.1: {e}.") from None
+
+    def _check_size(self, nbytes: int) -> None:
+        if nbytes > self.limits.body_bytes:
+            raise RefusedError(
+                413, f"The body has more than {self.limits.body_bytes} bytes, the most this server takes."
+            )
+
+    async def _more(self) -> None:
+        if self.http.they_are_waiting_for_100_continue:
+            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+        self._arrived.clear()
+        await self._arrived.wait()
+
+    async def _reject(self, error: RefusedError) -> None:
+        """Answer, then hear the sender out for a moment: closing on unread bytes would reset the answer away."""
+        self._discarding = True
+        with contextlib.suppress(ConnectionError, h11.LocalProtocolError, TimeoutError):
+            await self._write(self.site.refuse(error.status, str(error)), last=True)
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            async with asyncio.timeout(LINGER_S):
+                await asyncio.shield(self.closed)
+
+    async def _write(self, response: HTTPResponse, *, last: bool = False) -> None:
+        headers = {"date": formatdate(usegmt=True), **response.headers}
+        if isinstance(response.body, bytes):
+            headers["content-length"] = str(len(response.body))
+        if last or self.site.stopping:
+            headers["connection"] = "close"
+        try:
+            raw = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+            reason = HTTPStatus(response.status).phrase.encode("ascii")
+            head = h11.Response(status_code=response.status, headers=raw, reason=reason)
+            if isinstance(response.body, bytes):
+                body = b"" if self._method == "HEAD" else response.body
+                await self._send(head, h11.Data(data=body), h11.EndOfMessage())
+                return
+            await self._send(head)
+            async with contextlib.aclosing(response.body) as pieces:
+                async for piece in pieces:
+                    await self._send(h11.Data(data=piece))
+            await self._send(h11.EndOfMessage())
+        finally:
+            response.release()
+
+    async def _send(self, *events: h11.Event) -> None:
+        data = b"".join(self.http.send(e) or b"" for e in events)
+        if self.transport.is_closing():
+            raise ConnectionResetError("the client went away")
+        if data:
+            self.transport.write(data)
+        try:
+            async with asyncio.timeout(self.limits.write_s):
+                await self._writable.wait()
+        except TimeoutError:
+            raise ConnectionAbortedError(f"the client took nothing for {self.limits.write_s:g} s") from None

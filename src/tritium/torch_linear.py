@@ -1,0 +1,157 @@
+"""The layer: BitLinear, trained with straight-through estimators in torch, run on tritium's kernels.
+
+Knows nothing of models or files. `tritium.torch` says which path a call takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from tritium import buffer, interop
+from tritium import nn as native
+from tritium.errors import ArgumentError, QuantError
+
+TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
+PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
+
+
+def absmean(w: torch.Tensor) -> torch.Tensor:
+    """g: the mean size of the weights, in f32."""
+    return w.detach().float().abs().mean().clamp_min(TINY)
+
+
+def _absmax(x: torch.Tensor) -> torch.Tensor:
+    """The largest size in each token."""
+    return x.detach().abs().amax(-1, keepdim=True).clamp_min(TINY)
+
+
+def _rounded(x: torch.Tensor, lambda_: float, most: float | None = None) -> torch.Tensor:
+    """x rounded to whole numbers (within ±most), or a part of the way there; its gradient is that of x.
+
+    x + (round(x) - x) is exact: both are multiples of the last place of x.
+    """
+    still = x.detach()  # not no_grad(), through which forward derivatives pass
+    near = still.round()
+    step = (near if most is None else near.clamp(-most, most)).sub_(still)
+    return x + (step if lambda_ == 1 else step.mul_(lambda_))
+
+
+@torch.no_grad()
+def ternarise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(t, g): the weights as -1, 0 and 1 in int8, and the f32 number that multiplies them."""
+    if not torch.isfinite(weight).all():
+        raise QuantError("ternarise: the weights hold NaN or infinity; the training diverged.")
+    g = absmean(weight)
+    return (weight.float() * (1 / g)).round_().clamp_(-1, 1).to(torch.int8), g
+
+
+class _Packed(NamedTuple):
+    """A layer made ready for the kernels, and what of the parameters it was made of."""
+
+    layer: native.BitLinear
+    made_of: tuple[Any, ...]
+    alive: tuple[torch.Tensor, ...]  # keeps the memory, so that an address cannot come back with other numbers
+
+
+class BitLinear(nn.Linear):
+    """A linear layer with ternary weights and int8 activations; its parameters are the latent weights.
+
+    `norm="rms"` puts a learned RMS norm before the quantisation. `lambda_` is set for a whole model by `set_lambda`.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = False, *, norm: str | None = None, eps: float = 1e-5,
+        lambda_: float = 1.0, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        if norm not in (None, "rms"):
+            raise ArgumentError(f"BitLinear: norm is None or 'rms', given {norm!r}.")
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.rms_norm = nn.RMSNorm(in_features, eps=eps, device=device, dtype=dtype) if norm else None
+        self.lambda_ = lambda_
+        self._packed: _Packed | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.rms_norm is not None:
+            x = self.rms_norm(x)
+        if self._through_kernels(x):
+            return _aside(self, x) if torch.compiler.is_compiling() else self._run_packed(x)
+        if self.lambda_ == 0:
+            return functional.linear(x, self.weight, self.bias)
+        return self._run_torch(x)
+
+    def _through_kernels(self, x: torch.Tensor) -> bool:
+        grads = torch.is_grad_enabled() and (
+            x.requires_grad or self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        )
+        return (
+            not (grads or self.training) and self.lambda_ == 1 and _plain(x) and _plain(self.weight) and not _watched()
+        )
+
+    def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
+        """The formulas of the module in torch's operations, differentiable."""
+        autocast = torch.is_autocast_enabled(x.device.type)
+        asked = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        kind = asked if asked in (torch.bfloat16, torch.float64) else torch.float32
+        with torch.autocast(x.device.type, enabled=False):
+            wide = x.float()
+            amax, g = _absmax(wide), absmean(self.weight)
+            q = _rounded(wide * (127 / amax), self.lambda_)
+            t = _rounded(self.weight.float() * (1 / g), self.lambda_, most=1)
+            y = functional.linear(q.to(kind), t.to(kind)) * (amax / 127 * g)
+            return (y if self.bias is None else y + self.bias.float()).to(asked)
+
+    def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.from_dlpack(self.packed()(interop.from_dlpack(x.detach())))
+        return y.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else y
+
+    def packed(self) -> native.BitLinear:
+        """The layer the kernels run, packed again when the parameters have changed."""
+        parameters = [p for p in (self.weight, self.bias) if p is not None]
+        made_of = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters)
+        kept = self._packed
+        if kept is None or kept.made_of != made_of:
+            t, g = ternarise(self.weight)
+            bias = None if self.bias is None else self.bias.detach().float().numpy()
+            layer = native.BitLinear.from_ternary(t.numpy(), bias, scale=g.item())
+            kept = self._packed = _Packed(layer, made_of, tuple(p.detach() for p in parameters))
+        return kept.layer
+
+    def train(self, mode: bool = True) -> Self:
+        self._packed = None
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **options: Any) -> Self:
+        self._packed = None  # .to(), .half(), .float(): other numbers, perhaps at the same address
+        return super()._apply(*args, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_packed": None}
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.lambda_ == 1 else f", lambda_={self.lambda_}")
+
+
+@torch.compiler.disable
+def _aside(layer: BitLinear, x: torch.Tensor) -> torch.Tensor:
+    """The kernels, for the compiler to step around; a call through it costs ten small layers."""
+    return layer._run_packed(x)
+
+
+def _plain(x: torch.Tensor) -> bool:
+    """Whether tritium can look at the memory of x: a CPU tensor of its own."""
+    return type(x) in (torch.Tensor, nn.Parameter) and x.is_cpu and x.dtype in PACKED and x.layout is torch.strided
+
+
+def _watched() -> bool:
+    """Whether vmap, forward derivatives or a tracer would miss what happens outside of torch's operations."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch.jit.is_tracing()
+
+
+def bit_linears(model: nn.Module) -> dict[str, BitLinear]:
+    """The BitLinear layers of a model by name."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, BitLinear)}

@@ -1,0 +1,378 @@
+"""Sessions: tokens in any chunks, slots in any company give the same bits; nothing changes after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import models
+from models import TINY
+from tritium.errors import ArgumentError, ContextError
+from tritium.model import Model, load
+from tritium.session import BUCKETS, START, Session, chunks
+
+IDS = models.prompt(TINY, TINY.context)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+    """A tiny model, its keys and values kept in one dtype or another."""
+    path = models.folder(tmp_path_factory.mktemp("session") / "m", models.random(TINY, 4))
+    kept: dict[str, Model] = {}
+    return lambda kv: kept.setdefault(kv, load(path, kv=kv))
+
+
+@pytest.fixture(scope="module")
+def model(made: Any) -> Model:
+    return made("f16")
+
+
+@pytest.fixture(scope="module")
+def alone(model: Model) -> Any:
+    """The logits [tokens, vocab] of IDS, one token at a time."""
+    session = model.session()
+    return np.stack([session.extend(0, [t]) for t in IDS])
+
+
+# ---- the same bits
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16", "bf16"])
+def test_all_at_once_gives_the_bits_of_one_by_one(kv: str, made: Any) -> None:
+    model = made(kv)
+    session = model.session()
+    rows = [session.extend(0, [t]) for t in IDS]
+    for n in (1, 2, 3, 4, 5, 15, 16, 17, 33, len(IDS)):
+        np.testing.assert_array_equal(model.session().extend(0, IDS[:n]), rows[n - 1], err_msg=str(n))
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=8))
+@settings(max_examples=25)
+def test_any_chunks_give_the_bits_of_one_by_one(model: Model, alone: Any, sizes: list[int]) -> None:
+    session, done = model.session(), 0
+    for size in sizes:
+        if done + size > len(IDS):
+            break
+        got = session.extend(0, IDS[done : done + size])
+        done += size
+        np.testing.assert_array_equal(got, alone[done - 1])
+    assert session.tokens(0) == IDS[:done]
+
+
+@given(st.integers(1, 30), st.data())
+@settings(max_examples=25)
+def test_what_was_forgotten_leaves_no_trace(model: Model, alone: Any, held: int, data: st.DataObject) -> None:
+    keep = data.draw(st.integers(0, held))
+    session = model.session()
+    session.extend(0, [7] * keep + IDS[keep:held])  # another beginning
+    session.truncate(0, 0)
+    session.extend(0, IDS[:keep] + [9] * (held - keep + 1))
+    session.truncate(0, keep)
+    assert session.tokens(0) == IDS[:keep]
+    more = data.draw(st.integers(keep + 1, len(IDS)))
+    np.testing.assert_array_equal(session.extend(0, IDS[keep:more]), alone[more - 1])
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=24))
+@settings(max_examples=15)
+def test_slots_interleaved_give_the_bits_of_each_alone(model: Model, alone: Any, turns: list[int]) -> None:
+    """Every slot holds the same text shifted, so a number read from a neighbour would show."""
+    session = model.session(slots=4)
+    done = [0] * 4
+    for slot in turns:
+        np.testing.assert_array_equal(session.extend(slot, [IDS[done[slot]]]), alone[done[slot]])
+        done[slot] += 1
+    assert [len(session.tokens(s)) for s in range(4)] == done
+
+
+@pytest.mark.parametrize("slots", [[0], [2, 0], [0, 1, 2], [4, 3, 2, 1, 0], [1, 3]])
+def test_a_step_of_several_gives_the_bits_of_each_alone(slots: list[int], model: Model, alone: Any) -> None:
+    session = model.session(slots=5)
+    for slot in slots:
+        session.extend(slot, IDS[: slot + 1])
+    for _ in range(3):
+        at = [len(session.tokens(s)) for s in slots]
+        rows = session.step(slots, [IDS[n] for n in at])
+        assert rows.shape == (len(slots), TINY.vocab)
+        for row, n in zip(rows, at, strict=True):
+            np.testing.assert_array_equal(row, alone[n])
+
+
+def test_as_many_slots_as_there_can_be(model: Model, alone: Any) -> None:
+    session = model.session(slots=64, context=4)
+    for n in range(3):
+        rows = session.step(list(range(64)), [IDS[n]] * 64)
+        np.testing.assert_array_equal(rows, np.broadcast_to(alone[n], rows.shape))
+
+
+def test_programs_give_the_bits_of_the_parts_called_one_after_the_other(made: Any) -> None:
+    model = made("f32")
+    w = models.random(TINY, 4)
+    seen = models.Inputs()
+    models.decode(w, IDS[:20], seen)
+    eager = models.led(model, IDS[:20], models.Lead(list(seen.all), follow=False))
+    np.testing.assert_array_equal(model.session().extend(0, IDS[:20]), eager[-1])
+
+
+def test_sessions_of_one_model_do_not_share_their_tokens(model: Model, alone: Any) -> None:
+    one, two = model.session(), model.session(context=20)
+    one.extend(0, IDS[:10])
+    two.extend(0, [3, 3, 3])
+    np.testing.assert_array_equal(one.extend(0, [IDS[10]]), alone[10])
+    assert two.tokens(0) == [3, 3, 3]
+
+
+def test_logits_given_out_stay_as_they_are(model: Model, alone: Any) -> None:
+    session = model.session()
+    first = session.extend(0, IDS[:3])
+    second = session.step([0], [IDS[3]])
+    session.step([0], [IDS[4]])
+    np.testing.assert_array_equal(first, alone[2])
+    np.testing.assert_array_equal(second[0], alone[3])
+
+
+# ---- scores
+
+
+def log_softmax(rows: Any) -> Any:
+    rows = np.asarray(rows, np.float64)
+    return rows - np.logaddexp.reduce(rows, axis=-1)[..., None]
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 40])
+def test_a_score_is_the_log_softmax_of_the_logits(count: int, model: Model, alone: Any) -> None:
+    session = model.session()
+    session.extend(0, IDS[:2])
+    found = session.score(0, IDS[2 : 2 + count])
+    want = log_softmax(alone[1 : 1 + count])[np.arange(count), IDS[2 : 2 + count]]
+    np.testing.assert_allclose(found, want, rtol=2e-6, atol=2e-6)
+    assert session.tokens(0) == IDS[: 2 + count]
+
+
+def test_scores_go_on_where_others_ended(model: Model) -> None:
+    one, two = model.session(), model.session()
+    one.extend(0, IDS[:1])
+    two.extend(0, IDS[:1])
+    want = one.score(0, IDS[1:40])
+    found = np.concatenate([two.score(0, IDS[1:6]), two.score(0, IDS[6:7]), two.score(0, IDS[7:40])])
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(one.extend(0, IDS[40:41]), two.extend(0, IDS[40:41]))
+
+
+def test_a_first_token_has_no_score(model: Model) -> None:
+    session = model.session()
+    with pytest.raises(ArgumentError, match="a first token has no probability; extend it by one first"):
+        session.score(0, IDS[:3])
+    assert session.tokens(0) == []
+
+
+# ---- limits and errors
+
+
+def test_the_last_token_that_fits_is_taken_and_no_more(model: Model, alone: Any) -> None:
+    session = model.session()
+    assert session.capacity == TINY.context
+    session.extend(0, IDS[:-1])
+    np.testing.assert_array_equal(session.step([0], [IDS[-1]])[0], alone[-1])
+    with pytest.raises(
+        ContextError, match=r"48 tokens and 1 more do not fit the context of 48.*take a model made for more"
+    ):
+        session.step([0], [1])
+    assert session.tokens(0) == IDS
+
+
+def test_a_smaller_context_says_that_more_can_be_asked_for(model: Model) -> None:
+    session = model.session(context=8)
+    with pytest.raises(ContextError, match=r"0 tokens and 9 more do not fit the context of 8.*up to 48"):
+        session.extend(0, IDS[:9])
+    session.extend(0, IDS[:8])
+    with pytest.raises(ContextError):
+        session.score(0, [1])
+    with pytest.raises(ContextError):
+        session.extend(0, [1])
+
+
+def test_a_context_beyond_the_model_is_refused(model: Model) -> None:
+    with pytest.raises(ContextError, match="A context of 49 tokens was asked; this model was made for 48"):
+        model.session(context=49)
+
+
+@pytest.mark.parametrize("slots", [0, -1, 65, 1.5, "2", None])
+def test_slots_must_be_a_number_of_them(slots: Any, model: Model) -> None:
+    with pytest.raises(ArgumentError, match="slots must be 1 to 64"):
+        model.session(slots=slots)
+
+
+@pytest.mark.parametrize("context", [0, -5, 2.5, "8"])
+def test_a_context_must_be_a_number_of_tokens(context: Any, model: Model) -> None:
+    with pytest.raises(ArgumentError, match="context must be a number of tokens"):
+        model.session(context=context)
+
+
+BAD: dict[str, Callable[[Session], Any]] = {
+    "no token": lambda s: s.extend(0, []),
+    "a token below 0": lambda s: s.extend(0, [3, -1]),
+    "a token beyond the vocabulary": lambda s: s.extend(0, [3, TINY.vocab]),
+    "a token that is text": lambda s: s.extend(0, ["a"]),  # type: ignore[list-item]
+    "a token with a fraction": lambda s: s.extend(0, [1.5]),  # type: ignore[list-item]
+    "a slot beyond the last": lambda s: s.extend(2, [1]),
+    "a slot below 0": lambda s: s.extend(-1, [1]),
+    "a slot that is text": lambda s: s.tokens("0"),  # type: ignore[arg-type]
+    "a step without slots": lambda s: s.step([], []),
+    "a step with too few tokens": lambda s: s.step([0, 1], [1]),
+    "a step with a slot twice": lambda s: s.step([0, 0], [1, 1]),
+    "a step whose last token is bad": lambda s: s.step([0, 1], [1, TINY.vocab]),
+    "a step whose last slot is bad": lambda s: s.step([0, 5], [1, 1]),
+    "a score of a bad token": lambda s: s.score(0, [1, 2, -4]),
+    "a score of nothing": lambda s: s.score(0, []),
+    "forgetting more than there is": lambda s: s.truncate(0, 6),
+    "forgetting below 0": lambda s: s.truncate(0, -1),
+    "forgetting half a token": lambda s: s.truncate(0, 1.5),  # type: ignore[arg-type]
+    "a full slot": lambda s: s.extend(0, [1] * TINY.context),
+    "a step of which one slot is full": lambda s: s.step([0, 1], [1, 1]),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_nothing_changes_after_an_error(what: str, model: Model, alone: Any) -> None:
+    session = model.session(slots=2)
+    session.extend(0, IDS[:5])
+    full = IDS if what == "a step of which one slot is full" else IDS[:3]
+    session.extend(1, full)
+    with pytest.raises((ArgumentError, ContextError)):
+        BAD[what](session)
+    assert (session.tokens(0), session.tokens(1)) == (IDS[:5], full)
+    np.testing.assert_array_equal(session.extend(0, [IDS[5]]), alone[5])
+
+
+def test_a_program_that_fails_leaves_the_slot_as_it_was(
+    model: Model, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of several chunks fails: the first was written to the cache, but the slot does not count it."""
+    session = model.session()
+    session.extend(0, IDS[:5])
+    run, calls = session._run, []
+
+    def failing(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError("no memory left")
+        return run(*given)
+
+    monkeypatch.setattr("tritium.session.chunks", lambda n: (4,) * (-(-n // 4)))
+    monkeypatch.setattr(session, "_run", failing)
+    with pytest.raises(MemoryError):
+        session.extend(0, [2] * 12)
+    monkeypatch.undo()
+    assert session.tokens(0) == IDS[:5]
+    np.testing.assert_array_equal(session.extend(0, IDS[5:9]), alone[8])
+
+
+def test_tokens_are_given_out_as_a_copy(model: Model) -> None:
+    session = model.session()
+    session.extend(0, np.asarray(IDS[:3], np.int64))  # type: ignore[arg-type]
+    session.step([0], np.asarray([IDS[3]]))  # type: ignore[arg-type]
+    session.tokens(0).append(5)
+    assert session.tokens(0) == IDS[:4]
+    assert all(type(t) is int for t in session.tokens(0))
+
+
+def test_the_cache_has_the_bytes_it_says(made: Any) -> None:
+    for kv, size in (("f32", 4), ("f16", 2), ("bf16", 2)):
+        session = made(kv).session(slots=3, context=20)
+        assert session.nbytes == made(kv).config.cache_bytes * size * 3 * 20
+
+
+# ---- sizes of the programs
+
+
+@given(st.integers(1, 5000))
+def test_chunks_take_all_tokens_and_only_the_last_is_padded(count: int) -> None:
+    sizes = chunks(count)
+    assert set(sizes) <= set(BUCKETS)
+    assert sum(sizes) >= count > sum(sizes[:-1])
+
+
+@given(st.integers(1, BUCKETS[-1]))
+def test_chunks_cost_no_more_than_one_padded_call(count: int) -> None:
+    above = next(b for b in BUCKETS if b >= count)
+    assert sum(chunks(count)) + START * len(chunks(count)) <= above + START
+
+
+# ---- anything, in any order
+
+
+class Anything(RuleBasedStateMachine):
+    """A session of two slots beside lists of what should stand in them; every answer is checked against a fresh session."""
+
+    model: Model
+    answers: ClassVar[dict[tuple[int, ...], Any]] = {}  # of a fresh session
+
+    @initialize()
+    def start(self) -> None:
+        self.session = self.model.session(slots=2)
+        self.held: list[list[int]] = [[], []]
+
+    def want(self, ids: list[int]) -> Any:
+        key = tuple(ids)
+        if key not in self.answers:
+            self.answers[key] = self.model.session().extend(0, ids)
+        return self.answers[key]
+
+    @rule(slot=st.integers(0, 1), ids=st.lists(st.integers(0, 2), min_size=1, max_size=7))
+    def extend(self, slot: int, ids: list[int]) -> None:
+        if len(self.held[slot]) + len(ids) > TINY.context:
+            with pytest.raises(ContextError):
+                self.session.extend(slot, ids)
+            return
+        self.held[slot] += ids
+        np.testing.assert_array_equal(self.session.extend(slot, ids), self.want(self.held[slot]))
+
+    @precondition(lambda self: max(map(len, self.held)) < TINY.context)
+    @rule(ids=st.lists(st.integers(0, 2), min_size=2, max_size=2), order=st.permutations([0, 1]))
+    def step(self, ids: list[int], order: list[int]) -> None:
+        rows = self.session.step(order, [ids[s] for s in order])
+        for row, slot in zip(rows, order, strict=True):
+            self.held[slot].append(ids[slot])
+            np.testing.assert_array_equal(row, self.want(self.held[slot]))
+
+    @rule(slot=st.integers(0, 1), part=st.floats(0, 1))
+    def truncate(self, slot: int, part: float) -> None:
+        count = int(part * len(self.held[slot]))
+        self.session.truncate(slot, count)
+        del self.held[slot][count:]
+
+    @precondition(lambda self: 0 < len(self.held[0]) < TINY.context - 3)
+    @rule(ids=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    def score(self, ids: list[int]) -> None:
+        before = self.want(self.held[0])
+        found = self.session.score(0, ids)
+        assert abs(found[0] - log_softmax(before)[ids[0]]) < 1e-5
+        self.held[0] += ids
+
+    @invariant()
+    def holds_what_it_should(self) -> None:
+        if hasattr(self, "session"):
+            assert [self.session.tokens(s) for s in range(2)] == self.held
+
+
+def test_anything_in_any_order_gives_the_bits_of_a_fresh_session(model: Model) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    Anything.model = model
+    run_state_machine_as_test(Anything, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
+    assert Anything.answers
+
+
+def test_two_models_of_one_shape_do_not_share_programs(tmp_path: Path, model: Model, alone: Any) -> None:
+    """Programs of one model are not taken for those of another of the same shape."""
+    other = load(models.folder(tmp_path / "m", models.random(TINY, 5)))
+    assert not np.array_equal(other.session().extend(0, IDS[:6]), alone[5])
+    np.testing.assert_array_equal(model.session().extend(0, IDS[:6]), alone[5])
