@@ -26,7 +26,7 @@ from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.io import convert
 from tritium.model import Model, load
 
-APART, TIGHT, LOOSE = 4e-6, 4e-6, 0.25
+APART, TIGHT, LOOSE = 6e-6, 3e-6, 0.25
 LLAMA = Shape(family="llama", theta=10000.0, tied=False)
 CASES = {
     "bitnet": Shape(),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import models
+import tritium as tt
 from models import TINY
 from tritium.errors import ArgumentError, ContextError
 from tritium.model import Model, load
@@ -110,6 +111,49 @@ def test_as_many_slots_as_there_can_be(model: Model, alone: Any) -> None:
     for n in range(3):
         rows = session.step(list(range(64)), [IDS[n]] * 64)
         np.testing.assert_array_equal(rows, np.broadcast_to(alone[n], rows.shape))
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[int], Any]:
+    """A model with heads of the usual size and a context beyond the largest program; its tokens, one at a time."""
+    shape = models.Shape(width=256, heads=2, kv_heads=1, inner=256, layers=1, context=600)
+    model = load(models.folder(tmp_path_factory.mktemp("long") / "m", models.random(shape, 1)))
+    ids = models.prompt(shape, 330)
+    session = model.session()
+    return model, ids, np.stack([session.step([0], [t])[0] for t in ids])
+
+
+@pytest.mark.parametrize("sizes", [[330], [257, 73], [100, 100, 130], [1, 64, 65, 200], [31, 32, 33, 234], [328, 1, 1]])
+def test_long_prompts_give_the_bits_of_one_by_one(sizes: list[int], long: Any) -> None:
+    model, ids, rows = long
+    session, done = model.session(slots=2, context=340), 0
+    for size in sizes:
+        got = session.extend(1, ids[done : done + size])
+        done += size
+        np.testing.assert_array_equal(got, rows[done - 1])
+
+
+def test_long_scores_are_those_of_the_logits(long: Any) -> None:
+    model, ids, rows = long
+    session = model.session()
+    session.extend(0, ids[:1])
+    want = log_softmax(rows[:-1])[np.arange(len(ids) - 1), ids[1:]]
+    np.testing.assert_allclose(session.score(0, ids[1:]), want, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_number_of_threads_changes_no_bit(threads: int, long: Any) -> None:
+    model, ids, rows = long
+    before = tt.get_num_threads()
+    try:
+        tt.set_num_threads(threads)
+        session = model.session(slots=3)
+        for slot in range(3):
+            np.testing.assert_array_equal(session.extend(slot, ids[: 200 + slot]), rows[199 + slot])
+        found = session.step([2, 0, 1], [ids[202], ids[200], ids[201]])
+        np.testing.assert_array_equal(found, rows[[202, 200, 201]])
+    finally:
+        tt.set_num_threads(before)
 
 
 def test_programs_give_the_bits_of_the_parts_called_one_after_the_other(made: Any) -> None:

@@ -6,6 +6,8 @@ import copy
 import io as streams
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -517,6 +519,25 @@ def test_an_f16_scale_makes_every_format_exact(tmp_path: Path) -> None:
         assert io.verify(tmp_path / "a.gguf", tmp_path / f"{form}.gguf").same
 
 
+def test_bf16_masters_keep_scales_in_f32(tmp_path: Path) -> None:
+    model = Named().bfloat16()
+    for form, name in (("hf", "hf"), ("i2_s", "a.gguf")):
+        export(model, tmp_path / name, format=form)
+        entries = io.open(tmp_path / name).named
+        for layer_name, one in bit_linears(model).items():
+            t, g = ternarise(one.weight)
+            found = entries[f"{layer_name}.weight"].ternary()
+            np.testing.assert_array_equal(found.values(), t.numpy())
+            assert found.scale == g.numpy()
+    assert io.verify(tmp_path / "hf", tmp_path / "a.gguf").same
+
+
+def test_a_compiled_model_is_exported_under_its_own_names(tmp_path: Path) -> None:
+    model = Named()
+    export(torch.compile(model), tmp_path / "hf", config=model.config)
+    assert "model.layers.0.mlp.down_proj.weight" in io.open(tmp_path / "hf").entries
+
+
 def test_a_gguf_carries_name_configuration_and_bytes(packed: tuple[Named, Path], tmp_path: Path) -> None:
     said = packed[0].config | {"eos_token_id": 0}
     export(packed[0], tmp_path / "psalms.gguf", format="i2_s", tokenizer=byte_tokenizer(), config=said)
@@ -676,3 +697,18 @@ def test_tritium_runs_what_was_exported(tmp_path: Path) -> None:
         export(model, tmp_path / name, format=form)
         got = load(tmp_path / name, kv="f32").session().extend(0, ids)
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=2e-3 * np.abs(want).max())
+
+
+# ---- the benchmark
+
+
+def test_a_small_run_of_the_benchmark_checks_tokens_and_keeps_raw_values(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    small = "--hidden 128 --intermediate 256 --layers 1 --heads 2 --kv-heads 1 --vocab 64 --past 4 --tokens 2 --rounds 2 --loops 1"
+    script = Path(__file__).parents[1] / "bench" / "torch_linears.py"
+    command = [sys.executable, str(script), "--family", "llama", "--threads", "1", "--json", str(tmp_path / "out.json")]
+    done = subprocess.run([*command, *small.split()], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "2 greedy tokens are those of torch's operations" in done.stdout
+    (run,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert {name: len(values) for name, values in run["ns"].items()} == {"f32": 2, "torch ternary": 2, "tritium": 2}

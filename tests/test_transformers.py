@@ -4,14 +4,15 @@ Both sides compute the same formulas with other roundings: theirs divides a toke
 ours multiplies integers; theirs takes 127 * (1 / amax), ours 127 / amax; sums run in another order. So
 
 - the input of every projection agrees to APART of its token's largest number. Each f32 operation rounds by at most 2^-24
-  of its result; a sum of K terms, rounded at random, by about sqrt(K) * 2^-24 of their size: 2e-6 for K = 512 and the
-  ulps of norm, softmax and rotation before it.
+  of its result; a sum of K terms, rounded at random, by about sqrt(K) * 2^-24 of their size: 1.4e-6 for K = 512, and the
+  ulps of norm, softmax and rotation before it (measured: 2.4e-6).
 - a number may fall to the other of two int8 steps only when it lies within 127 * APART steps of their middle.
-- where no number fell so, for a token and all before it, its logits agree to TIGHT of the largest.
+- where no number fell so, for a token and all before it, its logits agree to TIGHT of the largest (measured: 6e-7).
 - a number that did fall moves the output of its projection by amax / 127 * scale, a whole step, which moves later numbers
-  over their own middles. A random network spreads this: logits then agree to LOOSE of their standard deviation
-  (measured: at most 0.09).
-- greedy tokens are the same wherever the best logit leads by more than twice the bound.
+  over their own middles. A random network spreads this: logits then agree to LOOSE of their standard deviation (measured:
+  17 of 3.1 million numbers fell, in 12 of 48 models; logits moved by 0.03 in the median, 0.09 at most).
+- greedy tokens are the same wherever the best logit leads by more than twice the bound (measured: 3069 of 3072 are the
+  same, and all 2773 of those that lead so).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ torch = pytest.importorskip("torch", reason="the other side of the comparison ru
 transformers = pytest.importorskip("transformers", reason="the other side of the comparison")
 pytest.importorskip("accelerate", reason="transformers loads BitNet models with it")
 
-APART, TIGHT, LOOSE = 4e-6, 4e-6, 0.25
+APART, TIGHT, LOOSE = 6e-6, 3e-6, 0.25
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,

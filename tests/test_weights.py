@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import models
 import tiny
 import tritium as tt
 from models import TINY
 from tritium import dtype as dt
-from tritium.errors import ArgumentError, FormatError
+from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.io import Ternary, safetensors
 from tritium.model import load
 from tritium.weights import join, make_head
@@ -153,6 +156,24 @@ def test_layers_in_several_files_are_one_model(base: Path, tmp_path: Path) -> No
     where = {t: name for name, tensors in parts.items() for t in tensors}
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     np.testing.assert_array_equal(load(path).session().extend(0, [4, 2]), load(base).session().extend(0, [4, 2]))
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_files_with_bytes_changed_anywhere_never_crash(
+    base: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """It loads and runs, or it is refused; a network of damaged numbers may say anything, but only numbers."""
+    path = tmp_path_factory.mktemp("fuzz")
+    files = {name: bytearray((base / name).read_bytes()) for name in ("config.json", "model.safetensors")}
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw = files[data.draw(st.sampled_from(sorted(files)))]
+        where = data.draw(st.integers(0, min(len(raw), data.draw(st.sampled_from([8, 3000, 1 << 30]))) - 1))
+        raw[where] = data.draw(st.integers(0, 255) | st.sampled_from([*b'0123456789",[]{}:']))
+    for name, raw in files.items():
+        (path / name).write_bytes(raw)
+    with suppress(TritiumError), np.errstate(all="ignore"):
+        assert load(path).session(context=4).extend(0, [1, 2]).size
 
 
 # ---- joined projections

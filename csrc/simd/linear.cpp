@@ -115,12 +115,13 @@ struct Rows {
 template <DType T, int R, int M, int G>
 void few_groups(const Rows& a, const float* x, int64_t first, int64_t groups) {
   const int64_t w_row = a.w.strides[0] / static_cast<int64_t>(sizeof(StoredAs<T>));
+  constexpr int64_t kAhead = R > 8 ? R : 8;  // rows: early enough for memory
   float sums[kSums], c[G * kFewRows * R] = {};
   for (int64_t p = 0; p < a.k; p += kPiece) {
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t row = first + g * R;
       const auto* const w = reinterpret_cast<const StoredAs<T>*>(a.w.data) + row * w_row + p;
-      const int64_t ahead = row + 2 * R <= a.n ? R * w_row : 0;
+      const int64_t ahead = row + kAhead + R <= a.n ? kAhead * w_row : 0;
       for (int64_t i = 0; i < a.count; i += M) {
         dots<T, R, M>(least(kPiece, a.k - p), w, w_row, i ? 0 : ahead, x + i * a.padded + p, a.padded, sums);
         for (int r = 0; r < R; ++r) {
@@ -148,14 +149,15 @@ void few_rows(const Rows& a, const float* x) {
 
 template <DType T>
 void few(const Rows& a) {
-  const int64_t most = a.count > 2 ? up(a.count, 4) : a.count;
+  const int64_t most = a.count > 4 ? 8 : a.count > 2 ? 4 : a.count;
   const Workspace space(most * a.padded * static_cast<int64_t>(sizeof(float)), Need::must);
   float* const x = space.as<float>();
   a.widen_rows(0, a.count, most, x);
   switch (most) {
     case 1: return few_rows<T, 1>(a, x);
     case 2: return few_rows<T, 2>(a, x);
-    default: return few_rows<T, 4>(a, x);
+    case 4: return few_rows<T, 4>(a, x);
+    default: return few_rows<T, 8>(a, x);
   }
 }
 

@@ -91,15 +91,16 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
     """
     begun = time.perf_counter()
     about, sampling = split(options, *MODEL)
+    status(f"loading {model or 'the model of the package'} …")
     found = opened(model, **about)
     ready = time.perf_counter() - begun
     given = first_prompt(found, sys.stdin.read() if prompt == "-" else prompt)
+    ids = found.tokenizer.encode(given) if isinstance(given, str) else given
+    status(f"reading {len(ids)} tokens …")
     if as_json:
-        click.echo(json.dumps(as_record(found.generate(given, **sampling), found, given), indent=2))
+        click.echo(json.dumps(as_record(found.generate(ids, **sampling), found, given), indent=2))
         return
-    if isinstance(given, str):
-        click.secho(given, bold=True, nl=False)
-    done = printed(found.stream(given, **sampling))
+    done = printed(found.stream(ids, **sampling), given if isinstance(given, str) else "")
     if not quiet and done is not None:
         click.echo(told(done, found, ready), err=True)
 
@@ -114,16 +115,27 @@ def first_prompt(model: Model, prompt: str | None) -> str | list[int]:
     return [told.bos]
 
 
-def printed(pieces: Any) -> Generation | None:
+def status(text: str) -> None:
+    """What is being done, on a line that the next one takes away; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{shown(text)}" if text else "\r\x1b[K", nl=False, err=True)
+
+
+def printed(pieces: Any, before: str = "") -> Generation | None:
     """Print pieces of text as they come; a Ctrl-C ends the text, not the program."""
     done = None
     try:
-        for piece in pieces:
+        for i, piece in enumerate(pieces):
+            if i == 0:
+                status("")
+                click.secho(shown_text(before), bold=True, nl=False)
             click.echo(shown_text(piece.text), nl=False)
             sys.stdout.flush()
             done = piece.generation or done
     except KeyboardInterrupt:
         pieces.close()
+    finally:
+        status("")
     click.echo()
     return done
 

@@ -20,7 +20,10 @@ from tritium.errors import ArgumentError
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
+from tritium.io.dequantize import dequantize
+from tritium.io.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget, printable
+from tritium.io.ternary import rows_at_a_time
 from tritium.layers import BitLinear, QuantLinear, unpacked
 from tritium.network import MLP, Attention, Block, Embedding, Head, RMSNorm, RoPE
 from tritium.tensor import Tensor
@@ -109,14 +112,18 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
         return made
 
     @cache  # a tied head is the embedding itself, not a second one
-    def table(name: str) -> Tensor:
-        return _floats(entry(name, (config.vocab, config.width)).array())
+    @cache
+    def table(name: str, kept: str | None = None) -> Tensor:
+        found = entry(name, (config.vocab, config.width))
+        return _floats(found.array()) if found.stored in STORED else _unquantised(found, FLOATS.get(kept or "", dt.f16))
 
     def out() -> Tensor | QuantLinear:
         tied = "lm_head.weight" not in entries
+        kept = head if head in FLOATS else None
         if tied and not config.tied:
             raise fault("the model", "no weight 'lm_head.weight'", "one, since tie_word_embeddings is false")
-        return make_head(table("model.embed_tokens.weight" if tied else "lm_head.weight"), head)
+        name = "model.embed_tokens.weight" if tied else "lm_head.weight"
+        return make_head(table(name) if kept is None else table(name, kept), head)
 
     def vector(name: str, size: int) -> Tensor:
         return asarray(entry(name, (size,)).float32())
@@ -163,6 +170,17 @@ def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
 def _floats(a: np.ndarray[Any, Any]) -> Tensor:
     """The numbers of a file where they lie; f64 as f32."""
     return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a)
+
+
+def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
+    """A table that ggml quantised, a few rows at a time: as f16 it is half as large as its exact numbers in f32."""
+    n, k = entry.shape
+    raw, out = entry.raw(), np.empty((n, k), kind.numpy)
+    row = len(raw) // n
+    for rows in rows_at_a_time(n, k):
+        part = raw[rows.start * row : rows.stop * row]
+        out[rows] = dequantize(entry.stored, part, (rows.stop - rows.start, k)).astype(kind.numpy)
+    return from_numpy(out)
 
 
 def make_head(table: Tensor, head: str | None) -> Tensor | QuantLinear:

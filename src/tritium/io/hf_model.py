@@ -53,6 +53,11 @@ def read(
             files[name] = safetensors.parse(view)
         except FormatError as error:
             raise FormatError(f"{printable(name)}: {error}") from None
+        if files[name].metadata.get("format") == "tritium":
+            raise fault(
+                printable(name), "a prepacked model", "GGUF, or safetensors in a layout others read",
+                "It is for running (tritium generate); convert, verify and inspect the file it was made from.",
+            )  # fmt: skip
         for tensor in files[name].tensors:
             if tensor in owner:
                 raise fault(

@@ -1,0 +1,205 @@
+"""Whole models side by side: this package, llama.cpp and ik_llama.cpp on the same weights, threads and machine.
+
+    python bench/make_model.py 2b.gguf                                     # BitNet b1.58 2B-4T's shape, random weights
+    tritium prepack 2b.gguf 2b.tritium
+    python bench/model.py --ours 2b.tritium \\
+        --peer "llama.cpp TQ2_0" llama.cpp/build/bin/llama-bench 2b-tq2.gguf --threads 2
+    python bench/model.py --ours 2b.tritium --parts                        # what a token's time goes to
+
+Engines take turns, each in a process of its own, for several rounds; a figure is the median of the rounds with the
+smallest and the largest. The tokens of a prompt and how many are written are the same for all. Peers are built by you,
+from their own sources; `llama-bench` of either is what is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from timing import machine
+
+Rates = tuple[float, float]  # tokens a second of prefill and of decode
+
+
+@dataclass
+class Engine:
+    """One of those that are compared."""
+
+    name: str
+    run: Callable[[], Rates]
+    prefill: list[float] = field(default_factory=list)
+    decode: list[float] = field(default_factory=list)
+
+
+def ours(path: str, args: argparse.Namespace, *more: str) -> Callable[[], Rates]:
+    def run() -> Rates:
+        command = [sys.executable, "-m", "tritium", "bench", "model", path, "--json", "--threads", str(args.threads)]
+        command += ["-p", str(args.prefill), "-n", str(args.decode), "-r", "3", *more]
+        rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["rows"]
+        return rows["prefill"]["median"], rows["decode"]["median"]
+
+    return run
+
+
+def peer(program: str, path: str, args: argparse.Namespace, *more: str) -> Callable[[], Rates]:
+    def run() -> Rates:
+        command = [program, "-m", path, "-t", str(args.threads), "-r", "3", "-o", "json", *more]
+        command += ["-p", str(args.prefill), "-n", str(args.decode)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{program} ended with {done.returncode}: {done.stderr[-500:]}")
+        rows = json.loads(done.stdout[done.stdout.index("[") :])
+        found = {("decode" if row["n_gen"] else "prefill"): statistics.median(row["samples_ts"]) for row in rows}
+        return found["prefill"], found["decode"]
+
+    return run
+
+
+def compare(engines: list[Engine], rounds: int) -> None:
+    for i in range(rounds):
+        for engine in engines[i % len(engines) :] + engines[: i % len(engines)]:
+            prefill, decode = engine.run()
+            engine.prefill.append(prefill)
+            engine.decode.append(decode)
+            print(
+                f"  round {i + 1}: {engine.name}: prefill {prefill:.1f}, decode {decode:.2f} tokens/s", file=sys.stderr
+            )
+
+
+def table(engines: list[Engine]) -> str:
+    """Medians with spread, and how many times slower the others are than the first."""
+
+    def cell(values: list[float], first: list[float]) -> str:
+        middle, best = statistics.median(values), statistics.median(first)
+        return f"{middle:.2f} ({min(values):.2f} … {max(values):.2f}) | {best / middle:.2f}"
+
+    lines = ["| engine | prefill, tokens/s | ours is × | decode, tokens/s | ours is × |", "|---|---|---|---|---|"]
+    for e in engines:
+        lines.append(f"| {e.name} | {cell(e.prefill, engines[0].prefill)} | {cell(e.decode, engines[0].decode)} |")
+    return "\n".join(lines)
+
+
+# ---- what a token's time goes to
+
+
+def turns(calls: list[Callable[[], Any]], rounds: int = 5) -> float:
+    """Seconds for all calls in turn: by the time one comes again, its weights have left the caches."""
+    best = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        for call in calls:
+            call()
+        best.append(time.perf_counter() - begun)
+    return statistics.median(best)
+
+
+def kernels(model: Any, held: int) -> Iterator[tuple[str, float]]:
+    """Each kernel of a decode step alone, over all layers in turn."""
+    import numpy as np
+
+    import tritium as tt
+
+    c, blocks = model.config, model.network.blocks
+    rng = np.random.default_rng(0)
+
+    def token(width: int) -> Any:
+        return tt.asarray(rng.standard_normal((1, 1, width)).astype(np.float32))
+
+    x, y, h = token(c.width), token(c.heads * c.size), token(c.inner)
+    places = tt.asarray(np.array([[0, held, 1]], np.int32))
+    caches = [tt.nn.KVCache.empty(slots=1, heads=c.kv_heads, capacity=held + 1, size=c.size) for _ in blocks]
+    for cache in caches:
+        cache.k.numpy()[...] = cache.v.numpy()[...] = 0.5
+    q, k = (
+        token(c.heads * c.size).reshape(1, 1, c.heads, c.size),
+        token(c.kv_heads * c.size).reshape(1, 1, c.kv_heads, c.size),
+    )
+    angles = model.network.rope.angles(tt.asarray(np.array([[held]], np.int32)))
+    yield "norm + Q, K and V", turns([lambda b=b: b.attention.qkv(b.attention_norm(x)) for b in blocks])
+    yield "rope", turns([lambda: (tt.rope(q, *angles), tt.rope(k, *angles)) for _ in blocks])
+    yield "cache", turns([lambda s=s: [tt.update_cache(t, k, places, out=t) for t in s] for s in caches])
+    yield f"attention over {held} tokens", turns([lambda s=s: tt.attention(q, s.k, s.v, places) for s in caches])
+    yield (
+        "norm + result",
+        turns([lambda b=b: b.attention.out(b.attention.sub_norm(y) if b.attention.sub_norm else y) for b in blocks]),
+    )
+    yield "norm + gate and up", turns([lambda b=b: b.mlp.gate_up(b.mlp_norm(x)) for b in blocks])
+    both = token(2 * c.inner)
+    yield (
+        "activation",
+        turns([lambda b=b: b.mlp.activation(both[..., : c.inner]) * both[..., c.inner :] for b in blocks]),
+    )
+    yield "norm + down", turns([lambda b=b: b.mlp.down(b.mlp.sub_norm(h) if b.mlp.sub_norm else h) for b in blocks])
+    yield "head", turns([lambda: model.network.head(x.reshape(1, c.width))] * 3) / 3
+
+
+def parts(path: str, args: argparse.Namespace) -> str:
+    import tritium as tt
+
+    tt.set_num_threads(args.threads)
+    model = tt.load(path)
+    session = model.session(context=args.prefill + args.decode + 1)
+    session.extend(0, list(range(args.prefill)))
+    session.step([0], [1])
+    steps = []
+    for i in range(args.decode - 1):
+        begun = time.perf_counter()
+        session.step([0], [i])
+        steps.append(time.perf_counter() - begun)
+    step = statistics.median(steps)
+    rows = list(kernels(model, args.prefill + args.decode // 2))
+    total = sum(seconds for _, seconds in rows)
+    lines = [f"{name:<28} {1e3 * seconds:8.3f} ms  {seconds / total:6.1%}" for name, seconds in rows]
+    lines += [
+        f"{'sum of the kernels':<28} {1e3 * total:8.3f} ms",
+        f"{'a decode step':<28} {1e3 * step:8.3f} ms  {step / total:.3f} x",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument(
+        "--ours", action="append", default=[], metavar="FILE", help="a model for this package; may be given again"
+    )
+    parser.add_argument("--peer", action="append", default=[], nargs=3, metavar=("NAME", "LLAMA_BENCH", "FILE"))
+    parser.add_argument(
+        "--ik",
+        action="append",
+        default=[],
+        nargs=3,
+        metavar=("NAME", "LLAMA_BENCH", "FILE"),
+        help="with run-time repacking",
+    )
+    parser.add_argument("--parts", action="store_true", help="what a token's time goes to")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--prefill", type=int, default=128)
+    parser.add_argument("--decode", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    if not args.ours:
+        parser.error("--ours FILE is needed: a model of any format this package reads")
+    print(
+        f"{machine()}, {args.threads} threads, load {os.getloadavg()[0]:.1f}; prompt {args.prefill}, then {args.decode} tokens"
+    )
+    if args.parts:
+        for path in args.ours:
+            print(f"\n{os.path.basename(path)}\n{parts(path, args)}")
+        return
+    engines = [Engine(f"tritium, {os.path.basename(path)}", ours(path, args)) for path in args.ours]
+    engines += [Engine(name, peer(program, path, args)) for name, program, path in args.peer]
+    engines += [Engine(name, peer(program, path, args, "-rtr", "1")) for name, program, path in args.ik]
+    compare(engines, args.rounds)
+    print(table(engines))
+
+
+if __name__ == "__main__":
+    main()
