@@ -151,7 +151,7 @@ def test_a_file_that_is_there_is_not_replaced_unasked(original: Path, tmp_path: 
 
 
 def test_a_head_is_chosen_when_the_file_is_written(packed: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"m.tritium is prepacked with its head as it is; head='int8'"):
+    with pytest.raises(ArgumentError, match=r"m.tritium is prepacked: head='int8' is chosen when it is written"):
         load(packed, head="int8")
 
 

@@ -290,5 +290,5 @@ def test_a_processor_that_loses_logits_is_told() -> None:
     ],
 )  # fmt: skip
 def test_options_out_of_range_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ArgumentError, match=f"Sampler: {name} must"):
+    with pytest.raises(ArgumentError, match=f"^{name} must"):
         Sampler(**{name: value})

@@ -18,6 +18,7 @@ import numpy as np
 
 from tritium import prepacked
 from tritium.backends.cpu import processor
+from tritium.errors import ArgumentError
 from tritium.io.stream import Progress
 from tritium.machine import size_text
 from tritium.model import Model
@@ -114,6 +115,11 @@ def measure(
 
     told(0, "loading")
     ready, model = _ready(make)
+    if prefill + decode > model.config.context:
+        raise ArgumentError(
+            f"bench model: {prefill} tokens of prompt and {decode} decoded were asked; this model's context holds "
+            f"{model.config.context}. Ask for fewer (-p, -n)."
+        )
     told(1, "warming up")
     session = model.session(slots=batch, context=min(prefill + decode + 1, model.config.context))
     rng = np.random.default_rng(0)

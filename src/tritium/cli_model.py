@@ -155,7 +155,7 @@ def told(g: Generation, model: Model, ready_s: float) -> str:
         "context": f"the context of {model.config.context} is full",
     }
     return (
-        f"[{shown(model.name)}: ready in {ready_s:.2f} s; {g.prompt_tokens} prompt tokens{reused}, first token after "
+        f"[{shown(model.name)}: ready in {ready_s:.2f} s; a prompt of {g.prompt_tokens}{reused}, first token after "
         f"{1e3 * g.first_token_s:.0f} ms{speed}; {len(g.tokens)} tokens, {ends[g.finish_reason]}]"
     )
 

@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -87,8 +88,11 @@ class Stops:
     Of several stop strings the one that is complete first counts, of those that end together the longest.
     """
 
-    def __init__(self, stop: str | Iterable[str] = ()) -> None:
-        self.strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    def __init__(self, stop: str | Iterable[str] | None = ()) -> None:
+        try:
+            self.strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        except TypeError:
+            raise ArgumentError(f"stop must be a text or several, given {stop!r}.") from None
         if wrong := [s for s in self.strings if not isinstance(s, str) or not s]:
             raise ArgumentError(f"stop strings must be texts of at least one character, given {wrong[0]!r}.")
         self.found: str | None = None
@@ -228,8 +232,7 @@ def stream_batch(
 ) -> Iterator[tuple[int, Piece]]:  # fmt: skip
     """Pieces of several continuations as they come, with the number of their prompt. One takes a slot as soon as another has
     ended. A prompt's random numbers depend on the seed and its number alone, not on how many are decoded together."""
-    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
-        raise ArgumentError(f"max_tokens must be 1 or more, or None to fill the context, given {max_tokens!r}.")
+    check_options(max_tokens=max_tokens, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos)
     if isinstance(prompts, str):
         raise ArgumentError("A list of prompts is needed, given one text; use stream() or generate().")
     eos = frozenset() if ignore_eos else tokenizer.eos
@@ -242,11 +245,32 @@ def stream_batch(
     return _run(session, deque(writers), clock)
 
 
+MAX_ALTERNATIVES = 1 << 16
+
+
+def check_options(*, max_tokens: Any = None, stop: Any = (), logprobs: Any = None, ignore_eos: Any = False) -> None:
+    """An error for options that mean nothing, before anything is read."""
+    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
+        raise ArgumentError(f"max_tokens must be 1 or more, or None to fill the context, given {max_tokens!r}.")
+    if logprobs is not None and (
+        isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= MAX_ALTERNATIVES
+    ):
+        raise ArgumentError(f"logprobs must be a number of alternatives from 0 on, or None, given {logprobs!r}.")
+    if not isinstance(ignore_eos, bool):
+        raise ArgumentError(f"ignore_eos must be True or False, given {ignore_eos!r}.")
+    Stops(stop)
+
+
 def fit(session: Slots, ids: Sequence[int]) -> list[int]:
     """A prompt that the context can hold, or an error that says what is too much."""
-    found = [int(i) for i in ids]
+    try:
+        found = [index(i) for i in ids] if not isinstance(ids, (str, bytes)) else None
+    except TypeError:
+        found = None
+    if found is None:
+        raise ArgumentError(f"A prompt is a text or a list of token numbers, given {ids!r:.80}.")
     if not found:
-        raise ArgumentError("The prompt has no tokens; give some text. This vocabulary has no token to begin with.")
+        raise ArgumentError("The prompt has no tokens; give some text.")
     if len(found) > session.capacity:
         raise ContextError(
             f"The prompt has {len(found)} tokens; the context holds {session.capacity}. Leave out {len(found) - session.capacity}"
@@ -335,11 +359,13 @@ class Perplexity:
         return self.tokens / self.nbytes / math.log(2) if self.nbytes else math.nan
 
     def __str__(self) -> str:
-        text = (
-            f"perplexity {self.value:.4f} ± {self.value_error:.4f} over {self.tokens} tokens in {self.windows} windows"
-        )
-        more = f", {self.bits_per_byte:.4f} ± {self.bits_per_byte_error:.4f} bits per byte"
-        return text + more * bool(self.nbytes)
+        def told(value: float, error: float) -> str:
+            return f"{value:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
+
+        many = f"{self.tokens} token{'s' * (self.tokens > 1)} in {self.windows} window{'s' * (self.windows > 1)}"
+        more = f", {told(self.bits_per_byte, self.bits_per_byte_error)} bits per byte" if self.nbytes else ""
+        short = "; too short to tell how sure that is" if math.isnan(self.error) else ""
+        return f"perplexity {told(self.value, self.value_error)} over {many}{more}{short}"
 
 
 def perplexity(

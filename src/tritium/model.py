@@ -8,7 +8,7 @@ Knows nothing of how a network computes. Never uses the net.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
@@ -89,8 +89,11 @@ class Model:
         return self.session()
 
     @contextmanager
-    def _lent(self) -> Iterator[Session]:
-        """The model's own session, or a new one while another stream or thread has that."""
+    def _lent(self, given: Session | None) -> Iterator[Session]:
+        """The session given, else the model's own, or a new one while another stream or thread has that."""
+        if given is not None:
+            yield given
+            return
         if not self._busy.acquire(blocking=False):
             yield self.session()
             return
@@ -100,24 +103,44 @@ class Model:
             self._busy.release()
 
     def generate(self, prompt: str | Sequence[int] | Sequence[str], **options: Any) -> Any:
-        """The continuation of a prompt (text or tokens) as a `Generation`; of a list of texts, a list of them, decoded
+        """The continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
         together.
 
-        Options: max_tokens, stop, logprobs, ignore_eos as of `generation.stream`, and those of `Sampler`: temperature (0, the
-        default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …
+        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; and those
+        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …
         """
-        sampler, rest = split_options(options)
-        if not isinstance(prompt, str) and prompt and all(isinstance(p, str) for p in prompt):
-            together = self.session(slots=min(len(prompt), TOGETHER[-1]))
-            return generation.generate_batch(together, self.tokenizer, list(prompt), sampler=sampler, **rest)  # type: ignore[arg-type]
-        with self._lent() as session:
-            return generation.generate(session, self.tokenizer, prompt, sampler=sampler, **rest)  # type: ignore[arg-type]
+        sampler, session, rest = split_options(options)
+        if (
+            isinstance(prompt, Sequence)
+            and prompt
+            and all(isinstance(p, (str, list, tuple)) for p in prompt)
+            and not isinstance(prompt, str)
+        ):
+            ids = [self._ids(p) for p in prompt]
+            together = session or self.session(slots=min(len(ids), TOGETHER[-1]))
+            return generation.generate_batch(together, self.tokenizer, ids, sampler=sampler, **rest)
+        with self._lent(session) as lent:
+            return generation.generate(lent, self.tokenizer, self._ids(prompt), sampler=sampler, **rest)
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
         """As `generate`, piece by piece; the last piece has the whole `generation`."""
-        sampler, rest = split_options(options)
-        with self._lent() as session:
-            yield from generation.stream(session, self.tokenizer, prompt, sampler=sampler, **rest)
+        sampler, session, rest = split_options(options)
+        ids = self._ids(prompt)
+
+        def pieces() -> Iterator[generation.Piece]:
+            with self._lent(session) as lent:
+                yield from generation.stream(lent, self.tokenizer, ids, sampler=sampler, **rest)
+
+        return pieces()
+
+    def _ids(self, prompt: Any) -> list[int]:
+        """A prompt as tokens; an empty text begins with the token that texts begin with."""
+        if isinstance(prompt, str):
+            told = self.tokenizer
+            return told.encode(prompt) or ([] if told.bos is None else [told.bos])
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
+            raise ArgumentError(f"A prompt is a text or a list of token numbers, given {prompt!r:.80}.")
+        return list(prompt)
 
     def perplexity(self, words: str, **options: Any) -> generation.Perplexity:
         """How well the model foretells a text; options as of `generation.perplexity`."""
@@ -136,18 +159,22 @@ class Model:
 SAMPLING = frozenset(f.name for f in fields(Sampler))
 
 
-def split_options(options: dict[str, Any]) -> tuple[Sampler | None, dict[str, Any]]:
-    """Options of sampling apart from the others; a ready `sampler` is taken as it is."""
+def split_options(options: dict[str, Any]) -> tuple[Sampler, Session | None, dict[str, Any]]:
+    """How to pick, where to run, and the other options, checked; a ready `sampler` is taken as it is."""
     picked = {k: v for k, v in options.items() if k in SAMPLING}
     rest = {k: v for k, v in options.items() if k not in SAMPLING}
-    known = {"sampler", "max_tokens", "stop", "logprobs", "ignore_eos"}
+    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos"}
     for name in rest:
         if name not in known:
             raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING)}")
     given = rest.pop("sampler", None)
     if given is not None and picked:
         raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
-    return given or Sampler(**picked), rest
+    session = rest.pop("session", None)
+    if not isinstance(session, Session | None):
+        raise ArgumentError(f"generate: session must be one that model.session() made, given {session!r:.80}.")
+    generation.check_options(**rest)
+    return given or Sampler(**picked), session, rest
 
 
 def text_files(found: ModelFile) -> dict[str, bytes]:
@@ -176,32 +203,36 @@ def shipped() -> Path:
 
 
 def load(
-    path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str = "tern2",
+    path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
     variant: str | None = None, ternarise: bool = False,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
     small one in the package.
 
     head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
-    file. kv: how keys and values are kept. storage: "tern2" (2 bits a weight) or "tern5" (1.6 bits: fewer bytes, more work).
+    file. kv: how keys and values are kept. storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits: fewer bytes,
+    more work).
     variant and ternarise: see `tritium.io.open`.
     """
+    if not isinstance(path, str | Path | None):
+        raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
     path = shipped() if path is None else Path(path)
-    if storage not in STORAGES:
+    if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     if path.is_file() and prepacked.is_prepacked(map_file(path)):
-        return _prepacked(path, head, kv)
+        chosen = {"head": head, "storage": storage, "variant": variant, "ternarise": ternarise or None}
+        return _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv)
     found = io.open(path, variant=variant, ternarise=ternarise)
     config = read_config(found)
-    source = from_entries(found.named, config, head=head, storage=STORAGES[storage])
+    source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"])
     return Model(config, assemble(config, source), name=path.stem, source=found, kv=kv)
 
 
-def _prepacked(path: Path, head: str | None, kv: str) -> Model:
+def _prepacked(path: Path, chosen: dict[str, Any], kv: str) -> Model:
     found = Prepacked(path)
-    if head is not None:
+    for name, value in chosen.items():
         raise ArgumentError(
-            f"load: {printable(path.name)} is prepacked with its head as it is; head={head!r} is chosen when it is written."
+            f"load: {printable(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
         )
     return Model(found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv)
 

@@ -121,7 +121,7 @@ class Prepacked:
             found = (
                 f"format {printable(said.get('format', 'none'))!r}, version {printable(said.get('version', 'none'))!r}"
             )
-            remedy = "Write it again from the original with this version: tritium prepack MODEL -o FILE."
+            remedy = "Write it again from the original with this version: tritium prepack MODEL OUT."
             raise fault(printable(path.name), found, f"format {FORMAT!r}, version {VERSION}", remedy)
         self.name = printable(said.get("name", path.stem))
         self.config = Config.from_dict(self._json("config"))

@@ -77,14 +77,12 @@ class Sampler:
                 or not isinstance(value, (int, np.integer) if whole else (int, float, np.integer, np.floating))
                 or not low <= value <= high
             ):
-                raise ArgumentError(f"Sampler: {name} must be {text}, given {value!r}.")
+                raise ArgumentError(f"{name} must be {text}, given {value!r}.")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer))):
-            raise ArgumentError(f"Sampler: seed must be an integer or None, given {self.seed!r}.")
+            raise ArgumentError(f"seed must be an integer or None, given {self.seed!r}.")
         object.__setattr__(self, "processors", tuple(self.processors))
         if wrong := [p for p in self.processors if not callable(p)]:
-            raise ArgumentError(
-                f"Sampler: processors must be functions (logits, context) -> logits, given {wrong[0]!r}."
-            )
+            raise ArgumentError(f"processors must be functions (logits, context) -> logits, given {wrong[0]!r}.")
         _check_bias(self.logit_bias)
 
     def start(self, prompt: Iterable[int] = (), *, stream: int = 0) -> State:
@@ -122,14 +120,12 @@ def _check_bias(given: Mapping[int, float] | None) -> None:
     if given is None:
         return
     if not isinstance(given, Mapping):
-        raise ArgumentError(
-            f"Sampler: logit_bias must be a mapping of token id to number, given {type(given).__name__}."
-        )
+        raise ArgumentError(f"logit_bias must be a mapping of token id to number, given {type(given).__name__}.")
     for token, value in given.items():
         known = isinstance(token, (int, np.integer)) and not isinstance(token, bool) and token >= 0
         if not known or not isinstance(value, (int, float)) or math.isnan(value) or value == math.inf:
             raise ArgumentError(
-                f"Sampler: logit_bias must map token ids to numbers below infinity (-inf forbids), given {token!r}: {value!r}."
+                f"logit_bias must map token ids to numbers below infinity (-inf forbids), given {token!r}: {value!r}."
             )
 
 

@@ -83,8 +83,15 @@ class _Known:
     def chat_template(self) -> str | None:
         return self.facts.chat_template
 
+    @property
+    def vocab_size(self) -> int:
+        raise NotImplementedError
+
     def bytes_of(self, token: int) -> bytes:
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.vocab_size} tokens>"
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
@@ -122,7 +129,7 @@ ALPHABET = _alphabet()
 BYTES = {c: b for b, c in enumerate(ALPHABET)}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ByteTokenizer(_Known):
     """A token for each byte and some special ones: no merges, no package. `tokens` are written in GPT-2's alphabet."""
 
@@ -168,7 +175,7 @@ class ByteTokenizer(_Known):
 # ---- the tokenizers package
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PackageTokenizer(_Known):
     """A vocabulary that the `tokenizers` package splits text for. `kind`: "bytes" (GPT-2's alphabet) or "spaces" (▁)."""
 

@@ -18,7 +18,8 @@ Arr = np.ndarray[Any, Any]
 
 
 def _linear(x: Arr, w: Arr, bias: Arr | None, *, out: Arr) -> None:
-    y = x.astype(np.float32) @ w.astype(np.float32).T
+    # Row by row: a product of many rows sums in another order, and a token's bits must not depend on its company.
+    y = (x.astype(np.float32)[..., None, :] @ w.astype(np.float32).T)[..., 0, :]
     cast(y if bias is None else y + bias, out=out)
 
 

@@ -32,7 +32,7 @@ def open(path: str | Path, *, variant: str | None = None, ternarise: bool = Fals
         return _directory(path, variant, ternarise)
     if not path.exists():
         raise FormatError(
-            f"{printable(str(path))} does not exist. Give a .gguf file, a .safetensors file or a model directory."
+            f"{printable(str(path))} does not exist. Give a GGUF, safetensors or prepacked file, or a model directory."
         )
     view = map_file(path)
     head = bytes(view[:4])
@@ -42,6 +42,10 @@ def open(path: str | Path, *, variant: str | None = None, ternarise: bool = Fals
         raise fault(
             printable(path.name), "a pickle (a PyTorch checkpoint)", "GGUF or safetensors",
             "Pickles can run any code when opened, so they are never read: save the model with safetensors first.",
+        )  # fmt: skip
+    if bytes(view[8:9]) != b"{" and int.from_bytes(view[:8], "little") > len(view):
+        raise fault(
+            printable(path.name), f"a file that begins with {bytes(view[:8])!r}", "GGUF or safetensors", "This is no model file.",
         )  # fmt: skip
     side = path.with_name("config.json").is_file()
     config = read_json(contained(path.parent, "config.json")) if side else {}
@@ -63,7 +67,7 @@ def _directory(path: Path, variant: str | None, ternarise: bool) -> ModelFile:
         file = contained(path, ggufs[0])
         return gguf_model.read(file, map_file(file), variant, ternarise)
     raise fault(
-        f"directory {printable(path.name)}",
+        f"directory {printable(path.resolve().name)}",
         ", ".join(map(printable, found + ggufs)) or "no model file",
         f"model.safetensors, {INDEX} or one .gguf file",
         "Name one file, or point at the directory of the model.",
