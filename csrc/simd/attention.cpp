@@ -206,10 +206,10 @@ struct Scratch {
   static int64_t size(int64_t rows, int64_t padded) {
     return 3 * rows * padded + kMostRows * kBlock + 6 * up(rows, 16) + 2 * kBlock * padded;
   }
-  Scratch(float* at_, int64_t count, int64_t padded) {
-    const auto next = [&at_](int64_t n) {
-      float* const here = at_;
-      at_ += n;
+  Scratch(float* memory, int64_t count, int64_t padded) {
+    const auto next = [&memory](int64_t n) {
+      float* const here = memory;
+      memory += n;
       return here;
     };
     const int64_t few = up(count, 16), much = count * padded;
@@ -231,14 +231,14 @@ struct Attention {
   float scale;
   const Place* places;
 
-  Attention(const Call& call, const Place* at_)
+  Attention(const Call& call, const Place* found)
       : q(call.in[0]), k(call.in[1]), v(call.in[2]), y(*call.out), batch(q.shape[0]), tokens(q.shape[1]),
         heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(up(size, kWide)),
         task_tokens(per < kTaskRows ? least(kTaskRows / per, tokens) : 1), task_rows(task_tokens * per),
         blocks((tokens + task_tokens - 1) / task_tokens),
         scale(static_cast<float>(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size))
                                                         : call.attrs->real[0])),
-        places(at_) {}
+        places(found) {}
 
   int64_t tasks() const { return batch * shared * blocks; }
   int64_t scratch() const { return Scratch::size(task_rows, padded) * static_cast<int64_t>(sizeof(float)); }
@@ -260,7 +260,8 @@ Task Attention::task(int64_t i) const {
 void Attention::clear(const Task& t) const {
   const float zero = 0;
   for (int64_t i = t.count; i < (t.end - t.begin) * per; ++i) {
-    char* const to = y.data + t.b * y.strides[0] + (t.begin + i / per) * y.strides[1] + (t.g * per + i % per) * y.strides[2];
+    const int64_t token = t.begin + i / per, h = t.g * per + i % per;
+    char* const to = y.data + t.b * y.strides[0] + token * y.strides[1] + h * y.strides[2];
     for (int64_t d = 0; d < size; ++d) scatter(y.dtype, &zero, to + d * y.strides[3], 0, 1);
   }
 }
@@ -342,8 +343,8 @@ void run_parts(const Attention& a, int64_t parts) {
   const int64_t few = up(a.task_rows, 16), each = a.task_rows * a.padded + 2 * few, tasks = a.tasks();
   const Workspace space(tasks * parts * each * static_cast<int64_t>(sizeof(float)), Need::must);
   const auto found = [&](int64_t i, int64_t part) {
-    float* const at_ = space.as<float>() + (i * parts + part) * each;
-    return Found{at_ + 2 * few, at_, at_ + few};
+    float* const here = space.as<float>() + (i * parts + part) * each;
+    return Found{here + 2 * few, here, here + few};
   };
   parallel_for(tasks * parts, 1, [&](int64_t begin, int64_t end) {
     const Workspace scratch(a.scratch(), Need::must);

@@ -18,15 +18,15 @@ using std::int64_t;
 constexpr int64_t kGrainBytes = 65536;  // moved, that make it worth waking another thread
 
 // An unsigned number beyond the signed ones is negative here, and then below every axis.
-int64_t index_at(DType type, const char* at_) {
+int64_t index_at(DType type, const char* from) {
   switch (type) {
-    case DType::i8: return at<std::int8_t>(at_);
-    case DType::i16: return at<std::int16_t>(at_);
-    case DType::i32: return at<std::int32_t>(at_);
-    case DType::u8: return at<std::uint8_t>(at_);
-    case DType::u16: return at<std::uint16_t>(at_);
-    case DType::u32: return at<std::uint32_t>(at_);
-    default: return at<int64_t>(at_);
+    case DType::i8: return at<std::int8_t>(from);
+    case DType::i16: return at<std::int16_t>(from);
+    case DType::i32: return at<std::int32_t>(from);
+    case DType::u8: return at<std::uint8_t>(from);
+    case DType::u16: return at<std::uint16_t>(from);
+    case DType::u32: return at<std::uint32_t>(from);
+    default: return at<int64_t>(from);
   }
 }
 

@@ -151,11 +151,12 @@ def measure(
 def _ready(make: Callable[[], Model], times: int = 3) -> tuple[Measured, Model]:
     """Seconds until a model can be asked for a session; the file is warm after the first time, which is left out."""
     samples = []
-    for _ in range(times + 1):
+    make()
+    for _ in range(times):
         begun = perf_counter()
-        model = make()
+        make()
         samples.append(perf_counter() - begun)
-    return Measured("s", tuple(samples[1:])), model
+    return Measured("s", tuple(samples)), make()
 
 
 def _run(session: Session, prompt: list[int], decode: int, energy: Energy | None = None) -> tuple[float, float, float]:

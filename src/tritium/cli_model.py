@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli_text import VARIANT, VARIANT_HELP, bar, shown, size
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, ContextError
 
 if TYPE_CHECKING:
     from tritium.generation import Generation
@@ -35,6 +35,7 @@ def options_of_a_model(command: Command) -> Command:
         click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Keep the output head so; default: as in the file."),
         click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="Keep keys and values so."),
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
+        click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary."),
         click.option("--threads", type=click.IntRange(1), help="Use so many threads; default: all cores."),
     )):  # fmt: skip
         command = option(command)
@@ -57,21 +58,23 @@ def options_of_sampling(command: Command) -> Command:
     return command
 
 
-def opened(path: str | None, *, head: str | None, kv: str, variant: str | None, threads: int | None) -> Model:
+def opened(
+    path: str | None, *, head: str | None, kv: str, variant: str | None, ternarise: bool, threads: int | None
+) -> Model:
     """The model a command was given; without one, the small one in the package."""
     import tritium as tt
     from tritium.model import load
 
     if threads is not None:
         tt.set_num_threads(threads)
-    return load(path, head=head, kv=kv, variant=variant)
+    return load(path, head=head, kv=kv, variant=variant, ternarise=ternarise)
 
 
 def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
 
 
-MODEL = ("head", "kv", "variant", "threads")
+MODEL = ("head", "kv", "variant", "ternarise", "threads")
 
 
 @click.command()
@@ -145,17 +148,21 @@ def shown_text(text: str) -> str:
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
+def many(n: int) -> str:
+    return f"{n} token{'s' * (n != 1)}"
+
+
 def told(g: Generation, model: Model, ready_s: float) -> str:
     """How long it took."""
     speed = f", then {g.tokens_per_s:.1f} tokens/s" if g.steps else ""
     reused = f", {g.reused} reused" if g.reused else ""
     ends = {
         "stop": "it ended",
-        "length": "so many were asked",
+        "length": "as many as asked",
         "context": f"the context of {model.config.context} is full",
     }
     return (
-        f"[{shown(model.name)}: ready in {ready_s:.2f} s; a prompt of {g.prompt_tokens}{reused}, first token after "
+        f"[{shown(model.name)}: ready in {ready_s:.2f} s; a prompt of {many(g.prompt_tokens)}{reused}, first token after "
         f"{1e3 * g.first_token_s:.0f} ms{speed}; {len(g.tokens)} tokens, {ends[g.finish_reason]}]"
     )
 
@@ -208,7 +215,11 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
             messages = list(start)
             continue
         messages.append({"role": "user", "content": said})
-        done = printed(found.stream(chats.encode(found.tokenizer, messages, template=form), **sampling))
+        try:
+            done = printed(found.stream(chats.encode(found.tokenizer, messages, template=form), **sampling))
+        except ContextError as error:
+            click.echo(f"[{error} /new begins another conversation.]", err=True)
+            done = None
         if done is None:
             messages.pop()
             continue
@@ -271,14 +282,15 @@ def perplexity(
     help="2 or 1.6 bits a weight.",
 )
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
+@click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
-def prepack(model: str, target: str, head: str | None, storage: str, variant: str | None, overwrite: bool) -> None:
+def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     """Write MODEL as OUT, a file with the weights as this machine's kernels read them: it is ready at once."""
     from tritium.io.stream import check_free
     from tritium.model import load
 
     check_free(Path(target), overwrite)
-    found = load(model, head=head, storage=storage, variant=variant)
+    found = load(model, **options)
     with bar("writing") as progress:
         path = found.save(target, overwrite=overwrite, progress=progress)
     click.secho(shown(path.name), bold=True, nl=False)

@@ -19,6 +19,7 @@ NEEDED = {  # of each way to scale RoPE
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "factors": ("factors",),
 }
+WRONG = "Take the configuration that came with the model."
 MOST = 1 << 24  # of any size: beyond this a file is damaged
 MOST_LAYERS = 1 << 12
 SIZES = ("vocab", "width", "inner", "layers", "heads", "kv_heads", "size", "context")
@@ -150,21 +151,21 @@ def _count(said: Mapping[str, Any], field: str, default: int | None = None) -> i
     found = said.get(field)
     found = default if found is None else found
     if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= MOST:
-        raise fault(f"config.json, {field}", printable(repr(found)), f"a number from 1 to {MOST}")
+        raise fault(f"config.json, {field}", printable(repr(found)), f"a number from 1 to {MOST}", WRONG)
     return found
 
 
 def _real(said: Mapping[str, Any], field: str, default: float) -> float:
     found = said.get(field, default)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e30:
-        raise fault(f"config.json, {field}", printable(repr(found)), "a positive number")
+        raise fault(f"config.json, {field}", printable(repr(found)), "a positive number", WRONG)
     return float(found)
 
 
 def _flag(said: Mapping[str, Any], field: str) -> bool:
     found = said.get(field, False)
     if not isinstance(found, bool):
-        raise fault(f"config.json, {field}", printable(repr(found)), "true or false")
+        raise fault(f"config.json, {field}", printable(repr(found)), "true or false", WRONG)
     return found
 
 
@@ -172,7 +173,7 @@ def _tokens(said: Mapping[str, Any], kind: str) -> list[int | None]:
     found = said.get(f"{kind}_token_id")
     listed = found if isinstance(found, list) else [found]
     if not all(t is None or (isinstance(t, int) and not isinstance(t, bool)) for t in listed):
-        raise fault(f"config.json, {kind}_token_id", printable(repr(found)), "a token number or a list of them")
+        raise fault(f"config.json, {kind}_token_id", printable(repr(found)), "a token number or a list of them", WRONG)
     return listed or [None]
 
 

@@ -274,7 +274,7 @@ def fit(session: Slots, ids: Sequence[int]) -> list[int]:
     if len(found) > session.capacity:
         raise ContextError(
             f"The prompt has {len(found)} tokens; the context holds {session.capacity}. Leave out {len(found) - session.capacity}"
-            " tokens or more, or open the session with a larger context if the model was made for one."
+            " tokens or more, or take a model (or a session) with a larger context."
         )
     return found
 
