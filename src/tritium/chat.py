@@ -456,5 +456,5 @@ def _compiled(template: str) -> Any:
         raise FormatError("chat template: it is nested without end. Give another template.") from None
     except _package().exceptions.TemplateSyntaxError as error:
         raise FormatError(
-            f"chat template, line {error.lineno}: {printable(str(error.message), 400).rstrip(".")}. Give another template."
+            f"chat template, line {error.lineno}: {printable(str(error.message).rstrip('.'), 400)}. Give another template."
         ) from None
