@@ -31,24 +31,30 @@ TRITIUM_INLINE void direct_sums(const std::uint8_t* w, std::int64_t w_row, std::
     }
   }
   w += half * kWidth;
-  for (std::int64_t line = 0; line < units * kLines; line += S) {
+  // A single token is bound by memory. Its sets of sums take parts of the row of their own: reading S places at once keeps
+  // more requests under way. What is fetched ahead of the end of a part belongs to the next block.
+  constexpr bool kApart = T == 1 && B == 1 && S > 1;
+  const std::int64_t apart = kApart ? units * kLines / S : 1, rounds = units * kLines / S, within = rounds - kAhead / kLine;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    const std::int64_t ahead = kApart && round >= within ? kAhead - apart * kLine + w_row : kAhead;
     TRITIUM_UNROLL
-    for (int s = 0; s < S; ++s, w += kLine, q += 4) {
+    for (int s = 0; s < S; ++s) {
+      const std::uint8_t* const line = w + s * apart * kLine;
       V view[B][N];
       TRITIUM_UNROLL
       for (int b = 0; b < B; ++b) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + b * w_row + kAhead), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(line + b * w_row + ahead), _MM_HINT_T1);
         TRITIUM_UNROLL
         for (int h = 0; h < H; ++h) {
           V part[F::views];
-          F::template split<L>(L::load(w + b * w_row + h * kWidth), part);
+          F::template split<L>(L::load(line + b * w_row + h * kWidth), part);
           TRITIUM_UNROLL
           for (int i = 0; i < F::views; ++i) view[b][h * F::views + i] = part[i];
         }
       }
       TRITIUM_UNROLL
       for (int t = 0; t < T; ++t) {
-        const V y = L::same(q + t * q_row);
+        const V y = L::same(q + s * apart * 4 + t * q_row);
         TRITIUM_UNROLL
         for (int b = 0; b < B; ++b) {
           TRITIUM_UNROLL
@@ -56,6 +62,8 @@ TRITIUM_INLINE void direct_sums(const std::uint8_t* w, std::int64_t w_row, std::
         }
       }
     }
+    w += kApart ? kLine : S * kLine;
+    q += kApart ? 4 : S * 4;
   }
   TRITIUM_UNROLL
   for (int t = 0; t < T; ++t) {
