@@ -15,7 +15,7 @@ import numpy as np
 
 from tritium import settings
 from tritium.buffer import Array
-from tritium.dtype import DType
+from tritium.dtype import DType, tern2
 from tritium.errors import DeviceError, nearest
 from tritium.fragment import Fragment
 from tritium.layout import Layout
@@ -90,6 +90,10 @@ class Backend:
     def tiling(self, t: DType) -> DType:
         """Which packing of the same integers the product kernels of this device read fastest."""
         return t
+
+    def densest(self) -> DType:
+        """In which packing ternary weights that are read for one token at a time take least time."""
+        return tern2
 
     def first_illegal(self, a: Array) -> int:
         """Where, counted row by row, the first code of a packed array that means nothing stands; -1: all are legal."""

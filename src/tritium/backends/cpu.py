@@ -228,6 +228,11 @@ class Cpu(Backend):
             return t
         return next((tiled for tiled in TILINGS.get(t, ()) if _is_tuned(tiled)), t)
 
+    def densest(self) -> DType:
+        """Memory bounds a single token; AVX-512 has instructions to spare for the denser packing, others do not."""
+        wide = native is not None and native.isa() in ("avx512vnni", "amx")
+        return tern5 if wide else tern2
+
     def first_illegal(self, a: Array) -> int:
         plain = native is None or a.ndim != 2
         return super().first_illegal(a) if plain else int(native.first_illegal(a))
