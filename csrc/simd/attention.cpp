@@ -1,7 +1,7 @@
 // attention: softmax(q k^T) v over caches of keys and values, one pass, sums in f32.
 // Knows nothing of how the caches are filled. A query's keys are looked at in parts of kPart and blocks of kBlock, in
 // order, whoever its neighbours are: it gives the same bits in any batch, in any chunk of a prompt, on any number of
-// threads.
+// threads. Compiled without contraction: what is rounded once says so.
 #include <cstdint>
 
 #include "../threads.h"
@@ -50,7 +50,7 @@ void score(const float* q, const char* keys, int64_t step, int64_t size, int64_t
       for (int i = 0; i < J; ++i) {
         const Wide right = load_wide<T>(k[i] + d);
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) acc[r * J + i] += left[r] * right;
+        for (int r = 0; r < R; ++r) acc[r * J + i] = fused(left[r], right, acc[r * J + i]);
       }
     }
     float sums[kSums];
@@ -78,7 +78,7 @@ TRITIUM_INLINE void mix_part(const float* p, const float* fade, const char* valu
     for (int r = 0; r < R; ++r) {
       const Wide weight = splat(p[r * kBlock + j]);
 #pragma GCC unroll 8
-      for (int w = 0; w < W; ++w) acc[r][w] += weight * right[w];
+      for (int w = 0; w < W; ++w) acc[r][w] = fused(weight, right[w], acc[r][w]);
     }
   }
 #pragma GCC unroll 4
@@ -116,7 +116,7 @@ float weigh(float* s, int64_t n, float& top, float& total) {
 #pragma GCC unroll 16
   for (int64_t j = kWide; j < kBlock; j += kWide) sum += load(s + j);
   const float fade = math::exp_flushed(before - base);
-  total = total * fade + fold_lanes<float, kWide>(sum, [](const auto& a, const auto& b) { return a + b; });
+  total = math::fma(total, fade, fold_lanes<float, kWide>(sum, [](const auto& a, const auto& b) { return a + b; }));
   return fade;
 }
 
@@ -137,16 +137,16 @@ struct Found {
       total[i] = 0;
     }
   }
-  // What other keys gave. One copy of it serves all, so that it is contracted in one way.
-  [[gnu::noinline]] void add(const Found& more, int64_t count, int64_t size) const {
+  // What other keys gave; the weights of a NaN are no 0.
+  void add(const Found& more, int64_t count, int64_t size) const {
     for (int64_t i = 0; i < count; ++i) {
-      if (more.top[i] == -math::kInf32) continue;
+      if (more.total[i] == 0) continue;
       const float largest = more.top[i] > top[i] ? more.top[i] : top[i];
       const float mine = math::exp_flushed(top[i] - largest), theirs = math::exp_flushed(more.top[i] - largest);
       float* const to = o + i * size;
       const float* const from = more.o + i * size;
-      for (int64_t d = 0; d < size; d += kWide) store(to + d, load(to + d) * mine + load(from + d) * theirs);
-      total[i] = total[i] * mine + more.total[i] * theirs;
+      for (int64_t d = 0; d < size; d += kWide) store(to + d, fused(load(to + d), splat(mine), load(from + d) * theirs));
+      total[i] = math::fma(total[i], mine, more.total[i] * theirs);
       top[i] = largest;
     }
   }

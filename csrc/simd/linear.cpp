@@ -1,6 +1,6 @@
 // linear: x @ w.T + bias for weights of f32 or half floats, which are read as they lie.
 // Knows nothing of layers. Every sum has the same order for any number of rows of x, so that a row gives the same bits
-// by itself and in a batch.
+// by itself and in a batch. Compiled without contraction: what is rounded once says so.
 #include <cstdint>
 #include <type_traits>
 
@@ -48,7 +48,7 @@ TRITIUM_INLINE void dots(int64_t k, const StoredAs<T>* w, int64_t w_row, int64_t
     for (int m = 0; m < M; ++m) {
       const Wide right = load(x + m * x_row + p);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) acc[r * M + m] += left[r] * right;
+      for (int r = 0; r < R; ++r) acc[r * M + m] = fused(left[r], right, acc[r * M + m]);
     }
   };
   int64_t p = 0;

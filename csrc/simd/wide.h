@@ -1,8 +1,12 @@
 // Vectors of f32 read from f32 or half floats, and the sums of the lanes of several vectors at once.
-// Knows nothing of tensors.
+// Knows nothing of tensors. For files that are compiled without contraction.
 #pragma once
 
 #include <cstdint>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include "../view.h"
 #include "half.h"
@@ -46,6 +50,22 @@ TRITIUM_INLINE Wide load_wide(const StoredAs<T>* from) {
       return reinterpret_cast<Wide>(__builtin_convertvector(narrow, Bits) << 16);
     }
   }
+}
+
+// a * b + c, rounded once where the instruction set can. Said outright, since a compiler that contracts products and sums
+// by itself may do so in one copy of a loop and not in another.
+TRITIUM_INLINE Wide fused(const Wide& a, const Wide& b, const Wide& c) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Wide>(
+      _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif defined(__FMA__)
+  return reinterpret_cast<Wide>(
+      _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
 }
 
 // The first n < kWide of them; zeros after.
