@@ -58,16 +58,14 @@ def options_of_sampling(command: Command) -> Command:
     return command
 
 
-def opened(
-    path: str | None, *, head: str | None, kv: str, variant: str | None, ternarise: bool, threads: int | None
-) -> Model:
+def opened(path: str | None, *, threads: int | None, **options: Any) -> Model:
     """The model a command was given; without one, the small one in the package."""
     import tritium as tt
     from tritium.model import load
 
     if threads is not None:
         tt.set_num_threads(threads)
-    return load(path, head=head, kv=kv, variant=variant, ternarise=ternarise)
+    return load(path, **options)
 
 
 def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -82,6 +80,7 @@ MODEL = ("head", "kv", "variant", "ternarise", "threads")
 @click.option(
     "-p", "--prompt", help="What comes before; '-' reads it from standard input. Default: the beginning of a text."
 )
+@click.option("--context", type=click.IntRange(2), help="Tokens to make room for; default: all the model can.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the text alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every token.")
 @options_of_sampling
@@ -93,11 +92,11 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
     come; how long it took goes to standard error.
     """
     begun = time.perf_counter()
-    about, sampling = split(options, *MODEL)
+    about, sampling = split(options, *MODEL, "context")
     status(f"loading {model or 'the model of the package'} …")
     found = opened(model, **about)
     ready = time.perf_counter() - begun
-    given = first_prompt(found, sys.stdin.read() if prompt == "-" else prompt)
+    given = first_prompt(found, read_input() if prompt == "-" else prompt)
     ids = found.tokenizer.encode(given) if isinstance(given, str) else given
     status(f"reading {len(ids)} tokens …")
     if as_json:
@@ -106,6 +105,24 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
     done = printed(found.stream(ids, **sampling), given if isinstance(given, str) else "")
     if not quiet and done is not None:
         click.echo(told(done, found, ready), err=True)
+
+
+def read_input() -> str:
+    """All of standard input, as text."""
+    if sys.stdin is None:
+        raise ArgumentError("-p - reads the prompt from standard input, which is closed; give it as -p TEXT.")
+    return decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def read_text(path: str) -> str:
+    return decoded(Path(path).read_bytes(), path)
+
+
+def decoded(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{shown(where)}: byte {error.start} is not UTF-8; a text is needed.") from None
 
 
 def first_prompt(model: Model, prompt: str | None) -> str | list[int]:
@@ -159,7 +176,7 @@ def told(g: Generation, model: Model, ready_s: float) -> str:
     ends = {
         "stop": "it ended",
         "length": "as many as asked",
-        "context": f"the context of {model.config.context} is full",
+        "context": f"the context of {model.context} is full",
     }
     return (
         f"[{shown(model.name)}: ready in {ready_s:.2f} s; a prompt of {many(g.prompt_tokens)}{reused}, first token after "
@@ -181,6 +198,7 @@ def as_record(g: Generation, model: Model, prompt: str | list[int]) -> dict[str,
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
+@click.option("--context", type=click.IntRange(2), help="Tokens to make room for; default: all the model can.")
 @click.option("--system", help="What the model is told before the conversation.")
 @click.option(
     "--template",
@@ -196,9 +214,9 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
     """
     from tritium import chat as chats
 
-    about, sampling = split(options, *MODEL)
+    about, sampling = split(options, *MODEL, "context")
     found = opened(model, **about)
-    form = Path(template).read_text(encoding="utf-8") if template else found.tokenizer.chat_template
+    form = read_text(template) if template else found.tokenizer.chat_template
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)
     chats.encode(
@@ -209,6 +227,8 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
             said = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             break
+        except UnicodeDecodeError:
+            raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
         if not said:
             break
         if said == "/new":
@@ -240,10 +260,7 @@ def perplexity(
 ) -> None:
     """How well a model foretells the text in FILE: perplexity and bits per byte, with their standard errors."""
     found = opened(model, **options)
-    try:
-        words = Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ArgumentError(f"{shown(file)}: byte {error.start} is not UTF-8; a text is needed.") from None
+    words = read_text(file)
     count = len(found.tokenizer.encode(words, bos=False))
     with bar("scoring") as progress:
         hear = None if progress is None else lambda p: progress(p.tokens, count, f"{p.value:.4f}")
@@ -288,10 +305,16 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     On CPUs with AVX-512 VNNI that is 1.6 bits a weight, which one token at a time reads faster; long prompts like 2 bits.
     """
     from tritium.backends import default_device
+    from tritium.io.reader import map_file
     from tritium.io.stream import check_free
     from tritium.model import load
+    from tritium.prepacked import is_prepacked
 
     check_free(Path(target), overwrite)
+    if Path(model).is_file() and is_prepacked(map_file(Path(model))):
+        raise ArgumentError(
+            f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
+        )
     options["storage"] = options["storage"] or default_device().device.backend.densest().name
     found = load(model, **options)
     with bar("writing") as progress:
@@ -314,6 +337,7 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
 @click.option("--allow-anonymous", is_flag=True, help="Let everyone in who can reach the host.")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="A name by which clients may call the server.")
 @click.option("--allowed-origin", multiple=True, metavar="URL", help="A web page that may call the server.")
+@click.option("--name", help="What clients call the model; default: the name of its file.")
 @click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests that run at once.")
 @click.option("--context", type=click.IntRange(2), help="Tokens of each; default: all the model can.")
 @click.option("--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait.")
@@ -326,7 +350,7 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
 @click.option(
     "--grace",
     "grace_s",
-    type=float,
+    type=click.FloatRange(0, 86400),
     default=30.0,
     show_default=True,
     help="Seconds that running requests may go on at the end.",
@@ -340,8 +364,8 @@ def serve(
     from tritium.serve import Server, serve
 
     about, rest = split(options, *MODEL)
-    key = Path(api_key_file).read_text(encoding="utf-8").strip() if api_key_file else None
-    form = Path(template).read_text(encoding="utf-8") if template else None
+    key = read_text(api_key_file).strip() if api_key_file else None
+    form = read_text(template) if template else None
 
     def ready(server: Server) -> None:
         click.echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)

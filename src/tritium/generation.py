@@ -414,7 +414,7 @@ def _window(session: Slots, count: int, context: int | None, stride: int | None,
     if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= most:
         raise ArgumentError(f"perplexity: stride must be 1 to {most} for windows of {context}, given {stride!r}.")
     if count + len(head) < 2:
-        raise ArgumentError(f"perplexity: a text of 2 tokens or more is needed, given {count}.")
+        raise ArgumentError(f"perplexity: a text of {2 - len(head)} tokens or more is needed, given {count}.")
     return room, stride
 
 

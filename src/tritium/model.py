@@ -51,11 +51,15 @@ FIXED = {
 class Model:
     """A decoder and its text: `session()` runs it, `generate()` and `stream()` make text with it."""
 
-    def __init__(self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: str = "f16"):
+    def __init__(
+        self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: str = "f16",
+        context: int | None = None,
+    ) -> None:  # fmt: skip
         if kv not in FLOATS:
             raise ArgumentError(f"load: kv {kv!r} is unknown; keys and values are kept as {', '.join(FLOATS)}.")
         self.config, self.network, self.name, self.kv = config, network, name, kv
         self._source, self._busy = source, Lock()
+        self.context = config.context if context is None else Session.check_context(config, context)
 
     def __repr__(self) -> str:
         c = self.config
@@ -79,8 +83,8 @@ class Model:
         return programs(self.network)
 
     def session(self, slots: int = 1, context: int | None = None) -> Session:
-        """A cache for so many sequences at once, of `context` tokens each (default: all the model was made for)."""
-        kv = FLOATS[self.kv]
+        """A cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
+        kv, context = FLOATS[self.kv], self.context if context is None else context
         return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
 
     @cached_property
@@ -204,15 +208,15 @@ def shipped() -> Path:
 
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
-    variant: str | None = None, ternarise: bool = False,
+    context: int | None = None, variant: str | None = None, ternarise: bool = False,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
     small one in the package.
 
     head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
-    file. kv: how keys and values are kept. storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits: fewer bytes,
-    more work).
-    variant and ternarise: see `tritium.io.open`.
+    file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
+    storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits: fewer bytes, more work). variant and ternarise: see
+    `tritium.io.open`.
     """
     if not isinstance(path, str | Path | None):
         raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
@@ -221,20 +225,22 @@ def load(
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     if path.is_file() and prepacked.is_prepacked(map_file(path)):
         chosen = {"head": head, "storage": storage, "variant": variant, "ternarise": ternarise or None}
-        return _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv)
+        return _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context)
     found = io.open(path, variant=variant, ternarise=ternarise)
     config = read_config(found)
     source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"])
-    return Model(config, assemble(config, source), name=path.stem, source=found, kv=kv)
+    return Model(config, assemble(config, source), name=path.stem, source=found, kv=kv, context=context)
 
 
-def _prepacked(path: Path, chosen: dict[str, Any], kv: str) -> Model:
+def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None) -> Model:
     found = Prepacked(path)
     for name, value in chosen.items():
         raise ArgumentError(
             f"load: {printable(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
         )
-    return Model(found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv)
+    return Model(
+        found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv, context=context
+    )
 
 
 def read_config(found: ModelFile) -> Config:

@@ -224,6 +224,11 @@ class Connection(asyncio.Protocol):
                             clock.reschedule(self.loop.time() + self.limits.read_s)
                     elif isinstance(event, h11.Request):
                         self._waiting, head, self._method = False, event, event.method.decode("ascii")
+                        if (
+                            len(event.target) + sum(len(n) + len(v) for n, v in event.headers)
+                            > self.limits.header_bytes
+                        ):
+                            raise RefusedError(431, f"The header is larger than {self.limits.header_bytes} bytes.")
                         self._check_size(int(dict(event.headers).get(b"content-length", b"0")))
                     elif isinstance(event, h11.Data):
                         body += event.data

@@ -80,13 +80,7 @@ class Session:
     ) -> None:  # fmt: skip
         if not isinstance(slots, int) or not 1 <= slots <= TOGETHER[-1]:
             raise ArgumentError(f"Session: slots must be 1 to {TOGETHER[-1]}, given {slots!r}.")
-        capacity = config.context if context is None else context
-        if not isinstance(capacity, int) or capacity < 1:
-            raise ArgumentError(f"Session: context must be a number of tokens, given {context!r}.")
-        if capacity > config.context:
-            raise ContextError(
-                f"A context of {capacity} tokens was asked; this model was made for {config.context}. Ask for at most that."
-            )
+        capacity = config.context if context is None else self.check_context(config, context)
         self.config, self.slots, self.capacity = config, slots, capacity
         self._last, self._every = made or programs(network)
         shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
@@ -94,6 +88,17 @@ class Session:
             t for _ in range(config.layers) for t in KVCache.empty(**shape, dtype=kv)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
+
+    @staticmethod
+    def check_context(config: Config, context: Any) -> int:
+        """A number of tokens that the model was made for."""
+        if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+            raise ArgumentError(f"context must be a number of tokens, given {context!r}.")
+        if context > config.context:
+            raise ContextError(
+                f"A context of {context} tokens was asked; this model was made for {config.context}. Ask for at most that."
+            )
+        return context
 
     @property
     def nbytes(self) -> int:
@@ -129,6 +134,7 @@ class Session:
 
     def step(self, slots: Sequence[int], ids: Ids) -> Logits:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
+        slots = [self._slot(slot) for slot in slots]
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
             raise ArgumentError(f"step: different slots and one token for each are needed, given {slots} and {ids}.")
         ids = [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
@@ -167,9 +173,13 @@ class Session:
         return np.concatenate(found)
 
     def _slot(self, slot: int) -> int:
-        if not isinstance(slot, int) or not 0 <= slot < self.slots:
+        try:
+            found = index(slot)
+        except TypeError:
+            found = -1
+        if not 0 <= found < self.slots:
             raise ArgumentError(f"slot {slot!r} does not exist; this session has {self.slots}.")
-        return slot
+        return found
 
     def _checked(self, slot: int, ids: Ids) -> list[int]:
         """New tokens for a slot: real tokens, and room for them."""

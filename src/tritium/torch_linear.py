@@ -112,9 +112,10 @@ class BitLinear(nn.Linear):
     def packed(self) -> native.BitLinear:
         """The layer the kernels run, packed again when the parameters have changed."""
         parameters = [p for p in (self.weight, self.bias) if p is not None]
-        made_of = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters)
+        counted = not any(p.is_inference() for p in parameters)  # writes to tensors of inference mode leave no trace
+        made_of = tuple((p.data_ptr(), p._version if counted else 0) for p in parameters)
         kept = self._packed
-        if kept is None or kept.made_of != made_of:
+        if kept is None or not counted or kept.made_of != made_of:
             t, g = ternarise(self.weight)
             bias = None if self.bias is None else self.bias.detach().float().numpy()
             layer = native.BitLinear.from_ternary(t.numpy(), bias, scale=g.item())

@@ -112,18 +112,17 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
         return made
 
     @cache  # a tied head is the embedding itself, not a second one
-    @cache
-    def table(name: str, kept: str | None = None) -> Tensor:
+    def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
         found = entry(name, (config.vocab, config.width))
-        return _floats(found.array()) if found.stored in STORED else _unquantised(found, FLOATS.get(kept or "", dt.f16))
+        return _floats(found.array()) if found.stored in STORED else _unquantised(found, unquantised)
 
     def out() -> Tensor | QuantLinear:
         tied = "lm_head.weight" not in entries
-        kept = head if head in FLOATS else None
         if tied and not config.tied:
             raise fault("the model", "no weight 'lm_head.weight'", "one, since tie_word_embeddings is false")
         name = "model.embed_tokens.weight" if tied else "lm_head.weight"
-        return make_head(table(name) if kept is None else table(name, kept), head)
+        exact = head == "f32" and name in entries and entries[name].stored not in STORED
+        return make_head(table(name, dt.f32) if exact else table(name), head)
 
     def vector(name: str, size: int) -> Tensor:
         return asarray(entry(name, (size,)).float32())
@@ -189,4 +188,6 @@ def make_head(table: Tensor, head: str | None) -> Tensor | QuantLinear:
         return table
     if head not in HEADS:
         raise ArgumentError(f"load: head {head!r} is unknown; use {', '.join(HEADS)}, or None for what the file has.")
-    return QuantLinear.from_float(table, "int8") if head == "int8" else table.to(FLOATS[head])
+    if head == "int8":
+        return QuantLinear.from_float(table, "int8")
+    return table if table.dtype is FLOATS[head] else table.to(FLOATS[head])

@@ -58,7 +58,7 @@ def _attention(q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: f
     slots, shared, capacity, _ = k.shape
     if places is None:
         places = np.array([(b, capacity - tokens, tokens) for b in range(batch)]).reshape(batch, 3)
-    factor = size**-0.5 if scale is None else scale
+    factor = max(size, 1) ** -0.5 if scale is None else scale
     y = np.zeros(q.shape, np.float64)
     for b, (slot, start, count) in enumerate(checked_places(places, slots, capacity, tokens, "attention")):
         seen = start + count
