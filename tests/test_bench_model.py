@@ -51,6 +51,18 @@ def test_a_counter_that_ran_over_begins_again(tmp_path: Path) -> None:
     assert energy.since(before) == 2.0
 
 
+def test_each_package_runs_over_by_itself(tmp_path: Path) -> None:
+    for name, microjoules in (("intel-rapl:0", 999_000_000), ("intel-rapl:1", 10_000_000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(str(microjoules))
+        (tmp_path / name / "max_energy_range_uj").write_text("1000000000")
+    energy = Energy.open(tmp_path)
+    before = energy.read()
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1000000")
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("12000000")
+    assert energy.since(before) == 4.0
+
+
 @pytest.mark.parametrize(
     ("joules", "seconds", "says"),
     [(1.0, 0.1, "too short"), (0.0, 5.0, "did not move")],

@@ -36,7 +36,7 @@ def test_every_refused_field_has_an_example_here() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in WRONG.items() for v in values])
 def test_a_field_that_changes_the_answer_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(FormatError, match=f"config.json, {field}: found .*it is not supported"):
+    with pytest.raises(FormatError, match=f"the configuration, {field}: found .*it is not supported"):
         Config.from_hf(SAID | {field: value})
 
 
@@ -92,7 +92,7 @@ SIZES = [
 @pytest.mark.parametrize("field", SIZES)
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, [], MOST + 1, 10**30])
 def test_a_size_that_is_no_size_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(FormatError, match=f"config.json, {field}"):
+    with pytest.raises(FormatError, match=f"the configuration, {field}"):
         Config.from_hf(SAID | {field: value})
 
 

@@ -623,3 +623,15 @@ def test_names_in_messages_cannot_steer_a_terminal() -> None:
 def test_a_piece_that_breaks_its_word_is_an_error() -> None:
     with pytest.raises(FormatError, match="3 bytes were made where 4 were announced"):
         safetensors.write(io.BytesIO(), {}, [Piece("w", (1,), "F32", 4, lambda: [b"abc"])])
+
+
+def test_forgotten_bytes_are_read_again(tmp_path: Path) -> None:
+    from tritium.io.reader import forget, map_file
+
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(range(256)) * 256)
+    view = map_file(path)
+    for part in (view, view[5:40_000], view[:10], view[:0], memoryview(b"not mapped")):
+        before = bytes(part)
+        forget(part)
+        assert bytes(part) == before

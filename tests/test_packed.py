@@ -19,7 +19,7 @@ from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError
 from tritium.op import Spec
 from tritium.testing import values
 
-SHAPES = [(5, 9), (70, 130), (1, 1), (7,), (2, 33, 65), (0, 4), (3, 0), (64, 64), (80, 64), (16, 17)]
+SHAPES = [(5, 9), (70, 130), (1, 1), (7,), (2, 33, 65), (0, 4), (3, 0), (64, 64), (80, 64), (16, 17), (130, 192)]
 
 
 def integers(t: dt.DType, shape: tuple[int, ...], seed: int = 0) -> Any:
@@ -243,3 +243,12 @@ def test_more_columns_than_an_int32_sum_holds_are_refused(t: dt.DType, most: int
             (Spec((1, k)), Spec((1, k), t), Spec((1, -(-k // 64))), None), {"group": 64}
         )
         assert grouped.out == Spec((1, 1))
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (128, 128), (65, 64), (200, 320), (130, 100), (63, 192)], ids=str)
+def test_rows_become_tiles_whether_or_not_they_fill_them(shape: tuple[int, int]) -> None:
+    want = integers(dt.tern2, shape)
+    rows = tt.repack(tt.tensor(want), "tern2")
+    tiles = tt.repack(rows, "tern2_r64")
+    np.testing.assert_array_equal(values(tiles), want)
+    assert bytes(tt.nn.as_bytes(tt.repack(tiles, "tern2")).numpy()) == bytes(tt.nn.as_bytes(rows).numpy())

@@ -22,7 +22,8 @@ from models import TINY
 from tritium import dtype as dt
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.io import Ternary, safetensors
-from tritium.model import load
+from tritium.io.stream import Piece
+from tritium.model import load, shipped
 from tritium.weights import join, make_head
 
 LAYER = "model.layers.1."
@@ -239,3 +240,31 @@ def test_the_file_of_a_model_may_go_once_it_is_loaded(tmp_path: Path) -> None:
     before = model.session().extend(0, [1, 2, 3])
     (path / "model.safetensors").unlink()
     np.testing.assert_array_equal(model.session().extend(0, [1, 2, 3]), before)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_a_table_that_ggml_quantised_is_kept_as_f16_and_once(kind: str, tmp_path: Path) -> None:
+    gguf_module = pytest.importorskip("gguf", reason="it has the other side's quantisers")
+    from tritium.io import gguf
+
+    found = tt.io.open(shipped())
+    name = "token_embd.weight"
+    table = found.entries[name].float32()
+    raw = gguf_module.quants.quantize(table, gguf_module.GGMLQuantizationType[kind])
+    pieces = []
+    for e in found.entries.values():
+        data = raw.tobytes() if e.name == name else bytes(e.raw())
+        pieces.append(Piece(e.name, e.shape, kind if e.name == name else e.stored, len(data), lambda data=data: [data]))
+    target = tmp_path / "quantised.gguf"
+    assert found.gguf is not None
+    with target.open("wb") as file:
+        gguf.write(file, {k: v.raw for k, v in found.gguf.metadata.values_by_key.items()}, pieces)
+    want = gguf_module.quants.dequantize(raw, gguf_module.GGMLQuantizationType[kind])
+    model = tt.load(target)
+    got = model.network.embedding.weight
+    assert got.dtype is tt.f16
+    assert model.network.head.weight is got
+    np.testing.assert_array_equal(got.numpy(), want.astype(np.float16))
+    exact = tt.load(target, head="f32").network.head.weight
+    assert isinstance(exact, tt.Tensor)
+    np.testing.assert_array_equal(exact.numpy(), want)

@@ -25,7 +25,7 @@ from tritium.model import Model
 from tritium.session import Session
 from tritium.threads import get_num_threads
 
-# Student's t for 97.5 %, by degrees of freedom; beyond the last the normal distribution is near enough.
+# Student's t for 97.5 %, by degrees of freedom from 1 on; beyond the last it is a little wide.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 RAPL = Path("/sys/class/powercap")
 SHORTEST_S = 1.0  # of a window in which an energy counter is believed
@@ -170,7 +170,7 @@ def _run(session: Session, prompt: list[int], decode: int, energy: Energy | None
     for slot in slots[1:]:
         session.extend(slot, prompt)
     ids = [token] * len(slots)
-    before = energy.read() if energy else math.nan
+    before = energy.read() if energy else []
     begun = perf_counter()
     for _ in range(decode):
         ids = [int(i) for i in session.step(slots, ids).argmax(axis=-1)]
@@ -207,19 +207,20 @@ class Energy:
             return cls([], f"the energy counters may not be read; as root: chmod a+r {root}/intel-rapl:*/energy_uj")
         return cls(folders, "")
 
-    def _number(self, folder: Path, name: str) -> int:
-        return int((folder / name).read_text())
+    def _numbers(self, name: str) -> list[int]:
+        return [int((p / name).read_text()) for p in self.folders]
 
-    def read(self) -> float:
-        return math.nan if not self.folders else float(sum(self._number(p, "energy_uj") for p in self.folders))
+    def read(self) -> list[int]:
+        """Microjoules of each package."""
+        return self._numbers("energy_uj")
 
-    def since(self, before: float) -> float:
-        """Joules since a reading. A counter that ran over begins again at 0."""
+    def since(self, before: list[int]) -> float:
+        """Joules since a reading. A counter that ran over began again at 0."""
         if not self.folders:
             return math.nan
-        spent = self.read() - before
-        if spent < 0:
-            spent += sum(self._number(p, "max_energy_range_uj") for p in self.folders)
+        spent = 0
+        for now, then, most in zip(self.read(), before, self._numbers("max_energy_range_uj"), strict=True):
+            spent += now - then if now >= then else now - then + most
         return spent / 1e6
 
     def add(self, joules: float, seconds: float, tokens: int) -> None:

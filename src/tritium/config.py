@@ -144,28 +144,28 @@ class Config:
 
 def _refused(field: str, found: Any, needed: str) -> FormatError:
     remedy = "This model is computed differently, so its answers would be wrong here; it is not supported."
-    return fault(f"config.json, {field}", printable(repr(found)), needed, remedy)
+    return fault(f"the configuration, {field}", printable(repr(found)), needed, remedy)
 
 
 def _count(said: Mapping[str, Any], field: str, default: int | None = None) -> int:
     found = said.get(field)
     found = default if found is None else found
     if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= MOST:
-        raise fault(f"config.json, {field}", printable(repr(found)), f"a number from 1 to {MOST}", WRONG)
+        raise fault(f"the configuration, {field}", printable(repr(found)), f"a number from 1 to {MOST}", WRONG)
     return found
 
 
 def _real(said: Mapping[str, Any], field: str, default: float) -> float:
     found = said.get(field, default)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e30:
-        raise fault(f"config.json, {field}", printable(repr(found)), "a positive number", WRONG)
+        raise fault(f"the configuration, {field}", printable(repr(found)), "a positive number", WRONG)
     return float(found)
 
 
 def _flag(said: Mapping[str, Any], field: str) -> bool:
     found = said.get(field, False)
     if not isinstance(found, bool):
-        raise fault(f"config.json, {field}", printable(repr(found)), "true or false", WRONG)
+        raise fault(f"the configuration, {field}", printable(repr(found)), "true or false", WRONG)
     return found
 
 
@@ -173,7 +173,9 @@ def _tokens(said: Mapping[str, Any], kind: str) -> list[int | None]:
     found = said.get(f"{kind}_token_id")
     listed = found if isinstance(found, list) else [found]
     if not all(t is None or (isinstance(t, int) and not isinstance(t, bool)) for t in listed):
-        raise fault(f"config.json, {kind}_token_id", printable(repr(found)), "a token number or a list of them", WRONG)
+        raise fault(
+            f"the configuration, {kind}_token_id", printable(repr(found)), "a token number or a list of them", WRONG
+        )
     return listed or [None]
 
 

@@ -273,7 +273,7 @@ def _rope_of(found: ModelFile, arch: str, size: Any) -> dict[str, Any]:
         return fault(f"{printable(found.path.name)}, {arch}.{key}", printable(repr(value(key))), needed, remedy)
 
     for key, values in FIXED.items():
-        if value(key) is not None and value(key) not in values:
+        if f"{arch}.{key}" in found.metadata and value(key) not in values:  # a list has no value: refused too
             raise refused(key, " or ".join(str(v) for v in values))
     for key in ("attention.key_length", "attention.value_length"):
         if value(key) is not None and size is not None and value(key) != size:
