@@ -25,7 +25,7 @@ Which path a call takes:
 - gradients are asked for, or the layer is in training mode: torch's own operations, differentiable, any device;
 - eval mode, no gradients, on the CPU, lambda_ 1, f32, f16 or bf16: weights are packed once and run on tritium's kernels. They
   are packed anew after any write torch can see (an optimiser's step, load_state_dict), after .train(), .eval() and .to().
-  A write through `weight.data` in eval mode is not seen: call .eval() after it;
+  A write in eval mode that torch does not count (through `weight.data`, a NumPy alias) is not seen: call .eval() after it;
 - autocast to bf16: whole numbers up to 127 are exact in bf16, sums are rounded to bf16 once. To f16: the product is made in
   f32, since its sums exceed f16;
 - torch.compile: training compiles whole. The packed path is one call that the compiler steps around (a graph break).

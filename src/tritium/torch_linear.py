@@ -80,6 +80,8 @@ class BitLinear(nn.Linear):
             x = self.rms_norm(x)
         if self._through_kernels(x):
             return _aside(self, x) if torch.compiler.is_compiling() else self._run_packed(x)
+        if self._packed is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._packed = None  # a step may follow, and fused optimisers write without leaving a trace
         if self.lambda_ == 0:
             return functional.linear(x, self.weight, self.bias)
         return self._run_torch(x)
