@@ -102,8 +102,9 @@ class Config:
         family = str(said.get("model_type", "")).lower()
         if family not in FAMILIES:
             raise _refused("model_type", said.get("model_type"), f"one of {', '.join(FAMILIES)}")
-        rope = said.get("rope_parameters")
-        rope = rope if isinstance(rope, Mapping) else {}
+        rope = said.get("rope_parameters") or {}
+        if not isinstance(rope, Mapping):
+            raise _refused("rope_parameters", rope, "an object")
         for key, values in FIXED.items():
             for part in (said, rope):
                 if not any(type(v) is type(part.get(key)) and v == part.get(key) for v in values):
@@ -185,7 +186,10 @@ def _scaling(said: Any) -> tuple[tuple[str, Any], ...]:
         return ()
     if not isinstance(kind, str) or kind not in NEEDED:
         raise _refused("rope_scaling.rope_type", kind or said, f"default or one of {', '.join(NEEDED)}")
-    return (("rope_type", kind), *((key, _scaled(said, key)) for key in NEEDED[kind]))
+    found = {key: _scaled(said, key) for key in NEEDED[kind]}
+    if kind == "llama3" and not found["low_freq_factor"] < found["high_freq_factor"]:
+        raise _refused("rope_scaling.low_freq_factor", found["low_freq_factor"], f"below {found['high_freq_factor']}")
+    return (("rope_type", kind), *found.items())
 
 
 def _scaled(said: Mapping[str, Any], key: str) -> Any:

@@ -20,14 +20,14 @@ from threading import Lock
 from typing import Any
 
 from tritium import dtype as dt
-from tritium import generation, io, prepacked, text
+from tritium import generation, io, memory, prepacked, text
 from tritium.compiled import Compiled
 from tritium.config import Config
 from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.io import ModelFile, gguf
 from tritium.io.gguf import scalar
 from tritium.io.names import config_from_gguf
-from tritium.io.reader import fault, map_file, printable
+from tritium.io.reader import fault, forget, map_file, printable
 from tritium.io.stream import Progress
 from tritium.prepacked import Prepacked
 from tritium.sampling import Sampler
@@ -229,7 +229,11 @@ def load(
     found = io.open(path, variant=variant, ternarise=ternarise)
     config = read_config(found)
     source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"])
-    return Model(config, assemble(config, source), name=path.stem, source=found, kv=kv, context=context)
+    network = assemble(config, source)
+    memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
+    for entry in found.entries.values():
+        forget(entry.raw())
+    return Model(config, network, name=path.stem, source=found, kv=kv, context=context)
 
 
 def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None) -> Model:

@@ -58,6 +58,16 @@ class _Packed(NamedTuple):
     alive: tuple[torch.Tensor, ...]  # keeps the memory, so that an address cannot come back with other numbers
 
 
+def _count_fused_writes(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """Fused optimisers write without counting it; packed weights are told by the count."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            torch.autograd.graph.increment_version([p for p in group["params"] if p.grad is not None])
+
+
+torch.optim.optimizer.register_optimizer_step_post_hook(_count_fused_writes)
+
+
 class BitLinear(nn.Linear):
     """A linear layer with ternary weights and int8 activations; its parameters are the latent weights.
 
@@ -80,8 +90,6 @@ class BitLinear(nn.Linear):
             x = self.rms_norm(x)
         if self._through_kernels(x):
             return _aside(self, x) if torch.compiler.is_compiling() else self._run_packed(x)
-        if self._packed is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._packed = None  # a step may follow, and fused optimisers write without leaving a trace
         if self.lambda_ == 0:
             return functional.linear(x, self.weight, self.bias)
         return self._run_torch(x)
