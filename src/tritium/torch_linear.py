@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tritium import buffer, interop
 from tritium import nn as native
@@ -65,7 +66,7 @@ def _count_fused_writes(optimizer: Any, args: Any, kwargs: Any) -> None:
             torch.autograd.graph.increment_version([p for p in group["params"] if p.grad is not None])
 
 
-torch.optim.optimizer.register_optimizer_step_post_hook(_count_fused_writes)
+register_optimizer_step_post_hook(_count_fused_writes)
 
 
 class BitLinear(nn.Linear):
