@@ -92,13 +92,13 @@ def table(engines: list[Engine]) -> str:
 
 def turns(calls: list[Callable[[], Any]], rounds: int = 5) -> float:
     """Seconds for all calls in turn: by the time one comes again, its weights have left the caches."""
-    best = []
+    taken = []
     for _ in range(rounds):
         begun = time.perf_counter()
         for call in calls:
             call()
-        best.append(time.perf_counter() - begun)
-    return statistics.median(best)
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken)
 
 
 def kernels(model: Any, held: int) -> Iterator[tuple[str, float]]:

@@ -362,9 +362,10 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve MODEL to programs that speak OpenAI's protocol: completions and chat, streamed or whole. Ctrl-C ends it."""
     from tritium.serve import Server, serve
+    from tritium.serve_access import read_key
 
     about, rest = split(options, *MODEL)
-    key = read_text(api_key_file).strip() if api_key_file else None
+    key = read_key(api_key_file) if api_key_file else None
     form = read_text(template) if template else None
 
     def ready(server: Server) -> None:

@@ -29,7 +29,6 @@ from tritium.tensor import Tensor
 from tritium.weights import Network, Source
 
 FORMAT, VERSION = "tritium", "1"
-SUFFIX = ".tritium"
 LINE = 64  # bytes of a cache line
 FILE = "file:"  # before the name of a side file
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
@@ -203,6 +202,8 @@ class Prepacked:
                 where, "no scale of the right size", f"one for {list(shape)} in groups of {printable(str(group))}"
             )
         scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
+        if not np.isfinite(scale).all():
+            raise fault(where, "a scale that is no number", "finite scales")
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
         base = quant.CANONICAL.get(data.dtype, data.dtype)
         weight = quant.Quantized("ternary" if base.is_ternary else base.name, data, asarray(scale), None, group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 import socket
 import threading
@@ -73,6 +74,8 @@ class Server:
                 f"serve: others can reach {host}, so an API key is needed: give api_key (or set TRITIUM_API_KEY), listen on"
                 " 127.0.0.1, or say allow_anonymous to let everyone in."
             )
+        if not 0 <= grace_s < math.inf:
+            raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
         self.limits = limits or self._http.Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
         self.name = name or model.name

@@ -71,7 +71,7 @@ class Access:
 
 def read_key(path: str | Path) -> str:
     """The key in a file: its first line."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     if not lines or not lines[0].strip():
         raise ArgumentError(f"serve: {path} holds no API key; write it on the first line.")
     return lines[0].strip()

@@ -73,7 +73,10 @@ class Answers:
             )  # fmt: skip
 
     def _prompt(self, given: str | tuple[int, ...]) -> tuple[int, ...]:
-        return given if isinstance(given, tuple) else tuple(self.tokenizer.encode(given))
+        if isinstance(given, tuple):
+            return given
+        first = self.tokenizer.bos
+        return tuple(self.tokenizer.encode(given) or ([] if first is None else [first]))
 
     def _chat_prompt(self, asked: Asked) -> tuple[int, ...]:
         template = self.template or self.tokenizer.chat_template

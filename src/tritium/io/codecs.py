@@ -311,9 +311,10 @@ class HF:
         body = _bytes(buffer, n * k // 4, self.name).reshape(quarter, k)
         out = np.empty((n, -(-k // 4)), np.uint8)
         for r in rows_at_a_time(quarter, 4 * k):
+            regular = k % 4 == 0 and all_legal(body[r])
             for i in range(4):
                 first = i * quarter + r.start
-                if k % 4 == 0 and all_legal(body[r]):
+                if regular:
                     out[first : first + r.stop - r.start] = pack_fields(body[r], 2 * i)
                     continue
                 codes = _legal((body[r] >> np.uint8(2 * i)) & np.uint8(3), first, self.name)
