@@ -45,7 +45,20 @@ def expected(prompt: str, count: int) -> str:
     return TOKENIZER.decode(tokens[start:])
 
 
-class Session:
+class Slots:
+    """What stands in the slots of a session without a network."""
+
+    held: list[list[int]]
+
+    def tokens(self, slot: int) -> list[int]:
+        return list(self.held[slot])
+
+    def truncate(self, slot: int, count: int) -> None:
+        assert 0 <= count <= len(self.held[slot])
+        del self.held[slot][count:]
+
+
+class Session(Slots):
     """The session of such a model. `says[prompt]` is a text it says instead, then ends. A prompt with "!" fails in a step,
     one with "?" while it is read."""
 
@@ -60,13 +73,6 @@ class Session:
         self.threads: set[int] = set()
         self.batches: list[int] = []  # sequences of each step
         self.pieces: list[tuple[int, int]] = []  # (slot, tokens) of each piece of a prompt
-
-    def tokens(self, slot: int) -> list[int]:
-        return list(self.held[slot])
-
-    def truncate(self, slot: int, count: int) -> None:
-        assert 0 <= count <= len(self.held[slot])
-        del self.held[slot][count:]
 
     def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
         self._call()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import markov
 import tiny
 from tritium.errors import ArgumentError, ContextError
 from tritium.generation import (
@@ -31,20 +32,13 @@ from tritium.text import ByteTokenizer, Facts
 from tritium.tokens import ALPHABET
 
 
-class Chain:
+class Chain(markov.Slots):
     """A session whose logits are told by all the tokens in the slot: a wrong cache gives another text."""
 
     def __init__(self, slots: int = 1, capacity: int = 64, vocab: int = 256) -> None:
         self.slots, self.capacity, self.vocab = slots, capacity, vocab
         self.held: list[list[int]] = [[] for _ in range(slots)]
         self.calls: list[tuple[str, Any]] = []
-
-    def tokens(self, slot: int) -> list[int]:
-        return list(self.held[slot])
-
-    def truncate(self, slot: int, count: int) -> None:
-        assert 0 <= count <= len(self.held[slot])
-        del self.held[slot][count:]
 
     def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
         assert ids

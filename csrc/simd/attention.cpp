@@ -30,7 +30,6 @@ constexpr int64_t kTaskRows = 64;         // queries of a kv head that one threa
 constexpr int64_t kDirectRows = 8;        // with more of them, keys and values are widened first
 constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread
 
-constexpr int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // scores[r * kBlock + j] = q[r] . k[j] for R queries and n keys, whole vectors of `size` elements.
@@ -204,7 +203,7 @@ struct Scratch {
   float* wide;
 
   static int64_t size(int64_t rows, int64_t padded) {
-    return 3 * rows * padded + kMostRows * kBlock + 6 * up(rows, 16) + 2 * kBlock * padded;
+    return 3 * rows * padded + kMostRows * kBlock + 6 * whole(rows, 16) + 2 * kBlock * padded;
   }
   Scratch(float* memory, int64_t count, int64_t padded) {
     const auto next = [&memory](int64_t n) {
@@ -212,7 +211,7 @@ struct Scratch {
       memory += n;
       return here;
     };
-    const int64_t few = up(count, 16), much = count * padded;
+    const int64_t few = whole(count, 16), much = count * padded;
     rows.seen = reinterpret_cast<int64_t*>(next(2 * few));
     rows.q = next(much);
     rows.o = next(much);
@@ -233,7 +232,7 @@ struct Attention {
 
   Attention(const Call& call, const Place* found)
       : q(call.in[0]), k(call.in[1]), v(call.in[2]), y(*call.out), batch(q.shape[0]), tokens(q.shape[1]),
-        heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(up(size, kWide)),
+        heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(whole(size, kWide)),
         task_tokens(per < kTaskRows ? least(kTaskRows / per, tokens) : 1), task_rows(task_tokens * per),
         blocks((tokens + task_tokens - 1) / task_tokens),
         scale(static_cast<float>(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size))
@@ -340,7 +339,7 @@ void Attention::run(int64_t i, float* space) const {
 
 // Few tasks with many keys: every part of the keys by itself, then the parts of each task in order.
 void run_parts(const Attention& a, int64_t parts) {
-  const int64_t few = up(a.task_rows, 16), each = a.task_rows * a.padded + 2 * few, tasks = a.tasks();
+  const int64_t few = whole(a.task_rows, 16), each = a.task_rows * a.padded + 2 * few, tasks = a.tasks();
   const Workspace space(tasks * parts * each * static_cast<int64_t>(sizeof(float)), Need::must);
   const auto found = [&](int64_t i, int64_t part) {
     float* const here = space.as<float>() + (i * parts + part) * each;

@@ -30,7 +30,6 @@ constexpr int64_t kChunk = 128;           // rows of x that stay in the second c
 constexpr int64_t kGrain = 65536;         // weights that make it worth waking another thread
 constexpr int64_t kWideGrain = 1 << 18;   // products that do
 
-constexpr int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // sums[r * M + m] = w[r] . x[m] over k elements, for R rows of w and M of x, those x_row apart and zero up to whole
@@ -77,7 +76,7 @@ struct Rows {
   explicit Rows(const Call& call)
       : x(call.in[0]), w(call.in[1]), y(*call.out),
         bias(call.nin > 2 && call.in[2].data ? call.in + 2 : nullptr), n(w.shape[0]), k(w.shape[1]),
-        padded(up(k, kWide)) {
+        padded(whole(k, kWide)) {
     for (int d = 0; d + 1 < x.ndim; ++d) count *= x.shape[d];
   }
   // The byte offset of row i of x or y.
@@ -136,13 +135,13 @@ void few_groups(const Rows& a, const float* x, int64_t first, int64_t groups) {
 template <DType T, int M>
 void few_rows(const Rows& a, const float* x) {
   constexpr int R = kSums / M, G = M < 4 ? 1 : 8;
-  const int64_t whole = a.n / R;
+  const int64_t full = a.n / R;
   parallel_for((a.n + G * R - 1) / (G * R), kGrain / (G * R * a.k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t u = begin; u < end; ++u) {
-      const int64_t groups = least(G, whole - u * G);
+      const int64_t groups = least(G, full - u * G);
       if (groups > 0) few_groups<T, R, M, G>(a, x, u * G * R, groups);
       if (groups == G) continue;
-      for (int64_t i = whole * R; i < a.n; ++i) few_groups<T, 1, M, 1>(a, x, i, 1);
+      for (int64_t i = full * R; i < a.n; ++i) few_groups<T, 1, M, 1>(a, x, i, 1);
     }
   });
 }
@@ -168,7 +167,7 @@ void panel(const Rows& a, const float* x, int64_t rows, int64_t first, float* wi
   const Gather gather = gather_of<float>(a.w.dtype);
   for (int64_t i = 0; i < rows * kPanel; ++i) c[i] = 0;
   for (int64_t p = 0; p < a.k; p += kPiece) {
-    const int64_t k = least(kPiece, a.k - p), filled = up(k, kWide);
+    const int64_t k = least(kPiece, a.k - p), filled = whole(k, kWide);
     for (int64_t r = 0; r < kPanel; ++r) {
       float* const to = wide + r * kPiece;
       if (r < columns) gather(a.w.data + (first + r) * a.w.strides[0] + p * a.w.strides[1], a.w.strides[1], to, k);
@@ -187,11 +186,11 @@ void panel(const Rows& a, const float* x, int64_t rows, int64_t first, float* wi
 }
 
 void many(const Rows& a) {
-  const int64_t most = up(least(a.count, kChunk), kTileRows), panels = (a.n + kPanel - 1) / kPanel;
+  const int64_t most = whole(least(a.count, kChunk), kTileRows), panels = (a.n + kPanel - 1) / kPanel;
   const Workspace space(most * a.padded * static_cast<int64_t>(sizeof(float)), Need::must);
   float* const x = space.as<float>();
   for (int64_t row = 0; row < a.count; row += most) {
-    const int64_t rows = least(most, a.count - row), tall = up(rows, kTileRows);
+    const int64_t rows = least(most, a.count - row), tall = whole(rows, kTileRows);
     a.widen_rows(row, rows, tall, x);
     parallel_for(panels, kWideGrain / (tall * kPanel * (a.k + 1)) + 1, [&](int64_t begin, int64_t end) {
       const Workspace own((kPiece + tall) * kPanel * static_cast<int64_t>(sizeof(float)), Need::must);

@@ -11,14 +11,9 @@ from typing import Any
 
 from tritium.errors import FormatError
 from tritium.io.reader import fault, printable
-from tritium.network import ACTIVATIONS
+from tritium.network import ACTIVATIONS, SCALINGS
 
 FAMILIES = ("bitnet", "llama")
-NEEDED = {  # of each way to scale RoPE
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "factors": ("factors",),
-}
 WRONG = "Take the configuration that came with the model."
 MOST = 1 << 24  # of any size: beyond this a file is damaged
 MOST_LAYERS = 1 << 12
@@ -184,9 +179,9 @@ def _scaling(said: Any) -> tuple[tuple[str, Any], ...]:
     kind = said.get("rope_type", said.get("type", "default")) if isinstance(said, Mapping) else None
     if kind == "default":
         return ()
-    if not isinstance(kind, str) or kind not in NEEDED:
-        raise _refused("rope_scaling.rope_type", kind or said, f"default or one of {', '.join(NEEDED)}")
-    found = {key: _scaled(said, key) for key in NEEDED[kind]}
+    if not isinstance(kind, str) or kind not in SCALINGS:
+        raise _refused("rope_scaling.rope_type", kind or said, f"default or one of {', '.join(SCALINGS)}")
+    found = {key: _scaled(said, key) for key in SCALINGS[kind]}
     if kind == "llama3" and not found["low_freq_factor"] < found["high_freq_factor"]:
         raise _refused("rope_scaling.low_freq_factor", found["low_freq_factor"], f"below {found['high_freq_factor']}")
     return (("rope_type", kind), *found.items())

@@ -27,7 +27,11 @@ from tritium.op import Op
 from tritium.tensor import Tensor
 
 ACTIVATIONS: dict[str, Op] = {"relu2": ops.relu2, "silu": ops.silu, "relu": ops.relu, "gelu": ops.gelu}
-SCALINGS = ("linear", "llama3", "factors")  # of rotary angles
+SCALINGS: dict[str, tuple[str, ...]] = {  # of rotary angles, and what each needs
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "factors": ("factors",),
+}
 
 
 class Embedding:

@@ -67,6 +67,13 @@ def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
     return split if sum(split) + START * len(split) < above + START else (above,)
 
 
+def _piece(slot: int, start: int, part: Ids, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Some tokens of one sequence, padded to the size of a program, and their place."""
+    padded = np.zeros((1, size), np.int32)
+    padded[0, : len(part)] = part
+    return padded, np.array([[slot, start, len(part)]], np.int32)
+
+
 class Session:
     """Sequences of one model in the slots of a cache.
 
@@ -123,10 +130,8 @@ class Session:
         done, logits = 0, None
         for size in chunks(len(new)):
             count = min(size, len(new) - done)
-            padded = np.zeros((1, size), np.int32)
-            padded[0, :count] = new[done : done + count]
-            places = np.array([[slot, len(held) + done, count]], np.int32)
-            logits = self._run(padded, places, np.array([count - 1], np.int32))
+            piece, places = _piece(slot, len(held) + done, new[done : done + count], size)
+            logits = self._run(piece, places, np.array([count - 1], np.int32))
             done += count
         held += new
         assert logits is not None
@@ -162,10 +167,8 @@ class Session:
         done = 0
         for size in chunks(len(told), SCORED):
             part = told[done : done + size]
-            padded = np.zeros((1, size), np.int32)
-            padded[0, : len(part)] = part
-            places = np.array([[slot, len(held) - 1 + done, len(part)]], np.int32)
-            rows = self._every(from_numpy(padded), from_numpy(places), *self.caches).numpy()
+            piece, places = _piece(slot, len(held) - 1 + done, part, size)
+            rows = self._every(from_numpy(piece), from_numpy(places), *self.caches).numpy()
             wanted = new[done : done + size]
             found.append(rows[np.arange(len(wanted)), wanted])
             done += len(part)

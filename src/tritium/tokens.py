@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,7 +59,7 @@ class Facts:
     warnings: tuple[str, ...] = ()
 
 
-class _Known:
+class _Known(ABC):
     """The facts, by name."""
 
     facts: Facts
@@ -84,11 +85,11 @@ class _Known:
         return self.facts.chat_template
 
     @property
-    def vocab_size(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def vocab_size(self) -> int: ...
 
-    def bytes_of(self, token: int) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def bytes_of(self, token: int) -> bytes: ...
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.vocab_size} tokens>"
