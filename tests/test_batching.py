@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -285,3 +288,162 @@ def test_a_size_that_turns_out_too_large_does_not_win(monkeypatch: pytest.Monkey
 def test_sizes_that_make_no_sense_are_refused(args: dict[str, Any], says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         tt.find_optimal_batch_size(**args)
+
+
+# ---- by name: the largest size and a function
+
+
+def rates(of: dict[int, float]) -> Any:
+    """A function that says how long a batch took, from items a second."""
+    return lambda n: n / of[n]
+
+
+def test_the_smallest_within_two_percent_of_the_highest_rate_wins() -> None:
+    got = tt.find_optimal_batch_size("v", 8, rates({1: 10.0, 2: 50.0, 4: 99.0, 8: 100.0}))
+    assert got == 4
+    assert "1: 10/s, 2: 50/s, 4: 99/s, 8: 100/s; median of 5 runs" in got.why
+    assert [t.size for t in got.trials] == [1, 2, 4, 8]
+    assert [round(t.items_per_s) for t in got.trials] == [10, 50, 99, 100]
+
+
+def test_a_function_may_return_a_timedelta() -> None:
+    got = tt.find_optimal_batch_size("vector_operations", 128, lambda n: timedelta(microseconds=100 + n))
+    assert got == 128
+    assert len(got.trials[0].seconds) == 5
+
+
+@given(st.integers(1, 300))
+def test_any_maximum_works_and_is_itself_tried(maximum: int) -> None:
+    got = tt.find_optimal_batch_size("v", maximum, lambda n: 1.0, runs=1)
+    assert 0.98 * maximum <= got <= maximum
+    sizes = [t.size for t in got.trials]
+    assert (sizes[0], sizes[-1]) == (1, maximum)
+    assert all(a < b <= 2 * a for a, b in pairwise(sizes))
+
+
+def test_it_is_timed_where_nothing_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tritium.batching.perf_counter", lambda: clock[0])
+    calls: list[int] = []
+
+    def fn(n: int) -> None:
+        calls.append(n)
+        clock[0] += 1.0
+
+    assert tt.find_optimal_batch_size("v", 4, fn, runs=3) == 4
+    assert calls[:3] == [1, 2, 4]  # once, the smallest first
+    assert [sorted(calls[3 * i : 3 * i + 3]) for i in (1, 2, 3)] == [[1, 2, 4]] * 3
+    assert len({tuple(calls[3 * i : 3 * i + 3]) for i in range(1, 4)}) > 1  # in random order
+
+
+def test_out_of_memory_ends_the_search() -> None:
+    tried: list[int] = []
+
+    def fn(n: int) -> float:
+        tried.append(n)
+        if n > 4:
+            raise MemoryError
+        return 1.0
+
+    got = tt.find_optimal_batch_size("v", 64, fn)
+    assert got == 4
+    assert max(tried) == 8
+    assert got.trials[-1].failed == "out of memory"
+    assert got.why.endswith("8 ran out of memory, larger ones were not tried")
+
+
+def test_the_memory_limit_ends_the_search() -> None:
+    def fn(n: int) -> float:
+        tt.ones((n, 1024)) + 1.0
+        return 1.0
+
+    got = tt.find_optimal_batch_size("v", 256, fn, memory=70 << 10)
+    assert got == 8
+    assert "16 and more would take about 128 KiB, and 70 KiB may be used" in got.why
+
+
+def test_a_size_that_takes_more_than_was_expected_is_left_out() -> None:
+    def fn(n: int) -> float:
+        tt.ones(n**3 * 64)
+        return 1.0
+
+    got = tt.find_optimal_batch_size("v", 4, fn, memory=8 << 10)
+    assert got == 2
+    assert "takes 16 KiB" in got.trials[-1].failed
+
+
+def test_a_size_that_fails_is_recorded_and_passed_over() -> None:
+    def fn(n: int) -> float:
+        if n == 2:
+            raise ValueError("odd sizes only")
+        return 1.0
+
+    got = tt.find_optimal_batch_size("v", 4, fn)
+    assert (got, got.trials[1].failed) == (4, "ValueError: odd sizes only")
+
+
+def test_when_nothing_runs_it_is_an_error() -> None:
+    with pytest.raises(BatchError, match="no batch of 'v' ran: out of memory"):
+        tt.find_optimal_batch_size("v", 4, lambda n: [][n] if n > 1 else exec("raise MemoryError"))
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("v", 0, print), "needs the largest size"),
+        (("v", None, print), "needs the largest size"),
+        (("v", 1.5, print), "needs the largest size"),
+        (("v", 8), "needs the largest size"),
+        (("v", 8, 3), "a function of a size"),
+        ((Program(1), 8, print), "maximum and fn go with a name"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(args: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        tt.find_optimal_batch_size(*args)
+
+
+def test_a_size_found_under_a_name_is_used_under_that_name() -> None:
+    tt.find_optimal_batch_size("doubling", 8, rates({1: 1.0, 2: 2.0, 4: 9.0, 8: 3.0}))
+    seen: list[int] = []
+    tt.process_in_batches(lambda b: seen.append(len(b)) or b, range(10), op="doubling")
+    assert seen == [4, 4, 2]
+    with pytest.raises(ArgumentError, match="no size was measured under 'unknown'"):
+        tt.process_in_batches(doubled, [1], op="unknown")
+
+
+def test_a_tiny_batch_is_warned_of_with_what_was_measured() -> None:
+    tt.find_optimal_batch_size("doubling", 64, lambda n: 1.0 + n / 64)
+    with pytest.warns(
+        UserWarning, match=r"doubling: a batch of 3 is small: 2 at a time gave 1.94 items/s, 64 gave 32 items/s"
+    ):
+        tt.process_in_batches(doubled, [1, 2, 3], 3, op="doubling")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tt.process_in_batches(doubled, [1, 2, 3], 64, op="doubling")
+        tt.process_in_batches(doubled, [1, 2, 3], 3)  # nothing was measured of it
+
+
+def test_where_small_batches_are_as_fast_there_is_no_warning() -> None:
+    tt.find_optimal_batch_size("even", 64, lambda n: n / 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tt.process_in_batches(doubled, [1, 2], 1, op="even")
+        assert tt.perf.advise_batch(lambda n: n / 10, 1) == 1
+
+
+def test_advice_measures_a_size_beside_larger_ones() -> None:
+    with pytest.warns(
+        UserWarning, match=r"a batch of 4 is small: 4 at a time gave 4 items/s, 128 gave 128 items/s, 32.0 times"
+    ):
+        got = tt.perf.advise_batch(lambda n: 1.0, 4)
+    assert got == 128
+    assert [t.size for t in got.trials] == [4, 8, 16, 32, 64, 128]
+    with pytest.raises(ArgumentError, match="size must be 1 or more"):
+        tt.perf.advise_batch(lambda n: 1.0, 0)
+
+
+def test_noise_alone_is_no_evidence() -> None:
+    took = iter([1.0, 5.0] * 100)
+    size = tt.find_optimal_batch_size("noisy", 2, lambda n: next(took) * n)
+    assert not size.advice(1)

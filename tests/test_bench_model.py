@@ -1,15 +1,16 @@
-"""How fast a model is: the statistics with known numbers, the energy counter with files of our own."""
+"""How fast a model is: the statistics with known numbers, the energy with a meter of our own."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tritium as tt
-from tritium.bench_model import Energy, Measured, measure
+from tritium.bench_model import Measured, measure
 from tritium.errors import ArgumentError
+from tritium.perf.meter import EnergyMeter
 
 
 def test_an_interval_holds_the_typical_value() -> None:
@@ -26,57 +27,41 @@ def test_one_sample_has_no_interval_and_none_says_why() -> None:
     assert str(Measured("J", (), "no counter")) == "not measured: no counter"
 
 
-def counter(folder: Path, microjoules: int) -> None:
-    made = folder / "intel-rapl:0"
-    made.mkdir(exist_ok=True)
-    (made / "energy_uj").write_text(str(microjoules))
-    (made / "max_energy_range_uj").write_text("1000000000")
+def test_the_interval_is_students() -> None:
+    low, high = Measured("s", (1.0, math.e**2)).interval
+    assert math.isclose(math.log(high) - 1, 12.706, rel_tol=1e-3)  # t for one degree of freedom, and a spread of 1
+    assert math.isclose(math.log(low) + math.log(high), 2, rel_tol=1e-9)
 
 
-def test_energy_is_the_difference_of_two_readings(tmp_path: Path) -> None:
-    counter(tmp_path, 5_000_000)
-    energy = Energy.open(tmp_path)
-    before = energy.read()
-    counter(tmp_path, 7_500_000)
-    assert energy.since(before) == 2.5
-    energy.add(2.5, 2.0, 10)
-    assert energy.row().samples == (0.25,)
+class Meter(EnergyMeter):
+    """A meter that calls so many times and tells what it is told to."""
+
+    def __init__(self, value: float | None, reason: str = "") -> None:
+        self.answer = {"value": value, "kind": "measured" if value else "not measured", "reason": reason}
+
+    def window(self, call: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        for _i in range(3):
+            call()
+        return self.answer | {"source": "RAPL", "details": {"domain": "package-0"}}
 
 
-def test_a_counter_that_ran_over_begins_again(tmp_path: Path) -> None:
-    counter(tmp_path, 999_000_000)
-    energy = Energy.open(tmp_path)
-    before = energy.read()
-    counter(tmp_path, 1_000_000)
-    assert energy.since(before) == 2.0
+def test_energy_is_told_for_each_token_with_where_it_was_measured() -> None:
+    row = measure(tt.load, prefill=8, decode=4, repeat=3, batch=2, meter=Meter(40.0)).rows["energy"]
+    assert row.samples == (5.0,)  # 40 J for 4 tokens of 2 sequences
+    assert row.unit == "J/token, of package-0 (RAPL)"
 
 
-def test_each_package_runs_over_by_itself(tmp_path: Path) -> None:
-    for name, microjoules in (("intel-rapl:0", 999_000_000), ("intel-rapl:1", 10_000_000)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "energy_uj").write_text(str(microjoules))
-        (tmp_path / name / "max_energy_range_uj").write_text("1000000000")
-    energy = Energy.open(tmp_path)
-    before = energy.read()
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1000000")
-    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("12000000")
-    assert energy.since(before) == 4.0
+def test_energy_that_is_not_measured_says_why() -> None:
+    row = measure(tt.load, prefill=8, decode=4, repeat=3, meter=Meter(None, "virtual_machine: no counter")).rows[
+        "energy"
+    ]
+    assert str(row) == "not measured: virtual_machine: no counter"
 
 
-@pytest.mark.parametrize(
-    ("joules", "seconds", "says"),
-    [(1.0, 0.1, "too short"), (0.0, 5.0, "did not move")],
-)
-def test_a_doubtful_reading_is_not_told(tmp_path: Path, joules: float, seconds: float, says: str) -> None:
-    counter(tmp_path, 0)
-    energy = Energy.open(tmp_path)
-    energy.add(joules, seconds, 10)
-    assert not energy.row().samples
-    assert says in energy.row().absent
-
-
-def test_without_a_counter_there_is_a_reason(tmp_path: Path) -> None:
-    assert "no energy counter" in Energy.open(tmp_path).row().absent
+def test_an_estimate_is_no_energy_of_a_model() -> None:
+    meter = Meter(1.0)
+    meter.answer["kind"] = "estimate"
+    assert not measure(tt.load, prefill=8, decode=4, repeat=3, meter=meter).rows["energy"].samples
 
 
 def test_all_that_is_measured_is_there_with_its_samples() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritium import settings
 
+__version__ = "0.1.0"  # before the rest: what was tuned belongs to one version, and is read while the rest is imported
 settings.start_logging()
 
 from tritium import eager, indexing, memory, nn, quant, threads
@@ -214,7 +215,6 @@ from tritium.ops import (
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads, set_num_threads
 
-__version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
 float16, bfloat16, float32, float64 = f16, bf16, f32, f64
@@ -234,7 +234,7 @@ __all__ = [
     "devices", "diff", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "equal", "erf", "exp",
     "expand_dims", "expm1", "eye", "f16", "f32", "f64", "find_optimal_batch_size", "finfo", "flip", "float16",
     "float32", "float64", "floor", "floor_divide", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
-    "gelu", "get_num_threads", "greater", "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "inf",
+    "gelu", "get_num_threads", "get_optimal_config", "greater", "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "inf",
     "int8", "int16", "int32", "int64", "integer_matmul", "io", "isdtype", "isfinite", "isinf", "isnan", "layer_norm",
     "lazy", "less", "less_equal", "linear", "linspace", "load", "log", "log1p", "log2", "log10", "log_softmax",
     "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose", "max",
@@ -246,7 +246,7 @@ __all__ = [
     "rsqrt", "scatter", "searchsorted", "set_default_device", "set_num_threads", "sigmoid", "sign", "signbit", "silu",
     "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "stats", "std", "subtract", "sum",
     "swish", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tern2", "tern5", "threads", "tile",
-    "trace", "tril", "triu", "trunc", "try_fuse", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
+    "trace", "tril", "triu", "trunc", "try_fuse", "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
     "unregister", "unstack", "unwatch", "update_cache", "var", "vecdot", "watch", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
@@ -257,10 +257,11 @@ _LATE = {
     "Graph": "graph", "trace": "graph", "GraphBuilder": "builder", "einsum": "contraction", "einsum_path": "contraction",
     "FusionPattern": "patterns", "add_pattern": "patterns", "remove_pattern": "patterns", "Pipeline": "pipeline",
     "process_in_batches": "batching", "find_optimal_batch_size": "batching", "stats": "counts", "io": "io", "load": "model", "Model": "model",
+    "perf": "perf", "tune": "perf.tune", "get_optimal_config": "perf.tune",
 }  # fmt: skip
 
 if TYPE_CHECKING:
-    from tritium import io
+    from tritium import io, perf
     from tritium.batching import find_optimal_batch_size, process_in_batches
     from tritium.builder import GraphBuilder
     from tritium.compiled import Compiled, compile, try_fuse
@@ -269,6 +270,7 @@ if TYPE_CHECKING:
     from tritium.deferred import lazy
     from tritium.graph import Graph, trace
     from tritium.model import Model, load
+    from tritium.perf.tune import get_optimal_config, tune
     from tritium.patterns import FusionPattern, add_pattern, remove_pattern
     from tritium.pipeline import Pipeline
     from tritium.program import Program
@@ -281,7 +283,7 @@ def __getattr__(name: str) -> Any:
     if "tritium.graph" in sys.modules:
         for other in _GRAPHS:
             import_module(f"tritium.{other}")
-    found = globals()[name] = module if name == "io" else getattr(module, name)
+    found = globals()[name] = module if name in ("io", "perf") else getattr(module, name)
     return found
 
 

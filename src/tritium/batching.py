@@ -5,19 +5,23 @@ Knows nothing of how a batch is computed: that is the caller's function.
 
 from __future__ import annotations
 
+import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
+from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import ops, schedule
+from tritium import ops, schedule, tuned
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BatchError
 from tritium.graph import Graph
-from tritium.machine import free_memory, size_text
+from tritium.machine import free_memory, size_text, time_text
 from tritium.memory import usage
 from tritium.op import Kind, outputs
 from tritium.tensor import Tensor
@@ -25,6 +29,11 @@ from tritium.threads import get_num_threads
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PER_THREAD = 2  # samples for each thread: one at work, one ready
+DEFAULT = 32  # items of a batch where nothing else is said
+RUNS = 3
+SEARCH_RUNS = 5
+NEAR = 0.98  # of the highest rate: a smaller batch that reaches this wins, for it answers sooner and takes less memory
+TINY = 1.5  # times slower than the best measured size: worth a warning
 
 # ---- batches
 
@@ -45,12 +54,20 @@ class Batch:
         return f"batch {self.number} (item{'s' * (self.count > 1)} {self.first}{f' to {last}' * (self.count > 1)})"
 
 
-def process_in_batches(fn: Callable[[Any], Any], data: Iterable[Any], size: int = 32, *, stream: bool = False) -> Any:
-    """fn of `size` items at a time, the results joined in order.
+def process_in_batches(
+    fn: Callable[[Any], Any],
+    data: Iterable[Any],
+    size: int | None = None,
+    *,
+    op: str | None = None,
+    stream: bool = False,
+) -> Any:
+    """fn of `size` items at a time, 32 where it is left out, the results joined in order.
 
     A tensor or array is cut along its first axis; other data, generators too, come as lists. fn returns as many results as
     its batch has items: tensors are joined along axis 0, other results are a list. `stream=True` gives the results one by
-    one, each batch computed when its first result is asked for.
+    one, each batch computed when its first result is asked for. `op` is a name that find_optimal_batch_size measured: its
+    size is used where none is given, and one that was measured far slower is warned of.
     """
     if not callable(fn):
         raise ArgumentError(f"process_in_batches: {fn!r} cannot be called; give a function of one batch.")
@@ -58,9 +75,9 @@ def process_in_batches(fn: Callable[[Any], Any], data: Iterable[Any], size: int 
         raise ArgumentError(
             f"process_in_batches: data must be a tensor, an array or items, given {type(data).__name__}."
         )
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise ArgumentError(f"process_in_batches: size must be 1 or more items, given {size!r}.")
-    found = _batches(data, size)
+    found = _batches(data, (DEFAULT if size is None else size) if op is None else _size_for(op, size))
     if stream:
         return (result for batch in found for result in _results(fn, batch))
     parts = [_results(fn, batch) for batch in found]
@@ -69,6 +86,21 @@ def process_in_batches(fn: Callable[[Any], Any], data: Iterable[Any], size: int 
     if parts and all(isinstance(p, np.ndarray) for p in parts):
         return np.concatenate(parts)
     return [result for part in parts for result in part]
+
+
+def _size_for(op: str, size: int | None) -> int:
+    """The size measured under a name, or the one given; a warning where that was measured to be far slower."""
+    known = measured_size(op)
+    if size is None:
+        if known is None:
+            raise ArgumentError(
+                f"process_in_batches: no size was measured under {op!r}; call find_optimal_batch_size({op!r}, maximum, fn), or "
+                f"give a size."
+            )
+        return int(known)
+    if known is not None and (told := known.advice(size)):
+        warnings.warn(f"process_in_batches, {op}: {told}", stacklevel=3)
+    return size
 
 
 def _batches(data: Any, size: int) -> Iterator[Batch]:
@@ -135,10 +167,15 @@ class Trial(NamedTuple):
     size: int
     seconds: tuple[float, ...]  # every run
     peak_bytes: int  # of tensors, above what was there before
+    failed: str = ""  # why it has no times
 
     @property
     def per_item_s(self) -> float:
-        return float(np.median(self.seconds)) / self.size
+        return float(np.median(self.seconds)) / self.size if self.seconds else float("inf")
+
+    @property
+    def items_per_s(self) -> float:
+        return 1 / self.per_item_s
 
 
 class BatchSize(int):
@@ -159,6 +196,22 @@ class BatchSize(int):
     def size(self) -> int:
         return int(self)
 
+    def advice(self, size: int) -> str:
+        """What a batch of `size` items loses against this one, by what was measured; empty where it is not much."""
+        ran = [t for t in self.trials if t.seconds]
+        mine = next((t for t in ran if t.size == self.size), None)
+        below = [t for t in ran if t.size <= size] or ran[:1]
+        if mine is None or size >= self.size:
+            return ""
+        near = max(below, key=lambda t: t.size)
+        worst = min(near.seconds) / near.size
+        if worst < TINY * max(mine.seconds) / mine.size:
+            return ""
+        return (
+            f"a batch of {size} is small: {near.size} at a time gave {near.items_per_s:.3g} items/s, {mine.size} gave "
+            f"{mine.items_per_s:.3g} items/s, {near.per_item_s / mine.per_item_s:.1f} times as many (median of {len(mine.seconds)} runs)."
+        )
+
     def __repr__(self) -> str:
         return f"{self.size}: {self.why}"
 
@@ -170,15 +223,20 @@ class BatchSize(int):
 
 def find_optimal_batch_size(
     graph: Any = None,
+    maximum: int | None = None,
+    fn: Callable[[int], Any] | None = None,
+    *,
     memory: int | None = None,
     threads: int | None = None,
-    *,
     measure: Callable[[int], Any] | None = None,
-    sizes: Sequence[int] = SIZES,
-    runs: int = 3,
+    sizes: Sequence[int] | None = None,
+    runs: int | None = None,
 ) -> BatchSize:
-    """The number of samples to compute at once, by a formula or by measuring.
+    """The number of samples to compute at once, by a search, by a formula or by measuring given sizes.
 
+    With a name, the largest size and fn: fn(n) computes a batch of n, or returns how long that took (a timedelta, or
+    seconds). 1, 2, 4 … and the largest are tried in turn until memory ends; then all run several times in random order. The
+    smallest within 2 % of the highest rate wins, and is known to process_in_batches(op=name).
     With a graph (or compiled program) of one sample: as many as the memory holds, at most two for each thread, at least
     one. With `measure`: measure(n) computes a batch of n; the size with the lowest median time per item that stays within
     the memory wins. `memory` is in bytes, and what is free when it is left out.
@@ -187,13 +245,21 @@ def find_optimal_batch_size(
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < (name != "memory")):
             given = n if isinstance(n, (int, float, str)) else type(n).__name__
             raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {given!r}.")
-    per_sample = None if graph is None else bytes_per_sample(graph)
     room = available_memory() if memory is None else memory
+    if isinstance(graph, str):
+        found = _measured_by_name[graph] = _searched(graph, maximum, fn, sizes, runs or SEARCH_RUNS, room)
+        return found
+    if maximum is not None or fn is not None:
+        raise ArgumentError(
+            "find_optimal_batch_size: maximum and fn go with a name: find_optimal_batch_size('name', 128, fn)."
+        )
+    per_sample = None if graph is None else bytes_per_sample(graph)
     if measure is not None:
-        return _measured(measure, sizes, runs, room, per_sample)
+        return _measured(measure, SIZES if sizes is None else sizes, runs or RUNS, room, per_sample)
     if per_sample is None:
         raise ArgumentError(
-            "find_optimal_batch_size: give a graph of one sample, or measure=, a function of a batch size."
+            "find_optimal_batch_size: give a graph of one sample, or measure=, a function of a batch size, or a name, the "
+            "largest size and that function."
         )
     return _by_formula(per_sample, room, get_num_threads() if threads is None else threads)
 
@@ -261,7 +327,7 @@ def _measured(
         trials.append(_trial(measure, n, runs))
     fitting = [t for t in trials if t.peak_bytes <= room] or trials[:1]
     best = min(fitting, key=lambda t: t.per_item_s)
-    told = ", ".join(f"{t.size}: {_seconds(t.per_item_s)}" for t in trials)
+    told = ", ".join(f"{t.size}: {time_text(t.per_item_s)}" for t in trials)
     over = [str(t.size) for t in trials if t not in fitting]
     left_out += f"; over the {size_text(room)} that may be used: {', '.join(over)}" if over else ""
     why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {size_text(best.peak_bytes)} at its peak"
@@ -279,8 +345,108 @@ def _trial(measure: Callable[[int], Any], n: int, runs: int) -> Trial:
     return Trial(n, tuple(seconds), max(0, used.peak_above_start))
 
 
-def _seconds(t: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if t >= scale:
-            return f"{t / scale:.3g} {unit}"
-    return f"{t * 1e9:.3g} ns"
+# ---- by name
+
+_measured_by_name: dict[str, BatchSize] = {}
+
+
+def measured_size(op: str) -> BatchSize | None:
+    """What was measured under a name: in this process, or kept by `perf.tune.tune_batch`; None: nothing."""
+    if op in _measured_by_name:
+        return _measured_by_name[op]
+    kept = tuned.choices().get(f"batch/{op}")
+    return None if kept is None or not isinstance(kept.value, int) else BatchSize(kept.value, kept.why)
+
+
+def _searched(op: str, maximum: Any, fn: Any, sizes: Sequence[int] | None, runs: int, room: int) -> BatchSize:
+    if not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1 or not callable(fn):
+        raise ArgumentError(
+            f"find_optimal_batch_size: {op!r} needs the largest size, a whole number above 0, and a function of a size; given "
+            f"{maximum!r} and {fn!r}."
+        )
+    order = sorted({*(1 << i for i in range(maximum.bit_length())), maximum} if sizes is None else set(sizes))
+    if not order or any(not isinstance(n, int) or not 1 <= n <= maximum for n in order):
+        raise ArgumentError(f"find_optimal_batch_size: sizes must lie between 1 and {maximum}, given {order}.")
+    trials, ended = _sizes_that_fit(fn, order, room)
+    fitting = [n for n, t in trials.items() if not t.failed]
+    if not fitting:
+        raise BatchError(
+            f"find_optimal_batch_size: no batch of {op!r} ran: {'; '.join(t.failed for t in trials.values())}"
+        )
+    shuffled = random.Random(len(fitting))
+    times: dict[int, list[float]] = {n: [] for n in fitting}
+    for _ in range(runs):
+        for n in shuffled.sample(fitting, len(fitting)):
+            times[n].append(timed(fn, n))
+    done = tuple(t._replace(seconds=tuple(times.get(n, ()))) for n, t in trials.items())
+    highest = max(t.items_per_s for t in done)
+    best = next(t for t in done if t.items_per_s >= NEAR * highest)
+    told = ", ".join(f"{t.size}: {t.items_per_s:.3g}/s" if t.seconds else f"{t.size}: {t.failed}" for t in done)
+    return BatchSize(
+        best.size,
+        f"the smallest within 2 % of the highest rate ({told}; median of {runs} run{'s' * (runs > 1)}){ended}",
+        done,
+    )
+
+
+def _sizes_that_fit(fn: Callable[[int], Any], order: Sequence[int], room: int) -> tuple[dict[int, Trial], str]:
+    """Each size once, the smallest first, and why the larger ones were not tried."""
+    trials: dict[int, Trial] = {}
+    ran: Trial | None = None
+    for n in order:
+        expected = ran.peak_bytes * n // ran.size if ran is not None else 0
+        if expected > room:
+            return trials, f"; {n} and more would take about {size_text(expected)}, and {size_text(room)} may be used"
+        try:
+            with usage() as used:
+                timed(fn, n)
+        except MemoryError:
+            trials[n] = Trial(n, (), 0, "out of memory")
+            return trials, f"; {n} ran out of memory, larger ones were not tried"
+        except Exception as error:
+            trials[n] = Trial(n, (), 0, f"{type(error).__name__}: {error}")
+            continue
+        peak = max(0, used.peak_above_start)
+        if peak > room:
+            trials[n] = Trial(n, (), peak, f"takes {size_text(peak)}, and {size_text(room)} may be used")
+            return trials, f"; {n} and more take over {size_text(room)}"
+        ran = trials[n] = Trial(n, (), peak)
+    return trials, ""
+
+
+def timed(fn: Callable[[Any], Any], given: Any) -> float:
+    """The seconds of one call: what it returned if that is a time, else what passed until its result was there."""
+    start = perf_counter()
+    result = fn(given)
+    if isinstance(result, Tensor):
+        result.device.backend.synchronize()
+    elapsed = perf_counter() - start
+    said = seconds_in(result)
+    return elapsed if said is None else said
+
+
+def seconds_in(result: Any) -> float | None:
+    """The seconds a function returned, if that is what it did."""
+    if isinstance(result, timedelta):
+        result = result.total_seconds()
+    if isinstance(result, bool) or not isinstance(result, (int, float)):
+        return None
+    if not isfinite(result) or result <= 0:
+        raise ArgumentError(f"the function returned {result!r}, which is no time; return seconds above 0, or nothing.")
+    return float(result)
+
+
+def advise_batch(fn: Callable[[int], Any], size: int, *, maximum: int = 128, memory: int | None = None) -> BatchSize:
+    """Measure a batch size beside larger ones; warns, with both rates, where larger batches are far faster.
+
+    fn(n) computes a batch of n, or returns how long that took. The answer is the best size, with the curve in `.trials`.
+    """
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ArgumentError(f"advise_batch: size must be 1 or more items, given {size!r}.")
+    most = max(maximum, size)
+    larger = {size << i for i in range(1, (most // size).bit_length()) if size << i <= most}
+    room = available_memory() if memory is None else memory
+    found = _searched("advise_batch", most, fn, sorted({size, most, *larger}), SEARCH_RUNS, room)
+    if told := found.advice(size):
+        warnings.warn(told, stacklevel=2)
+    return found

@@ -6,10 +6,8 @@ Knows nothing of the command line. Every sample is kept; what cannot be measured
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import mean, median, stdev
 from time import perf_counter
 from typing import Any
@@ -22,13 +20,10 @@ from tritium.errors import ArgumentError
 from tritium.io.stream import Progress
 from tritium.machine import size_text
 from tritium.model import Model
+from tritium.perf.meter import EnergyMeter
+from tritium.perf.resample import student_quantile
 from tritium.session import Session
 from tritium.threads import get_num_threads
-
-# Student's t for 97.5 %, by degrees of freedom from 1 on; beyond the last it is a little wide.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-RAPL = Path("/sys/class/powercap")
-SHORTEST_S = 1.0  # of a window in which an energy counter is believed
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class Measured:
         if n < 2:
             return math.nan, math.nan
         logs = [math.log(s) for s in self.samples]
-        half = STUDENT[min(n - 2, len(STUDENT) - 1)] * stdev(logs) / math.sqrt(n)
+        half = student_quantile(0.975, n - 1) * stdev(logs) / math.sqrt(n)
         return math.exp(mean(logs) - half), math.exp(mean(logs) + half)
 
     def __str__(self) -> str:
@@ -105,7 +100,7 @@ class Report:
 
 def measure(
     make: Callable[[], Model], *, prefill: int = 128, decode: int = 64, repeat: int = 5, batch: int = 1,
-    progress: Progress | None = None,
+    progress: Progress | None = None, meter: EnergyMeter | None = None,
 ) -> Report:  # fmt: skip
     """Load a model, warm it up, and time `repeat` runs of a prompt of `prefill` tokens and `decode` tokens after it."""
 
@@ -126,21 +121,20 @@ def measure(
     prompt = rng.integers(0, model.config.vocab, prefill).tolist()
     _run(session, prompt, 2)  # compiles
     prefills, firsts, decodes = [], [], []
-    energy = Energy.open()
     for i in range(repeat):
         told(i + 2, f"run {i + 1} of {repeat}")
-        first, spent, energy_j = _run(session, prompt, decode, energy)
+        first, spent = _run(session, prompt, decode)
         prefills.append(prefill / first)
         firsts.append(first)
         decodes.append(batch * decode / spent)
-        energy.add(energy_j, spent, batch * decode)
+    energy = _energy(session, prefill, decode, EnergyMeter() if meter is None else meter)
     told(repeat + 2, "")
     linears = prepacked.linears(model.network)
     head = model.network.head.weight
     read = sum(q.nbytes for q in linears.values()) + (0 if "lm_head" in linears else head.nbytes)
     rows = {
         "ready": ready, "prefill": Measured("tokens/s", tuple(prefills)), "first token": Measured("s", tuple(firsts)),
-        "decode": Measured("tokens/s", tuple(decodes)), "peak memory": peak_memory(), "energy": energy.row(),
+        "decode": Measured("tokens/s", tuple(decodes)), "peak memory": peak_memory(), "energy": energy,
     }  # fmt: skip
     return Report(
         model.name, processor(), get_num_threads(), prefill, decode, batch, read,
@@ -159,8 +153,8 @@ def _ready(make: Callable[[], Model], times: int = 3) -> tuple[Measured, Model]:
     return Measured("s", tuple(samples)), make()
 
 
-def _run(session: Session, prompt: list[int], decode: int, energy: Energy | None = None) -> tuple[float, float, float]:
-    """Seconds to the first token, seconds of all further ones, joules of those (NaN: not measured)."""
+def _run(session: Session, prompt: list[int], decode: int) -> tuple[float, float]:
+    """Seconds to the first token, and seconds of all further ones."""
     slots = list(range(session.slots))
     for slot in slots:
         session.truncate(slot, 0)
@@ -169,13 +163,32 @@ def _run(session: Session, prompt: list[int], decode: int, energy: Energy | None
     first = perf_counter() - begun
     for slot in slots[1:]:
         session.extend(slot, prompt)
-    ids = [token] * len(slots)
-    before = energy.read() if energy else []
     begun = perf_counter()
-    for _ in range(decode):
+    _decode(session, token, decode)
+    return first, perf_counter() - begun
+
+
+def _decode(session: Session, token: int, times: int) -> None:
+    """Write so many tokens in every slot."""
+    slots = list(range(session.slots))
+    ids = [token] * len(slots)
+    for _ in range(times):
         ids = [int(i) for i in session.step(slots, ids).argmax(axis=-1)]
-    spent = perf_counter() - begun
-    return first, spent, (energy.since(before) if energy else math.nan)
+
+
+def _energy(session: Session, prefill: int, decode: int, meter: EnergyMeter) -> Measured:
+    """Joules a token: the tokens after the prompt are decoded again and again for as long as the counters need."""
+
+    def again() -> None:
+        for slot in range(session.slots):
+            session.truncate(slot, prefill)
+        _decode(session, 0, decode)
+
+    found = meter.window(again)
+    if found["kind"] != "measured":
+        return Measured("J/token", (), found["reason"])
+    where = f"J/token, of {found['details']['domain']} ({found['source']})"
+    return Measured(where, (found["value"] / (session.slots * decode),))
 
 
 def peak_memory() -> Measured:
@@ -185,54 +198,3 @@ def peak_memory() -> Measured:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Measured("GB", (peak / 1e9,))
-
-
-# ---- energy
-
-
-class Energy:
-    """The energy counters of the processor's packages (RAPL): of the whole package, whoever uses it."""
-
-    def __init__(self, folders: list[Path], absent: str) -> None:
-        self.folders, self.absent = folders, absent
-        self.joules = self.seconds = 0.0
-        self.tokens = 0
-
-    @classmethod
-    def open(cls, root: Path = RAPL) -> Energy:
-        folders = [p for p in sorted(root.glob("intel-rapl:*")) if p.name.count(":") == 1]
-        if not folders:
-            return cls([], "this machine shows no energy counter (RAPL)")
-        if not all(os.access(p / "energy_uj", os.R_OK) for p in folders):
-            return cls([], f"the energy counters may not be read; as root: chmod a+r {root}/intel-rapl:*/energy_uj")
-        return cls(folders, "")
-
-    def _numbers(self, name: str) -> list[int]:
-        return [int((p / name).read_text()) for p in self.folders]
-
-    def read(self) -> list[int]:
-        """Microjoules of each package."""
-        return self._numbers("energy_uj")
-
-    def since(self, before: list[int]) -> float:
-        """Joules since a reading. A counter that ran over began again at 0."""
-        if not self.folders:
-            return math.nan
-        spent = 0
-        for now, then, most in zip(self.read(), before, self._numbers("max_energy_range_uj"), strict=True):
-            spent += now - then if now >= then else now - then + most
-        return spent / 1e6
-
-    def add(self, joules: float, seconds: float, tokens: int) -> None:
-        if not math.isnan(joules):
-            self.joules, self.seconds, self.tokens = self.joules + joules, self.seconds + seconds, self.tokens + tokens
-
-    def row(self) -> Measured:
-        """Joules a token, measured over all decoding together."""
-        if self.absent:
-            return Measured("J/token", (), self.absent)
-        if self.seconds < SHORTEST_S:
-            return Measured("J/token", (), f"{self.seconds:.2g} s of decoding are too short; decode more tokens")
-        if not self.joules > 0:
-            return Measured("J/token", (), "the counter did not move: it is not real here (a virtual machine?)")
-        return Measured("J/token, of the whole processor package", (self.joules / self.tokens,))

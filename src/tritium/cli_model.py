@@ -1,4 +1,4 @@
-"""The commands that run a model: generate, chat, perplexity, serve, prepack and bench model. They print and ask.
+"""The commands that run a model: generate, chat, perplexity, serve, prepack and bench model (of `cli_bench`). They print and ask.
 
 tritium generate [MODEL] -p TEXT    what a model writes after a text
 tritium chat [MODEL]                a conversation, in the form the model was made for
@@ -377,12 +377,7 @@ def serve(
     )  # fmt: skip
 
 
-@click.group()
-def bench() -> None:
-    """Measure, with raw samples, intervals and what was not measured."""
-
-
-@bench.command(name="model")
+@click.command(name="model")
 @click.argument("model", type=click.Path(), required=False)
 @click.option("-p", "--prefill", type=click.IntRange(1), default=128, show_default=True, help="Tokens of the prompt.")
 @click.option("-n", "--decode", type=click.IntRange(1), default=64, show_default=True, help="Tokens written after it.")
@@ -411,4 +406,4 @@ def bench_model(
     click.echo(json.dumps(found.as_dict(), indent=2) if as_json else found.page())
 
 
-COMMANDS = (generate, chat, perplexity, prepack, serve, bench)
+COMMANDS = (generate, chat, perplexity, prepack, serve)

@@ -85,3 +85,23 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 class ContextError(TritiumError, ValueError):
     """More tokens than a model's context or a cache can hold."""
+
+
+class PerformanceError(TritiumError, AssertionError):
+    """A measured speed lies below the floor it must keep."""
+
+
+class SaveError(TritiumError, OSError):
+    """A file could not be written; what was there before it is as it was, and what was to be written is still in memory."""
+
+
+class BaselineError(TritiumError, LookupError):
+    """There is no baseline of this name."""
+
+
+class TuneError(TritiumError, RuntimeError):
+    """No candidate of a race could run, or the one that was kept no longer does."""
+
+
+class BuildError(TritiumError, RuntimeError):
+    """Another revision of the package could not be checked out or built."""

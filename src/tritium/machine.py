@@ -156,3 +156,11 @@ def size_text(nbytes: int) -> str:
         if nbytes >= 1 << power:
             return f"{nbytes / (1 << power):.3g} {unit}"
     return f"{nbytes} B"
+
+
+def time_text(seconds: float) -> str:
+    """Seconds for a person."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

@@ -10,6 +10,8 @@ Knows nothing else of the package.
 | TRITIUM_PURE         | 1: ignore the native library, run everything on NumPy      |
 | TRITIUM_LOG          | a logging level: debug, info, warning, error               |
 | TRITIUM_CACHE        | the folder of what was measured of this machine            |
+| TRITIUM_DATA         | the folder of baselines and of the history of runs         |
+| TRITIUM_TUNED        | 0: ignore what was tuned; all: also what may change bits   |
 | TRITIUM_API_KEY      | what clients of `tritium serve` must send                  |
 """
 
@@ -37,6 +39,20 @@ def cache_dir() -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("tritium")
+
+
+def data_dir() -> Path:
+    """Where baselines and the history of runs are kept: TRITIUM_DATA, else the user's data folder."""
+    if asked := os.environ.get("TRITIUM_DATA"):
+        return Path(asked).expanduser()
+    import platformdirs
+
+    return platformdirs.user_data_path("tritium")
+
+
+def tuned() -> str:
+    """How much of what was tuned is followed: none, exact (what changes no bit) or all."""
+    return {"0": "none", "all": "all"}.get(os.environ.get("TRITIUM_TUNED", ""), "exact")
 
 
 def api_key() -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tritium import settings, tuned
 from tritium.buffer import native
 from tritium.errors import ArgumentError
 
@@ -62,4 +63,16 @@ def join_threadpoolctl() -> None:
     threadpoolctl.register(Controller)
 
 
+def follow_tuned() -> None:
+    """Use as many threads as were tuned, where that is asked for: the last bits of dense products depend on it."""
+    if native is None or settings.tuned() != "all":
+        return
+    if any(os.environ.get(name) for name in ("TRITIUM_NUM_THREADS", "OMP_NUM_THREADS")):
+        return
+    found = tuned.choices().get("threads")
+    if found is not None and isinstance(found.value, int) and found.value >= 1:
+        native.set_num_threads(found.value)
+
+
 join_threadpoolctl()
+follow_tuned()

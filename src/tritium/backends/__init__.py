@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import settings
+from tritium import settings, tuned
 from tritium.buffer import Array
 from tritium.dtype import DType, tern2
 from tritium.errors import DeviceError, nearest
@@ -137,6 +137,14 @@ class Backend:
         """Uninitialised, contiguous memory for a spec."""
         return Array(self.allocate(spec.nbytes), spec.dtype, spec.shape, spec.strides, 0)
 
+    def listed(self, op: Op, specs: Specs) -> Sequence[Kernel]:
+        """The kernels of a row for these operands, best first."""
+        return self.kernels.get(op, ())
+
+    def retuned(self) -> None:
+        """What was tuned has changed: choose anew. Programs made before keep their kernels."""
+        self._chosen.clear()
+
     def choose(
         self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
     ) -> Kernel | None:
@@ -146,7 +154,7 @@ class Backend:
         if key not in self._chosen:
             if len(self._chosen) > 4096:
                 self._chosen.clear()
-            listed = self.kernels.get(op, ())
+            listed = self.listed(op, specs)
             found = (k for k in listed if k.accepts is None or k.accepts(specs, attrs, layouts))
             self._chosen[key] = next(found, None)
         return self._chosen[key]
@@ -213,6 +221,15 @@ def forget() -> None:
         row.forget()
 
 
+def retuned() -> None:
+    """What was tuned has changed: every backend reads it again, and remembered calls are dropped."""
+    tuned.forget()
+    for entry in _entries.values():
+        for made in entry.made.values():
+            made.retuned()
+    forget()
+
+
 def device(given: str | Device | None = None) -> Device:
     """The device meant by a name ('cpu', 'cuda:1'), a Device, or None for the default one."""
     if isinstance(given, Device):
@@ -265,7 +282,8 @@ _set: Choice | None = None
 
 
 def default_device() -> Choice:
-    """Which device is used where none is named: what was set, else TRITIUM_DEVICE, else the CPU."""
+    """Which device is used where none is named: what was set, else TRITIUM_DEVICE, else what was tuned (where
+    TRITIUM_TUNED=all follows it), else the CPU."""
     if _set is not None:
         return _set
     if asked := settings.device():
@@ -275,6 +293,12 @@ def default_device() -> Choice:
             raise DeviceError(f"TRITIUM_DEVICE={asked}: {error}") from None
     if len(_entries) == 1:
         return Choice(device("cpu"), "the only kind of device with a backend here")
+    found = tuned.choices().get("device")
+    if found is not None:
+        try:
+            return Choice(device(str(found.value)), f"tuned: {found.why}")
+        except DeviceError as error:
+            settings.log.info("tuned: the device %s is not used: %s", found.value, error)
     return Choice(device("cpu"), "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")
 
 

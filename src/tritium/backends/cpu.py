@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tritium import buffer, ops, settings
+from tritium import buffer, ops, settings, tuned
 from tritium.backends import Backend, Device, Kernel, fused_product, packed, reference, tape
 from tritium.backends.packed import seen
 from tritium.buffer import Array, Storage, host, native
@@ -168,14 +168,15 @@ def kernel_lists() -> dict[Op, list[Kernel]]:
     return out
 
 
-def _native(row: Op) -> Any:
+def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
+    """The native kernels of a row, best first; those of another instruction set where one is named."""
     if row is ops.fused:
         yield Kernel(native.isa_base(native.isa()), run_fused, is_one_pass)
         return
     if row is ops.dequantize:
-        yield from (Kernel(k.isa, unpacked_first(k), is_packed) for k in native.kernels("repack")[:1])
+        yield from (Kernel(k.isa, unpacked_first(k), is_packed) for k in native.kernels("repack", isa)[:1])
     for name, wanted in VARIANTS.get(row, [(row.name, {})]):
-        for kernel in native.kernels(name):
+        for kernel in native.kernels(name, isa):
             accepts = takes(kernel, wanted)
             if row is ops.repack:
                 yield Kernel(kernel.isa, checked_repack(kernel), of_a_matrix(accepts))
@@ -187,12 +188,38 @@ def _native(row: Op) -> Any:
                 yield Kernel(kernel.isa, kernel, accepts)
 
 
+def alternatives(row: Op, isa: str) -> list[Kernel]:
+    """The kernels of a row for another instruction set, if they give the same bits: only exact rows have any."""
+    if native is None or row.ulps or row is ops.fused or isa not in native.isas():
+        return []
+    return list(_native(row, isa))
+
+
 TILINGS = {tern2: (tern2_r64, tern2_r16), tern5: (tern5_r80, tern2_r16), i8: (i8_r16,), i4: (i4_r32,)}
 
 
-def _is_tuned(t: DType) -> bool:
+def _has_own_kernel(t: DType) -> bool:
     """Whether a kernel made for such tiles is here; the plain kernel reads them too, but no faster."""
     return any(min(k.dtypes) >= tern2_r64.code and t.code in k.dtypes for k in native.kernels("integer_matmul"))
+
+
+def tilings(t: DType) -> dict[str, DType]:
+    """The packings of these integers that weights may wait in here, by name; the plain one last."""
+    return {tiled.name: tiled for tiled in (*(x for x in TILINGS.get(t, ()) if _has_own_kernel(x)), t)}
+
+
+STORAGES = {t.name: t for t in (tern2, tern5)}
+
+
+def shipped_storage() -> DType:
+    """Memory bounds a single token; AVX-512 has instructions to spare for the denser packing, others do not."""
+    wide = native is not None and native.isa() in ("avx512vnni", "amx")
+    return tern5 if wide else tern2
+
+
+def _followed() -> Mapping[str, tuned.Choice]:
+    """What was tuned; nothing where TRITIUM_ISA says what to run."""
+    return {} if native is None or os.environ.get("TRITIUM_ISA") else tuned.choices()
 
 
 class Cpu(Backend):
@@ -211,6 +238,7 @@ class Cpu(Backend):
                     "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads_asked, threads()
                 )
         self.kernels = kernel_lists()
+        self._tuned = _followed()
         self.dynamic = {row: _adopting(fn) for row, fn in reference.DYNAMIC.items()}
 
     def allocate(self, nbytes: int) -> Storage:
@@ -222,16 +250,29 @@ class Cpu(Backend):
     def download(self, a: Array) -> np.ndarray[Any, Any]:
         return host(a)
 
+    def listed(self, op: Op, specs: Specs) -> Sequence[Kernel]:
+        """The kernel that was tuned for such operands goes first. Asked once for each kind of call."""
+        listed = self.kernels.get(op, ())
+        found = self._tuned.get(tuned.kernel_key(op.name, specs)) if self._tuned else None
+        return listed if found is None else [*alternatives(op, str(found.value)), *listed]
+
+    def retuned(self) -> None:
+        super().retuned()
+        self._tuned = _followed()
+        fused_call.cache_clear()
+
     def tiling(self, t: DType) -> DType:
         """Which packing of these integers the product kernels here read fastest."""
         if native is None:
             return t
-        return next((tiled for tiled in TILINGS.get(t, ()) if _is_tuned(tiled)), t)
+        found = self._tuned.get(f"tiling/{t.name}")
+        if found is not None and (liked := tilings(t).get(str(found.value))) is not None:
+            return liked
+        return next((tiled for tiled in TILINGS.get(t, ()) if _has_own_kernel(tiled)), t)
 
     def densest(self) -> DType:
-        """Memory bounds a single token; AVX-512 has instructions to spare for the denser packing, others do not."""
-        wide = native is not None and native.isa() in ("avx512vnni", "amx")
-        return tern5 if wide else tern2
+        found = self._tuned.get("storage")
+        return STORAGES.get(str(found.value), shipped_storage()) if found is not None else shipped_storage()
 
     def first_illegal(self, a: Array) -> int:
         plain = native is None or a.ndim != 2
@@ -262,12 +303,16 @@ class Cpu(Backend):
         if native is None:
             return facts | {"kernels": f"numpy {np.__version__} only: {buffer.native_absence}"}
         products = native.kernels("quantized_matmul")[0].isa
-        return facts | {
-            "isa": f"{native.isa()} (of {', '.join(native.isas())})",
-            "kernels": f"{native.isa_base(native.isa())}; products with packed weights: {products}",
-            "threads": str(native.num_threads()),
-            "blas": blas(),
-        }
+        return (
+            facts
+            | {
+                "isa": f"{native.isa()} (of {', '.join(native.isas())})",
+                "kernels": f"{native.isa_base(native.isa())}; products with packed weights: {products}",
+                "threads": str(native.num_threads()),
+                "blas": blas(),
+            }
+            | ({"tuned": f"{len(self._tuned)} choices followed, see tritium tune --list"} if self._tuned else {})
+        )
 
 
 def _adopting(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,187 @@
+"""How often the gates of Tritium cry wolf on this machine, and how often they find 10 % of extra work.
+
+    python bench/alarms.py --folder F --aa 200 --extra 100     side by side: suites of five cases (tritium regression-test --against)
+    python bench/alarms.py --folder F --workflow 20            separate runs: tritium compare, later tritium regression-check
+    python bench/alarms.py --folder F --report                 what was found so far
+
+Everything is kept in the folder; a second call goes on where the first one ended. Equal code is what runs in an A/A suite and in
+an unchanged pair; extra work is 10 % more rows (outputs of a layer) in one case, or in the workflow, one operation of a copy
+of the package that works through a tenth of its rows twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import tritium
+from tritium.perf import records, regression, selftest, stats, store
+from tritium.perf.run import PLANS
+
+CONFIG = {
+    "tensor_sizes": [[256, 256], [512, 512]],
+    "operations": ["matmul", "add", "softmax", "quantize", "bitlinear"],
+    "devices": ["cpu"],
+    "data_types": ["f32"],
+    "timeout": "30s",
+}
+SLOWED = "softmax"
+SLOWER = f'''
+
+def _slowed(device: str, threads: int | None, make: Any = LIBRARIES["tritium"]) -> Library:
+    found = make(device, threads)
+    fn = found.functions["{SLOWED}"]
+
+    def twice(x: Any) -> Any:
+        fn(x[: -(-len(x) // 10)])
+        return fn(x)
+
+    return replace(found, functions={{**found.functions, "{SLOWED}": twice}})
+
+
+LIBRARIES["tritium"] = _slowed
+'''
+
+
+def suites(folder: Path, count: int, extra: float) -> selftest.Selftest:
+    """Side by side, through the whole gate: further looks and the confirmation included."""
+    plan = records.read(
+        type(PLANS["default"]), records.plain(PLANS["default"]) | {"threads": 1, "metrics": ["wall"]}, "plan"
+    )
+    rules = regression.rules_of(paired=True, looks=1 + regression.EXTRA_LOOKS, noise_floor=selftest.noise_floor())
+
+    def gate(cases, arms, plan, _):  # type: ignore[no-untyped-def]
+        return regression.regression_test(cases, arms, plan=plan, suite="selftest").suite
+
+    def progress(done: int, of: int, what: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {extra:.0%} extra: {what}", flush=True)
+
+    return selftest.selftest(
+        gate, count, plan, rules, extra=extra, journal=folder / "suites.journal", progress=progress
+    )
+
+
+# ---- separate runs
+
+
+def slowed_copy(folder: Path) -> Path:
+    """A copy of the package in which one operation does a tenth more."""
+    target = folder / "slowed" / "tritium"
+    if not target.exists():
+        shutil.copytree(Path(tritium.__file__).parent, target, ignore=shutil.ignore_patterns("__pycache__"))
+        with (target / "perf" / "libraries.py").open("a", encoding="utf-8") as f:
+            f.write(SLOWER)
+    return target.parent
+
+
+def compare(folder: Path, name: str, package: Path | None = None) -> Path:
+    """One run of `tritium compare`, as the guide writes it."""
+    output, config = folder / f"{name}.json", folder / "config.json"
+    if output.exists():
+        return output
+    config.write_text(json.dumps(CONFIG), encoding="utf-8")
+    began = time.monotonic()
+    command = [
+        sys.executable,
+        "-m",
+        "tritium",
+        "compare",
+        "--config",
+        str(config),
+        "--peers",
+        "numpy",
+        "--threads",
+        "1",
+    ]
+    variables = os.environ | ({"PYTHONPATH": str(package)} if package else {})
+    done = subprocess.run(
+        [*command, "--output", str(output)], env=variables, cwd=folder, capture_output=True, text=True
+    )
+    print(f"{time.strftime('%H:%M:%S')} {name}: exit {done.returncode}, {time.monotonic() - began:.0f} s", flush=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return output
+
+
+def check(folder: Path, baseline: Path, current: Path) -> int:
+    command = [sys.executable, "-m", "tritium", "regression-check", "--threshold", "0.05"]
+    found = [
+        "--baseline",
+        str(baseline),
+        "--current",
+        str(current),
+        "--verdict",
+        str(folder / f"{current.stem}.verdict.json"),
+    ]
+    return subprocess.run([*command, *found], cwd=folder, capture_output=True, text=True).returncode
+
+
+def workflow(folder: Path, pairs: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    slowed = slowed_copy(folder)
+    codes: dict[str, list[int]] = {"unchanged": [], "slowed": []}
+    for i in range(pairs):
+        base = compare(folder, f"base-{i}")
+        again = compare(folder, f"again-{i}")
+        slow = compare(folder, f"slowed-{i}", slowed)
+        codes["unchanged"].append(check(folder, base, again))
+        codes["slowed"].append(check(folder, base, slow))
+        print(f"  exit codes: {codes}", flush=True)
+    store.write_text(folder / "workflow.json", json.dumps(codes))
+
+
+def report(folder: Path) -> str:
+    """What was found so far, as Markdown."""
+    lines = ["| what | found | of | share (95 %) |", "|---|---|---|---|"]
+
+    def row(what: str, found: int, of: int) -> None:
+        low, high = stats.share_interval(found, of) if of else (0.0, 1.0)
+        lines.append(f"| {what} | {found} | {of} | {found / max(of, 1):.1%} ({low:.1%} … {high:.1%}) |")
+
+    path = folder / "suites.journal"
+    if path.exists():
+        trials = tuple(records.read(selftest.Trial, r, str(path)) for r in store.Journal.read(path)[0])
+        found = selftest.Selftest(trials, 0.03)
+        row("A/A suites that failed the gate", *found.false_alarms)
+        for outcome in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER"):
+            row(f"cases of A/A suites: {outcome}", *found.share_of(outcome))
+        for extra in sorted({t.extra for t in trials} - {0.0}):
+            row(f"suites with {extra:.0%} extra work in one case: found", *found.detected(extra))
+        times = sorted(t.elapsed_s for t in found.of(0.0)) or [0.0]
+        took = f"took {times[len(times) // 2]:.1f} s in the middle and {times[-1]:.1f} s at most"
+        lines += ["", f"An A/A suite of five cases {took}; noise floor ±{found.floor:.2%}.", ""]
+    if (folder / "workflow" / "workflow.json").exists():
+        codes = json.loads((folder / "workflow" / "workflow.json").read_text())
+        for what, of in codes.items():
+            lines.append(
+                f"{len(of)} {what} pairs of separate runs: exit codes {', '.join(f'{c}: {of.count(c)}' for c in sorted(set(of)))}."
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--aa", type=int, default=0, help="A/A suites, in all")
+    parser.add_argument("--extra", type=int, default=0, help="suites with 10 %% extra work in one case, in all")
+    parser.add_argument("--workflow", type=int, default=0, help="pairs of separate runs, unchanged and slowed")
+    parser.add_argument("--report", action="store_true")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.aa:
+        suites(args.folder, args.aa, 0.0)
+    if args.extra:
+        suites(args.folder, args.extra, 0.1)
+    if args.workflow:
+        workflow(args.folder / "workflow", args.workflow)
+    print(report(args.folder))
+
+
+if __name__ == "__main__":
+    main()

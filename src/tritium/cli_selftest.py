@@ -1,0 +1,65 @@
+"""The command that measures the gate itself: tritium selftest --aa."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli_text import bar
+
+if TYPE_CHECKING:
+    from tritium.perf.run import Plan
+
+
+@click.command()
+@click.option("--aa", is_flag=True, help="Measure equal code against itself: the false alarms of this machine.")
+@click.option("--suites", type=click.IntRange(1), default=5, show_default=True, help="Suites of five cases to run.")
+@click.option(
+    "--extra",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    metavar="SHARE",
+    help="Give one case so much more work, as 0.1, and count how often it is found.",
+)
+@click.option("--journal", type=click.Path(dir_okay=False), help="Keep every suite here, and go on from there the next time.")  # fmt: skip
+@click.option("--seed", type=int, default=0, help="Of the order of everything.")
+@click.option("--generations", type=click.IntRange(1), help="Fresh processes of each side; default: 15.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, every suite included.")
+def selftest(
+    aa: bool, suites: int, extra: float, journal: str | None, seed: int, generations: int | None, as_json: bool
+) -> None:
+    """How often the gate cries wolf on this machine, and how small a slow-down it finds.
+
+    The noise floor found with --aa is kept: from then on no margin of a gate is below twice it. A suite takes some 15 seconds.
+    """
+    from tritium.perf import records, regression
+    from tritium.perf import selftest as test
+    from tritium.perf.run import PLANS
+
+    if not aa and not extra:
+        raise click.UsageError("Say what to test: --aa for false alarms, --extra 0.1 for what is found.")
+    plan = replace(
+        PLANS["default"], threads=1, metrics=("wall",), generations=generations or PLANS["default"].generations
+    )
+    rules = regression.rules_of(paired=True, looks=1 + regression.EXTRA_LOOKS, noise_floor=test.noise_floor())
+
+    def gate(cases: Any, arms: Any, plan: Plan, _: Any) -> Any:
+        return regression.regression_test(cases, arms, plan=plan, suite="selftest").suite
+
+    found = None
+    path = Path(journal) if journal else None
+    for share in (*((0.0,) if aa else ()), *((extra,) if extra else ())):
+        with bar("equal code" if not share else f"{share:.0%} extra work") as progress:
+            found = test.selftest(
+                gate, suites, plan, rules, extra=share, journal=path, seed=seed, progress=progress
+            )  # fmt: skip
+    assert found is not None
+    if aa and len(found.of(0.0)) > 1:
+        test.keep(found, plan)
+    click.echo(records.dumps(found, indent=1) if as_json else found.page())
+
+
+COMMANDS = [selftest]

@@ -1,0 +1,475 @@
+"""Cases and arms in, results out: fresh processes, calibrated batches, equal warm-up, arms in random order beside each other.
+
+Knows nothing of operations, statistics of verdicts or files' names, and never prints.
+
+A generation starts one fresh worker process for each arm. Inside it the cases come in random order; for each case the arms
+take turns, every arm once in a round, in an order that is random and then reversed, so that drift hits all alike. A worker
+that is not at work is stopped. The number of calls in a batch and of batches before the first sample is found in the
+first generation and then kept. A case that hangs, crashes or runs out of memory is one run with that status; its
+worker is replaced and the suite goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tritium.errors import ArgumentError, SaveError
+from tritium.machine import digest
+from tritium.perf import records, store
+from tritium.perf.canary import canaries, is_canary
+from tritium.perf.case import Arm, Case
+from tritium.perf.context import Work
+from tritium.perf.environment import command_line, this_environment
+from tritium.perf.process import GoneError, Process
+from tritium.perf.run import PLANS, Plan, Results, Run, Series, Status
+from tritium.perf.stats import steady
+
+Progress = Callable[[int, int, str], None]
+
+ALIKE = 1.5  # arms whose calls differ by less get batches of the same number of calls
+WARM_SHARE = 5  # a warm-up batch is this part of a timed one
+WARM_CAP = 0.2  # of the time the samples of a case take
+DOUBT = 2.0  # standard errors by which two windows may differ and still be alike
+WINDOW, SLOW_WINDOW = 8, 3  # warm-up batches that are compared with those before
+REPEATS = 0.2  # of the rounds may be repeated because something broke in
+STOLEN = 0.05  # of the time of a round, by the hypervisor: more breaks it
+CANARY_ROUNDS = 2
+PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
+MEMORY_GENERATIONS = 3  # memory is read in the first ones only
+ENERGY_S = 1.0
+
+
+@dataclass
+class Cell:
+    """One case on one arm while it is measured."""
+
+    status: Status = "ok"
+    reason: str = ""
+    checked: str = ""
+    calls: int = 0
+    each_s: float = 0.0
+    warmup: int = 0
+    steady: bool = True
+    first_call_s: float | None = None
+    make_s: float = 1e9
+    facts: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, Any] | None = None
+    values: dict[str, list[list[list[float]]]] = field(default_factory=dict)  # metric, generation, round, batch
+    series: dict[str, dict[str, Any]] = field(default_factory=dict)  # metric: unit, source, reason, details …
+    rounds: int = 0
+    broken: list[list[float]] = field(default_factory=list)  # wall times of rounds that were repeated
+
+
+Cells = dict[tuple[str, str], Cell]
+
+
+def measure(
+    cases: Sequence[Case],
+    arms: Sequence[Arm],
+    plan: Plan = PLANS["default"],
+    *,
+    kind: str = "bench",
+    suite: str = "",
+    notes: Sequence[str] = (),
+    command: str | None = None,
+    progress: Progress | None = None,
+    journal: Path | None = None,
+    resume: bool = False,
+    options: dict[str, Any] | None = None,
+) -> Results:
+    """Measure every case on every arm. Ctrl-C ends it early: what was measured until then is in the results.
+
+    `journal` is a file to which each generation is written when it is done; with `resume` the ones in it are not measured
+    again. `options` go to the energy meter.
+    """
+    threads = plan.threads or _usable()
+    _check(cases, arms, plan, threads)
+    began = time.monotonic()
+    environment = this_environment(threads)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    every = [*cases, *(canaries() if plan.canary else ())]
+    bench = Bench(every, arms, plan, threads, progress, options or {})
+    complete = True
+    told = list(notes)
+    log = _opened(journal, bench, resume, told)
+    try:
+        for number in range(bench.done, plan.generations):
+            bench.generation(number)
+            if log is not None and not _journalled(log, bench, number, told):
+                log = None
+    except KeyboardInterrupt:
+        complete = False
+        told.append(f"interrupted in generation {bench.done + 1} of {plan.generations}; what was measured is kept")
+    finally:
+        bench.end()
+        if log is not None:
+            log.close()
+    return Results(
+        kind, suite, created, command if command is not None else command_line(), plan, environment,
+        tuple(arm.name for arm in arms), bench.runs(), tuple(told), complete, round(time.monotonic() - began, 3),
+    )  # fmt: skip
+
+
+def _opened(path: Path | None, bench: Bench, resume: bool, notes: list[str]) -> store.Journal | None:
+    """The journal, and what it already holds put back."""
+    if path is None:
+        return None
+    if resume and path.exists():
+        found, torn = store.Journal.read(path)
+        if torn:
+            notes.append("the journal ended in the middle of a record, which was measured again")
+        plans = [r for r in found if r.get("what") == "plan"]
+        if not plans or plans[0].get("key") != bench.key:
+            raise ArgumentError(
+                f"{path}: the journal is of another plan, suite or machine; resume with the same arguments, or delete it."
+            )
+        done = [r for r in found if r.get("what") == "generation"]
+        if done:
+            bench.restore(done[-1])
+            notes.append(f"resumed after {bench.done} of {bench.plan.generations} generations")
+        return store.Journal(path)
+    log = store.Journal(path, truncate=True)
+    log.append({"what": "plan", "key": bench.key})
+    return log
+
+
+def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str]) -> bool:
+    """Whether a generation could be written down; where not, measuring goes on and a note says what is lost by it."""
+    try:
+        log.append({"what": "generation", "number": number, "cells": bench.as_json()})
+    except SaveError as error:
+        log.close()
+        notes.append(f"the journal ended after {number} generations, so that this run cannot be resumed: {error}")
+        return False
+    return True
+
+
+def _usable() -> int:
+    from tritium.backends import cpu
+
+    return cpu.threads()
+
+
+def _check(cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int) -> None:
+    for what, names in (("case", [c.name for c in cases]), ("arm", [a.name for a in arms])):
+        if not names:
+            raise ArgumentError(f"measure: no {what} was given; at least one is needed.")
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice is not None:
+            raise ArgumentError(f"measure: two {what}s are called {twice!r}; give each its own name.")
+    for name in ("generations", "rounds", "batches"):
+        if getattr(plan, name) < 1:
+            raise ArgumentError(f"measure: {name} must be 1 or more, given {getattr(plan, name)}.")
+    if not 1 <= threads <= _usable():
+        raise ArgumentError(f"measure: {threads} threads were asked; this process may use 1 to {_usable()}.")
+
+
+class Bench:
+    """The state of one measurement."""
+
+    def __init__(
+        self, cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int, progress: Progress | None,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.cases, self.arms, self.plan, self.threads, self.options = list(cases), list(arms), plan, threads, options
+        self.progress = progress
+        self.cells: Cells = {(c.name, a.name): Cell() for c in self.cases for a in self.arms}
+        self.workers: dict[str, Process] = {}
+        self.done = 0
+        allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self.cpus = allowed[-threads:] if threads < len(allowed) else []
+        self.key = digest(
+            [
+                records.plain(plan),
+                [records.plain(c) for c in self.cases],
+                [records.plain(a) for a in self.arms],
+                threads,
+            ]
+        )
+
+    # ---- generations
+
+    def generation(self, number: int) -> None:
+        """Every case on every arm, in fresh processes."""
+        rng = random.Random(f"{self.plan.seed} {number}")
+        order = rng.sample(self.cases, len(self.cases))
+        self._start(self.arms, rng)
+        for i, case in enumerate(order):
+            if self.progress is not None:
+                whole = len(order) * self.plan.generations
+                what = f"{case.name} (generation {number + 1} of {self.plan.generations})"
+                self.progress(number * len(order) + i, whole, what)
+            self._case(case, number, rng)
+        self.end()
+        self.done = number + 1
+
+    def _start(self, arms: Sequence[Arm], rng: random.Random) -> None:
+        """Workers start side by side; the first command waits for all."""
+        started = []
+        for arm in arms:
+            if any(self.cells[c.name, arm.name].status == "ok" for c in self.cases):
+                self.workers[arm.name] = Process(arm, threads=self.threads, cpus=self.cpus, rng=rng)
+                started.append(arm)
+        for arm in started:
+            try:
+                self.workers[arm.name].wait_until_ready()
+            except (GoneError, TimeoutError) as gone:
+                self.workers.pop(arm.name).kill()
+                reason = str(gone) or "the worker did not start in time"
+                for c in self.cases:
+                    self._fail(c, arm, "failed", reason)
+
+    def end(self) -> None:
+        """No worker outlives its generation."""
+        for worker in self.workers.values():
+            worker.kill()
+        self.workers.clear()
+
+    def _ask(self, case: Case, arm: Arm, rng: random.Random, **request: Any) -> dict[str, Any] | None:
+        """A command to the worker of an arm; None when the cell failed by it. A worker that died is replaced."""
+        worker = self.workers.get(arm.name)
+        if worker is None:
+            return None
+        try:
+            timeout = case.timeout_s if case.timeout_s is not None else self.plan.timeout_s
+            answer = worker.ask(timeout, case=case.name, **request)
+        except GoneError as gone:
+            self._fail(case, arm, gone.status, gone.reason)
+            del self.workers[arm.name]
+            self._start([arm], rng)
+            return None
+        if answer["status"] != "ok":
+            self._fail(case, arm, answer["status"], answer["reason"])
+            return None
+        return answer
+
+    def _fail(self, case: Case, arm: Arm, status: Status, reason: str) -> None:
+        cell = self.cells[case.name, arm.name]
+        if cell.status == "ok":
+            cell.status, cell.reason = status, reason
+
+    # ---- one case
+
+    def _case(self, case: Case, number: int, rng: random.Random) -> None:
+        arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
+        rng.shuffle(arms)
+        arms = [a for a in arms if self._make(case, a, number, rng)]
+        if any(self.cells[case.name, a.name].calls == 0 for a in arms):
+            self._calibrate(case, arms, rng)
+        self._warm(case, arms, rng)
+        self._rounds(case, number, rng)
+        for arm in self.arms:
+            cell = self.cells[case.name, arm.name]
+            if arm in arms and cell.status == "ok":
+                self._other_metrics(case, arm, cell, number, rng)
+            if arm in arms and arm.name in self.workers and cell.status == "ok":
+                self._ask(case, arm, rng, do="drop")
+
+    def _due(self, cell: Cell, number: int) -> bool:
+        """Very slow cells are measured in every third generation only."""
+        return cell.status == "ok" and (cell.each_s < 10 * self.plan.slow_s or number % 3 == 0)
+
+    def _make(self, case: Case, arm: Arm, number: int, rng: random.Random) -> bool:
+        cell = self.cells[case.name, arm.name]
+        said = self._ask(
+            case, arm, rng, do="make", target=case.recipe.target, arguments=dict(case.recipe.arguments),
+            candidate=arm.candidate, check=not cell.checked,
+        )  # fmt: skip
+        if said is None:
+            return False
+        cell.make_s = min(cell.make_s, said["make_s"])  # the first one imports
+        if not cell.checked:
+            cell.checked, cell.first_call_s, cell.facts = said["checked"], said["first_call_s"], said["facts"]
+            cell.work = said.get("work")
+        return True
+
+    def _calibrate(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> None:
+        """Calls in a batch: one number for arms that are about as fast, each its own otherwise."""
+        for arm in arms:
+            cell = self.cells[case.name, arm.name]
+            said = self._ask(case, arm, rng, do="calibrate", least_s=self.plan.least_batch_s)
+            if said is not None:
+                cell.calls, cell.each_s = self.plan.iterations or said["calls"], said["each_s"]
+        for arm in arms:
+            cell = self.cells[case.name, arm.name]
+            others = [self.cells[case.name, a.name] for a in arms]
+            alike = [c for c in others if max(c.each_s, cell.each_s) <= ALIKE * min(c.each_s, cell.each_s)]
+            cell.calls = max(c.calls for c in alike)
+            few = cell.each_s > self.plan.slow_s
+            cell.rounds = (
+                1 if few else min(self.plan.rounds, CANARY_ROUNDS if is_canary(case.name) else self.plan.rounds)
+            )
+
+    def _warm(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> None:
+        """The same number of batches for every arm: the most that any needed to become steady, found once."""
+        cells = {a.name: self.cells[case.name, a.name] for a in arms}
+        wanted = max((c.warmup for c in cells.values()), default=0)
+        seen: dict[str, list[float]] = {name: [] for name in cells}
+
+        def more(arm: Arm, batches: int) -> None:
+            cell = cells[arm.name]
+            calls = max(1, cell.calls // WARM_SHARE)
+            said = self._ask(case, arm, rng, do="batches", calls=calls, batches=batches, before=0, renew=0)
+            if said is not None:
+                seen[arm.name] += said["wall"]
+
+        if not wanted:
+            wanted = self.plan.warmup_batches or 0
+            for arm in arms if self.plan.warmup_batches is None else ():
+                needed = self._until_steady(cells[arm.name], seen[arm.name], partial(more, arm))
+                wanted = max(wanted, needed)
+        for arm in arms:
+            if cells[arm.name].status == "ok" and len(seen[arm.name]) < wanted:
+                more(arm, wanted - len(seen[arm.name]))
+            cells[arm.name].warmup = wanted
+
+    def _until_steady(self, cell: Cell, seen: list[float], more: Callable[[int], None]) -> int:
+        """Warm-up batches until two windows agree; the cell is marked when they never do."""
+        each = cell.each_s * max(1, cell.calls // WARM_SHARE)
+        window = WINDOW if each < self.plan.slow_s / WARM_SHARE else SLOW_WINDOW
+        whole = self.plan.generations * cell.rounds * self._batches(cell) * cell.each_s * cell.calls
+        most = max(2 * window, int(WARM_CAP * whole / max(each, 1e-9)))
+        more(2 * window)
+        while cell.status == "ok" and steady(seen, window=window, doubt=DOUBT) is None:
+            if len(seen) + window > most:
+                cell.steady = False
+                break
+            more(window)
+        return len(seen)
+
+    def _batches(self, cell: Cell) -> int:
+        return 1 if cell.each_s > self.plan.slow_s else self.plan.batches
+
+    def _rounds(self, case: Case, number: int, rng: random.Random) -> None:
+        arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
+        rng.shuffle(arms)
+        taken: dict[str, dict[str, list[list[float]]]] = {a.name: {"wall": [], "cpu": []} for a in arms}
+        repeats = 0
+        for turn in range(max((self.cells[case.name, a.name].rounds for a in arms), default=0)):
+            arms = arms[::-1]  # A B, then B A: drift hits both alike
+            while True:
+                said = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
+                broken = any(s["stolen"] > STOLEN or s["switches"] > 3 * self.plan.batches for s in said.values())
+                if not broken or repeats >= 1 + REPEATS * self.plan.rounds or not said:
+                    break
+                repeats += 1
+                for name, s in said.items():
+                    self.cells[case.name, name].broken.append(s["wall"])
+            for name, s in said.items():
+                for metric in ("wall", "cpu"):
+                    taken[name][metric].append(s[metric])
+        for arm in self.arms:
+            cell = self.cells[case.name, arm.name]
+            for metric in ("wall", "cpu"):
+                of = cell.values.setdefault(metric, [])
+                of.extend([] for _ in range(number - len(of)))
+                of.append(taken.get(arm.name, {}).get(metric, []))
+
+    def _round(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> dict[str, dict[str, Any]]:
+        """Every arm once, each in memory of its own where the case is quickly made."""
+        out = {}
+        renew = all(self.cells[case.name, a.name].make_s < self.plan.renew_s for a in arms)
+        for arm in arms:
+            cell = self.cells[case.name, arm.name]
+            if cell.status != "ok":
+                continue
+            before = 1 + cell.calls // 2  # another arm has had the caches since
+            pad = rng.randrange(1, PADDING) if renew else 0
+            said = self._ask(
+                case, arm, rng, do="batches", calls=cell.calls, batches=self._batches(cell), before=before, renew=pad
+            )
+            if said is not None:
+                out[arm.name] = said
+        return out
+
+    # ---- other metrics
+
+    def _other_metrics(self, case: Case, arm: Arm, cell: Cell, number: int, rng: random.Random) -> None:
+        wanted = set(self.plan.metrics) - {"wall", "cpu"}
+        if is_canary(case.name):
+            return
+        memory = wanted & {"peak_bytes", "allocated_bytes", "rss_bytes"}
+        if memory and number < MEMORY_GENERATIONS:
+            said = self._ask(case, arm, rng, do="memory")
+            for name, value in (said or {"memory": {}})["memory"].items():
+                if name in memory:
+                    about = {"unit": "B", "exact": name != "rss_bytes"}
+                    self._note(cell, name, about | (value if isinstance(value, dict) else {"value": value}))
+        counters = sorted(wanted - memory - {"energy"})
+        if counters and cell.status == "ok":
+            said = self._ask(case, arm, rng, do="counters", metrics=counters, calls=cell.calls)
+            for name, about in (said or {"counters": {}})["counters"].items():
+                self._note(cell, name, about)
+        if "energy" in wanted and cell.status == "ok":
+            least_s = self.options.get("power_measurement_duration_s", ENERGY_S)
+            options = self.options | {"device": case.context.device}
+            said = self._ask(case, arm, rng, do="energy", least_s=least_s, options=options)
+            if said is not None:
+                told = said["energy"]
+                self._note(
+                    cell, "energy", {k: told[k] for k in told if k not in ("details", "metric")} | told["details"]
+                )
+
+    def _note(self, cell: Cell, metric: str, about: dict[str, Any]) -> None:
+        """One value of a metric, or why there is none."""
+        value, known = about.pop("value", None), cell.values.setdefault(metric, [])
+        if value is not None:
+            known.append([[value]])
+        elif any(known):  # measured before, and not this time: the series keeps what it has, and says so
+            cell.series[metric]["absent"] = [*cell.series[metric].get("absent", []), about.get("reason", "")]
+            return
+        cell.series[metric] = cell.series.get(metric, {}) | about
+
+    # ---- what is kept
+
+    def as_json(self) -> list[Any]:
+        return [[case, arm, records.plain(cell)] for (case, arm), cell in self.cells.items()]
+
+    def restore(self, record: dict[str, Any]) -> None:
+        for case, arm, cell in record["cells"]:
+            self.cells[case, arm] = records.read(Cell, cell, f"journal.{case}.{arm}")
+        self.done = record["number"] + 1
+
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(self._run(c, a, self.cells[c.name, a.name]) for c in self.cases for a in self.arms)
+
+    def _run(self, case: Case, arm: Arm, cell: Cell) -> Run:
+        series = []
+        for metric, source in (("wall", "perf_counter"), ("cpu", "process_time")):
+            values = _frozen(cell.values.get(metric, []))
+            if any(g for g in values):
+                details = {"broken": cell.broken} if cell.broken and metric == "wall" else {}
+                series.append(Series(metric, "s", values, source=source, details=details))
+        for metric, about in cell.series.items():
+            values = _frozen(cell.values.get(metric, []))
+            known = {k: v for k, v in about.items() if k in ("unit", "source", "exact", "reason", "kind")}
+            details = {k: v for k, v in about.items() if k not in known}
+            if not values:
+                known["kind"] = "not measured"
+            elif "reason" in known:
+                del known["reason"]
+            series.append(Series(metric, known.pop("unit", ""), values, details=details, **known))
+        flags = [] if cell.steady else ["no steady state"]
+        if cell.broken:
+            flags.append(f"{len(cell.broken)} rounds repeated: other work or the hypervisor broke in")
+        status, reason = cell.status, cell.reason
+        if status == "ok" and not series:
+            status, reason = "interrupted", "ended before the first sample"
+        context = replace(
+            case.context, threads=self.threads, optimisation=arm.optimisation or case.context.optimisation
+        )
+        return Run(
+            case.name, arm.name, context, Work(**cell.work) if cell.work else case.work, status, reason, cell.checked,
+            cell.calls, cell.warmup, cell.steady, cell.first_call_s, tuple(series), tuple(flags), cell.facts,
+        )  # fmt: skip
+
+
+def _frozen(values: list[list[list[float]]]) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    return tuple(tuple(tuple(b) for b in g) for g in values)

@@ -1,0 +1,115 @@
+"""Names made harmless where they appear: a case may be called anything, and must not do anything.
+
+Knows nothing of cases. Each function is for one place: what is harmless in a CSV cell is not in a Markdown table.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+LIMIT = 200  # characters of a name that people see
+FORMULA = "=+-@＝＋－＠"  # a spreadsheet takes a cell for a formula when it begins with one of these
+AFTER_SEPARATOR = re.compile(rf";(?=[\s\"']*[{re.escape(FORMULA)}])")  # where `;` parts cells, what follows begins one
+HTML = str.maketrans({"<": "‹", ">": "›", "&": "＆", "`": "′", "|": "¦", '"': "″", "'": "′", "\\": "⧵"})
+ANNOTATION = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+PROPERTY = ANNOTATION | {":": "%3A", ",": "%2C"}
+
+
+def visible(text: str, limit: int | None = LIMIT) -> str:
+    """Text on one line: controls, escapes, invisible and direction-changing characters are spelled out."""
+    shown = text if limit is None else text[:limit]
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else _spelled(c) for c in shown)
+    return shown if limit is None or len(text) <= limit else shown + "…"
+
+
+def _spelled(c: str) -> str:
+    return c.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def terminal(text: str, limit: int | None = LIMIT) -> str:
+    """For a terminal or a log: nothing it obeys. GitHub reads commands from logs: `::` before all else, `##[` anywhere."""
+    shown = visible(text, limit).replace("##[", "#\\x23[")
+    bare = shown.lstrip()
+    return shown[: len(shown) - len(bare)] + "\\x3a" + bare[1:] if bare.startswith("::") else shown
+
+
+def markdown(text: str, limit: int | None = LIMIT) -> str:
+    """For a Markdown table or line: a code span, in which HTML, links, mentions and emphasis mean nothing."""
+    shown = visible(text, limit).strip()
+    if not shown:
+        return ""
+    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
+    return f"{fence}{pad}{shown}{pad}{fence}".replace("|", "\\|")
+
+
+def csv(text: str, guard: bool = True) -> str:
+    """For a CSV cell: one line, never a formula. `from_csv` gives the text back."""
+    plain = visible(text.replace("\\", "\\\\"), None)
+    if guard:
+        plain = AFTER_SEPARATOR.sub(r"\\x3b", plain)
+    first = plain.lstrip()[:1]
+    return f"'{plain}" if first == "'" or (guard and first and first in FORMULA) else plain
+
+
+def from_csv(cell: str) -> str:
+    """The text of a cell that `csv` wrote."""
+    plain = cell[1:] if cell.startswith("'") else cell
+    return re.sub(r"\\(\\|[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", _unspelled, plain)
+
+
+def _unspelled(found: re.Match[str]) -> str:
+    code = found[1]
+    named = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
+    return named[code] if code in named else chr(min(int(code[1:], 16), 0x10FFFF))
+
+
+def label(text: str, limit: int = LIMIT) -> str:
+    """For programs that show it who knows how: without what HTML, Markdown or a shell acts on.
+
+    A name that had to change gets a hash of the whole: different names stay different.
+    """
+    shown = re.sub(r"@(?=\w)", "＠", visible(text, None).translate(HTML)).replace("://", ":⧸⧸")
+    if shown == text and len(shown) <= limit:
+        return text
+    return f"{shown[: limit - 9]} {_hash(text)}"
+
+
+def prometheus(text: str) -> str:
+    """For the value of a Prometheus label, without the quotes around it."""
+    return visible(text, None).replace("\\", "\\\\").replace('"', '\\"')  # whole: two series must not meet
+
+
+def prometheus_name(text: str) -> str:
+    """The name of a Prometheus metric."""
+    name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
+    return name if name and not name[0].isdigit() else f"_{name}"
+
+
+def annotation(text: str, limit: int | None = 4000) -> str:
+    """For the message of a GitHub annotation; its lines stay lines."""
+    lines = [visible(line, None) for line in text.splitlines()]
+    joined = "\n".join(lines)
+    return _replaced(joined if limit is None else joined[:limit], ANNOTATION)
+
+
+def annotation_property(text: str) -> str:
+    """For file=, line= and title= of a GitHub annotation."""
+    return _replaced(visible(text), PROPERTY)
+
+
+def _replaced(text: str, table: dict[str, str]) -> str:
+    return "".join(table.get(c, c) for c in text)
+
+
+def file_name(text: str, suffix: str = "") -> str:
+    """A file name on every system: letters, digits, `-` and `_`, and a hash, so that no two names meet."""
+    kept = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:60].strip("-") or "case"
+    return f"{kept}-{_hash(text)}{suffix}"
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

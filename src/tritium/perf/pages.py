@@ -1,0 +1,117 @@
+"""Results as a page of text: the comparison, what the suite measures beside time, advice, and the device selection guide.
+
+Knows nothing of terminals, and never prints. `width` is the widest line it may use; a wide table then drops its intervals.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritium.perf import names, tables
+from tritium.perf.run import Results, Run
+from tritium.perf.selection import device_selection_guide
+from tritium.perf.tables import NONE, Table
+
+GUIDED = ("compare", "comprehensive")
+ADVISED = {
+    "layout": (("transposed", "contiguous"), ("strided", "contiguous")),
+    "dtype": (("f16", "f32"), ("bf16", "f32")),
+}
+
+
+def page(results: Results, width: int = 200) -> str:
+    """All of it, for a person."""
+    suites = tables.speedups(results)
+    found = tables.comparison(results, beside=suites)
+    if max(map(len, found.text().splitlines()[:3])) > width:
+        found = tables.comparison(results, beside=suites, brief=True)
+    parts = [_head(results), found.text()]
+    parts += [t.text() for t in _details(results)]
+    if lines := _advice(results):
+        parts.append("\n".join(["Advice", *lines]))
+    if results.suite in GUIDED:
+        parts.append(_guide(results))
+    return "\n\n".join(parts)
+
+
+def markdown(results: Results) -> str:
+    """The same for a pull request, tables only."""
+    found = [tables.comparison(results), *_details(results)]
+    return "\n\n".join([names.markdown(_head(results)), *(t.markdown() for t in found)])
+
+
+def _head(results: Results) -> str:
+    hard, plan = results.environment.hard, results.plan
+    said = f"{hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}; {plan.name} plan"
+    return names.terminal(said + ("" if plan.gates else " (shows intervals, does not gate)"))
+
+
+def _details(results: Results) -> list[Table]:
+    if results.suite in OWN:
+        return [OWN[results.suite](results)]
+    found = tables.details(results, results.suite)
+    return [] if found is None else [found]
+
+
+def _advice(results: Results) -> list[str]:
+    out = []
+    for slow, fast in ADVISED.get(results.suite, ()):
+        out += tables.advice(results, slow, fast)
+    return [names.terminal(line) for line in out]
+
+
+def _guide(results: Results) -> str:
+    found = device_selection_guide(results).recommendations
+    wide = max(len(r.use_case) for r in found)
+    rows = [f"  {r.use_case:<{wide}}  {' or '.join(r.arms) or 'not told'}: {r.evidence}" for r in found]
+    return "\n".join(
+        ["Device selection guide, by the numbers of this run", *(names.terminal(row, 300) for row in rows)]
+    )
+
+
+# ---- energy
+
+
+def energy(results: Results) -> Table:
+    """Power, joules for a call, calls for a joule and for a degree, battery hours; or why they are not known."""
+    heads = ("case", "arm", "time", "power", "energy/op", "ops/J", "ops/°C", "battery")
+    rows: list[tuple[str, ...]] = []
+    absent: dict[str, None] = {}
+    for run in tables.without_canaries(results).runs:
+        series = run.of("energy")
+        if run.status != "ok" or series is None:
+            rows.append((run.case, run.arm, run.status if run.status != "ok" else NONE, *[NONE] * 5))
+            continue
+        if series.median is None:
+            absent[series.reason or "nobody knows why"] = None
+            rows.append((run.case, run.arm, tables.time_text(run), "not measured", *[NONE] * 4))
+            continue
+        rows.append(
+            (run.case, run.arm, tables.time_text(run), *_figures(run, series.median, series.kind == "estimate"))
+        )
+    below = [names.terminal(f"energy: not measured: {reason}", 400) for reason in absent]
+    return Table("", heads, tuple(rows), frozenset(heads[2:]), tuple(below))
+
+
+def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
+    series = run.of("energy")
+    known: dict[str, Any] = series.details.get("details", series.details) if series is not None else {}
+    word = " (estimate)" if estimated else ""
+    watts, warm, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
+    return (
+        f"{watts:.3g} W{word}" if watts is not None else NONE,
+        _joules(joules) + word,
+        f"{1 / joules:.3g}" if joules > 0 else NONE,
+        f"{warm:.3g}" if warm is not None else NONE,
+        f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
+    )
+
+
+def _joules(j: float) -> str:
+    for one, unit in ((1, "J"), (1e-3, "mJ"), (1e-6, "µJ")):
+        if j >= one:
+            return f"{j / one:.3g} {unit}"
+    return f"{j * 1e9:.3g} nJ"
+
+
+OWN = {"energy": energy, "quantization": tables.quantization}

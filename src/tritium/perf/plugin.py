@@ -1,0 +1,343 @@
+"""The fixture `tritium_bench`: a call measured inside a pytest process with the batches of the engine, raw values kept.
+
+Knows nothing of pytest itself: `tritium_pytest` is its door. One process is one generation: such times are shown, and gate
+nothing. A gate is `tritium regression-test`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from time import perf_counter_ns, process_time_ns
+from typing import Any, NamedTuple
+
+from tritium.errors import ArgumentError
+from tritium.perf import exports, imports, names, store
+from tritium.perf.context import Context
+from tritium.perf.environment import Environment, command_line, differences, this_environment
+from tritium.perf.files import write_text
+from tritium.perf.records import dumps, loads, plain, read
+from tritium.perf.run import Plan, Results, Run, Series, Status, values_of
+from tritium.perf.stats import describe, steady, unpaired
+from tritium.perf.worker import batch, calibrated
+
+ARM = "pytest"
+LEAST_BATCH_S = 0.005
+LEAST_ROUNDS = 5
+WINDOW = 8
+WARMUP_SHARE = 0.2  # of the budget
+BESIDE = "other tests ran at the same time (xdist)"
+FOREIGN = ("cpu", "architecture", "cpus")  # what the files of others tell of their machine in the same words
+
+
+class Timed(NamedTuple):
+    """Seconds of a call, batch by batch."""
+
+    wall: list[float]
+    cpu: list[float]
+    calls: int  # in a batch
+    warmup: int = 0
+    steady: bool = True
+    first_s: float | None = None
+
+
+class Stats:
+    """The figures of pytest-benchmark: `stats["mean"]`, `stats.mean` and `stats.stats.mean` alike."""
+
+    def __init__(self, data: Sequence[float], iterations: int) -> None:
+        self.data, self.iterations = list(data), iterations
+        self._figures = exports.benchmark_stats(data)
+
+    def __getattr__(self, name: str) -> Any:
+        figures = self.__dict__.get("_figures", {})
+        if name in figures:
+            return figures[name]
+        raise AttributeError(f"there is no figure {name!r}; there are {', '.join(figures)}.")
+
+    def __getitem__(self, name: str) -> Any:
+        return self.as_dict()[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.as_dict().get(name, default)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._figures | {"data": self.data, "iterations": self.iterations}
+
+    @property
+    def stats(self) -> Stats:
+        return self
+
+
+class Bench:
+    """What a test gets as `tritium_bench`."""
+
+    def __init__(
+        self, name: str, fullname: str, *, param: str | None = None, params: Mapping[str, Any] | None = None,
+        group: str | None = None, budget_s: float = 1.0, disabled: bool = False, beside: int = 1,
+    ) -> None:  # fmt: skip
+        self.name, self.fullname, self.param, self.params = name, fullname, param, params
+        self.group, self.disabled, self.budget_s = group, disabled, budget_s
+        self.extra_info: dict[str, Any] = {}
+        self.stats: Stats | None = None
+        self._flags = (BESIDE,) if beside != 1 else ()
+        self._used = False
+        self._timed: Timed | None = None
+
+    @property
+    def enabled(self) -> bool:
+        return not self.disabled
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Measure `function(*args, **kwargs)` in calibrated batches, and return what it returns."""
+        self._use()
+        if self.disabled:
+            return function(*args, **kwargs)
+        with undisturbed():
+            self._keep(timed(partial(function, *args, **kwargs) if args or kwargs else function, self.budget_s))
+        return function(*args, **kwargs)
+
+    def pedantic(
+        self, target: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None, teardown: Callable[..., Any] | None = None, rounds: int = 1,
+        warmup_rounds: int = 0, iterations: int = 1,
+    ) -> Any:  # fmt: skip
+        """Exactly so many rounds of so many calls; `setup` makes the arguments of a round, `teardown` gets them after it."""
+        self._use()
+        for name, value, least in (
+            ("rounds", rounds, 1),
+            ("warmup_rounds", warmup_rounds, 0),
+            ("iterations", iterations, 1),
+        ):
+            if type(value) is not int or value < least:
+                raise ArgumentError(f"pedantic: {name} is {value!r}; a whole number from {least} is needed.")
+        if setup is not None and iterations > 1:
+            raise ArgumentError(
+                f"pedantic: {iterations} iterations and a setup: setup runs before a round. Ask for 1 iteration."
+            )
+
+        def arguments() -> tuple[Sequence[Any], Mapping[str, Any]]:
+            made = setup() if setup is not None else None
+            if made and (args or kwargs):
+                raise ArgumentError("pedantic: args or kwargs were given, and setup returns them too. Give them once.")
+            return made or (args, kwargs or {})
+
+        def one(calls: int) -> tuple[Any, float, float]:
+            chosen, named = arguments()
+            call = partial(target, *chosen, **named)
+            with undisturbed(collect=False):
+                cpu, start = process_time_ns(), perf_counter_ns()
+                for _ in range(calls):
+                    result = call()
+                wall, cpu = perf_counter_ns() - start, process_time_ns() - cpu
+            if teardown is not None:
+                teardown(*chosen, **named)
+            return result, wall / calls / 1e9, cpu / calls / 1e9
+
+        if self.disabled:
+            return one(1)[0]
+        gc.collect()
+        for _ in range(warmup_rounds):
+            one(iterations)
+        found = [one(iterations) for _ in range(rounds)]
+        self._keep(Timed([w for _, w, _ in found], [c for _, _, c in found], iterations, warmup_rounds))
+        return found[-1][0]
+
+    def record(self, failure: str = "") -> str:
+        """The run as JSON text, which any report can carry; `failure`: why the test did not pass."""
+        if self._timed is None:
+            raise ArgumentError(f"{self.fullname}: nothing was measured.")
+        status: Status = "failed" if failure else "ok"
+        return dumps(replace(self.run(self._timed), status=status, reason=failure))
+
+    def run(self, t: Timed) -> Run:
+        told = {
+            "name": self.name,
+            "group": self.group,
+            "params": self.params,
+            "param": self.param,
+            "extra_info": self.extra_info,
+        }
+        series = [
+            Series(metric, "s", (tuple((v,) for v in values),), source=source)
+            for metric, values, source in (
+                ("wall", t.wall, "perf_counter"),
+                ("cpu", t.cpu, "process_time, all threads"),
+            )
+        ]
+        flags = (*self._flags, *(() if t.steady else ("no steady state",)))
+        return Run(
+            self.fullname, ARM, Context(self.name), iterations=t.calls, warmup=t.warmup, steady=t.steady, first_call_s=t.first_s,
+            checked="not checked: the test checks", series=tuple(series), flags=flags, facts={"pytest": jsonable(told)},
+        )  # fmt: skip
+
+    def _use(self) -> None:
+        if self._used:
+            raise ArgumentError(
+                "tritium_bench measures once in a test, and did. Write another test, or parametrise this one."
+            )
+        self._used = True
+
+    def _keep(self, t: Timed) -> None:
+        self._timed, self.stats = t, Stats(t.wall, t.calls)
+
+
+def timed(call: Callable[[], Any], budget_s: float) -> Timed:
+    """Batches of a call as the engine's workers make them: calibrated, warmed up until steady, then timed."""
+    start = perf_counter_ns()
+    call()
+    first = (perf_counter_ns() - start) / 1e9
+    calls, _ = calibrated(call, None, LEAST_BATCH_S)
+    begun = perf_counter_ns()
+
+    def spent(share: float) -> bool:
+        return perf_counter_ns() - begun >= share * budget_s * 1e9
+
+    warm, settled = list[float](), None
+    while settled is None and not spent(WARMUP_SHARE):
+        warm.append(batch(call, None, calls)[0] / calls / 1e9)
+        settled = steady(warm, WINDOW) if len(warm) % WINDOW == 0 else None
+    found = list[tuple[int, int]]()
+    while len(found) < LEAST_ROUNDS or not spent(1):
+        found.append(batch(call, None, calls))
+    walls, cpus = ([pair[i] / calls / 1e9 for pair in found] for i in (0, 1))
+    return Timed(walls, cpus, calls, len(warm), settled is not None or steady(walls, WINDOW) is not None, first)
+
+
+@contextmanager
+def undisturbed(collect: bool = True) -> Iterator[None]:
+    """No garbage collection and no tracer (coverage, a debugger) in between; both are as before afterwards."""
+    tracer, profiler, collects = sys.gettrace(), sys.getprofile(), gc.isenabled()
+    if collect:
+        gc.collect()
+    sys.settrace(None)
+    sys.setprofile(None)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+        sys.setprofile(profiler)
+        sys.settrace(tracer)
+
+
+def jsonable(value: Any) -> Any:
+    """What a test put into extra_info or its parameters, as JSON can hold it; other things by their repr."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    return [jsonable(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)[:1000]
+
+
+# ---- at the end of a session
+
+
+def finish(
+    records: Sequence[str], *, json: str | None = None, results: str | None = None, compare: str | None = None
+) -> list[str]:
+    """Write what was asked for; the lines to print."""
+    found = gathered(records)
+    said = []
+    for path, write in ((json, _save_as_pytest_benchmark), (results, store.save)):
+        if path:
+            write(found, path)
+            said.append(f"written: {names.terminal(path, None)}")
+    if not found.runs:
+        return said
+    return [*page(found, imports.load(compare) if compare else None), *said]
+
+
+def _save_as_pytest_benchmark(found: Results, path: str) -> None:
+    write_text(path, exports.pytest_benchmark(found), parents=True)
+
+
+def gathered(records: Sequence[str]) -> Results:
+    """The runs of a session, as results."""
+    from tritium.backends import cpu
+
+    runs = tuple(read(Run, loads(text, "a report"), "a report") for text in records)
+    rounds = max((len(s.values[0]) for r in runs for s in r.series), default=1)
+    plan = Plan(ARM, 1, rounds, 1, LEAST_BATCH_S, metrics=("wall", "cpu"), gates=False)
+    return Results(
+        "pytest", ARM, datetime.now(UTC).isoformat(timespec="seconds"), command_line(), plan,
+        this_environment(cpu.threads(), limits=False), (ARM,), runs, ("one process: shows intervals, gates nothing",),
+    )  # fmt: skip
+
+
+def page(found: Results, earlier: Results | None = None) -> list[str]:
+    """A table of the session, and how it compares with an earlier one."""
+    from tritium.perf.tables import Table, seconds_text
+
+    forbids = _unlike(earlier, found.environment) if earlier is not None else ""
+    heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
+    rows = []
+    for run in sorted(found.runs, key=lambda r: str(r.facts["pytest"].get("group") or "")):
+        s = describe(run.series[0].flat)
+        group = run.facts["pytest"].get("group")
+        name = f"{group}: {run.facts['pytest']['name']}" if group else run.case
+        between = f"{seconds_text(s.interval[0])} … {seconds_text(s.interval[1])}"
+        cells = (
+            name if run.status == "ok" else f"{name} ({run.reason})",
+            seconds_text(s.median),
+            between,
+            str(s.n),
+            str(run.iterations),
+        )
+        rows.append((*cells, *(_beside(run, earlier, forbids) if earlier is not None else ())))
+    below = [f"not compared: {names.terminal(forbids, None)}"] if forbids else []
+    if earlier is not None and not forbids:
+        below.append(
+            "now / was: 1.10 is 10 % slower; of one process each, so it gates nothing: tritium regression-test does."
+        )
+    below += sorted({names.terminal(f) for run in found for f in run.flags})
+    return Table("", heads, tuple(rows), frozenset(heads[1:]), tuple(below)).text().splitlines()
+
+
+def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:
+    from tritium.perf.tables import seconds_text
+
+    before = next((r for r in earlier if r.case == run.case and r.status == "ok" and r.seconds), None)
+    if before is None or before.seconds is None or run.status != "ok":
+        return "-", "new" if before is None else "-"
+    wall = before.of("wall")
+    if forbids or wall is None:
+        return seconds_text(before.seconds), "-"
+    was, now = ([[math.log(v)] for v in values_of(s)] for s in (wall, run.series[0]))
+    u = unpaired(was, now, (0.95,))
+    low, high = (math.exp(v) for v in u.intervals[0.95])
+    return seconds_text(before.seconds), f"{u.ratio:.3f} ({low:.3f} … {high:.3f})"
+
+
+def _unlike(earlier: Results, now: Environment) -> str:
+    """Why the machines are not alike; files of others are asked only for what they tell."""
+    hard, _ = differences(earlier.environment, now)
+    asked = {k: v for k, v in hard.items() if earlier.kind != "import" or (k in FOREIGN and v[0] not in ("", "0"))}
+    return "; ".join(f"{name} was {a}, is {b}" for name, (a, b) in asked.items())
+
+
+# ---- for pytest-benchmark's own files
+
+
+def machine() -> dict[str, Any]:
+    """What makes machines unlike for Tritium: stable from run to run, since pytest-benchmark warns when it differs."""
+    from tritium.backends import cpu
+
+    return {k: v for k, v in plain(this_environment(cpu.threads(), limits=False).hard).items() if v}
+
+
+def surroundings() -> dict[str, Any]:
+    """The whole environment, as our own files have it."""
+    from tritium.backends import cpu
+
+    found: dict[str, Any] = json.loads(dumps(this_environment(cpu.threads(), limits=False)))
+    return found

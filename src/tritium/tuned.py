@@ -1,0 +1,140 @@
+"""What was tuned on this machine, as the runtime reads it: once in a process, when it decides and not when it calls.
+
+Knows nothing of measuring: `perf.tune` fills the file, this reads it. A file belongs to one machine, one build of the
+native library and one version of the package. One that is damaged or belongs to another is reported and ignored; where
+there is none, everything is as shipped.
+
+| choice                      | who reads it, and when                                   | may change bits |
+|-----------------------------|----------------------------------------------------------|-----------------|
+| kernel/ROW/DTYPE:CLASS,…    | the CPU backend, when it first chooses a kernel          | no              |
+| tiling/DTYPE                | the CPU backend, when weights are made ready             | no              |
+| storage                     | the CPU backend, when a model is prepacked               | no              |
+| batch/NAME                  | process_in_batches(size="NAME")                          | asked by name   |
+| threads                     | `threads`, at import; only with TRITIUM_TUNED=all        | dense products  |
+| device                      | `default_device`; only with TRITIUM_TUNED=all            | yes             |
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from tritium import settings
+from tritium.buffer import native
+from tritium.machine import Machine, digest, size_text, this_machine
+from tritium.op import Specs
+
+SCHEMA = 1
+MAX_FILE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found best, and why."""
+
+    value: str | int
+    why: str
+    exact: bool = True  # False: results may differ in their last bits, so it is followed only where that was asked for
+
+
+def path(machine: Machine | None = None) -> Path:
+    """The file of this machine."""
+    return settings.cache_dir() / f"tuned-{(machine or this_machine()).key}.json"
+
+
+@cache
+def build() -> str:
+    """The native library this process runs: another one has other kernels, and what was tuned of these is void."""
+    if native is None:
+        return "none"
+    found = Path(native.__file__).stat()
+    return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+def version() -> str:
+    """Of the package, which is above this file and therefore asked without being imported."""
+    return str(getattr(sys.modules["tritium"], "__version__", ""))
+
+
+@cache
+def choices() -> Mapping[str, Choice]:
+    """What this process follows. Read once; TRITIUM_TUNED=0 reads nothing."""
+    how_much = settings.tuned()
+    if how_much == "none" or not any(settings.cache_dir().glob("tuned-*.json")):
+        return {}
+    machine = this_machine()
+    found = kept(path(machine), machine)
+    every = {} if found is None else {name: Choice(**c) for name, c in found["choices"].items()}
+    return {name: c for name, c in every.items() if c.exact or how_much == "all"}
+
+
+def forget() -> None:
+    """Read again at the next question: the file was written, or another one is meant."""
+    choices.cache_clear()
+
+
+def kernel_key(row: str, specs: Specs) -> str:
+    """The name of a choice of kernel: what was found for one shape holds for those of the same class."""
+    return f"kernel/{row}/" + ",".join("-" if s is None else f"{s.dtype.name}:{size_class(s.size)}" for s in specs)
+
+
+def size_class(elements: int) -> int:
+    """Sizes within a factor of four are one class: the digits of the number to base 4."""
+    return (elements.bit_length() + 1) // 2
+
+
+# ---- the file
+
+
+def kept(path: Path, machine: Machine) -> dict[str, Any] | None:
+    """What the file holds; None where there is none, or one that cannot be trusted, which is reported."""
+    import json
+
+    try:
+        about = path.stat()
+        if not S_ISREG(about.st_mode):
+            raise ValueError("it is no plain file")
+        if about.st_size > MAX_FILE_BYTES:
+            raise ValueError(f"it is larger than {size_text(MAX_FILE_BYTES)}")
+        return checked(json.loads(path.read_bytes()), machine)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        settings.log.warning("tuned: %s is not used (%s); run tritium tune again", path, error)
+        return None
+
+
+def document(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body with what a reader checks it by."""
+    return {"schema": SCHEMA, "sha256": digest(body), "tuned": body}
+
+
+def checked(document: Any, machine: Machine) -> dict[str, Any]:
+    """The body of a document that is whole and belongs here; ValueError says what is wrong."""
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"it has schema {document.get('schema')!r}, this version reads {SCHEMA}")
+    body = document.get("tuned")
+    if not isinstance(body, dict) or document.get("sha256") != digest(body):
+        raise ValueError("its contents do not match its checksum")
+    here = {"machine": asdict(machine), "build": build(), "version": version()}
+    for name, what in (
+        ("machine", "another machine"),
+        ("build", "another native library"),
+        ("version", "another version"),
+    ):
+        if body.get(name) != here[name]:
+            raise ValueError(f"it belongs to {what}")
+    if not isinstance(body.get("tunings"), list) or not isinstance(body.get("choices"), dict):
+        raise ValueError("it has no choices or no tunings")
+    for name, found in body["choices"].items():
+        made = Choice(**found)
+        if not isinstance(made.value, (str, int)) or not isinstance(made.why, str) or not isinstance(made.exact, bool):
+            raise ValueError(f"its choice {name!r} cannot be")
+    return body

@@ -1,0 +1,134 @@
+"""The door of the pytest plugin: the fixture `tritium_bench`, its options, and hooks that give pytest-benchmark our fields.
+
+Knows nothing of measuring. It lies outside of the package `tritium`, so that a pytest that never asks for the fixture does
+not import it: everybody's pytest starts with this file where Tritium is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tritium.perf.plugin import Bench
+
+BENCH: pytest.StashKey[Bench] = pytest.StashKey()
+RECORD = "tritium_run"  # the field of a report that brings a run from where it was measured
+MARK = (
+    "tritium_bench(group=None, budget_s=None): how the fixture tritium_bench measures a test: "
+    "the group it is shown in, and the seconds it may take."
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tritium", "measuring with the fixture tritium_bench")
+    group.addoption("--tritium-json", metavar="FILE", help="Write what was measured as pytest-benchmark does.")
+    group.addoption("--tritium-results", metavar="FILE", help="Write what was measured as a results file of tritium.")
+    group.addoption(
+        "--tritium-compare", metavar="FILE",
+        help="Show the times beside those of an earlier file: ours, or of pytest-benchmark.",
+    )  # fmt: skip
+    group.addoption(
+        "--tritium-budget", metavar="SECONDS", type=float, default=1.0, help="Seconds to measure a test; default 1."
+    )
+    group.addoption("--tritium-off", action="store_true", help="Call what would be measured once, and do not measure.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+    budget, earlier = config.getoption("tritium_budget"), config.getoption("tritium_compare")
+    if not 0 < budget < 1e6:
+        raise pytest.UsageError(f"--tritium-budget is {budget:g}; seconds above 0 are needed.")
+    if earlier and not Path(earlier).is_file():
+        raise pytest.UsageError(f"--tritium-compare: there is no file {earlier}.")
+    if not hasattr(config, "workerinput"):  # the workers of xdist send reports; only their controller writes and prints
+        config.pluginmanager.register(Gathered(config), "tritium_gathered")
+
+
+@pytest.fixture
+def tritium_bench(request: pytest.FixtureRequest) -> Bench:
+    """Measures a call: `result = tritium_bench(function, *args, **kwargs)`. Call-compatible with pytest-benchmark's fixture."""
+    from tritium.perf.plugin import Bench
+
+    node, config = request.node, request.config
+    mark = node.get_closest_marker("tritium_bench")
+    about: dict[str, Any] = {"budget_s": config.getoption("tritium_budget"), "group": None}
+    about |= {k: v for k, v in (mark.kwargs if mark else {}).items() if v is not None}
+    spec = getattr(node, "callspec", None)
+    bench = Bench(
+        node.name, node.nodeid, param=spec.id if spec else None, params=spec.params if spec else None,
+        disabled=config.getoption("tritium_off"), beside=getattr(config, "workerinput", {}).get("workercount", 1), **about,
+    )  # fmt: skip
+    node.stash[BENCH] = bench
+    return bench
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    bench = item.stash.get(BENCH, None)
+    if bench is not None and bench.stats is not None and call.when == "call":
+        why = "" if report.passed else "the test was skipped" if report.skipped else "the test failed"
+        setattr(report, RECORD, bench.record(why))
+    return report
+
+
+class Gathered:
+    """What was measured in a session, by this process or by the workers of xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.records: list[str] = []
+        self.said: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if record := getattr(report, RECORD, None):
+            self.records.append(record)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        options = {name: self.config.getoption(f"tritium_{name}") for name in ("json", "results", "compare")}
+        if not self.records and not (options["json"] or options["results"]):
+            return
+        from tritium.errors import TritiumError
+        from tritium.perf.plugin import finish
+
+        try:
+            self.said = finish(self.records, **options)
+        except (TritiumError, OSError) as error:
+            self.said = [f"error: {error}"]
+            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.said:
+            terminalreporter.section("tritium_bench")
+            for line in self.said:
+                terminalreporter.write_line(line)
+
+
+# ---- for those who measure with pytest-benchmark
+
+
+def _used() -> bool:
+    """Whether the tests of this session used Tritium at all: who does not gets no field of ours."""
+    return "tritium" in sys.modules
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    if _used():
+        from tritium.perf.plugin import machine
+
+        machine_info["tritium"] = machine()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_json: dict[str, Any]) -> None:
+    if _used():
+        from tritium.perf.plugin import surroundings
+
+        output_json["tritium_environment"] = surroundings()

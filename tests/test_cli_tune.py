@@ -1,0 +1,120 @@
+"""`tritium tune`: what it prints, what it keeps, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tritium as tt
+from tritium import backends
+from tritium.buffer import native
+from tritium.cli import cli
+from tritium.perf import tune, tune_choices, tune_file
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path))
+    monkeypatch.delenv("TRITIUM_TUNED", raising=False)
+    monkeypatch.setattr(tune_choices, "WIDTH", 128)
+    monkeypatch.setattr(tune_choices, "STREAMED_BYTES", 1 << 16)
+    tune._functions.clear()
+    backends.retuned()
+    yield tmp_path
+    monkeypatch.undo()
+    backends.retuned()
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, ["tune", *args])
+
+
+needs_native = pytest.mark.skipif(native is None, reason="there is no native library")
+
+
+@needs_native
+def test_a_target_is_raced_shown_and_kept(cache: Path) -> None:
+    done = run("--op", "storage", "--quick")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0].split() == ["what", "choice", "why"]
+    assert "storage" in done.output
+    assert str(cache) in done.output
+    assert len(tune.history("storage")) == 1
+
+
+@needs_native
+def test_json_has_every_time() -> None:
+    done = run("--op", "storage", "--op", "device", "--quick", "--json")
+    rows = json.loads(done.output)
+    assert [r["name"] for r in rows] == ["storage", "device"]
+    assert rows[0]["race"]["candidates"][0]["seconds"]
+    assert rows[1]["race"] is None
+
+
+@needs_native
+def test_the_list_tells_what_was_tuned_and_what_was_not() -> None:
+    tt.tune("my own", [1], lambda c: 1.0)
+    run("--op", "tiling", "--quick")
+    text = run("--list").output
+    assert "not tuned: as shipped" in text
+    assert "UTC" in text
+    assert "Tuned by programs: my own" in text
+    assert "cpu is the only device here" in text
+    listed = json.loads(run("--list", "--json").output)
+    assert "storage" in " ".join(listed["tunable"])
+
+
+def test_explain_prints_the_candidates_safely() -> None:
+    tt.tune("x", ["a", "\x1b[31mred"], lambda c: 1.0 + (c != "a"))
+    done = run("--explain", "x")
+    assert done.exit_code == 0
+    assert "'a'" in done.output
+    assert "\x1b" not in done.output
+
+
+@needs_native
+def test_revalidate_has_exit_code_1_when_a_choice_no_longer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("--revalidate", "--op", "storage", "--quick").output.startswith("Nothing of it was tuned")
+    run("--op", "storage", "--quick")
+    found = tune_choices.revalidate(["storage"], quick=True)
+    for holds in (True, False):
+        monkeypatch.setattr(
+            tune_choices, "revalidate", lambda *_, h=holds, **__: [tune.replace(d, holds=h) for d in found]
+        )
+        assert run("--revalidate").exit_code == (0 if holds else 1)
+    assert json.loads(run("--revalidate", "--json").output)[0]["op"] == "storage"
+
+
+def test_clear_forgets() -> None:
+    tt.tune("x", [1], lambda c: 1.0)
+    tt.tune("y", [1], lambda c: 1.0)
+    assert run("--clear", "--op", "x").output.startswith("1 race forgotten")
+    assert {t.op for t in tune.history()} == {"y"}
+    assert run("--clear").output.startswith("1 race forgotten")
+    assert tune_file.tunings() == ()
+
+
+def test_options_that_exclude_each_other_are_refused() -> None:
+    done = run("--list", "--clear")
+    assert done.exit_code == 2
+    assert "--list and --clear do not go together" in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [(["--op", "kernal"], "Did you mean 'kernel'?"), (["--explain", "q"], "nothing was tuned under 'q'")],
+)
+def test_errors_are_one_line_and_exit_code_2(args: list[str], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tritium", "tune", *args], capture_output=True, text=True, env=os.environ, timeout=60, check=False
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
