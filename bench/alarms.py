@@ -2,9 +2,10 @@
 
     python bench/alarms.py --folder F --aa 200 --extra 100     side by side: suites of five cases (tritium regression-test --against)
     python bench/alarms.py --folder F --workflow 20            separate runs: tritium compare, later tritium regression-check
-    python bench/alarms.py --folder F --report                 what was found so far
+    python bench/alarms.py --folder F                          what was found so far, in the folder and those inside it
 
-Everything is kept in the folder; a second call goes on where the first one ended. Equal code is what runs in an A/A suite and in
+Everything is kept in the folder; a second call goes on where the first one ended. Before the first suite the noise floor of the machine
+is found, as `tritium selftest --aa` does. Equal code is what runs in an A/A suite and in
 an unchanged pair; extra work is 10 % more rows (outputs of a layer) in one case, or in the workflow, one operation of a copy
 of the package that works through a tenth of its rows twice.
 """
@@ -21,14 +22,14 @@ import time
 from pathlib import Path
 
 import tritium
-from tritium.perf import records, regression, selftest, stats, store
-from tritium.perf.run import PLANS
+from tritium.perf import noise, records, selftest, stats, store
 
 CONFIG = {
     "tensor_sizes": [[256, 256], [512, 512]],
     "operations": ["matmul", "add", "softmax", "quantize", "bitlinear"],
     "devices": ["cpu"],
     "data_types": ["f32"],
+    "measurement_iterations": 120,
     "timeout": "30s",
 }
 SLOWED = "softmax"
@@ -49,22 +50,16 @@ LIBRARIES["tritium"] = _slowed
 '''
 
 
-def suites(folder: Path, count: int, extra: float) -> selftest.Selftest:
-    """Side by side, through the whole gate: further looks and the confirmation included."""
-    plan = records.read(
-        type(PLANS["default"]), records.plain(PLANS["default"]) | {"threads": 1, "metrics": ["wall"]}, "plan"
-    )
-    rules = regression.rules_of(paired=True, looks=1 + regression.EXTRA_LOOKS, noise_floor=selftest.noise_floor())
+FLOOR_SUITES = 6
 
-    def gate(cases, arms, plan, _):  # type: ignore[no-untyped-def]
-        return regression.regression_test(cases, arms, plan=plan, suite="selftest").suite
+
+def suites(folder: Path, count: int, extra: float, journal: str = "suites.journal") -> selftest.Selftest:
+    """Side by side, through the whole gate: further looks and the confirmation included."""
 
     def progress(done: int, of: int, what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {extra:.0%} extra: {what}", flush=True)
 
-    return selftest.selftest(
-        gate, count, plan, rules, extra=extra, journal=folder / "suites.journal", progress=progress
-    )
+    return selftest.selftest(count, extra=extra, journal=folder / journal, progress=progress)
 
 
 # ---- separate runs
@@ -133,7 +128,7 @@ def workflow(folder: Path, pairs: int) -> None:
         codes["unchanged"].append(check(folder, base, again))
         codes["slowed"].append(check(folder, base, slow))
         print(f"  exit codes: {codes}", flush=True)
-    store.write_text(folder / "workflow.json", json.dumps(codes))
+        store.write_text(folder / "workflow.json", json.dumps(codes))
 
 
 def report(folder: Path) -> str:
@@ -144,9 +139,12 @@ def report(folder: Path) -> str:
         low, high = stats.share_interval(found, of) if of else (0.0, 1.0)
         lines.append(f"| {what} | {found} | {of} | {found / max(of, 1):.1%} ({low:.1%} … {high:.1%}) |")
 
-    path = folder / "suites.journal"
-    if path.exists():
-        trials = tuple(records.read(selftest.Trial, r, str(path)) for r in store.Journal.read(path)[0])
+    trials = tuple(
+        records.read(selftest.Trial, r, str(path))
+        for path in sorted(folder.rglob("suites.journal"))
+        for r in store.Journal.read(path)[0]
+    )
+    if trials:
         found = selftest.Selftest(trials, 0.03)
         row("A/A suites that failed the gate", *found.false_alarms)
         for outcome in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER"):
@@ -156,12 +154,13 @@ def report(folder: Path) -> str:
         times = sorted(t.elapsed_s for t in found.of(0.0)) or [0.0]
         took = f"took {times[len(times) // 2]:.1f} s in the middle and {times[-1]:.1f} s at most"
         lines += ["", f"An A/A suite of five cases {took}; noise floor ±{found.floor:.2%}.", ""]
-    if (folder / "workflow" / "workflow.json").exists():
-        codes = json.loads((folder / "workflow" / "workflow.json").read_text())
-        for what, of in codes.items():
-            lines.append(
-                f"{len(of)} {what} pairs of separate runs: exit codes {', '.join(f'{c}: {of.count(c)}' for c in sorted(set(of)))}."
-            )
+    codes: dict[str, list[int]] = {}
+    for path in sorted(folder.rglob("workflow.json")):
+        for what, of in json.loads(path.read_text(encoding="utf-8")).items():
+            codes.setdefault(what, []).extend(of)
+    for what, of in codes.items():
+        counted = ", ".join(f"{c}: {of.count(c)}" for c in sorted(set(of)))
+        lines.append(f"{len(of)} {what} pairs of separate runs: exit codes {counted}.")
     return "\n".join(lines)
 
 
@@ -171,9 +170,10 @@ def main() -> None:
     parser.add_argument("--aa", type=int, default=0, help="A/A suites, in all")
     parser.add_argument("--extra", type=int, default=0, help="suites with 10 %% extra work in one case, in all")
     parser.add_argument("--workflow", type=int, default=0, help="pairs of separate runs, unchanged and slowed")
-    parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    if (args.aa or args.extra) and not noise.noise_floor():
+        selftest.keep(suites(args.folder, FLOOR_SUITES, 0.0, "floor.journal"))
     if args.aa:
         suites(args.folder, args.aa, 0.0)
     if args.extra:

@@ -49,6 +49,7 @@ class Family:
     drift: float = 0.0  # from the first generation to the last
     wander: float = 0.0  # sd of what follows from the moment before
     rho: float = 0.9
+    moods: float = 0.0  # how much of an arm's own luck each process has from the one before
 
 
 FAMILIES = (
@@ -59,6 +60,7 @@ FAMILIES = (
     Family("autocorrelated", wander=2.0),
 )
 UNLIKE = Family("unlike arms", normal, log_normal)
+MOODY = Family("arms with moods", moods=0.5)
 
 
 def log_ratios(
@@ -75,11 +77,18 @@ def log_ratios(
     whole, parts = (tests, generations, 1), (tests, generations, rounds)
     arm = sd / np.sqrt(2)
     between, within = arm * np.sqrt(1 - share), arm * np.sqrt(share * ROUNDS)
-    ratio = effect + between * (family.new(rng, whole) - family.old(rng, whole))
+    ratio = effect + between * _lasting(family.new(rng, whole) - family.old(rng, whole), family.moods)
     ratio = ratio + within * (family.new(rng, parts) - family.old(rng, parts))
     if family.drift or family.wander:
         ratio = ratio + sd * _machine(rng, family, parts)
     return ratio
+
+
+def _lasting(values: Floats, moods: float) -> Floats:
+    """The same spread, but each generation has a share of the one before."""
+    for g in range(1, values.shape[1] if moods else 0):
+        values[:, g] = moods * values[:, g - 1] + np.sqrt(1 - moods**2) * values[:, g]
+    return values
 
 
 def _machine(rng: Generator, family: Family, shape: Shape) -> Floats:

@@ -41,7 +41,8 @@
   use(linear)                     \
   use(cache)                      \
   use(attention)                  \
-  use(integer)
+  use(integer)                    \
+  use(ternary)
 
 #define TRITIUM_DECLARE(file) Table file##_table();
 #define TRITIUM_APPEND(file) append(to, file##_table());

@@ -197,8 +197,10 @@ def test_ctrl_c_before_the_first_sample_writes_nothing(engine: Engine, monkeypat
     monkeypatch.setattr(ENGINE, "measure", interrupted)
     found = called(*QUICK)
     assert found.exit_code == 130
-    assert "nothing was written" in found.stderr
+    assert "results.json was not written." in found.stderr
     assert not Path("results.json").exists()
+    Path("results.json.journal").write_text("", encoding="utf-8")
+    assert "--resume goes on from results.json.journal" in called(*QUICK).stderr
 
 
 def test_what_was_measured_is_not_lost_to_a_place_that_cannot_be_written(

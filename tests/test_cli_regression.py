@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from made_results import ENVIRONMENT, results, without
 from tritium.cli import cli
+from tritium.errors import SaveError
 from tritium.perf import baseline, records, store
 from tritium.perf.history import History
 from tritium.perf.run import PLANS, Results
@@ -278,6 +279,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
             return replace(made, plan=plan, suite=about["suite"], complete=complete)
 
         monkeypatch.setattr(import_module("tritium.perf.measuring"), "measure", measure)
+        monkeypatch.setattr(import_module("tritium.perf.regression"), "this_environment", lambda *_, **__: ENVIRONMENT)
         return calls
 
     return install
@@ -334,6 +336,46 @@ def test_a_baseline_that_is_absent_is_found_out_before_measuring(measured: Calla
     assert done.exit_code == 3
     assert calls == []
     assert "tritium baseline create nobody" in done.output
+
+
+def test_a_baseline_of_another_machine_is_found_out_before_measuring(measured: Callable[..., list[list[str]]]) -> None:
+    calls = measured()
+    store.save(replace(results({"add 512x512 f32": 1e-4}), environment=OTHER), "other.json")
+    done = called("regression-test", "--baseline", "other.json")
+    assert (done.exit_code, calls) == (5, []), done.output
+    assert "cpu: another → a cpu" in done.output
+
+
+def test_what_is_measured_is_what_the_baseline_holds(measured: Callable[..., list[list[str]]]) -> None:
+    calls = measured()
+    made = [called("baseline", "create", "v1").exit_code, calls.pop()]
+    kept = baseline.load("v1")
+    store.save(replace(kept, runs=tuple(r for r in kept if "add" in r.case or "canary" in r.case)), "part.json")
+    done = called("regression-test", "--baseline", "part.json", "--looks", "1")
+    assert done.exit_code == 0, done.output
+    assert calls[0] == [name for name in made[1] if "add" in name]
+
+
+def test_a_verdict_that_cannot_be_written_loses_neither_the_page_nor_the_run(
+    measured: Callable[..., list[list[str]]],
+) -> None:
+    measured()
+    called("baseline", "create", "v1")
+    Path("taken").write_text("")
+    done = called("regression-test", "--baseline", "v1", "--verdict", "taken/verdict.json")
+    assert "AllPass" in done.output
+    assert isinstance(done.exception, SaveError)  # exit code 2 by the way every command ends
+    with History() as kept:
+        assert len(kept.runs()) == 1
+
+
+@pytest.mark.parametrize(("current", "replaced"), [("same", True), ("slow", False)])
+def test_a_check_updates_the_baseline_when_the_file_of_settings_asks(current: str, replaced: bool) -> None:
+    written("old", current)
+    Path("regression.json").write_text(json.dumps(GUIDE | {"auto_update_baseline": True}))
+    done = called("regression-check", "--current", f"{current}.json", "--config", "regression.json")
+    assert ("is now this run" if replaced else "stays as it is") in done.output
+    assert (store.load("old.json").runs == store.load(f"{current}.json").runs) is replaced
 
 
 def test_an_interrupted_test_is_exit_code_130(measured: Callable[..., list[list[str]]]) -> None:

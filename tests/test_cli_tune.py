@@ -16,6 +16,7 @@ import tritium as tt
 from tritium import backends
 from tritium.buffer import native
 from tritium.cli import cli
+from tritium.errors import ArgumentError
 from tritium.perf import tune, tune_choices, tune_file
 
 
@@ -118,3 +119,9 @@ def test_errors_are_one_line_and_exit_code_2(args: list[str], says: str) -> None
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_clear_refuses_a_name_that_nothing_is_tuned_under() -> None:
+    done = CliRunner().invoke(cli, ["tune", "--clear", "--op", "kernal"])
+    assert isinstance(done.exception, ArgumentError)
+    assert "Did you mean 'kernel'?" in str(done.exception)

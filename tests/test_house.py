@@ -41,14 +41,14 @@ LAYERS = {
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.ternary io.tokenizer io.verify",
     10: "testing bench_model scheduler serve serve_access serve_answers serve_http serve_openai torch torch_export torch_linear "
-    "perf perf.canary perf.case perf.context perf.environment perf.measuring perf.process perf.records perf.run perf.selftest perf.worker "
-    "perf.changes perf.resample perf.stats "
-    "perf.against perf.compare perf.drift perf.judge perf.regression perf.verdict perf.verdict_page "
-    "perf.libraries perf.moves perf.operations perf.peers perf.quantised perf.quick perf.registry perf.rows perf.work perf.workloads "
-    "perf.config perf.pages perf.selection perf.suites perf.tables "
-    "perf.exports perf.github perf.imports perf.names perf.plugin "
-    "perf.absent perf.counters perf.energy perf.meter perf.sensors perf.sensors_apple perf.sensors_nvidia "
-    "perf.tune perf.tune_choices perf.tune_file perf.baseline perf.files perf.history perf.store perf.trends",
+    "perf perf.absent perf.against perf.baseline perf.canary perf.case perf.cells perf.changes perf.compare "
+    "perf.config perf.context perf.counters perf.drift perf.energy perf.environment perf.exports perf.files "
+    "perf.github perf.history perf.imports perf.judge perf.libraries perf.measuring perf.meter perf.moves "
+    "perf.names perf.noise perf.operations perf.pages perf.peers perf.plugin perf.process perf.quantised perf.quick "
+    "perf.records perf.registry perf.regression perf.resample perf.rows perf.run perf.selection perf.selftest "
+    "perf.selftest_cases perf.sensors perf.sensors_apple perf.sensors_nvidia perf.stats perf.store perf.suites "
+    "perf.tables perf.trends perf.tune perf.tune_choices perf.tune_file perf.verdict perf.verdict_page perf.work "
+    "perf.worker perf.workloads",
     11: "__init__ __main__ cli cli_results cli_bench cli_history cli_model cli_regression cli_selftest cli_text cli_tune",
 }
 LAYER = {
@@ -57,7 +57,7 @@ LAYER = {
 UP_ALLOWED = {
     ("tritium.interop", "tritium"),  # __array_namespace__ answers with the package itself
     ("tritium.perf.worker", "tritium"),  # what is measured is the package as its users import it
-    ("tritium.perf.selftest", "tritium"),
+    ("tritium.perf.selftest_cases", "tritium"),
 }
 
 

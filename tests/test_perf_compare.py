@@ -578,8 +578,28 @@ def test_nothing_to_judge_gives_no_judgement() -> None:
 
 def test_a_suite_of_nothing_does_not_pass() -> None:
     empty = replace(results({}), runs=())
-    assert compare_stored(empty, empty, STORED).exit_code == 4
-    assert compare_paired(empty, "base", "head").exit_code == 4
+    both = compare_stored(empty, empty, STORED), compare_paired(replace(empty, arms=("base", "head")), "base", "head")
+    for suite in both:
+        assert suite.exit_code == 4
+        assert "nothing was judged" in page(suite)
+
+
+def test_a_series_without_values_is_told() -> None:
+    old = results({"add": 1e-4})
+    wall = Series("wall", "s", ((),) * 15)
+    (found,) = compare_stored(old, changed(old, "add", series=(wall,)), STORED).verdicts
+    assert (found.outcome, found.reason) == ("INCONCLUSIVE", "measured before, not now: it has no values")
+
+
+def test_how_many_more_is_never_less_than_holm_needs() -> None:
+    cases = {f"c{i}": 1e-3 for i in range(50)}
+    equal = results(cases, arms={"base": 1.0, "head": 1.0}, generations=8)
+    slow = results(cases, arms={"base": 1.0, "head": 1.5}, generations=8)
+    mixed = replace(equal, runs=tuple(s if s.key == ("c7", "head") else e for e, s in zip(equal, slow, strict=True)))
+    found = next(v for v in compare_paired(mixed, "base", "head").verdicts if v.case == "c7")
+    assert found.outcome == "INCONCLUSIVE"
+    assert found.more_generations is not None
+    assert 8 + found.more_generations >= 14
 
 
 def test_what_is_not_comparable_for_one_reason_is_said_once() -> None:
@@ -606,3 +626,29 @@ def test_the_simulation_of_separate_runs_prints_its_table() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("canaries, fastest third") == 8
+
+
+def test_the_geometric_mean_of_one_case_is_its_ratio_even_where_a_round_was_spoilt() -> None:
+    both = results({"add": 1e-4}, arms={"base": 1.0, "head": 1.1}, rounds=5)
+    run = both.of("add", "head")
+    assert run is not None
+    wall = run.series[0]
+    spoilt = tuple((tuple(50 * v for v in g[0]), *g[1:]) for g in wall.values)
+    suite = compare_paired(changed(both, "add", "head", series=(replace(wall, values=spoilt),)), "base", "head")
+    assert suite.geomean == pytest.approx(suite.verdicts[0].ratio)
+
+
+@pytest.mark.parametrize("arms", [("bas", "head"), ("base", "haed")])
+def test_an_arm_that_is_not_there_is_an_error_and_not_a_verdict(arms: tuple[str, str]) -> None:
+    with pytest.raises(ArgumentError, match="Did you mean"):
+        compare_paired(results({"add": 1e-4}, arms={"base": 1.0, "head": 1.0}), *arms)
+
+
+@pytest.mark.parametrize("generations", [1, 2, 4])
+def test_a_few_processes_are_not_equivalent_however_alike(generations: int) -> None:
+    both = results({"add": 1e-4}, arms={"base": 1.0, "head": 1.0}, generations=generations, rounds=20, sd=1e-5)
+    (found,) = compare_paired(both, "base", "head").verdicts
+    assert (found.outcome, found.passes) == ("INCONCLUSIVE", False)
+    assert found.reason.endswith("; 5 are needed")
+    assert found.more_generations is not None
+    assert generations + found.more_generations >= 5

@@ -262,3 +262,10 @@ def test_a_duration_written_reads_back_the_same(seconds: float) -> None:
 )
 def test_shares(given: Any, share: float) -> None:
     assert fraction(given) == pytest.approx(share)
+    assert fraction(fraction(given)) == pytest.approx(share)  # a record is read again when it is made
+
+
+@pytest.mark.parametrize("given", [150, "150%", -1, "-5", "nan", float("nan"), float("inf"), True, None])
+def test_what_is_no_share_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="at most 100 %"):
+        fraction(given)

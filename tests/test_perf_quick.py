@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,24 @@ def test_a_floor_must_be_given() -> None:
         tt.perf.assert_performance(1.0)
     with pytest.raises(ArgumentError, match="tolerance"):
         tt.perf.assert_performance(1.0, at_least=1, tolerance=10)
+
+
+@pytest.mark.parametrize(
+    ("measured", "floor"), [(math.nan, 500), (100.0, math.nan), (100.0, -5), (100.0, 0), (math.inf, 5)]
+)
+def test_what_is_no_number_does_not_pass_a_floor(measured: float, floor: float) -> None:
+    with pytest.raises(ArgumentError, match="numbers are compared"):
+        quick.assert_performance(measured, floor)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(ArgumentError, match="a time above 0"):
+        quick.matmul(8, seconds=seconds)
+    with pytest.raises(ArgumentError, match="a time above 0"):
+        quick.calculate_gflops(seconds, (8, 8))
+
+
+def test_both_sides_of_dispatch_say_whose_they_are() -> None:
+    said = str(quick.benchmark_dispatch(seconds=SHORT)).splitlines()
+    assert [line.partition(":")[0] for line in said] == ["add 8 f32, tritium", "add 8 f32, numpy"]

@@ -179,9 +179,10 @@ def test_a_parameter_nobody_can_give_is_an_error() -> None:
         registry.benchmark("x_for_test")(lambda shap: None)
 
 
-def test_a_name_of_an_operation_is_taken() -> None:
-    with pytest.raises(ArgumentError, match="is an operation of Tritium"):
-        registry.benchmark("matmul")(lambda: None)
+@pytest.mark.parametrize("name", ["matmul", "decode", "allocate", "upload", "canary compute"])
+def test_a_name_of_an_operation_is_taken(name: str) -> None:
+    with pytest.raises(ArgumentError, match="is a case of Tritium"):
+        registry.benchmark(name)(lambda: None)
 
 
 def test_one_name_stands_in_one_file(file: Path, tmp_path: Path) -> None:

@@ -108,6 +108,17 @@ def test_no_margin_is_below_twice_the_noise_floor() -> None:
     assert rules_of("3%", paired=True, noise_floor=0.04).margin("wall") == 0.08
 
 
+def test_bytes_are_counted_and_have_no_noise() -> None:
+    assert rules_of("3%", paired=True, noise_floor=0.04).margin("peak_bytes") == 0.02
+
+
+def test_a_margin_that_the_noise_floor_widened_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = results(CASES, seed=1), results(CASES, seed=2)
+    assert not any("noise floor" in note for note in regression_check(old, new, "5%").notes)
+    monkeypatch.setattr(import_module("tritium.perf.noise"), "noise_floor", lambda: 0.04)
+    assert "the margin is 8.0% and not 5.0%" in " ".join(regression_check(old, new, "5%").notes)
+
+
 # ---- files
 
 
@@ -272,6 +283,25 @@ def test_a_pass_adds_a_version_and_keeps_the_older(tmp_path: Path) -> None:
     assert len(baseline.show("v1")) == 2
     update_baseline(gated(0), str(tmp_path / "kept.json"), asked=True)
     assert store.load(tmp_path / "kept.json").kind == "baseline"
+
+
+def test_a_file_that_is_replaced_is_kept_under_its_time(tmp_path: Path) -> None:
+    path = store.save(results(CASES, seed=7), tmp_path / "kept")
+    assert "kept-20260131T120000Z keeps the one before" in update_baseline(gated(0), str(path), asked=True)
+    assert store.load(tmp_path / "kept-20260131T120000Z") == results(CASES, seed=7)
+    assert not baseline.list()
+
+
+def test_an_interrupted_pass_replaces_nothing() -> None:
+    baseline.create("v1", results(CASES))
+    half = replace(gated(0), results=replace(gated(0).results, complete=False))
+    assert "interrupted" in update_baseline(half, "v1", asked=True)
+    assert len(baseline.show("v1")) == 1
+
+
+def test_a_version_that_is_named_gets_a_younger_one() -> None:
+    baseline.create("v1", results(CASES))
+    assert "v1@2" in update_baseline(gated(0), "v1@1", asked=True)
 
 
 def test_the_record_of_a_test_is_plain_json(measured: Callable[[Script], list[list[str]]]) -> None:

@@ -93,3 +93,11 @@ def test_writing_a_cache_moves_only_the_new_tokens() -> None:
 def test_what_cannot_be_traced_is_an_error() -> None:
     with pytest.raises(ArgumentError, match="a graph, a model or a function"):
         rows.traced(3)
+
+
+def test_cases_of_the_table_and_of_a_network_are_measured_like_any_other() -> None:
+    listed = [tt.perf.cases("relu")[0], *tt.perf.traced(lambda x: tt.softmax(x * 2.0), tt.Spec((4, 8)))]
+    plan = tt.perf.Plan("once", generations=1, rounds=1, batches=1, warmup_batches=1, metrics=("wall",), canary=False)
+    found = tt.perf.measure(listed, [tt.perf.Arm("tritium")], plan)
+    assert [run.status for run in found] == ["ok"] * len(listed), [run.reason for run in found]
+    assert all("within" in run.checked or "same" in run.checked for run in found)

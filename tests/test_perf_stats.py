@@ -232,12 +232,6 @@ def test_the_planning_formula() -> None:
     assert stats.more_generations(sd=0.001, delta=0.03, n=15) == 0
 
 
-def test_the_smallest_detectable_change_of_the_default_plan() -> None:
-    assert stats.smallest_detectable(0.02, 15) == pytest.approx(0.0223, abs=1e-4)
-    assert stats.smallest_detectable(0.01, 15, tests=50) == pytest.approx(0.0163, abs=1e-4)
-    assert stats.smallest_detectable(0.01, 1) == math.inf
-
-
 def test_fewer_generations_than_the_least_can_never_alarm() -> None:
     least = stats.least_generations(50, 0.0044)
     assert least == 15

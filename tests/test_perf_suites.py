@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from made_results import results
 from tritium.errors import ArgumentError
 from tritium.perf import registry, suites
 from tritium.perf.config import BenchmarkConfig, EnergyConfig
-from tritium.perf.run import PLANS, Plan
+from tritium.perf.run import PLANS, Plan, Run
 from tritium.perf.suites import SUITES, defaults, grid
 from tritium.perf.worker import checked, resolve
 
@@ -286,3 +287,37 @@ def test_a_comparison_from_python_measures_what_its_config_says(monkeypatch: pyt
     assert (asked["kind"], asked["suite"]) == ("bench", "energy")
     assert asked["options"]["allow_estimates"] is True
     assert asked["plan"].generations == PLANS["quick"].generations
+
+
+SHAPED = {
+    "usual": {},
+    "other sizes": {"tensor_sizes": ((96, 160), (32, 64))},
+}
+
+
+@pytest.mark.parametrize("changed", SHAPED)
+@pytest.mark.parametrize("name", ["compare", *SUITES])
+def test_the_cases_and_arms_of_earlier_results_are_made_again(name: str, changed: str) -> None:
+    found = grid(name, replace(defaults(name), **SHAPED[changed]), peers=("numpy",))  # type: ignore[arg-type]
+    runs = tuple(Run(c.name, a.name, c.context, c.work) for c in found.cases for a in found.arms)
+    before = replace(results({}), suite=name, arms=tuple(a.name for a in found.arms), runs=runs)
+    again = suites.like(before)
+    assert {c.name for c in again.cases} == {c.name for c in found.cases}
+    assert [a.name for a in again.arms] == list(before.arms)
+    assert not again.notes
+
+
+def test_a_case_that_cannot_be_made_again_is_said() -> None:
+    again = suites.like(results({"add 64x64 f32": 1e-4, "mine": 1e-3}))
+    assert [c.name for c in again.cases] == []
+    assert "not made again: add 64x64 f32, mine" in again.notes[0]
+
+
+def test_temperature_is_not_read_where_the_energy_file_turns_it_off() -> None:
+    assert "temperature" in suites.metrics("energy", Plan(), EnergyConfig())
+    assert "temperature" not in suites.metrics("energy", Plan(), EnergyConfig(thermal_monitoring=False))
+
+
+def test_what_another_program_measured_cannot_be_measured_again() -> None:
+    with pytest.raises(ArgumentError, match="regression-check"):
+        suites.like(results({"test_a": 1e-4}, arms={"pytest": 1.0}))

@@ -223,6 +223,25 @@ def test_layouts_get_advice_with_its_number() -> None:
     assert "take the same time" in two
 
 
+def test_advice_is_not_given_where_intervals_overlap() -> None:
+    given = results({"add 8x8 f32": 1e-3, "add 8x8 f16": 9e-4}, arms={"tritium": 1.0}, sd=0.3, generations=4)
+    (line,) = tables.advice(given, "f16", "f32")
+    assert line == "add 8x8: no difference between f16 and f32 is shown; their intervals overlap."
+
+
+def test_the_ends_of_an_interval_are_not_scaled_by_the_rounding_of_its_middle() -> None:
+    wall = Series("wall", "s", tuple((((v * 1e-3),),) for v in (1.0044, 1.0049, 1.0051, 1.0049)))
+    run = changed(found(), found().cases[0], series=(wall,)).runs[0]
+    assert tables.time_text(run) == "1.00 ms (1.00…1.01)"
+
+
+@pytest.mark.parametrize(
+    ("joules", "said"), [(0.9996, "1000 mJ"), (2.5, "2.5 J"), (3.2e-5, "32 µJ"), (4e-8, "40 nJ"), (4e-11, "0.04 nJ")]
+)
+def test_joules_have_the_unit_a_person_would_choose(joules: float, said: str) -> None:
+    assert tables.joules_text(joules) == said
+
+
 def test_dtypes_get_advice_in_either_direction() -> None:
     given = results({"add 8x8 f32": 1e-3, "add 8x8 f16": 5e-4}, arms={"tritium": 1.0})
     (line,) = tables.advice(given, "f16", "f32")
@@ -248,6 +267,17 @@ def test_energy_that_was_not_measured_is_a_reason_and_never_a_number() -> None:
     page = pages.energy(given)
     assert all(r[3:] == ("not measured", "-", "-", "-", "-") for r in page.rows)
     assert page.below == ("energy: not measured: virtual_machine: no counter",)
+
+
+def test_the_reason_of_absent_energy_is_a_sentence_too() -> None:
+    series = replace(not_measured("energy", "J", "virtual_machine"), details={"says": "it shows no counter"})
+    page = pages.energy(with_energy(found(), series))
+    assert page.below == ("energy: not measured: virtual_machine: it shows no counter",)
+
+
+def test_operations_for_a_joule_are_never_written_as_powers_of_ten() -> None:
+    cells = pages.energy(with_energy(found(), Series("energy", "J", (((2.5e-5,),),)))).rows[0]
+    assert cells[5] == "40 k"
 
 
 def test_an_estimate_is_called_one() -> None:
@@ -277,3 +307,9 @@ def test_a_narrow_page_drops_intervals_of_ratios() -> None:
 
 def test_the_same_results_give_the_same_page() -> None:
     assert pages.page(replace(found(), suite="compare")) == pages.page(replace(found(), suite="compare"))
+
+
+@pytest.mark.parametrize(("generations", "said"), [(2, "of 50 %"), (4, "of 88 %"), (8, "of 95 %"), (1, "One process")])
+def test_the_legend_says_how_sure_the_intervals_are(generations: int, said: str) -> None:
+    given = replace(found(), plan=replace(found().plan, generations=generations))
+    assert said in pages.page(given)

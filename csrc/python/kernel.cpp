@@ -308,13 +308,19 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
 
 void raise_fault() {
   const Fault fault = take_fault();
+  const bool number = fault.kind == Faulty::number;
   PyObject* errors = PyImport_ImportModule("tritium.errors");
-  PyObject* kind = errors ? PyObject_GetAttrString(errors, "BoundsError") : nullptr;
+  PyObject* kind = errors ? PyObject_GetAttrString(errors, number ? "QuantError" : "BoundsError") : nullptr;
   Py_XDECREF(errors);
   if (!kind) return;
   long long v[std::size(fault.values)];
   std::copy(std::begin(fault.values), std::end(fault.values), v);
-  if (fault.kind == Faulty::index) {
+  if (number) {
+    PyErr_Format(kind,
+                 "%s: element [%lld, %lld] is %s; quantisation needs finite numbers. Find where it comes from, or "
+                 "replace it with where(isfinite(x), x, 0).",
+                 fault.row, v[0], v[1], v[2] == 0 ? "nan" : v[2] > 0 ? "inf" : "-inf");
+  } else if (fault.kind == Faulty::index) {
     PyErr_Format(kind, "%s: index %lld is outside an axis of size %lld.", fault.row, v[0], v[1]);
   } else {
     PyErr_Format(kind,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "array.h"
@@ -11,6 +12,22 @@ namespace tritium::python {
 
 constexpr int kMaxRecords = 1024;
 constexpr int kMaxReplayed = 8;  // inputs of a call that is remembered
+
+// A tensor that a call gives.
+struct Made {
+  PyObject *dtype = nullptr, *shape = nullptr, *strides = nullptr;
+  int code = -1, ndim = 0;
+  int64_t dims[kMaxDims];
+  int64_t nbytes = 0;
+
+  Made() = default;
+  Made(const Made&) = delete;
+  ~Made() {
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+  }
+};
 
 // What a call of one key does.
 struct Record {
@@ -21,17 +38,14 @@ struct Record {
   bool view = false;
   int64_t steps[kMaxDims], shift = 0;  // of a view: its strides, and how far its offset lies from the input's
   Attrs attrs;
-  PyObject *dtype = nullptr, *shape = nullptr, *strides = nullptr;
-  int code = -1, ndim = 0;
-  int64_t dims[kMaxDims];
-  int64_t size = 0, nbytes = 0, touched = 0;
+  std::unique_ptr<Made[]> made;
+  int results = 0;
+  bool several = false;  // they come as a tuple
+  int64_t touched = 0;
   std::int8_t scalars[kMaxReplayed];
   std::vector<PyObject*> kept;  // objects the key knows by address
 
   ~Record() {
-    Py_XDECREF(dtype);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
     for (PyObject* o : kept) Py_DECREF(o);
   }
 };

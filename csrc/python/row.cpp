@@ -47,71 +47,99 @@ bool make_key(Key& key, const Row* row, PyObject* const* args, Py_ssize_t nargs,
   return true;
 }
 
-PyObject* new_result(const Record& r) {
-  Storage* storage = storage_new(r.nbytes);
+Array* new_result(const Made& m) {
+  Storage* storage = storage_new(m.nbytes);
   if (!storage) return nullptr;
-  Array* a = array_of(globals.tensor_type, storage, r.dtype, r.code, r.ndim, r.dims);
+  Array* a = array_of(globals.tensor_type, storage, m.dtype, m.code, m.ndim, m.dims);
   if (!a) return nullptr;
-  Py_INCREF(a->shape_tuple = r.shape);
-  Py_INCREF(a->strides_tuple = r.strides);
-  return reinterpret_cast<PyObject*>(a);
+  Py_INCREF(a->shape_tuple = m.shape);
+  Py_INCREF(a->strides_tuple = m.strides);
+  return a;
+}
+
+void drop(Array** outs, int count) {
+  for (int i = 0; i < count; ++i) Py_DECREF(outs[i]);
+}
+
+// All results as new memory; false: none, and an exception.
+bool new_results(const Record& r, Array** outs) {
+  for (int i = 0; i < r.results; ++i) {
+    if ((outs[i] = new_result(r.made[i]))) continue;
+    drop(outs, i);
+    return false;
+  }
+  return true;
+}
+
+// What the call returns: the tensor, or a tuple of them. Takes the references over.
+PyObject* as_returned(const Record& r, Array** outs) {
+  if (!r.several) return reinterpret_cast<PyObject*>(outs[0]);
+  PyObject* tuple = PyTuple_New(r.results);
+  if (!tuple) {
+    drop(outs, r.results);
+    return nullptr;
+  }
+  for (int i = 0; i < r.results; ++i) PyTuple_SET_ITEM(tuple, i, reinterpret_cast<PyObject*>(outs[i]));
+  return tuple;
 }
 
 // Whether the result may be written to `given` at once. It is made its own storage's owner on the way.
 Array* usable_out(const Record& r, PyObject* given) {
-  if (Py_TYPE(given) != globals.tensor_type) return nullptr;
+  if (r.several || Py_TYPE(given) != globals.tensor_type) return nullptr;
+  const Made& m = r.made[0];
   auto* out = reinterpret_cast<Array*>(given);
-  if (!out->native || out->code != r.code || out->ndim() != r.ndim || !out->memory()->writable) return nullptr;
-  if (!std::equal(r.dims, r.dims + r.ndim, out->shape())) return nullptr;
-  for (int d = 0; d < r.ndim; ++d)
-    if (out->strides()[d] == 0 && r.dims[d] > 1) return nullptr;  // elements that share their place
+  if (!out->native || out->code != m.code || out->ndim() != m.ndim || !out->memory()->writable) return nullptr;
+  if (!std::equal(m.dims, m.dims + m.ndim, out->shape())) return nullptr;
+  for (int d = 0; d < m.ndim; ++d)
+    if (out->strides()[d] == 0 && m.dims[d] > 1) return nullptr;  // elements that share their place
   if (storage_own(out->memory())) return out;
   PyErr_Clear();
   return nullptr;
 }
 
 PyObject* new_view(const Record& r, PyObject* of) {
-  Array* a = array_view(globals.tensor_type, reinterpret_cast<Array*>(of), r.ndim, r.dims, r.steps, r.shift);
+  const Made& m = r.made[0];
+  Array* a = array_view(globals.tensor_type, reinterpret_cast<Array*>(of), m.ndim, m.dims, r.steps, r.shift);
   if (!a) return nullptr;
-  Py_INCREF(a->shape_tuple = r.shape);
-  Py_INCREF(a->strides_tuple = r.strides);
+  Py_INCREF(a->shape_tuple = m.shape);
+  Py_INCREF(a->strides_tuple = m.strides);
   return reinterpret_cast<PyObject*>(a);
 }
 
 // nullptr without an exception: this call is for Python.
 PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t nargs, PyObject* given) {
-  Array* out = nullptr;
+  Array* outs[kMaxOutputs] = {};
   if (r.view) {
     if (given) return nullptr;
     ++row->hits;
     return new_view(r, args[0]);
   }
-  if (given && given != Py_None && !(out = usable_out(r, given))) return nullptr;
+  if (given && given != Py_None && !(outs[0] = usable_out(r, given))) return nullptr;
   if (!r.entry) {
-    if (out) return nullptr;
+    if (outs[0]) return nullptr;
     ++row->hits;
-    return new_result(r);
+    return new_results(r, outs) ? as_returned(r, outs) : nullptr;
   }
 
-  // The result comes first: making it may run a watcher's Python code, which may move the memory of an input.
-  if (out) {
-    Py_INCREF(out);
-  } else if (!(out = reinterpret_cast<Array*>(new_result(r)))) {
+  // The results come first: making them may run a watcher's Python code, which may move the memory of an input.
+  if (outs[0]) {
+    Py_INCREF(outs[0]);
+  } else if (!new_results(r, outs)) {
     return nullptr;
   }
-  View in[kMaxReplayed], result;
+  View in[kMaxReplayed], result[kMaxOutputs];
   alignas(8) char values[kMaxReplayed][8];
-  Array* holders[kMaxReplayed + 1];
+  Array* holders[kMaxReplayed + kMaxOutputs];
   int count = 0;
   bool fits = true;
-  fill_view(out, result);
+  for (int i = 0; i < r.results; ++i) fill_view(outs[i], result[i]);
   for (int i = 0; fits && i < row->operands && i < nargs; ++i) {
     if (Py_TYPE(args[i]) == globals.tensor_type) {
       auto* a = reinterpret_cast<Array*>(args[i]);
       fill_view(a, in[i]);
       holders[count++] = a;
       if (!given) continue;
-      const int meet = overlap(in[i], result);
+      const int meet = overlap(in[i], result[0]);
       fits = meet == 0 || (meet == 1 && row->in_place);
     } else if (args[i] != Py_None) {
       fits = store_scalar(args[i], r.scalars[i], values[i]);
@@ -120,13 +148,15 @@ PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t
     }
   }
   if (!fits) {
-    Py_DECREF(out);
+    drop(outs, r.results);
     return nullptr;
   }
-  holders[count++] = out;
+  for (int i = 0; i < r.results; ++i) holders[count++] = outs[i];
   ++row->hits;
-  if (!run_kernel(*r.entry, Call{in, row->operands, &result, &r.attrs}, holders, count, r.touched)) Py_CLEAR(out);
-  return reinterpret_cast<PyObject*>(out);
+  if (run_kernel(*r.entry, Call{in, row->operands, result, &r.attrs}, holders, count, r.touched, r.results))
+    return as_returned(r, outs);
+  drop(outs, r.results);
+  return nullptr;
 }
 
 // Likewise. The record is held meanwhile, since other Python code may run and make the row forget. It is let go by
@@ -196,33 +226,53 @@ bool read_traits(Row* row) {
   return !PyErr_Occurred();
 }
 
-// Fills in the record from remember's arguments. False: exception.
-bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyObject* attrs, int first_ndim) {
-  r.code = dtype_code(dtype);
-  if (r.code == -2) return false;
+// Fills in a result. False: exception.
+bool describe_result(Made& m, PyObject* dtype, PyObject* shape) {
+  m.code = dtype_code(dtype);
+  if (m.code == -2) return false;
+  if (!PyTuple_Check(shape)) {
+    PyErr_Format(PyExc_TypeError, "remember: a shape must be a tuple, given %.100s.", Py_TYPE(shape)->tp_name);
+    return false;
+  }
   const Py_ssize_t ndim = PyTuple_GET_SIZE(shape);
-  if (r.code < 0 || ndim > kMaxDims) {
+  if (m.code < 0 || ndim > kMaxDims) {
     PyErr_Format(PyExc_ValueError, "remember: %R with %zd dimensions cannot be replayed.", dtype, ndim);
     return false;
   }
-  r.ndim = static_cast<int>(ndim);
-  r.size = 1;
-  int64_t steps[kMaxDims];
-  for (int d = r.ndim - 1; d >= 0; --d) {
-    r.dims[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, d));
+  m.ndim = static_cast<int>(ndim);
+  int64_t size = 1, steps[kMaxDims];
+  for (int d = m.ndim - 1; d >= 0; --d) {
+    m.dims[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, d));
     if (PyErr_Occurred()) return false;
-    if (r.dims[d] < 0 || __builtin_mul_overflow(r.size, r.dims[d], &r.size) || r.size > INT64_MAX / 16) {
+    if (m.dims[d] < 0 || __builtin_mul_overflow(size, m.dims[d], &size) || size > INT64_MAX / 16) {
       PyErr_Format(PyExc_ValueError, "remember: %R is not a shape.", shape);
       return false;
     }
   }
-  r.nbytes = span(r.code, contiguous_strides(r.ndim, r.dims, r.code, steps));
-  if (r.size == 0) r.nbytes = 0;
-  r.touched += r.nbytes;
-  r.strides = int_tuple(steps, r.ndim);
-  if (!r.strides) return false;
-  Py_INCREF(r.dtype = dtype);
-  Py_INCREF(r.shape = shape);
+  m.nbytes = span(m.code, contiguous_strides(m.ndim, m.dims, m.code, steps));
+  if (size == 0) m.nbytes = 0;
+  m.strides = int_tuple(steps, m.ndim);
+  if (!m.strides) return false;
+  Py_INCREF(m.dtype = dtype);
+  Py_INCREF(m.shape = shape);
+  return true;
+}
+
+// Fills in the record from remember's arguments: a dtype and a shape, or tuples of them. False: exception.
+bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyObject* attrs, int first_ndim) {
+  r.several = PyTuple_Check(dtype);
+  const Py_ssize_t n = r.several ? PyTuple_GET_SIZE(dtype) : 1;
+  if (n < 1 || n > kMaxOutputs || (r.several && PyTuple_GET_SIZE(shape) != n)) {
+    PyErr_Format(PyExc_ValueError, "remember: 1 to %d results can be replayed, each of a dtype and a shape.", kMaxOutputs);
+    return false;
+  }
+  r.results = static_cast<int>(n);
+  r.made = std::make_unique<Made[]>(static_cast<std::size_t>(n));
+  for (int i = 0; i < r.results; ++i) {
+    PyObject* kind = r.several ? PyTuple_GET_ITEM(dtype, i) : dtype;
+    if (!describe_result(r.made[i], kind, r.several ? PyTuple_GET_ITEM(shape, i) : shape)) return false;
+    r.touched += r.made[i].nbytes;
+  }
   if (kernel == Py_None) return true;
   r.entry = reinterpret_cast<KernelObject*>(kernel)->entry;
   PyObject *name, *value;
@@ -233,7 +283,7 @@ bool describe(Record& r, PyObject* kernel, PyObject* dtype, PyObject* shape, PyO
 
 // The dtype each scalar becomes, and that the kernel takes what it will be given.
 bool check_operands(Record& r, const Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* scalars) {
-  int last = r.code;
+  int last = r.made[0].code;
   const int decides = r.entry ? r.entry->decides : -1;
   for (int i = 0; i < row->operands && i < nargs; ++i) {
     r.scalars[i] = -1;
@@ -327,13 +377,16 @@ PyObject* row_remember_view(PyObject* self, PyObject* given) {
   Record& r = *record;
   if (!key_record(r, row, args, kwargs)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_False);
   r.view = true;
-  r.ndim = to->ndim();
+  r.results = 1;
+  r.made = std::make_unique<Made[]>(1);
+  Made& m = r.made[0];
+  m.ndim = to->ndim();
   r.shift = to->offset - from->offset;
-  std::copy_n(to->shape(), r.ndim, r.dims);
-  std::copy_n(to->strides(), r.ndim, r.steps);
-  r.shape = int_tuple(r.dims, r.ndim);
-  r.strides = int_tuple(r.steps, r.ndim);
-  if (!r.shape || !r.strides) return nullptr;
+  std::copy_n(to->shape(), m.ndim, m.dims);
+  std::copy_n(to->strides(), m.ndim, r.steps);
+  m.shape = int_tuple(m.dims, m.ndim);
+  m.strides = int_tuple(r.steps, m.ndim);
+  if (!m.shape || !m.strides) return nullptr;
   return insert(row, std::move(record));
 }
 
@@ -351,7 +404,8 @@ PyMethodDef row_methods[] = {
     {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)),
      METH_VARARGS | METH_KEYWORDS,
      "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None)\n--\n\n"
-     "Replay calls like this one from now on. False when such a call cannot be told from others."},
+     "Replay calls like this one from now on. False when such a call cannot be told from others. For several results\n"
+     "dtype and shape are tuples."},
     {"remember_view", row_remember_view, METH_VARARGS,
      "remember_view($self, args, kwargs, result, /)\n--\n\n"
      "Replay calls like this one, which gave a view of its first argument, from now on."},

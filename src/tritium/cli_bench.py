@@ -200,7 +200,10 @@ def measured(suite: str, asked: Asked) -> None:
         results = _measure(suite, asked)
     except KeyboardInterrupt:
         status("")
-        click.echo("interrupted before the first sample; nothing was written.", err=True)
+        output = _output(suite, asked)
+        journal = _journal(output)
+        left = f"; --resume goes on from {shown(journal.name)}" if journal.exists() else ""
+        click.echo(f"interrupted; {shown(output.name)} was not written{left}.", err=True)
         sys.exit(INTERRUPTED)
     _print(suite, asked, results)
     if not results.complete:
@@ -214,18 +217,18 @@ def _measure(suite: str, asked: Asked) -> Results:
     from tritium.perf import suites
     from tritium.perf.measuring import measure
 
+    output = _output(suite, asked)
     own = [name for path in asked.load for name in suites.load(path)]
     config, energy = _configs(suite, asked)
     if own and asked.operations is None and not asked.config:
         config = replace(config, operations=(*config.operations, *own))
-    plan = _plan(suite, config, asked)
+    plan = _plan(suite, config, asked, energy)
     grid = suites.grid(suite, config, quick=asked.quick, peers=asked.peers, threads=plan.threads, seed=asked.seed)
     if not grid.cases:
         raise ArgumentError(f"{suite}: no case is left to measure. {' '.join(grid.notes)}")
     for note in grid.notes:
         click.echo(shown(note), err=True)
-    output = _output(suite, asked)
-    journal = output.with_name(f"{output.name}.journal")
+    journal = _journal(output)
     if asked.resume and not journal.exists():
         click.echo(f"nothing to resume: there is no {shown(journal.name)}; measuring from the start.", err=True)
     with progress(grid.told(plan)) as report:
@@ -263,7 +266,7 @@ def _configs(suite: str, asked: Asked) -> tuple[BenchmarkConfig, EnergyConfig | 
         raise click.UsageError(str(error)) from None
 
 
-def _plan(suite: str, config: BenchmarkConfig, asked: Asked) -> Plan:
+def _plan(suite: str, config: BenchmarkConfig, asked: Asked, energy: EnergyConfig | None) -> Plan:
     from tritium.perf import suites
     from tritium.perf.run import PLANS
 
@@ -272,12 +275,24 @@ def _plan(suite: str, config: BenchmarkConfig, asked: Asked) -> Plan:
     plan = PLANS["quick" if asked.quick else "thorough" if asked.thorough else "default"]
     if asked.config and suite != "energy":
         plan = config.plan(plan)
-    plan = replace(plan, seed=asked.seed, threads=asked.threads, metrics=suites.metrics(suite, plan))
+    plan = replace(plan, seed=asked.seed, threads=asked.threads, metrics=suites.metrics(suite, plan, energy))
     return plan if asked.generations is None else replace(plan, generations=asked.generations)
 
 
 def _output(suite: str, asked: Asked) -> Path:
-    return Path(asked.output or ("results.json" if suite == "compare" else f"{suite}.json"))
+    """Where the results go: never over the file that says what to measure, never into a folder that is not there."""
+    path = Path(asked.output or ("results.json" if suite == "compare" else f"{suite}_results.json"))
+    if asked.config and path.exists() and path.samefile(asked.config):
+        raise click.UsageError(f"{shown(str(path))} is the configuration; give another name with --output.")
+    if not path.absolute().parent.is_dir():
+        raise click.UsageError(
+            f"--output: there is no folder {shown(str(path.parent))}; make it, or name another file."
+        )
+    return path
+
+
+def _journal(output: Path) -> Path:
+    return output.with_name(f"{output.name}.journal")
 
 
 def _save(results: Results, path: Path) -> None:

@@ -68,7 +68,7 @@ def _measure(asked: dict[str, Any]) -> Results:
     from tritium.perf.measuring import measure
 
     suite = asked["suite"]
-    plan = plan_of(suite, asked)
+    plan = plan_of(asked, suite)
     grid = suites.grid(suite, suites.defaults(suite), threads=plan.threads)
     with progress(grid.told(plan)) as report:
         return measure(grid.cases, grid.arms, plan, kind="baseline", suite=suite, notes=grid.notes, progress=report)
@@ -139,6 +139,7 @@ def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: b
 
 def _list_runs(kept: History, as_json: bool) -> None:
     from tritium.perf import records
+    from tritium.perf.canary import is_canary
 
     runs = kept.runs()
     if as_json:
@@ -150,10 +151,9 @@ def _list_runs(kept: History, as_json: bool) -> None:
         return
     body = [[r.created, r.commit[:10], shown(r.suite), r.fingerprint, r.id] for r in runs]
     click.echo(table(body, ["measured", "commit", "suite", "machine", "run"]))
-    cases = sorted({case for case, _, _ in kept.cases()})
-    click.echo(
-        f"\n{len(runs)} runs of {len(cases)} cases; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'"
-    )
+    cases = sorted({case for case, _, _ in kept.cases() if not is_canary(case)})
+    many = f"{len(runs)} run{'s' * (len(runs) != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
+    click.echo(f"\n{many}; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'")
 
 
 def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -> None:

@@ -8,7 +8,7 @@ tritium regression-test --against REV                 build another revision, me
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tritium.perf.config import RegressionConfig
     from tritium.perf.regression import Gated
     from tritium.perf.run import Plan, Results
+    from tritium.perf.suites import Grid
     from tritium.perf.verdict import Suite
 
 Command = Callable[..., Any]
@@ -58,9 +59,10 @@ THRESHOLD = (
 LOOKS = "Planned moments of testing; what is inconclusive is measured on for the next."
 CONFIG = "Settings in JSON (baseline_file, regression_threshold, minimum_samples …); options come first."
 FILE = click.Path(dir_okay=False)
+FILE_HERE = click.Path(exists=True, dir_okay=False)
 GATE = (
     click.option("--threshold", callback=share, metavar="SHARE", help=THRESHOLD),
-    click.option("--config", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=CONFIG),
+    click.option("--config", type=FILE_HERE, metavar="FILE", help=CONFIG),
     click.option("--output-format", "to", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the report."),
     click.option("--output-file", type=FILE, metavar="FILE", help="Write the report here; a short page is printed still."),
     click.option("--verdict", type=FILE, metavar="FILE", default="verdict.json", show_default=True, help="Always written."),
@@ -106,7 +108,7 @@ def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 @click.option(
     "--current",
     required=True,
-    type=click.Path(exists=True, dir_okay=False),
+    type=FILE_HERE,
     metavar="FILE",
     help="The results to judge.",
 )
@@ -121,9 +123,13 @@ def regression_check(
     from tritium.perf import regression
 
     settings = _settings(config)
+    name = _baseline(baseline, config, settings)
     with file_errors():
-        suite = regression.regression_check(_baseline(baseline, config, settings), current, threshold, config=settings)
-    tell(replace(suite, command=_typed()), **telling)
+        suite = regression.regression_check(name, current, threshold, config=settings)
+    tell(replace(suite, command=_typed()), leave=False, **telling)
+    if settings is not None and settings.auto_update_baseline:
+        _update(regression.Gated(suite, regression.loaded(current)), name)
+    sys.exit(_allowed(suite, telling).exit_code)
 
 
 @click.command(name="regression-test", epilog=CODES)
@@ -133,10 +139,13 @@ def regression_check(
     metavar="REV",
     help="Build this git revision of tritium and the working tree, and measure both in turn.",
 )
-@click.option("--suite", metavar="NAME", help="What to measure; default: as the baseline was, else regression.")
+@click.option("--suite", metavar="NAME", help="What to measure; default: the baseline's own cases, else regression.")
+@click.option(
+    "--load", multiple=True, type=FILE_HERE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."
+)
 @click.option("--generations", type=click.IntRange(2), help="Fresh processes for each arm.")
 @click.option("--thorough", is_flag=True, help="About twice the processes: finds smaller differences.")
-@click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use.")
+@click.option("--threads", type=click.IntRange(1), help="Default: the baseline's; else all CPUs this process may use.")
 @click.option(
     "--looks",
     type=click.IntRange(1, 3),
@@ -157,69 +166,80 @@ def regression_test(**options: Any) -> None:
 
     What is slower is measured once more with fresh processes before the gate fails. Both runs are kept in the history.
     """
+    from tritium.perf import regression
+
     telling, asked = split(options)
     settings = _settings(asked["config"])
     against = asked["against"]
     if against and asked["baseline"]:
         raise click.UsageError("--baseline and --against were both given; choose one.")
+    name = "" if against else _baseline(asked["baseline"], asked["config"], settings)
     with file_errors():
-        tested = _against(against, settings, asked) if against else _stored(settings, asked)
-    if isinstance(tested, str):
-        from tritium.perf.verdict import no_baseline
-
-        tell(no_baseline(asked["baseline"] or "", tested, command=_typed(), paired=False), **telling)
+        tested = _against(against, settings, asked) if against else _stored(name, settings, asked)
+    if not isinstance(tested, regression.Gated):
+        tell(replace(tested, command=_typed()), **telling)
         return
-    tell(replace(tested.suite, command=_typed()), leave=False, **telling)
-    _keep(tested, asked["results"])
-    if not against:
-        _update(tested, asked, settings)
+    try:
+        tell(replace(tested.suite, command=_typed()), leave=False, **telling)
+    finally:  # what was measured is kept, even where the verdict cannot be written
+        _keep(tested, asked["results"])
+    if not against and (asked["update_baseline"] or (settings is not None and settings.auto_update_baseline)):
+        _update(tested, name)
     if not tested.results.complete:
         click.echo("interrupted: the verdict is of what was measured until then.", err=True)
         sys.exit(INTERRUPTED)
     sys.exit(_allowed(tested.suite, telling).exit_code)
 
 
-def _stored(settings: RegressionConfig | None, asked: dict[str, Any]) -> Gated | str:
-    """Measured beside a baseline, or why there is none; that is found out before anything is measured."""
-    from tritium.perf import regression
+def _stored(name: str, settings: RegressionConfig | None, asked: dict[str, Any]) -> Gated | Suite:
+    """Measured beside a baseline. One that is absent, or of another machine, is found out before anything is measured."""
+    from tritium.perf import regression, suites
+    from tritium.perf.verdict import no_baseline
 
-    name = _baseline(asked["baseline"], asked["config"], settings)
     try:
         before = regression.loaded(name)
+        before = replace(before, name=before.name or name)  # a file has none of its own
     except (BaselineError, FileNotFoundError) as error:
-        return regression.why_absent(name, error)
-    suite = asked["suite"] or regression.suite_of_baseline(before)
-    return _measured(suite, settings, asked, before=before, name=name)
+        return no_baseline(name, regression.why_absent(name, error), paired=False)
+    for path in asked["load"]:
+        suites.load(path)
+    suite, grid, plan = regression.as_before(before, plan_of(asked), asked["suite"])
+    unlike = regression.unlike(before, plan.threads)
+    if unlike is not None:
+        return replace(unlike, base=name, head="now")
+    return _measured(suite, grid, plan, settings, asked, baseline=before)
 
 
 def _against(revision: str, settings: RegressionConfig | None, asked: dict[str, Any]) -> Gated:
-    from tritium.perf import against
+    from tritium.perf import against, suites
 
+    suite = asked["suite"] or "regression"
+    plan, usual = plan_of(asked, suite), suites.defaults(suite)
+    own = tuple(name for path in asked["load"] for name in suites.load(path))
+    grid = suites.grid(suite, replace(usual, operations=(*usual.operations, *own)), threads=plan.threads)
     with against.revisions(revision, said=lambda text: click.echo(text, err=True)) as (base, head):
-        arms = (base.arm(against.BASE), head.arm(against.HEAD))
-        return _measured(asked["suite"] or "regression", settings, asked, arms=arms, name=revision)
+        both = replace(grid, arms=(base.arm(against.BASE), head.arm(against.HEAD)))
+        tested = _measured(suite, both, plan, settings, asked)
+    return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)"))
 
 
 def _measured(
-    suite: str, settings: RegressionConfig | None, asked: dict[str, Any], *, name: str, before: Results | None = None,
-    arms: Sequence[Any] | None = None,
+    suite: str, grid: Grid, plan: Plan, settings: RegressionConfig | None, asked: dict[str, Any], baseline: Results | None = None
 ) -> Gated:  # fmt: skip
     from tritium.cli_bench import progress
-    from tritium.perf import regression, suites
+    from tritium.perf import regression
 
-    plan = plan_of(suite, asked)
-    grid = suites.grid(suite, suites.defaults(suite), threads=plan.threads)
-    chosen = replace(grid, arms=tuple(arms)) if arms is not None else grid
-    with progress(chosen.told(plan)) as report:
-        tested = regression.regression_test(
-            chosen.cases, chosen.arms, baseline=before, plan=plan, threshold=asked["threshold"], config=settings, suite=suite,
-            extra_looks=asked["looks"] - 1, notes=chosen.notes, progress=report,
+    for note in grid.notes:
+        click.echo(shown(note), err=True)
+    with progress(grid.told(plan)) as report:
+        return regression.regression_test(
+            grid.cases, grid.arms, baseline=baseline, plan=plan, threshold=asked["threshold"], config=settings, suite=suite,
+            extra_looks=asked["looks"] - 1, notes=grid.notes, progress=report,
         )  # fmt: skip
-    return replace(tested, suite=replace(tested.suite, base=tested.suite.base if before else f"{name} (base)"))
 
 
-def plan_of(suite: str, asked: dict[str, Any]) -> Plan:
-    """The plan that --generations, --thorough and --threads ask for."""
+def plan_of(asked: dict[str, Any], suite: str = "regression") -> Plan:
+    """The plan that --generations, --thorough and --threads ask for, with the metrics of a suite."""
     from tritium.perf import suites
     from tritium.perf.run import PLANS
 
@@ -246,13 +266,11 @@ def _keep(tested: Gated, path: str | None) -> None:
         click.echo(f"not kept in the history: {shown(str(error))}", err=True)
 
 
-def _update(tested: Gated, asked: dict[str, Any], settings: RegressionConfig | None) -> None:
+def _update(tested: Gated, name: str) -> None:
     from tritium.perf import regression
 
-    wanted = asked["update_baseline"] or (settings is not None and settings.auto_update_baseline)
-    said = regression.update_baseline(tested, _baseline(asked["baseline"], asked["config"], settings), asked=wanted)
-    if said:
-        click.echo(said, err=True)
+    with file_errors():
+        click.echo(shown(regression.update_baseline(tested, name, asked=True)), err=True)
 
 
 # ---- what both need
@@ -303,12 +321,12 @@ def tell(suite: Suite, *, leave: bool = True, **telling: Any) -> None:
 
     suite = _allowed(suite, telling)
     text = records.dumps(suite, indent=2) + "\n"
-    with file_errors():
+    made = {"text": lambda: page(suite) + "\n", "json": lambda: text, "markdown": lambda: markdown(suite)}
+    click.echo(page(suite) if telling["output_file"] else made[telling["to"]]().rstrip("\n"))
+    with file_errors():  # told first: a full disk does not hide what was found
         store.write_text(telling["verdict"], text)
-        made = {"text": lambda: page(suite) + "\n", "json": lambda: text, "markdown": lambda: markdown(suite)}
         if telling["output_file"]:
             store.write_text(telling["output_file"], made[telling["to"]]())
-    click.echo(page(suite) if telling["output_file"] else made[telling["to"]]().rstrip("\n"))
     aside = telling["to"] != "text" and not telling["output_file"]
     click.echo(f"written: {shown(str(telling['verdict']))}", err=aside)
     lines = github.publish(suite) or (github.annotated(suite) if telling["github"] else [])

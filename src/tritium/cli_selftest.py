@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from tritium.cli_text import bar
-
-if TYPE_CHECKING:
-    from tritium.perf.run import Plan
 
 
 @click.command()
@@ -35,31 +31,28 @@ def selftest(
 
     The noise floor found with --aa is kept: from then on no margin of a gate is below twice it. A suite takes some 15 seconds.
     """
-    from tritium.perf import records, regression
+    from tritium.perf import records
     from tritium.perf import selftest as test
-    from tritium.perf.run import PLANS
 
     if not aa and not extra:
         raise click.UsageError("Say what to test: --aa for false alarms, --extra 0.1 for what is found.")
-    plan = replace(
-        PLANS["default"], threads=1, metrics=("wall",), generations=generations or PLANS["default"].generations
-    )
-    rules = regression.rules_of(paired=True, looks=1 + regression.EXTRA_LOOKS, noise_floor=test.noise_floor())
-
-    def gate(cases: Any, arms: Any, plan: Plan, _: Any) -> Any:
-        return regression.regression_test(cases, arms, plan=plan, suite="selftest").suite
-
+    plan = replace(test.PLAN, generations=generations or test.PLAN.generations)
     found = None
     path = Path(journal) if journal else None
     for share in (*((0.0,) if aa else ()), *((extra,) if extra else ())):
         with bar("equal code" if not share else f"{share:.0%} extra work") as progress:
-            found = test.selftest(
-                gate, suites, plan, rules, extra=share, journal=path, seed=seed, progress=progress
-            )  # fmt: skip
-    assert found is not None
-    if aa and len(found.of(0.0)) > 1:
-        test.keep(found, plan)
+            found = test.selftest(suites, plan, extra=share, journal=path, seed=seed, progress=progress)
+    if found is None:
+        return
     click.echo(records.dumps(found, indent=1) if as_json else found.page())
+    if aa and len(found.of(0.0)) >= test.ENOUGH and plan.generations >= test.PLAN.generations:
+        click.echo(f"the noise floor is kept: no margin is below {2 * found.floor:.1%} from now on", err=as_json)
+        test.keep(found, plan)
+    elif aa:
+        click.echo(
+            f"the noise floor is not kept: it takes {test.ENOUGH} suites of {test.PLAN.generations} generations",
+            err=as_json,
+        )
 
 
 COMMANDS = [selftest]

@@ -131,9 +131,14 @@ def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
 
 
 def _clear(names: tuple[str, ...]) -> None:
-    from tritium.perf import tune
+    from tritium.perf import tune, tune_choices
 
-    gone = sum(tune.clear(name) for name in names) if names else tune.clear()
+    gone = 0 if names else tune.clear()
+    for name in names:
+        found = tune.clear(name)
+        if not found and name != "batch":
+            tune_choices.races([name])  # refuses a name that nothing can be tuned under
+        gone += found
     click.echo(f"{gone} race{'s' * (gone != 1)} forgotten; what they chose is as shipped again.")
 
 

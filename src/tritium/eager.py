@@ -49,8 +49,7 @@ class Eager:
         made = tuple(wrap(backend.new(s)) for s in outputs(decision.out))
         if kernel is not None:
             launch(backend, kernel, op, made if len(made) > 1 else made[0], ready, attrs)
-        if len(made) == 1:
-            remember(op, device, kernel, decision, xs, attrs, call)
+        remember(op, device, kernel, decision, xs, attrs, call)
         return made if len(made) > 1 else made[0]
 
     def into(
@@ -268,4 +267,6 @@ def remember(
     args, kwargs = call
     if not kwargs.keys().isdisjoint(op.inputs):
         return  # native code finds operands by their place
-    op.remember(args, kwargs, kernel and kernel.fn, decision.out.dtype, decision.out.shape, tuple(scalars), attrs)
+    kinds, shapes = zip(*((s.dtype, s.shape) for s in outputs(decision.out)), strict=True)
+    made = (kinds, shapes) if len(kinds) > 1 else (kinds[0], shapes[0])
+    op.remember(args, kwargs, kernel and kernel.fn, *made, tuple(scalars), attrs)

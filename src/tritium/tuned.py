@@ -105,8 +105,14 @@ def kept(path: Path, machine: Machine) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        settings.log.warning("tuned: %s is not used (%s); run tritium tune again", path, error)
+        _warn(path, str(error))
         return None
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    """Once for each file and reason: it is read many times."""
+    settings.log.warning("tuned: %s is not used (%s); run tritium tune again", path, why)
 
 
 def document(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What the quantising rows mean, in NumPy: part of the reference, apart because packed operands come as `Packed`.
 
-Knows nothing of tensors or other backends. Every float step is one f32 operation in a fixed order, so that every kernel
-on every device gives the same bits.
+Knows nothing of tensors or other backends. Every float step is one f32 operation (means are summed in f64) in a fixed
+order, so that every kernel on every device gives the same bits.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ Arr = np.ndarray[Any, Any]
 Weight = Arr | Packed
 
 TINY = np.float32(1e-5)  # below this a token counts as silence, a tensor as empty: scales never become 0
+BLOCK = 256  # elements whose sum is taken by halves
 
 
 def integers(w: Weight) -> Arr:
@@ -130,8 +132,35 @@ def _reduced(x: Arr, how: Any, scales: tuple[int, ...], group: int) -> Arr:
     return np.asarray(how(x, 1 if scales else None))
 
 
+def _sum(x: Arr) -> Arr:
+    """The sum along the last axis in f64, in an order of our own: NumPy's depends on its version and on the layout.
+
+    Blocks of 256 are folded by halves, the second added to the first; what is short is filled up with zeros. The sums of
+    the blocks are added in order.
+    """
+    *lead, k = x.shape
+    block = min(BLOCK, 1 << max(k - 1, 0).bit_length())
+    count = max(-(-k // block), 1)
+    rows = x.reshape(math.prod(lead), k)
+    out = np.empty(len(rows))
+    step = max((1 << 15) // (count * block), 1)
+    buffer = np.empty((min(step, len(rows)), count * block))
+    for r in range(0, len(rows), step):  # a few rows at a time, so that they stay in the cache
+        part = rows[r : r + step]
+        padded = buffer[: len(part)]
+        padded[:, :k] = part
+        padded[:, k:] = 0
+        blocks = padded.reshape(len(part) * count, block)
+        while (half := blocks.shape[1] // 2) > 0:
+            blocks = blocks[:, :half] + blocks[:, half:]
+        out[r : r + step] = np.add.accumulate(blocks.reshape(len(part), count), axis=1)[:, -1]
+    return out.reshape(lead)
+
+
 def _mean(x: Arr, axis: int | None) -> Arr:
-    return np.asarray(x.mean(axis=axis, dtype=np.float64) if x.size else np.zeros(x.shape[:1] if axis else ()))
+    """Along the last axis; axis=None: over all, the sums of the rows being summed likewise."""
+    total = _sum(x)
+    return _sum(total) / max(x.size, 1) if axis is None else total / max(x.shape[axis], 1)
 
 
 def _max(x: Arr, axis: int | None) -> Arr:
@@ -156,9 +185,11 @@ def _levels(w: Arr, scale: Arr, group: int, low: int, high: int) -> Arr:
 
 
 def _quantize_ternary(w: Arr, *, axis: int | None, group: int, dtype: Any, out: tuple[Packed, Arr]) -> None:
-    _finite(w, "quantize_ternary")
     data, scale = out
-    scale[...] = np.maximum(_reduced(np.abs(w), _mean, scale.shape, group), TINY)
+    means = _reduced(np.abs(w), _mean, scale.shape, group)
+    if not np.isfinite(means).all():  # no sum of f32 numbers is too large for f64
+        _finite(w, "quantize_ternary")
+    scale[...] = np.maximum(means, TINY)
     packed.encode(_levels(w, scale, group, -1, 1), data)
 
 

@@ -11,7 +11,7 @@ _LATE = {
     "Arm": "case", "Case": "case", "Made": "case", "Recipe": "case", "UnsupportedError": "case",
     "Context": "context", "PLANS": "run", "Plan": "run", "Results": "run", "Run": "run", "Series": "run", "Work": "context",
     "Environment": "environment", "this_environment": "environment",
-    "measure": "measuring", "benchmark": "registry",
+    "measure": "measuring", "benchmark": "registry", "cases": "rows", "traced": "rows",
     "Rules": "verdict", "Verdict": "verdict", "compare_paired": "compare", "compare_stored": "compare",
     "create_baseline": "regression", "regression_check": "regression", "run_regression_tests": "regression",
     "export_metrics": "exports", "load": "imports",

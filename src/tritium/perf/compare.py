@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tritium.errors import ArgumentError, nearest
 from tritium.perf import drift, stats
 from tritium.perf.canary import is_canary
 from tritium.perf.environment import differences
@@ -96,13 +97,20 @@ def _pairs(old: Run, new: Run, rules: Rules) -> Iterator[Pair | Verdict]:
         if before is None or before.kind != "measured" or not before.flat:
             continue
         if after is None or after.kind != "measured" or not after.flat:
-            told = after.reason or f"only an {after.kind}" if after is not None else "nobody asked for it"
+            told = _absence(after)
             yield Verdict(
                 old.case, metric, old.arm, new.arm, "INCONCLUSIVE", margin=rules.margin(metric), unit=before.unit,
                 reason=f"measured before, not now: {told}", passes=False,
             )  # fmt: skip
             continue
         yield Pair(old, new, before, after)
+
+
+def _absence(series: Series | None) -> str:
+    """Why a series that is needed is not there."""
+    if series is None:
+        return "nobody asked for it"
+    return series.reason or {"estimate": "only an estimate"}.get(series.kind, "it has no values")
 
 
 def _matched(
@@ -213,6 +221,11 @@ def log_ratios(before: Series, after: Series) -> list[list[float]]:
 
 def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rules()) -> Suite:
     """Two arms of one measurement: their rounds were interleaved, so each is compared with its neighbour in time."""
+    for name in (base_arm, arm):
+        if name not in results.arms:
+            raise ArgumentError(
+                f"compare_paired: no arm is called {name!r}; there are {', '.join(results.arms)}.{nearest(name, results.arms)}"
+            )
     both = [(results.of(case, base_arm), results.of(case, arm)) for case in results.cases if not is_canary(case)]
     pairs, verdicts = _matched(
         [(a, b) for a, b in both if a is not None and a.status == "ok"], arm, results.complete, rules
@@ -237,7 +250,7 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
     return suite_of(
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(fresh), command=results.command, created=results.created,
-        notes=_notes(results),
+        notes=(*_notes(results), *_nothing(verdicts, f"no case was measured on {base_arm}")),
     )  # fmt: skip
 
 
@@ -259,8 +272,7 @@ def _broken_canary(results: Results, base_arm: str, arm: str, rules: Rules) -> s
 
 def _geomean(pairs: Sequence[Pair]) -> tuple[float, Interval] | None:
     """The geometric mean over cases, by generation: what moves all cases of a generation moves this as much."""
-    rows = [[float(np.mean(g)) for g in log_ratios(p.before, p.after)] for p in pairs]
-    rows = [r for r in rows if r]
+    rows = [stats.generation_values(found) for p in pairs if (found := log_ratios(p.before, p.after))]
     if not rows or len({len(r) for r in rows}) > 1 or len(rows[0]) < 2:
         return None
     means = np.mean(rows, axis=0)
@@ -273,6 +285,10 @@ def _notes(*results: Results) -> tuple[str, ...]:
     found += [f"{r.name or r.kind} is not complete: it was interrupted" for r in results if not r.complete]
     found += [f"{r.plan.name} runs show intervals and do not gate" for r in results if not r.plan.gates]
     return tuple(dict.fromkeys(found))
+
+
+def _nothing(verdicts: Sequence[Verdict], why: str) -> tuple[str, ...]:
+    return () if verdicts else (f"nothing was judged: {why}",)
 
 
 # ---- a stored run
@@ -304,7 +320,8 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
     return suite_of(
         verdicts, gates=baseline.plan.gates and current.plan.gates, geomean=mean and mean[0],
         geomean_interval=mean and mean[1], base=baseline.name, paired=False, new_cases=_new_cases(baseline, current),
-        hard=hard, soft=soft, notes=(*_notes(baseline, current), *_drift_notes(wall)), drift=wall.worst if wall.known else None,
+        hard=hard, soft=soft, drift=wall.worst if wall.known else None,
+        notes=(*_notes(baseline, current), *_drift_notes(wall), *_nothing(verdicts, "the baseline holds no case of Tritium")),
         command=current.command, created=current.created,
     )  # fmt: skip
 

@@ -80,8 +80,10 @@ def fraction(given: Any, where: str = "threshold") -> float:
         if found is not None:
             number = float(found[1])
             value = number / 100 if found[2] or number > 1 else number
-    if value is None or not math.isfinite(value) or not 0 < value < 10:
-        raise ArgumentError(f'{where}: a share above 0 is needed (0.05, "5%", or 5.0 for 5 %), given {_told(given)}.')
+    if value is None or not 0 < value <= 1:  # at most 100 %: what was read may be read again
+        raise ArgumentError(
+            f'{where}: a share above 0, at most 100 %, is needed (0.05, "5%", or 5.0 for 5 %), given {_told(given)}.'
+        )
     return value
 
 

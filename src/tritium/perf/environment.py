@@ -47,7 +47,7 @@ class Level:
 
     name: str
     nbytes: float | None  # None: without end
-    rate: float
+    rate: float | None  # None: could not be measured
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,22 @@ class Limits:
     int_ops: float
     levels: tuple[Level, ...]
 
-    def least_s(self, flops: int, moved: int, integer: bool = False) -> float:
-        """The time below which a call cannot go: the longer of its arithmetic and its bytes."""
-        rate = next((v.rate for v in self.levels if v.nbytes is None or moved <= v.nbytes), self.levels[-1].rate)
-        return max(flops / (self.int_ops if integer else self.flops), moved / rate)
+    def rate(self, integer: bool = False) -> float:
+        """Operations a second."""
+        return self.int_ops if integer else self.flops
+
+    def least_s(self, flops: int, moved: int, integer: bool = False) -> float | None:
+        """The time below which a call cannot go: the longer of its arithmetic and its bytes.
+
+        None where the bytes lie in a level whose speed could not be measured, and arithmetic is not what bounds the call.
+        """
+        compute = flops / self.rate(integer)
+        at = next((i for i, v in enumerate(self.levels) if v.nbytes is None or moved <= v.nbytes), -1)
+        rates = [v.rate for v in self.levels[at:] if v.rate is not None]
+        slowest = moved / rates[0] if rates else 0.0  # of a larger level, where its own is not known
+        if self.levels[at].rate is None and slowest > compute:
+            return None
+        return max(compute, slowest)
 
 
 @dataclass(frozen=True)
@@ -130,10 +142,14 @@ def this_environment(threads: int, *, limits: bool = True) -> Environment:
 @cache
 def this_machines_limits(threads: int) -> Limits:
     from tritium import cost
+    from tritium.machine import caches
 
     found = cost.model(threads)
-    levels = tuple(Level(v.name, None if v.nbytes == float("inf") else v.nbytes, v.rate) for v in found.levels)
-    return Limits(threads, found.flops, found.int_ops, levels)
+    rates = {v.name: v.rate for v in found.levels}
+    levels = [
+        Level(f"L{c.level}", c.nbytes * max(1, threads // c.shared_by), rates.get(f"L{c.level}")) for c in caches()
+    ]
+    return Limits(threads, found.flops, found.int_ops, (*levels, Level("DRAM", None, rates["DRAM"])))
 
 
 def _warmest() -> float | None:
@@ -208,4 +224,5 @@ def _power_source(root: Path = Path("/sys/class/power_supply")) -> str:
 
 def command_line() -> str:
     """What was typed, as far as it is known."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    name = Path(sys.argv[0]).name
+    return " ".join(["tritium" if name == "__main__.py" else name, *sys.argv[1:]])

@@ -53,14 +53,14 @@ def levels(rules: Rules) -> tuple[float, ...]:
 
 def estimate(generations: Generations, rules: Rules) -> Estimate:
     """Pairs measured side by side: the rounds' log ratios of each generation."""
-    means = stats.generation_means(generations)
-    sd = float(means.std(ddof=1)) if len(means) > 1 else float(np.std(generations[0]))
+    values = stats.generation_values(generations)
+    sd = float(values.std(ddof=1)) if len(values) > 1 else float(np.std(generations[0]))
     return Estimate(
-        stats.hodges_lehmann(means if len(means) > 1 else generations[0]),
+        stats.hodges_lehmann(values if len(values) > 1 else generations[0]),
         stats.ratio_intervals(generations, levels(rules)),
-        stats.sign_flip_p(means),
+        stats.sign_flip_p(values),
         sd,
-        len(means),
+        len(values),
     )
 
 
@@ -76,15 +76,17 @@ def decide(estimates: Sequence[Estimate], margins: Sequence[float], rules: Rules
         return []
     p = [e.p for e in estimates]
     adjusted, q = stats.holm(p), stats.benjamini_hochberg(p)
-    return [_decided(*row, rules) for row in zip(estimates, margins, adjusted, q, strict=True)]
+    least = stats.least_generations(len(estimates), rules.look_alpha) if rules.paired else 0  # only pairs flip signs
+    return [_decided(*row, least, rules) for row in zip(estimates, margins, adjusted, q, strict=True)]
 
 
-def _decided(e: Estimate, margin: float, adjusted: float, q: float, rules: Rules) -> Judged:
+def _decided(e: Estimate, margin: float, adjusted: float, q: float, least: int, rules: Rules) -> Judged:
     edge = math.log1p(margin)
     low, high = e.intervals[rules.confidence]
     inner = e.intervals[rules.inner]
     certain = adjusted < rules.look_alpha
-    inside = -edge < inner[0] and inner[1] < edge
+    few = max(enough(rules) - e.generations, 0)
+    inside = -edge < inner[0] and inner[1] < edge and not few
     outcome: Outcome
     if certain and low > 0 and e.log >= edge:
         outcome = "SLOWER"
@@ -92,12 +94,12 @@ def _decided(e: Estimate, margin: float, adjusted: float, q: float, rules: Rules
         outcome = "FASTER"
     elif inside and not certain:
         outcome = "EQUIVALENT"
-    elif (low > 0 or high < 0) and abs(e.log) < edge:
+    elif (low > 0 or high < 0) and abs(e.log) < edge and not few:
         outcome = "CHANGED-SMALL"
     else:
         outcome = "EQUIVALENT" if inside else "INCONCLUSIVE"
     undecided = outcome == "INCONCLUSIVE"
-    not_slower = inner[1] < edge
+    not_slower = inner[1] < edge and not few
     return Judged(
         outcome,
         math.exp(e.log),
@@ -107,8 +109,8 @@ def _decided(e: Estimate, margin: float, adjusted: float, q: float, rules: Rules
         e.p,
         adjusted,
         q,
-        more_generations=needed(e, edge) if undecided else None,
-        reason=_reason(e, edge, not_slower) if undecided else "",
+        more_generations=max(needed(e, edge, least) or 0, few) or None if undecided else None,
+        reason=_reason(e, edge, not_slower, few) if undecided else "",
         passes=outcome != "SLOWER" and (not undecided or not_slower),
     )
 
@@ -117,15 +119,23 @@ def _ratios(interval: Interval) -> Interval:
     return math.exp(interval[0]), math.exp(interval[1])
 
 
-def needed(e: Estimate, edge: float) -> int | None:
-    """About how many generations more would decide; None where more would not help."""
+def needed(e: Estimate, edge: float, least: int = 0) -> int | None:
+    """About how many generations more would decide; None where more would not help. Below `least` nothing is certain."""
     apart = max(abs(e.log) if abs(e.log) >= edge else edge - abs(e.log), edge / 2)
     if 3 * e.floor >= apart:
         return None
-    return max(stats.more_generations(e.sd, apart, e.generations), math.ceil(e.generations / 4), 1)
+    clear = least - e.generations if abs(e.log) >= edge else 0
+    return max(stats.more_generations(e.sd, apart, e.generations), math.ceil(e.generations / 4), clear, 1)
 
 
-def _reason(e: Estimate, edge: float, not_slower: bool) -> str:
+def enough(rules: Rules) -> int:
+    """Generations from which on an interval of pairs has the chance it is given for: the widest of n values has 1 - 2^(1 - n)."""
+    return math.ceil(1 - math.log2(1 - rules.inner)) if rules.paired else 0
+
+
+def _reason(e: Estimate, edge: float, not_slower: bool, few: int) -> str:
+    if few:
+        return f"{e.generations} generation{'s' * (e.generations != 1)}; {e.generations + few} are needed"
     if not_slower:
         return "not slower than the margin; whether faster is open"
     if needed(e, edge) is None:

@@ -11,11 +11,11 @@ worker is replaced and the suite goes on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from tritium.machine import digest
 from tritium.perf import records, store
 from tritium.perf.canary import canaries, is_canary
 from tritium.perf.case import Arm, Case
-from tritium.perf.context import Work
+from tritium.perf.cells import Cell, run_of
 from tritium.perf.environment import command_line, this_environment
+from tritium.perf.peers import PEERS
 from tritium.perf.process import GoneError, Process
-from tritium.perf.run import PLANS, Plan, Results, Run, Series, Status
+from tritium.perf.run import PLANS, Plan, Results, Run, Status
 from tritium.perf.stats import steady
 
 Progress = Callable[[int, int, str], None]
@@ -44,27 +45,6 @@ CANARY_ROUNDS = 2
 PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
 MEMORY_GENERATIONS = 3  # memory is read in the first ones only
 ENERGY_S = 1.0
-
-
-@dataclass
-class Cell:
-    """One case on one arm while it is measured."""
-
-    status: Status = "ok"
-    reason: str = ""
-    checked: str = ""
-    calls: int = 0
-    each_s: float = 0.0
-    warmup: int = 0
-    steady: bool = True
-    first_call_s: float | None = None
-    make_s: float = 1e9
-    facts: dict[str, Any] = field(default_factory=dict)
-    work: dict[str, Any] | None = None
-    values: dict[str, list[list[list[float]]]] = field(default_factory=dict)  # metric, generation, round, batch
-    series: dict[str, dict[str, Any]] = field(default_factory=dict)  # metric: unit, source, reason, details …
-    rounds: int = 0
-    broken: list[list[float]] = field(default_factory=list)  # wall times of rounds that were repeated
 
 
 Cells = dict[tuple[str, str], Cell]
@@ -98,7 +78,9 @@ def measure(
     bench = Bench(every, arms, plan, threads, progress, options or {})
     complete = True
     told = list(notes)
-    log = _opened(journal, bench, resume, told)
+    where = [environment.hard.key, environment.commit, environment.dirty, environment.tritium, environment.packages]
+    what = [records.plain(x) for x in (plan, every, list(arms), options or {})]
+    log = _opened(journal, digest([where, what, threads]), bench, resume, told)
     try:
         for number in range(bench.done, plan.generations):
             bench.generation(number)
@@ -117,8 +99,8 @@ def measure(
     )  # fmt: skip
 
 
-def _opened(path: Path | None, bench: Bench, resume: bool, notes: list[str]) -> store.Journal | None:
-    """The journal, and what it already holds put back."""
+def _opened(path: Path | None, key: str, bench: Bench, resume: bool, notes: list[str]) -> store.Journal | None:
+    """The journal, and what it already holds put back; the key is of all that must be the same to go on."""
     if path is None:
         return None
     if resume and path.exists():
@@ -126,9 +108,9 @@ def _opened(path: Path | None, bench: Bench, resume: bool, notes: list[str]) -> 
         if torn:
             notes.append("the journal ended in the middle of a record, which was measured again")
         plans = [r for r in found if r.get("what") == "plan"]
-        if not plans or plans[0].get("key") != bench.key:
+        if not plans or plans[0].get("key") != key:
             raise ArgumentError(
-                f"{path}: the journal is of another plan, suite or machine; resume with the same arguments, or delete it."
+                f"{path}: the journal is of another plan, suite, version or machine; resume with the same arguments, or delete it."
             )
         done = [r for r in found if r.get("what") == "generation"]
         if done:
@@ -136,7 +118,7 @@ def _opened(path: Path | None, bench: Bench, resume: bool, notes: list[str]) -> 
             notes.append(f"resumed after {bench.done} of {bench.plan.generations} generations")
         return store.Journal(path)
     log = store.Journal(path, truncate=True)
-    log.append({"what": "plan", "key": bench.key})
+    log.append({"what": "plan", "key": key})
     return log
 
 
@@ -185,14 +167,7 @@ class Bench:
         self.done = 0
         allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self.cpus = allowed[-threads:] if threads < len(allowed) else []
-        self.key = digest(
-            [
-                records.plain(plan),
-                [records.plain(c) for c in self.cases],
-                [records.plain(a) for a in self.arms],
-                threads,
-            ]
-        )
+        self.spent: dict[str, float] = {}  # seconds of each arm, for the case at hand in this generation
 
     # ---- generations
 
@@ -214,41 +189,51 @@ class Bench:
         """Workers start side by side; the first command waits for all."""
         started = []
         for arm in arms:
-            if any(self.cells[c.name, arm.name].status == "ok" for c in self.cases):
+            if not any(self.cells[c.name, arm.name].status == "ok" for c in self.cases):
+                continue
+            try:
                 self.workers[arm.name] = Process(arm, threads=self.threads, cpus=self.cpus, rng=rng)
                 started.append(arm)
+            except (OSError, GoneError) as error:
+                self._fail_all(arm, f"{arm.python} could not be started: {error}")
         for arm in started:
             try:
                 self.workers[arm.name].wait_until_ready()
             except (GoneError, TimeoutError) as gone:
                 self.workers.pop(arm.name).kill()
-                reason = str(gone) or "the worker did not start in time"
-                for c in self.cases:
-                    self._fail(c, arm, "failed", reason)
+                self._fail_all(arm, str(gone) or "the worker did not start in time")
 
     def end(self) -> None:
         """No worker outlives its generation."""
-        for worker in self.workers.values():
-            worker.kill()
-        self.workers.clear()
+        while self.workers:
+            name, worker = next(iter(self.workers.items()))
+            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C must not lose what the first one kept
+                worker.kill()
+                del self.workers[name]
 
     def _ask(self, case: Case, arm: Arm, rng: random.Random, **request: Any) -> dict[str, Any] | None:
         """A command to the worker of an arm; None when the cell failed by it. A worker that died is replaced."""
         worker = self.workers.get(arm.name)
         if worker is None:
             return None
+        limit = case.timeout_s if case.timeout_s is not None else self.plan.timeout_s
+        began = time.monotonic()
         try:
-            timeout = case.timeout_s if case.timeout_s is not None else self.plan.timeout_s
-            answer = worker.ask(timeout, case=case.name, **request)
+            answer = worker.ask(limit - self.spent.get(arm.name, 0.0), limit, case=case.name, **request)
         except GoneError as gone:
             self._fail(case, arm, gone.status, gone.reason)
             del self.workers[arm.name]
             self._start([arm], rng)
             return None
+        self.spent[arm.name] = self.spent.get(arm.name, 0.0) + time.monotonic() - began
         if answer["status"] != "ok":
             self._fail(case, arm, answer["status"], answer["reason"])
             return None
         return answer
+
+    def _fail_all(self, arm: Arm, reason: str) -> None:
+        for case in self.cases:
+            self._fail(case, arm, "failed", reason)
 
     def _fail(self, case: Case, arm: Arm, status: Status, reason: str) -> None:
         cell = self.cells[case.name, arm.name]
@@ -258,12 +243,13 @@ class Bench:
     # ---- one case
 
     def _case(self, case: Case, number: int, rng: random.Random) -> None:
+        self.spent.clear()
         arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
         rng.shuffle(arms)
         arms = [a for a in arms if self._make(case, a, number, rng)]
         if any(self.cells[case.name, a.name].calls == 0 for a in arms):
             self._calibrate(case, arms, rng)
-        self._warm(case, arms, rng)
+        self._warm(case, arms, number, rng)
         self._rounds(case, number, rng)
         for arm in self.arms:
             cell = self.cells[case.name, arm.name]
@@ -273,8 +259,8 @@ class Bench:
                 self._ask(case, arm, rng, do="drop")
 
     def _due(self, cell: Cell, number: int) -> bool:
-        """Very slow cells are measured in every third generation only."""
-        return cell.status == "ok" and (cell.each_s < 10 * self.plan.slow_s or number % 3 == 0)
+        """Very slow cells are measured in every third generation only, unless a gate needs them all."""
+        return cell.status == "ok" and (self.plan.gates or cell.each_s < 10 * self.plan.slow_s or number % 3 == 0)
 
     def _make(self, case: Case, arm: Arm, number: int, rng: random.Random) -> bool:
         cell = self.cells[case.name, arm.name]
@@ -307,10 +293,17 @@ class Bench:
                 1 if few else min(self.plan.rounds, CANARY_ROUNDS if is_canary(case.name) else self.plan.rounds)
             )
 
-    def _warm(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> None:
-        """The same number of batches for every arm: the most that any needed to become steady, found once."""
+    def _warm(self, case: Case, arms: Sequence[Arm], number: int, rng: random.Random) -> None:
+        """The same number of batches for every arm: the most that any needed to become steady, found once.
+
+        Where a call takes long, one is enough in the generations after the first.
+        """
         cells = {a.name: self.cells[case.name, a.name] for a in arms}
         wanted = max((c.warmup for c in cells.values()), default=0)
+        if number and wanted and any(c.each_s > self.plan.slow_s for c in cells.values()):
+            for arm in arms:
+                self._ask(case, arm, rng, do="batches", calls=1, batches=1, before=0, renew=0)
+            return
         seen: dict[str, list[float]] = {name: [] for name in cells}
 
         def more(arm: Arm, batches: int) -> None:
@@ -357,7 +350,11 @@ class Bench:
             while True:
                 said = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
                 broken = any(s["stolen"] > STOLEN or s["switches"] > 3 * self.plan.batches for s in said.values())
-                if not broken or repeats >= 1 + REPEATS * self.plan.rounds or not said:
+                if not broken:
+                    break
+                if repeats >= max(1, int(REPEATS * self.plan.rounds)):
+                    for name in said:
+                        self.cells[case.name, name].kept += 1
                     break
                 repeats += 1
                 for name, s in said.items():
@@ -368,9 +365,7 @@ class Bench:
         for arm in self.arms:
             cell = self.cells[case.name, arm.name]
             for metric in ("wall", "cpu"):
-                of = cell.values.setdefault(metric, [])
-                of.extend([] for _ in range(number - len(of)))
-                of.append(taken.get(arm.name, {}).get(metric, []))
+                cell.add(metric, number, taken.get(arm.name, {}).get(metric, []))
 
     def _round(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> dict[str, dict[str, Any]]:
         """Every arm once, each in memory of its own where the case is quickly made."""
@@ -397,35 +392,25 @@ class Bench:
             return
         memory = wanted & {"peak_bytes", "allocated_bytes", "rss_bytes"}
         if memory and number < MEMORY_GENERATIONS:
-            said = self._ask(case, arm, rng, do="memory")
+            own = arm.candidate.partition(":")[0] not in PEERS
+            said = self._ask(case, arm, rng, do="memory", own=own)
             for name, value in (said or {"memory": {}})["memory"].items():
                 if name in memory:
                     about = {"unit": "B", "exact": name != "rss_bytes"}
-                    self._note(cell, name, about | (value if isinstance(value, dict) else {"value": value}))
+                    cell.note(name, number, about | (value if isinstance(value, dict) else {"value": value}))
         counters = sorted(wanted - memory - {"energy"})
         if counters and cell.status == "ok":
             said = self._ask(case, arm, rng, do="counters", metrics=counters, calls=cell.calls)
             for name, about in (said or {"counters": {}})["counters"].items():
-                self._note(cell, name, about)
+                cell.note(name, number, about)
         if "energy" in wanted and cell.status == "ok":
             least_s = self.options.get("power_measurement_duration_s", ENERGY_S)
             options = self.options | {"device": case.context.device}
             said = self._ask(case, arm, rng, do="energy", least_s=least_s, options=options)
             if said is not None:
                 told = said["energy"]
-                self._note(
-                    cell, "energy", {k: told[k] for k in told if k not in ("details", "metric")} | told["details"]
-                )
-
-    def _note(self, cell: Cell, metric: str, about: dict[str, Any]) -> None:
-        """One value of a metric, or why there is none."""
-        value, known = about.pop("value", None), cell.values.setdefault(metric, [])
-        if value is not None:
-            known.append([[value]])
-        elif any(known):  # measured before, and not this time: the series keeps what it has, and says so
-            cell.series[metric]["absent"] = [*cell.series[metric].get("absent", []), about.get("reason", "")]
-            return
-        cell.series[metric] = cell.series.get(metric, {}) | about
+                about = told.pop("details") | {k: v for k, v in told.items() if k != "metric"}
+                cell.note("energy", number, about)
 
     # ---- what is kept
 
@@ -438,38 +423,4 @@ class Bench:
         self.done = record["number"] + 1
 
     def runs(self) -> tuple[Run, ...]:
-        return tuple(self._run(c, a, self.cells[c.name, a.name]) for c in self.cases for a in self.arms)
-
-    def _run(self, case: Case, arm: Arm, cell: Cell) -> Run:
-        series = []
-        for metric, source in (("wall", "perf_counter"), ("cpu", "process_time")):
-            values = _frozen(cell.values.get(metric, []))
-            if any(g for g in values):
-                details = {"broken": cell.broken} if cell.broken and metric == "wall" else {}
-                series.append(Series(metric, "s", values, source=source, details=details))
-        for metric, about in cell.series.items():
-            values = _frozen(cell.values.get(metric, []))
-            known = {k: v for k, v in about.items() if k in ("unit", "source", "exact", "reason", "kind")}
-            details = {k: v for k, v in about.items() if k not in known}
-            if not values:
-                known["kind"] = "not measured"
-            elif "reason" in known:
-                del known["reason"]
-            series.append(Series(metric, known.pop("unit", ""), values, details=details, **known))
-        flags = [] if cell.steady else ["no steady state"]
-        if cell.broken:
-            flags.append(f"{len(cell.broken)} rounds repeated: other work or the hypervisor broke in")
-        status, reason = cell.status, cell.reason
-        if status == "ok" and not series:
-            status, reason = "interrupted", "ended before the first sample"
-        context = replace(
-            case.context, threads=self.threads, optimisation=arm.optimisation or case.context.optimisation
-        )
-        return Run(
-            case.name, arm.name, context, Work(**cell.work) if cell.work else case.work, status, reason, cell.checked,
-            cell.calls, cell.warmup, cell.steady, cell.first_call_s, tuple(series), tuple(flags), cell.facts,
-        )  # fmt: skip
-
-
-def _frozen(values: list[list[list[float]]]) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    return tuple(tuple(tuple(b) for b in g) for g in values)
+        return tuple(run_of(c, a, self.cells[c.name, a.name], self.threads) for c in self.cases for a in self.arms)

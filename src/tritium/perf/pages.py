@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritium.perf import names, tables
-from tritium.perf.run import Results, Run
+from tritium.perf import names, tables, verdict_page
+from tritium.perf.run import Results, Run, Series
 from tritium.perf.selection import device_selection_guide
 from tritium.perf.tables import NONE, Table
+from tritium.perf.verdict import Suite
 
 GUIDED = ("compare", "comprehensive")
 ADVISED = {
@@ -19,8 +20,10 @@ ADVISED = {
 }
 
 
-def page(results: Results, width: int = 200) -> str:
-    """All of it, for a person."""
+def page(results: Results | Suite, width: int = 200) -> str:
+    """All of it, for a person: of results, or of the verdicts of a comparison."""
+    if isinstance(results, Suite):
+        return verdict_page.page(results)
     suites = tables.speedups(results)
     found = tables.comparison(results, beside=suites)
     if max(map(len, found.text().splitlines()[:3])) > width:
@@ -83,7 +86,7 @@ def energy(results: Results) -> Table:
             rows.append((run.case, run.arm, run.status if run.status != "ok" else NONE, *[NONE] * 5))
             continue
         if series.median is None:
-            absent[series.reason or "nobody knows why"] = None
+            absent[_why(series)] = None
             rows.append((run.case, run.arm, tables.time_text(run), "not measured", *[NONE] * 4))
             continue
         rows.append(
@@ -93,6 +96,12 @@ def energy(results: Results) -> Table:
     return Table("", heads, tuple(rows), frozenset(heads[2:]), tuple(below))
 
 
+def _why(series: Series) -> str:
+    """The reason of an absent value in a word and in a sentence."""
+    says = str(series.details.get("says", ""))
+    return f"{series.reason}: {says}" if says and says not in series.reason else series.reason or "nobody knows why"
+
+
 def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
     series = run.of("energy")
     known: dict[str, Any] = series.details.get("details", series.details) if series is not None else {}
@@ -100,18 +109,11 @@ def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
     watts, warm, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
     return (
         f"{watts:.3g} W{word}" if watts is not None else NONE,
-        _joules(joules) + word,
-        f"{1 / joules:.3g}" if joules > 0 else NONE,
-        f"{warm:.3g}" if warm is not None else NONE,
+        tables.joules_text(joules) + word,
+        tables.count_text(1 / joules) if joules > 0 else NONE,
+        tables.count_text(warm) if warm is not None else NONE,
         f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
     )
-
-
-def _joules(j: float) -> str:
-    for one, unit in ((1, "J"), (1e-3, "mJ"), (1e-6, "µJ")):
-        if j >= one:
-            return f"{j / one:.3g} {unit}"
-    return f"{j * 1e9:.3g} nJ"
 
 
 OWN = {"energy": energy, "quantization": tables.quantization}

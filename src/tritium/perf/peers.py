@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 
 from tritium import backends
 from tritium.buffer import native, native_absence
@@ -54,6 +54,8 @@ class Peer:
 
     def version(self) -> str:
         """As its package tells; nothing where it is not installed."""
+        from importlib import metadata
+
         try:
             return metadata.version(self.package)
         except metadata.PackageNotFoundError:

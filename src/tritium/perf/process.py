@@ -25,7 +25,7 @@ from tritium.perf.run import Status
 
 WORKER = Path(__file__).with_name("worker.py")
 START_S = 120.0
-LOG_TAIL = 400
+LOG_TAIL, MOST_LOG = 400, 1 << 20
 STOPS = sys.platform == "linux"  # elsewhere a stopped orphan could not be told to die with its parent
 THREADS = (
     "OMP_NUM_THREADS",
@@ -49,7 +49,8 @@ class Process:
 
     def __init__(self, arm: Arm, *, threads: int, cpus: Sequence[int], rng: random.Random) -> None:
         self.arm = arm
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
+        self.ended = False
+        self.log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by kill)
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
         # Another size of the environment and another hash seed move code and data: part of what a generation samples.
@@ -64,6 +65,11 @@ class Process:
                 [arm.python, "-P", str(WORKER), str(commands), str(answers)], env=variables, pass_fds=(commands, answers),
                 stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
             )  # fmt: skip
+        except OSError:
+            os.close(self._commands)
+            os.close(self._answers)
+            self.log.close()
+            raise
         finally:
             os.close(commands)
             os.close(answers)
@@ -79,8 +85,8 @@ class Process:
             raise GoneError("failed", f"the worker of {self.arm.name} did not start: {answer['reason']}")
         self.stop()
 
-    def ask(self, timeout_s: float, **request: Any) -> dict[str, Any]:
-        """One command and its answer; other workers are stopped meanwhile."""
+    def ask(self, timeout_s: float, limit_s: float, **request: Any) -> dict[str, Any]:
+        """One command and its answer; other workers are stopped meanwhile. `limit_s` is what the whole case may take."""
         deadline = time.monotonic() + timeout_s
         if self.stopped:
             self.stopped = False
@@ -91,8 +97,10 @@ class Process:
             answer = self._receive(deadline)
         except TimeoutError:
             self.kill()
-            raise GoneError("timed out", f"no answer within {timeout_s:.3g} s") from None
+            raise GoneError("timed out", f"it took more than {limit_s:.3g} s in all") from None
         self.stop()
+        if os.fstat(self.log.fileno()).st_size > MOST_LOG:  # a case that prints in every call would fill the disk
+            os.ftruncate(self.log.fileno(), 0)
         return answer
 
     def stop(self) -> None:
@@ -103,14 +111,16 @@ class Process:
                 os.killpg(self.child.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
-        """End it, whatever it does, and all it started."""
+        """End it, whatever it does, and all it started. A second time does nothing."""
+        if self.ended:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.child.pid, signal.SIGKILL)
         self.child.wait()
         for descriptor in (self._commands, self._answers):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            os.close(descriptor)
         self.log.close()
+        self.ended = True
 
     def _send(self, request: dict[str, Any]) -> None:
         try:
@@ -142,8 +152,8 @@ class Process:
             code = self.child.wait(timeout=10)
         except subprocess.TimeoutExpired:
             code = 0
-        self.log.seek(0)
-        said = self.log.read().decode("utf-8", "replace").strip()[-LOG_TAIL:]
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - LOG_TAIL))
+        said = self.log.read().decode("utf-8", "replace").strip()
         self.kill()
         tail = f"; it said: {said}" if said else ""
         if code == -signal.SIGKILL:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from tritium.perf import moves, quantised, records, stats, worker
 from tritium.perf.case import Case, Made, UnsupportedError
 from tritium.perf.context import Work
 from tritium.perf.operations import operation_named, work_of
-from tritium.perf.run import Run, values_of
+from tritium.perf.run import Run, rounds_of
 from tritium.perf.work import grid
 
 BATCH_S = 0.005  # of a timed batch of calls, at least
@@ -121,6 +121,8 @@ class Both:
 
 def measured(case: Case, made: Made, *, seconds: float = 0.5, gives: tuple[str, ...] = ("us", "gflops")) -> Timed:
     """Check the answer, find how many calls make a batch, warm up until steady, then time batches for about so long."""
+    if not 0 < seconds < math.inf:
+        raise ArgumentError(f"{case.name}: seconds must be a time above 0, given {seconds!r}.")
     result = made.call()
     if made.wait is not None:
         made.wait(result)
@@ -288,14 +290,20 @@ def benchmark_strided(
 def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
     """What a call itself costs: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
     (case,) = grid(["add"], [(size,)])
-    first, second = (_followed(case, seconds, ("ns",), candidate) for candidate in ("tritium", "numpy"))
+    first, second = (
+        replace(_followed(case, seconds, ("ns",), candidate), name=f"{case.name}, {candidate}")
+        for candidate in ("tritium", "numpy")
+    )
     return Both(first, second, "ns")
 
 
 def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str = "matmul") -> float:
     """1e9 operations a second of an operation of that shape, from a timing or from seconds."""
     flops = work_of(operation_named(operation), tuple(shape), "f32").flops
-    return flops / (taken.seconds if isinstance(taken, Timed) else float(taken)) / 1e9
+    seconds = taken.seconds if isinstance(taken, Timed) else float(taken)
+    if not 0 < seconds < math.inf:
+        raise ArgumentError(f"calculate_gflops: seconds must be a time above 0, given {taken!r}.")
+    return flops / seconds / 1e9
 
 
 # ---- floors
@@ -320,12 +328,13 @@ def assert_performance(
     metric: str = "gflops",
     floors: str | Path | None = None,
     name: str = "",
+    strict: bool = False,
 ) -> Floor:
     """Raise PerformanceError when a speed lies below a floor: `at_least` less the tolerance.
 
     Of a timing or a run the whole interval must lie below; where the floor lies inside it, the answer is "inconclusive" and a
-    warning is logged. `metric` is a rate of the timing or run: gflops, gbs, throughput, items_per_s. `floors` is a file
-    {"machine key": {"case name": floor}} for machines that differ; a machine that is not in it has no floor.
+    warning is logged, or with `strict` PerformanceError is raised then too. `metric` is a rate of the timing or run: gflops,
+    gbs, throughput, items_per_s. `floors` is a file {"machine key": {"case name": floor}} for machines that differ; a machine that is not in it has no floor.
     """
     if not 0 <= tolerance < 1:
         raise ArgumentError(f"assert_performance: tolerance must be a fraction from 0 to 1, given {tolerance!r}.")
@@ -338,6 +347,10 @@ def assert_performance(
             return Floor("no floor", text, value, (low, high), None)
     if at_least is None:
         raise ArgumentError("assert_performance: no floor was given; name at_least=… or floors=FILE.")
+    if not 0 < at_least < math.inf or not math.isfinite(value):  # a comparison with NaN would pass
+        raise ArgumentError(
+            f"assert_performance: {said}: numbers are compared; {value!r} was measured, at least {at_least!r} is asked."
+        )
     least = at_least * (1 - tolerance)
     around = f" ({low:.4g} … {high:.4g})" if low < high else ""
     text = f"{said}: {value:.4g} {metric}{around}, at least {least:.4g} is asked ({at_least:g} less {tolerance:.0%})"
@@ -345,6 +358,8 @@ def assert_performance(
         raise PerformanceError(f"{text}: too slow. Look for other work on this machine, then for what changed.")
     if low < least:
         text = f"{text}: inconclusive, the floor lies within the interval; measure longer (seconds=…)"
+        if strict:
+            raise PerformanceError(text)
         settings.log.warning("%s", text)
         return Floor("inconclusive", text, value, (low, high), least)
     return Floor("passed", text, value, (low, high), least)
@@ -370,8 +385,10 @@ def _rates(measured: Timed | Run | float, metric: str) -> tuple[float, float, fl
 
 
 def _run_seconds(run: Run) -> tuple[float, float, float]:
+    """One value of each process: rounds of one process are not independent."""
     wall = run.of("wall")
-    taken = values_of(wall) if wall is not None else []
+    rounds = [g for g in rounds_of(wall) if g] if wall is not None else []
+    taken = [median(g) for g in rounds] if len(rounds) > 1 else list(rounds[0]) if rounds else []
     if run.status != "ok" or not taken:
         raise PerformanceError(
             f"{run.case} on {run.arm} has no times: {run.status}: {run.reason or 'nothing was measured'}."

@@ -88,10 +88,10 @@ def benchmark(
         raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
 
     def register(fn: F) -> F:
-        from tritium.perf.operations import NAMES  # it is read only when something is registered
+        from tritium.perf import canary, moves, operations, workloads  # read only when something is registered
 
-        if name in NAMES:
-            raise ArgumentError(f"benchmark: {name!r} is an operation of Tritium; take another name.")
+        if name in (*operations.NAMES, *workloads.NAMES, *moves.HELD, *moves.MOVED, *canary.SIZES):
+            raise ArgumentError(f"benchmark: {name!r} is a case of Tritium; take another name.")
         file = _file_of(fn, name)
         known = _registered.get(name)
         if known is not None and known.file != file:

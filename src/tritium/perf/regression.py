@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from tritium.errors import ArgumentError, BaselineError
 from tritium.perf import baseline as baselines
-from tritium.perf import selftest, store
+from tritium.perf import noise, store
 from tritium.perf.canary import is_canary
 from tritium.perf.case import Arm, Case
 from tritium.perf.compare import compare_paired, compare_stored, no_baseline
 from tritium.perf.config import RegressionConfig, fraction
+from tritium.perf.environment import this_environment
 from tritium.perf.run import PLANS, Plan, Results, Run
 from tritium.perf.verdict import Rules, Status, Suite, Verdict, suite_of
 
@@ -62,13 +63,22 @@ def regression_check(
 ) -> Suite:
     """Results beside earlier ones of the same machine. Where there is no baseline the suite says so; it does not pass."""
     now = loaded(current)
-    rules = rules_of(threshold, config, paired=False, noise_floor=selftest.noise_floor())
+    rules = rules_of(threshold, config, paired=False, noise_floor=noise.noise_floor())
     head = _label(current, now)
     try:
         before = loaded(baseline)
     except (BaselineError, FileNotFoundError) as error:
         return no_baseline(str(baseline), why_absent(baseline, error), head=head, paired=False, command=now.command)
-    return replace(compare_stored(before, now, rules), base=_label(baseline, before), head=head)
+    return _with_floor(replace(compare_stored(before, now, rules), base=_label(baseline, before), head=head), rules)
+
+
+def _with_floor(suite: Suite, rules: Rules) -> Suite:
+    """A gate that is wider than it was asked to be says so."""
+    asked, used = rules.margins["wall"], rules.margin("wall")
+    if used <= asked:
+        return suite
+    said = f"the margin is {used:.1%} and not {asked:.1%}: twice the noise floor that tritium selftest --aa found here"
+    return replace(suite, notes=(*suite.notes, said))
 
 
 def _label(source: Source, results: Results) -> str:
@@ -124,9 +134,7 @@ def regression_test(
 
     if baseline is None and len(arms) != 2:
         raise ArgumentError(f"side by side two arms are compared, the old one first; {len(arms)} were given.")
-    rules = rules_of(
-        threshold, config, paired=baseline is None, looks=1 + extra_looks, noise_floor=selftest.noise_floor()
-    )
+    rules = rules_of(threshold, config, paired=baseline is None, looks=1 + extra_looks, noise_floor=noise.noise_floor())
 
     def fresh(wanted: Sequence[Case], seed: int) -> Results:
         asked = replace(plan, seed=plan.seed + seed)
@@ -151,16 +159,15 @@ def regression_test(
 def _judge(baseline: Source | None, arms: Sequence[Arm], rules: Rules) -> Judge:
     """What compares results with the baseline or arm with arm; with cases given, the baseline's other cases are not missed."""
     if baseline is None:
-        return lambda results, _: compare_paired(results, arms[0].name, arms[1].name, rules)
+        return lambda results, _: _with_floor(compare_paired(results, arms[0].name, arms[1].name, rules), rules)
     before = loaded(baseline)
     base = _label(baseline, before)
 
     def stored(results: Results, only: Sequence[Case]) -> Suite:
         named = {case.name for case in only}
         part = tuple(r for r in before if r.case in named or is_canary(r.case))
-        return replace(
-            compare_stored(replace(before, runs=part) if only else before, results, rules), base=base, head="now"
-        )
+        found = compare_stored(replace(before, runs=part) if only else before, results, rules)
+        return _with_floor(replace(found, base=base, head="now"), rules)
 
     return stored
 
@@ -247,8 +254,7 @@ def run_regression_tests(
 ) -> Gated:  # fmt: skip
     """Measure the baseline's suite now, and compare. `.overall_status` is AllPass, HasRegressions, HasCriticalRegressions …"""
     before = loaded(baseline)
-    name = suite or suite_of_baseline(before)
-    grid, plan = _grid(name, plan)
+    name, grid, plan = as_before(before, plan, suite)
     return regression_test(
         grid.cases, grid.arms, baseline=before, plan=plan, threshold=threshold, config=config, suite=name, notes=grid.notes,
         progress=progress,
@@ -262,11 +268,25 @@ def _grid(suite: str, plan: Plan) -> tuple[Grid, Plan]:
     return grid, replace(plan, metrics=suites.metrics(suite, plan))
 
 
-def suite_of_baseline(before: Results) -> str:
-    """The suite a baseline was measured by; `regression` where that is not one of ours."""
+def unlike(before: Results, threads: int | None) -> Suite | None:
+    """What can be said before anything is measured: the verdicts on a baseline of an unlike machine."""
+    now = this_environment(threads or before.environment.hard.threads, limits=False)
+    found = compare_stored(before, replace(before, environment=now))
+    return found if found.hard else None
+
+
+def as_before(before: Results, plan: Plan, suite: str | None = None) -> tuple[str, Grid, Plan]:
+    """What to measure beside a baseline: its own cases, arms and threads; or another suite, where one is named."""
     from tritium.perf import suites
 
-    return before.suite if before.suite in (*suites.SUITES, "compare") else "regression"
+    plan = plan if plan.threads is not None else replace(plan, threads=before.environment.hard.threads)
+    if suite is not None:
+        return suite, *_grid(suite, plan)
+    name = before.suite if before.suite in (*suites.SUITES, "compare") else "regression"
+    grid = suites.like(before, threads=plan.threads)
+    if not grid.cases:
+        raise ArgumentError(f"no case of the baseline can be measured here. {' '.join(grid.notes)}")
+    return name, grid, replace(plan, metrics=suites.metrics(name, plan))
 
 
 # ---- keeping the baseline up to date
@@ -276,10 +296,20 @@ def update_baseline(tested: Gated, name: str, *, asked: bool) -> str:
     """Keep what was measured as the new baseline: only when asked, and only when everything passed. Says what was done."""
     if not asked:
         return ""
-    if tested.suite.overall_status != "AllPass":
-        return f"the baseline stays as it is: {tested.suite.overall_status}, and only a pass may replace it"
-    if Path(name).suffix == ".json":
-        store.save(replace(tested.results, kind="baseline"), name)
-        return f"the baseline {name} is now this run"
-    kept = baselines.create(name, tested.results, "updated after a pass", force=True)
+    status = tested.suite.overall_status if tested.results.complete else "interrupted"
+    if status != "AllPass":
+        return f"the baseline stays as it is: {status}, and only a pass may replace it"
+    path = Path(name)
+    if path.is_file() or path.suffix == ".json":
+        told = f", {_put_by(path)} keeps the one before" if path.is_file() else ""
+        store.save(replace(tested.results, kind="baseline"), path)
+        return f"the baseline {name} is now this run{told}"
+    kept = baselines.create(name.partition("@")[0], tested.results, "updated after a pass", force=True)
     return f"the baseline {kept.name} is now this run ({kept.label})"
+
+
+def _put_by(path: Path) -> str:
+    """Keep a file of results beside itself, under the time it was measured."""
+    before = store.load(path)
+    moment = "".join(c for c in before.created if c.isalnum())
+    return store.save(before, path.with_name(f"{path.stem}-{moment}{path.suffix}")).name

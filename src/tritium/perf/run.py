@@ -109,8 +109,8 @@ class Plan:
 
     name: str = "default"
     generations: int = 15  # fresh processes
-    rounds: int = 6  # in each generation: every arm once, in random order
-    batches: int = 6  # in a row, of one arm in one round; their median is the value of the round
+    rounds: int = 8  # in each generation: every arm once, in random order
+    batches: int = 3  # in a row, of one arm in one round; their median is the value of the round
     least_batch_s: float = 0.001
     timeout_s: float = 60.0  # of one case on one arm, in one generation
     warmup_batches: int | None = None  # None: until two windows agree
@@ -118,14 +118,14 @@ class Plan:
     seed: int = 0
     threads: int | None = None  # None: all this process may use
     metrics: tuple[str, ...] = ("wall", "cpu", "peak_bytes")
-    renew_s: float = 0.02  # a case made in less is made again, in other memory, for every round
+    renew_s: float = 0.005  # a case made in less is made again, in other memory, for every round
     slow_s: float = 0.1  # an arm with longer calls gets one batch a round and one round a generation
     canary: bool = True  # measure, in every worker, work that no version changes
     gates: bool = True  # whether verdicts of it may fail a gate
 
 
 PLANS = {
-    "quick": Plan("quick", generations=8, rounds=2, gates=False),
+    "quick": Plan("quick", generations=8, rounds=3, gates=False),
     "default": Plan(),
     "thorough": Plan("thorough", generations=28),
 }

@@ -9,73 +9,21 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tritium import settings
-from tritium.errors import ArgumentError, FormatError
-from tritium.machine import this_machine
-from tritium.perf import files, records, stats, store
-from tritium.perf.case import Arm, Case, Made, Recipe
-from tritium.perf.context import Context
-from tritium.perf.run import Plan
-from tritium.perf.verdict import Rules, Suite
+from tritium.errors import ArgumentError
+from tritium.perf import noise, records, regression, stats, store
+from tritium.perf.run import PLANS, Plan
+from tritium.perf.selftest_cases import ARMS, SHAPES, cases
 
-SCHEMA = 1
 Progress = Callable[[int, int, str], None]
-Gate = Callable[[Sequence[Case], Sequence[Arm], Plan, Rules], Suite]
 
-# Operation: rows and columns. Extra work is more rows; of `bitlinear`, more outputs.
-SHAPES = {
-    "matmul": (200, 256),
-    "add": (500, 512),
-    "softmax": (200, 512),
-    "rms_norm": (100, 2560),
-    "bitlinear": (1000, 1024),
-}
-
-
-def work(candidate: str, *, operation: str, extra: float) -> Made:
-    """The recipe: one operation of Tritium, with more of it for the arm "head"."""
-    import tritium as tt
-
-    rows, columns = SHAPES[operation]
-    rows = round(rows * (1 + (extra if candidate == "head" else 0)))
-    rng = np.random.default_rng(0)
-
-    def random_tensor(*shape: int) -> Any:
-        return tt.from_numpy(rng.random(shape, np.float32) - 0.5)
-
-    if operation == "bitlinear":
-        layer, x = tt.nn.BitLinear.from_float(rng.random((rows, columns), np.float32) - 0.5), random_tensor(4, columns)
-        return Made(lambda: layer(x))
-    a = random_tensor(rows, columns)
-    if operation == "matmul":
-        b = random_tensor(columns, columns)
-        return Made(lambda: tt.matmul(a, b))
-    if operation == "add":
-        c = random_tensor(rows, columns)
-        return Made(lambda: tt.add(a, c))
-    function = {"softmax": tt.softmax, "rms_norm": tt.rms_norm}[operation]
-    return Made(lambda: function(a))
-
-
-def cases(slower: str = "", extra: float = 0.0) -> list[Case]:
-    """The suite: five operations, one of them with extra work in the second arm."""
-    return [
-        Case(
-            name, Recipe("tritium.perf.selftest:work", {"operation": name, "extra": extra if name == slower else 0.0}),
-            Context(name, shape),
-        )
-        for name, shape in SHAPES.items()
-    ]  # fmt: skip
-
-
-ARMS = (Arm("base", "base"), Arm("head", "head"))
+ENOUGH = 5  # A/A suites from which on a noise floor is believed
+PLAN = replace(PLANS["default"], threads=1, metrics=("wall",))
 
 
 @dataclass(frozen=True)
@@ -101,19 +49,6 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Noise:
-    """What equal code looked like here."""
-
-    floor: float  # 5 % of the cases of equal code lie further from equal than this share
-    suites: int
-    cases: int
-    machine: str
-    plan: str
-    measured_at: str
-    schema: int = SCHEMA
-
-
-@dataclass(frozen=True)
 class Selftest:
     """All suites together."""
 
@@ -129,11 +64,6 @@ class Selftest:
         """A/A suites that failed the gate, of all of them."""
         quiet = self.of(0.0)
         return sum(t.alarm for t in quiet), len(quiet)
-
-    @property
-    def wrong_verdicts(self) -> int:
-        """Cases of A/A suites that were called SLOWER or FASTER."""
-        return sum(o in ("SLOWER", "FASTER") for t in self.of(0.0) for o in t.outcomes.values())
 
     def share_of(self, outcome: str) -> tuple[int, int]:
         """Cases of A/A suites with this outcome, of all of them."""
@@ -156,7 +86,7 @@ class Selftest:
         return math.expm1(1.96 * self.spread)
 
     @property
-    def smallest_detectable(self) -> float:
+    def found_nine_of_ten(self) -> float:
         """The slow-down found nine times of ten: beyond the margin by what the spread may take away."""
         return (1 + self.margin) * math.exp(1.2816 * self.spread) - 1
 
@@ -173,7 +103,7 @@ class Selftest:
                     for o in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER")
                     if self.share_of(o)[0]
                 ),
-                f"  noise floor ±{self.floor:.2%}; margin {self.margin:.1%}; a slow-down of {self.smallest_detectable:.1%} is "
+                f"  noise floor ±{self.floor:.2%}; margin {self.margin:.1%}; a slow-down of {self.found_nine_of_ten:.1%} is "
                 "found nine times of ten",
             ]  # fmt: skip
         for extra in sorted({t.extra for t in self.trials} - {0.0}):
@@ -189,7 +119,7 @@ class Selftest:
 
 
 def selftest(
-    gate: Gate, suites: int, plan: Plan, rules: Rules, *, extra: float = 0.0, journal: Path | None = None, seed: int = 0,
+    suites: int, plan: Plan = PLAN, *, extra: float = 0.0, journal: Path | None = None, seed: int = 0,
     progress: Progress | None = None,
 ) -> Selftest:  # fmt: skip
     """Run that many suites through the gate; a journal keeps each, so that the next call goes on where this one ended."""
@@ -208,7 +138,7 @@ def selftest(
         for number in range(done, suites):
             if progress is not None:
                 progress(number, suites, f"suite {number + 1} of {suites}")
-            trial = _trial(gate, number, plan, rules, extra, seed)
+            trial = _trial(number, plan, extra, seed)
             trials.append(trial)
             if log is not None:
                 log.append(records.plain(trial))
@@ -217,54 +147,29 @@ def selftest(
     finally:
         if log is not None:
             log.close()
-    return Selftest(tuple(trials), rules.margin("wall"), notes)
+    margin = regression.rules_of(paired=True, noise_floor=noise.noise_floor()).margin("wall")
+    return Selftest(tuple(trials), margin, notes)
 
 
-def _trial(gate: Gate, number: int, plan: Plan, rules: Rules, extra: float, seed: int) -> Trial:
+def _trial(number: int, plan: Plan, extra: float, seed: int) -> Trial:
+    """One suite through the whole gate: further looks and the confirmation included."""
     rng = random.Random(f"{seed} {extra} {number}")
     slower = rng.choice(list(SHAPES)) if extra else ""
     began = time.monotonic()
-    suite = gate(cases(slower, extra), ARMS, plan_with(plan, rng.randrange(1 << 30)), rules)
-    wall = [v for v in suite.verdicts if v.metric == "wall"]
+    asked = replace(plan, seed=rng.randrange(1 << 30))
+    gated = regression.regression_test(cases(slower, extra), ARMS, plan=asked, suite="selftest")
+    if not gated.results.complete:
+        raise KeyboardInterrupt  # half a suite says nothing of the gate
+    wall = [v for v in gated.suite.verdicts if v.metric == "wall"]
     return Trial(
-        number, slower, extra, suite.exit_code, {v.case: v.outcome for v in wall},
+        number, slower, extra, gated.suite.exit_code, {v.case: v.outcome for v in wall},
         {v.case: v.ratio for v in wall if v.ratio is not None},
         {v.case: math.log(v.interval90[1] / v.interval90[0]) / 2 for v in wall if v.interval90 is not None},
         round(time.monotonic() - began, 2),
     )  # fmt: skip
 
 
-def plan_with(plan: Plan, seed: int) -> Plan:
-    from dataclasses import replace
-
-    return replace(plan, seed=seed)
-
-
-# ---- what is kept of it
-
-
-def noise_file() -> Path:
-    return settings.cache_dir() / f"noise-{this_machine().key}.json"
-
-
-def keep(found: Selftest, plan: Plan) -> Path:
+def keep(found: Selftest, plan: Plan = PLAN) -> Path:
     """Write this machine's noise floor where the gates read it."""
     quiet = found.of(0.0)
-    noise = Noise(
-        found.floor, len(quiet), sum(len(t.ratios) for t in quiet), this_machine().key, plan.name,
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    )  # fmt: skip
-    return files.write_text(noise_file(), records.dumps(noise, indent=1), parents=True)
-
-
-def noise_floor() -> float:
-    """This machine's, from the last selftest; 0 where there was none."""
-    path = noise_file()
-    if not path.exists():
-        return 0.0
-    try:
-        found = records.read(Noise, records.loads(path.read_bytes(), str(path)), str(path))
-    except (FormatError, OSError) as error:
-        settings.log.warning("%s; the noise floor is not used: run `tritium selftest --aa` again", error)
-        return 0.0
-    return found.floor if found.schema == SCHEMA and math.isfinite(found.floor) else 0.0
+    return noise.keep(found.floor, suites=len(quiet), cases=sum(len(t.ratios) for t in quiet), plan=plan.name)

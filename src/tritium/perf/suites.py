@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tritium.buffer import native
 from tritium.errors import ArgumentError, nearest
-from tritium.perf import moves, peers, quantised, work, workloads
+from tritium.op import OPS
+from tritium.perf import moves, peers, quantised, rows, work, workloads
+from tritium.perf.canary import is_canary
 from tritium.perf.case import Arm, Case
-from tritium.perf.config import BenchmarkConfig, EnergyConfig
+from tritium.perf.config import FLOATS, BenchmarkConfig, EnergyConfig
 from tritium.perf.run import PLANS, Plan, Results
 
 if TYPE_CHECKING:
@@ -164,8 +166,25 @@ def quantization(config: BenchmarkConfig, options: Options) -> Made:
     return quantised.quantisation(shapes, None, config.operations, **options.given), notes
 
 
-# ---- the table
+def table_samples(config: BenchmarkConfig, options: Options) -> Made:
+    """The samples of rows of the table; `operations` are rows. Small ones: what a call costs, more than what it computes."""
+    asked = config.operations if config.operations != ALL_ROWS else tuple(OPS)
+    return _once(case for row in asked for case in rows.cases(row, **options.given)), []
 
+
+def network_calls(config: BenchmarkConfig, options: Options) -> Made:
+    """The distinct calls of the model in the package, for prompts of as many tokens as the sizes say."""
+    from tritium.model import load
+
+    model = load()
+    return _once(
+        case for shape in config.tensor_sizes for case in rows.traced(model, tokens=shape[0], **options.given)
+    ), []
+
+
+# ---- the suites
+
+ALL_ROWS = ("all",)
 TINY, SMALL, MIDDLE, LARGE = (64, 64), (256, 256), (512, 512), (1024, 1024)
 LISTED = (
     Suite(
@@ -218,6 +237,14 @@ LISTED = (
         {"tensor_sizes": (MIDDLE,)}, (), TIME, ("numpy",),
     ),
     Suite(
+        "table", "every sample of every row of the table", table_samples, {"operations": ALL_ROWS, "data_types": ("f32",)},
+        {}, (), TIME, ("numpy",),
+    ),
+    Suite(
+        "network", "every distinct call of the model in the package, and how often it occurs", network_calls,
+        {"tensor_sizes": ((1,), (64,)), "data_types": ("f32",)}, {"tensor_sizes": ((1,),)}, (), TIME, ("numpy",),
+    ),
+    Suite(
         "regression", "few cases, often: what a gate compares with a baseline", operations,
         {"operations": ("matmul", "add", "softmax", "quantize", "bitlinear"), "tensor_sizes": (MIDDLE,),
          "data_types": ("f32",)}, {},
@@ -245,9 +272,10 @@ def defaults(suite: str, quick: bool = False) -> BenchmarkConfig:
     return replace(BenchmarkConfig(), **(found.settings | (found.quick if quick else {})))
 
 
-def metrics(suite: str, plan: Plan) -> tuple[str, ...]:
-    """What is read beside the clock."""
-    return tuple(dict.fromkeys((*plan.metrics[:2], *suite_named(suite).metrics)))
+def metrics(suite: str, plan: Plan, energy: EnergyConfig | None = None) -> tuple[str, ...]:
+    """What is read beside the clock; no temperature where the settings turn that off."""
+    off = ("temperature",) if energy is not None and not energy.thermal_monitoring else ()
+    return tuple(m for m in dict.fromkeys((*plan.metrics[:2], *suite_named(suite).metrics)) if m not in off)
 
 
 def energy_options(config: EnergyConfig, plan: Plan) -> dict[str, Any]:
@@ -276,6 +304,35 @@ def grid(
     arms, said = arms_of(devices, peers if peers is not None else _usual(found, quick), threads)
     cases, left = found.cases(config, Options(threads, seed))
     return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *said, *left])))
+
+
+def like(before: Results, *, threads: int | None = None) -> Grid:
+    """The cases and arms of earlier results, made again; what cannot be made here is a note."""
+    name = before.suite if before.suite in (COMPARE.name, *SUITES) else "regression"
+    try:
+        arms, notes = peers.arms(before.arms, threads)
+    except ArgumentError:
+        raise ArgumentError(
+            f"what ran on {', '.join(before.arms)} was measured by another program; compare files: tritium regression-check."
+        ) from None
+    wanted = {run.case: run.context for run in before if run.status == "ok" and not is_canary(run.case)}
+    known = names() if name != "quantization" else quantised.STEPS
+    asked: dict[str, Any] = {
+        "operations": [c.operation for c in wanted.values() if c.operation in known],
+        "tensor_sizes": [c.shape for c in wanted.values() if c.shape],
+        "data_types": [c.precision for c in wanted.values() if c.precision in FLOATS],
+    }
+    usual, options = defaults(name), Options(threads, before.plan.seed)
+    own = replace(usual, **{k: v for k, v in asked.items() if v})
+    made = [case for s in (usual, defaults(name, quick=True), own) for case in suite_named(name).cases(s, options)[0]]
+    made += operations(own, options)[0] if name != "quantization" else []
+    cases = tuple(case for case in _once(made) if case.name in wanted)
+    lost = [case for case in wanted if case not in {c.name for c in cases}]
+    if lost:
+        notes.append(
+            f"not made again: {', '.join(lost[:3])}{' …' * (len(lost) > 3)}; your own come from a file: --load FILE.py."
+        )
+    return Grid(cases, tuple(arms), tuple(notes))
 
 
 def _usual(suite: Suite, quick: bool) -> tuple[str, ...]:
@@ -314,7 +371,7 @@ def run_comparison(
     chosen = plan if plan is not None else PLANS["quick" if quick else "default"]
     if config is not None and plan is None:
         chosen = config.plan(chosen)
-    chosen = replace(chosen, threads=threads, seed=seed, metrics=metrics(suite, chosen))
+    chosen = replace(chosen, threads=threads, seed=seed, metrics=metrics(suite, chosen, energy))
     found = grid(suite, settings, quick=quick, peers=peers, threads=threads, seed=seed)
     name = suite_named(suite).name
     return measure(

@@ -69,29 +69,39 @@ def _escaped(text: str) -> str:
 # ---- numbers
 
 
-def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+def scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """Three digits with the largest unit that is not above the value."""
     one, unit = next(((o, u) for o, u in units if value >= o), units[-1])
-    return f"{value / one:.3g} {unit}" if value / one < 999.5 else f"{value / one:.0f} {unit}"
+    return (f"{value / one:.3g} {unit}" if value / one < 999.5 else f"{value / one:.0f} {unit}").rstrip()
+
+
+TIMES = ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def seconds_text(s: float) -> str:
-    return _scaled(s, ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+    return scaled(s, TIMES)
 
 
 def bytes_text(n: float) -> str:
-    return _scaled(n, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+    return scaled(n, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
 UNITS = ("B", "FLOP", "OP")
 
 
+def count_text(n: float) -> str:
+    return scaled(n, ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")))
+
+
+def joules_text(j: float) -> str:
+    return scaled(j, ((1, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ")))
+
+
 def rate_text(per_s: float, item: str) -> str:
     """12.3 GB/s; 1.2 k tokens/s."""
     unit = item if item in UNITS else f" {item}s"
-    scaled = (
-        (one, f"{letter}{unit}/s".strip()) for one, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-    )
-    return _scaled(per_s, tuple(scaled))
+    letters = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+    return scaled(per_s, tuple((one, f"{letter}{unit}/s".strip()) for one, letter in letters))
 
 
 def time_interval(wall: Series) -> tuple[float, float] | None:
@@ -108,14 +118,14 @@ def time_text(run: Run) -> str:
     wall = run.of("wall")
     if run.status not in ("ok", "interrupted") or wall is None or wall.median is None:
         return run.status if run.status != "ok" else NONE
-    said, interval = seconds_text(wall.median), time_interval(wall)
+    interval = time_interval(wall)
     if interval is None:
-        return said
-    value, _, unit = said.partition(" ")
-    scale = float(value) / wall.median
-    places = 0 if float(value) >= 99.95 else 1 if float(value) >= 9.995 else 2
-    low, high = (f"{v * scale:.{places}f}" for v in interval)
-    return f"{float(value):.{places}f} {unit} ({low}…{high})"
+        return seconds_text(wall.median)
+    one, unit = next(((o, u) for o, u in TIMES if wall.median >= o), TIMES[-1])
+    value = wall.median / one
+    places = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    said, low, high = (f"{v / one:.{places}f}" for v in (wall.median, *interval))
+    return f"{said} {unit} ({low}…{high})"
 
 
 def speed_text(run: Run, results: Results) -> tuple[str, str]:
@@ -125,11 +135,10 @@ def speed_text(run: Run, results: Results) -> tuple[str, str]:
         return (rate_text(run.items_per_s, work.item) if seconds and run.items_per_s else NONE), NONE
     busy, share = work.flops > 8 * work.moved, NONE
     if limits is not None:
-        arithmetic = limits.least_s(work.flops, 0, work.integer)
-        bytes_ = limits.least_s(0, work.moved, work.integer)
-        busy = arithmetic > bytes_
-        part = 100 * max(arithmetic, bytes_) / seconds
-        share = f"{part:.0f} %" if part >= 1 else "<1 %"
+        arithmetic, least = work.flops / limits.rate(work.integer), limits.least_s(work.flops, work.moved, work.integer)
+        busy = least is not None and arithmetic >= least
+        part = 100 * least / seconds if least is not None else None
+        share = NONE if part is None else f"{part:.0f} %" if part >= 1 else "<1 %"
     if busy:
         return rate_text(work.flops / seconds, "OP" if work.integer else "FLOP"), share
     return rate_text(work.moved / seconds, "B"), share
@@ -203,9 +212,11 @@ def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite
 def _legend(results: Results) -> list[str]:
     if len(results.arms) < 2:
         return []
-    said = f"2.00×: {names.terminal(results.arms[0])} takes half the time. Intervals are of 95 %; ~: it holds 1, no difference is shown."
+    said = f"2.00×: {names.terminal(results.arms[0])} takes half the time. ~: the interval holds 1, no difference is shown."
+    processes = results.plan.generations
+    sure = min(0.95, 1 - 2.0 ** (1 - processes))  # the widest interval of so many values has no more
     alone = "One process for each arm: the intervals tell nothing of other processes."
-    return ["", said, *([alone] if results.plan.generations == 1 else [])]
+    return ["", said, alone if processes == 1 else f"Intervals are of {100 * sure:.0f} %, by {processes} processes."]
 
 
 def remarks(results: Results) -> list[str]:
@@ -240,7 +251,9 @@ def troubles(results: Results) -> list[str]:
 FLAGS = {
     "no steady state": "no steady state; what they show may still change.",
     "repeated": "rounds were repeated because other work or the hypervisor broke in; the machine is busy.",
+    "kept": "rounds were kept though other work broke in; the machine is too busy to be trusted.",
     "modes": "the times have several modes.",
+    "waited": "the process waited for most of the time: other work had its CPUs.",
 }
 
 
@@ -356,7 +369,15 @@ def advice(results: Results, other: str, usual: str) -> list[str]:
         name = twins[1]
         if 0.97 < ratio < 1.03:
             lines.append(f"{name}: {other} and {usual} take the same time ({ratio:.2f}×).")
+        elif _overlap(*runs):
+            lines.append(f"{name}: no difference between {other} and {usual} is shown; their intervals overlap.")
         else:
             best, worse = (usual, other) if ratio > 1 else (other, usual)
             lines.append(f"{name}: prefer {best}, {max(ratio, 1 / ratio):.2f}× as fast as {worse}.")
     return lines
+
+
+def _overlap(a: Run, b: Run) -> bool:
+    """Whether the intervals of two times have a point in common; those of one process are not known."""
+    ends = [time_interval(wall) for run in (a, b) if (wall := run.of("wall")) is not None]
+    return len(ends) == 2 and all(ends) and max(e[0] for e in ends if e) <= min(e[1] for e in ends if e)

@@ -68,9 +68,11 @@ def subject(suite: Suite) -> str:
 
 def ending(suite: Suite) -> str:
     """The status, the exit code, and what to do."""
-    said = f"{suite.overall_status}: exit code {suite.exit_code} ({MEANING[suite.exit_code]})"
-    if suite.allowed and suite.exit_code == PASS and suite.overall_status != "AllPass":
+    said = f"{suite.overall_status}: exit code {suite.exit_code}"
+    if suite.exit_code == PASS and suite.overall_status != "AllPass":
         said += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
+    else:
+        said += f" ({MEANING[suite.exit_code]})"
     if not suite.gates:
         said += "; quick runs do not gate"
     return said

@@ -140,7 +140,9 @@ class Worker:
 
         made = self.made[request["case"]]
         found = memory(made.call if made.wait is None else lambda: made.wait(made.call()))
-        if found["peak_bytes"] == 0:  # another library's memory is not in the pool: 0 would be no measurement
+        if (
+            found["peak_bytes"] == 0 and not request["own"]
+        ):  # another library's memory is not in the pool: 0 is no measurement
             nothing = Absent("unsupported", "the call took nothing from Tritium's pool")
             found |= {"peak_bytes": nothing, "allocated_bytes": nothing}
         if self.candidate.partition(":")[0] not in OWN:  # a peer's memory is not the pool's: 0 would be invented
