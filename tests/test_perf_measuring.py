@@ -57,7 +57,7 @@ def test_raw_values_are_kept_by_generation_round_and_batch(pair: Results) -> Non
         wall = run.of("wall")
         assert wall is not None
         assert wall.unit == "s"
-        rounds = 2 if is_canary(run.case) else 3
+        rounds = 3
         assert [[len(r) for r in g] for g in wall.values] == [[2] * rounds] * 2
         assert all(v > 0 for v in wall.flat)
         assert run.seconds == pytest.approx(median(wall.flat))

@@ -37,13 +37,17 @@ def selftest(
     if not aa and not extra:
         raise click.UsageError("Say what to test: --aa for false alarms, --extra 0.1 for what is found.")
     plan = replace(test.PLAN, generations=generations or test.PLAN.generations)
-    found = None
     path = Path(journal) if journal else None
+    every: list[test.Trial] = []
+    notes: list[str] = []
+    margin = 0.0
     for share in (*((0.0,) if aa else ()), *((extra,) if extra else ())):
         with bar("equal code" if not share else f"{share:.0%} extra work") as progress:
-            found = test.selftest(suites, plan, extra=share, journal=path, seed=seed, progress=progress)
-    if found is None:
-        return
+            part = test.selftest(suites, plan, extra=share, journal=path, seed=seed, progress=progress)
+        every += part.of(share)
+        notes += part.notes
+        margin = part.margin
+    found = test.Selftest(tuple(every), margin, tuple(notes))
     click.echo(records.dumps(found, indent=1) if as_json else found.page())
     if aa and len(found.of(0.0)) >= test.ENOUGH and plan.generations >= test.PLAN.generations:
         click.echo(f"the noise floor is kept: no margin is below {2 * found.floor:.1%} from now on", err=as_json)

@@ -334,7 +334,8 @@ def assert_performance(
 
     Of a timing or a run the whole interval must lie below; where the floor lies inside it, the answer is "inconclusive" and a
     warning is logged, or with `strict` PerformanceError is raised then too. `metric` is a rate of the timing or run: gflops,
-    gbs, throughput, items_per_s. `floors` is a file {"machine key": {"case name": floor}} for machines that differ; a machine that is not in it has no floor.
+    gbs, throughput, items_per_s. `floors` is a file {"machine key": {"case name": floor}} for machines that differ; a machine
+    that is not in it has no floor.
     """
     if not 0 <= tolerance < 1:
         raise ArgumentError(f"assert_performance: tolerance must be a fraction from 0 to 1, given {tolerance!r}.")
