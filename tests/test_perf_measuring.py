@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tritium.errors import ArgumentError
-from tritium.perf.canary import canaries, is_canary
+from tritium.perf.canary import canaries
 from tritium.perf.case import Arm, Case, Recipe
 from tritium.perf.context import Context
 from tritium.perf.measuring import Bench, measure

@@ -30,7 +30,8 @@ class Built:
     commit: str  # "" : the working tree
 
     def arm(self, name: str, candidate: str = "tritium") -> Arm:
-        return Arm(name, candidate, environment=(("PYTHONPATH", str(self.folder)),), optimisation=self.commit[:12])
+        variables = (("PYTHONPATH", str(self.folder)), ("TRITIUM_TUNED", "0"))  # tuned for one build, not for two
+        return Arm(name, candidate, environment=variables, optimisation=self.commit[:12])
 
 
 def repository(start: Path | None = None) -> Path:

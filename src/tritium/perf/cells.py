@@ -14,6 +14,11 @@ from tritium.perf.context import Work
 from tritium.perf.run import Run, Series, Status, Values
 from tritium.perf.stats import MODES, mvalue
 
+CLOCKS = {
+    "wall": "perf_counter",
+    "cpu": "process_time",
+    "clock": "a fixed piece of arithmetic before and after the batches",
+}
 WAITED = 0.5  # CPU time below this share of the wall time: the process waited for most of it
 
 
@@ -70,7 +75,7 @@ def run_of(case: Case, arm: Arm, cell: Cell, threads: int) -> Run:
 
 def _clocks(cell: Cell) -> list[Series]:
     found = []
-    for metric, source in (("wall", "perf_counter"), ("cpu", "process_time")):
+    for metric, source in CLOCKS.items():
         values = _frozen(cell.values.get(metric, []))
         if any(values):
             details = {"broken": cell.broken} if cell.broken and metric == "wall" else {}

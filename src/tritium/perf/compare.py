@@ -40,7 +40,6 @@ __all__ = [
     "judge", "markdown", "no_baseline", "page",
 ]  # fmt: skip
 
-OTHERS = ("numpy", "torch", "torch.compile", "jax", "mlx", "reference")  # arms whose speed is not ours to keep
 AGAIN = "Measure both revisions in one job: tritium regression-test --against REV."
 
 
@@ -299,11 +298,11 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
     hard, soft = differences(baseline.environment, current.environment)
     drifts = {metric: drift.drift(baseline, current, metric) for metric in rules.metrics}
     wall = drifts.get("wall", drift.Drift(None, None))
-    before = [r for r in baseline if r.status == "ok" and not is_canary(r.case) and r.arm not in OTHERS]
+    before = [r for r in baseline if r.status == "ok" and not is_canary(r.case) and r.arm not in drift.OTHERS]
     pairs, verdicts = _matched([(r, current.of(*r.key)) for r in before], "", current.complete, rules)
 
     def measured(pair: Pair) -> tuple[Estimate, dict[str, Any]] | None:
-        raw = drift.shift(pair.before, pair.after)
+        raw = drift.shift(pair.old, pair.new, pair.metric, drifts[pair.metric].clocks)
         if raw is None:
             return None
         found = drift.estimate(pair.old, raw, drifts[pair.metric], rules)
@@ -346,6 +345,8 @@ def _drift_notes(wall: drift.Drift) -> tuple[str, ...]:
 def _new_cases(baseline: Results, current: Results) -> tuple[str, ...]:
     known = {run.key for run in baseline if run.status == "ok"}
     fresh = (
-        r for r in current if r.status == "ok" and r.key not in known and not is_canary(r.case) and r.arm not in OTHERS
+        r
+        for r in current
+        if r.status == "ok" and r.key not in known and not is_canary(r.case) and r.arm not in drift.OTHERS
     )
     return tuple(dict.fromkeys(run.case for run in fresh))

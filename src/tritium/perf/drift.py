@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -23,19 +24,40 @@ from tritium.perf.resample import Floats, bits, draws, seed_of, student_beyond, 
 from tritium.perf.run import Results, Run, Series
 from tritium.perf.verdict import Rules
 
+OTHERS = ("numpy", "torch", "torch.compile", "jax", "mlx", "reference")  # arms whose speed is not ours to keep
 FASTER = 3  # one generation of so many counts: the fastest ones
 RESAMPLES = 2000
+QUICKEST = 0.05  # of all looks at the clock: what the CPU does undisturbed
+NEAR = 0.05  # a look is undisturbed that takes this much longer at most
+QUARTER = 0.25
+LEAST = 5  # generations with undisturbed rounds, for these to be believed
 FOLLOWS = (0.2, 1.0)  # of a call's time as a copy: up to the first it follows compute, from the second on memory
 FLOOR = 0.004  # sd of what is left between unchanged runs when nothing drifted
+SWINGS = 0.05  # memory's canary goes this far between unchanged runs, and cases hardly follow
 SHARE = 0.2  # and of the difference between the two drifts, for a case that follows memory
-LEAST = 0.2  # of that, for a case that follows compute
+COMPUTING = 0.2  # of that, for a case that follows compute
 UNKNOWN = 0.03  # without canaries: sd of the machine's own drift
 ENOUGH = 8  # cases from which on their own spread is believed
 LIMIT = 0.25  # a machine that drifted by more is another machine
 
 
-def speeds(series: Series) -> Floats:
-    """The logarithm of the fastest batch of each generation."""
+def fast_clock(results: Results) -> float | None:
+    """How long a look at the clock took while the CPU ran at its best in a run; None where nobody looked."""
+    looks = [v for run in results if (clock := run.of("clock")) is not None for v in clock.flat]
+    return float(np.quantile(looks, QUICKEST)) if looks else None
+
+
+def speeds(series: Series, clock: Series | None = None, fast: float | None = None) -> Floats:
+    """A value of each generation, as a logarithm: the lower quartile of the rounds in which the CPU ran at its best.
+
+    Where nobody looked at the clock, or it hardly ever ran so, the fastest batch of the generation.
+    """
+    if clock is not None and fast is not None:
+        both = [list(zip(g, k, strict=False)) for g, k in zip(series.values, clock.values, strict=False)]
+        undisturbed = [[median(b) for b, looks in g if b and max(looks) <= fast * (1 + NEAR)] for g in both]
+        found = [float(np.quantile(g, QUARTER)) for g in undisturbed if g]
+        if len(found) >= LEAST and min(found) > 0:
+            return np.log(found)
     fastest = [min((v for batches in g for v in batches), default=0.0) for g in series.values]
     return np.log([v for v in fastest if v > 0])
 
@@ -44,6 +66,10 @@ def pace(values: Floats) -> Floats:
     """The mean of the faster generations, along the last axis."""
     counted = max(values.shape[-1] // FASTER, min(2, values.shape[-1]))
     return np.asarray(np.partition(values, counted - 1, axis=-1)[..., :counted].mean(axis=-1))
+
+
+Clocks = tuple[float | None, float | None]
+CLOCKED = ("wall", "cpu")
 
 
 @dataclass(frozen=True)
@@ -57,9 +83,13 @@ class Shift:
     new: float
 
 
-def shift(old: Series, new: Series) -> Shift | None:
-    """None where either has no value above 0."""
-    a, b = speeds(old), speeds(new)
+def shift(old: Run, new: Run, metric: str, clocks: Clocks = (None, None)) -> Shift | None:
+    """How a metric moved from run to run; None where either has no value above 0."""
+    before, after = old.of(metric), new.of(metric)
+    if before is None or after is None:
+        return None
+    looks = ("clock", "clock") if metric in CLOCKED else ("", "")
+    a, b = (speeds(s, r.of(k), c) for s, r, k, c in zip((before, after), (old, new), looks, clocks, strict=True))
     if not len(a) or not len(b):
         return None
     old_pace, new_pace = float(pace(a)), float(pace(b))
@@ -88,7 +118,8 @@ class Drift:
     memory: Shift | None
     copy_s_per_byte: float = 0.0
     usual_sd: float = UNKNOWN  # of a middling case: all of them met the same machine
-    left: float = 0.0  # sd of what the canaries do not explain of a case that follows memory, as all cases show it
+    clocks: Clocks = (None, None)  # of an undisturbed CPU, in either run
+    left: float = 0.0  # sd of what the canaries do not explain, as our own cases show it
 
     @property
     def known(self) -> bool:
@@ -108,9 +139,18 @@ class Drift:
         """The drift of a case that follows memory by this share: its log, chance's part, and what no canary tells."""
         if self.compute is None or self.memory is None:
             return 0.0, 0.0, UNKNOWN
-        c, m, w = self.compute, self.memory, memory_share
-        left = math.hypot(FLOOR, max(w, LEAST) * max(SHARE * abs(m.log - c.log), self.left))
-        return (1 - w) * c.log + w * m.log, math.hypot((1 - w) * c.sd, w * m.sd), left
+        c, w, more = self.compute, memory_share, self.memory_beyond
+        left = math.sqrt(FLOOR**2 + (max(w, COMPUTING) * SHARE * more) ** 2 + self.left**2)
+        return c.log + w * more, c.sd, left
+
+    @property
+    def memory_beyond(self) -> float:
+        """How much more memory drifted than the CPU, beyond what its canary does by chance: neighbours come and go."""
+        if self.compute is None or self.memory is None:
+            return 0.0
+        apart = self.memory.log - self.compute.log
+        by_chance = max(2 * math.hypot(self.memory.sd, self.compute.sd), SWINGS)
+        return math.copysign(max(abs(apart) - by_chance, 0.0), apart)
 
 
 Both = tuple[Run, Shift]
@@ -118,23 +158,23 @@ Both = tuple[Run, Shift]
 
 def drift(baseline: Results, current: Results, metric: str) -> Drift:
     """The drift of a metric between two runs: its canaries on every arm both have, checked against all other cases."""
-    both = list(_both(baseline, current, metric))
+    clocks = fast_clock(baseline), fast_clock(current)
+    both = list(_both(baseline, current, metric, clocks))
     canaries = {kind: [(r, s) for r, s in both if r.case == kind] for kind in (COMPUTE, MEMORY)}
     copy = min((s.old / r.work.moved for r, s in canaries[MEMORY] if r.work.moved), default=0.0)
-    found = Drift(_mean(canaries[COMPUTE]), _mean(canaries[MEMORY]), copy)
-    rest = [(r, s) for r, s in both if not is_canary(r.case)]
+    found = Drift(_mean(canaries[COMPUTE]), _mean(canaries[MEMORY]), copy, clocks=clocks)
+    rest = [(r, s) for r, s in both if not is_canary(r.case) and r.arm not in OTHERS]
     usual = float(np.median([s.sd for _, s in rest] or [UNKNOWN]))
     return replace(found, usual_sd=usual, left=_left(rest, found, usual) if found.known else 0.0)
 
 
-def _both(baseline: Results, current: Results, metric: str) -> Iterator[Both]:
+def _both(baseline: Results, current: Results, metric: str, clocks: Clocks) -> Iterator[Both]:
     """Every run that both have, with its shift."""
     for run in baseline:
         other = current.of(*run.key)
         if other is None or run.status != "ok" or other.status != "ok":
             continue
-        old, new = run.of(metric), other.of(metric)
-        moved = shift(old, new) if old is not None and new is not None else None
+        moved = shift(run, other, metric, clocks)
         if moved is not None:
             yield run, moved
 
@@ -153,10 +193,9 @@ def _left(cases: Sequence[Both], moved: Drift, usual_sd: float) -> float:
     """How far apart cases lie after the drift is taken out, beyond chance. Most are unchanged, so the middle half tells."""
     if len(cases) < ENOUGH:
         return 0.0
-    shares = np.array([memory_share(r, s.old, moved) for r, s in cases])
-    rest = np.array([s.log - moved.of(w)[0] for (_, s), w in zip(cases, shares, strict=True)])
+    rest = np.array([s.log - moved.of(memory_share(r, s.old, moved))[0] for r, s in cases])
     apart = np.sqrt(np.maximum((rest - np.median(rest)) ** 2 - usual_sd**2, 0))
-    return 1.4826 * float(np.median(apart / np.maximum(shares, LEAST)))
+    return 1.4826 * float(np.median(apart))
 
 
 def memory_share(run: Run, seconds: float, moved: Drift) -> float:

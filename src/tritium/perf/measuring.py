@@ -25,7 +25,7 @@ from tritium.machine import digest
 from tritium.perf import records, store
 from tritium.perf.canary import canaries, is_canary
 from tritium.perf.case import Arm, Case
-from tritium.perf.cells import Cell, run_of
+from tritium.perf.cells import CLOCKS, Cell, run_of
 from tritium.perf.environment import command_line, this_environment
 from tritium.perf.peers import PEERS
 from tritium.perf.process import GoneError, Process
@@ -343,7 +343,7 @@ class Bench:
     def _rounds(self, case: Case, number: int, rng: random.Random) -> None:
         arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
         rng.shuffle(arms)
-        taken: dict[str, dict[str, list[list[float]]]] = {a.name: {"wall": [], "cpu": []} for a in arms}
+        taken: dict[str, dict[str, list[list[float]]]] = {a.name: {m: [] for m in CLOCKS} for a in arms}
         repeats = 0
         for turn in range(max((self.cells[case.name, a.name].rounds for a in arms), default=0)):
             arms = arms[::-1]  # A B, then B A: drift hits both alike
@@ -360,11 +360,11 @@ class Bench:
                 for name, s in said.items():
                     self.cells[case.name, name].broken.append(s["wall"])
             for name, s in said.items():
-                for metric in ("wall", "cpu"):
+                for metric in CLOCKS:
                     taken[name][metric].append(s[metric])
         for arm in self.arms:
             cell = self.cells[case.name, arm.name]
-            for metric in ("wall", "cpu"):
+            for metric in CLOCKS:
                 cell.add(metric, number, taken.get(arm.name, {}).get(metric, []))
 
     def _round(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> dict[str, dict[str, Any]]:

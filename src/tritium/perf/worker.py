@@ -55,10 +55,13 @@ class Worker:
     """The cases made so far, and the commands."""
 
     def __init__(self) -> None:
+        from tritium.perf.canary import clock
+
         self.made: dict[str, Any] = {}
         self.again: dict[str, Callable[[], Any]] = {}
         self.padding: dict[str, bytearray] = {}
         self.meters: dict[str, Any] = {}
+        self.look = clock()
         self.candidate = "tritium"
 
     def answer(self, request: Request) -> Answer:
@@ -114,13 +117,16 @@ class Worker:
         before, stolen = resource.getrusage(resource.RUSAGE_SELF), steal()
         if request["before"]:
             batch(made.call, made.wait, request["before"])
+        first = self.look()
         start = perf_counter_ns()
         taken = [batch(made.call, made.wait, calls) for _ in range(request["batches"])]
         spent = perf_counter_ns() - start
+        last = self.look()
         after = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "wall": [wall / calls / 1e9 for wall, _ in taken],
             "cpu": [cpu / calls / 1e9 for _, cpu in taken],
+            "clock": [first, last],
             "switches": after.ru_nivcsw - before.ru_nivcsw,
             "stolen": (steal() - stolen) / max(spent / 1e9, 1e-3),
             "spent_s": spent / 1e9,
