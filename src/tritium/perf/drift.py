@@ -3,10 +3,13 @@
 Knows nothing of verdicts. Numbers below are from pairs of unchanged runs on shared machines (docs/measuring.md).
 
 A machine drifts in two ways that have little to do with each other: how fast it computes and how fast it moves memory. So
-every run measures two canaries, one of each kind. A case follows the canary it resembles: the share of its time in which the
-bytes it must move could have been copied tells which. Other work on the machine only ever makes a call slower, and it comes
-and goes; the fastest batch of a generation, averaged over the faster generations, hardly notices it. Medians do: between
-unchanged runs on a busy machine they swing by 10 % and more where this stays near 1 %.
+every run measures two canaries, one of each kind. All cases follow the first; one that moves many bytes also follows the
+second, where that went further than it does by chance.
+
+Worse than drift is a neighbour that takes half of the core for some seconds and is gone: everything then takes 1.4 to 1.65
+times as long, and medians of two unchanged runs differ by 20 %. So every round looks at the clock before and after its
+batches, and only those count in which the CPU ran at its best. Of these the lower quartile is taken in each generation, and
+the mean over the faster generations: between unchanged runs it stays within 1 % or so.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class Suite:
     aliases: tuple[str, ...] = ()
     metrics: tuple[str, ...] = TIME
     peers: tuple[str, ...] | None = None  # who stands beside when nobody is named; None: what is installed
+    listed: bool = False  # its cases come from a list of their own, with the sizes they have there
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,9 @@ def network_calls(config: BenchmarkConfig, options: Options) -> Made:
 
     model = load()
     return _once(
-        case for shape in config.tensor_sizes for case in rows.traced(model, tokens=shape[0], **options.given)
+        replace(case, context=replace(case.context, sequence_length=shape[0]))
+        for shape in config.tensor_sizes
+        for case in rows.traced(model, tokens=shape[0], **options.given)
     ), []
 
 
@@ -238,11 +241,11 @@ LISTED = (
     ),
     Suite(
         "table", "every sample of every row of the table", table_samples, {"operations": ALL_ROWS, "data_types": ("f32",)},
-        {}, (), TIME, ("numpy",),
+        {}, (), TIME, ("numpy",), True,
     ),
     Suite(
         "network", "every distinct call of the model in the package, and how often it occurs", network_calls,
-        {"tensor_sizes": ((1,), (64,)), "data_types": ("f32",)}, {"tensor_sizes": ((1,),)}, (), TIME, ("numpy",),
+        {"tensor_sizes": ((1,), (64,)), "data_types": ("f32",)}, {"tensor_sizes": ((1,),)}, (), TIME, ("numpy",), True,
     ),
     Suite(
         "regression", "few cases, often: what a gate compares with a baseline", operations,
@@ -323,9 +326,13 @@ def like(before: Results, *, threads: int | None = None) -> Grid:
         "data_types": [c.precision for c in wanted.values() if c.precision in FLOATS],
     }
     usual, options = defaults(name), Options(threads, before.plan.seed)
+    listed = suite_named(name).listed
+    if listed:
+        read = {c.sequence_length for c in wanted.values() if c.sequence_length}
+        asked = {"tensor_sizes": [(n,) for n in sorted(read)]}
     own = replace(usual, **{k: v for k, v in asked.items() if v})
     made = [case for s in (usual, defaults(name, quick=True), own) for case in suite_named(name).cases(s, options)[0]]
-    made += operations(own, options)[0] if name != "quantization" else []
+    made += operations(own, options)[0] if name != "quantization" and not listed else []
     cases = tuple(case for case in _once(made) if case.name in wanted)
     lost = [case for case in wanted if case not in {c.name for c in cases}]
     if lost:
