@@ -113,6 +113,7 @@ def test_a_quick_comparison_prints_a_table_a_guide_and_what_to_do_next(engine: E
 
 
 def test_the_results_are_in_the_file_named(engine: Engine) -> None:
+    Path("here").mkdir()
     passed(*QUICK, "--output", "here/there.json")
     kept = store.load("here/there.json")
     assert kept.kind == "compare"
@@ -317,7 +318,18 @@ def test_a_file_that_is_wrong_is_explained(engine: Engine, text: str, said: str)
 
 def test_results_given_as_settings_are_named(engine: Engine) -> None:
     passed(*QUICK)
-    assert "this is a file of results" in refused("compare", "--config", "results.json")
+    assert "this is a file of results" in refused("compare", "--config", "results.json", "--output", "other.json")
+
+
+def test_results_never_replace_the_settings(engine: Engine) -> None:
+    Path("mine.json").write_text("{}")
+    assert "is the configuration" in refused("compare", "--config", "mine.json", "--output", "mine.json")
+    assert Path("mine.json").read_text() == "{}"
+
+
+def test_a_folder_that_is_not_there_is_refused_before_measuring(engine: Engine) -> None:
+    assert "there is no folder" in refused(*QUICK, "--output", "typo/results.json")
+    assert not engine.asked
 
 
 # ---- wrong arguments
@@ -360,8 +372,8 @@ def test_the_list_names_every_suite_and_what_it_measures() -> None:
 def test_every_suite_runs_by_every_name_it_has(engine: Engine, name: str) -> None:
     found = passed("bench", name, "--quick", "--peers", "none")
     suite = NAMES[name]
-    assert store.load(f"{suite}.json").suite == suite
-    assert f"written: {suite}.json" in found.stdout
+    assert store.load(f"{suite}_results.json").suite == suite
+    assert f"written: {suite}_results.json" in found.stdout
     assert set(SUITES[suite].metrics) <= set(engine.asked["plan"].metrics)
 
 

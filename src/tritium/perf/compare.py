@@ -302,7 +302,7 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
     pairs, verdicts = _matched([(r, current.of(*r.key)) for r in before], "", current.complete, rules)
 
     def measured(pair: Pair) -> tuple[Estimate, dict[str, Any]] | None:
-        raw = drift.shift(pair.old, pair.new, pair.metric, drifts[pair.metric].clocks)
+        raw = drift.shift(pair.before, pair.after)
         if raw is None:
             return None
         found = drift.estimate(pair.old, raw, drifts[pair.metric], rules)

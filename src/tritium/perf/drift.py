@@ -3,13 +3,13 @@
 Knows nothing of verdicts. Numbers below are from pairs of unchanged runs on shared machines (docs/measuring.md).
 
 A machine drifts in two ways that have little to do with each other: how fast it computes and how fast it moves memory. So
-every run measures two canaries, one of each kind. All cases follow the first; one that moves many bytes also follows the
-second, where that went further than it does by chance.
+every run measures two canaries, one of each kind. A case that fits into the core's own caches follows the first. One that
+moves more bytes follows somewhere between the two: the middle is taken out, and the distance is doubt.
 
 Worse than drift is a neighbour that takes half of the core for some seconds and is gone: everything then takes 1.4 to 1.65
-times as long, and medians of two unchanged runs differ by 20 %. So every round looks at the clock before and after its
-batches, and only those count in which the CPU ran at its best. Of these the lower quartile is taken in each generation, and
-the mean over the faster generations: between unchanged runs it stays within 1 % or so.
+times as long, and medians of two unchanged runs differ by 20 %. It only ever makes a call slower, so the fastest batch of a
+generation, averaged over the fastest generations, hardly notices it: it stays within 1 % or so where the core is what counts.
+How fast the undisturbed core is, the looks at its clock tell that every round takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 import numpy as np
 
@@ -28,39 +27,26 @@ from tritium.perf.run import Results, Run, Series
 from tritium.perf.verdict import Rules
 
 OTHERS = ("numpy", "torch", "torch.compile", "jax", "mlx", "reference")  # arms whose speed is not ours to keep
-FASTER = 3  # one generation of so many counts: the fastest ones
+FASTER = 5  # one generation of so many counts: the fastest ones
 RESAMPLES = 2000
-QUICKEST = 0.05  # of all looks at the clock: what the CPU does undisturbed
-NEAR = 0.05  # a look is undisturbed that takes this much longer at most
-QUARTER = 0.25
-LEAST = 5  # generations with undisturbed rounds, for these to be believed
+QUICKEST = 0.002  # of all looks at the clock: what the CPU does undisturbed
+CLOCK_SD = 0.002  # of that, between runs that both saw the CPU undisturbed
 FOLLOWS = (0.2, 1.0)  # of a call's time as a copy: up to the first it follows compute, from the second on memory
 FLOOR = 0.004  # sd of what is left between unchanged runs when nothing drifted
-SWINGS = 0.05  # memory's canary goes this far between unchanged runs, and cases hardly follow
-SHARE = 0.2  # and of the difference between the two drifts, for a case that follows memory
-COMPUTING = 0.2  # of that, for a case that follows compute
+UNIFORM = 1 / math.sqrt(12)  # sd of what lies anywhere between two values, of their distance
 UNKNOWN = 0.03  # without canaries: sd of the machine's own drift
 ENOUGH = 8  # cases from which on their own spread is believed
 LIMIT = 0.25  # a machine that drifted by more is another machine
 
 
-def fast_clock(results: Results) -> float | None:
-    """How long a look at the clock took while the CPU ran at its best in a run; None where nobody looked."""
-    looks = [v for run in results if (clock := run.of("clock")) is not None for v in clock.flat]
+def clock(results: Results) -> float | None:
+    """Seconds of a look at the clock on an undisturbed CPU, as far as the run saw one; None where nobody looked."""
+    looks = [v for run in results if (seen := run.of("clock")) is not None for v in seen.flat]
     return float(np.quantile(looks, QUICKEST)) if looks else None
 
 
-def speeds(series: Series, clock: Series | None = None, fast: float | None = None) -> Floats:
-    """A value of each generation, as a logarithm: the lower quartile of the rounds in which the CPU ran at its best.
-
-    Where nobody looked at the clock, or it hardly ever ran so, the fastest batch of the generation.
-    """
-    if clock is not None and fast is not None:
-        both = [list(zip(g, k, strict=False)) for g, k in zip(series.values, clock.values, strict=False)]
-        undisturbed = [[median(b) for b, looks in g if b and max(looks) <= fast * (1 + NEAR)] for g in both]
-        found = [float(np.quantile(g, QUARTER)) for g in undisturbed if g]
-        if len(found) >= LEAST and min(found) > 0:
-            return np.log(found)
+def speeds(series: Series) -> Floats:
+    """The logarithm of the fastest batch of each generation."""
     fastest = [min((v for batches in g for v in batches), default=0.0) for g in series.values]
     return np.log([v for v in fastest if v > 0])
 
@@ -69,10 +55,6 @@ def pace(values: Floats) -> Floats:
     """The mean of the faster generations, along the last axis."""
     counted = max(values.shape[-1] // FASTER, min(2, values.shape[-1]))
     return np.asarray(np.partition(values, counted - 1, axis=-1)[..., :counted].mean(axis=-1))
-
-
-Clocks = tuple[float | None, float | None]
-CLOCKED = ("wall", "cpu")
 
 
 @dataclass(frozen=True)
@@ -86,13 +68,9 @@ class Shift:
     new: float
 
 
-def shift(old: Run, new: Run, metric: str, clocks: Clocks = (None, None)) -> Shift | None:
-    """How a metric moved from run to run; None where either has no value above 0."""
-    before, after = old.of(metric), new.of(metric)
-    if before is None or after is None:
-        return None
-    looks = ("clock", "clock") if metric in CLOCKED else ("", "")
-    a, b = (speeds(s, r.of(k), c) for s, r, k, c in zip((before, after), (old, new), looks, clocks, strict=True))
+def shift(old: Series, new: Series) -> Shift | None:
+    """None where either has no value above 0."""
+    a, b = speeds(old), speeds(new)
     if not len(a) or not len(b):
         return None
     old_pace, new_pace = float(pace(a)), float(pace(b))
@@ -120,8 +98,8 @@ class Drift:
     compute: Shift | None
     memory: Shift | None
     copy_s_per_byte: float = 0.0
+    core_bytes: float = 0.0  # what the caches of one core hold
     usual_sd: float = UNKNOWN  # of a middling case: all of them met the same machine
-    clocks: Clocks = (None, None)  # of an undisturbed CPU, in either run
     left: float = 0.0  # sd of what the canaries do not explain, as our own cases show it
 
     @property
@@ -142,18 +120,10 @@ class Drift:
         """The drift of a case that follows memory by this share: its log, chance's part, and what no canary tells."""
         if self.compute is None or self.memory is None:
             return 0.0, 0.0, UNKNOWN
-        c, w, more = self.compute, memory_share, self.memory_beyond
-        left = math.sqrt(FLOOR**2 + (max(w, COMPUTING) * SHARE * more) ** 2 + self.left**2)
-        return c.log + w * more, c.sd, left
-
-    @property
-    def memory_beyond(self) -> float:
-        """How much more memory drifted than the CPU, beyond what its canary does by chance: neighbours come and go."""
-        if self.compute is None or self.memory is None:
-            return 0.0
-        apart = self.memory.log - self.compute.log
-        by_chance = max(2 * math.hypot(self.memory.sd, self.compute.sd), SWINGS)
-        return math.copysign(max(abs(apart) - by_chance, 0.0), apart)
+        c, m, w = self.compute, self.memory, memory_share
+        apart = w * (m.log - c.log)
+        left = math.sqrt(FLOOR**2 + (apart * UNIFORM) ** 2 + self.left**2)
+        return c.log + apart / 2, math.hypot(c.sd, w * m.sd / 2), left
 
 
 Both = tuple[Run, Shift]
@@ -161,23 +131,24 @@ Both = tuple[Run, Shift]
 
 def drift(baseline: Results, current: Results, metric: str) -> Drift:
     """The drift of a metric between two runs: its canaries on every arm both have, checked against all other cases."""
-    clocks = fast_clock(baseline), fast_clock(current)
-    both = list(_both(baseline, current, metric, clocks))
+    both = list(_both(baseline, current, metric))
     canaries = {kind: [(r, s) for r, s in both if r.case == kind] for kind in (COMPUTE, MEMORY)}
     copy = min((s.old / r.work.moved for r, s in canaries[MEMORY] if r.work.moved), default=0.0)
-    found = Drift(_mean(canaries[COMPUTE]), _mean(canaries[MEMORY]), copy, clocks=clocks)
+    compute = _clocks(baseline, current, _mean(canaries[COMPUTE]))
+    found = Drift(compute, _mean(canaries[MEMORY]), copy, _core_bytes(baseline))
     rest = [(r, s) for r, s in both if not is_canary(r.case) and r.arm not in OTHERS]
     usual = float(np.median([s.sd for _, s in rest] or [UNKNOWN]))
     return replace(found, usual_sd=usual, left=_left(rest, found, usual) if found.known else 0.0)
 
 
-def _both(baseline: Results, current: Results, metric: str, clocks: Clocks) -> Iterator[Both]:
+def _both(baseline: Results, current: Results, metric: str) -> Iterator[Both]:
     """Every run that both have, with its shift."""
     for run in baseline:
         other = current.of(*run.key)
         if other is None or run.status != "ok" or other.status != "ok":
             continue
-        moved = shift(run, other, metric, clocks)
+        old, new = run.of(metric), other.of(metric)
+        moved = shift(old, new) if old is not None and new is not None else None
         if moved is not None:
             yield run, moved
 
@@ -192,6 +163,14 @@ def _mean(canaries: Sequence[Both]) -> Shift | None:
     return replace(shifts[0], log=sum(s.log for s in shifts) / n, sd=sd, generations=min(s.generations for s in shifts))
 
 
+def _clocks(baseline: Results, current: Results, canary: Shift | None) -> Shift | None:
+    """What the core did, by the looks at its clock, which are many; by the canary where there are none."""
+    old, new = clock(baseline), clock(current)
+    if canary is None or old is None or new is None:
+        return canary
+    return replace(canary, log=math.log(new / old), sd=CLOCK_SD, old=old, new=new)
+
+
 def _left(cases: Sequence[Both], moved: Drift, usual_sd: float) -> float:
     """How far apart cases lie after the drift is taken out, beyond chance. Most are unchanged, so the middle half tells."""
     if len(cases) < ENOUGH:
@@ -201,8 +180,15 @@ def _left(cases: Sequence[Both], moved: Drift, usual_sd: float) -> float:
     return 1.4826 * float(np.median(apart))
 
 
+def _core_bytes(results: Results) -> float:
+    limits = results.environment.limits
+    return next((v.nbytes or 0.0 for v in limits.levels if v.name == "L2"), 0.0) if limits is not None else 0.0
+
+
 def memory_share(run: Run, seconds: float, moved: Drift) -> float:
-    """How much a case follows the memory canary, from 0 to 1: by what copying its bytes would take of its time."""
+    """How much a case may follow the memory canary, from 0 to 1: by what copying its bytes would take of its time."""
+    if run.work.moved <= moved.core_bytes:
+        return 0.0
     share = run.work.moved * moved.copy_s_per_byte / seconds if seconds > 0 else 0.0
     low, high = FOLLOWS
     return min(max((share - low) / (high - low), 0.0), 1.0)
