@@ -41,6 +41,7 @@ DOUBT = 2.0  # standard errors by which two windows may differ and still be alik
 WINDOW, SLOW_WINDOW = 8, 3  # warm-up batches that are compared with those before
 REPEATS = 0.2  # of the rounds may be repeated because something broke in
 STOLEN = 0.05  # of the time of a round, by the hypervisor: more breaks it
+UNLIKE = 1.15  # a look at the clock of one arm took so much longer than that of another
 CANARY_ROUNDS = 6
 PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
 MEMORY_GENERATIONS = 3  # memory is read in the first ones only
@@ -131,6 +132,13 @@ def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str])
         notes.append(f"the journal ended after {number} generations, so that this run cannot be resumed: {error}")
         return False
     return True
+
+
+def _broken(said: dict[str, dict[str, Any]], batches: int) -> bool:
+    """Whether something spoiled a round: the hypervisor, other work on the CPU, or a core that was not the same for all arms."""
+    looks = [max(s["clock"]) for s in said.values()]
+    unlike = len(looks) > 1 and max(looks) > UNLIKE * min(looks)
+    return unlike or any(s["stolen"] > STOLEN or s["switches"] > 3 * batches for s in said.values())
 
 
 def _usable() -> int:
@@ -349,8 +357,7 @@ class Bench:
             arms = arms[::-1]  # A B, then B A: drift hits both alike
             while True:
                 said = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
-                broken = any(s["stolen"] > STOLEN or s["switches"] > 3 * self.plan.batches for s in said.values())
-                if not broken:
+                if not _broken(said, self.plan.batches):
                     break
                 if repeats >= max(1, int(REPEATS * self.plan.rounds)):
                     for name in said:

@@ -250,8 +250,7 @@ def troubles(results: Results) -> list[str]:
 
 FLAGS = {
     "no steady state": "no steady state; what they show may still change.",
-    "repeated": "rounds were repeated because other work or the hypervisor broke in; the machine is busy.",
-    "kept": "rounds were kept though other work broke in; the machine is too busy to be trusted.",
+    "broke in": "other work or the hypervisor broke into rounds; one in five at most is repeated, the intervals tell the rest.",
     "modes": "the times have several modes.",
     "waited": "the process waited for most of the time: other work had its CPUs.",
 }
