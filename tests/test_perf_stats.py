@@ -351,3 +351,15 @@ def test_chances_beyond_one_are_refused() -> None:
 def test_a_change_of_nothing_cannot_be_planned_for() -> None:
     with pytest.raises(ArgumentError, match="delta"):
         stats.more_generations(0.01, 0, 15)
+
+
+def test_windows_that_differ_by_their_own_noise_are_steady_with_doubt() -> None:
+    swings = [0.9, 1.1, 0.92, 1.08, 0.94, 1.06, 0.96, 1.04]
+    noisy = [*swings, *(1.02 * v for v in swings)]
+    assert stats.steady(noisy, window=8) is None
+    assert stats.steady(noisy, window=8, doubt=2.0) == 16
+
+
+def test_a_warm_up_is_not_hidden_by_doubt() -> None:
+    falling = [2.0 - 0.05 * i + 0.001 * (i % 3) for i in range(16)]
+    assert stats.steady(falling, window=8, doubt=2.0) is None
