@@ -26,7 +26,7 @@ from typing import Any
 from tritium import settings
 from tritium.buffer import native, native_absence
 from tritium.errors import ArgumentError, nearest
-from tritium.machine import Cache, Machine, caches, digest, free_memory, listed, size_text, this_machine
+from tritium.machine import Cache, Machine, caches, free_memory, listed, sealed, size_text, this_machine, unsealed
 
 SCHEMA = 1
 UNITS = {"f32": "FLOP/s", "int8": "OP/s", "bytes": "B/s"}
@@ -325,7 +325,7 @@ def _write(path: Path, found: Ceilings) -> None:
     import tempfile
 
     body = asdict(found)
-    text = json.dumps({"schema": SCHEMA, "sha256": digest(body), "ceilings": body}, indent=1, allow_nan=False)
+    text = json.dumps(sealed(SCHEMA, "ceilings", body), indent=1, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -361,13 +361,7 @@ def _kept(path: Path, machine: Machine) -> Ceilings | None:
 
 def _read(document: Any, machine: Machine) -> Ceilings:
     """The ceilings of a document, every field checked; ValueError says what is wrong."""
-    if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
-    if document.get("schema") != SCHEMA:
-        raise ValueError(f"it has schema {document.get('schema')!r}, this version writes {SCHEMA}")
-    body = document.get("ceilings")
-    if not isinstance(body, dict) or document.get("sha256") != digest(body):
-        raise ValueError("its contents do not match its checksum")
+    body = unsealed(document, SCHEMA, "ceilings")
     if body["machine"] != asdict(machine):
         raise ValueError("it belongs to another machine")
     rows = tuple(Ceiling(**row | {"samples": tuple(row["samples"])}) for row in body["rows"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +144,23 @@ def digest(value: Any) -> str:
     import json
 
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def sealed(schema: int, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body with what `unsealed` checks it by."""
+    return {"schema": schema, "sha256": digest(body), name: body}
+
+
+def unsealed(document: Any, schema: int, name: str) -> dict[str, Any]:
+    """The body of a document that is whole; ValueError says what is wrong."""
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")
+    if document.get("schema") != schema:
+        raise ValueError(f"it has schema {document.get('schema')!r}, this version reads {schema}")
+    body = document.get(name)
+    if not isinstance(body, dict) or document.get("sha256") != digest(body):
+        raise ValueError("its contents do not match its checksum")
+    return body
 
 
 def listed(items: Iterable[Any]) -> str:

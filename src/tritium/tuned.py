@@ -26,7 +26,7 @@ from typing import Any
 
 from tritium import settings
 from tritium.buffer import native
-from tritium.machine import Machine, digest, size_text, this_machine
+from tritium.machine import Machine, sealed, size_text, this_machine, unsealed
 from tritium.op import Specs
 
 SCHEMA = 1
@@ -117,18 +117,12 @@ def _warn(path: Path, why: str) -> None:
 
 def document(body: Mapping[str, Any]) -> dict[str, Any]:
     """A body with what a reader checks it by."""
-    return {"schema": SCHEMA, "sha256": digest(body), "tuned": body}
+    return sealed(SCHEMA, "tuned", body)
 
 
 def checked(document: Any, machine: Machine) -> dict[str, Any]:
     """The body of a document that is whole and belongs here; ValueError says what is wrong."""
-    if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
-    if document.get("schema") != SCHEMA:
-        raise ValueError(f"it has schema {document.get('schema')!r}, this version reads {SCHEMA}")
-    body = document.get("tuned")
-    if not isinstance(body, dict) or document.get("sha256") != digest(body):
-        raise ValueError("its contents do not match its checksum")
+    body = unsealed(document, SCHEMA, "tuned")
     here = {"machine": asdict(machine), "build": build(), "version": version()}
     for name, what in (
         ("machine", "another machine"),

@@ -15,6 +15,10 @@ from typing import Any
 from tritium.errors import TritiumError
 from tritium.perf.context import Context, Work
 
+THREADS = (  # by which libraries are told how many to use
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "TRITIUM_NUM_THREADS",
+)  # fmt: skip
+
 
 class UnsupportedError(TritiumError, RuntimeError):
     """This candidate cannot do this case; the message says why. The case is skipped there, and the reason kept."""

@@ -254,7 +254,7 @@ class Bench:
         self.spent.clear()
         arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
         rng.shuffle(arms)
-        arms = [a for a in arms if self._make(case, a, number, rng)]
+        arms = [a for a in arms if self._make(case, a, rng)]
         if any(self.cells[case.name, a.name].calls == 0 for a in arms):
             self._calibrate(case, arms, rng)
         self._warm(case, arms, number, rng)
@@ -270,7 +270,7 @@ class Bench:
         """Very slow cells are measured in every third generation only, unless a gate needs them all."""
         return cell.status == "ok" and (self.plan.gates or cell.each_s < 10 * self.plan.slow_s or number % 3 == 0)
 
-    def _make(self, case: Case, arm: Arm, number: int, rng: random.Random) -> bool:
+    def _make(self, case: Case, arm: Arm, rng: random.Random) -> bool:
         cell = self.cells[case.name, arm.name]
         said = self._ask(
             case, arm, rng, do="make", target=case.recipe.target, arguments=dict(case.recipe.arguments),

@@ -16,16 +16,9 @@ from importlib import util
 from tritium import backends
 from tritium.buffer import native, native_absence
 from tritium.errors import ArgumentError, DeviceError, nearest
-from tritium.perf.case import Arm, UnsupportedError
+from tritium.perf.case import THREADS, Arm, UnsupportedError
 from tritium.perf.libraries import LIBRARIES, Library
 
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "TRITIUM_NUM_THREADS",
-)
 ISAS = ("portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "dotprod", "i8mm")
 ALIASES = {
     "pytorch": "torch", "np": "numpy", "torch_compile": "torch.compile", "inductor": "torch.compile",

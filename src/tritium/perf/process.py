@@ -20,20 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from tritium.machine import free_memory
-from tritium.perf.case import Arm
+from tritium.perf.case import THREADS, Arm
 from tritium.perf.run import Status
 
 WORKER = Path(__file__).with_name("worker.py")
 START_S = 120.0
 LOG_TAIL, MOST_LOG = 400, 1 << 20
 STOPS = sys.platform == "linux"  # elsewhere a stopped orphan could not be told to die with its parent
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "TRITIUM_NUM_THREADS",
-)
 
 
 class GoneError(Exception):
