@@ -30,7 +30,7 @@ LAYERS = {
     2: "ops",
     3: "backends backends.attention backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized "
     "backends.reference backends.tape backends.tape_code backends.tape_listing backends.tape_rows backends.cpu "
-    "machine tuned",
+    "machine recording tuned",
     4: "launch ceilings",
     5: "tensor interop functions indexing eager tree",
     6: "graph graph_text graph_picture placement",
@@ -49,7 +49,18 @@ LAYERS = {
     "perf.selftest_cases perf.sensors perf.sensors_apple perf.sensors_nvidia perf.stats perf.store perf.suites "
     "perf.tables perf.trends perf.tune perf.tune_choices perf.tune_file perf.verdict perf.verdict_page perf.work "
     "perf.worker perf.workloads",
-    11: "__init__ __main__ cli cli_results cli_bench cli_history cli_model cli_regression cli_selftest cli_text cli_tune",
+    11: "see see.attribution see.critical see.hotspots see.op_table see.profile see.profile_diff see.profile_file see.profile_page "
+    "see.roofline see.sampler see.spans see.doctor see.doctor_checks see.doctor_readings see.doctor_script see.doctor_watch see.targets "
+    "see.accounts see.advice see.allocations see.hub see.leaks see.memory_file see.memory_page see.memory_pressure see.plugin "
+    "see.python_memory "
+    "see.chrome see.escape see.flame see.flame_diff see.flame_frames see.flame_look see.folded see.nvtx see.speedscope "
+    "see.trace_check see.tracks "
+    "see.alerts see.collector see.counters see.endpoint see.metrics_file see.monitor see.timeline see.tree "
+    "see.report_data see.report_html see.report_text see.reports see.section_cases see.section_machine see.section_resources "
+    "see.section_summary see.sections "
+    "see.chart_bars see.chart_distribution see.chart_heat see.chart_plot see.chart_ratios see.chart_roofline see.chart_rows "
+    "see.chart_stacks see.chart_time see.chart_trend see.charts see.palette see.png see.scale see.svg",
+    12: "__init__ __main__ cli cli_results cli_bench cli_doctor cli_history cli_model cli_monitor cli_profile cli_regression cli_report cli_memory cli_selftest cli_target cli_text cli_tune",
 }
 LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()

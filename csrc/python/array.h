@@ -64,6 +64,8 @@ struct KernelObject {
   vectorcallfunc call;
 };
 
+struct Spans;  // what a recorder keeps
+
 // What `setup` was told, and the types of this module.
 struct Globals {
   PyTypeObject *storage_type, *array_type, *kernel_type, *row_type, *program_type, *caller_type;
@@ -73,6 +75,7 @@ struct Globals {
   PyObject* identity_types;   // instances of these are known by their address
   PyObject* watcher;          // nullptr: nobody listens
   bool fast = true;
+  Spans* recorder = nullptr;  // the first of those who record; nullptr: nobody does
 };
 extern Globals globals;
 

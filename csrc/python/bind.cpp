@@ -15,6 +15,7 @@
 #include "../limits.h"
 #include "../threads.h"
 #include "array.h"
+#include "events.h"
 #include "fused_product.h"
 #include "tape_object.h"
 
@@ -208,6 +209,11 @@ void set_buffer_watcher(nb::object watcher) {
   keep(globals.watcher, watcher.is_none() ? nullptr : watcher.ptr());
 }
 
+nb::object carry_out(nb::handle what, nb::handle fn, nb::args args) {
+  const Acting now(what.ptr());
+  return fn(*args);
+}
+
 void add_type(nb::module_& m, const char* name, PyTypeObject*& slot, PyTypeObject* made) {
   if (!made) throw nb::python_error();
   slot = made;
@@ -222,11 +228,12 @@ NB_MODULE(_native, m) {
   add_type(m, "Array", globals.array_type, make_array_type());
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());
-  static PyTypeObject *tape_type, *product_type;
+  static PyTypeObject *tape_type, *product_type, *spans_type;
   add_type(m, "Tape", tape_type, make_tape_type());
   add_type(m, "FusedProduct", product_type, make_fused_product_type());
   add_type(m, "Program", globals.program_type, make_program_type());
   add_type(m, "Caller", globals.caller_type, make_caller_type());
+  add_type(m, "Spans", spans_type, make_spans_type());
 
   m.attr("MAX_INPUTS") = kMaxInputs;
 
@@ -279,6 +286,14 @@ NB_MODULE(_native, m) {
   m.def("ceiling_stream_rates", ceiling_stream_rates, "streams"_a, "nbytes"_a, "threads"_a, "samples"_a, "seconds"_a,
         "Bytes a second, one list a stream; nbytes is the slice of one thread.");
   m.def("set_buffer_watcher", set_buffer_watcher, "watcher"_a.none());
+
+  m.def("now_ns", now_ns, "The clock of spans: that of time.perf_counter_ns.");
+  m.def("add_span", [](nb::handle what, int64_t start, int64_t elapsed) { add_span(what.ptr(), start, elapsed); },
+        "what"_a.none(), "start_ns"_a, "elapsed_ns"_a, "Gives all who record a span of this thread.");
+  m.def("span_cost_ns", span_cost_ns, "n"_a, "ns that a span costs, the mean of n.");
+  m.def("acting", [] { return acting ? nb::borrow(acting) : nb::none(); },
+        "What this thread carries out, noted while there is a buffer watcher; or None.");
+  m.def("carry_out", carry_out, "fn(*args), with `what` as the answer of acting meanwhile.");
 }
 
 }  // namespace tritium::python

@@ -3,10 +3,10 @@
 #include "program.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "../fault.h"
+#include "events.h"
 
 namespace tritium::python {
 namespace {
@@ -25,11 +25,6 @@ enum class Verdict : std::uint8_t { go, refuse, fail };
 
 Program* as_program(PyObject* self) { return reinterpret_cast<Program*>(self); }
 Array* as_array(PyObject* o) { return reinterpret_cast<Array*>(o); }
-
-int64_t now_ns() {
-  const auto since = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
-}
 
 bool matches(PyObject* given, const Layout& wanted) {
   if (Py_TYPE(given) != globals.tensor_type && !is_array(given)) return false;
@@ -203,7 +198,7 @@ bool run_steps(Frame& frame, bool timed) {
     }
     return true;
   }
-  int64_t before = now_ns();
+  int64_t before = frame.began_ns = now_ns();
   for (std::size_t i = 0; i < frame.launches.size(); ++i) {
     frame.launches[i].run(frame.launches[i].call);
     if (frame.launches[i].may_fault && has_fault()) return false;
@@ -238,21 +233,35 @@ PyObject* collect(const Plan& plan, Frame& frame) {
   return all;
 }
 
+// One span for the call, then one for each of its steps, which follow one another without a gap.
+void add_spans(const Plan& plan, const Frame& frame, int64_t called_ns) {
+  add_span(PyTuple_GET_ITEM(plan.about, 0), called_ns, now_ns() - called_ns);
+  int64_t at = frame.began_ns;
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    add_span(PyTuple_GET_ITEM(plan.about, static_cast<Py_ssize_t>(i + 1)), at, frame.spent_ns[i]);
+    at += frame.spent_ns[i];
+  }
+}
+
 // The results, or None where the call was refused. With `spent`, a new list of ns by step too.
 PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject** spent) {
   Plan& plan = *self->plan;
   if (!accept(plan, args, nargs)) Py_RETURN_NONE;
+  const Acting now(plan.about ? PyTuple_GET_ITEM(plan.about, 0) : reinterpret_cast<PyObject*>(self));
+  const int64_t called_ns = globals.recorder && plan.about ? now_ns() : 0;
   Frame* frame = take_frame(plan);
   if (!frame) return nullptr;
   const Verdict verdict = prepare(plan, *frame, args);
   PyObject* result = nullptr;
   if (verdict == Verdict::go) {
     const int64_t began = now_ns();
-    const bool good = plan.touched < kQuietBytes ? run_steps(*frame, spent) : run_quietly(plan, *frame, args, spent);
+    const bool timed = spent || called_ns;
+    const bool good = plan.touched < kQuietBytes ? run_steps(*frame, timed) : run_quietly(plan, *frame, args, timed);
     self->last_ns = now_ns() - began;
     ++self->runs;
     if (!good) raise_fault();
     if (good && make_results(plan, *frame, args, true)) result = collect(plan, *frame);
+    if (result && called_ns) add_spans(plan, *frame, called_ns);
     if (result && spent && !(*spent = PyList_New(static_cast<Py_ssize_t>(plan.steps.size())))) Py_CLEAR(result);
     for (std::size_t i = 0; result && spent && i < plan.steps.size(); ++i)
       PyList_SET_ITEM(*spent, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(frame->spent_ns[i]));
@@ -320,9 +329,11 @@ PyMemberDef program_members[] = {
 
 PyType_Slot program_slots[] = {
     {Py_tp_doc, const_cast<char*>(
-                    "Program(args, captured, constants, arena_bytes, operands, steps, results, single=False)\n--\n\n"
+                    "Program(args, captured, constants, arena_bytes, operands, steps, results, single=False, "
+                    "about=None)\n--\n\n"
                     "A compiled program: program(*tensors) runs its steps and returns its results, or None when the "
-                    "tensors are not those it was made for.")},
+                    "tensors are not those it was made for. `about` is what spans say ran: of a call, then of "
+                    "each step.")},
     {Py_tp_new, reinterpret_cast<void*>(program_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(program_dealloc)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},

@@ -74,7 +74,8 @@ struct Frame {
   std::vector<PyObject*> made;   // the results so far
   std::vector<Extent> taken;     // of the donated arguments, in the order of memory
   std::vector<Block*> held;      // blocks kept alive while the GIL is away
-  std::vector<int64_t> spent_ns;  // by step, when it is asked for
+  int64_t began_ns = 0;           // when the first step did, if steps are timed
+  std::vector<int64_t> spent_ns;  // by step, if they are
   Storage* arena = nullptr;
 };
 
@@ -96,6 +97,7 @@ struct Plan {
   std::vector<Result> results;
   int64_t touched = 0;  // bytes that all steps read and write
   bool single = false;
+  PyObject* about = nullptr;  // a tuple, what spans say ran: of the call, then of each step; nullptr: there are none
   std::vector<PyObject*> kept;  // what all of this refers to
   std::vector<std::unique_ptr<Frame>> idle;
 

@@ -450,12 +450,12 @@ void Reader::sort_patches() {
 
 bool Reader::read(PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"args",  "captured", "constants", "arena_bytes", "operands",
-                                "steps", "results",  "single",    nullptr};
-  PyObject *given, *captured, *constants, *operands, *steps, *results;
+                                "steps", "results",  "single",    "about",       nullptr};
+  PyObject *given, *captured, *constants, *operands, *steps, *results, *about = Py_None;
   long long arena_bytes;
   int single = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOLOOO|p:Program", const_cast<char**>(names), &given, &captured,
-                                   &constants, &arena_bytes, &operands, &steps, &results, &single))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOLOOO|pO:Program", const_cast<char**>(names), &given, &captured,
+                                   &constants, &arena_bytes, &operands, &steps, &results, &single, &about))
     return false;
   if (!globals.tensor_type) PyErr_SetString(PyExc_RuntimeError, "Program: setup was not called.");
   if (arena_bytes < 0 || arena_bytes > kFarthest)
@@ -473,6 +473,9 @@ bool Reader::read(PyObject* args, PyObject* kwargs) {
   if (!good) return false;
   if (single && plan_.results.size() != 1)
     PyErr_Format(PyExc_ValueError, "Program: single is for one result, given %zu.", plan_.results.size());
+  if (about != Py_None && (!PyTuple_Check(about) || PyTuple_GET_SIZE(about) != Py_ssize_t(plan_.steps.size()) + 1))
+    PyErr_Format(PyExc_ValueError, "Program: about is a tuple for the call and each of %zu steps.", plan_.steps.size());
+  if (about != Py_None) plan_.about = keep(Py_NewRef(about));
   sort_patches();
   return !PyErr_Occurred();
 }

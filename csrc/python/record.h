@@ -43,7 +43,8 @@ struct Record {
   bool several = false;  // they come as a tuple
   int64_t touched = 0;
   std::int8_t scalars[kMaxReplayed];
-  std::vector<PyObject*> kept;  // objects the key knows by address
+  PyObject* about = nullptr;    // what its spans say ran; nullptr: it leaves none
+  std::vector<PyObject*> kept;  // objects the key knows by address, and `about`
 
   ~Record() {
     for (PyObject* o : kept) Py_DECREF(o);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "events.h"
 #include "key.h"
 #include "record.h"
 
@@ -153,8 +154,11 @@ PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t
   }
   for (int i = 0; i < r.results; ++i) holders[count++] = outs[i];
   ++row->hits;
-  if (run_kernel(*r.entry, Call{in, row->operands, result, &r.attrs}, holders, count, r.touched, r.results))
+  const int64_t began = globals.recorder ? now_ns() : 0;
+  if (run_kernel(*r.entry, Call{in, row->operands, result, &r.attrs}, holders, count, r.touched, r.results)) {
+    if (began && r.about) add_span(r.about, began, now_ns() - began);
     return as_returned(r, outs);
+  }
   drop(outs, r.results);
   return nullptr;
 }
@@ -174,6 +178,7 @@ PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* na
 }
 
 PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* names) {
+  const Acting now(self);
   Row* row = as_row(self);
   const Py_ssize_t nargs = PyVectorcall_NARGS(flags);
   if (globals.fast && row->records && row->records->count) {
@@ -341,11 +346,12 @@ PyObject* insert(Row* row, std::unique_ptr<Record> record) {
 }
 
 PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
-  static const char* parameters[] = {"args", "kwargs", "kernel", "dtype", "shape", "scalars", "attrs", nullptr};
-  PyObject *args, *kwargs, *kernel, *dtype, *shape, *scalars = Py_None, *attrs = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OO:remember", const_cast<char**>(parameters),
+  static const char* parameters[] = {"args",  "kwargs",  "kernel", "dtype", "shape",
+                                     "scalars", "attrs", "about", nullptr};
+  PyObject *args, *kwargs, *kernel, *dtype, *shape, *scalars = Py_None, *attrs = Py_None, *about = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OOO:remember", const_cast<char**>(parameters),
                                    &PyTuple_Type, &args, &kwargs, &kernel, &dtype, &PyTuple_Type, &shape, &scalars,
-                                   &attrs))
+                                   &attrs, &about))
     return nullptr;
   if (kernel != Py_None && Py_TYPE(kernel) != globals.kernel_type)
     return PyErr_Format(PyExc_TypeError, "remember: kernel must be a native Kernel or None, given %.100s.",
@@ -361,6 +367,7 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   const int first_ndim = array_first ? reinterpret_cast<Array*>(items[0])->ndim() : 0;
   if (!describe(*record, kernel, dtype, shape, attrs, first_ndim)) return nullptr;
   if (!check_operands(*record, row, items, nargs, scalars)) return nullptr;
+  if (about != Py_None) record->kept.push_back(record->about = Py_NewRef(about));
   return insert(row, std::move(record));
 }
 
@@ -403,9 +410,9 @@ PyObject* get_replays(PyObject* self, void*) {
 PyMethodDef row_methods[] = {
     {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)),
      METH_VARARGS | METH_KEYWORDS,
-     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None)\n--\n\n"
+     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None, about=None)\n--\n\n"
      "Replay calls like this one from now on. False when such a call cannot be told from others. For several results\n"
-     "dtype and shape are tuples."},
+     "dtype and shape are tuples. `about` is what spans of such calls say ran."},
     {"remember_view", row_remember_view, METH_VARARGS,
      "remember_view($self, args, kwargs, result, /)\n--\n\n"
      "Replay calls like this one, which gave a view of its first argument, from now on."},

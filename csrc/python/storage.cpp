@@ -22,7 +22,12 @@ void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
   PyObject* result = PyObject_CallFunction(watcher, "sKLO", kind, static_cast<unsigned long long>(
                                                reinterpret_cast<std::uintptr_t>(data)),
                                            static_cast<long long>(nbytes), reused ? Py_True : Py_False);
-  if (!result) PyErr_WriteUnraisable(watcher);
+  if (!result && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+    PyErr_Clear();
+    PyErr_SetInterrupt();  // Ctrl-C while the watcher ran: the program hears of it at its next step
+  } else if (!result) {
+    PyErr_WriteUnraisable(watcher);
+  }
   Py_XDECREF(result);
   Py_DECREF(watcher);
   PyErr_Restore(type, value, trace);
@@ -90,7 +95,7 @@ void storage_dealloc(PyObject* self) {
   if (s->block) {
     drop(s->block);
   } else if (s->imported) {
-    tell("free", s->data, s->nbytes, false);
+    tell("unwrap", s->data, s->nbytes, false);
   }
   Py_XDECREF(s->owner);
   type->tp_free(self);

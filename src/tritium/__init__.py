@@ -212,6 +212,7 @@ from tritium.ops import (
     var,
     where,
 )
+from tritium.recording import scope
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads, set_num_threads
 
@@ -231,22 +232,22 @@ __all__ = [
     "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
     "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "ceilings", "clip", "compile", "concat", "copy", "copysign",
     "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "default_device", "dequantize", "device",
-    "devices", "diff", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "equal", "erf", "exp",
+    "devices", "diff", "disable_monitoring", "divide", "divmod", "e", "einsum", "einsum_path", "empty", "empty_like", "enable_monitoring", "equal", "erf", "exp",
     "expand_dims", "expm1", "eye", "f16", "f32", "f64", "find_optimal_batch_size", "finfo", "flip", "float16",
     "float32", "float64", "floor", "floor_divide", "from_dlpack", "from_numpy", "from_torch", "full", "full_like",
-    "gelu", "get_num_threads", "get_optimal_config", "greater", "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "inf",
+    "gelu", "get_num_threads", "get_optimal_config", "get_tensor_metrics", "greater", "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "inf",
     "int8", "int16", "int32", "int64", "integer_matmul", "io", "isdtype", "isfinite", "isinf", "isnan", "layer_norm",
     "lazy", "less", "less_equal", "linear", "linspace", "load", "log", "log1p", "log2", "log10", "log_softmax",
     "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose", "max",
     "maximum", "mean", "memory", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis",
     "nextafter", "nn", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "pack", "permute_dims", "pi", "positive",
-    "pow", "process_in_batches", "prod", "quant", "quantize_activations", "quantize_int4", "quantize_int8",
+    "pow", "process_in_batches", "prod", "profile", "quant", "quantize_activations", "quantize_int4", "quantize_int8",
     "quantize_ternary", "quantized_matmul", "rand", "randint", "randn", "reciprocal", "register", "relu", "relu2",
     "remainder", "remove_pattern", "repack", "repeat", "reshape", "result_type", "rms_norm", "roll", "rope", "round",
-    "rsqrt", "scatter", "searchsorted", "set_default_device", "set_num_threads", "sigmoid", "sign", "signbit", "silu",
+    "rsqrt", "scatter", "scope", "searchsorted", "set_default_device", "set_num_threads", "sigmoid", "sign", "signbit", "silu",
     "sin", "sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "stats", "std", "subtract", "sum",
-    "swish", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tern2", "tern5", "threads", "tile",
-    "trace", "tril", "triu", "trunc", "try_fuse", "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
+    "swish", "take", "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tern2", "tern5", "threads", "tile", "timed",
+    "trace", "track_memory", "tril", "triu", "trunc", "try_fuse", "tune", "u8", "u16", "u32", "u64", "uint8", "uint16", "uint32", "uint64",
     "unregister", "unstack", "unwatch", "update_cache", "var", "vecdot", "watch", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
@@ -256,12 +257,13 @@ _LATE = {
     "Compiled": "compiled", "compile": "compiled", "try_fuse": "compiled", "Program": "program", "lazy": "deferred",
     "Graph": "graph", "trace": "graph", "GraphBuilder": "builder", "einsum": "contraction", "einsum_path": "contraction",
     "FusionPattern": "patterns", "add_pattern": "patterns", "remove_pattern": "patterns", "Pipeline": "pipeline",
-    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "stats": "counts", "io": "io", "load": "model", "Model": "model",
-    "perf": "perf", "tune": "perf.tune", "get_optimal_config": "perf.tune",
+    "process_in_batches": "batching", "find_optimal_batch_size": "batching", "stats": "counts", "enable_monitoring": "see.counters", "disable_monitoring": "see.counters",
+    "get_tensor_metrics": "see.counters", "io": "io", "load": "model", "Model": "model",
+    "profile": "see.profile", "timed": "see.profile", "track_memory": "see.allocations", "perf": "perf", "see": "see", "tune": "perf.tune", "get_optimal_config": "perf.tune",
 }  # fmt: skip
 
 if TYPE_CHECKING:
-    from tritium import io, perf
+    from tritium import io, perf, see
     from tritium.batching import find_optimal_batch_size, process_in_batches
     from tritium.builder import GraphBuilder
     from tritium.compiled import Compiled, compile, try_fuse
@@ -274,6 +276,9 @@ if TYPE_CHECKING:
     from tritium.patterns import FusionPattern, add_pattern, remove_pattern
     from tritium.pipeline import Pipeline
     from tritium.program import Program
+    from tritium.see.allocations import track_memory
+    from tritium.see.counters import disable_monitoring, enable_monitoring, get_tensor_metrics
+    from tritium.see.profile import profile, timed
 
 
 def __getattr__(name: str) -> Any:
@@ -283,7 +288,7 @@ def __getattr__(name: str) -> Any:
     if "tritium.graph" in sys.modules:
         for other in _GRAPHS:
             import_module(f"tritium.{other}")
-    found = globals()[name] = module if name in ("io", "perf") else getattr(module, name)
+    found = globals()[name] = module if name in ("io", "perf", "see") else getattr(module, name)
     return found
 
 

@@ -30,8 +30,11 @@ if TYPE_CHECKING or native is None:
     from tritium.pure import Caller as Caller
     from tritium.pure import Row as Row
     from tritium.pure import Storage as Storage
+    from tritium.pure import acting as acting
+    from tritium.pure import carry_out as carry_out
 else:
     Storage, Array, Row, Caller = native.Storage, native.Array, native.Row, native.Caller
+    acting, carry_out = native.acting, native.carry_out
 
 ALIGNMENT = pure.ALIGNMENT
 MAX_DIMS = pure.MAX_DIMS
@@ -83,7 +86,8 @@ def overlap(a: Array, b: Array) -> int:
 
 
 def watch(watcher: pure.Watcher | None) -> None:
-    """Call `watcher(kind, address, nbytes, reused)` at every allocation, free, import and copy-on-write."""
+    """Call `watcher(kind, address, nbytes, reused)` at every "alloc", "free", "copy" (on write), and at every "wrap" and
+    "unwrap" of memory someone else owns."""
     if native is None:
         pure.POOL.watcher = watcher
     else:

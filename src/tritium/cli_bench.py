@@ -1,4 +1,4 @@
-"""The commands that measure: compare, and bench with its suites. They print, show progress, and write one file of results.
+"""The commands that measure: compare, and bench with its suites. They print, show progress, and write results and a page.
 
 tritium compare [--quick]      operations x sizes x types x devices, Tritium beside every library that is here
 tritium bench SUITE            one suite of cases; `tritium bench --list` tells which
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli_model import bench_model, status
+from tritium.cli_report import NO_REPORT, write_beside
 from tritium.cli_text import shown, table
 from tritium.errors import ArgumentError, SaveError, nearest
 
@@ -90,6 +91,7 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where the results are written."),
         click.option("--resume", is_flag=True, help="Go on where an interrupted run of the same command ended."),
         click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed."),
+        NO_REPORT,
     )):  # fmt: skip
         command = option(command)
     return command
@@ -114,6 +116,7 @@ class Asked:
     output: str | None
     resume: bool
     to: str
+    report: bool = True
     allow_estimates: bool = False
     tdp: float | None = None
     duration: str | None = None
@@ -363,6 +366,8 @@ def _after(suite: str, asked: Asked, results: Results) -> None:
         click.echo(f"written: {shown(str(output))}; go on with: {shown(again)}", err=True)
         return
     click.echo(f"written: {shown(str(output))} ({_span(results.elapsed_s)})", err=aside)
+    if asked.report:
+        write_beside(output, results, err=aside)
     click.echo(f"next: {_next(suite, asked, output)}", err=aside)
 
 

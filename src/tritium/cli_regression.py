@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tritium.cli_report import NO_REPORT, write_beside
 from tritium.cli_text import shown
 from tritium.errors import ArgumentError, BaselineError, SaveError, TritiumError
 
@@ -70,6 +71,7 @@ GATE = (
     click.option("--allow-not-comparable", is_flag=True, help="Exit code 0 instead of 5."),
     click.option("--allow-missing-baseline", is_flag=True, help="Exit code 0 instead of 3."),
     click.option("--github", is_flag=True, help="Print annotations for GitHub; a workflow gets them unasked."),
+    NO_REPORT,
 )  # fmt: skip
 
 
@@ -88,6 +90,7 @@ TELLING = (
     "allow_not_comparable",
     "allow_missing_baseline",
     "github",
+    "report",
 )
 
 
@@ -126,9 +129,11 @@ def regression_check(
     name = _baseline(baseline, config, settings)
     with file_errors():
         suite = regression.regression_check(name, current, threshold, config=settings)
+        now = regression.loaded(current)
     tell(replace(suite, command=_typed()), leave=False, **telling)
+    _page(suite, now, telling)
     if settings is not None and settings.auto_update_baseline:
-        _update(regression.Gated(suite, regression.loaded(current)), name)
+        _update(regression.Gated(suite, now), name)
     sys.exit(_allowed(suite, telling).exit_code)
 
 
@@ -183,6 +188,7 @@ def regression_test(**options: Any) -> None:
         tell(replace(tested.suite, command=_typed()), leave=False, **telling)
     finally:  # what was measured is kept, even where the verdict cannot be written
         _keep(tested, asked["results"])
+    _page(tested.suite, tested.results, telling, history=True)
     if not against and (asked["update_baseline"] or (settings is not None and settings.auto_update_baseline)):
         _update(tested, name)
     if not tested.results.complete:
@@ -264,6 +270,25 @@ def _keep(tested: Gated, path: str | None) -> None:
                 history.add(results)
     except (TritiumError, OSError) as error:
         click.echo(f"not kept in the history: {shown(str(error))}", err=True)
+
+
+def _page(suite: Suite, results: Results, telling: dict[str, Any], *, history: bool = False) -> None:
+    """The report beside the verdict; with the runs that are kept, where they can be read."""
+    from tritium.perf.history import History
+
+    if not telling["report"]:
+        return
+    place, said = Path(telling["verdict"]), replace(_allowed(suite, telling), command=_typed())
+    aside = telling["to"] != "text" and not telling["output_file"]
+    try:
+        kept = History() if history else None
+    except (TritiumError, OSError):
+        kept = None  # said before: it could not be written either
+    try:
+        write_beside(place, results, verdicts=said, history=kept, err=aside)
+    finally:
+        if kept is not None:
+            kept.close()
 
 
 def _update(tested: Gated, name: str) -> None:

@@ -74,7 +74,7 @@ class Compiled(Caller):
         everyone.add(self)
 
     def __repr__(self) -> str:
-        return f"<compiled {getattr(self.fn, '__name__', 'function')}: {len(self._entries)} programs>"
+        return f"<compiled {_name(self.fn)}: {len(self._entries)} programs>"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else Bound(self, instance)
@@ -144,7 +144,8 @@ class Compiled(Caller):
             check_out(ops.copy, leaves[i].spec, leaves[i])
         graph = graph._replace(single=single)
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
-        made = Program(graph, device.backend, tuple(x.layout for x in leaves), verify=self.verifies)
+        layouts = tuple(x.layout for x in leaves)
+        made = Program(graph, device.backend, layouts, verify=self.verifies, name=_name(self.fn))
         return Entry(made, form[0], plain)
 
     def _written(self, shape: tree.Tree) -> list[int]:
@@ -207,6 +208,10 @@ class Compiled(Caller):
             self._entries.clear()
             self.ready = None
             self.hits = self._hits = self._misses = 0
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__name__", "function"))
 
 
 def _forget_ready() -> None:
@@ -288,7 +293,7 @@ def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None
 
     graph = trace(flat, *made)
     device = made[0].device if made else backends.device(None)
-    program = Program(graph, device.backend, tuple(x.layout for x in made))
+    program = Program(graph, device.backend, tuple(x.layout for x in made), name="try_fuse")
     fused = program.graph.outputs[0].op is ops.fused and program.launches == 1
     return program(*made) if fused and len(rows) > 1 else None
 

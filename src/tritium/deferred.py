@@ -69,7 +69,7 @@ class LazyTrace(Trace):
                 if program is not None:
                     _programs.move_to_end(key)
             if program is None:
-                program = Program(graph, device.backend, tuple(a.layout for a in args))
+                program = Program(graph, device.backend, tuple(a.layout for a in args), name="lazy")
                 with _lock:
                     _programs[key] = program
                     while len(_programs) > MAX_PROGRAMS:

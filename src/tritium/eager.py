@@ -17,7 +17,7 @@ from tritium.buffer import overlap
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
 from tritium.functions import asarray
-from tritium.launch import counters, launch
+from tritium.launch import counters, launch, launch_dynamic, launched
 from tritium.layout import text
 from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter, outputs
 from tritium.tensor import Tensor, wrap
@@ -175,7 +175,7 @@ def dynamic(op: Op, backend: Backend, xs: tuple[Tensor | None, ...], attrs: dict
         raise ArgumentError(f"{op.name}: the size of the result depends on values, so out= cannot be used.")
     if op not in backend.dynamic:
         raise no_kernel(op, backend.device, tuple(spec_of(x) for x in xs))
-    found = backend.dynamic[op](*(backend.array(x) for x in xs if x is not None), **attrs)
+    found = launch_dynamic(backend, op, xs, attrs)
     return tuple(adopt(f, backend) for f in found) if isinstance(found, tuple) else adopt(found, backend)
 
 
@@ -267,6 +267,11 @@ def remember(
     args, kwargs = call
     if not kwargs.keys().isdisjoint(op.inputs):
         return  # native code finds operands by their place
-    kinds, shapes = zip(*((s.dtype, s.shape) for s in outputs(decision.out)), strict=True)
+    outs = outputs(decision.out)
+    kinds, shapes = zip(*((s.dtype, s.shape) for s in outs), strict=True)
     made = (kinds, shapes) if len(kinds) > 1 else (kinds[0], shapes[0])
-    op.remember(args, kwargs, kernel and kernel.fn, *made, tuple(scalars), attrs)
+    if kernel is None:
+        op.remember(args, kwargs, None, *made, tuple(scalars), attrs)
+        return
+    about = launched(op, kernel.name, device, decision.inputs, outs, attrs)
+    op.remember(args, kwargs, kernel.fn, *made, tuple(scalars), attrs, about)

@@ -1,7 +1,7 @@
-"""The one place where a kernel is called, and where those who listen hear of it.
+"""The one place where a kernel is called, and where those who listen or record hear of it.
 
 Knows nothing of tensors or graphs. Calls seen before on the CPU are replayed by native code, which stands in for this
-file while nobody listens.
+file while nobody listens; it records the same spans.
 """
 
 from __future__ import annotations
@@ -12,10 +12,56 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import buffer
+from tritium import buffer, recording
+from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import Array
+from tritium.dtype import DType
+from tritium.layout import Shape
 from tritium.op import Cost, Op, Spec, Specs
+
+
+class Launched(NamedTuple):
+    """What the span of a kernel call says, or of a transfer (op is None)."""
+
+    op: Op | None
+    kernel: str
+    device: Device
+    inputs: Specs
+    out: Any  # Spec, or a tuple of Spec
+    attrs: dict[str, Any]
+
+    @property
+    def cost(self) -> Cost:
+        """Work and bytes of such a call."""
+        if self.op is None:
+            return Cost(0, self.out.nbytes, self.out.nbytes)
+        return self.op.cost(self.out, *self.inputs, **self.attrs)
+
+
+class Ran(NamedTuple):
+    """What the span of a whole program says, which lies around those of its steps."""
+
+    name: str  # of the function it was made of
+    steps: int
+
+
+Seen = tuple[tuple[Shape, DType] | None, ...]  # specs, or what they are made of, which takes less time to say
+_known: dict[Any, Launched] = {}
+_KNOWN_LIMIT = 4096
+
+
+def launched(op: Op | None, kernel: str, device: Device, ins: Seen, outs: Seen, attrs: dict[str, Any]) -> Launched:
+    """What such a call says: one object for all alike, so that a million spans are not a million of them."""
+    key = (op, kernel, device, ins, outs, *attrs.values(), *map(type, attrs.values()))
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _KNOWN_LIMIT:
+            _known.clear()
+        specs, made = (tuple(None if s is None else Spec(*s) for s in seen) for seen in (ins, outs))
+        out = made if len(made) > 1 else made[0]
+        found = _known[key] = Launched(op, kernel, device, specs, out, attrs)
+    return found
 
 
 class Event(NamedTuple):
@@ -36,7 +82,12 @@ watchers: tuple[Watcher, ...] = ()
 
 
 class Counters:
-    """What happened behind the caller's back or across devices: cheap sums, kept always."""
+    """What happened behind the caller's back or across devices: cheap sums, kept always.
+
+    `heard(kind, nbytes, where, elapsed_ns)`, where someone set it, is told of each: a "hidden" copy, or a "transfer".
+    """
+
+    heard: Callable[[str, int, str, int], None] | None = None
 
     def __init__(self) -> None:
         self.reset()
@@ -48,6 +99,8 @@ class Counters:
     def hidden(self, nbytes: int) -> None:
         self.hidden_copies += 1
         self.hidden_copy_bytes += nbytes
+        if self.heard is not None:
+            self.heard("hidden", nbytes, "", 0)
 
 
 counters = Counters()
@@ -79,20 +132,40 @@ def launch(
     array = backend.array
     arrays = [None if x is None else array(x) for x in ins]
     target = tuple(array(o) for o in out) if isinstance(out, tuple) else array(out)
-    if not watchers:
+    if not watchers and not recording.active:
         kernel.fn(*arrays, out=target, **attrs)
         return
     start, stop = time.perf_counter_ns(), backend.timer()
     kernel.fn(*arrays, out=target, **attrs)
     elapsed = stop()
-    specs = tuple(None if x is None else Spec(x.shape, x.dtype) for x in ins)
-    made = tuple(Spec(o.shape, o.dtype) for o in out) if isinstance(out, tuple) else Spec(out.shape, out.dtype)
-    _tell(Event(op, kernel.name, backend.device, specs, made, start, elapsed, op.cost(made, *specs, **attrs)))
+    outs = out if isinstance(out, tuple) else (out,)
+    _tell(launched(op, kernel.name, backend.device, _seen(ins), _seen(outs), attrs), start, elapsed)
 
 
-def _tell(event: Event) -> None:
-    for watcher in watchers:
-        watcher(event)
+def launch_dynamic(backend: Backend, op: Op, ins: tuple[Array | None, ...], attrs: dict[str, Any]) -> Any:
+    """Run a kernel that makes its own memory, in NumPy; what it gave."""
+    fn = backend.dynamic[op]
+    arrays = [backend.array(x) for x in ins if x is not None]
+    if not watchers and not recording.active:
+        return fn(*arrays, **attrs)
+    start, stop = time.perf_counter_ns(), backend.timer()
+    found = fn(*arrays, **attrs)
+    elapsed = stop()
+    made = tuple((f.shape, dt.dtype(f.dtype)) for f in (found if isinstance(found, tuple) else (found,)))
+    _tell(launched(op, "numpy", backend.device, _seen(ins), made, attrs), start, elapsed)
+    return found
+
+
+def _seen(arrays: tuple[Array | None, ...]) -> Seen:
+    return tuple([None if x is None else (x.shape, x.dtype) for x in arrays])
+
+
+def _tell(about: Launched, start_ns: int, elapsed_ns: int) -> None:
+    recording.add(about, start_ns, elapsed_ns)
+    if watchers:
+        event = Event(*about[:5], start_ns, elapsed_ns, about.cost)
+        for watcher in watchers:
+            watcher(event)
 
 
 def transfer(source: Array, target: Backend) -> Array:
@@ -106,8 +179,9 @@ def transfer(source: Array, target: Backend) -> Array:
     counters.transfers += 1
     counters.transfer_bytes += spec.nbytes
     counters.transfer_ns += elapsed
-    if watchers:
+    if counters.heard is not None:
+        counters.heard("transfer", spec.nbytes, f"{origin.device}->{target.device}", elapsed)
+    if watchers or recording.active:
         name = f"{origin.device}->{target.device}"
-        cost = Cost(0, spec.nbytes, spec.nbytes)
-        _tell(Event(None, name, target.device, (spec,), spec, start, elapsed, cost))
+        _tell(launched(None, name, target.device, (spec,), (spec,), {}), start, elapsed)
     return out

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tritium import dtype as dt
-from tritium import launch, ops, steps
+from tritium import launch, ops, recording, steps
 from tritium.backends import Backend
 from tritium.batch import batched
 from tritium.buffer import overlap
@@ -48,9 +48,15 @@ class Program:
     """What one graph became. Several threads may call it at once; every result is the caller's own memory."""
 
     def __init__(
-        self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...] | None = None, *, verify: bool = False
+        self,
+        graph: Graph,
+        backend: Backend,
+        layouts: tuple[Layout, ...] | None = None,
+        *,
+        verify: bool = False,
+        name: str = "program",
     ) -> None:
-        self.source, self.backend = graph, backend
+        self.source, self.backend, self.name = graph, backend, name
         with no_collections():
             self._make(layouts, verify)
 
@@ -79,9 +85,12 @@ class Program:
     def _plan_steps(self) -> None:
         try:
             self.steps = steps.build(self.graph, self.backend, self.layouts)
-            self.native = steps.native_program(self.steps, self.graph, self.layouts)
         except UnableError as why:
             self.steps, self.why_not_native = None, str(why)
+        self.ran = launch.Ran(self.name, self.launches)
+        if self.steps is not None:
+            about = (self.ran, *(c.about(self.backend.device) for c in self.steps.calls))
+            self.native = steps.native_program(self.steps, self.graph, self.layouts, about)
 
     @property
     def notes(self) -> list[Note]:
@@ -119,7 +128,7 @@ class Program:
         check_donated(self.graph, args)
         token = interpreter.set(None)
         try:
-            return self.graph(*args)
+            return recording.carry_out(self.ran, lambda: self.graph(*args))
         finally:
             interpreter.reset(token)
 
@@ -157,7 +166,7 @@ class Program:
                 graph = batched(self.source, n)
                 if len(self._batches) >= 8:
                     self._batches.pop(next(iter(self._batches)))
-                self._batches[n] = graph if isinstance(graph, str) else Program(graph, self.backend)
+                self._batches[n] = graph if isinstance(graph, str) else Program(graph, self.backend, name=self.name)
             return self._batches[n]
 
     def why_not_stacked(self, n: int = 32) -> str:

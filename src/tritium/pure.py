@@ -145,7 +145,9 @@ class Storage:
         with POOL.lock:
             block.handles -= 1
             last = block.handles == 0
-        if last and block.owner is None:
+        if last and self.imported:
+            _tell("unwrap", self, False)
+        elif last:
             _tell("free", self, False)
             # Someone may still look at exported memory: it is not reused, NumPy counts those references.
             POOL.give(block.memory, block.nbytes, keep=not self.exported)
@@ -268,6 +270,25 @@ def _range(a: Array) -> tuple[int, int]:
     return low, high + a.dtype.nbytes
 
 
+_thread = threading.local()
+
+
+def acting() -> Any:
+    """What this thread carries out: a row, or what a program is called. Noted while someone watches memory; else None."""
+    return getattr(_thread, "acting", None)
+
+
+def carry_out(what: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """fn(*args, **kwargs), with `what` as the answer of acting() meanwhile."""
+    if POOL.watcher is None:
+        return fn(*args, **kwargs)
+    before, _thread.acting = acting(), what
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _thread.acting = before
+
+
 class Row:
     """The base of Op: a call goes to `call`. The native one replays calls it has seen before."""
 
@@ -276,6 +297,8 @@ class Row:
     replays = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if POOL.watcher is not None:
+            return carry_out(self, self.call, *args, **kwargs)  # type: ignore[attr-defined]
         return self.call(*args, **kwargs)  # type: ignore[attr-defined]
 
     def __get__(self, tensor: Any, owner: type | None = None) -> Any:

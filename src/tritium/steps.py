@@ -12,10 +12,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tritium import buffer, ops
-from tritium.backends import Backend
+from tritium.backends import Backend, Device
 from tritium.backends.fused import constant
 from tritium.buffer import ALIGNMENT
 from tritium.graph import Graph, Node
+from tritium.launch import Launched, launched
 from tritium.layout import Layout, basic_index, contiguous, is_contiguous
 from tritium.op import Cost, Kind, Op, Spec, outputs
 from tritium.plan import Block, Plan, plan
@@ -59,6 +60,11 @@ class Call(NamedTuple):
         out = tuple(o.spec for o in self.outputs)
         ins = (None if x is None else x.spec for x in self.inputs)
         return self.op.cost(out[0] if len(out) == 1 else out, *ins, **self.said)
+
+    def about(self, device: Device) -> Launched:
+        """What a span of this call says: the same as of the call by itself."""
+        ins = tuple(None if x is None else x.spec for x in self.inputs)
+        return launched(self.op, self.kernel.isa, device, ins, tuple(o.spec for o in self.outputs), self.said)
 
 
 class Result(NamedTuple):
@@ -392,8 +398,10 @@ def _padded(nbytes: int) -> int:
 # ---- the native program
 
 
-def native_program(steps: Steps, graph: Graph, layouts: tuple[Layout, ...]) -> Any:
-    """The object that runs all steps in one call."""
+def native_program(
+    steps: Steps, graph: Graph, layouts: tuple[Layout, ...], about: tuple[Any, ...] | None = None
+) -> Any:
+    """The object that runs all steps in one call. `about`: what spans say ran, of a call and then of each step."""
     captured = list(graph.captured.values())
     bases = {"arena": 0, "constant": 1, "argument": 2, "captured": 2 + len(graph.inputs)}
     bases["result"] = bases["captured"] + len(captured)
@@ -421,8 +429,9 @@ def native_program(steps: Steps, graph: Graph, layouts: tuple[Layout, ...]) -> A
     args = [(n.spec.dtype, n.spec.shape, layouts[i].strides, i in donated) for i, n in enumerate(graph.inputs)]
     results = _results(steps, graph, bases)
     return buffer.native.Program(
-        args, captured, steps.constants, steps.plan.peak_bytes, operands, calls, results, single=graph.single
-    )
+        args, captured, steps.constants, steps.plan.peak_bytes, operands, calls, results, single=graph.single,
+        about=about,
+    )  # fmt: skip
 
 
 def _seen(v: Value) -> Layout:

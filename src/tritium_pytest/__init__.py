@@ -1,13 +1,13 @@
-"""The door of the pytest plugin: the fixture `tritium_bench`, its options, and hooks that give pytest-benchmark our fields.
+"""The door of the pytest plugin: fixtures `tritium_bench` and `no_leaks`, options, and hooks for pytest-benchmark.
 
-Knows nothing of measuring. It lies outside of the package `tritium`, so that a pytest that never asks for the fixture does
-not import it: everybody's pytest starts with this file where Tritium is installed.
+Knows nothing of measuring or of memory. It lies outside of the package `tritium`, so that a pytest that asks for neither
+fixture does not import it: everybody's pytest starts with this file where Tritium is installed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ import pytest
 
 if TYPE_CHECKING:
     from tritium.perf.plugin import Bench
+    from tritium.see.plugin import NoLeaks
 
 BENCH: pytest.StashKey[Bench] = pytest.StashKey()
+LEAKS: pytest.StashKey[NoLeaks] = pytest.StashKey()
 RECORD = "tritium_run"  # the field of a report that brings a run from where it was measured
 MARK = (
     "tritium_bench(group=None, budget_s=None): how the fixture tritium_bench measures a test: "
@@ -65,6 +67,32 @@ def tritium_bench(request: pytest.FixtureRequest) -> Bench:
     )  # fmt: skip
     node.stash[BENCH] = bench
     return bench
+
+
+@pytest.fixture
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[NoLeaks]:
+    """Fails a test that leaves tensors alive, and names op, line and size. `no_leaks.keep(x)`: x is meant to stay."""
+    from tritium.see.plugin import NoLeaks
+
+    node = request.node
+    tracker = node.stash[LEAKS] = NoLeaks(node.nodeid)
+    with tracker:
+        yield tracker
+    del node.stash[LEAKS]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """After the test, while its fixtures live: what it made and nobody but they holds must be gone."""
+    result = yield
+    tracker = pyfuncitem.stash.get(LEAKS, None)
+    if tracker is not None:
+        held = [
+            v for v in pyfuncitem.funcargs.values() if v is not tracker and not type(v).__module__.startswith("_pytest")
+        ]
+        if said := tracker.complaint(held):
+            pytest.fail(said, pytrace=False)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

@@ -104,6 +104,10 @@ class Backend:
     def synchronize(self) -> None:
         """Return when all work given to the device is done."""
 
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes in use on the device and there in all; None: it has the memory of the machine, or does not tell."""
+        return None
+
     def timer(self) -> Callable[[], int]:
         """Start a clock of the device's own work; calling the result waits for that work and gives its nanoseconds."""
         self.synchronize()

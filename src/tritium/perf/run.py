@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from statistics import median
 from typing import Any, Literal
@@ -37,11 +38,11 @@ class Series:
         default_factory=dict
     )  # of a sensor: domain, scope, resolution, updates, idle watts …
 
-    @property
+    @cached_property
     def flat(self) -> tuple[float, ...]:
         return tuple(v for generation in self.values for rounds in generation for v in rounds)
 
-    @property
+    @cached_property
     def median(self) -> float | None:
         flat = self.flat
         return median(flat) if flat else None

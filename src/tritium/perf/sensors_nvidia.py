@@ -52,6 +52,14 @@ class _Process(ctypes.Structure):
     _fields_ = (("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong))
 
 
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))  # percent of the last stretch of time
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
 class Nvml:
     """The library, opened; numbers of the GPUs in its own units."""
 
@@ -99,6 +107,18 @@ class Nvml:
 
     def slowdowns(self, gpu: int) -> int:
         return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, ctypes.c_ulonglong)
+
+    def busy_percent(self, gpu: int) -> int:
+        """The share of the last stretch of time in which a kernel ran."""
+        out = _Utilization()
+        self._ask("nvmlDeviceGetUtilizationRates", self._handle(gpu), ctypes.byref(out))
+        return int(out.gpu)
+
+    def memory_bytes(self, gpu: int) -> int:
+        """What all processes together hold on it."""
+        out = _Memory()
+        self._ask("nvmlDeviceGetMemoryInfo", self._handle(gpu), ctypes.byref(out))
+        return int(out.used)
 
     def partitioned(self, gpu: int) -> bool:
         """Whether the GPU is cut into instances (MIG)."""

@@ -1,0 +1,82 @@
+"""`tritium doctor` and `tritium targets`: what stands in the way of speed here, and how far the guides' targets are reached.
+
+Knows nothing of what is looked at or how it is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import Any
+
+import click
+
+from tritium.cli_target import check_target, run_target
+from tritium.cli_text import bar, shown, table
+
+COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
+MISSED = {"pass": "green", "not reached": "yellow", "undecided": "yellow"}
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; what the script prints goes to stderr.")
+@click.option("--strict", is_flag=True, help="Exit code 1 when there is a warning or a problem.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, ...]) -> None:
+    """Why it is slow or unsteady here: the machine, how Tritium is set up, and with a SCRIPT what that does.
+
+    Every finding has its evidence, measured now, and a remedy. What could not be looked at is named. Options of the doctor
+    stand before SCRIPT; what follows it is the script's. It runs inside this process, once.
+    """
+    from tritium.see.doctor import diagnose
+
+    if module is None and not target:
+        found = diagnose()
+    else:
+        script, args = (None, target) if module is not None else (target[0], target[1:])
+        check_target(script, module)
+        aside = redirect_stdout(sys.stderr) if as_json else nullcontext()
+        with aside:
+            found = diagnose(lambda: run_target(script, module, args), module or script or "")
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        for line, severity in found.lines():
+            head = severity or ""
+            click.secho(line[: len(head)], fg=COLOURS.get(severity), bold=bool(head), nl=False)
+            click.echo(line[len(head) :])
+    if strict and not found.ok:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with intervals and sources.")
+@click.option("--quick", is_flag=True, help="A tenth of a second for each figure instead of half of one.")
+@click.option("--strict", is_flag=True, help="Exit code 1 when a target is not reached.")
+def targets(as_json: bool, quick: bool, strict: bool) -> None:
+    """The guides' performance targets, measured here beside what this machine's ceilings allow.
+
+    The targets are the guides', for their own libraries and machines. One that cannot be measured says why. The ceilings are
+    measured once on a machine (a few seconds) and then read from a file.
+    """
+    from tritium.see.targets import QUICK_S, SECONDS, as_dict, measure_targets, rows, summary
+
+    with bar("measuring") as progress:
+        found = measure_targets(seconds=QUICK_S if quick else SECONDS, progress=progress)
+    if as_json:
+        click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False))
+    else:
+        body = [[shown(cell) for cell in row] for row in rows(found)]
+        for line in table(body, ["guide", "target", "asked", "measured", "possible here", "outcome"]).splitlines():
+            colour = next((c for word, c in MISSED.items() if line.endswith(word)), None)
+            click.secho(line, fg=colour)
+        click.echo()
+        for line in summary(found):
+            click.echo(shown(line))
+    if strict and any(r.outcome == "not reached" for r in found):
+        raise SystemExit(1)
+
+
+COMMANDS = (doctor, targets)

@@ -1,0 +1,370 @@
+"""The commands that profile: run a script, a module or a workload and show where the time went. They print.
+
+tritium profile SCRIPT ARGS…          run a Python file as it would run alone, and profile it
+tritium profile -m MODULE ARGS…       the same for a module
+tritium profile --workload decode     the same for a workload of the benchmarks
+tritium profile show FILE             the page of a profile that was written
+tritium profile diff BEFORE AFTER     what changed between two profiles, and who did it
+tritium profile check FILE            whether a trace is a good one, by strict rules
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli_text import shown
+from tritium.errors import ArgumentError, TritiumError, nearest
+
+if TYPE_CHECKING:
+    from tritium.see.profile import Profile, Recording
+
+INTERRUPTED = 130
+FORMATS = click.Choice(["text", "json", "csv", "markdown"])
+FILE = click.Path(exists=True, dir_okay=False)
+NEW = click.Path(dir_okay=False)
+KINDS = {"chrome": ".trace.json", "speedscope": ".speedscope.json", "flame": ".svg", "folded": ".folded"}
+LEAST_CALLS = 3  # of a workload
+OUTPUT_HELP = (
+    "Write it there, by suffix (.json.gz, .csv, .md, .txt, .svg …); may be given again. Default: profile.json."
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of one profile."""
+
+    module: bool
+    workload: str | None
+    candidate: str
+    duration: str
+    output: tuple[str, ...]
+    stacks: str | None
+    limit: str | None
+    capacity: int
+    nvtx: bool
+    top: int
+    to: str
+    quiet: bool
+    chrome: str | None
+    speedscope: str | None
+    flame: str | None
+    folded: str | None
+
+
+class Script(click.Command):
+    """What stands where a command could stand: a file or a module, and words that are its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params = {"args": list(args)}  # all of them: --help and -- are the script's too
+        return []
+
+
+class Profiles(click.Group):
+    """`profile NAME`: one of the commands, else a script (or, with -m, a module)."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = None if ctx.params.get("module") else super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        if not ctx.params.get("module") and not ctx.params.get("workload") and not Path(cmd_name).exists():
+            commands, close = ", ".join(self.commands), nearest(cmd_name, self.commands)
+            raise click.UsageError(
+                f"there is no file {shown(cmd_name)}; give a script, -m MODULE, or one of {commands}.{close}", ctx
+            )
+
+        def run(args: list[str]) -> None:
+            profiled(_program(ctx.obj, cmd_name, args), ctx.obj, cmd_name)
+
+        return Script(cmd_name, callback=run, add_help_option=False)
+
+
+@click.group(cls=Profiles, invoke_without_command=True, subcommand_metavar="SCRIPT [ARGS]… | COMMAND …")
+@click.option("-m", "module", is_flag=True, help="What follows is the name of a module, as with python -m.")
+@click.option(
+    "--workload", metavar="NAME", help="Run a workload: prefill, decode, batch_processing; or 'decode 8x256x1024'."
+)
+@click.option(
+    "--candidate",
+    default="tritium",
+    show_default=True,
+    metavar="NAME",
+    help="Who runs the workload: tritium, tritium.compile …",
+)
+@click.option("--duration", default="1s", show_default=True, help="How long the workload is run.")
+@click.option(
+    "--output",
+    multiple=True,
+    type=NEW,
+    metavar="FILE",
+    help=OUTPUT_HELP,
+)
+@click.option("--stacks", metavar="TIME", help="Sample the Python stacks so often, as 10ms.")
+@click.option("--limit", metavar="TIME", help="End the recording after so long, as 30s; the program goes on.")
+@click.option("--capacity", type=click.IntRange(1), default=1_000_000, show_default=True, help="Spans that are kept.")
+@click.option("--nvtx", is_flag=True, help="Mark the ranges for Nsight, where CUDA is.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
+@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no page.")
+@click.option("--chrome", type=NEW, metavar="FILE", help="Also write a Chrome trace (Perfetto opens it).")
+@click.option("--speedscope", type=NEW, metavar="FILE", help="Also write a speedscope file.")
+@click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write a flame graph.")
+@click.option("--folded", type=NEW, metavar="FILE", help="Also write folded stacks.")
+@click.pass_context
+def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
+    """Run a program and show where its time goes: operations, hotspots, what bounds them, the call tree.
+
+    Options stand before SCRIPT; all behind it is the script's own. Its exit code is passed on.
+    """
+    asked = ctx.obj = Asked(**options)
+    if ctx.invoked_subcommand is not None:
+        if asked.workload is not None:
+            raise click.UsageError(f"--workload and {shown(ctx.invoked_subcommand)} were both given; choose one.")
+        return
+    if asked.workload is None:
+        raise click.UsageError(
+            "what shall be profiled? Give a script, -m MODULE or --workload NAME, as in: tritium profile script.py"
+        )
+    profiled(_workload(asked), asked, asked.workload)
+
+
+# ---- programs
+
+Program = Callable[[], None]
+
+
+def _program(asked: Asked, name: str, args: list[str]) -> Program:
+    """A script or a module, to be run as Python would run it alone."""
+
+    def run() -> None:
+        before = sys.argv, list(sys.path)
+        sys.argv = [name, *args]
+        try:
+            if asked.module:
+                sys.path.insert(0, os.getcwd())
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
+            else:
+                if Path(name).is_file():
+                    sys.path.insert(0, str(Path(name).resolve().parent))
+                runpy.run_path(name, run_name="__main__")
+        finally:
+            sys.argv, sys.path[:] = before
+
+    return run
+
+
+def _workload(asked: Asked) -> Program:
+    """A workload of the benchmarks, made and called once before it is profiled."""
+    from tritium.perf import worker
+    from tritium.perf.case import UnsupportedError
+    from tritium.perf.config import duration
+    from tritium.recording import scope
+
+    case = workload_case(asked.workload or "")
+    seconds = duration(asked.duration, "--duration")
+    try:
+        made = worker.resolve(case.recipe.target)(asked.candidate, **case.recipe.arguments)
+    except UnsupportedError as error:
+        raise ArgumentError(f"--workload {case.name}: {error}") from None
+    wait = made.wait or (lambda result: result)
+    wait(made.call())
+
+    def run() -> None:
+        until, calls = time.perf_counter() + seconds, 0
+        while calls < LEAST_CALLS or time.perf_counter() < until:
+            with scope(case.name):
+                wait(made.call())
+            calls += 1
+
+    return run
+
+
+def workload_case(asked: str) -> Any:
+    """The case of a workload's name, with or without a shape: decode, or decode 8x256x1024."""
+    from tritium.perf import workloads
+
+    name, _, size = asked.strip().partition(" ")
+    if name not in workloads.NAMES:
+        known = workloads.NAMES
+        raise ArgumentError(f"--workload: {name!r} is none; there are {', '.join(known)}.{nearest(name, known)}")
+    if not size:
+        usual = [c for c in workloads.workloads() if c.context.operation == name]
+        return usual[0] if usual else workloads.cases(name, [(1, 64, 1024)])[0]
+    parts = size.strip().replace("×", "x").split("x")
+    if not all(p.isdigit() for p in parts):
+        raise ArgumentError(f"--workload {name}: {size!r} is not a shape; write it as 8x256x1024.")
+    shape = tuple(map(int, parts))
+    found = workloads.cases(name, [shape])
+    if not found:
+        raise ArgumentError(f"--workload: {workloads.refusal(name, shape, 'f32')}")
+    return found[0]
+
+
+# ---- one profile
+
+
+def profiled(program: Program, asked: Asked, name: str) -> None:
+    """Run, write, print; then end as the program ended."""
+    from tritium.see.profile import profile as recording
+
+    outputs = _outputs(asked)
+    p = recording(Path(name).name, stacks=asked.stacks, limit=asked.limit, capacity=asked.capacity, nvtx=asked.nvtx)
+    with _ending() as ended, p:
+        program()
+    for line in ended.said:
+        click.echo(line, err=True, nl=False)
+    _write(p, asked, outputs)
+    sys.exit(ended.code)
+
+
+class Ended:
+    """How a program ended: the code it would have ended with, and the lines Python would have shown."""
+
+    def __init__(self) -> None:
+        self.code: Any = 0
+        self.said: list[str] = []
+
+
+@contextmanager
+def _ending() -> Iterator[Ended]:
+    """What a program does to end itself becomes a value; only then is the profile written."""
+    found = Ended()
+    try:
+        yield found
+    except SystemExit as error:
+        found.code = error.code if error.code is not None else 0
+    except KeyboardInterrupt:
+        found.code, found.said = INTERRUPTED, ["interrupted\n"]
+    except Exception as error:
+        found.code, found.said = 1, traceback.format_exception(type(error), error, _own_frames(error))
+
+
+def _own_frames(error: BaseException) -> Any:
+    """The traceback from the program on: not of those who started it."""
+    frame = error.__traceback__
+    starters = {__file__, runpy.__file__, "<frozen runpy>"}
+    while frame is not None and frame.tb_frame.f_code.co_filename in starters:
+        frame = frame.tb_next
+    return frame if frame is not None else error.__traceback__
+
+
+def _outputs(asked: Asked) -> list[tuple[str, str | None]]:
+    """The files that are asked for, each with its format (None: by its suffix); refused before anything runs."""
+    from tritium.see.profile import FORMATS as WRITERS
+
+    listed: list[tuple[str, str | None]] = [(path, None) for path in asked.output or ("profile.json",)]
+    listed += [(path, kind) for kind in KINDS if (path := getattr(asked, kind)) is not None]
+    known = tuple(s for suffixes, _ in WRITERS.values() for s in suffixes)
+    for path, kind in listed:
+        if not Path(path).absolute().parent.is_dir():
+            raise click.UsageError(
+                f"there is no folder {shown(str(Path(path).parent))}; make it, or name another file."
+            )
+        if kind is None and not path.lower().endswith(known):
+            raise click.UsageError(f"--output {shown(path)}: the suffix tells no format; there are {', '.join(known)}.")
+    return listed
+
+
+def _write(p: Recording, asked: Asked, outputs: list[tuple[str, str | None]]) -> None:
+    """All files, whatever becomes of one; then the page."""
+    written, failed = [], []
+    for path, kind in outputs:
+        try:
+            written.append(shown(str(p.export(path, kind))))
+        except TritiumError as error:
+            failed.append(str(error))
+    sys.stdout.flush()
+    if not asked.quiet:
+        _print(p, asked.to, asked.top)
+    aside = asked.to != "text" or asked.quiet
+    if written:
+        click.echo(f"{'' if aside else chr(10)}written: {', '.join(written)}", err=aside)
+    if failed:
+        raise TritiumError(" ".join(failed))
+
+
+def _print(p: Profile, to: str, top: int) -> None:
+    from tritium.see.profile_file import dumped
+
+    pages: dict[str, Callable[[], str]] = {
+        "json": lambda: dumped(p.timeline), "csv": p.csv, "markdown": lambda: p.markdown(top), "text": lambda: p.text(top) + "\n",
+    }  # fmt: skip
+    click.echo(pages[to](), nl=False)
+
+
+# ---- files
+
+
+@profile.command()
+@click.argument("file", type=FILE)
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
+@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed.")
+@click.option(
+    "--output", multiple=True, type=NEW, metavar="FILE", help="Write it, by suffix, instead; may be given again."
+)
+def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
+    """Show a profile that was written; or make something else of it."""
+    from tritium.see.profile import load_profile
+
+    found = load_profile(file)
+    for path in output:
+        click.echo(f"written: {shown(str(found.export(path)))}")
+    if not output:
+        _print(found, to, top)
+
+
+@profile.command()
+@click.argument("before", type=FILE, nargs=1)
+@click.argument("after", type=FILE, nargs=1)
+@click.option("--also-before", multiple=True, type=FILE, metavar="FILE", help="Another repetition of BEFORE.")
+@click.option("--also-after", multiple=True, type=FILE, metavar="FILE", help="Another repetition of AFTER.")
+@click.option("--per", metavar="SCOPE", help="Divide by how often this scope was entered: of runs of unequal length.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
+@click.option("--format", "to", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
+@click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write the flame graph of the difference.")
+def diff(
+    before: str, after: str, also_before: tuple[str, ...], also_after: tuple[str, ...], per: str | None, top: int, to: str,
+    flame: str | None,
+) -> None:  # fmt: skip
+    """What changed between the profiles BEFORE and AFTER: which operation, by how much, and how sure that is."""
+    from tritium.see.profile import load_profile
+    from tritium.see.profile_diff import diff as compared
+
+    old = [load_profile(f) for f in (before, *also_before)]
+    new = [load_profile(f) for f in (after, *also_after)]
+    found = compared(old, new, per=per)
+    click.echo(found.markdown(top) if to == "markdown" else found.text(top))
+    if flame is not None:
+        from tritium.perf.files import write_text
+        from tritium.see.flame_diff import diff_svg
+
+        title = f"{Path(before).name} → {Path(after).name}"
+        click.echo(f"written: {shown(str(write_text(flame, diff_svg(old[0].tree(), new[0].tree(), title))))}")
+
+
+@profile.command()
+@click.argument("file", type=FILE)
+def check(file: str) -> None:
+    """Check a Chrome trace, a speedscope file or folded stacks by strict rules. Exit code 0: good, 1: not."""
+    from tritium.see.trace_check import check as checked
+
+    found = checked(file)
+    for fault in found.faults:
+        click.echo(shown(fault))
+    if found.faults:
+        click.secho(f"{shown(file)}: no good {found.kind}: {len(found.faults)} faults", fg="red")
+        sys.exit(1)
+    click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} spans")
+
+
+COMMANDS = (profile,)

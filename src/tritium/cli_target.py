@@ -1,0 +1,136 @@
+"""What `tritium profile` and `tritium memory` look at: a script or module run inside this process, or a workload of ours.
+
+Knows nothing of who listens meanwhile. A script runs as `python SCRIPT ARGS` would run it, and its exit code is handed back.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from tritium.errors import ArgumentError, nearest
+from tritium.perf.files import named
+
+OURS = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", runpy.__file__)
+INTERRUPTED = 130  # what a shell says of a program ended by Ctrl-C
+
+
+def check_target(script: str | None, module: str | None, workload: str | None = None) -> None:
+    """Exactly one thing to run, and it is there; ArgumentError otherwise."""
+    given = [what for what, on in (("SCRIPT", script), ("-m MODULE", module), ("--workload NAME", workload)) if on]
+    if len(given) != 1:
+        said = f"given {' and '.join(given)}" if given else "none was given"
+        raise ArgumentError(f"one of SCRIPT, -m MODULE and --workload NAME is needed; {said}.")
+    if script is not None and not os.path.exists(script):
+        raise ArgumentError(f"there is no script {named(script)}.")
+    if module is not None:
+        _check_module(module)
+    if workload is not None:
+        _check_workload(workload)
+
+
+def _check_module(module: str) -> None:
+    with _place("", [module]):
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ArgumentError(f"-m {named(module)}: {named(str(error))}.") from None
+    if found is None:
+        raise ArgumentError(f"-m {named(module)}: there is no such module.")
+
+
+def run_target(script: str | None, module: str | None, args: Sequence[str] = ()) -> int:
+    """Run a script (a file, a folder or a zip file with __main__.py) or a module as __main__; its exit code.
+
+    What it raises is shown as Python shows it, without our own frames, and is exit code 1.
+    """
+    check_target(script, module)
+    folder = os.path.dirname(os.path.realpath(script)) if script is not None else os.getcwd()
+    with _place(folder, [script or module or "", *args]):
+        try:
+            if script is not None:
+                runpy.run_path(script, run_name="__main__")
+            else:
+                runpy.run_module(module or "", run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as asked:
+            code = _exit_code(asked.code)
+        except KeyboardInterrupt as error:
+            code = INTERRUPTED
+            _show(error)
+        except BaseException as error:
+            code = 1
+            _show(error)
+        _wait_for_threads()
+    return code
+
+
+@contextmanager
+def _place(folder: str, argv: list[str]) -> Iterator[None]:
+    """sys.argv and sys.path as the target expects them; as they were afterwards."""
+    argv_before, path_before = sys.argv, list(sys.path)
+    sys.argv = argv
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv_before, path_before
+
+
+def _exit_code(said: Any) -> int:
+    if said is None:
+        return 0
+    if isinstance(said, int):
+        return said
+    sys.stderr.write(f"{said}\n")  # as Python does with sys.exit("text")
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """What Python would print, or the target's own sys.excepthook."""
+    error.__traceback__ = _theirs(error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the target."""
+    at = trace
+    while at is not None and at.tb_frame.f_code.co_filename in OURS:
+        at = at.tb_next
+    return at
+
+
+def _wait_for_threads() -> None:
+    """Python waits for threads that are no daemons before it ends; so do we before we tell what happened."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+# ---- workloads
+
+
+def _check_workload(name: str) -> None:
+    from tritium.perf import workloads
+
+    if name not in workloads.NAMES:
+        known = ", ".join(workloads.NAMES)
+        raise ArgumentError(f"there is no workload {name!r}.{nearest(name, workloads.NAMES)} There are {known}.")
+
+
+def make_workload(name: str) -> tuple[str, Callable[[], Any]]:
+    """A workload at the size the suites measure it, made and ready: its whole name, and a function that does it once."""
+    from tritium.perf import workloads
+
+    _check_workload(name)
+    shape = (256, 1024, workloads.BATCH) if name == "batch_processing" else (1, 64, 1024)
+    case = workloads.cases(name, [shape])[0]
+    made = workloads.workload("tritium", **case.recipe.arguments)
+    return case.name, made.call

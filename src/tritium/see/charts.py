@@ -1,0 +1,158 @@
+"""All charts: described once, frozen; drawn as SVG for a page, a file or a picture; told as a table.
+
+Knows nothing of results or reports. A chart is drawn the same from the same description, byte for byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tritium.errors import ArgumentError
+from tritium.perf.tables import Table
+from tritium.see import (
+    chart_bars,
+    chart_distribution,
+    chart_heat,
+    chart_ratios,
+    chart_roofline,
+    chart_stacks,
+    chart_time,
+    chart_trend,
+    palette,
+)
+from tritium.see import svg as paper
+from tritium.see.chart_bars import Bar, Bars
+from tritium.see.chart_distribution import Distribution, Strip
+from tritium.see.chart_heat import Cell, Heat
+from tritium.see.chart_plot import extremes
+from tritium.see.chart_ratios import Forest, Ratio, Speedup
+from tritium.see.chart_roofline import Dot, Roof, Roofline
+from tritium.see.chart_stacks import Branch, Memory, Part, Stack, TreeBars
+from tritium.see.chart_time import Layer, OverTime, SpanMark, Track
+from tritium.see.chart_trend import Trend, TrendLevel, TrendPoint, TrendStep
+from tritium.see.scale import finite, finite_all, linear
+
+__all__ = [
+    "Bar", "Bars", "Branch", "Cell", "Chart", "Distribution", "Dot", "Forest", "Heat", "Layer", "Memory", "OverTime", "Part",
+    "Ratio", "Roof", "Roofline", "SpanMark", "Speedup", "Stack", "Strip", "Track", "TreeBars", "Trend", "TrendLevel",
+    "TrendPoint", "TrendStep", "css", "responsive", "spark", "svg", "table", "variables",
+]  # fmt: skip
+
+Chart = Bars | Speedup | Forest | Memory | Trend | Distribution | Roofline | Heat | OverTime | TreeBars
+WIDE, NARROW = 920, 360  # px of the two layouts of a page
+LEAST, MOST = 280, 2000  # px
+PAD = 28.0  # px around a chart in a file of its own
+
+# How each kind is drawn, and how it is told.
+KINDS: dict[type, tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]] = {
+    Bars: (chart_bars.draw, chart_bars.table),
+    Speedup: (chart_ratios.draw_speedup, chart_ratios.table),
+    Forest: (chart_ratios.draw_forest, chart_ratios.table),
+    Memory: (chart_stacks.draw_memory, chart_stacks.memory_table),
+    TreeBars: (chart_stacks.draw_tree, chart_stacks.tree_table),
+    Trend: (chart_trend.draw, chart_trend.table),
+    Distribution: (chart_distribution.draw, chart_distribution.table),
+    Roofline: (chart_roofline.draw, chart_roofline.table),
+    Heat: (chart_heat.draw, chart_heat.table),
+    OverTime: (chart_time.draw, chart_time.table),
+}
+
+
+def svg(chart: Chart, *, width: float = WIDE, standalone: bool = True, theme: str | None = None, key: str = "") -> str:
+    """The chart as SVG. Standalone: a whole file, with title and style; else for a page that has `css()`.
+
+    theme: "light" or "dark", in plain colours, for a file; None: as the reader's system is.
+    """
+    draw = _kind(chart)[0]
+    if not LEAST <= width <= MOST:
+        raise ArgumentError(f"svg: a width of {LEAST} to {MOST} px is needed; {width!r} was given.")
+    if theme is not None and not standalone:
+        raise ArgumentError("svg: inside a page the page's theme holds; leave theme out, or standalone.")
+    said = " ".join(part for part in (chart.subtitle, chart.note) if part)
+    if not standalone:
+        return paper.document(_noted(draw(chart, width), chart.note), chart.title, said, name=key)
+    inner = _noted(draw(chart, width - 2 * PAD), chart.note)
+    return paper.document(_framed(inner, chart), chart.title, said, css=palette.file_css(theme), name=key)
+
+
+def responsive(chart: Chart, *, key: str = "") -> str:
+    """Both layouts for a page; its width shows one of them."""
+    wide, narrow = (svg(chart, width=w, standalone=False, key=f"{key}{w}") for w in (WIDE, NARROW))
+    return f'<div class="chart-wide">{wide}</div><div class="chart-narrow">{narrow}</div>'
+
+
+def table(chart: Chart) -> Table:
+    """The chart's data as text: all of it, for those who do not see the picture."""
+    return _kind(chart)[1](chart)
+
+
+def css() -> str:
+    """What a page needs once in its style: colours of both themes, and the rules of all charts."""
+    return palette.page_css()
+
+
+def variables(theme: str) -> dict[str, str]:
+    """The colours of a theme as CSS custom properties."""
+    return palette.variables(theme)
+
+
+def spark(values: Sequence[float | None], *, width: float = 96, height: float = 20, label: str = "") -> str:
+    """A line without axes, for a table's cell; what is missing is a gap, the last value a dot."""
+    known = finite_all(values)
+    said = label or "no values"
+    if not known:
+        return paper.document(
+            paper.Drawing(width, height, paper.text(width / 2, height - 5, "–", "u c")), said, "", kind="chart spark"
+        )
+    y = linear(known, height - 3, 3, count=2, zero=False)
+    y = type(y)(min(known), max(known), y.start, y.end, y.ticks) if max(known) > min(known) else y
+    step = (width - 8) / max(len(values) - 1, 1)
+    cleaned = [finite(v) for v in values]
+    found, open_ = "", False
+    for i in extremes([known[0] if v is None else v for v in cleaned], 120):
+        value = cleaned[i]
+        if value is None:
+            open_ = False
+            continue
+        found += f"{'L' if open_ else 'M'}{paper.number(4 + step * i)} {paper.number(y.at(value))}"
+        open_ = True
+    last = max(i for i, v in enumerate(cleaned) if v is not None)
+    dot = paper.path(paper.circle(4 + step * last, y.at(cleaned[last] or 0.0), 2), "k1")
+    return paper.document(paper.Drawing(width, height, paper.path(found, "j s1") + dot), said, "", kind="chart spark")
+
+
+def _kind(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]:
+    if type(chart) not in KINDS:
+        kinds = ", ".join(kind.__name__ for kind in KINDS)
+        raise ArgumentError(f"A chart is needed ({kinds}); {type(chart).__name__} was given.")
+    return KINDS[type(chart)]
+
+
+def _noted(drawing: paper.Drawing, note: str) -> paper.Drawing:
+    """The drawing with its small print below."""
+    lines = paper.wrapped(note, drawing.width, 11) if note else []
+    drawn = [paper.text(0, drawing.height + 20 + 15 * i, said, "n") for i, said in enumerate(lines)]
+    more = 15.0 * len(lines) + 12 if lines else 0.0
+    return paper.Drawing(drawing.width, drawing.height + more, drawing.body + "".join(drawn))
+
+
+def _framed(drawing: paper.Drawing, chart: Chart) -> paper.Drawing:
+    """The drawing on paper of its own, under its title."""
+    width = drawing.width + 2 * PAD
+    titles = paper.wrapped(chart.title, drawing.width, 17)
+    lines = paper.wrapped(chart.subtitle, drawing.width, 13)
+    at = PAD + 6
+    parts = []
+    for said in titles:
+        parts.append(paper.text(PAD, at + 6, said, "h"))
+        at += 22
+    for said in lines:
+        parts.append(paper.text(PAD, at + 4, said, "d"))
+        at += 18
+    at += 10 if titles or lines else 0
+    height = float(math.ceil(at + drawing.height + PAD))
+    ground = paper.path(paper.box(0, 0, width, height), "bg")
+    moved = f'<g transform="translate({paper.number(PAD)} {paper.number(at)})">{drawing.body}</g>'
+    return paper.Drawing(width, height, ground + "".join(parts) + moved)

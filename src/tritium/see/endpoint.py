@@ -1,0 +1,180 @@
+"""A page for Prometheus: the text of a function over HTTP on this machine, and nothing else.
+
+Knows nothing of what the text says. `GET /metrics` and `GET /health` are answered, few at a time, each within seconds.
+It listens on the loopback address unless the caller says that others may read it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tritium.errors import ArgumentError
+from tritium.perf import names
+from tritium.settings import log
+
+CONNECTIONS = 8  # at once; more are closed unheard
+READ_S = 5.0  # for the next byte of a request
+WHOLE_S = 15.0  # for a request and its answer
+MOST_BYTES = 16 << 20  # of a page
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. Nothing of it comes back to its sender but what was asked for."""
+
+    server: _Server
+    server_version, sys_version = "tritium", ""
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d\n"
+    timeout = READ_S
+
+    def do_GET(self) -> None:
+        if self.server.private and not self._meant():
+            self._answer(HTTPStatus.FORBIDDEN, "this address is for this machine: ask for localhost.\n")
+            return
+        page = self.server.pages.get(self.path)
+        if page is None:
+            self._answer(HTTPStatus.NOT_FOUND, f"there are {' and '.join(self.server.pages)}.\n")
+            return
+        try:
+            text = page()
+        except Exception as error:  # the next request may fare better
+            log.warning("endpoint: the page cannot be made: %s", names.terminal(f"{type(error).__name__}: {error}"))
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the page cannot be made; the log says why.\n")
+            return
+        self._answer(HTTPStatus.OK, text)
+
+    def _meant(self) -> bool:
+        """Whether the sender asked for this machine: a page elsewhere may have its own name lead here."""
+        host = self.headers.get("Host", "localhost")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return is_loopback(name)
+
+    def _answer(self, status: HTTPStatus, text: str) -> None:
+        body = text.encode("utf-8", "backslashreplace")
+        if len(body) > MOST_BYTES:
+            status, body = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page is too large.\n"
+        self.send_response(status)
+        about = {"Content-Type": TYPE, "Content-Length": str(len(body)), "X-Content-Type-Options": "nosniff",
+                 "Cache-Control": "no-store", "Connection": "close"}  # fmt: skip
+        for name, value in about.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug("endpoint: %s", names.terminal(format % args))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads, block_on_close = True, False
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], pages: dict[str, Callable[[], str]], private: bool) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.pages, self.private = pages, private
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """As the parent of HTTPServer does it: that one asks a name server who we are, and may wait for it."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "localhost", self.server_address[1]
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        late = threading.Timer(WHOLE_S, _cut, (request,))
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("endpoint: a client went away", exc_info=True)
+
+
+def _cut(request: socket.socket) -> None:
+    """End a connection whose other side is too slow."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+class Endpoint:
+    """Serves `text()` at /metrics from `start` to `stop`, or in a `with`. Port 0: a free one, told by `port` and `url`."""
+
+    def __init__(
+        self, text: Callable[[], str], port: int = 0, host: str = "127.0.0.1", *, allow_remote: bool = False
+    ) -> None:
+        if not isinstance(port, int) or not 0 <= port <= 65535:
+            raise ArgumentError(f"port: a number from 0 (a free one) to 65535 is needed, given {port!r}.")
+        self.private = is_loopback(host)
+        if not self.private and not allow_remote:
+            raise ArgumentError(
+                f"host: {host!r} can be reached from other machines, and the page asks nobody who he is. Use 127.0.0.1, or "
+                "say allow_remote=True."
+            )
+        self.host, self.port = "127.0.0.1" if host == "localhost" else host, port
+        self._pages = {"/metrics": text, "/health": lambda: "ok\n"}
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Endpoint:
+        """Listen; ArgumentError where the port is taken."""
+        if self._server is not None:
+            return self
+        try:
+            self._server = _Server((self.host, self.port), self._pages, self.private)
+        except OSError as error:
+            raise ArgumentError(
+                f"port {self.port} of {self.host} cannot be had: {error.strerror or error}. Choose another, or 0 for a free one."
+            ) from None
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="tritium endpoint"
+        )
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Listen no more. What is being answered ends by itself."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            if self._thread is not None:
+                self._thread.join(READ_S)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    def __enter__(self) -> Endpoint:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,238 @@
+"""A report: what was measured, judged, profiled and tracked, as sections in the order a person reads them.
+
+Knows nothing of HTML or terminals: `report_html` and `report_text` write it down. Nothing is measured here, no clock is
+read, and the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tritium.errors import ArgumentError, nearest
+from tritium.perf import compare, names, records
+from tritium.perf.files import write_bytes, write_text
+from tritium.perf.history import History
+from tritium.perf.run import Results
+from tritium.perf.selftest import Selftest
+from tritium.perf.trends import Trend
+from tritium.perf.verdict import Suite
+from tritium.see import charts, section_cases, section_machine, section_resources, section_summary
+from tritium.see.report_data import Data, data_of
+from tritium.see.sections import Block, Card, Drawing, Fold, Given, Picture, Section
+
+SCHEMA = 1
+FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".txt": "text", ".json": "json"}
+Trends = Mapping[tuple[str, str], Trend]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A page with everything on it. `html()`, `markdown()`, `text()` are its forms; `save` chooses by the name."""
+
+    title: str
+    sections: tuple[Section, ...]
+    given: Given
+    data: Data = field(repr=False)
+
+    def html(self) -> str:
+        """One file that needs nothing else: offline, without script too."""
+        from tritium.see.report_html import page
+
+        return page(self)
+
+    def markdown(self) -> str:
+        """For a pull request."""
+        from tritium.see.report_text import markdown
+
+        return markdown(self)
+
+    def text(self) -> str:
+        """For a terminal."""
+        from tritium.see.report_text import text
+
+        return text(self)
+
+    def json(self) -> str:
+        """Every section with its blocks, for programs."""
+        told = [_plain(s) for s in self.sections]
+        body = {
+            "schema": SCHEMA,
+            "title": self.title,
+            "created": self.given.results.created,
+            "sha256": self.data.sha256,
+            "sections": told,
+        }
+        return records.dumps(body, indent=1) + "\n"
+
+    def save(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
+        """Write it, in the form its suffix (or `to`) names: .html, .md, .txt or .json. Whole or not at all."""
+        suffix = Path(path).suffix.lower()
+        form = to or FORMATS.get(suffix)
+        if form not in set(FORMATS.values()):
+            given = repr(to) if to else f"a name that ends in {suffix!r}" if suffix else "a name without a suffix"
+            raise ArgumentError(
+                f"report: {names.visible(given)} is no form of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
+                f"name the file .html, .md, .txt or .json.{nearest(suffix, FORMATS)}"
+            )
+        return write_text(path, getattr(self, form)())
+
+    @cached_property
+    def pictures(self) -> tuple[Picture | Drawing, ...]:
+        """Every chart and drawing, those only meant for export included."""
+        return tuple(p for s in self.sections for b in s.blocks for p in _pictures(b))
+
+    def charts(self, folder: str | os.PathLike[str], to: str = "svg") -> list[Path]:
+        """Write every chart into a folder, as SVG or PNG. All are drawn before the first is written."""
+        if to not in ("svg", "png"):
+            raise ArgumentError(f"charts are written as svg or png, not as {to!r}.")
+        drawn = {f"{_file(p.name)}.{to}": _drawn(p, to) for p in self.pictures}
+        if to == "svg":
+            return [write_text(Path(folder) / name, svg, parents=True) for name, svg in drawn.items()]
+        from tritium.see import png
+
+        pixels = {name: png.render(svg) for name, svg in drawn.items()}
+        return [write_bytes(Path(folder) / name, data, parents=True) for name, data in pixels.items()]
+
+
+def report(
+    results: Results, *, verdicts: Suite | None = None, baseline: Results | None = None, history: History | Trends | None = None,
+    profile: Any = None, before: Any = None, memory: Any = None, selftest: Selftest | None = None,
+) -> Report:  # fmt: skip
+    """A report of results; of verdicts, a baseline, a history, profiles, tracked memory and a self-test where they are given."""
+    if not isinstance(results, Results):
+        raise ArgumentError(f"report: Results are needed (tt.perf.load gives them), given {type(results).__name__}.")
+    if verdicts is None and baseline is not None:
+        verdicts = replace(
+            compare.compare_stored(baseline, results),
+            base=baseline.name or f"baseline of {baseline.created[:10]}",
+            head="now",
+        )
+    trends = _trends(history, results) if isinstance(history, History) else dict(history or {})
+    tracked = memory.record() if hasattr(memory, "record") else memory  # a tracker, or what one left
+    given = Given(results, verdicts, baseline, trends, profile, before, tracked, selftest)
+    return _made(given)
+
+
+def _made(given: Given) -> Report:
+    data = data_of(given.results)
+    made = [make(given) for make in ORDER]
+    made.append(section_machine.data(given, data.sha256, data.inside, data.nbytes))
+    there = [s for s in made if not s.absent]
+    missing = section_machine.missing([s for s in made if s.absent])
+    sections = (*there, missing) if missing.blocks else tuple(there)
+    return Report(_title(given), sections, given, data)
+
+
+ORDER = (
+    section_summary.banner,
+    section_summary.summary,
+    section_machine.environment,
+    section_cases.ratios,
+    section_cases.overview,
+    section_cases.cards,
+    section_resources.memory,
+    section_resources.energy,
+    section_resources.history,
+    section_resources.roofline,
+    section_resources.profile,
+    section_cases.devices,
+    section_summary.recommendations,
+    section_machine.noise,
+    section_machine.reproduce,
+)
+
+
+def _title(given: Given) -> str:
+    results = given.results
+    return " · ".join(filter(None, ("Tritium", results.name or results.suite or results.kind, results.created[:10])))
+
+
+def _trends(history: History, results: Results) -> dict[tuple[str, str], Trend]:
+    """Where every case of the first arm stands in a history."""
+    arm = results.arms[0] if results.arms else ""
+    known = {(case, of) for case, metric, of in history.cases() if metric == "wall"}
+    found = {(case, arm): history.trend(case, "wall", arm) for case in results.cases if (case, arm) in known}
+    return {key: trend for key, trend in found.items() if trend is not None}
+
+
+# ---- pieces
+
+
+def _pictures(block: Block) -> Iterator[Picture | Drawing]:
+    if isinstance(block, (Picture, Drawing)):
+        yield block
+    elif isinstance(block, (Card, Fold)):
+        for inner in block.blocks:
+            yield from _pictures(inner)
+
+
+def _file(name: str) -> str:
+    """A name of a file: as it is where it is plain, with a hash where it is not."""
+    plain = name.replace(" ", "-")
+    return plain if plain.replace("-", "").isalnum() and plain.isascii() and len(plain) <= 60 else names.file_name(name)
+
+
+def _drawn(picture: Picture | Drawing, to: str) -> str:
+    if isinstance(picture, Picture):
+        return charts.svg(picture.chart, theme="light" if to == "png" else None)
+    return _in_plain_colours(picture.file) if to == "png" else picture.file
+
+
+def _in_plain_colours(svg: str) -> str:
+    """An SVG without CSS variables, which not everyone knows: each as it is declared first, in light colours."""
+    known: dict[str, str] = {}
+    for name, value in re.findall(r"(--[\w-]+):([^;{}<>]+)", svg):
+        known.setdefault(name, value)
+    return re.sub(r"var\((--[\w-]+)\)", lambda found: known.get(found[1], "currentColor"), svg)
+
+
+def _plain(value: Any) -> Any:
+    """Blocks as JSON has them, each with its kind; drawings as their words, what is no number as null."""
+    if isinstance(value, Drawing):
+        value = replace(value, svg="", file="")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__.lower()} | {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ---- sections alone, by the names of the guides
+
+
+def generate_comprehensive_report(
+    results: Results, comparisons: Suite | None = None, memory: Any = None, profile: Any = None, **more: Any
+) -> Report:
+    """All of it in one object."""
+    return report(results, verdicts=comparisons, memory=memory, profile=profile, **more)
+
+
+def generate_executive_summary(results: Results, comparisons: Suite | None = None) -> Section:
+    """Three to six sentences, each with its number."""
+    return section_summary.summary(Given(results, comparisons))
+
+
+def generate_performance_analysis(results: Results, comparisons: Suite | None = None) -> tuple[Section, ...]:
+    """Ratios, overview, roofline and devices; those that have nothing to tell are left out."""
+    given = Given(results, comparisons)
+    makers = (section_cases.ratios, section_cases.overview, section_resources.roofline, section_cases.devices)
+    return tuple(s for make in makers if not (s := make(given)).absent)
+
+
+def generate_memory_analysis(results: Results, memory: Any = None) -> Section:
+    """Peaks of every case, and what a tracked run tells; a section that says why where nothing was measured."""
+    return section_resources.memory(Given(results, memory=memory.record() if hasattr(memory, "record") else memory))
+
+
+def generate_html_report(found: Report | Results, **more: Any) -> str:
+    """The page, of a report or of results."""
+    return (found if isinstance(found, Report) else report(found, **more)).html()

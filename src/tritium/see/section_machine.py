@@ -1,0 +1,232 @@
+"""The machine and the measurement: environment and differences, noise, how to reproduce, and the raw data.
+
+Knows nothing of how a page looks, and never asks the machine it runs on: only what the results tell.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from statistics import median
+
+from tritium.perf import stats, tables
+from tritium.perf.canary import SIZES
+from tritium.perf.environment import Environment, differences
+from tritium.perf.run import Run, rounds_of
+from tritium.perf.tables import bytes_text, rate_text, scaled, seconds_text
+from tritium.see.sections import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Fold,
+    Given,
+    Grid,
+    Line,
+    Lines,
+    Section,
+    Tone,
+    absent,
+    half_widths,
+    many,
+    percent,
+)
+
+SOON_NOISY = 0.02  # spread of canaries between processes from which on small differences drown
+
+
+# ---- environment
+
+
+def environment(given: Given) -> Section:
+    """Where it was measured; and in what two measurements differ."""
+    env = given.results.environment
+    blocks: list[Block] = list(_differences(given))
+    blocks.append(Facts(tuple((name, Cell(value)) for name, value in _facts(env) if value)))
+    if env.limits is not None:
+        blocks.append(Fold("Ceilings of this machine, measured", (_ceilings(env),)))
+    return Section("environment", "Environment", tuple(blocks))
+
+
+def _differences(given: Given) -> Iterator[Block]:
+    if given.baseline is not None:
+        hard, soft = differences(given.baseline.environment, given.results.environment)
+    elif given.verdicts is not None:
+        hard, soft = given.verdicts.hard, given.verdicts.soft
+    else:
+        return
+    if not hard and not soft:
+        yield Line("The same machine, versions and settings before and after.", "good")
+        return
+    if hard:
+        yield Line(f"Not comparable: {many(len(hard), 'field')} that speed depends on differ.", "bad")
+    rows: list[tuple[Cell, ...]] = []
+    kinds: tuple[tuple[dict[str, tuple[str, str]], Tone, str], ...] = (
+        (hard, "bad", "forbids to compare"), (soft, "unsure", "worth knowing"),
+    )  # fmt: skip
+    for fields, tone, word in kinds:
+        rows += [(Cell(name), Cell(a), Cell(b), Cell(word, tone, badge=True)) for name, (a, b) in fields.items()]
+    yield Grid(("differs", "before", "after", "which"), tuple(rows), caption="What differs from the baseline")
+
+
+def _facts(env: Environment) -> list[tuple[str, str]]:
+    hard = env.hard
+    cores = f"{hard.usable} of {hard.cpus} CPUs, {many(hard.threads, 'thread')}" if hard.cpus else ""
+    commit = f"{env.commit[:12]}{' and changes' if env.dirty else ''}" if env.commit else ""
+    return [
+        ("processor", hard.cpu),
+        ("CPUs", cores),
+        ("GPUs", ", ".join(hard.gpus)),
+        ("memory", f"{env.memory_gib:g} GiB" if env.memory_gib else ""),
+        ("system", " ".join(filter(None, (hard.system, env.kernel, hard.architecture)))),
+        ("runs under", env.virtual),
+        ("governor", env.governor),
+        ("power", env.power_source),
+        ("load before", f"{env.load:g}" if env.load else ""),
+        ("temperature", "" if env.temperature_c is None else f"{env.temperature_c:g} °C"),
+        ("Tritium", " ".join(filter(None, (env.tritium, f"({hard.loops} loops)" if hard.loops else "")))),
+        ("commit", commit),
+        ("Python", env.python),
+        ("packages", ", ".join(f"{k} {v}" for k, v in env.packages.items())),
+        ("variables", ", ".join(f"{k}={v}" for k, v in env.variables.items())),
+        ("fingerprint", hard.key),
+    ]
+
+
+def _ceilings(env: Environment) -> Grid:
+    limits = env.limits
+    assert limits is not None
+    rows = [
+        ("arithmetic, f32", rate_text(limits.flops, "FLOP"), ""),
+        ("arithmetic, int8", rate_text(limits.int_ops, "OP"), ""),
+    ]
+    for level in limits.levels:
+        rate = "not measured" if level.rate is None else rate_text(level.rate, "B")
+        rows.append((level.name, rate, "" if level.nbytes is None else f"up to {bytes_text(level.nbytes)}"))
+    cells = tuple(tuple(Cell(text) for text in row) for row in rows)
+    caption = f"At {many(limits.threads, 'thread')}"
+    return Grid(("ceiling", "rate", "holds"), cells, frozenset({"rate", "holds"}), caption)
+
+
+# ---- noise
+
+
+def noise(given: Given) -> Section:
+    """How far this run can be believed: canaries, broken rounds, and the gate's own false alarms."""
+    blocks: list[Block] = []
+    rows = [row for run in given.results.runs if run.case in SIZES and (row := _canary(run)) is not None]
+    if rows:
+        heads = ("work no version changes", "arm", "time", "spread", "from first to last")
+        blocks.append(Grid(heads, tuple(rows), frozenset(heads[2:]), "Canaries: what the machine itself did meanwhile"))
+    lines = [Line(text, tone) for text, tone in _samples(given)]
+    if given.selftest is not None:
+        lines += [Line(text.strip(), tone) for text, tone in _selftest(given)]
+    else:
+        lines.append(
+            Line(
+                "False alarms of this machine: not measured here. tritium selftest --aa --json > selftest.json, then --selftest selftest.json.",
+                "quiet",
+            )
+        )
+    blocks.append(Lines(tuple(lines)))
+    return Section("noise", "Noise and false alarms", tuple(blocks))
+
+
+def _canary(run: Run) -> tuple[Cell, ...] | None:
+    wall = run.of("wall")
+    each = [median(rounds) for rounds in rounds_of(wall) if rounds] if wall is not None else []
+    if not each or wall is None or wall.median is None or min(each) <= 0:
+        return None
+    spread = (max(each) - min(each)) / median(each)
+    drift = each[-1] / each[0] - 1
+    tone: Tone = "unsure" if spread > SOON_NOISY else ""
+    return (
+        Cell(run.case), Cell(run.arm), Cell(seconds_text(wall.median), sort=wall.median),
+        Cell(percent(spread, 1), tone, spread, f"slowest to fastest of {many(len(each), 'process')}"),
+        Cell(f"{100 * drift:+.1f} %", sort=drift),
+    )  # fmt: skip
+
+
+def _samples(given: Given) -> Iterator[tuple[str, Tone]]:
+    cells = len(given.runs)
+    for word, said in tables.FLAGS.items():
+        count = sum(any(word in f for f in run.flags) for run in given.runs)
+        if count:
+            yield f"{count} of {many(cells, 'cell')}: {said}", "unsure"
+    widths = half_widths(given)
+    if widths:
+        middle, widest = percent(median(widths), 1), percent(max(widths), 1)
+        yield f"Half the 95 % interval of a time is {middle} of it in the median cell, {widest} in the widest.", ""
+    if given.verdicts is not None and (margins := sorted({v.margin for v in given.verdicts.verdicts})):
+        yield f"A change counts from {' or '.join(percent(m, 1) for m in margins)} on: the margins of the verdicts.", ""
+    plan = given.results.plan
+    if not plan.gates:
+        yield f"The {plan.name} plan ({many(plan.generations, 'process')}) shows intervals and never gates.", "unsure"
+
+
+def _selftest(given: Given) -> Iterator[tuple[str, Tone]]:
+    found = given.selftest
+    assert found is not None
+    alarms, suites = found.false_alarms
+    for line in found.page().splitlines():
+        yield line, ""
+    if suites:
+        low, high = stats.share_interval(alarms, suites)
+        tone: Tone = "good" if alarms == 0 else "unsure"
+        sure = f"({percent(low, 1)} … {percent(high, 1)}, 95 %)"
+        yield (
+            f"Measured false alarms of the gate on this machine: {alarms} of {suites} suites of equal code {sure}.",
+            tone,
+        )
+
+
+# ---- reproduce and raw data
+
+
+def reproduce(given: Given) -> Section:
+    """What to type to measure the same again."""
+    results, env, plan = given.results, given.results.environment, given.results.plan
+    lines = [f"git checkout {shlex.quote(env.commit)}"] if env.commit else []
+    if env.packages:
+        lines.append("python -m pip install " + " ".join(shlex.quote(f"{k}=={v}") for k, v in env.packages.items()))
+    lines += [f"export {k}={shlex.quote(v)}" for k, v in env.variables.items()]
+    lines += [results.command] if results.command else []
+    versions = [f"Tritium {env.tritium}" if env.tritium else "", f"Python {env.python}" if env.python else ""]
+    facts = [
+        ("commit", env.commit + (" with uncommitted changes: the commit alone does not give this code" if env.dirty else "") or "not known"),
+        ("versions", ", ".join(filter(None, (*versions, *(f"{k} {v}" for k, v in env.packages.items()))))),
+        ("plan", f"{plan.name}: {many(plan.generations, 'process')}, {many(plan.rounds, 'round')} of {many(plan.batches, 'batch')}"),
+        ("seed", str(plan.seed)),
+        ("metrics", ", ".join(plan.metrics)),
+        ("took", seconds_text(results.elapsed_s) if results.elapsed_s else ""),
+        ("measured", results.created),
+    ]  # fmt: skip
+    blocks: list[Block] = [Code("\n".join(lines))] if lines else []
+    blocks.append(Facts(tuple((k, Cell(v)) for k, v in facts if v)))
+    if given.verdicts is not None and given.verdicts.command:
+        blocks.append(Line("The verdict was made by:"))
+        blocks.append(Code(given.verdicts.command))
+    return Section("reproduce", "How to reproduce", tuple(blocks))
+
+
+def data(given: Given, sha256: str, inside: str, nbytes: int) -> Section:
+    """What is inside the page, and what it is called."""
+    results = given.results
+    size = scaled(float(max(nbytes, 1)), ((1e6, "MB"), (1e3, "kB"), (1, "B")))
+    facts = (
+        ("schema", Cell(f"results {results.schema}")),
+        ("runs", Cell(f"{len(results.runs):,} ({many(len(results.cases), 'case')}, canaries among them)")),
+        ("inside", Cell(f"{inside}, {size} as JSON")),
+        ("sha256", Cell(sha256)),
+    )
+    return Section("data", "Raw data", (Facts(facts),))
+
+
+def missing(sections: list[Section]) -> Section:
+    """What is not in this report, why, and how to get it."""
+    lines = tuple(Line(f"{s.title}: {s.absent}.", "quiet") for s in sections)
+    return (
+        Section("absent", "Not in this report", (Lines(lines),))
+        if lines
+        else absent("absent", "Not in this report", "")
+    )

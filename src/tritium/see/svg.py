@@ -1,0 +1,217 @@
+"""SVG, element by element: short numbers, escaped text that fits its place, marks with a tip, whole documents.
+
+Knows nothing of charts. Every text goes through `escape`. Where an id is needed the body holds ID, a character no text
+can contain; the document puts a hash of its content there, so the same content gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
+
+from tritium.errors import ArgumentError
+from tritium.perf import names
+from tritium.see import escape
+
+ID = "\x00"
+TIP = 600  # characters of a line of a tip
+LINK = re.compile(r"#[A-Za-z0-9_-]+")
+SIZE = 12.0  # px of a text without a size
+# Widths in em, on the wide side of the common system fonts.
+CHARACTERS = {c: w for w, of in (
+    (0.27, "iljI.,:;'|!´`"), (0.37, "ftr()[]{}/\\-\" °·"), (0.9, "mM%"), (1.0, "W@"), (0.78, "wGOQDHNU&"), (0.6, "0123456789+=<>~"),
+) for c in of}  # fmt: skip
+LOWER, UPPER, OTHER, WIDE = 0.57, 0.7, 0.68, 1.05
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a chart drew: its size in px and the elements."""
+
+    width: float
+    height: float
+    body: str
+
+
+def number(x: float) -> str:
+    """A coordinate: rounded to 0.1, without a zero that says nothing."""
+    rounded = round(x, 1)
+    return f"{rounded:.1f}".removesuffix(".0") if rounded else "0"
+
+
+def points(pairs: Iterable[tuple[float, float]]) -> str:
+    """The path through these places, each told from the one before: rounded first, so that nothing adds up."""
+    tenths = [(round(10 * x), round(10 * y)) for x, y in pairs]
+    if not tenths:
+        return ""
+    found = f"M{number(tenths[0][0] / 10)} {number(tenths[0][1] / 10)}"
+    steps = [f"{_tenths(b[0] - a[0])} {_tenths(b[1] - a[1])}" for a, b in pairwise(tenths) if a != b]
+    return found + ("l" + " ".join(steps).replace(" -", "-") if steps else "")
+
+
+def dots(pairs: Iterable[tuple[float, float]]) -> str:
+    """Places by themselves, to the whole px: lines of no length, which round ends make dots."""
+    found, last = "", (0, 0)
+    for pair in pairs:
+        x, y = round(pair[0]), round(pair[1])
+        found += f"m{x - last[0]} {y - last[1]}h0".replace(" -", "-")
+        last = (x, y)
+    return found
+
+
+def _tenths(n: int) -> str:
+    return number(n / 10).replace("0.", ".", 1) if abs(n) < 10 else number(n / 10)
+
+
+# ---- text
+
+
+@lru_cache(maxsize=4096)
+def _em(c: str) -> float:
+    known = CHARACTERS.get(c)
+    if known is not None:
+        return known
+    if "a" <= c <= "z":
+        return LOWER
+    if "A" <= c <= "Z":
+        return UPPER
+    if unicodedata.combining(c):
+        return 0.0
+    return WIDE if unicodedata.east_asian_width(c) in "WF" or ord(c) > 0x1F000 else OTHER
+
+
+def text_width(text: str, size: float = SIZE) -> float:
+    """How wide a text will be, about: rather more than less."""
+    return sum(map(_em, text)) * size
+
+
+def fit(name: str, room: float, size: float = SIZE) -> str:
+    """The text as it will be seen, shortened in its middle where it has no room: both ends tell names apart."""
+    shown = names.visible(name, 4 * names.LIMIT)
+    if text_width(shown, size) <= room:
+        return shown
+    left = max(room - text_width("…", size), 0.0)
+    head = _prefix(shown, left * 0.6, size)
+    tail = _prefix(shown[: len(head) - 1 if head else None : -1], left - text_width(head, size), size)[::-1]
+    return f"{head.rstrip()}…{tail.lstrip()}"
+
+
+def _prefix(text: str, room: float, size: float) -> str:
+    used = 0.0
+    for i, c in enumerate(text):
+        used += _em(c) * size
+        if used > room:
+            return text[:i]
+    return text
+
+
+def wrapped(said: str, room: float, size: float = SIZE) -> list[str]:
+    """Lines of words that fit; a word that does not fit is shortened."""
+    lines: list[str] = []
+    for word in names.visible(said, None).split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(fit(word, room, size))
+    return lines
+
+
+# ---- elements
+
+
+def text(x: float, y: float, said: str, kind: str = "") -> str:
+    """A text that is already short enough; `kind`: its classes."""
+    of = f' class="{kind}"' if kind else ""
+    return f'<text x="{number(x)}" y="{number(y)}"{of}>{escape.svg(said, None)}</text>'
+
+
+def path(d: str, kind: str, more: str = "") -> str:
+    return f'<path class="{kind}" d="{d}"{more}/>' if d else ""
+
+
+def line(x1: float, y1: float, x2: float, y2: float) -> str:
+    """A piece of a path: from here to there."""
+    if round(y1, 1) == round(y2, 1):
+        return f"M{number(x1)} {number(y1)}H{number(x2)}"
+    if round(x1, 1) == round(x2, 1):
+        return f"M{number(x1)} {number(y1)}V{number(y2)}"
+    return f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"
+
+
+def box(x: float, y: float, width: float, height: float) -> str:
+    """A piece of a path: a rectangle."""
+    return f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z"
+
+
+def circle(x: float, y: float, radius: float) -> str:
+    """A piece of a path: a disc."""
+    r = number(radius)
+    return (
+        f"M{number(x - radius)} {number(y)}a{r} {r} 0 1 0 {number(2 * radius)} 0a{r} {r} 0 1 0 {number(-2 * radius)} 0z"
+    )
+
+
+def diamond(x: float, y: float, across: float, high: float) -> str:
+    """A piece of a path: a rhombus."""
+    return f"M{number(x - across)} {number(y)}L{number(x)} {number(y - high)}L{number(x + across)} {number(y)}L{number(x)} {number(y + high)}z"
+
+
+def triangle(x: float, y: float, size: float, up: bool) -> str:
+    """A piece of a path: a triangle on its side or on its tip."""
+    sign = -1 if up else 1
+    return f"M{number(x - size)} {number(y - sign * size * 0.75)}H{number(x + size)}L{number(x)} {number(y + sign * size)}z"
+
+
+def whisker(low: float, high: float, y: float, cap: float = 3.0) -> str:
+    """A piece of a path: an interval that lies, with its ends."""
+    ends = f"M{number(low)} {number(y - cap)}v{number(2 * cap)}M{number(high)} {number(y - cap)}v{number(2 * cap)}"
+    return f"M{number(low)} {number(y)}H{number(high)}{ends if cap else ''}"
+
+
+def mark(tip: Sequence[str], *inside: str, row: int | None = None, link: str = "") -> str:
+    """Something one can point at: the tip's lines, then what is drawn."""
+    said = "\n".join(escape.svg(part, TIP) for part in tip if part)
+    index = "" if row is None else f' data-r="{row}"'
+    whole = f'<g class="m"{index}><title>{said}</title>{"".join(inside)}</g>'
+    if not link:
+        return whole
+    if not LINK.fullmatch(link):
+        raise ArgumentError(f"link: {link!r} is none inside the page; # and letters, digits, - or _ are needed.")
+    return f'<a href="{link}" tabindex="-1">{whole}</a>'  # hundreds of stops would bury the rest of a page
+
+
+def hatch(colour: str) -> tuple[str, str]:
+    """A hatched fill of a colour's class ("k1"): what defines it, and the attribute that uses it."""
+    defined = (
+        f'<pattern id="{ID}{colour}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<path class="{colour} p" d="M0 0h5v5h-5z"/><path class="{colour}" d="M0 0h2v5h-2z"/></pattern>'
+    )
+    return defined, f' fill="url(#{ID}{colour})"'
+
+
+# ---- documents
+
+
+def document(drawing: Drawing, title: str, said: str, *, css: str = "", name: str = "", kind: str = "chart") -> str:
+    """The whole SVG: sized, named for screen readers, with its own style where there is one."""
+    width, height = number(drawing.width), number(math.ceil(drawing.height))
+    head = f"{title}\n{said}\n{name}\n{width}\n{drawing.body}"
+    own = "c" + sha256(head.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    if css:
+        named = f'aria-labelledby="{ID}t {ID}d"'
+        inside = f'<style>{css}</style><title id="{ID}t">{escape.svg(title)}</title><desc id="{ID}d">{escape.svg(said, None)}</desc>'
+    else:  # a <title> of the whole would pop up over every part of a page
+        named, inside = f'aria-label="{escape.attribute(title)}. {escape.attribute(said, None)}"', ""
+    role = "group" if "<a " in drawing.body else "img"  # a picture has nothing inside to follow
+    whole = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="{role}" {named}>{inside}{drawing.body}</svg>'
+    )
+    return whole.replace(ID, own)

@@ -1,0 +1,133 @@
+"""`tritium doctor` and `tritium targets`: what they print, what is the script's, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from test_see_doctor import QUIET
+from tritium.cli import cli
+from tritium.see import doctor, targets
+from tritium.see.targets import Figure, Reached, Target
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A quiet machine; what a test changes in it is seen."""
+    readings = dict(QUIET)
+    monkeypatch.setattr(doctor, "READERS", {name: (lambda of, name=name: readings[name]) for name in QUIET})
+    return readings
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args))
+
+
+def test_a_fine_machine_is_told_shortly() -> None:
+    done = run("doctor", "--strict")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0].startswith("this machine: 20 fine")
+    assert "\n  BLAS " in done.output
+
+
+def test_a_warning_has_evidence_and_remedy_and_exit_code_0(machine: dict[str, Any]) -> None:
+    machine["power"] = "battery"
+    done = run("doctor")
+    assert done.exit_code == 0
+    at = done.output.splitlines().index("warning  power: on battery: most systems run slower to save it")
+    assert done.output.splitlines()[at + 1 : at + 3] == [
+        "  seen   power_supply: no mains is online",
+        "  do     plug it in",
+    ]
+
+
+def test_strict_fails_with_a_warning_but_not_with_a_note(machine: dict[str, Any]) -> None:
+    machine["noise"] = 0.0
+    assert run("doctor", "--strict").exit_code == 0
+    machine["power"] = "battery"
+    assert run("doctor", "--strict").exit_code == 1
+
+
+def test_json_is_json(machine: dict[str, Any]) -> None:
+    machine["power"] = "battery"
+    done = run("doctor", "--json", "--strict")
+    assert done.exit_code == 1
+    told = json.loads(done.output)
+    assert (told["ok"], told["counts"]["warning"]) == (False, 1)
+
+
+def test_what_follows_the_script_is_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("import sys, tritium as tt\nprint('given', sys.argv[1:])\ntt.ones((200, 300)).T.reshape(-1)\n")
+    done = run("doctor", str(script), "--json", "-x")
+    assert done.exit_code == 0, done.output
+    assert "given ['--json', '-x']" in done.output
+    assert f"reshape copies behind your back at {script}:3" in done.output
+
+
+def test_json_is_not_mixed_with_what_the_script_prints(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("print('loud')\n")
+    done = run("doctor", "--json", str(script))
+    assert json.loads(done.stdout)["program"] == str(script)
+    assert "loud" in done.stderr
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "looked_at.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
+    monkeypatch.chdir(tmp_path)
+    done = run("doctor", "-m", "looked_at", "a", "--b")
+    assert "__main__ ['a', '--b']" in done.output
+    assert "looked_at: " in done.output
+
+
+def test_a_script_that_fails_is_a_problem_and_still_looked_at(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("import sys\nsys.exit(3)\n")
+    done = run("doctor", "--strict", str(script))
+    assert done.exit_code == 1
+    assert "exit code 3" in done.output
+    assert "hidden copies" in done.output
+
+
+def test_a_script_that_is_not_there_is_an_error() -> None:
+    done = run("doctor", "nowhere.py")
+    assert done.exit_code != 0
+    assert "there is no script nowhere.py" in str(done.exception) + done.output
+
+
+# ---- targets
+
+
+def made(outcome: Any, name: str = "a call") -> Reached:
+    target = Target("001", "Performance Targets", name, "cpu", "< 1ms", 1e-3, "s", True, lambda bench, device: "")
+    figure = None if outcome == "not measured" else Figure(1e-4, 0.9e-4, 1.1e-4, 0.5e-4)
+    return Reached(target, outcome, figure, "no GPU" if figure is None else "")
+
+
+def test_targets_are_a_table_with_their_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (made("pass"), made("not measured", "another\x1b[31m"))
+    monkeypatch.setattr(targets, "measure_targets", lambda **_: found)
+    done = run("targets", "--strict")
+    assert done.exit_code == 0, done.output
+    assert "100 µs (90 … 110)" in done.output
+    assert "not measured (1): no GPU" in done.output
+    assert "\x1b" not in done.output
+
+
+def test_strict_fails_when_a_target_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "measure_targets", lambda **_: (made("not reached"),))
+    assert run("targets").exit_code == 0
+    assert run("targets", "--strict").exit_code == 1
+
+
+def test_targets_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(targets, "measure_targets", lambda **given: seen.update(given) or (made("pass"),))
+    done = run("targets", "--json", "--quick")
+    assert json.loads(done.output)["targets"][0]["outcome"] == "pass"
+    assert seen["seconds"] == targets.QUICK_S

@@ -1,0 +1,405 @@
+"""Profiles of real programs: what is recorded, where it lies, how recording ends, and what is written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from made_profiles import LIMITS, everything, made
+from measured import HOSTILE
+from tritium import recording
+from tritium.errors import ArgumentError, BusyError
+from tritium.perf.absent import Absent
+from tritium.see import profile as module
+from tritium.see.profile import FORMATS, Profile, load_profile, start_session, stop_session
+from tritium.see.timeline import What
+
+QUIET: dict[str, Any] = {"counters": None, "ceilings": False}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_running() -> Iterator[None]:
+    yield
+    assert module._current is None
+
+
+def names(p: Profile) -> list[str]:
+    """The names of the spans, in the order of the timeline."""
+    return [p.timeline.whats[i].name for i in p.timeline.what]
+
+
+def nap() -> None:
+    time.sleep(0.002)
+
+
+# ---- what is recorded
+
+
+def test_every_call_is_in_the_table() -> None:
+    x = tt.ones((4, 4))
+    tt.add(x, x)
+    with tt.profile(**QUIET) as p:
+        for _ in range(5):
+            tt.add(x, x)
+        tt.exp(x)
+    assert {r.name: r.count for r in p.ops()} == {"add": 5, "exp": 1}
+    assert {r.detail for r in p.ops(by="specs")} == {"f32[4,4], f32[4,4] -> f32[4,4]", "f32[4,4] -> f32[4,4]"}
+
+
+def test_compiled_functions_show_their_program_and_its_steps() -> None:
+    f = tt.compile(lambda x: tt.softmax(x @ x))
+    x = tt.rand((8, 8), seed=0)
+    f(x)
+    with tt.profile(**QUIET) as p:
+        f(x)
+        f(x)
+    (program,) = [r for r in p.scopes() if r.kind == "program"]
+    assert program.count == 2
+    assert "matmul" in {r.name for r in p.ops()} or any("matmul" in r.name for r in p.ops())
+    (node,) = p.tree().children.values()
+    assert node.children
+
+
+def test_scopes_enclose_what_ran_inside_them() -> None:
+    x = tt.ones(3)
+    with tt.profile(**QUIET) as p, tt.scope("outer"), tt.scope("inner"):
+        tt.exp(x)
+    assert names(p) == ["outer", "inner", "exp"]
+    assert p.tree().children["outer"].children["inner"].children["exp"].count == 1
+
+
+def test_nothing_before_or_after_the_block_is_recorded() -> None:
+    x = tt.ones(3)
+    with tt.scope("around"):
+        tt.add(x, x)
+        with tt.profile(**QUIET) as p:
+            tt.exp(x)
+        tt.add(x, x)
+    assert names(p) == ["exp"]
+
+
+def test_threads_have_lanes_of_their_names() -> None:
+    def work(name: str) -> None:
+        with tt.scope(name):
+            nap()
+
+    with tt.profile(**QUIET) as p:
+        threads = [threading.Thread(target=work, args=(n,), name=f"worker {n}") for n in "ab"]
+        for t in threads:
+            t.start()
+        beside = {f"worker {n}" for n in "ab"}
+        with tt.scope("main"):
+            for t in threads:
+                t.join()
+    t = p.timeline
+    on = {t.whats[w].name: t.lanes[lane] for w, lane in zip(t.what, t.lane, strict=True)}
+    assert on["main"] == threading.current_thread().name
+    assert len(set(on.values())) == 3
+    # A thread that came and went between two looks has a number instead.
+    assert all(lane in beside or re.fullmatch(r"thread \d", lane) for name, lane in on.items() if name != "main")
+
+
+def test_a_thread_that_lives_on_has_its_name() -> None:
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with tt.scope("work"):
+            nap()
+        go.set()
+        done.wait(20)
+
+    with tt.profile(**QUIET) as p:
+        worker = threading.Thread(target=work, name="a worker")
+        worker.start()
+        go.wait(20)
+    done.set()
+    worker.join()
+    assert p.timeline.lanes == ("a worker",)
+
+
+def test_a_scope_as_long_as_its_only_call_is_still_around_it() -> None:
+    with tt.profile(**QUIET) as p:
+        now = time.perf_counter_ns()
+        recording.add(recording.Scope("inner"), now, 100)
+        recording.add(recording.Scope("outer"), now, 100)
+    assert list(p.tree().children) == ["outer"]
+
+
+def test_times_are_since_the_profile_began_and_inside_it() -> None:
+    with tt.profile(**QUIET) as p, tt.scope("x"):
+        nap()
+    t = p.timeline
+    assert t.start_ns[0] >= 0
+    assert t.end_ns[0] <= t.elapsed_total_ns
+    assert t.elapsed_ns[0] >= 1_000_000
+
+
+# ---- how it begins and ends
+
+
+def test_an_exception_passes_and_leaves_a_profile_of_what_ran() -> None:
+    x = tt.ones(3)
+    with pytest.raises(ZeroDivisionError), tt.profile(**QUIET) as p:  # noqa: PT012
+        tt.exp(x)
+        raise ZeroDivisionError
+    assert names(p) == ["exp"]
+    assert "ended with ZeroDivisionError" in p.text()
+
+
+def test_one_profile_at_a_time() -> None:
+    with tt.profile("first", **QUIET), pytest.raises(BusyError, match="first is being recorded"):
+        tt.profile(**QUIET).start()
+    with tt.profile(**QUIET):
+        pass
+
+
+def test_it_shows_nothing_before_its_end() -> None:
+    p = tt.profile(**QUIET)
+    with pytest.raises(ArgumentError, match="was not recorded yet"):
+        p.ops()
+    with p, pytest.raises(ArgumentError, match="still being recorded"):
+        p.text()
+    with pytest.raises(ArgumentError, match="recorded already"), p:
+        pass
+
+
+def test_a_session_is_started_and_stopped() -> None:
+    x = tt.ones(3)
+    started = start_session("s", **QUIET)
+    tt.exp(x)
+    p = stop_session()
+    assert p is started
+    assert (p.name, names(p)) == ("s", ["exp"])
+    with pytest.raises(ArgumentError, match=r"start_session\(\) begins"):
+        stop_session()
+
+
+def test_the_limit_ends_the_recording_and_is_told() -> None:
+    with tt.profile(limit="1ms", **QUIET) as p:
+        until = time.monotonic() + 20
+        while recording.active and time.monotonic() < until:
+            time.sleep(0.001)
+        with tt.scope("late"):
+            pass
+    assert names(p) == []
+    assert "recording ended by itself after 1ms, as asked" in p.text()
+
+
+def test_spans_that_do_not_fit_are_counted_and_told() -> None:
+    with tt.profile(capacity=3, **QUIET) as p:
+        for _ in range(5):
+            with tt.scope("x"):
+                pass
+    assert (len(p.timeline), p.timeline.dropped) == (3, 2)
+    assert "2 spans did not fit" in p.text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"capacity": 0}, "capacity=0"),
+        ({"stacks": "1us"}, "too often"),
+        ({"stacks": "often"}, "not a duration"),
+        ({"counters": -1}, "above 0"),
+        ({"limit": "0s"}, "above 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        tt.profile(**options)
+
+
+def test_a_profile_that_could_not_begin_leaves_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: bool) -> Any:
+        raise RuntimeError("no sensors")
+
+    monkeypatch.setattr(module.sampler, "gauges", broken)
+    with pytest.raises(RuntimeError, match="no sensors"):
+        tt.profile(ceilings=False).start()
+    with tt.profile(**QUIET):
+        pass
+
+
+# ---- beside
+
+
+def test_memory_is_counted_on_the_same_clock() -> None:
+    with tt.profile(counters="1ms", power=False, ceilings=False) as p:
+        held = tt.ones((256, 1024))
+        for _ in range(5):
+            nap()
+    found = {c.name: c for c in p.timeline.counters}
+    assert set(found) == {"pool", "rss"}
+    assert found["pool"].values.max() - found["pool"].values.min() >= held.nbytes
+    assert found["pool"].at_ns.min() >= 0
+    assert found["pool"].at_ns.max() <= p.timeline.elapsed_total_ns + 1_000_000_000
+    assert "took" in p.text()
+
+
+def test_power_that_is_not_there_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.sampler, "probe", lambda: [Absent("no_driver", "the driver is missing")])
+    with tt.profile(memory=False, ceilings=False) as p:
+        nap()
+    (power,) = p.timeline.counters
+    assert power.absent == "not measured: no_driver: the driver is missing"
+    assert "power: not measured" in p.text()
+
+
+def test_stacks_are_those_of_the_program() -> None:
+    with tt.profile(stacks="1ms", **QUIET) as p:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            nap()
+            assert p._beside.stacks is not None
+            if len(p._beside.stacks._moments) > 3:
+                break
+    s = p.timeline.samples
+    assert s is not None
+    assert any(f.startswith("nap (") for f in s.frames)
+    assert s.lane.max() < len(p.timeline.lanes)
+    assert s.stack.max() < len(s.stacks)
+    assert s.every_ns == 1_000_000
+
+
+def test_without_asking_there_are_no_stacks_and_no_counters() -> None:
+    with tt.profile(**QUIET) as p:
+        pass
+    assert p.timeline.samples is None
+    assert p.timeline.counters == ()
+
+
+# ---- what it shows
+
+
+def test_what_recording_cost_is_measured_and_printed() -> None:
+    with tt.profile(**QUIET) as p, tt.scope("x"):
+        nap()
+    cost = p.timeline.event_cost_ns
+    assert cost is not None
+    assert cost > 0
+    assert p.overhead == pytest.approx(cost / p.timeline.elapsed_total_ns)
+    assert re.search(r"recording cost about [\d.e-]+ % of the run", p.text())
+    assert Profile(made()).overhead is None
+
+
+def test_ceilings_are_those_of_the_threads_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(module, "this_machines_limits", lambda n: asked.append(n) or LIMITS)
+    with tt.profile(counters=None) as p:
+        tt.exp(tt.ones(1000))
+    assert p.ops()[0].ceiling_share is not None
+    assert asked == [min(tt.get_num_threads(), tt.ceilings.__globals__["this_machine"]().usable)]
+
+
+def test_the_page_says_what_matters() -> None:
+    said = Profile(everything()).text()
+    for part in ("a profile: 1 ms, 6 spans on 2 lanes", "matmul [avx512]", "Hotspots", "What bounds it", "Critical path",
+                 "Call tree", "67 %  main (a.py:1)", "of 3 samples, one every 10 ns",
+                 "pool: 0 B … 4 KiB", "power: not measured: virtual_machine", "a note"):  # fmt: skip
+        assert part in said, part
+    assert str(Profile(everything())) == said
+
+
+def test_the_table_ends_where_it_is_asked_to_and_says_so() -> None:
+    t = made(*((What(f"op{i}"), 1000 * i, 500) for i in range(20)))
+    assert "17 more" in Profile(t).text(top=3)
+
+
+def test_an_empty_profile_is_a_page_too() -> None:
+    assert "nothing was recorded" in Profile(made(environment=None)).text()
+    assert Profile(made()).markdown()
+    assert repr(Profile(made(name="x"))) == "<profile 'x': 0 spans on 1 lanes in 0.001 s>"
+
+
+def test_csv_holds_every_row_with_all_its_digits() -> None:
+    found = list(csv.DictReader(io.StringIO(Profile(everything()).csv())))
+    assert {r["name"] for r in found} == {"matmul", "add", "relu", "step", "f"}
+    (add,) = [r for r in found if r["name"] == "add"]
+    assert (add["count"], add["total_ns"], add["bound"]) == ("1", "300000", "memory")
+    assert float(add["ceiling_share"]) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_do_nothing_in_any_page(text: str) -> None:
+    t = made(
+        (What(text, "scope", device=""), 0, 900_000),
+        (What(text, "op", text, text, text), 0, 800_000),
+        name=text,
+        notes=(text,),
+    )
+    p = Profile(t)
+    for said in (p.text(), p.markdown()):
+        assert all(line.isprintable() for line in said.split("\n"))
+        assert not any(line.lstrip().startswith("::") for line in said.split("\n"))
+        said.encode()
+    assert "<script" not in re.sub(r"(`+).*?\1", "", p.markdown())
+    for row in csv.reader(io.StringIO(p.csv())):
+        assert not any(cell[:1] in "=+@" for cell in row if cell)
+
+
+# ---- files
+
+
+def test_a_saved_profile_shows_the_same(tmp_path: Path) -> None:
+    with tt.profile("x", **QUIET) as p, tt.scope("y"):
+        tt.exp(tt.ones(9))
+    again = load_profile(p.save(tmp_path / "p.json.gz"))
+    assert again.text() == p.text()
+    assert again.csv() == p.csv()
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_every_format_is_written_by_its_suffixes(fmt: str, tmp_path: Path) -> None:
+    if fmt == "flame":
+        pytest.importorskip("tritium.see.flame", reason="flame graphs are drawn there")
+    for suffix in FORMATS[fmt][0]:
+        path = Profile(everything()).export(tmp_path / f"p{suffix}")
+        assert path.stat().st_size > 50
+    assert Profile(everything()).export(tmp_path / "other", fmt).exists()
+
+
+def test_a_picture_of_stacks_needs_stacks(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="no Python stacks were sampled"):
+        Profile(made()).export(tmp_path / "p.stacks.svg")
+
+
+def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    p = Profile(everything())
+    with pytest.raises(ArgumentError, match=r"\.speedscope\.json"):
+        p.export(tmp_path / "p.xyz")
+    with pytest.raises(ArgumentError, match="Did you mean 'chrome'"):
+        p.export(tmp_path / "p", "crome")
+
+
+# ---- timed
+
+
+def test_timed_needs_no_profile() -> None:
+    with tt.timed("x") as t:
+        assert t.seconds >= 0
+        nap()
+    assert 0.001 < t.seconds == t.seconds
+    assert "timed 'x'" in repr(t)
+
+
+def test_timed_is_a_scope_inside_a_profile() -> None:
+    with tt.profile(**QUIET) as p, tt.timed("load") as t:
+        nap()
+    assert names(p) == ["load"]
+    assert np.isclose(p.timeline.elapsed_ns[0] * 1e-9, t.seconds, rtol=0.5)
+
+
+def test_timed_passes_exceptions_on() -> None:
+    with pytest.raises(ZeroDivisionError), tt.timed() as t:
+        raise ZeroDivisionError
+    assert t.elapsed_ns is not None

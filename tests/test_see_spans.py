@@ -1,0 +1,88 @@
+"""Recorded objects become what a person reads: names, specs, work, lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium import launch, ops, recording
+from tritium.fragment import Fragment, Step
+from tritium.op import Spec
+from tritium.see.spans import clipped, lanes, numbered, outer_first, what_of
+from tritium.see.timeline import What
+
+F32 = Spec((8, 4))
+CPU = tt.device("cpu")
+
+
+def launched(op: object, *inputs: Spec | None, out: object = F32, **attrs: object) -> launch.Launched:
+    return launch.Launched(op, "avx512", CPU, inputs, out, attrs)  # type: ignore[arg-type]
+
+
+def test_a_call_has_its_row_kernel_device_specs_and_work() -> None:
+    found = what_of(launched(ops.add, F32, F32))
+    assert found == What("add", "op", "avx512", "cpu", "f32[8,4], f32[8,4] -> f32[8,4]", 32, 256, 128)
+
+
+def test_an_input_left_out_and_several_outputs_are_told() -> None:
+    assert what_of(launched(ops.rms_norm, F32, None)).detail == "f32[8,4], none -> f32[8,4]"
+    spec = Spec((4,), tt.i8)
+    assert what_of(launched(ops.quantize_activations, F32, out=(spec, F32))).detail == "f32[8,4] -> (i8[4], f32[8,4])"
+
+
+def test_scopes_programs_and_transfers_are_kinds_of_their_own() -> None:
+    assert what_of(recording.Scope("attn")) == What("attn", "scope", device="")
+    assert what_of(launch.Ran("layer", 7)) == What("layer", "program", device="", detail="7 steps")
+    assert what_of(launch.Ran("", 1)).name == "program"
+    moved = what_of(launch.Launched(None, "cpu->mlx", CPU, (F32,), F32, {}))
+    assert (moved.name, moved.kind, moved.kernel, moved.moved) == ("transfer", "transfer", "cpu->mlx", 256)
+
+
+def test_a_fused_group_is_named_by_its_rows() -> None:
+    steps = tuple(Step(op, (i,), (), F32) for i, op in enumerate([ops.exp, ops.negative, ops.sqrt, ops.abs, ops.tanh]))
+    body = Fragment((F32,), steps[:2], (2,))
+    assert what_of(launched(ops.fused, F32, body=body)).name == "fused exp+negative"
+    long = Fragment((F32,), steps, (5,))
+    assert what_of(launched(ops.fused, F32, body=long)).name == "fused exp+negative+sqrt+abs+… (5 rows)"
+
+
+def test_int8_products_are_known_as_such() -> None:
+    a, b = Spec((2, 4), tt.i8), Spec((3, 4), tt.i8)
+    assert what_of(launched(ops.integer_matmul, a, b, out=Spec((2, 3), tt.i32))).integer
+    assert not what_of(launched(ops.add, F32, F32)).integer
+
+
+def test_objects_alike_have_one_number_whether_they_are_one_or_several() -> None:
+    one = launched(ops.add, F32, F32)
+    whats, number = numbered([one, launched(ops.add, F32, F32), recording.Scope("x"), one])
+    assert (len(whats), number.tolist()) == (2, [0, 0, 1, 0])
+    assert numbered([])[0] == ()
+
+
+def test_attributes_tell_calls_apart_even_where_they_cannot_be_hashed() -> None:
+    a, b = launched(ops.sum, F32, axis=(0,)), launched(ops.sum, F32, axis=(1,))
+    odd = launched(ops.sum, F32, axis=[0])
+    whats, number = numbered([a, b, odd, odd])
+    assert number.tolist()[2] == number.tolist()[3]
+    assert len(whats) <= 3
+
+
+def test_lanes_are_named_by_their_threads_and_no_two_alike() -> None:
+    names, number = lanes([7, 9, 7, 5, 3], {7: "main", 9: "worker", 5: "worker"})
+    assert names == ("main", "worker", "worker #2", "thread 4")
+    assert number == {7: 0, 9: 1, 5: 2, 3: 3}
+
+
+def test_what_began_before_the_profile_begins_with_it() -> None:
+    start, elapsed = clipped(np.array([5, 20]), np.array([10, 3]), 10)
+    assert (start.tolist(), elapsed.tolist()) == ([0, 10], [5, 3])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "order"),
+    [(["op", "scope"], [1, 0]), (["program", "op"], [0, 1]), (["op", "scope", "scope"], [2, 1, 0])],
+)
+def test_of_spans_alike_the_outer_comes_first(kinds: list[str], order: list[int]) -> None:
+    whats = [What("x", kind) for kind in kinds]  # type: ignore[arg-type]
+    assert outer_first(whats, np.arange(len(kinds))).tolist() == order

@@ -1,0 +1,125 @@
+"""The guides' targets: how a figure is judged, what is not measured and why, and a short measurement of each kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tritium.errors import ArgumentError
+from tritium.see import targets
+from tritium.see.targets import TARGETS, Bench, Figure, Reached, Target, as_dict, judged, measure_targets, rows, summary
+
+FASTER = Target("000", "a table", "a call", "cpu", "< 1 ms", 1e-3, "s", True, lambda bench, device: figure(1e-4))
+RATE = Target(
+    "000", "a table", "a product", "cpu", "15-25 GFLOPS", 15, "GFLOP/s", False, lambda bench, device: figure(20)
+)
+
+
+def figure(value: float, spread: float = 0.1, possible: float | None = None) -> Figure:
+    return Figure(value, value * (1 - spread), value * (1 + spread), possible, "made up")
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "outcome"),
+    [
+        (FASTER, 0.5e-3, "pass"), (FASTER, 0.95e-3, "undecided"), (FASTER, 2e-3, "not reached"),
+        (RATE, 20, "pass"), (RATE, 15.5, "undecided"), (RATE, 10, "not reached"),
+    ],
+)  # fmt: skip
+def test_a_target_is_reached_by_the_whole_interval(target: Target, value: float, outcome: str) -> None:
+    assert judged(target, figure(value)) == outcome
+
+
+@given(st.floats(1e-9, 1e9), st.floats(0, 0.9), st.booleans())
+def test_better_figures_are_never_judged_worse(value: float, spread: float, lower: bool) -> None:
+    order = ["not reached", "undecided", "pass"]
+    target = replace(RATE, lower=lower)
+    now, better = (order.index(judged(target, figure(v, spread))) for v in (value, value / 2 if lower else value * 2))
+    assert better >= now
+
+
+def test_the_table_has_the_targets_of_the_guides_once() -> None:
+    cells = [(t.guide, t.section, t.what, t.device, t.asked) for t in TARGETS]
+    assert len(set(cells)) == len(cells)
+    asked = {(t.guide, t.what.partition(",")[0], t.device): t.asked for t in TARGETS if t.guide == "001"}
+    assert asked == {
+        ("001", "matrix multiply", "cpu"): "< 10ms", ("001", "matrix multiply", "gpu"): "< 1ms",
+        ("001", "element-wise", "cpu"): "< 1ms", ("001", "element-wise", "gpu"): "< 0.1ms",
+        ("001", "reduction", "cpu"): "< 2ms", ("001", "reduction", "gpu"): "< 0.2ms",
+        ("001", "graph compilation", "cpu"): "< 100ms", ("001", "graph compilation", "gpu"): "< 100ms",
+    }  # fmt: skip
+
+
+def test_a_device_that_is_absent_says_why() -> None:
+    (found,) = measure_targets((replace(FASTER, device="nowhere"),))
+    assert found.outcome == "not measured"
+    assert "nowhere" in found.reason
+    assert rows((found,))[0][3:] == ["-", "-", "not measured"]
+    assert summary((found,))[-1] == f"not measured (1): {found.reason}"
+
+
+def test_a_figure_that_cannot_be_had_says_why() -> None:
+    def fails(bench: Bench, device: str) -> Figure:
+        raise ArgumentError("no such size.")
+
+    found = measure_targets((replace(FASTER, figure=lambda bench, device: "no kernel"), replace(FASTER, figure=fails)))
+    assert [(r.outcome, r.reason) for r in found] == [
+        ("not measured", "no kernel"),
+        ("not measured", "ArgumentError: no such size"),
+    ]
+
+
+def test_what_the_machine_cannot_do_is_said() -> None:
+    found = (
+        Reached(replace(FASTER, limit=1e-6), "not reached", figure(1e-4, possible=1e-5)),
+        Reached(RATE, "pass", figure(20, possible=100)),
+    )
+    told = summary(found)
+    assert told[0] == "1 pass, 1 not reached. The targets are the guides' own."
+    assert told[1:] == ["000 a call: beyond this machine, whose ceilings allow 10 µs"]
+
+
+def test_a_row_shows_the_interval_in_the_unit_of_the_value() -> None:
+    (row,) = rows((Reached(FASTER, "pass", figure(0.5e-3, possible=1e-4)),))
+    assert row == ["000", "a call (cpu)", "< 1 ms", "500 µs (450 … 550)", "100 µs", "pass"]
+    (share,) = rows((Reached(replace(RATE, unit="%"), "pass", Figure(0.95, 0.95, 0.95)),))
+    assert share[3:5] == ["95 %", "-"]
+
+
+def test_json_is_plain_and_whole() -> None:
+    found = (Reached(FASTER, "pass", figure(1e-4)), Reached(RATE, "not measured", reason="no GPU"))
+    read = json.loads(json.dumps(as_dict(found), allow_nan=False))["targets"]
+    assert read[0]["figure"]["value"] == 1e-4
+    assert (read[1]["outcome"], read[1]["reason"], read[1]["figure"]) == ("not measured", "no GPU", None)
+    assert read[0]["section"] == "a table"
+
+
+def test_progress_is_told() -> None:
+    told: list[Any] = []
+    measure_targets((FASTER, RATE), progress=lambda *args: told.append(args))
+    assert told == [(0, 2, "a call"), (1, 2, "a product")]
+
+
+@pytest.mark.parametrize("name", ["from_pool", "overhead", "successes", "uncopied"])
+def test_shares_lie_between_0_and_1(name: str) -> None:
+    found = getattr(targets, name)(Bench(0.01), "cpu")
+    assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_every_other_figure_of_the_cpu_can_be_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path))
+    small = [t for t in TARGETS if t.device == "cpu" and t.unit != "%"] + [
+        t for t in TARGETS if t.figure is targets.call_cost
+    ]
+    found = measure_targets(tuple(small), seconds=0.01)
+    for r in found:
+        if r.figure is None:
+            assert r.target.figure is targets.times_scalar, r.reason
+            continue
+        assert 0 < r.figure.low <= r.figure.value <= r.figure.high, r
+        assert r.figure.possible is None or r.figure.possible > 0
