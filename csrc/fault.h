@@ -11,6 +11,7 @@ enum class Faulty : std::uint8_t {
   index,  // values: the index, the size of the axis
   place,  // values: the sequence, its slot, start and count; the slots, the capacity and the tokens there are
   number,  // values: the row and the column of what is no finite number; 1, -1 (infinities) or 0 (NaN)
+  code,  // values: the row and the column of a packed weight whose code means nothing
 };
 
 struct Fault {

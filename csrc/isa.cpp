@@ -42,7 +42,8 @@
   use(cache)                      \
   use(attention)                  \
   use(integer)                    \
-  use(ternary)
+  use(ternary)                    \
+  use(dequantize)
 
 #define TRITIUM_DECLARE(file) Table file##_table();
 #define TRITIUM_APPEND(file) append(to, file##_table());

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tritium as tt
 from tritium import dtype as dt
 from tritium import ops
-from tritium.backends import packed
+from tritium.backends import packed, quantized
 from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError
 from tritium.op import Spec
 from tritium.testing import values
@@ -143,6 +143,26 @@ def bytes_of(w: Any) -> Any:
     return tt.buffer.host(w)
 
 
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("grain", ["tensor", "row", "group"])
+@pytest.mark.parametrize("t", ops.WEIGHTS, ids=str)
+def test_dequantize_gives_the_bits_of_the_reference(t: dt.DType, grain: str, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    n, k = 67, 131
+    shape = {"tensor": (), "row": (n,), "group": (n, -(-k // 32))}[grain]
+    w = tt.repack(tt.tensor(integers(t, (n, k))), t)
+    scale = tt.tensor(rng.normal(size=shape).astype(np.float32))
+    zero = tt.tensor(rng.integers(-9, 9, shape).astype(np.int32))
+    group = 32 if grain == "group" else 0
+    for of in (None, zero):
+        made = tt.dequantize(w, scale, of, group, dtype=kind)
+        right = np.empty((n, k), made.numpy().dtype)
+        reference = quantized.KERNELS[ops.dequantize]
+        plain = packed.decode(packed.seen(w)) if t.is_packed else w.numpy()
+        reference(plain, scale.numpy(), None if of is None else of.numpy(), group=group, dtype=made.dtype, out=right)
+        np.testing.assert_array_equal(made.numpy(), right)
+
+
 @pytest.mark.parametrize("t", ops.TERNARY, ids=str)
 def test_illegal_codes_are_found_where_they_are(t: dt.DType) -> None:
     w = tt.repack(tt.tensor(integers(t, (90, 130))), t)
@@ -155,6 +175,7 @@ def test_illegal_codes_are_found_where_they_are(t: dt.DType) -> None:
         tt.quant.check_codes,
         lambda w: tt.repack(w, "i8"),
         lambda w: tt.repack(w, "tern5" if t is dt.tern2 else "tern2"),
+        lambda w: tt.dequantize(w, tt.ones(())),
     ):
         with pytest.raises(QuantError, match="means no weight"):
             use(w)

@@ -346,14 +346,24 @@ def test_the_clock_is_what_the_cpu_does_undisturbed() -> None:
 
 
 def test_a_core_that_runs_slower_is_no_regression() -> None:
-    slower = {name: 1.06 * s for name, s in CASES.items()}
     suite = compare_stored(
         watched(results(CASES, seed=1), 1.5, 0.3, 3),
-        watched(results(slower, seed=2), 1.5, 0.3, 4, 1.06 * 1.4e-6),
+        watched(results(CASES, seed=2, compute=1.06), 1.5, 0.3, 4, 1.06 * 1.4e-6),
         STORED,
     )
     assert suite.exit_code == 0
     assert suite.drift == pytest.approx(1.06, abs=0.01)
+
+
+@pytest.mark.parametrize(("canary", "outcome"), [(1.0, "SLOWER"), (1.12, "INCONCLUSIVE")])
+def test_a_canary_that_moved_further_than_the_clock_is_doubt(canary: float, outcome: str) -> None:
+    """Looks at the clock are short: they may find the core undisturbed where no batch of a case did."""
+    slower = {name: s * (1.08 if name == "add" else 1) for name, s in CASES.items()}
+    old, new = results(CASES, seed=1), results(slower, seed=2)
+    moved = run(drift.COMPUTE, "tritium", 1e-6 * canary, np.random.default_rng(5))
+    new = changed(new, drift.COMPUTE, series=moved.series)
+    suite = compare_stored(watched(old, 1.0, 0.0, 3), watched(new, 1.0, 0.0, 4), STORED)
+    assert one(suite, "add").outcome == outcome
 
 
 def test_other_work_that_slows_most_batches_is_not_seen_as_a_change() -> None:

@@ -17,7 +17,7 @@ from tritium.errors import ArgumentError
 from tritium.perf import libraries, peers, work, workloads
 from tritium.perf.case import UnsupportedError
 from tritium.perf.operations import OPERATIONS
-from tritium.perf.worker import checked, resolve
+from tritium.perf.worker import Worker, checked, resolve
 
 needs_native = pytest.mark.skipif(native is None, reason="the pure build has one kind of kernels")
 
@@ -179,6 +179,29 @@ def test_a_peer_does_the_same_workloads(candidate: str) -> None:
     peer(candidate)
     for case in workloads.workloads(width=192, tokens=7, context=24, batch=3, items=70):
         assert_right(case, candidate)
+
+
+def test_making_a_case_for_torch_leaves_gradients_as_they_were() -> None:
+    peer("torch")
+    import torch
+
+    libraries.use_torch("cpu", None)
+    assert torch.is_grad_enabled()
+
+
+def test_a_worker_measures_torch_without_gradients() -> None:
+    peer("torch")
+    import torch
+
+    (case,) = work.grid(["add"], [(4, 4)])
+    try:
+        told = Worker().do_make(
+            {"target": case.recipe.target, "candidate": "torch", "arguments": dict(case.recipe.arguments), "case": case.name, "check": True}
+        )  # fmt: skip
+        assert "status" not in told
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
 
 
 def test_jax_refuses_what_it_cannot_hold() -> None:

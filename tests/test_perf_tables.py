@@ -162,6 +162,11 @@ def test_the_interval_of_a_time_holds_the_median(values: list[float]) -> None:
 HOSTILE = "<b>x</b> | \x1b[31m @all `x` ::error::"
 
 
+def test_no_line_of_markdown_is_a_command_in_a_log() -> None:
+    page = tables.Table("::error::x", ("case",), (("::error::x",),), below=("::error::x", "  ::stop::x")).markdown()
+    assert not any(line.lstrip().startswith("::") for line in page.splitlines())
+
+
 def test_a_name_obeys_neither_terminal_nor_markdown() -> None:
     given = results({HOSTILE: 1e-3}, arms={"tritium": 1.0})
     text, page = tables.comparison(given).text(), tables.comparison(given).markdown()

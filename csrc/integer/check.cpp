@@ -2,6 +2,8 @@
 // Knows nothing of products.
 #include "check.h"
 
+#include <array>
+
 #define TRITIUM_ISA portable
 #include "formats.h"
 
@@ -33,16 +35,26 @@ unsigned bad_fields(unsigned byte) {
 
 // Whether a field of two bits is 3 somewhere: one bit of a pair and the other.
 bool has_three(const uint8_t* bytes, int64_t n) {
-  uint8_t both = 0;
-  for (int64_t i = 0; i < n; ++i) both |= static_cast<uint8_t>(bytes[i] & (bytes[i] >> 1) & 0x55);
-  return both != 0;
+  constexpr std::uint64_t kLow = 0x5555555555555555;
+  std::uint64_t both = 0, w = 0;
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    std::memcpy(&w, bytes + i, 8);
+    both |= w & w >> 1 & kLow;
+  }
+  w = 0;
+  std::memcpy(&w, bytes + i, static_cast<std::size_t>(n - i));
+  return (both | (w & w >> 1 & kLow)) != 0;
 }
 
 template <DType F>
 int64_t search(const Weights& w) {
-  unsigned bad[256], any = 0;
-  for (unsigned b = 0; b < 256; ++b) any |= bad[b] = bad_fields<F>(b);
-  if (any == 0) return -1;
+  if constexpr (F == DType::i8 || F == DType::i4 || F == DType::i8_r16 || F == DType::i4_r32) return -1;
+  static const std::array<uint8_t, 256> bad = [] {
+    std::array<uint8_t, 256> out{};
+    for (unsigned b = 0; b < 256; ++b) out[b] = static_cast<uint8_t>(bad_fields<F>(b));
+    return out;
+  }();
   const auto* bytes = reinterpret_cast<const uint8_t*>(w.data);
   if constexpr (tile(F).rows == 1) {
     for (int64_t r = 0; r < w.n; ++r) {

@@ -308,9 +308,9 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
 
 void raise_fault() {
   const Fault fault = take_fault();
-  const bool number = fault.kind == Faulty::number;
+  const bool number = fault.kind == Faulty::number, code = fault.kind == Faulty::code;
   PyObject* errors = PyImport_ImportModule("tritium.errors");
-  PyObject* kind = errors ? PyObject_GetAttrString(errors, number ? "QuantError" : "BoundsError") : nullptr;
+  PyObject* kind = errors ? PyObject_GetAttrString(errors, number || code ? "QuantError" : "BoundsError") : nullptr;
   Py_XDECREF(errors);
   if (!kind) return;
   long long v[std::size(fault.values)];
@@ -320,6 +320,10 @@ void raise_fault() {
                  "%s: element [%lld, %lld] is %s; quantisation needs finite numbers. Find where it comes from, or "
                  "replace it with where(isfinite(x), x, 0).",
                  fault.row, v[0], v[1], v[2] == 0 ? "nan" : v[2] > 0 ? "inf" : "-inf");
+  } else if (code) {
+    PyErr_Format(kind,
+                 "%s: the code of element [%lld, %lld] means no weight; the data is damaged or of another layout.",
+                 fault.row, v[0], v[1]);
   } else if (fault.kind == Faulty::index) {
     PyErr_Format(kind, "%s: index %lld is outside an axis of size %lld.", fault.row, v[0], v[1]);
   } else {

@@ -21,7 +21,7 @@ from tritium.backends.packed import seen
 from tritium.buffer import Array, Storage, host, native
 from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80
 from tritium.fragment import Fragment
-from tritium.layout import Layout, contiguous_strides
+from tritium.layout import Layout
 from tritium.op import OPS, Kind, Op, Specs
 
 Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
@@ -99,23 +99,6 @@ def checked_repack(kernel: Any) -> Callable[..., Any]:
     return repack
 
 
-def unpacked_first(kernel: Any) -> Callable[..., Any]:
-    """The reference's dequantize on integers that native code unpacked."""
-    fn = reference.KERNELS[ops.dequantize]
-
-    def dequantize(w: Array, *rest: Array | None, out: Array, **attrs: Any) -> None:
-        check_codes(w)
-        plain = Array(Storage(w.size), i8, w.shape, contiguous_strides(w.shape), 0)
-        kernel(w, out=plain)
-        fn(host(plain), *(None if x is None else host(x) for x in rest), out=host(out), **attrs)
-
-    return dequantize
-
-
-def is_packed(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-    return specs[0] is not None and specs[0].dtype.is_packed
-
-
 def runner(body: Fragment) -> Any:
     """Who turns a body into a native call: it is made around a product, or it is a tape."""
     return fused_product if any(s.op.kind is Kind.CONTRACT for s in body.steps) else tape
@@ -173,8 +156,6 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
     if row is ops.fused:
         yield Kernel(native.isa_base(native.isa()), run_fused, is_one_pass)
         return
-    if row is ops.dequantize:
-        yield from (Kernel(k.isa, unpacked_first(k), is_packed) for k in native.kernels("repack", isa)[:1])
     for name, wanted in VARIANTS.get(row, [(row.name, {})]):
         for kernel in native.kernels(name, isa):
             accepts = takes(kernel, wanted)

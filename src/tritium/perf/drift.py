@@ -9,7 +9,9 @@ moves more bytes follows somewhere between the two: the middle is taken out, and
 Worse than drift is a neighbour that takes half of the core for some seconds and is gone: everything then takes 1.4 to 1.65
 times as long, and medians of two unchanged runs differ by 20 %. It only ever makes a call slower, so the fastest batch of a
 generation, averaged over the fastest generations, hardly notices it: it stays within 1 % or so where the core is what counts.
-How fast the undisturbed core is, the looks at its clock tell that every round takes.
+How fast the undisturbed core is, the looks at its clock tell that every round takes. A look is a thousandth of a batch: where
+the compute canary, whose batches are as long as any, moved otherwise than the clock, a run saw no undisturbed batch, and a
+case may have moved as far as either. That distance is doubt too.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ class Drift:
     memory: Shift | None
     copy_s_per_byte: float = 0.0
     core_bytes: float = 0.0  # what the caches of one core hold
+    unseen: float = 0.0  # how much further than the clock the compute canary moved: no batch was undisturbed
     usual_sd: float = UNKNOWN  # of a middling case: all of them met the same machine
     left: float = 0.0  # sd of what the canaries do not explain, as our own cases show it
 
@@ -122,7 +125,7 @@ class Drift:
             return 0.0, 0.0, UNKNOWN
         c, m, w = self.compute, self.memory, memory_share
         apart = w * (m.log - c.log)
-        left = math.sqrt(FLOOR**2 + (apart * UNIFORM) ** 2 + self.left**2)
+        left = math.hypot(FLOOR, apart * UNIFORM, self.unseen * UNIFORM, self.left)
         return c.log + apart / 2, math.hypot(c.sd, w * m.sd / 2), left
 
 
@@ -134,8 +137,10 @@ def drift(baseline: Results, current: Results, metric: str) -> Drift:
     both = list(_both(baseline, current, metric))
     canaries = {kind: [(r, s) for r, s in both if r.case == kind] for kind in (COMPUTE, MEMORY)}
     copy = min((s.old / r.work.moved for r, s in canaries[MEMORY] if r.work.moved), default=0.0)
-    compute = _clocks(baseline, current, _mean(canaries[COMPUTE]))
-    found = Drift(compute, _mean(canaries[MEMORY]), copy, _core_bytes(baseline))
+    canary = _mean(canaries[COMPUTE])
+    compute = _clocks(baseline, current, canary)
+    unseen = 0.0 if canary is None or compute is None else canary.log - compute.log
+    found = Drift(compute, _mean(canaries[MEMORY]), copy, _core_bytes(baseline), unseen)
     rest = [(r, s) for r, s in both if not is_canary(r.case) and r.arm not in OTHERS]
     usual = float(np.median([s.sd for _, s in rest] or [UNKNOWN]))
     return replace(found, usual_sd=usual, left=_left(rest, found, usual) if found.known else 0.0)

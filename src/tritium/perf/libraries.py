@@ -262,7 +262,6 @@ def use_torch(device: str, threads: int | None) -> Library:
 
     if threads is not None:
         torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
     try:
         there = torch.device(device)
         torch.empty(1, device=there)

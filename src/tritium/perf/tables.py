@@ -63,7 +63,10 @@ SAFE = re.compile(r"[\w .,:×±%~…/()+-]*", re.ASCII)
 
 
 def _escaped(text: str) -> str:
-    return text if SAFE.fullmatch(text) and "__" not in text else names.markdown(text)
+    plain = (
+        SAFE.fullmatch(text) and "__" not in text and not text.lstrip().startswith("::")
+    )  # a command in GitHub's logs
+    return text if plain else names.markdown(text)
 
 
 # ---- numbers
