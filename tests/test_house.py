@@ -60,7 +60,8 @@ LAYERS = {
     "see.section_summary see.sections "
     "see.chart_bars see.chart_distribution see.chart_heat see.chart_plot see.chart_ratios see.chart_roofline see.chart_rows "
     "see.chart_stacks see.chart_time see.chart_trend see.charts see.palette see.png see.scale see.svg",
-    12: "__init__ __main__ cli cli_results cli_bench cli_doctor cli_history cli_model cli_monitor cli_profile cli_regression cli_report cli_memory cli_selftest cli_target cli_text cli_tune",
+    12: "__init__ __main__ cli cli_bench cli_doctor cli_history cli_memory cli_model cli_monitor cli_profile cli_regression "
+    "cli_report cli_results cli_selftest cli_target cli_text cli_tune",
 }
 LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()

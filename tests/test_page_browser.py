@@ -161,6 +161,11 @@ def test_the_filter_hides_rows_and_cards_and_is_remembered_in_the_address(opened
     assert page.locator("details.card:visible").count() == 1
     assert page.locator("#ratios tbody tr:visible").count() == 2
     assert page.locator("#count").inner_text() == "1 of 12 cases"
+    dimmed = page.evaluate(
+        "[...document.querySelectorAll('#overview .chart-wide [data-r]')].map(m => m.classList.contains('off'))"
+    )
+    assert True in dimmed
+    assert False in dimmed
     assert "filter=MATMUL%2064" in page.url
     again = opened("#" + page.url.partition("#")[2]).page
     assert again.locator("#filter").input_value() == "MATMUL 64"
@@ -212,6 +217,8 @@ def test_tips_show_by_pointer_by_focus_and_by_arrow_keys(opened: Any) -> None:
     first = page.locator(".tip").inner_text()
     page.keyboard.press("ArrowDown")
     assert page.locator(".tip").inner_text() != first
+    page.keyboard.press("Enter")
+    assert "#case-" in page.url
 
 
 def test_the_first_tab_is_the_skip_link(opened: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -166,3 +167,16 @@ def test_where_no_code_is_the_users_the_innermost_that_is_no_machinery_is_told(
     tt.memory.pack([tt.ones(10)])
     hub.drain()
     assert "tritium/memory.py" in {hub.site(*r[6:8]).partition(":")[0] for r in ear.heard}
+
+
+def test_a_block_made_in_a_pool_of_threads_is_named_by_who_works_there() -> None:
+    def work(n: int) -> tt.Tensor:
+        return tt.ones(n)
+
+    with ThreadPoolExecutor(1) as pool, tt.track_memory() as m:
+        kept = list(pool.map(tt.ones, [1000]))  # no line of ours in that thread
+        kept += list(pool.map(work, [2000]))
+    sites = {e.nbytes: e.site for e in m.events if e.kind in ("alloc", "reuse")}
+    assert "concurrent" not in "".join(sites.values())
+    assert "test_see_hub.py:" in sites[8000]
+    assert len(kept) == 2

@@ -8,8 +8,8 @@ tritium verify A B      whether two models hold the same weights
 tritium ceilings        what this machine can do at most, measured
 
 generate, chat, perplexity, serve and prepack are in `cli_model`; compare and bench in `cli_bench`; the regression gate in
-`cli_regression`; baselines and history in `cli_history`; results in `cli_results`; tune in `cli_tune`; memory in `cli_memory`; report in `cli_report`; monitor in `cli_monitor`; doctor and targets in
-`cli_doctor`.
+`cli_regression`; baselines and history in `cli_history`; results in `cli_results`; report in `cli_report`; tune in `cli_tune`;
+profile in `cli_profile`; memory in `cli_memory`; monitor in `cli_monitor`; doctor and targets in `cli_doctor`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,21 @@ from typing import Any
 import click
 
 import tritium as tt
-from tritium import backends, cli_bench, cli_doctor, cli_history, cli_memory, cli_model, cli_monitor, cli_profile, cli_regression, cli_report, cli_results, cli_selftest, cli_tune
+from tritium import (
+    backends,
+    cli_bench,
+    cli_doctor,
+    cli_history,
+    cli_memory,
+    cli_model,
+    cli_monitor,
+    cli_profile,
+    cli_regression,
+    cli_report,
+    cli_results,
+    cli_selftest,
+    cli_tune,
+)
 from tritium.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.cli_text import VARIANT, VARIANT_HELP, amount, bar, shown, size, table
 from tritium.errors import DeviceError, TritiumError, nearest
@@ -302,7 +316,20 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
         sys.exit(1)
 
 
-for module in (cli_model, cli_bench, cli_doctor, cli_regression, cli_history, cli_memory, cli_monitor, cli_profile, cli_report, cli_results, cli_selftest, cli_tune):
+for module in (
+    cli_model,
+    cli_bench,
+    cli_doctor,
+    cli_regression,
+    cli_history,
+    cli_memory,
+    cli_monitor,
+    cli_profile,
+    cli_report,
+    cli_results,
+    cli_selftest,
+    cli_tune,
+):
     for command in module.COMMANDS:
         cli.add_command(command)
 

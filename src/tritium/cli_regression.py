@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tritium.perf.verdict import Suite
 
 Command = Callable[..., Any]
+EXPLAINED = 3  # slower cases whose operations are looked at: some 20 s each
 INTERRUPTED = 130
 FORMATS = ("text", "json", "markdown")
 CODES = "Exit codes: 0 no regression, 1 regression or missing case, 2 usage or files, 3 no baseline, 4 inconclusive, 5 not comparable."
@@ -226,7 +227,22 @@ def _against(revision: str, settings: RegressionConfig | None, asked: dict[str, 
     with against.revisions(revision, said=lambda text: click.echo(text, err=True)) as (base, head):
         both = replace(grid, arms=(base.arm(against.BASE), head.arm(against.HEAD)))
         tested = _measured(suite, both, plan, settings, asked)
-    return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)"))
+        notes = (*tested.suite.notes, *_explained(tested.suite, both))
+    return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)", notes=notes))
+
+
+def _explained(suite: Suite, grid: Grid) -> Iterator[str]:
+    """For the worst of what got slower, the operation behind it; or why that is not known."""
+    from tritium.see.attribution import attribute
+
+    cases = {case.name: case for case in grid.cases}
+    slower = [v.case for v in suite.of("SLOWER") if v.metric == "wall" and v.case in cases]
+    for name in slower[:EXPLAINED]:
+        click.echo(f"profiling both revisions: {shown(name)} …", err=True)
+        try:
+            yield f"{name}: {attribute(cases[name], *grid.arms).sentence()}"
+        except TritiumError as error:
+            yield f"{name}: not attributed to an operation: {error}"
 
 
 def _measured(

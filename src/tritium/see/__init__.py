@@ -10,7 +10,8 @@ from typing import Any
 _LATE: dict[str, str] = {
     "Diagnosis": "doctor", "diagnose": "doctor", "TARGETS": "targets", "measure_targets": "targets",
     "Collector": "collector", "MetricsCollector": "collector", "Source": "collector", "TensorMetrics": "counters",
-    "Column": "metrics_file", "Metrics": "metrics_file", "load_metrics": "metrics_file", "Endpoint": "endpoint", "Desk": "alerts", "Monitor": "monitor",
+    "Column": "metrics_file", "Metrics": "metrics_file", "load_metrics": "metrics_file",
+    "Endpoint": "endpoint", "Desk": "alerts", "Monitor": "monitor",
     "Memory": "memory_file", "MemoryTracker": "allocations", "load_memory": "allocations", "track_allocation": "allocations",
     "track_deallocation": "allocations", "track_memory": "allocations", "track_transfer": "allocations",
     "LeakError": "leaks", "Pressure": "memory_pressure", "on_pressure": "memory_pressure", "pressure": "memory_pressure",

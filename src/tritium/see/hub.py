@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import sysconfig
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ Raw = tuple[str, Any, int, Any, int, Any, CodeType | None, int, str]
 BATCH = 4096  # events in the queue before the trackers take them
 TRIES = 100  # to begin at a moment when no event is on its way
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+STANDARD = sysconfig.get_path("stdlib") + os.sep
 # Whose a file is: the user's; ours; what every op goes through; a command, behind which there is no user's code.
 USER, OURS, MACHINERY, COMMAND = range(4)
 CARRIES_OUT = (
@@ -124,7 +126,10 @@ def place(frame: FrameType) -> tuple[CodeType, int]:
 
 def _who(file: str) -> int:
     if not file.startswith(PACKAGE):
-        return MACHINERY if file.startswith("<frozen ") else USER
+        standard = (
+            file.startswith(STANDARD) and "-packages" not in file
+        )  # threads, caches, contexts: they call for others
+        return MACHINERY if standard or file.startswith("<frozen ") else USER
     name = file[len(PACKAGE) :]
     return COMMAND if name.startswith("cli") else MACHINERY if name.startswith(CARRIES_OUT) else OURS
 

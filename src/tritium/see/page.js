@@ -158,7 +158,7 @@ for (const chart of all("svg.chart")) {
     const own = all(".m", chart);
     if (event.key === "Enter" && at >= 0) {
       const link = own[at].closest("a") || own[at].querySelector("a");
-      if (link) location.hash = link.getAttribute("href");
+      if (link) link.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true }));
       return;
     }
     if (!by) return;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
@@ -42,6 +43,7 @@ GLYPHS = {"good": "✓", "bad": "▲", "unsure": "?", "fine": "=", "": "•", "q
 WIDE, HIGH = 220, 18  # of a span's drawing
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 STEPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+RANGE = re.compile(r"\(?[\d.]+…[\d.]+\)?", re.ASCII)
 ENDS = 100.0  # ratios beyond it are drawn at the edge
 
 
@@ -158,7 +160,7 @@ def _banner(b: Banner) -> str:
         f'<li class="{tone}"><b>{n:,}</b> <span>{html(word)}</span></li>' for n, word, tone in b.counts
     )  # fmt: skip
     about = "".join(f"<span>{html(text)}</span>" for text in b.about)
-    lede = f'<p class="lede">{html(b.lede, LONG)}</p>' if b.lede else ""
+    lede = f'<p class="lede">{_said(b.lede)}</p>' if b.lede else ""
     command = f"<code>{html(b.command, LONG)}</code>" if b.command else ""
     code = f'<span class="exit">{html(b.exit_code, LONG)}</span>' if b.exit_code else ""
     notes = "".join(f"<li>{html(note, LONG)}</li>" for note in b.notes)
@@ -170,11 +172,16 @@ def _banner(b: Banner) -> str:
     )  # fmt: skip
 
 
+def _said(text: str) -> str:
+    """A sentence; an interval stays on one line."""
+    return RANGE.sub(r'<span class="nb">\g<0></span>', html(text, LONG))
+
+
 def _sentence(line: Line) -> str:
     link = ""
     if line.link:
         link = f' <a class="to" href="#{attribute(line.link)}" aria-label="{attribute(line.link_text or "See the number")}">→</a>'
-    return f"{html(line.text, LONG)}{link}"
+    return f"{_said(line.text)}{link}"
 
 
 def _line(line: Line) -> str:

@@ -260,7 +260,7 @@ def profile(given: Given) -> Section:
     """Where the time goes: operations, hotspots, flame graph; and the difference to an earlier profile."""
     found = given.profile
     if found is None:
-        why = "no profile was given; tritium profile SCRIPT --output profile.json makes one, --profile profile.json shows it"
+        why = "no profile was given; tritium profile --output profile.json makes one, --profile profile.json shows it"
         return absent("profile", "Profile", why)
     tree = found.tree()
     title = found.timeline.name or "profile"
@@ -325,9 +325,9 @@ def _tracked(found: Memory) -> list[Block]:
     for use in found.devices:
         line = found.timeline(use.device)
         at = tuple(float(t) * 1e-9 for t in line.at_ns)
-        limit = {"limit": float(use.limit), "limit_name": "limit"} if use.limit and use.limit < 4 * use.peak else {}
+        limit = float(use.limit) if use.limit and use.limit < 4 * use.peak else None
         layer = charts.Layer("live", tuple(float(v) for v in line.values))
-        tracks.append(charts.Track(use.device, "B", at, (layer,), "step", absent=line.absent, **limit))
+        tracks.append(charts.Track(use.device, "B", at, (layer,), "step", limit, "limit" if limit else "", line.absent))
     if tracks:
         chart = charts.OverTime(
             f"Memory of {name}", tuple(tracks), end_s=found.elapsed_ns * 1e-9, subtitle="live bytes over time"

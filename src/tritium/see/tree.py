@@ -22,7 +22,7 @@ def parents(t: Timeline) -> Column:
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if lanes[i] != lane:
             open_, lane = [], lanes[i]
-        while open_ and ends[open_[-1]] < end or open_ and ends[open_[-1]] <= start:
+        while open_ and (ends[open_[-1]] < end or ends[open_[-1]] <= start):
             open_.pop()
         if open_:
             out[i] = open_[-1]
