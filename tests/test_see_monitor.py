@@ -369,4 +369,12 @@ def test_failures_of_a_measurement_that_are_our_own_are_logged_without_a_trace(
 ) -> None:
     with caplog.at_level(logging.WARNING, "tritium"):
         watch(ArgumentError("no device"))
-    assert caplog.records[0].exc_info in (None, False)
+    assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_the_trace_of_another_failure_is_logged_and_obeyed_by_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tritium"):
+        watch(OSError("\x1b[31m \ud83d"))
+    said = caplog.records[0].getMessage()
+    assert "Traceback" in said
+    assert all(line.isprintable() for line in said.splitlines())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -258,7 +259,7 @@ class Monitor:
             try:
                 results, why = self.measure(number), ""
             except Exception as error:
-                log.warning("monitor: round %d failed", number, exc_info=not isinstance(error, TritiumError))
+                log.warning("monitor: round %d failed%s", number, _traced(error))
                 why = names.visible(f"{type(error).__name__}: {error}", 300)
 
         self._breakably(act)
@@ -280,7 +281,7 @@ class Monitor:
         try:
             suite = compare_stored(self.baseline, results, rules_of(self.levels))
         except Exception as error:  # a round that cannot be judged is one that failed
-            log.warning("monitor: a round could not be judged", exc_info=True)
+            log.warning("monitor: a round could not be judged%s", _traced(error))
             return None, more, False, names.visible(f"{type(error).__name__}: {error}", 300)
         return suite, [*findings(suite), *more], False, ""
 
@@ -333,3 +334,11 @@ def _kept(path: Path) -> Results:
         return store.load(path)
     except FormatError as error:
         raise FormatError(f"{error} It is the baseline of the rounds before; begin anew with --forget.") from None
+
+
+def _traced(error: Exception) -> str:
+    """Where an error came from, for a log, line by line and nothing in them obeyed; "" for errors raised on purpose."""
+    if isinstance(error, TritiumError):
+        return ""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return "".join(f"\n  {names.terminal(line, None)}" for line in lines)
