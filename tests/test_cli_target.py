@@ -23,8 +23,10 @@ def script(folder: Path, code: str, name: str = "script.py") -> str:
 
 
 def test_a_script_sees_its_arguments_its_folder_and_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script(folder, "value = 7", "beside.py")
-    path = script(folder, "import sys, beside\nprint(__name__, sys.argv[1:], beside.value, sys.argv[0] == __file__)")
+    script(folder, "value = 7", "its_neighbour.py")
+    path = script(
+        folder, "import sys, its_neighbour\nprint(__name__, sys.argv[1:], its_neighbour.value, sys.argv[0] == __file__)"
+    )
     argv, paths = list(sys.argv), list(sys.path)
     assert run_target(path, None, ["--x", "1"]) == 0
     assert capsys.readouterr().out == "__main__ ['--x', '1'] 7 True\n"

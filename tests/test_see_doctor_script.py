@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tritium as tt
 from null import Null
 from tritium import launch, ops
+from tritium.batching import BatchSize, Trial
 from tritium.op import Kind, Spec, eager
 from tritium.see import doctor_script, doctor_watch
 from tritium.see.doctor import examined
@@ -263,11 +264,21 @@ def test_a_tiny_batch_is_measured_beside_larger_ones() -> None:
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
     finding = doctor_script.batches([one], 1.0)
     assert "50 calls of matmul(f32[1,256], f32[256,256]), 50% of the run" in finding.evidence
-    if finding.severity == "warning":
-        assert "64" in finding.evidence
-        assert "process_in_batches" in finding.remedy
     large = calls(ops.matmul, Spec((64, 256)), Spec((256, 256)), times=[10_000_000] * 50)
     assert "no dense product of at most 8 rows" in doctor_script.batches([large], 1.0).what
+
+
+@pytest.mark.parametrize(("seconds", "severity"), [(2e-6, "warning"), (60e-6, "fine")])
+def test_a_tiny_batch_is_told_where_a_larger_one_is_faster_for_each_row(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, severity: str
+) -> None:
+    trials = (Trial(1, (1e-6,) * 3, 0), Trial(64, (seconds,) * 3, 0))
+    monkeypatch.setattr(doctor_script, "measured_batch", lambda *_: BatchSize(64, "measured", trials))
+    one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
+    finding = doctor_script.batches([one], 1.0)
+    assert finding.severity == severity
+    assert ("process_in_batches" in finding.remedy) == (severity == "warning")
+    assert "64" in finding.evidence
 
 
 def test_copies_are_listed_largest_first() -> None:
