@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import tritium as tt
-from tritium import launch
+from tritium import launch, recording
 from tritium.eager import EAGER
 from tritium.errors import PackageError, ShapeError
 from tritium.see import nvtx
@@ -48,6 +48,23 @@ def test_the_ops_of_a_compiled_program_have_ranges_too(marks: list[str]) -> None
 
 def test_a_range_ends_when_its_op_fails(marks: list[str]) -> None:
     with nvtx.ranges(), pytest.raises(ShapeError):
+        tt.add(tt.ones(3), tt.ones(4))
+    assert marks.count("-") == len(marks) / 2
+
+
+def test_scopes_have_ranges_around_those_of_their_ops(marks: list[str]) -> None:
+    @tt.scope("inner\n")
+    def inner() -> None:
+        tt.ones(3).exp()
+
+    with nvtx.ranges(), recording.Recorder(), tt.scope("outer"):
+        inner()
+    assert marks == ["outer", "inner\\n", "ones", "-", "exp", "-", "-", "-"]
+    assert recording.marker is None
+
+
+def test_a_scope_that_fails_ends_its_range(marks: list[str]) -> None:
+    with nvtx.ranges(), recording.Recorder(), pytest.raises(ShapeError), tt.scope("outer"):
         tt.add(tt.ones(3), tt.ones(4))
     assert marks.count("-") == len(marks) / 2
 

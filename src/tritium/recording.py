@@ -28,6 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # The spans of those who record now; empty: nobody does. Every change of it is one step of the interpreter: no lock is held
 # where a fork, or the end of an object, could meet it.
 active: dict[Any, None] = {}
+marker: Any = None  # .push(name) and .pop() of whoever shows scopes in another profiler; nvtx sets it
 acting = buffer.acting  # the row, or the program's Ran, that this thread is at; None while nobody watches memory
 
 
@@ -181,6 +182,14 @@ class Scope(NamedTuple):
 _open: dict[int, list[tuple[scope, int]]] = {}  # by thread the scopes it is in, and when it entered them
 
 
+def _marked(what: Scope) -> Any:
+    """Open the scope in another profiler too; who closes it there, None: nobody asked."""
+    mark = marker
+    if mark is not None:
+        mark.push(what.name)
+    return mark
+
+
 class scope:  # noqa: N801 (it is used as a word)
     """A name for a stretch of a program: `with scope("attention"):`, or `@scope("attention")` over a function.
 
@@ -234,10 +243,12 @@ class scope:  # noqa: N801 (it is used as a word)
         def inner(*args: Any, **kwargs: Any) -> Any:
             if not active:
                 return fn(*args, **kwargs)
-            start = perf_counter_ns()
+            start, mark = perf_counter_ns(), _marked(what)
             try:
                 return fn(*args, **kwargs)
             finally:
                 add(what, start, perf_counter_ns() - start)
+                if mark is not None:
+                    mark.pop()
 
         return cast(Function, inner)

@@ -1,7 +1,7 @@
-"""NVTX ranges: op names in the traces of Nsight Systems and of other profilers of CUDA programs.
+"""NVTX ranges: names of ops and scopes in the traces of Nsight Systems and of other profilers of CUDA programs.
 
 Knows nothing of our own profiles. While `ranges()` is entered every op, eager or in a compiled program, runs inside a
-range of its name; native replay pauses meanwhile. Otherwise nothing here runs.
+range of its name, and so does every scope while someone records; native replay pauses meanwhile. Otherwise nothing here runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from tritium import launch
+from tritium import launch, recording
 from tritium.eager import EAGER
 from tritium.errors import PackageError
 from tritium.op import Op
@@ -25,8 +25,11 @@ HOW = "pip install nvtx"
 class Marker(NamedTuple):
     """Who sets ranges: a push with a name, and a pop."""
 
-    push: Callable[[str], Any]
+    push_as_it_is: Callable[[str], Any]
     pop: Callable[[], Any]
+
+    def push(self, name: str) -> None:
+        self.push_as_it_is(names.visible(name))
 
 
 def available() -> str:
@@ -55,7 +58,7 @@ def _ranged(emit: Callable[..., Any], marker: Marker) -> Callable[..., Any]:
     """Runs a call as `emit` does, inside a range."""
 
     def inside(op: Op, *call: Any) -> Any:
-        marker.push(names.visible(op.name))
+        marker.push(op.name)
         try:
             return emit(op, *call)
         finally:
@@ -82,8 +85,10 @@ def ranges(wanted: bool = True) -> Iterator[None]:
         return
     launch.watch(_unheard)
     vars(EAGER)["emit"] = _ranged(EAGER.emit, marker)  # programs that someone watches are run by it too
+    recording.marker = marker
     try:
         yield
     finally:
+        recording.marker = None
         del vars(EAGER)["emit"]
         launch.unwatch(_unheard)
