@@ -59,7 +59,7 @@ def test_scopes_have_ranges_around_those_of_their_ops(marks: list[str]) -> None:
 
     with nvtx.ranges(), recording.Recorder(), tt.scope("outer"):
         inner()
-    assert marks == ["outer", "inner\\n", "ones", "-", "exp", "-", "-", "-"]
+    assert marks == ["outer", "inner\\n", "full", "-", "exp", "-", "-", "-"]
     assert recording.marker is None
 
 

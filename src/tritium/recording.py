@@ -179,7 +179,8 @@ class Scope(NamedTuple):
     name: str
 
 
-_open: dict[int, list[tuple[scope, int]]] = {}  # by thread the scopes it is in, and when it entered them
+# By thread the scopes it is in, when it entered them, and who shows them elsewhere.
+_open: dict[int, list[tuple[scope, int, Any]]] = {}
 
 
 def _marked(what: Scope) -> Any:
@@ -210,7 +211,7 @@ class scope:  # noqa: N801 (it is used as a word)
 
     def __enter__(self) -> Self:
         if active:
-            _open.setdefault(threading.get_ident(), []).append((self, perf_counter_ns()))
+            _open.setdefault(threading.get_ident(), []).append((self, perf_counter_ns(), _marked(self.what)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,8 +222,10 @@ class scope:  # noqa: N801 (it is used as a word)
         stack = _open.get(thread, [])
         for i in range(len(stack) - 1, -1, -1):  # the last one, unless someone entered and left crosswise
             if stack[i][0] is self:
-                start = stack.pop(i)[1]
+                _, start, mark = stack.pop(i)
                 add(self.what, start, perf_counter_ns() - start)
+                if mark is not None:
+                    mark.pop()
                 break
         if not stack:
             _open.pop(thread, None)
