@@ -28,3 +28,21 @@ def test_integer_products_are_held_to_the_integer_peak() -> None:
     m = cost.model(cost.threads())
     assert cost.seconds(ops.quantized_matmul, work) == m.seconds(work, integer=True)
     assert cost.seconds(ops.matmul, work) == m.seconds(work)
+
+
+def test_a_table_is_read_only_where_it_is_asked() -> None:
+    table, places = tt.Spec((50_000, 64)), tt.Spec((3,), tt.i64)
+    cost = tt.take.cost(tt.Spec((3, 64)), table, places, axis=0)
+    assert (cost.read, cost.written) == (3 * 64 * 4 + 24, 3 * 64 * 4)
+
+
+def test_a_cache_is_written_only_where_tokens_go() -> None:
+    cache, values, places = tt.Spec((1, 4, 1024, 64), tt.f16), tt.Spec((1, 1, 4, 64)), tt.Spec((1, 3), tt.i32)
+    cost = tt.update_cache.cost(cache, cache, values, places)
+    assert (cost.read, cost.written) == (4 * 64 * 4 + 12, 4 * 64 * 2)
+
+
+def test_the_work_of_attention_over_a_part_of_a_cache_is_told_by_values() -> None:
+    q, k = tt.Spec((1, 1, 4, 64)), tt.Spec((1, 4, 1024, 64))
+    assert tt.attention.tells_cost((q, k, k, None))
+    assert not tt.attention.tells_cost((q, k, k, tt.Spec((1, 3), tt.i32)))

@@ -18,7 +18,7 @@ from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.layout import Shape
-from tritium.op import Cost, Op, Spec, Specs
+from tritium.op import Cost, Op, Spec, Specs, exact
 
 
 class Launched(NamedTuple):
@@ -33,9 +33,11 @@ class Launched(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """Work and bytes of such a call."""
+        """Work and bytes of such a call; none where only values tell how much it does (attention over a part of a cache)."""
         if self.op is None:
             return Cost(0, self.out.nbytes, self.out.nbytes)
+        if not self.op.tells_cost(self.inputs):
+            return Cost(0, 0, 0)
         return self.op.cost(self.out, *self.inputs, **self.attrs)
 
 
@@ -53,7 +55,7 @@ _KNOWN_LIMIT = 4096
 
 def launched(op: Op | None, kernel: str, device: Device, ins: Seen, outs: Seen, attrs: dict[str, Any]) -> Launched:
     """What such a call says: one object for all alike, so that a million spans are not a million of them."""
-    key = (op, kernel, device, ins, outs, *attrs.values(), *map(type, attrs.values()))
+    key = (op, kernel, device, ins, outs, exact(tuple(attrs.values())))
     found = _known.get(key)
     if found is None:
         if len(_known) >= _KNOWN_LIMIT:

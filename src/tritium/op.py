@@ -135,8 +135,8 @@ def exact(value: Any) -> Any:
 class Op(Row):
     """One row of the table."""
 
-    __slots__ = ("common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known", "lower", "name",
-                 "optional", "packed", "params", "positional", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
+    __slots__ = ("by_values", "common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known", "lower",
+                 "moved", "name", "optional", "packed", "params", "positional", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -148,6 +148,8 @@ class Op(Row):
         domain: Domain | None = None,
         common: tuple[int, ...] | None = None,
         flops: Callable[..., int] | None = None,
+        moved: Callable[..., tuple[int, int]] | None = None,
+        by_values: int | None = None,
         expr: str | None = None,
         lower: Callable[..., Any] | None = None,
         view: Callable[..., Layout | None] | None = None,
@@ -161,6 +163,8 @@ class Op(Row):
         self.kind, self.rule, self.domain, self.common = kind, rule, domain, common
         self.doc = doc or inspect.getdoc(rule) or ""
         self.flops = flops or (lambda out, *ins, **attrs: out.size)
+        self.moved = moved  # bytes read and written, where that is not all of the operands
+        self.by_values = by_values  # where this operand is given, its values tell how much is done: costs are a most
         self.expr, self.lower, self.view, self.traits, self.ulps = expr, lower, view, traits, ulps
         self.packed = packed  # whether it takes packed dtypes; arithmetic does not
         self.samples = tuple(samples)
@@ -334,8 +338,14 @@ class Op(Row):
         outs = outputs(out)
         if self.kind is Kind.VIEW:
             return Cost(0, 0, 0)
-        read = sum(s.nbytes for s in ins if s is not None)
-        return Cost(self.flops(outs[0], *ins, **attrs), read, sum(s.nbytes for s in outs))
+        flops = self.flops(outs[0], *ins, **attrs)
+        if self.moved is not None:
+            return Cost(flops, *self.moved(outs[0], *ins, **attrs))
+        return Cost(flops, sum(s.nbytes for s in ins if s is not None), sum(s.nbytes for s in outs))
+
+    def tells_cost(self, ins: Specs) -> bool:
+        """Whether specs are enough to know the work of a call, or values tell how much of it is done."""
+        return self.by_values is None or len(ins) <= self.by_values or ins[self.by_values] is None
 
 
 def row(name: str) -> Op:

@@ -987,7 +987,12 @@ def PLACES(batch: int) -> Draw:
     return Draw(Spec((batch, 3), i32), 0, 3)
 
 
-@op(MOVE, common=(), flops=free, traits=IN_PLACE, samples=[
+def _written_places(out: Spec, cache: Spec, values: Spec, places: Spec) -> tuple[int, int]:
+    """The cache stays where it is."""
+    return values.nbytes + places.nbytes, values.size * cache.dtype.nbytes
+
+
+@op(MOVE, common=(), flops=free, moved=_written_places, traits=IN_PLACE, samples=[
     sample(F32(3, 2, 6, 8), F32(2, 3, 2, 8), PLACES(2)), sample(Spec((3, 2, 6, 8), f16), F32(1, 3, 2, 8), PLACES(1)),
     sample(Spec((4, 1, 5, 33), bf16), Spec((3, 2, 1, 33), bf16), PLACES(3)), sample(F32(3, 2, 6, 8), F32(0, 3, 2, 8), PLACES(0))])  # fmt: skip
 def update_cache(cache: Spec, values: Spec, places: Spec, /) -> Any:
@@ -1010,7 +1015,7 @@ def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> i
     return 4 * q.size * k.shape[2]
 
 
-@op(REDUCE, common=(), ulps=64, flops=_attention_flops, samples=[
+@op(REDUCE, common=(), ulps=64, flops=_attention_flops, by_values=3, samples=[
     sample(F32(2, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(2)), sample(F32(2, 3, 4, 8), F32(2, 2, 7, 8), F32(2, 2, 7, 8), None),
     sample(F32(1, 4, 6, 64), Spec((3, 3, 9, 64), f16), Spec((3, 3, 9, 64), f16), PLACES(1), scale=0.25),
     sample(Spec((2, 3, 4, 33), bf16), Spec((3, 1, 70, 33), bf16), Spec((3, 1, 70, 33), bf16), PLACES(2)),
@@ -1132,7 +1137,12 @@ def _index_spec(indices: Spec, what: str) -> None:
         raise DTypeError(f"{what}: indices must be integers, given {indices}; cast with .to('i64').")
 
 
-@op(MOVE, flops=free, common=(), samples=[sample(F32(5, 3), Draw(I64(4), 0, 5), axis=0), sample(F32(5), Draw(I64(2, 3), -5, 5)),
+def _picked(out: Spec, x: Spec, *indices: Spec, **attrs: Any) -> tuple[int, int]:
+    """Of a table, the elements that are named."""
+    return builtins.min(out.nbytes, x.nbytes) + _total(i.nbytes for i in indices), out.nbytes
+
+
+@op(MOVE, flops=free, moved=_picked, common=(), samples=[sample(F32(5, 3), Draw(I64(4), 0, 5), axis=0), sample(F32(5), Draw(I64(2, 3), -5, 5)),
                                           sample(F32(2, 6), Draw(Spec((3,), i32), 0, 6), axis=-1)])  # fmt: skip
 def take(x: Spec, indices: Spec, /, *, axis: int | None = None) -> Spec:
     """The slices of x along an axis that `indices` names; negatives count from the end."""
@@ -1146,6 +1156,7 @@ def take(x: Spec, indices: Spec, /, *, axis: int | None = None) -> Spec:
 @op(
     MOVE,
     flops=free,
+    moved=_picked,
     common=(),
     samples=[sample(F32(3, 4), Draw(I64(3, 2), 0, 4)), sample(F32(5, 2), Draw(I64(3, 2), 0, 5), axis=0)],
 )
@@ -1179,7 +1190,7 @@ def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str
     return x
 
 
-@op(MOVE, flops=free, common=(), samples=[sample(F32(5, 4), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
+@op(MOVE, flops=free, moved=_picked, common=(), samples=[sample(F32(5, 4), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
                                           sample(F32(5, 4), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
 def gather(*xs: Spec, key: tuple[Any, ...]) -> Spec:
     """What x[rows, 1:3] reads with integer tensors: `key` has 'at' where the next of them stands."""
