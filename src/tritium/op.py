@@ -135,8 +135,9 @@ def exact(value: Any) -> Any:
 class Op(Row):
     """One row of the table."""
 
-    __slots__ = ("by_values", "common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind", "known", "lower",
-                 "moved", "name", "optional", "packed", "params", "positional", "rule", "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
+    __slots__ = ("by_values", "common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind",
+                 "known", "lower", "moved", "name", "optional", "packed", "params", "positional", "rule",
+                 "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
 
     def __init__(
         self,
