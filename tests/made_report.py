@@ -17,6 +17,8 @@ from tritium.perf.run import Results, Run, Series, not_measured
 from tritium.perf.selftest import Selftest, Trial
 from tritium.perf.trends import Point, Trend, trend
 from tritium.perf.verdict import Suite
+from tritium.see.memory_file import Allocation, AtPeak, DeviceUse, Idle, Memory
+from tritium.see.memory_pressure import Pressure
 from tritium.see.profile import Profile
 from tritium.see.timeline import What, timeline
 
@@ -126,6 +128,18 @@ def profile(slow: int = 1) -> Profile:
             at += elapsed
         at += 5_000
     return Profile(timeline(spans, ["MainThread"], at, name="three layers", began="2026-01-31T12:00:00Z"))
+
+
+def tracked() -> Memory:
+    """A tracked run: eight operations alive at the peak, one of them afterwards too."""
+    peak = tuple(Allocation((9 - i) << 20, f"op{i}", f"model.py:{i}", "MainThread", "cpu", i, 0) for i in range(8))
+    use = DeviceUse("cpu", 1 << 20, 2 << 20, 50 << 20, 9, 8, 7, 0, 44 << 20, limit=64 << 20)
+    at_peak = AtPeak(50 << 20, peak, 1 << 20, 5 << 20)
+    pressure = Pressure("cpu", "low", 1, 2, "limit", "half of it")
+    idle = Idle(0, 0, 0, (), 0)
+    return Memory(
+        "decode", "2026-01-31T12:00:00Z", 10, (use,), (), at_peak, peak[:1], idle, (), (), pressure, 0, (), 0
+    )  # fmt: skip
 
 
 def hostile(listed: tuple[str, ...], arms: int = 8) -> Results:

@@ -105,7 +105,7 @@ def test_a_script_that_is_not_there_is_an_error() -> None:
 
 def made(outcome: Any, name: str = "a call") -> Reached:
     target = Target("001", "Performance Targets", name, "cpu", "< 1ms", 1e-3, "s", True, lambda bench, device: "")
-    figure = None if outcome == "not measured" else Figure(1e-4, 0.9e-4, 1.1e-4, 0.5e-4)
+    figure = None if outcome == "not measured" else Figure(1e-4, 0.9e-4, 1.1e-4, 0.5e-4, "a made up call\x1b[2J")
     return Reached(target, outcome, figure, "no GPU" if figure is None else "")
 
 
@@ -115,6 +115,8 @@ def test_targets_are_a_table_with_their_reasons(monkeypatch: pytest.MonkeyPatch)
     done = run("targets", "--strict")
     assert done.exit_code == 0, done.output
     assert "100 µs (90 … 110)" in done.output
+    assert done.output.splitlines()[0].split()[-2:] == ["outcome", "by"]
+    assert "pass          a made up call" in done.output
     assert "not measured (1): no GPU" in done.output
     assert "\x1b" not in done.output
 

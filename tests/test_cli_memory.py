@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from tritium.cli import cli
 from tritium.errors import ArgumentError
-from tritium.see.memory_file import load, read_events_csv
+from tritium.see.memory_file import events_csv, load
 
 SCRIPT = """import sys
 import tritium as tt
@@ -64,12 +64,19 @@ def test_leaks_are_an_exit_code_where_asked_for(script: Path) -> None:
 
 
 def test_files_hold_all_that_was_seen(script: Path, tmp_path: Path) -> None:
-    done = run("--json", "m.json", "--csv", "m.csv", "--top", 1, script)
+    done = run("--output", "m.json", "--output", "m.csv", "--top", 1, script)
     assert done.exit_code == 0
     found = load(tmp_path / "m.json")
     assert found.name == str(script)
     assert [a.nbytes for a in found.leaks] == [4000]
-    assert read_events_csv((tmp_path / "m.csv").read_text()) == found.events
+    assert (tmp_path / "m.csv").read_text() == events_csv(found.events)
+
+
+def test_a_suffix_that_tells_no_format_is_refused_before_the_script_runs(script: Path, tmp_path: Path) -> None:
+    done = run("--output", "m.html", script)
+    assert done.exit_code == 2
+    assert "there are .json, .csv" in done.output
+    assert "said" not in done.output
 
 
 def test_a_module_is_run(script: Path) -> None:

@@ -126,8 +126,8 @@ def test_alerts_go_to_the_file_and_the_command(measuring: Any, tmp_path: Path) -
     (tmp_path / "run.py").write_text(code)
     called("--times", "2", "--file", "alerts.jsonl", "--command", f"{sys.executable} run.py", "--log")
     (alert,) = read_alerts("alerts.jsonl")
-    assert (alert.event, alert.finding.case) == ("raised", "add")
-    assert json.loads(Path("got").read_text())["finding"]["case"] == "add"
+    assert (alert.event, alert.standing.case) == ("raised", "add")
+    assert json.loads(Path("got").read_text())["standing"]["case"] == "add"
 
 
 def test_a_sink_that_fails_does_not_stop_the_rounds(measuring: Any, monkeypatch: pytest.MonkeyPatch) -> None:

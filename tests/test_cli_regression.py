@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from made_results import ENVIRONMENT, results, without
 from tritium.cli import cli
-from tritium.errors import SaveError, TritiumError
+from tritium.errors import SaveError
 from tritium.perf import baseline, records, store
 from tritium.perf.history import History
 from tritium.perf.run import PLANS, Results
@@ -392,45 +392,28 @@ def test_against_measures_both_revisions_side_by_side(
     from contextlib import contextmanager
 
     from tritium.perf import against
+    from tritium.perf.verdict import Verdict
+    from tritium.see import attribution
 
     @contextmanager
     def revisions(revision: str, said: Any) -> Any:
         said(f"building {revision}")
         yield against.Built(tmp_path / "base", "0" * 40), against.Built(tmp_path / "head", "")
 
+    def attributed(suite: Any, cases: Any, *arms: Any, progress: Any) -> Any:
+        progress(cases[0].name)
+        yield Verdict(cases[0].name, "wall", arms[0].name, arms[1].name, "SLOWER", 2.0), "softmax: +3.1 ms"
+
     monkeypatch.setattr(against, "revisions", revisions)
-    measured()
+    monkeypatch.setattr(attribution, "attributed", attributed)
+    calls = measured()
     done = called("regression-test", "--against", "main", "--threads", "1")
     assert done.exit_code == 0, done.output
     assert "main (base) → head, side by side" in done.output
     assert verdict().paired
-
-
-def test_what_got_slower_between_revisions_is_attributed_to_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tritium import cli_regression
-    from tritium.perf import suites
-    from tritium.perf.verdict import Verdict, suite_of
-    from tritium.see import attribution
-
-    class Found:
-        def sentence(self) -> str:
-            return "softmax: +3.1 ms"
-
-    def attribute(case: Any, base: Any, head: Any) -> Found:
-        if case.name == second.name:
-            raise TritiumError("base has no recording")
-        return Found()
-
-    grid = suites.grid("regression", suites.defaults("regression"), threads=1)
-    grid = replace(grid, arms=(grid.arms[0], grid.arms[0]))
-    first, second, *_ = grid.cases
-    slower = [Verdict(c.name, "wall", "base", "head", "SLOWER", 2.0 - i) for i, c in enumerate((first, second))]
-    monkeypatch.setattr(attribution, "attribute", attribute)
-    assert list(cli_regression._explained(suite_of(slower), grid)) == [
-        f"{first.name}: softmax: +3.1 ms",
-        f"{second.name}: not attributed to an operation: base has no recording",
-    ]
-    assert not list(cli_regression._explained(suite_of([]), grid))
+    first = calls[0][0]
+    assert f"profiling both revisions: {first} …" in done.stderr
+    assert f"{first}: softmax: +3.1 ms" in verdict().notes
 
 
 def test_a_history_that_cannot_be_written_is_said_and_changes_no_verdict(

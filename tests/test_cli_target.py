@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tritium.cli_target import check_target, make_workload, run_target
+from tritium.cli_target import check_target, make_workload, run_target, workload_case
 from tritium.errors import ArgumentError
+from tritium.perf import worker
+from tritium.perf.case import Made, UnsupportedError
 
 
 @pytest.fixture
@@ -85,7 +88,43 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(
         check_target(*given)
 
 
-def test_a_workload_is_made_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, call = make_workload("decode")
-    assert name.startswith("decode")
-    assert call().shape[-1] == 1024
+def test_a_workload_is_made_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(lambda: "begun", wait=lambda result: f"{result} and done")
+    monkeypatch.setattr(worker, "resolve", lambda target: lambda candidate, **arguments: made)
+    name, call = make_workload("decode 1x8x64")
+    assert (name, call()) == ("decode 1x8x64", "begun and done")
+
+
+def test_a_workload_that_a_candidate_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(candidate: str, **_: object) -> Made:
+        raise UnsupportedError(f"{candidate} has no f32")
+
+    monkeypatch.setattr(worker, "resolve", lambda target: refuses)
+    with pytest.raises(ArgumentError, match="--workload decode 1x8x64: numpy has no f32"):
+        make_workload("decode 1x8x64", "numpy")
+
+
+def test_a_workload_computes_the_shape_of_its_name() -> None:
+    name, call = make_workload("decode 1x8x64")
+    assert name == "decode 1x8x64"
+    assert call().shape[-1] == 64
+
+
+@pytest.mark.parametrize(("asked", "name"), [("decode", "decode 1x256x1024"), ("prefill 2x8x64", "prefill 2x8x64"),
+                                             ("transformer_layer", "transformer_layer 1x64x1024")])  # fmt: skip
+def test_a_workload_is_named_with_or_without_a_shape(asked: str, name: str) -> None:
+    assert workload_case(asked).name == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("decod", "Did you mean 'decode'"), ("decode big", "is not a shape"), ("decode 1x8x65", "multiple of 64")],
+)
+def test_a_workload_that_is_none_is_refused(asked: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        workload_case(asked)
+
+
+def test_the_command_line_begins_without_measuring_or_seeing() -> None:
+    code = "import sys, tritium.cli; print([m for m in sys.modules if m.startswith(('tritium.perf', 'tritium.see'))])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "[]\n"

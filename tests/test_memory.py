@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -451,6 +452,17 @@ def test_watchers_leave_one_by_one() -> None:
 
 def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_resident_memory_is_told_or_openly_not(tmp_path: Path) -> None:
+    if Path("/proc/self/statm").exists():
+        assert (memory.resident_bytes() or 0) > 1 << 20
+    (tmp_path / "statm").write_text("9 3 0")
+    assert memory.resident_bytes(tmp_path / "statm") == 3 * os.sysconf("SC_PAGE_SIZE")
+    for text in ("", "9", "a b"):
+        (tmp_path / "statm").write_text(text)
+        assert memory.resident_bytes(tmp_path / "statm") is None
+    assert memory.resident_bytes(tmp_path / "nowhere") is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")

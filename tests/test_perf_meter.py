@@ -123,11 +123,11 @@ def test_a_peak_that_cannot_be_reset_is_told_only_when_it_rose(monkeypatch: pyte
 
 
 def test_files_that_do_not_tell_are_not_read_as_zero(tmp_path: Path) -> None:
-    assert meter._resident("VmRSS", tmp_path / "status") is None
-    (tmp_path / "status").write_text("VmRSS:\tmany kB\n")
-    assert meter._resident("VmRSS", tmp_path / "status") is None
+    assert meter._peak(tmp_path / "status") is None
+    (tmp_path / "status").write_text("VmHWM:\tmany kB\n")
+    assert meter._peak(tmp_path / "status") is None
     (tmp_path / "status").write_text("VmHWM:\t     12 kB\n")
-    assert meter._resident("VmHWM", tmp_path / "status") == 12288
+    assert meter._peak(tmp_path / "status") == 12288
     assert not meter._clear_peak(tmp_path / "nowhere" / "clear_refs")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,46 @@ def test_markdown_is_one_code_span_that_nothing_inside_closes(text: str) -> None
     assert fence[0] not in re.findall("`+", inside)
     assert not inside.startswith("`")
     assert not inside.endswith("`")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matmul 64x64 f32 reaches 9 % of its ceiling; 3.2 µs (3.1…3.3)",
+        "Half the interval, größer",
+        "v1.0 (base) → head, side by side",
+        "snake_case_name",
+        "-",
+        "1.00× ~",
+    ],
+)
+def test_a_plain_sentence_stays_as_it_is(text: str) -> None:
+    assert names.prose(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://evil.example", "www.evil.example", "_emphasis_", "~~struck~~", ":smile: x", "- a list", "1. a list", "<b>", "[a](b)",
+        "@someone", "#12", "a|b", "a & b", "*x*", "![x](y)", "::error::x", " ::stop::x", "a__b",
+    ],
+)  # fmt: skip
+def test_a_sentence_that_could_act_is_a_code_span(text: str) -> None:
+    assert re.fullmatch(r"(`+)[^`]*\1", names.prose(text))
+
+
+@given(texts)
+def test_no_sentence_acts(text: str) -> None:
+    shown = names.prose(text)
+    assert shown.isprintable()
+    if not shown.startswith("`"):
+        assert not re.search(r"[<>\[\]*`|@#!&\\]|://", shown)
+
+
+@pytest.mark.parametrize("write", [names.terminal, names.markdown, names.prose])
+def test_no_name_is_a_command_in_a_log(write: Callable[[str], str]) -> None:
+    assert "##[" not in write("x ##[error]boom")
+    assert not write("::error::x").lstrip().startswith("::")
 
 
 def test_a_markdown_name_without_characters_is_no_lonely_fence() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,20 @@ from hypothesis import strategies as st
 
 from tritium.errors import FormatError
 from tritium.perf import records
+
+
+def test_a_moment_is_utc_with_a_z() -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", records.utc_now())
+    assert re.fullmatch(r".*:\d\d\.\d{3}Z", records.utc_now("milliseconds"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"), [(3, "newer tritium"), (0, "whole number"), (True, "whole number"), ("1", "whole")]
+)
+def test_a_schema_that_is_none_or_newer_is_refused(schema: object, says: str) -> None:
+    records.check_schema(2, 2, "x")
+    with pytest.raises(FormatError, match=f"x: .*{says}"):
+        records.check_schema(schema, 2, "x")
 
 
 @dataclass(frozen=True)

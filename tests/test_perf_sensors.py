@@ -6,14 +6,17 @@ import ctypes
 import plistlib
 import sys
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tritium.perf import sensors, sensors_apple, sensors_nvidia
 from tritium.perf.absent import REASONS, Absent
-from tritium.perf.sensors import Sensor, battery, busy_s, probe, rapl, temperature, thermal
+from tritium.perf.sensors import Sensor, Watts, battery, busy_s, probe, rapl, temperature, thermal
 from tritium.perf.sensors_nvidia import Nvml, NvmlError, nvidia, others, state
 
 INTEL = "vendor_id : GenuineIntel\nflags : fpu avx2\n"
@@ -558,3 +561,49 @@ def test_this_machine_tells_of_every_kind_of_sensor() -> None:
         if isinstance(s, Sensor):
             value = s.read()
             assert isinstance(value, Absent) or value >= 0
+
+
+# ---- watts
+
+
+def joules(*values: float | Absent, **more: Any) -> Sensor:
+    found = iter(values)
+    return Sensor("RAPL", "package-0", "package", "cpu", lambda: next(found), **more)
+
+
+def watts(sensor: Sensor, *steps: float) -> list[Any]:
+    """What each look says: a number, or the code of why there is none."""
+    times = accumulate((0.0, *steps))
+    look = Watts(sensor, lambda: next(times))
+    found = [look() for _ in range(len(steps) + 1)]
+    return [v.code if isinstance(v, Absent) else v for v in found]
+
+
+def test_power_is_what_a_counter_gained_in_the_time_since_it_last_moved() -> None:
+    assert watts(joules(10, 20, 20, 40), 1, 1, 1) == ["window_too_short", 10.0, "window_too_short", 10.0]
+
+
+def test_a_counter_that_runs_over_goes_on() -> None:
+    assert watts(joules(85, 95, 5, range_j=100), 1, 1) == ["window_too_short", 10.0, 10.0]
+
+
+def test_a_counter_that_begins_anew_is_absent_once() -> None:
+    assert watts(joules(85, 95, 5, 6), 1, 1, 1) == ["window_too_short", 10.0, "counter_reset", 1.0]
+    assert watts(joules(1, 2, 0.5, range_j=1000), 1, 1) == ["window_too_short", 1.0, "counter_reset"]
+    assert watts(joules(95, 5, range_j=100), 1) == ["window_too_short", "counter_reset"], "nothing to judge it by"
+
+
+def test_a_counter_that_does_not_move_for_long_is_stuck_and_not_0_w() -> None:
+    assert watts(joules(5, 5, 6), 20, 1) == ["window_too_short", "counter_stuck", pytest.approx(1 / 21)]
+
+
+def test_a_gauge_of_watts_is_taken_as_it_is() -> None:
+    assert watts(joules(12.5, unit="W")) == [12.5]
+    assert watts(joules(Absent("no_permission", "x"))) == ["no_permission"]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20))
+def test_no_counter_gives_watts_below_zero(values: list[float]) -> None:
+    for reach in (None, 2e6):
+        found = watts(joules(*values, range_j=reach), *[1.0] * (len(values) - 1))
+        assert all(isinstance(v, str) or v >= 0 for v in found)

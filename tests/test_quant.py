@@ -252,3 +252,17 @@ def test_quality_takes_arrays_and_refuses_other_tokens() -> None:
     for x in (weights(3, 8), np.ones(7, np.float32), np.ones((0, 7), np.float32)):
         with pytest.raises(ShapeError, match="tokens"):
             quant.quality(w, x=x)
+
+
+@given(st.floats(0.0625, 64, width=32), st.integers(0, 2**31))
+def test_scaled_signs_are_ternary_and_normal_values_are_not(scale: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    signs = (rng.integers(-1, 2, (20, 20)) * np.float32(scale)).astype(np.float32)
+    signs[0, 0] = scale
+    told = quant.scale_of(signs)
+    assert told is not None
+    assert told.scale == float(np.float32(scale))
+    assert told.zeros == float((signs == 0).mean())
+    assert quant.scale_of(rng.standard_normal((20, 20)).astype(np.float32)) is None
+    assert quant.scale_of(np.zeros((20, 20), np.float32)) == (0.0, 1.0)
+    assert quant.scale_of(np.full((20, 20), np.nan, np.float32)) is None

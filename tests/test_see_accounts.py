@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tritium.see.accounts import CPU, MOST_SITES, Accounts
 from tritium.see.hub import Raw
+from tritium.see.memory_file import timeline
 
 
 def raw(kind: str, key: Any, nbytes: int = 0, detail: Any = False, at: int = 0, op: Any = None) -> Raw:
@@ -104,6 +105,42 @@ def test_an_id_told_again_has_a_new_size() -> None:
     a = accounts(raw("manual", "x", 100, "cpu"), raw("manual", "x", 30, "cpu"))
     assert a.account("cpu").current == 30
     assert len(a.held()) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1000), st.booleans()), max_size=30))
+def test_ids_told_again_and_again_leave_peak_log_and_timeline_exact(steps: Any) -> None:
+    alive: dict[str, int] = {}
+    events, course = [], [0]
+    for name, nbytes, frees in steps:
+        events.append(raw("manual free", name, 0, "gpu") if frees else raw("manual", name, nbytes, "gpu"))
+        alive.pop(name, None)
+        if not frees:
+            alive[name] = nbytes
+        course.append(sum(alive.values()))
+    a = accounts(*events)
+    seen = timeline(a.events(), a.account("gpu").current, "gpu").values.tolist()
+    assert a.account("gpu").peak == max(course) == max(seen, default=0)
+    assert (seen or [0])[-1] == course[-1]
+    found = a.at_peak("gpu")
+    assert (sum(x.nbytes for x in found.allocations), found.missing) == (found.nbytes, 0)
+    assert a.seen == len(a.log)
+
+
+def test_an_id_told_again_is_a_free_and_an_allocation_in_the_log() -> None:
+    a = accounts(raw("manual", "x", 100, "cpu"), raw("manual", "x", 50, "cpu"))
+    assert timeline(a.events(), a.account(CPU).current, CPU).values.tolist() == [100, 0, 50]
+    assert [(e.kind, e.nbytes, e.known) for e in a.events()] == [
+        ("manual", 100, True),
+        ("free", 100, True),
+        ("manual", 50, True),
+    ]
+    found = a.at_peak(CPU)
+    assert ([x.nbytes for x in found.allocations], found.missing) == ([100], 0)
+
+
+def test_unknown_ids_beyond_a_thousand_are_only_counted() -> None:
+    a = accounts(*(raw("manual free", f"id {i}", 0, "gpu") for i in range(1500)))
+    assert (len(a.unknown), a.unknown[-1], a.unknown_seen) == (1000, "id 999", 1500)
 
 
 def test_transfers_add_up_by_direction() -> None:

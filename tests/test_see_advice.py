@@ -192,6 +192,16 @@ def test_idle_blocks_nobody_asked_for_are_named() -> None:
     assert advice.idle(seen()) == []
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64"])
+def test_zeros_stay_as_they_are_in_two_bits_and_one_odd_value_does_not(dtype: str) -> None:
+    values = np.zeros((64, 64), np.float32)
+    (zeros,) = advice.ternary({"w": tt.tensor(values).to(dtype)}, 0)
+    assert "its values stay as they are" in zeros.description
+    values[-1, -2:] = 1.0, 0.5
+    (odd,) = advice.ternary({"w": tt.tensor(values).to(dtype)}, 0)
+    assert "its values change" in odd.description
+
+
 def test_float_matrices_that_would_be_smaller_in_two_bits_are_named() -> None:
     w = tt.tensor(np.random.default_rng(0).integers(-1, 1, (64, 64), endpoint=True).astype(np.float32) * 0.5)
     model = {"layers": [w, tt.randn((64, 128), seed=1)], "bias": tt.ones(64), "ids": tt.arange(100)}

@@ -25,9 +25,9 @@ from hostile import NAMES
 from tritium.errors import ArgumentError, FormatError
 from tritium.perf import names
 from tritium.see import alerts
-from tritium.see.alerts import LEVELS, Alert, Command, Desk, File, Finding, Level, Log, UnsentError, Webhook
+from tritium.see.alerts import LEVELS, Alert, Command, Desk, File, Level, Log, Standing, UnsentError, Webhook
 
-SLOW = Finding(
+SLOW = Standing(
     "change",
     "matmul 512x512 f32",
     "tritium",
@@ -57,8 +57,8 @@ class Kept:
         self.taken.append(alert)
 
 
-def at(level: Level, case: str = "x") -> Finding:
-    return Finding("change", case, "tritium", "wall", level)
+def at(level: Level, case: str = "x") -> Standing:
+    return Standing("change", case, "tritium", "wall", level)
 
 
 # ---- what is told
@@ -85,7 +85,7 @@ def test_no_two_alerts_in_a_row_are_equal_and_every_change_is_told(rounds: list[
     for found in rounds:
         desk.tell([at(level, case) for case, level in found.items()])
     for case in "abc":
-        told = [a.level for a in sink.taken if a.finding.case == case]
+        told = [a.level for a in sink.taken if a.standing.case == case]
         seen = ["ok", *(found[case] for found in rounds if case in found)]
         assert told == [level for level, _ in groupby(seen)][1:]
         assert all(a != b for a, b in pairwise(told))
@@ -146,11 +146,11 @@ def test_one_sink_that_fails_does_not_keep_another_from_its_alerts(caplog: pytes
     desk = Desk([bad, good])
     with caplog.at_level(logging.ERROR, "tritium"):
         desk.tell([at("warning", "a"), at("warning", "b")])
-    assert ([a.finding.case for a in good.taken], desk.waiting) == (["a", "b"], 2)
+    assert ([a.standing.case for a in good.taken], desk.waiting) == (["a", "b"], 2)
     assert len(caplog.records) == 1, "the second is not even tried"
     bad.refuses = False
     desk.tell([])
-    assert ([a.finding.case for a in bad.taken], desk.waiting) == (["a", "b"], 0)
+    assert ([a.standing.case for a in bad.taken], desk.waiting) == (["a", "b"], 0)
 
 
 def test_a_sink_may_raise_anything() -> None:
@@ -172,7 +172,7 @@ def test_what_waits_is_bounded_and_the_newest_stay(caplog: pytest.LogCaptureFixt
     assert "30 could not be delivered" in caplog.text
     sink.refuses = False
     desk.tell([])
-    assert sink.taken[-1].finding.case == str(alerts.WAITING + 29)
+    assert sink.taken[-1].standing.case == str(alerts.WAITING + 29)
 
 
 def test_many_alerts_at_once_all_arrive() -> None:
@@ -219,13 +219,13 @@ def test_alerts_for_a_sink_that_is_no_longer_named_are_let_go(tmp_path: Path) ->
 )
 def test_the_log_has_the_level_of_the_alert(level: Level, number: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tritium"):
-        Log().send(replace(ALERT, finding=at(level)))
+        Log().send(replace(ALERT, standing=at(level)))
     assert [r.levelno for r in caplog.records] == [number]
 
 
 def test_a_file_gets_a_line_for_each_and_reads_back(tmp_path: Path) -> None:
     sink = File(tmp_path / "new" / "alerts.jsonl")
-    other = replace(ALERT, event="recovered", finding=at("ok"))
+    other = replace(ALERT, event="recovered", standing=at("ok"))
     for alert in (ALERT, other):
         sink.send(alert)
     assert alerts.read_alerts(sink.path) == [ALERT, other]
@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_written_is_an_alert_that_was_not_sent(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "data", [[], {"schema": 2}, {"schema": 1}, {"at": "", "event": "x", "before": "ok", "finding": {}}]
+    "data", [[], {"schema": 2}, {"schema": 1}, {"at": "", "event": "x", "before": "ok", "standing": {}}]
 )
 def test_what_is_no_alert_is_refused(data: Any) -> None:
     with pytest.raises(FormatError):
@@ -399,7 +399,7 @@ def test_only_web_addresses_are_taken(url: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES[::3])
 def test_a_hostile_name_does_nothing_wherever_an_alert_goes(name: str) -> None:
-    alert = Alert("now", "raised", "ok", Finding("change", name, name, name, "critical", name, unit=name))
+    alert = Alert("now", "raised", "ok", Standing("change", name, name, name, "critical", name, unit=name))
     line, text = alert.line(), json.loads(alert.json())["text"]
     assert line.isprintable()
     assert "##[" not in line

@@ -20,7 +20,9 @@ import tritium as tt
 from null import Null
 from tritium import memory
 from tritium.errors import ArgumentError
+from tritium.see import hub
 from tritium.see.allocations import MemoryTracker, track_allocation, track_deallocation, track_transfer
+from tritium.see.memory_pressure import Reading
 
 ROOT = Path(__file__).parents[1]
 MIB = 1 << 20
@@ -396,6 +398,41 @@ def test_buffers_of_ones_own_are_tracked_by_hand() -> None:
     page = m.generate_report()
     assert "flagged: 1 buffers" in page
     assert "tensor_9" in page
+
+
+def test_the_report_tells_how_many_unknown_ids_it_does_not_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tritium.see.accounts.MOST_UNKNOWN", 2)
+    with tt.track_memory() as m:
+        for i in range(5):
+            m.track_deallocation(f"slip {i}")
+    assert m.unknown_frees == ("slip 0", "slip 1")
+    assert "note: 3 more were freed by hand that nobody had allocated" in m.report()
+
+
+def test_the_system_is_asked_once_for_all_devices_and_not_while_the_accounts_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def readings() -> tuple[Reading, ...]:
+        asked.append(hub._lock.locked())
+        return (Reading("process", 10, 100),)
+
+    monkeypatch.setattr("tritium.see.memory_pressure.readings", readings)
+    with tt.track_memory() as m:
+        for device in ("one", "two", "three"):
+            m.track_allocation("x", 5, device)
+        found = m.devices()
+        assert asked == [False]
+        assert (m.allocations, len(asked)) == (3, 1)
+        m.record()
+        assert asked == [False, False]
+    assert [(d.device, d.used, d.limit) for d in found] == [
+        ("cpu", 10, 100),
+        ("one", None, None),
+        ("two", None, None),
+        ("three", None, None),
+    ]
 
 
 def test_everybody_who_tracks_hears_what_is_told_to_all() -> None:

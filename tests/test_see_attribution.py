@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,9 @@ from tritium.errors import ArgumentError, TritiumError
 from tritium.perf.case import Arm, Case, Recipe
 from tritium.perf.context import Context
 from tritium.perf.selftest_cases import ARMS, cases
-from tritium.see.attribution import attribute
+from tritium.perf.verdict import Verdict, suite_of
+from tritium.see import attribution
+from tritium.see.attribution import attribute, attributed
 
 
 def test_the_seeded_slow_operation_of_the_selftest_is_named() -> None:
@@ -33,3 +36,32 @@ def test_an_arm_that_fails_is_named_with_what_it_said() -> None:
 def test_one_repetition_is_too_few() -> None:
     with pytest.raises(ArgumentError, match="at least 2"):
         attribute(cases()[0], *ARMS, repeats=1)
+
+
+def test_confirmed_regressions_of_time_get_the_operation_that_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Found:
+        def sentence(self) -> str:
+            return "softmax: +3.1 ms"
+
+    def imitated(case: Case, before: Arm, after: Arm) -> Found:
+        if case.name == "b":
+            raise TritiumError("base has no recording")
+        return Found()
+
+    def verdict(case: str, metric: str = "wall", outcome: Any = "SLOWER") -> Verdict:
+        return Verdict(case, metric, "base", "head", outcome, 1.2)
+
+    monkeypatch.setattr(attribution, "attribute", imitated)
+    listed = [Case(name, Recipe("x:y"), Context("none")) for name in "abcdef"]
+    suite = suite_of([
+        verdict("a"), verdict("a", "peak_bytes"), verdict("b"), verdict("c", outcome="EQUIVALENT"), verdict("unknown"),
+        verdict("d"), verdict("e"),
+    ])  # fmt: skip
+    told: list[str] = []
+    found = [(v.case, said) for v, said in attributed(suite, listed, *ARMS, progress=told.append)]
+    assert found == [
+        ("a", "softmax: +3.1 ms"),
+        ("b", "not attributed to an operation: base has no recording"),
+        ("d", "softmax: +3.1 ms"),
+    ]
+    assert told == ["a", "b", "d"]

@@ -28,9 +28,8 @@ def made(name: str = "matmul/512", value: float = 1.9e-3) -> list[c.Chart]:
                    c.Bar("y", v, estimate=True), c.Bar("z", None, absent="failed: x")), "s", n, n),
         c.Speedup(n, (c.Ratio(n, v, v, v, note=n), c.Ratio("x", None, absent=n), c.Ratio("y", 2.0, 1.5, 2.5)), n, n, n),
         c.Forest(n, (c.Ratio(n, v, v, v, "SLOWER", note=n), c.Ratio("x", None, outcome="MISSING", absent=n),
-                     c.Ratio("y", 1.01, 0.99, 1.03, "EQUIVALENT", margin=0.1)), 0.05, c.Ratio(n, v, v, v), n, n, n, n),
-        c.Memory(n, (c.Stack(n, (c.Part(n, v), c.Part("b", v)), v, note=n), c.Stack("x", absent=n)), "B", v, n, n, n),
-        c.TreeBars(n, (c.Branch(n, 0, v, v, n), c.Branch("x", 3, v, v)), "s", n, n),
+                     c.Ratio("y", 1.01, 0.99, 1.03, "EQUIVALENT", margin=0.1)), 0.05, c.Ratio(n, v, v, v), n, n),
+        c.Stacks(n, (c.Stack(n, (c.Part(n, v), c.Part("b", v))), c.Stack("x", absent=n)), "B", v, n, n),
         c.Trend(n, tuple(c.TrendPoint(n, v, v, v, n, n) for _ in range(5)), "s", (c.TrendStep(2, v, note=n),),
                 (c.TrendLevel(0, 1, v, v, v),), (3,), (v,) * 5, n, n),
         c.Distribution(n, (c.Strip(n, (v,) * 9, (3,), v, v, v), c.Strip("b", (), absent=n)), "s", n, n),
@@ -38,7 +37,7 @@ def made(name: str = "matmul/512", value: float = 1.9e-3) -> list[c.Chart]:
         c.Heat(n, (n, "x"), (n, "y"), ((c.Cell(v, note=n), c.Cell(v, low=v, high=v)), (c.Cell(None, n), c.Cell(None, "failed", n))),
                "s", subtitle=n, note=n),
         c.OverTime(n, (c.Track(n, "B", (0.0, v, 2.0), (c.Layer(n, (v, v, v)), c.Layer("b", (1.0, v, 2.0))), "step", v, n),
-                       c.Track(n, "W", (), (), absent=n)), (c.SpanMark(n, 0.0, v),), None, n, n),
+                       c.Track(n, "W", (), (), absent=n)), None, n, n),
     ]  # fmt: skip
 
 
@@ -186,7 +185,13 @@ def test_amounts_far_apart_are_dots_on_an_axis_that_says_log() -> None:
     chart = c.Bars("t", (c.Bar("a", 1e-6), c.Bar("b", 1.0)), "s")
     assert any("log scale" in t for t in texts(chart))
     assert all("a4 4" in d for d in bars_of(chart))
-    assert not any("log scale" in t for t in texts(c.Bars("t", (c.Bar("a", 1e-6), c.Bar("b", 1.0)), "s", log=False)))
+    near = c.Bars("t", (c.Bar("a", 0.5), c.Bar("b", 1.0)), "s")
+    assert not any("log scale" in t for t in texts(near))
+
+
+def test_bytes_far_apart_have_ticks_at_powers_of_two() -> None:
+    ticks = texts(c.Bars("t", (c.Bar("a", 3000.0), c.Bar("b", 1e6)), "B"))
+    assert {"4 KiB", "64 KiB", "1 MiB"} <= set(ticks)
 
 
 def test_an_estimate_is_hatched_and_says_so() -> None:
@@ -253,10 +258,6 @@ def test_a_cell_is_coloured_by_how_far_it_is_from_the_best_of_its_row() -> None:
         r'</title><path class="(t\d)"', c.svg(c.Heat("t", ("a", "b"), ("x", "y", "z"), cells, "s"), standalone=False)
     )
     assert kinds == ["t0", "t1", "t6", "t3", "t0", "t0"]
-    higher = c.svg(
-        c.Heat("t", ("a",), ("x", "y"), ((c.Cell(1.0), c.Cell(2.0)),), "1/s", better="higher"), standalone=False
-    )
-    assert re.findall(r'</title><path class="(t\d)"', higher) == ["t3", "t0"]
 
 
 def test_a_matrix_needs_a_cell_for_each_column() -> None:
@@ -330,7 +331,7 @@ def test_a_dot_under_the_roof_is_drawn_under_it() -> None:
 
 def test_a_chart_without_rows_says_so() -> None:
     empty: list[c.Chart] = [
-        c.Bars("t", (), "s"), c.Speedup("t", ()), c.Forest("t", ()), c.Memory("t", ()), c.TreeBars("t", ()),
+        c.Bars("t", (), "s"), c.Speedup("t", ()), c.Forest("t", ()), c.Stacks("t", (), "B"),
         c.Trend("t", (), "s"), c.Heat("t", (), (), (), "s"), c.OverTime("t", ()), c.Roofline("t", (), ()),
     ]  # fmt: skip
     for chart in empty:
@@ -379,7 +380,7 @@ def test_a_hundred_cases_stay_small() -> None:
         ),
         c.Speedup("t", tuple(c.Ratio(n, 1 + i / 50, 1.0, 1.1 + i / 50) for i, n in enumerate(names))),
         c.Forest("t", tuple(c.Ratio(n, 1 + i / 500, 1.0, 1.1 + i / 500, "EQUIVALENT") for i, n in enumerate(names))),
-        c.Memory("t", tuple(c.Stack(n, (c.Part("a", 1e6), c.Part("b", 1e6)), 2.5e6) for n in names)),
+        c.Stacks("t", tuple(c.Stack(n, (c.Part("a", 1e6), c.Part("b", 1e6))) for n in names), "B"),
     ]
     cards = [
         c.Distribution(n, (c.Strip("now", tuple(1 + (i * j) % 17 / 100 for i in range(150))),), "s")
@@ -395,12 +396,24 @@ def test_a_table_tells_all_the_chart_knows() -> None:
     assert table.rows == (("a", "1.5 ms", "1.4 ms … 1.6 ms", ""), ("b", "", "", "failed: x"))
 
 
-def test_a_spark_has_gaps_where_values_are_missing() -> None:
-    whole = c.spark([1.0, 2.0, None, 3.0, 2.0], label="last five")
-    assert 'aria-label="last five' in whole
-    assert re.findall(r'class="j s1" d="([^"]+)"', whole)[0].count("M") == 2
-    assert "–" in c.spark([])
-    assert "–" in c.spark([math.nan, None])
+def test_parts_are_stacked_end_to_end_and_told_with_their_sum() -> None:
+    chart = c.Stacks(
+        "t",
+        (c.Stack("peak", (c.Part("matmul", 3 << 20), c.Part("add", 1 << 20))), c.Stack("end", absent="nothing")),
+        "B",
+    )
+    boxes = re.findall(r'<path class="k[12]" d="M([\d.]+) [\d.]+h([\d.]+)', c.svg(chart, standalone=False))[-2:]
+    (first, long), (second, short) = [(float(x), float(w)) for x, w in boxes]
+    assert (round(second - first, 1), round(long / short, 1)) == (round(long, 1), 3.0)
+    assert c.table(chart).rows == (("peak", "3 MiB", "1 MiB", "4 MiB", ""), ("end", "-", "-", "-", "nothing"))
+    assert "nothing" in texts(chart)
+
+
+@pytest.mark.parametrize(("limit", "where"), [(8e6, "red line"), (8e9, "beyond the axis")])
+def test_a_limit_of_stacks_is_a_line_or_words(limit: float, where: str) -> None:
+    chart = c.Stacks("t", (c.Stack("peak", (c.Part("a", 4e6),)),), "B", limit)
+    assert any(where in t for t in texts(chart))
+    assert ('class="j sbad"' in c.svg(chart, standalone=False)) == (where == "red line")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -227,3 +229,26 @@ def test_every_thread_is_counted() -> None:
     for t in threads:
         t.join()
     assert {c.name: c.count for c in tt.get_tensor_metrics().by_op}["add"] == 400
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("fresh")
+def test_a_forked_process_counts_for_itself() -> None:
+    tt.enable_monitoring("10s")
+    a = tt.ones(3)
+    tt.add(a, a)
+    with counters._turn:  # of a thread that is not there in the child
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # it would wait for ever
+            code = 1
+            try:
+                if not counters.monitoring():
+                    tt.enable_monitoring("10s")
+                    tt.exp(a)
+                    code = 0 if [c.name for c in tt.get_tensor_metrics().by_op] == ["exp"] else 2
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    tt.disable_monitoring()

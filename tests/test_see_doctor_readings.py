@@ -82,7 +82,7 @@ def test_without_cgroups_the_quota_is_unknown(tmp_path: Path) -> None:
     assert isinstance(readings.quota(tmp_path, tmp_path), Absent)
 
 
-@given(st.text(max_size=200))
+@given(st.text(max_size=200) | st.text(max_size=50).map(lambda name: f"0::/{name}"))
 def test_any_cgroup_file_is_read_or_ignored(text: str) -> None:
     import tempfile
 
@@ -92,6 +92,13 @@ def test_any_cgroup_file_is_read_or_ignored(text: str) -> None:
         (proc / "self/cgroup").write_bytes(text.encode("utf-8", "surrogatepass"))
         found = readings.quota(proc, proc / "nowhere")
         assert found is None or isinstance(found, (float, Absent))
+
+
+def test_a_group_above_the_root_that_is_seen_is_the_root(tmp_path: Path) -> None:
+    proc, mount = cgroup(tmp_path, "0::/../job\n")
+    write(mount / "job/cpu.max", "150000 100000")
+    write(tmp_path / "job/cpu.max", "50000 100000")  # outside of the mount
+    assert readings.quota(proc, mount) == 1.5
 
 
 def test_periods_without_cpu_time_are_counted(tmp_path: Path) -> None:

@@ -110,6 +110,20 @@ def test_more_connections_than_there_is_room_for_are_closed(page: Endpoint, monk
     pytest.fail("it did not find room again")
 
 
+@pytest.mark.parametrize("kind", [threading.Timer, threading.Thread])
+def test_where_no_thread_can_be_started_the_room_is_given_back(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Endpoint(lambda: "tritium_x 1.0\n") as made:
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "start", start)
+            for _ in range(endpoint.CONNECTIONS + 1):
+                with pytest.raises((http.client.HTTPException, OSError)):
+                    asked(made, "/metrics")
+        assert asked(made, "/metrics")[0] == 200
+
+
 def test_a_request_that_never_ends_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "WHOLE_S", 0.05)
     with Endpoint(lambda: "x") as made, socket.create_connection(("127.0.0.1", made.port), timeout=10) as slow:

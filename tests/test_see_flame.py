@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -16,7 +17,7 @@ from hostile import NAMES
 from made_timelines import any_spans, decode, named, nested, op
 from tritium.errors import ArgumentError
 from tritium.perf import names
-from tritium.see import flame, folded
+from tritium.see import flame, flame_look, folded
 from tritium.see.flame_frames import Room, clipped, layout, share
 from tritium.see.flame_look import DARK, FILLS, LIGHT, of_name
 from tritium.see.timeline import Timeline, timeline
@@ -206,8 +207,8 @@ def test_every_text_stands_out_from_what_it_is_on(theme: dict[str, str]) -> None
 def test_both_themes_have_the_same_colours_and_the_stylesheet_all_of_them() -> None:
     assert LIGHT.keys() == DARK.keys()
     for key in LIGHT:
-        assert f"var(--fl-{key})" in flame.CSS, key
-    assert "prefers-color-scheme:dark" in flame.CSS
+        assert f"var(--fl-{key})" in flame_look.css(), key
+    assert "prefers-color-scheme:dark" in flame_look.css()
 
 
 def test_a_name_has_always_the_same_colour() -> None:
@@ -269,7 +270,7 @@ def test_the_script_makes_neither_code_nor_markup_of_text() -> None:
         "http:",
         "]]>",
     ):
-        assert word not in flame.SCRIPT.replace("http://www.w3.org/", ""), word
+        assert word not in flame_look.script().replace("http://www.w3.org/", ""), word
 
 
 # ---- in a browser
@@ -341,3 +342,10 @@ def test_python_stacks_have_a_flame_graph_too() -> None:
     assert t.samples is not None
     text = flame.svg(folded.sampled(t.samples), "Python stacks")
     assert [tip(b)[0] for b in bars(parsed(text))] == ["Python stacks", "main", "f (a.py:3)", "g"]
+
+
+def test_a_report_can_be_imported_without_reading_the_stylesheet() -> None:
+    code = (
+        "import tritium.see.reports; from tritium.see import flame_look; print(flame_look._asset.cache_info().currsize)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "0\n"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,6 +107,12 @@ def test_a_full_queue_is_handed_on_by_the_event_that_fills_it(ear: Ear, monkeypa
     assert len(ear.heard) >= 50
 
 
+def test_a_queue_filled_by_hand_is_handed_on_too(ear: Ear) -> None:
+    for i in range(2 * hub.BATCH):
+        tt.see.track_transfer(f"x{i}", 1, "cpu", "gpu")
+    assert len(ear.heard) == 2 * hub.BATCH
+
+
 def test_an_event_told_while_the_accounts_are_read_waits_its_turn(ear: Ear) -> None:
     def look() -> int:
         tt.empty(10)
@@ -144,6 +152,31 @@ def test_a_child_does_not_wait_for_what_its_parent_held(ear: Ear) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_may_track_though_a_thread_of_its_parent_was_about_to() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def changes() -> None:
+        with hub._changing:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=changes)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # a lock nobody gives back would be waited for without end
+        own = Ear()
+        hub.attach(own)
+        tt.empty(10)
+        hub.detach(own)
+        os._exit(7 if len(own.heard) == 2 else 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def test_ctrl_c_while_an_event_is_told_is_not_lost() -> None:
     def interrupted(*_: object) -> None:
         buffer.watch(None)
@@ -154,9 +187,13 @@ def test_ctrl_c_while_an_event_is_told_is_not_lost() -> None:
         for _ in range(10_000):  # the next step of the program may be this
             pass
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as behind nohup
     buffer.watch(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        work()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_where_no_code_is_the_users_the_innermost_that_is_no_machinery_is_told(

@@ -89,9 +89,16 @@ def test_control_groups_of_version_one_are_read(tmp_path: Path) -> None:
     assert Reading("cgroup", 2 * GIB, 8 * GIB) in readings(**machine(tmp_path, **files))
 
 
+def test_a_mount_shared_by_two_controllers_is_found(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "2:memory,hugetlb:/box\n", "cgroup/memory,hugetlb/box/memory.limit_in_bytes": f"{8 * GIB}",
+        "cgroup/memory,hugetlb/box/memory.usage_in_bytes": f"{2 * GIB}",
+    }  # fmt: skip
+    assert Reading("cgroup", 2 * GIB, 8 * GIB) in readings(**machine(tmp_path, **files))
+
+
 def test_what_the_system_does_not_tell_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = machine(tmp_path, **{"proc/meminfo": "rubbish\n", "proc/self/statm": "", "proc/self/cgroup": "no\n"})
-    monkeypatch.setattr(memory_pressure.sys, "platform", "other")
     assert readings(**made) == ()
     monkeypatch.setattr(memory_pressure, "readings", lambda: ())
     assert pressure().evidence.startswith("not measured: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,7 @@ def watch(*rounds: Any, takes_s: float = 10.0, **more: Any) -> tuple[Monitor, li
 
 
 def events(told: list[Round]) -> list[list[tuple[str, str, str]]]:
-    return [[(a.event, a.finding.case, a.level) for a in found.alerts] for found in told]
+    return [[(a.event, a.standing.case, a.level) for a in found.alerts] for found in told]
 
 
 # ---- rounds
@@ -90,9 +91,9 @@ def test_what_gets_slower_worse_and_well_again_is_told_once_each() -> None:
         [], [("raised", "add", "warning")], [], [("worse", "add", "critical")], [], [("recovered", "add", "ok")],
     ]  # fmt: skip
     (alert,) = told[1].alerts
-    assert alert.finding.ratio == pytest.approx(1.1, rel=0.03)
-    assert alert.finding.interval is not None
-    assert "beside the baseline" in alert.finding.says
+    assert alert.standing.ratio == pytest.approx(1.1, rel=0.03)
+    assert alert.standing.interval is not None
+    assert "beside the baseline" in alert.standing.says
 
 
 def test_a_change_below_the_warning_is_no_alert() -> None:
@@ -135,14 +136,14 @@ def test_every_verdict_has_its_level_or_leaves_it_as_it_is(
     verdict = Verdict(
         "x", "wall", "tritium", "tritium", outcome, 1.1, (1.0, 1.2), passes=passes, level=graded, reason="why"
     )
-    found = [f for f in monitor.findings(suite_of([verdict])) if f.kind == "change"]
+    found = [f for f in monitor.standings(suite_of([verdict])) if f.kind == "change"]
     assert [f.level for f in found] == ([] if level is None else [level])
 
 
 def test_a_call_over_the_limit_is_critical_whatever_it_took_before() -> None:
     _, told, _ = watch(made(1), made(2), made(3, bitlinear=0.5), limit_s=1.5e-3)
     assert events(told) == [[("raised", "bitlinear", "critical")], [], [("recovered", "bitlinear", "ok")]]
-    assert "the limit is 1.5 ms" in told[0].alerts[0].finding.says
+    assert "the limit is 1.5 ms" in told[0].alerts[0].standing.says
 
 
 def test_only_what_certainly_lies_above_the_limit_is_told() -> None:
@@ -341,6 +342,15 @@ def test_the_page_tells_rounds_alerts_and_ratios() -> None:
     assert 'tritium_monitor_ratio{case="matmul",arm="tritium",metric="wall",outcome="EQUIVALENT"}' in text
     families = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(families) == len(set(families))
+
+
+def test_a_case_has_one_spelling_on_the_whole_page() -> None:
+    name = 'a\\b "c" \n'
+    watching, _, _ = watch(
+        *(replace(results({name: s}, seed=i), plan=PLANS["quick"]) for i, s in enumerate((1e-3, 2e-3)))
+    )
+    labels = {found for line in watching.page().splitlines() for found in re.findall(r'case="((?:[^"\\]|\\.)*)"', line)}
+    assert {label for label in labels if not label.startswith("canary")} == {r"a\\b \"c\" \\n"}
 
 
 def test_there_is_a_page_before_the_first_round() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from tritium.errors import ArgumentError, BusyError
 from tritium.perf.absent import Absent
 from tritium.see import profile as module
 from tritium.see.profile import FORMATS, Profile, load_profile, start_session, stop_session
+from tritium.see.sampler import Gauge
 from tritium.see.timeline import What
 
 QUIET: dict[str, Any] = {"counters": None, "ceilings": False}
@@ -169,7 +172,7 @@ def test_it_shows_nothing_before_its_end() -> None:
         p.ops()
     with p, pytest.raises(ArgumentError, match="still being recorded"):
         p.text()
-    with pytest.raises(ArgumentError, match="recorded already"), p:
+    with pytest.raises(ArgumentError, match="was recorded; make another"), p:
         pass
 
 
@@ -228,6 +231,110 @@ def test_a_profile_that_could_not_begin_leaves_room_for_another(monkeypatch: pyt
         tt.profile(ceilings=False).start()
     with tt.profile(**QUIET):
         pass
+
+
+class Broken:
+    """Gauges of which the one fails from the look of that number on."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.looks = at, 0
+
+    def __call__(self, **_: bool) -> list[Gauge]:
+        return [Gauge("broken", "W", self.read), Gauge("sound", "W", lambda: 1.0)]
+
+    def read(self) -> float:
+        self.looks += 1
+        if self.looks >= self.at:
+            raise OSError("the library is gone")
+        return 2.0
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_gauge_that_raises_costs_itself_and_not_the_profile(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.sampler, "gauges", Broken(at))
+    with tt.profile(counters="1ms", limit="20ms", ceilings=False) as p:
+        until = time.monotonic() + 20
+        while recording.active and time.monotonic() < until:
+            time.sleep(0.001)
+    broken, sound = p.timeline.counters
+    assert len(broken.values) == at - 1
+    assert len(sound.values) >= 1
+    assert "ended by itself" in p.text()
+
+
+def test_what_fails_while_it_begins_leaves_nothing_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    p = tt.profile(**QUIET, stacks="10ms")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            p.start()
+    assert not recording.active
+    with pytest.raises(ArgumentError, match="could not begin"):
+        p.text()
+    with tt.profile(**QUIET):
+        pass
+
+
+def test_what_fails_while_it_ends_leaves_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Any) -> None:
+        raise RuntimeError("no names")
+
+    p = tt.profile(**QUIET).start()
+    with monkeypatch.context() as patch:
+        patch.setattr(module.sampler.Beside, "learn_names", broken)
+        with pytest.raises(RuntimeError, match="no names"):
+            p.stop()
+    assert not recording.active
+    with tt.profile(**QUIET):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_profiles_for_itself() -> None:
+    with tt.profile("the parent's", **QUIET):
+        child = os.fork()
+        if not child:
+            good = False
+            try:
+                with tt.profile(**QUIET) as mine, tt.scope("mine"):
+                    pass
+                good = names(mine) == ["mine"]
+            finally:
+                os._exit(0 if good else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_lock_of_a_thread_that_was_not_forked_holds_nobody_up() -> None:
+    with module._one_at_a_time:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # it would wait for ever
+            with tt.profile(**QUIET):
+                pass
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_it_can_be_shown_at_any_time_and_computes_nothing_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: Any) -> Any:
+        raise AssertionError("ceilings were asked for")
+
+    monkeypatch.setattr(module, "this_machines_limits", asked)
+    p = tt.profile("decode", counters=None)
+    assert (repr(p), str(p)) == ("<profile 'decode': was not recorded yet>", "profile 'decode' was not recorded yet")
+    with p:
+        assert "is still being recorded" in repr(p)
+        assert "is still being recorded" in str(p)
+    assert repr(p) == "<profile 'decode': was recorded>"
+    monkeypatch.setattr(module, "this_machines_limits", lambda _: LIMITS)
+    assert "recording cost" in str(p)
+    assert "0 spans on 0 lanes" in repr(p)
 
 
 # ---- beside
@@ -308,6 +415,23 @@ def test_the_page_says_what_matters() -> None:
                  "pool: 0 B … 4 KiB", "power: not measured: virtual_machine", "a note"):  # fmt: skip
         assert part in said, part
     assert str(Profile(everything())) == said
+
+
+def test_the_table_of_operations_is_made_once_for_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_tables: list[Any] = []
+    real = module.op_table.rows
+
+    def counted(*given: Any, **options: Any) -> Any:
+        made_tables.append(options.get("by", "kernel") if "kinds" not in options else "scopes")
+        return real(*given, **options)
+
+    for place in (module.op_table, module.profile_page):
+        monkeypatch.setattr(place, "rows", counted)
+    p = Profile(everything())
+    assert p.text()
+    assert p.markdown()
+    assert p.hotspots()
+    assert made_tables == ["kernel"]
 
 
 def test_the_table_ends_where_it_is_asked_to_and_says_so() -> None:

@@ -10,8 +10,7 @@ import pytest
 from made_profiles import made, repetitions
 from made_results import ENVIRONMENT, HARD
 from tritium.errors import ArgumentError
-from tritium.perf.verdict import Verdict, suite_of
-from tritium.see.profile_diff import attributed, diff
+from tritium.see.profile_diff import diff
 from tritium.see.timeline import What
 
 TIMES = {"matmul": (20, 100_000.0), "softmax": (20, 30_000.0), "add": (40, 5_000.0)}
@@ -153,17 +152,3 @@ def test_pages_obey_no_name() -> None:
     assert "\x1b" not in found.text() + found.markdown()
     assert "`" in found.markdown()
     assert found.table().rows[0][-1] == ""
-
-
-def test_a_confirmed_regression_gets_the_operation_that_made_it() -> None:
-    verdicts = [
-        Verdict("softmax 8x8", "wall", "base", "head", "SLOWER", 1.2, level="critical"),
-        Verdict("other", "wall", "base", "head", "SLOWER", 1.1),
-        Verdict("fine", "wall", "base", "head", "EQUIVALENT", 1.0),
-        Verdict("softmax 8x8", "peak_bytes", "base", "head", "SLOWER", 1.2),
-    ]
-    found = attributed(suite_of(verdicts), {"softmax 8x8": diff(repetitions(1, 8, TIMES), repetitions(2, 8, SLOW))})
-    said = {v.case: why for v, why in found}
-    assert said["softmax 8x8"].startswith("softmax: +")
-    assert said["other"].startswith("not profiled")
-    assert set(said) == {"softmax 8x8", "other"}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from made_profiles import everything, made
 from measured import HOSTILE
-from tritium.errors import FormatError
+from tritium.errors import FormatError, SaveError
 from tritium.see import profile_file
 from tritium.see.profile_file import dumped, load, loaded, save
 from tritium.see.timeline import Timeline, What
@@ -38,6 +38,16 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("name", ["p.json", "p.json.gz"])
 def test_what_is_saved_is_read_back_exactly(name: str, tmp_path: Path) -> None:
     assert same(load(save(everything(), tmp_path / name)), everything())
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.json.gz"])
+def test_what_would_be_too_large_to_read_back_is_not_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_file, "MAX_BYTES", 1000)
+    with pytest.raises(SaveError, match="smaller capacity="):
+        save(everything(), tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_profile_is_the_same_bytes(tmp_path: Path) -> None:

@@ -8,44 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritium.see.report_text import WIDTH, _prose, section_markdown, section_text
+from tritium.see.report_text import WIDTH, section_markdown, section_text
 from tritium.see.sections import Card, Cell, Code, Facts, Fold, Grid, Line, Lines, Section
 
+COMMAND = "::error file=a,line=1::boom"
 texts = st.text(
     alphabet=st.one_of(st.characters(), st.sampled_from("<>[]()*_`|~@#!&:/\\-+.1 a\n\x1b\u202e")), max_size=40
 )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "matmul 64x64 f32 reaches 9 % of its ceiling; 3.2 µs (3.1…3.3)",
-        "Half the interval, größer",
-        "v1.0 (base) → head, side by side",
-        "snake_case_name",
-    ],
-)
-def test_a_plain_sentence_stays_as_it_is(text: str) -> None:
-    assert _prose(text) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://evil.example", "www.evil.example", "_emphasis_", "~~struck~~", ":smile: x", "- a list", "1. a list", "<b>", "[a](b)",
-        "@someone", "#12", "a|b", "a & b", "*x*", "![x](y)",
-    ],
-)  # fmt: skip
-def test_a_sentence_that_could_act_is_a_code_span(text: str) -> None:
-    assert re.fullmatch(r"(`+)[^`]*\1", _prose(text))
-
-
-@given(texts)
-def test_no_sentence_acts(text: str) -> None:
-    shown = _prose(text)
-    assert shown.isprintable()
-    if not shown.startswith("`"):
-        assert not re.search(r"[<>\[\]*`|@#!&\\]|://", shown)
+@pytest.mark.parametrize("section", [Section("x", "X", absent=COMMAND), Section("x", "X", (Lines((Line(COMMAND),)),))])
+def test_no_line_of_markdown_is_a_command_in_a_log(section: Section) -> None:
+    assert not any(line.lstrip().startswith("::") for line in section_markdown(section).splitlines())
 
 
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4))

@@ -20,7 +20,7 @@ from tritium.errors import ArgumentError, PackageError, TritiumError
 from tritium.perf import imports, store
 from tritium.perf.compare import compare_stored
 from tritium.perf.verdict import no_baseline
-from tritium.see import section_summary
+from tritium.see import charts, section_summary
 from tritium.see.report_data import data_of
 from tritium.see.reports import (
     Report,
@@ -170,6 +170,18 @@ def test_the_summary_of_a_gate_names_the_worst_case_with_its_interval() -> None:
     text = str(generate_executive_summary(made, suite))
     assert "1 of 5 verdicts are SLOWER; the worst, matmul 512x512 f32, by +20" in text
     assert "1 are FASTER; the most, softmax 512x512 f32, by -20" in text
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_revisions_are_told_from_old_to_new_and_never_as_peers(judged: bool) -> None:
+    made, suite = made_report.verdicts()
+    whole = report(made, verdicts=suite if judged else None)
+    text = whole.text()
+    assert "as fast as" not in text
+    assert "largest gain" not in text
+    assert "by +20.0 %" in text
+    assert "to 120 µs (matmul 512x512 f32)" in text, "times are those of the new revision"
+    assert str(generate_executive_summary(made)) == str(generate_executive_summary(made, suite))
 
 
 def test_every_recommendation_has_a_number_and_a_place(full: Report) -> None:
@@ -355,6 +367,22 @@ def test_sections_can_be_made_alone_and_printed() -> None:
     assert parts[0].markdown().startswith("## Ratios")
     memory = generate_memory_analysis(FEW)
     assert "Peak memory of a call" in str(memory)
+
+
+def test_a_tracked_run_tells_what_holds_its_memory_by_operation() -> None:
+    memory = generate_memory_analysis(FEW, made_report.tracked())
+    chart = next(b.chart for b in memory.blocks if isinstance(b, Picture) and isinstance(b.chart, charts.Stacks))
+    peak, left = chart.rows
+    assert peak.total == 50 << 20, "the parts add up to the peak"
+    assert [p.name for p in peak.parts] == [
+        *(f"op{i}" for i in range(5)),
+        "other operations",
+        "before it began",
+        "not listed",
+    ]
+    assert [(p.name, p.value) for p in left.parts] == [("op0", 9 << 20)]
+    assert chart.limit == 64 << 20
+    assert "outlived it" in memory.text()
 
 
 def test_a_section_without_data_says_why() -> None:

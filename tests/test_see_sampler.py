@@ -7,7 +7,6 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -19,11 +18,9 @@ from tritium.see.sampler import (
     OUTER,
     Beside,
     Gauge,
-    Power,
     Stacks,
     Track,
     power_gauges,
-    resident_bytes,
     shortened,
 )
 
@@ -122,34 +119,41 @@ def test_an_absent_quantity_says_why_and_is_not_zero() -> None:
     counter = track.counter(0)
     assert len(counter.values) == 0
     assert counter.absent == "not measured: no_driver: load it"
-    assert "too short" in Track(Gauge("power", "W", lambda: None)).counter(0).absent
+    assert "too short" in Track(Gauge("power", "W", lambda: 1.0)).counter(0).absent
 
 
-def joules(values: list[Any], times: list[float], **about: Any) -> Power:
-    read, clock = iter(values), iter(times)
-    return Power(Sensor("RAPL", "package-0", "package", "cpu", lambda: next(read), **about), lambda: next(clock))
+def test_a_reason_that_passes_does_not_end_the_looking() -> None:
+    said = iter(
+        [Absent("window_too_short", "once"), 5.0, Absent("counter_reset", "anew"), Absent("counter_stuck", "x"), 7.0]
+    )
+    track = Track(Gauge("power", "W", lambda: next(said)))
+    for at in range(5):
+        track.look(at)
+    assert (track.counter(0).at_ns.tolist(), track.counter(0).values.tolist()) == ([1, 4], [5.0, 7.0])
 
 
-def test_watts_are_joules_by_seconds() -> None:
-    power = joules([100.0, 105.0, 106.0], [0.0, 0.5, 1.0])
-    assert [power(), power(), power()] == [None, 10.0, 2.0]
+def test_a_gauge_that_raises_is_absent_with_its_error() -> None:
+    def broken() -> float:
+        raise OSError("the driver\x1b is gone")
+
+    track = Track(Gauge("power", "W", broken))
+    track.look(0)
+    track.look(1)
+    found = track.counter(0)
+    assert len(found.values) == 0
+    assert found.absent.startswith("not measured: unsupported: OSError: the driver")
+    assert "\x1b" not in found.absent
 
 
-def test_a_counter_that_did_not_move_is_no_zero_watts() -> None:
-    power = joules([100.0, 100.0, 110.0], [0.0, 1.0, 2.0])
-    assert [power(), power(), power()] == [None, None, 5.0]
-
-
-def test_a_counter_that_ran_over_goes_on() -> None:
-    power = joules([99.0, 1.0, 2.0], [0.0, 1.0, 2.0], range_j=100.0)
-    assert [power(), power()] == [None, 2.0]
-    lost = joules([99.0, 1.0], [0.0, 1.0])
-    assert [lost(), lost()] == [None, None]
-
-
-def test_a_gauge_of_watts_is_taken_as_it_is() -> None:
-    assert joules([12.5], [0.0], unit="W")() == 12.5
-    assert isinstance(joules([Absent("no_permission", "x")], [0.0])(), Absent)
+def test_a_counter_of_joules_that_begins_anew_is_no_megawatts() -> None:
+    read = iter([1000.0, 1010.0, 5.0, 12.0])
+    (gauge,) = power_gauges([Sensor("RAPL", "package-0", "package", "cpu", lambda: next(read), range_j=262_143.0)])
+    times = iter([0.0, 0.1, 0.2, 0.3])
+    gauge.read.clock = lambda: next(times)  # type: ignore[attr-defined]
+    track = Track(gauge)
+    for at in range(4):
+        track.look(at)
+    assert track.counter(0).values.tolist() == pytest.approx([100.0, 70.0])
 
 
 def test_parts_of_a_domain_are_not_added_to_it() -> None:
@@ -164,12 +168,6 @@ def test_without_a_sensor_the_reason_that_helps_most_is_told() -> None:
     assert str(gauge.read()) == str(Absent("virtual_machine", "hidden here"))
     (none,) = power_gauges([])
     assert isinstance(none.read(), Absent)
-
-
-def test_resident_memory_is_read_or_absent(tmp_path: Path) -> None:
-    if Path("/proc/self/statm").exists():
-        assert resident_bytes() > 1 << 20  # type: ignore[operator]
-    assert isinstance(resident_bytes(tmp_path / "none"), Absent)
 
 
 # ---- the thread
@@ -223,3 +221,15 @@ def test_the_limit_is_told_once_and_ends_the_looking() -> None:
     readings = len(beside.tracks[0].counter(0).at_ns)
     assert told == [1]
     assert readings == 1  # that of the start
+
+
+def test_a_thread_that_cannot_begin_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    beside = Beside(stacks_ns=1_000_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            beside.start(time.perf_counter_ns())
+    beside.stop()

@@ -107,6 +107,30 @@ def test_a_linear_axis_has_one_unit_and_a_log_axis_suits_each() -> None:
     assert tick_texts(log([1e-6, 1.0], 0, 100, count=8), "s")[-1] == "1 s"
 
 
+def test_a_log_axis_of_bytes_has_powers_of_two() -> None:
+    assert tick_texts(log([3000, 200_000], 0, 100, unit="B"), "B") == ("4 KiB", "16 KiB", "64 KiB", "256 KiB")
+    assert tick_texts(log([900, 9000], 0, 100, unit="B"), "B") == (
+        "512 B",
+        "1 KiB",
+        "2 KiB",
+        "4 KiB",
+        "8 KiB",
+        "16 KiB",
+    )
+    assert tick_texts(log([1000.0, 5e9], 0, 100, unit="B"), "B") == (
+        "4 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB", "4 GiB",
+    )  # fmt: skip
+
+
+@given(amounts, st.integers(2, 8))
+def test_a_log_scale_of_bytes_covers_the_data(known: list[float], count: int) -> None:
+    s = log(known, 0, 100, count=count, unit="B")
+    assert s.low <= min(known) * (1 + 1e-6)
+    assert s.high >= max(known) * (1 - 1e-6)
+    assert 2 <= len(s.ticks) <= count + 1
+    assert all(s.low <= t <= s.high and math.frexp(t)[0] == 0.5 for t in s.ticks)
+
+
 def test_ratios_near_one_are_told_in_per_cent_and_far_ones_as_multiples() -> None:
     near = tick_texts(ratio([0.95, 1.05], 0, 100, count=5), "change")
     assert "0" in near

@@ -9,6 +9,7 @@ import tritium as tt
 from tritium import launch, ops, recording
 from tritium.fragment import Fragment, Step
 from tritium.op import Spec
+from tritium.see import spans
 from tritium.see.spans import clipped, lanes, numbered, outer_first, what_of
 from tritium.see.timeline import What
 
@@ -60,12 +61,19 @@ def test_objects_alike_have_one_number_whether_they_are_one_or_several() -> None
     assert numbered([])[0] == ()
 
 
-def test_attributes_tell_calls_apart_even_where_they_cannot_be_hashed() -> None:
-    a, b = launched(ops.sum, F32, axis=(0,)), launched(ops.sum, F32, axis=(1,))
-    odd = launched(ops.sum, F32, axis=[0])
-    whats, number = numbered([a, b, odd, odd])
-    assert number.tolist()[2] == number.tolist()[3]
-    assert len(whats) <= 3
+def test_attributes_in_a_list_are_no_obstacle() -> None:
+    a, odd = launched(ops.sum, F32, axis=(0,)), launched(ops.sum, F32, axis=[0])
+    assert numbered([a, odd, odd])[1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1, True), (1, 1.0), ((0,), (False,))])
+def test_attributes_that_only_compare_equal_are_told_apart(one: object, other: object) -> None:
+    calls = [launched(ops.sum, F32, axis=value) for value in (one, other)]
+    assert spans._key(calls[0]) != spans._key(calls[1])
+    seen = ((F32.shape, F32.dtype),)
+    found = [launch.launched(ops.sum, "avx512", CPU, seen, seen, {"axis": v}) for v in (one, other, one)]
+    assert found[0] is found[2]
+    assert found[0] is not found[1]
 
 
 def test_lanes_are_named_by_their_threads_and_no_two_alike() -> None:

@@ -7,19 +7,22 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 
 from hostile import NAMES
-from made_timelines import any_spans, decode, million, named, op, scope
-from tritium.errors import ArgumentError
+from made_timelines import any_spans, decode, million, named, op
 from tritium.perf import names
 from tritium.see import speedscope, trace_check
 from tritium.see.timeline import Samples, Timeline, timeline
+from tritium.see.tracks import CAP_BYTES
 
 
-def loaded(t: Timeline, **how: object) -> dict:
-    data = json.loads(speedscope.text(t, **how))  # type: ignore[arg-type]
+def written(t: Timeline, cap_bytes: int = CAP_BYTES) -> str:
+    return "".join(speedscope.chunks(t, cap_bytes))
+
+
+def loaded(t: Timeline, cap_bytes: int = CAP_BYTES) -> dict:
+    data = json.loads(written(t, cap_bytes))
     assert not list(trace_check.speedscope(data))
     return data
 
@@ -71,39 +74,20 @@ def test_python_stacks_are_sampled_profiles_with_places() -> None:
     assert frames[1] == [{"name": "main", "file": "app.py", "line": 3}, {"name": "inner", "file": "a b.py", "line": 12}]
 
 
-@pytest.mark.parametrize(("weight", "unit", "each"), [("bytes", "bytes", 96), ("flops", "none", 1000)])
-def test_a_stack_can_weigh_what_its_ops_moved_or_computed(weight: str, unit: str, each: int) -> None:
-    t = timeline([(scope("s"), 0, 100, 0), (op("a"), 1, 5, 0), (op("a"), 10, 5, 0), (op("b"), 20, 5, 0)], ["main"], 100)
-    data = loaded(t, weight=weight)
-    (profile,) = data["profiles"]
-    found = {
-        tuple(data["shared"]["frames"][f]["name"] for f in stack): w
-        for stack, w in zip(profile["samples"], profile["weights"], strict=True)
-    }
-    assert profile["unit"] == unit
-    assert found == {("s", "a"): 2 * each, ("s", "b"): each}
-
-
-def test_a_weight_there_is_none_of_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="time, bytes, flops"):
-        speedscope.text(decode(), "grams")
-
-
 def test_an_empty_timeline_is_a_file_with_an_empty_profile() -> None:
-    for weight in speedscope.WEIGHTS:
-        assert len(loaded(timeline([], ["main"], 0), weight=weight)["profiles"]) == 1
+    assert len(loaded(timeline([], ["main"], 0))["profiles"]) == 1
 
 
 def test_the_file_is_shorter_than_its_cap_and_its_name_says_what_is_left_out() -> None:
     t = million(5000)
     data = loaded(t, cap_bytes=200_000)
-    assert len(speedscope.text(t, cap_bytes=200_000)) < 200_000
+    assert len(written(t, cap_bytes=200_000)) < 200_000
     kept = sum(len(p["events"]) for p in data["profiles"]) // 2
     assert data["name"] == f"profile (the last {5000 - kept} of 5000 spans are left out)"
 
 
 def test_hostile_names_are_text_and_nothing_else() -> None:
-    text = speedscope.text(named(NAMES))
+    text = written(named(NAMES))
     assert text.isascii()
     assert not set("<>&") & set(text)
     data = json.loads(text)
@@ -115,4 +99,4 @@ def test_the_same_timeline_gives_the_same_bytes_also_gzipped(tmp_path: Path) -> 
     t = decode()
     first, second = (speedscope.write(t, tmp_path / f"{n}.json.gz").read_bytes() for n in "ab")
     assert first == second
-    assert gzip.decompress(first).decode() == speedscope.text(t)
+    assert gzip.decompress(first).decode() == written(t)

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritium.errors import ArgumentError
+from tritium.perf import quick
 from tritium.see import targets
 from tritium.see.targets import TARGETS, Bench, Figure, Reached, Target, as_dict, judged, measure_targets, rows, summary
+from tritium.threads import get_num_threads
 
 FASTER = Target("000", "a table", "a call", "cpu", "< 1 ms", 1e-3, "s", True, lambda bench, device: figure(1e-4))
 RATE = Target(
@@ -59,7 +61,7 @@ def test_a_device_that_is_absent_says_why() -> None:
     (found,) = measure_targets((replace(FASTER, device="nowhere"),))
     assert found.outcome == "not measured"
     assert "nowhere" in found.reason
-    assert rows((found,))[0][3:] == ["-", "-", "not measured"]
+    assert rows((found,))[0][3:] == ["-", "-", "not measured", "-"]
     assert summary((found,))[-1] == f"not measured (1): {found.reason}"
 
 
@@ -86,7 +88,7 @@ def test_what_the_machine_cannot_do_is_said() -> None:
 
 def test_a_row_shows_the_interval_in_the_unit_of_the_value() -> None:
     (row,) = rows((Reached(FASTER, "pass", figure(0.5e-3, possible=1e-4)),))
-    assert row == ["000", "a call (cpu)", "< 1 ms", "500 µs (450 … 550)", "100 µs", "pass"]
+    assert row == ["000", "a call (cpu)", "< 1 ms", "500 µs (450 … 550)", "100 µs", "pass", "made up"]
     (share,) = rows((Reached(replace(RATE, unit="%"), "pass", Figure(0.95, 0.95, 0.95)),))
     assert share[3:5] == ["95 %", "-"]
 
@@ -123,3 +125,35 @@ def test_every_other_figure_of_the_cpu_can_be_measured(monkeypatch: pytest.Monke
             continue
         assert 0 < r.figure.low <= r.figure.value <= r.figure.high, r
         assert r.figure.possible is None or r.figure.possible > 0
+
+
+def test_scalar_code_is_beside_one_thread_and_adds_one_element_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = get_num_threads()
+    used: list[int] = []
+    timed = quick.timed
+    monkeypatch.setattr(quick, "timed", lambda *args, **given: used.append(get_num_threads()) or timed(*args, **given))
+    found = targets.times_one_by_one(Bench(0.01), "cpu")
+    assert isinstance(found, Figure)
+    assert used == [1]
+    assert get_num_threads() == threads
+    assert "subtract.reduce" in found.how
+
+
+def test_a_sum_that_is_not_in_order_is_no_scalar_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert targets.in_order()
+    monkeypatch.setattr(targets, "in_order", lambda: False)
+    assert "does not go element by element" in str(targets.times_one_by_one(Bench(0.01), "cpu"))
+
+
+def test_memory_beyond_what_was_asked_for_is_told_of_odd_shapes_too() -> None:
+    assert any(n % 8 for shape in targets.MIXTURE for n in shape)
+    found = targets.overhead(Bench(0.01), "cpu")
+    assert found.value > 0
+    shares = [targets._unasked(shape) for shape in targets.MIXTURE]
+    assert found.value == pytest.approx(sum(shares) / len(shares), abs=0.02)
+    assert f"{max(shares):.1%}" in found.how
+
+
+def test_no_row_names_a_ratio_of_two_calls_the_cost_of_one() -> None:
+    (row,) = (t for t in TARGETS if t.figure is targets.call_cost)
+    assert row.what == "a call of 8 elements beside 1000x1000"

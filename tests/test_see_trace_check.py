@@ -18,10 +18,9 @@ from tritium.errors import FormatError
 from tritium.see import chrome, folded, speedscope, trace_check
 from tritium.see.timeline import timeline
 
-TRACE = json.loads(
-    chrome.text(timeline([(op("a"), 0, 100, 0), (op("b"), 10, 50, 0), (op("c"), 200, 9, 0)], ["main"], 999))
-)
-SCOPE = json.loads(speedscope.text(timeline([(op("a"), 0, 100, 0), (op("b"), 10, 50, 0)], ["main"], 999)))
+A, B, C = (op("a"), 0, 100, 0), (op("b"), 10, 50, 0), (op("c"), 200, 9, 0)
+TRACE = json.loads("".join(chrome.chunks(timeline([A, B, C], ["main"], 999))))
+SCOPE = json.loads("".join(speedscope.chunks(timeline([A, B], ["main"], 999))))
 X = [i for i, e in enumerate(TRACE["traceEvents"]) if e["ph"] == "X"]
 
 
@@ -74,7 +73,7 @@ def test_a_fault_in_a_chrome_trace_is_found_with_its_place(change: tuple[Any, ..
 
 def test_a_right_trace_has_no_fault() -> None:
     assert not list(trace_check.chrome(TRACE))
-    assert not list(trace_check.chrome(json.loads(chrome.text(on_device()))))
+    assert not list(trace_check.chrome(json.loads("".join(chrome.chunks(on_device())))))
 
 
 @pytest.mark.parametrize("value", [{}, {"value": "3"}, {"value": None}, {"value": True}])
@@ -103,7 +102,7 @@ def test_a_counter_must_not_go_back_in_time() -> None:
 def test_an_arrow_has_two_ends_at_spans_and_points_forward(
     change: Callable[[list[dict[str, Any]]], Any], said: str
 ) -> None:
-    data = json.loads(chrome.text(on_device()))
+    data = json.loads("".join(chrome.chunks(on_device())))
     arrows = [e for e in data["traceEvents"] if e["ph"] in "sf"]
     others = [e for e in data["traceEvents"] if e["ph"] not in "sf"]
     change(arrows)

@@ -1,9 +1,6 @@
-"""Tracks: nothing on them crosses, the earliest spans fit first, and a file's bytes depend on its text alone."""
+"""Tracks: nothing on them crosses, and the earliest spans fit first."""
 
 from __future__ import annotations
-
-import gzip
-from pathlib import Path
 
 import numpy as np
 from hypothesis import given
@@ -53,16 +50,6 @@ def test_what_is_left_out_began_no_earlier_than_what_is_kept(spans: list[tuple[i
 @given(st.lists(st.integers(0, 10**17)))
 def test_digits_are_counted(values: list[int]) -> None:
     assert tracks.digits(np.array(values, np.int64)).tolist() == [len(str(v)) for v in values]
-
-
-def test_a_gzipped_file_holds_the_text_and_no_time(tmp_path: Path) -> None:
-    first, second = (tracks.save(tmp_path / f"{n}.json.gz", ["a", "ü", "\ud800"]).read_bytes() for n in ("x", "y"))
-    assert first == second
-    assert gzip.decompress(first).decode() == "aü\\ud800"
-
-
-def test_a_plain_file_holds_the_text(tmp_path: Path) -> None:
-    assert tracks.save(tmp_path / "x.json", ["a", "b"]).read_text() == "ab"
 
 
 def test_a_made_decode_is_nested() -> None:

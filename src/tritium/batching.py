@@ -21,8 +21,8 @@ from tritium import ops, schedule, tuned
 from tritium.buffer import native
 from tritium.errors import ArgumentError, BatchError
 from tritium.graph import Graph
-from tritium.machine import free_memory, size_text, time_text
-from tritium.memory import usage
+from tritium.machine import bytes_text, free_memory, seconds_text
+from tritium.memory import resident_bytes, usage
 from tritium.op import Kind, outputs
 from tritium.tensor import Tensor
 from tritium.threads import get_num_threads
@@ -266,11 +266,11 @@ def find_optimal_batch_size(
 
 def _by_formula(per_sample: int, room: int, count: int) -> BatchSize:
     by_memory, by_threads = room // max(per_sample, 1), PER_THREAD * count
-    holds = f"{size_text(room)} of memory at {size_text(per_sample)} per sample"
+    holds = f"{bytes_text(room)} of memory at {bytes_text(per_sample)} per sample"
     work = f"{PER_THREAD} x {count} thread{'s' * (count > 1)}"
     if by_memory < 1:
         return BatchSize(
-            1, f"one sample needs {size_text(per_sample)}, more than the {size_text(room)} of memory available"
+            1, f"one sample needs {bytes_text(per_sample)}, more than the {bytes_text(room)} of memory available"
         )
     if by_memory < by_threads:
         return BatchSize(by_memory, f"{holds} hold {by_memory}; {work} could use {by_threads}")
@@ -301,7 +301,7 @@ def available_memory() -> int:
     """Bytes this process can still take: what the machine has free, and what its own limit leaves."""
     free = free_memory()
     if native is not None and (limit := native.memory_limit()):
-        free = min(free, max(0, limit - native.memory_used()))
+        free = min(free, max(0, limit - (resident_bytes() or 0)))
     return free
 
 
@@ -322,15 +322,15 @@ def _measured(
             per_sample * n if per_sample is not None else trials[-1].peak_bytes * n // trials[-1].size if trials else 0
         )
         if expected > room and n > order[0]:
-            left_out = f"; {n} and more would take about {size_text(expected)}, and {size_text(room)} may be used"
+            left_out = f"; {n} and more would take about {bytes_text(expected)}, and {bytes_text(room)} may be used"
             break
         trials.append(_trial(measure, n, runs))
     fitting = [t for t in trials if t.peak_bytes <= room] or trials[:1]
     best = min(fitting, key=lambda t: t.per_item_s)
-    told = ", ".join(f"{t.size}: {time_text(t.per_item_s)}" for t in trials)
+    told = ", ".join(f"{t.size}: {seconds_text(t.per_item_s)}" for t in trials)
     over = [str(t.size) for t in trials if t not in fitting]
-    left_out += f"; over the {size_text(room)} that may be used: {', '.join(over)}" if over else ""
-    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {size_text(best.peak_bytes)} at its peak"
+    left_out += f"; over the {bytes_text(room)} that may be used: {', '.join(over)}" if over else ""
+    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {bytes_text(best.peak_bytes)} at its peak"
     return BatchSize(best.size, why + left_out, tuple(trials))
 
 
@@ -396,7 +396,7 @@ def _sizes_that_fit(fn: Callable[[int], Any], order: Sequence[int], room: int) -
     for n in order:
         expected = ran.peak_bytes * n // ran.size if ran is not None else 0
         if expected > room:
-            return trials, f"; {n} and more would take about {size_text(expected)}, and {size_text(room)} may be used"
+            return trials, f"; {n} and more would take about {bytes_text(expected)}, and {bytes_text(room)} may be used"
         try:
             with usage() as used:
                 timed(fn, n)
@@ -408,8 +408,8 @@ def _sizes_that_fit(fn: Callable[[int], Any], order: Sequence[int], room: int) -
             continue
         peak = max(0, used.peak_above_start)
         if peak > room:
-            trials[n] = Trial(n, (), peak, f"takes {size_text(peak)}, and {size_text(room)} may be used")
-            return trials, f"; {n} and more take over {size_text(room)}"
+            trials[n] = Trial(n, (), peak, f"takes {bytes_text(peak)}, and {bytes_text(room)} may be used")
+            return trials, f"; {n} and more take over {bytes_text(room)}"
         ran = trials[n] = Trial(n, (), peak)
     return trials, ""
 

@@ -18,7 +18,7 @@ from tritium import prepacked
 from tritium.backends.cpu import processor
 from tritium.errors import ArgumentError
 from tritium.io.stream import Progress
-from tritium.machine import size_text
+from tritium.machine import bytes_text
 from tritium.model import Model
 from tritium.perf.meter import EnergyMeter
 from tritium.perf.resample import student_quantile
@@ -92,7 +92,7 @@ class Report:
         width = max(map(len, self.rows))
         lines += ["", *(f"{name:<{width}}  {row}" for name, row in self.rows.items()), ""]
         lines.append(
-            f"Every token reads {size_text(self.weight_bytes)} of weights: {self.bandwidth / 1e9:.1f} GB/s while decoding "
+            f"Every token reads {bytes_text(self.weight_bytes)} of weights: {self.bandwidth / 1e9:.1f} GB/s while decoding "
             "(`tritium ceilings` tells what memory gives)."
         )
         return "\n".join(lines)

@@ -26,7 +26,7 @@ from typing import Any
 from tritium import settings
 from tritium.buffer import native, native_absence
 from tritium.errors import ArgumentError, nearest
-from tritium.machine import Cache, Machine, caches, free_memory, listed, sealed, size_text, this_machine, unsealed
+from tritium.machine import Cache, Machine, bytes_text, caches, free_memory, listed, sealed, this_machine, unsealed
 
 SCHEMA = 1
 UNITS = {"f32": "FLOP/s", "int8": "OP/s", "bytes": "B/s"}
@@ -213,10 +213,10 @@ def _native_loops(levels: Sequence[Cache], threads: int, samples: int, seconds: 
         title = f"L{cache.level} read"
         nbytes, absence = working_set(levels, i, threads)
         if absence:
-            rows.append(Ceiling(title, "bytes", threads, size_text(cache.nbytes), (), absence))
+            rows.append(Ceiling(title, "bytes", threads, bytes_text(cache.nbytes), (), absence))
         else:
             streams(
-                {title: ("read", "read4") if cache.level > 2 else ("read",)}, nbytes, f"{size_text(nbytes)} a thread"
+                {title: ("read", "read4") if cache.level > 2 else ("read",)}, nbytes, f"{bytes_text(nbytes)} a thread"
             )
     if not levels:
         why = "the system does not tell the sizes of its caches"
@@ -226,7 +226,7 @@ def _native_loops(levels: Sequence[Cache], threads: int, samples: int, seconds: 
     if absence:
         rows += [Ceiling(title, "bytes", threads, "", (), absence) for title in dram]
     else:
-        streams(dram, nbytes // threads, f"{size_text(nbytes)} in all")
+        streams(dram, nbytes // threads, f"{bytes_text(nbytes)} in all")
     return rows
 
 
@@ -245,7 +245,7 @@ def working_set(levels: Sequence[Cache], i: int, threads: int) -> tuple[int, str
     if share < 1.5 * below:
         return (
             0,
-            f"half of a thread's share of L{cache.level} is {size_text(share)}, L{levels[i - 1].level} holds {size_text(below)}",
+            f"half of a thread's share of L{cache.level} is {bytes_text(share)}, L{levels[i - 1].level} holds {bytes_text(below)}",
         )
     return min(share, 8 * below), ""
 
@@ -258,9 +258,9 @@ def dram_bytes(levels: Sequence[Cache], memory: int | None = None) -> tuple[int,
     last = max((c.nbytes * -(-usable // c.shared_by) for c in levels), default=0)
     wanted = min(max(2 * last, MIN_DRAM_BYTES), MAX_DRAM_BYTES)
     if memory // 4 < wanted:
-        return 0, f"it takes {size_text(wanted)}, a quarter of the free memory is {size_text(memory // 4)}"
+        return 0, f"it takes {bytes_text(wanted)}, a quarter of the free memory is {bytes_text(memory // 4)}"
     if last and wanted < 1.25 * last:
-        return 0, f"the caches hold {size_text(last)}, too near to the {size_text(wanted)} that are walked at most"
+        return 0, f"the caches hold {bytes_text(last)}, too near to the {bytes_text(wanted)} that are walked at most"
     return wanted, ""
 
 
@@ -289,7 +289,7 @@ def _numpy_loops(levels: Sequence[Cache], threads: int, samples: int, seconds: f
         (lambda: np.copyto(memory[:half], memory[half : 2 * half]), 16 * half),
     ]
     for title, (call, work) in zip(titles, ways, strict=True):
-        how = f"{size_text(nbytes)}, numpy, a lower bound"
+        how = f"{bytes_text(nbytes)}, numpy, a lower bound"
         rows.append(Ceiling(title, "bytes", threads, how, _rates(call, work, samples, seconds)))
     return rows
 
@@ -350,7 +350,7 @@ def _kept(path: Path, machine: Machine) -> Ceilings | None:
 
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"it is larger than {size_text(MAX_FILE_BYTES)}")
+            raise ValueError(f"it is larger than {bytes_text(MAX_FILE_BYTES)}")
         return replace(_read(json.loads(path.read_bytes()), machine), path=str(path))
     except FileNotFoundError:
         return None

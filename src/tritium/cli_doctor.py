@@ -61,7 +61,7 @@ def targets(as_json: bool, quick: bool, strict: bool) -> None:
     The targets are the guides', for their own libraries and machines. One that cannot be measured says why. The ceilings are
     measured once on a machine (a few seconds) and then read from a file.
     """
-    from tritium.see.targets import QUICK_S, SECONDS, as_dict, measure_targets, rows, summary
+    from tritium.see.targets import HEADS, QUICK_S, SECONDS, as_dict, measure_targets, rows, summary
 
     with bar("measuring") as progress:
         found = measure_targets(seconds=QUICK_S if quick else SECONDS, progress=progress)
@@ -69,9 +69,10 @@ def targets(as_json: bool, quick: bool, strict: bool) -> None:
         click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False))
     else:
         body = [[shown(cell) for cell in row] for row in rows(found)]
-        for line in table(body, ["guide", "target", "asked", "measured", "possible here", "outcome"]).splitlines():
-            colour = next((c for word, c in MISSED.items() if line.endswith(word)), None)
-            click.secho(line, fg=colour)
+        head, rule, *lines = table(body, list(HEADS)).splitlines()
+        click.echo(f"{head}\n{rule}")
+        for line, reached in zip(lines, found, strict=True):
+            click.secho(line, fg=MISSED.get(reached.outcome))
         click.echo()
         for line in summary(found):
             click.echo(shown(line))

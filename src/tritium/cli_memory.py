@@ -5,6 +5,8 @@ Knows nothing of tracking. The exit code of the script is ours.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tritium.cli_target import check_target, make_workload, run_target
@@ -19,8 +21,13 @@ CALLS = 3  # of a workload
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
 @click.option("--workload", metavar="NAME", help="Run a workload of ours: prefill, decode, batch_processing …")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows of each table.")
-@click.option("--json", "as_json", metavar="FILE", type=click.Path(dir_okay=False), help="Write all that was seen.")
-@click.option("--csv", "as_csv", metavar="FILE", type=click.Path(dir_okay=False), help="Write the events.")
+@click.option(
+    "--output",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write what was seen: all of it (.json), or the events alone (.csv); may be given again.",
+)
 @click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log keeps.")
 @click.option(
     "--leaks", is_flag=True, help="Exit code 1 where tensors are alive after the end of a script that ended well."
@@ -28,8 +35,8 @@ CALLS = 3  # of a workload
 @click.option("--python", is_flag=True, help="Python's own objects too, by tracemalloc; slow.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 def memory(
-    module: str | None, workload: str | None, top: int, as_json: str | None, as_csv: str | None, capacity: int, leaks: bool,
-    python: bool, target: tuple[str, ...],
+    module: str | None, workload: str | None, top: int, output: tuple[str, ...], capacity: int, leaks: bool, python: bool,
+    target: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Where memory goes: peak, lines of code, what is alive at the peak and at the end, and what would save some.
 
@@ -38,6 +45,10 @@ def memory(
     from tritium.see import memory_file, memory_page
     from tritium.see.allocations import track_memory
 
+    for path in output:
+        if Path(path).suffix not in memory_file.WRITERS:
+            known = ", ".join(memory_file.WRITERS)
+            raise click.UsageError(f"--output {shown(path)}: the suffix tells no format; there are {known}.")
     own = module is not None or workload is not None
     script = None if own or not target else target[0]
     check_target(script, module, workload)
@@ -46,9 +57,8 @@ def memory(
         code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
     found = m.record()
     click.echo(memory_page.text(found, top), nl=False)
-    for path, write in ((as_json, memory_file.save), (as_csv, memory_file.save_events)):
-        if path is not None:
-            click.echo(f"written: {shown(str(write(found, path)))}", err=True)
+    for path in output:
+        click.echo(f"written: {shown(str(memory_file.WRITERS[Path(path).suffix](found, path)))}", err=True)
     raise SystemExit(code or int(leaks and bool(found.leaks)))
 
 

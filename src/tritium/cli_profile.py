@@ -10,30 +10,26 @@ tritium profile check FILE            whether a trace is a good one, by strict r
 
 from __future__ import annotations
 
-import os
-import runpy
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tritium.cli_target import make_workload, run_target
 from tritium.cli_text import shown
-from tritium.errors import ArgumentError, TritiumError, nearest
+from tritium.errors import TritiumError, nearest
 
 if TYPE_CHECKING:
     from tritium.see.profile import Profile, Recording
 
-INTERRUPTED = 130
 FORMATS = click.Choice(["text", "json", "csv", "markdown"])
 FILE = click.Path(exists=True, dir_okay=False)
 NEW = click.Path(dir_okay=False)
-KINDS = {"chrome": ".trace.json", "speedscope": ".speedscope.json", "flame": ".svg", "folded": ".folded"}
+KINDS = ("chrome", "speedscope", "flame", "folded")  # formats with an option of their own
 LEAST_CALLS = 3  # of a workload
 OUTPUT_HELP = (
     "Write it there, by suffix (.json.gz, .csv, .md, .txt, .svg …); may be given again. Default: profile.json."
@@ -84,7 +80,8 @@ class Profiles(click.Group):
             )
 
         def run(args: list[str]) -> None:
-            profiled(_program(ctx.obj, cmd_name, args), ctx.obj, cmd_name)
+            script, module = (None, cmd_name) if ctx.obj.module else (cmd_name, None)
+            profiled(lambda: run_target(script, module, args), ctx.obj, cmd_name)
 
         return Script(cmd_name, callback=run, add_help_option=False)
 
@@ -138,79 +135,29 @@ def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
     profiled(_workload(asked), asked, asked.workload)
 
 
-# ---- programs
+# ---- one profile
 
-Program = Callable[[], None]
-
-
-def _program(asked: Asked, name: str, args: list[str]) -> Program:
-    """A script or a module, to be run as Python would run it alone."""
-
-    def run() -> None:
-        before = sys.argv, list(sys.path)
-        sys.argv = [name, *args]
-        try:
-            if asked.module:
-                sys.path.insert(0, os.getcwd())
-                runpy.run_module(name, run_name="__main__", alter_sys=True)
-            else:
-                if Path(name).is_file():
-                    sys.path.insert(0, str(Path(name).resolve().parent))
-                runpy.run_path(name, run_name="__main__")
-        finally:
-            sys.argv, sys.path[:] = before
-
-    return run
+Program = Callable[[], int]  # gives its exit code
 
 
 def _workload(asked: Asked) -> Program:
     """A workload of the benchmarks, made and called once before it is profiled."""
-    from tritium.perf import worker
-    from tritium.perf.case import UnsupportedError
     from tritium.perf.config import duration
     from tritium.recording import scope
 
-    case = workload_case(asked.workload or "")
     seconds = duration(asked.duration, "--duration")
-    try:
-        made = worker.resolve(case.recipe.target)(asked.candidate, **case.recipe.arguments)
-    except UnsupportedError as error:
-        raise ArgumentError(f"--workload {case.name}: {error}") from None
-    wait = made.wait or (lambda result: result)
-    wait(made.call())
+    name, call = make_workload(asked.workload or "", asked.candidate)
+    call()
 
-    def run() -> None:
+    def run() -> int:
         until, calls = time.perf_counter() + seconds, 0
         while calls < LEAST_CALLS or time.perf_counter() < until:
-            with scope(case.name):
-                wait(made.call())
+            with scope(name):
+                call()
             calls += 1
+        return 0
 
     return run
-
-
-def workload_case(asked: str) -> Any:
-    """The case of a workload's name, with or without a shape: decode, or decode 8x256x1024."""
-    from tritium.perf import workloads
-
-    name, _, size = asked.strip().partition(" ")
-    if name not in workloads.NAMES:
-        known = workloads.NAMES
-        raise ArgumentError(f"--workload: {name!r} is none; there are {', '.join(known)}.{nearest(name, known)}")
-    if not size:
-        usual = [c for c in workloads.workloads() if c.context.operation == name]
-        return usual[0] if usual else workloads.cases(name, [(1, 64, 1024)])[0]
-    parts = size.strip().replace("×", "x").split("x")
-    if not all(p.isdigit() for p in parts):
-        raise ArgumentError(f"--workload {name}: {size!r} is not a shape; write it as 8x256x1024.")
-    shape = tuple(map(int, parts))
-    found = workloads.cases(name, [shape])
-    if not found:
-        raise ArgumentError(f"--workload: {workloads.refusal(name, shape, 'f32')}")
-    return found[0]
-
-
-# ---- one profile
 
 
 def profiled(program: Program, asked: Asked, name: str) -> None:
@@ -219,43 +166,12 @@ def profiled(program: Program, asked: Asked, name: str) -> None:
 
     outputs = _outputs(asked)
     p = recording(Path(name).name, stacks=asked.stacks, limit=asked.limit, capacity=asked.capacity, nvtx=asked.nvtx)
-    with _ending() as ended, p:
-        program()
-    for line in ended.said:
-        click.echo(line, err=True, nl=False)
+    with p:
+        code = program()
+    if code:
+        p.note(f"the program ended with exit code {code}; what ran before it is here")
     _write(p, asked, outputs)
-    sys.exit(ended.code)
-
-
-class Ended:
-    """How a program ended: the code it would have ended with, and the lines Python would have shown."""
-
-    def __init__(self) -> None:
-        self.code: Any = 0
-        self.said: list[str] = []
-
-
-@contextmanager
-def _ending() -> Iterator[Ended]:
-    """What a program does to end itself becomes a value; only then is the profile written."""
-    found = Ended()
-    try:
-        yield found
-    except SystemExit as error:
-        found.code = error.code if error.code is not None else 0
-    except KeyboardInterrupt:
-        found.code, found.said = INTERRUPTED, ["interrupted\n"]
-    except Exception as error:
-        found.code, found.said = 1, traceback.format_exception(type(error), error, _own_frames(error))
-
-
-def _own_frames(error: BaseException) -> Any:
-    """The traceback from the program on: not of those who started it."""
-    frame = error.__traceback__
-    starters = {__file__, runpy.__file__, "<frozen runpy>"}
-    while frame is not None and frame.tb_frame.f_code.co_filename in starters:
-        frame = frame.tb_next
-    return frame if frame is not None else error.__traceback__
+    sys.exit(code)
 
 
 def _outputs(asked: Asked) -> list[tuple[str, str | None]]:
@@ -332,11 +248,15 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
 @click.option("--format", "to", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
 @click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write the flame graph of the difference.")
+@click.option("--folded", type=NEW, metavar="FILE", help="Also write stacks with two columns, as difffolded.pl does.")
 def diff(
     before: str, after: str, also_before: tuple[str, ...], also_after: tuple[str, ...], per: str | None, top: int, to: str,
-    flame: str | None,
+    flame: str | None, folded: str | None,
 ) -> None:  # fmt: skip
     """What changed between the profiles BEFORE and AFTER: which operation, by how much, and how sure that is."""
+    from tritium.perf.files import write_text
+    from tritium.see.flame_diff import diff_svg
+    from tritium.see.folded import two_column
     from tritium.see.profile import load_profile
     from tritium.see.profile_diff import diff as compared
 
@@ -344,12 +264,14 @@ def diff(
     new = [load_profile(f) for f in (after, *also_after)]
     found = compared(old, new, per=per)
     click.echo(found.markdown(top) if to == "markdown" else found.text(top))
-    if flame is not None:
-        from tritium.perf.files import write_text
-        from tritium.see.flame_diff import diff_svg
-
-        title = f"{Path(before).name} → {Path(after).name}"
-        click.echo(f"written: {shown(str(write_text(flame, diff_svg(old[0].tree(), new[0].tree(), title))))}")
+    title = f"{Path(before).name} → {Path(after).name}"
+    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
+        (flame, lambda: diff_svg(old[0].tree(), new[0].tree(), title)),
+        (folded, lambda: two_column(old[0].timeline, new[0].timeline)),
+    )
+    for path, drawn in made:
+        if path is not None:
+            click.echo(f"written: {shown(str(write_text(path, drawn())))}")
 
 
 @profile.command()

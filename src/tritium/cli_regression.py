@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tritium.perf.verdict import Suite
 
 Command = Callable[..., Any]
-EXPLAINED = 3  # slower cases whose operations are looked at: some 20 s each
 INTERRUPTED = 130
 FORMATS = ("text", "json", "markdown")
 CODES = "Exit codes: 0 no regression, 1 regression or missing case, 2 usage or files, 3 no baseline, 4 inconclusive, 5 not comparable."
@@ -219,6 +218,7 @@ def _stored(name: str, settings: RegressionConfig | None, asked: dict[str, Any])
 
 def _against(revision: str, settings: RegressionConfig | None, asked: dict[str, Any]) -> Gated:
     from tritium.perf import against, suites
+    from tritium.see.attribution import attributed
 
     suite = asked["suite"] or "regression"
     plan, usual = plan_of(asked, suite), suites.defaults(suite)
@@ -227,22 +227,13 @@ def _against(revision: str, settings: RegressionConfig | None, asked: dict[str, 
     with against.revisions(revision, said=lambda text: click.echo(text, err=True)) as (base, head):
         both = replace(grid, arms=(base.arm(against.BASE), head.arm(against.HEAD)))
         tested = _measured(suite, both, plan, settings, asked)
-        notes = (*tested.suite.notes, *_explained(tested.suite, both))
+        found = attributed(tested.suite, both.cases, *both.arms, progress=_looking)
+        notes = (*tested.suite.notes, *(f"{v.case}: {said}" for v, said in found))
     return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)", notes=notes))
 
 
-def _explained(suite: Suite, grid: Grid) -> Iterator[str]:
-    """For the worst of what got slower, the operation behind it; or why that is not known."""
-    from tritium.see.attribution import attribute
-
-    cases = {case.name: case for case in grid.cases}
-    slower = [v.case for v in suite.of("SLOWER") if v.metric == "wall" and v.case in cases]
-    for name in slower[:EXPLAINED]:
-        click.echo(f"profiling both revisions: {shown(name)} …", err=True)
-        try:
-            yield f"{name}: {attribute(cases[name], *grid.arms).sentence()}"
-        except TritiumError as error:
-            yield f"{name}: not attributed to an operation: {error}"
+def _looking(case: str) -> None:
+    click.echo(f"profiling both revisions: {shown(case)} …", err=True)
 
 
 def _measured(

@@ -122,19 +122,17 @@ def _read(path: str, read: Callable[[str], Any]) -> Any:
 
 
 def _verdict(path: str) -> Suite:
-    from tritium.perf import files, records
+    from tritium.perf import records
     from tritium.perf.verdict import Suite
 
-    where = files.named(path)
-    return records.read(Suite, records.loads(files.decoded(files.read_bytes(path), where), where), where)
+    return records.load(Suite, path)
 
 
 def _selftest(path: str) -> Any:
-    from tritium.perf import files, records
+    from tritium.perf import records
     from tritium.perf.selftest import Selftest
 
-    where = files.named(path)
-    return records.read(Selftest, records.loads(files.decoded(files.read_bytes(path), where), where), where)
+    return records.load(Selftest, path)
 
 
 def _profile(path: str) -> Any:

@@ -13,10 +13,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tritium.cli_text import shown
 from tritium.errors import ArgumentError, nearest
-from tritium.perf.files import named
+
+if TYPE_CHECKING:
+    from tritium.perf.case import Case
 
 OURS = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", runpy.__file__)
 INTERRUPTED = 130  # what a shell says of a program ended by Ctrl-C
@@ -29,11 +32,11 @@ def check_target(script: str | None, module: str | None, workload: str | None = 
         said = f"given {' and '.join(given)}" if given else "none was given"
         raise ArgumentError(f"one of SCRIPT, -m MODULE and --workload NAME is needed; {said}.")
     if script is not None and not os.path.exists(script):
-        raise ArgumentError(f"there is no script {named(script)}.")
+        raise ArgumentError(f"there is no script {shown(script)}.")
     if module is not None:
         _check_module(module)
     if workload is not None:
-        _check_workload(workload)
+        workload_case(workload)
 
 
 def _check_module(module: str) -> None:
@@ -41,9 +44,9 @@ def _check_module(module: str) -> None:
         try:
             found = importlib.util.find_spec(module)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise ArgumentError(f"-m {named(module)}: {named(str(error))}.") from None
+            raise ArgumentError(f"-m {shown(module)}: {shown(str(error))}.") from None
     if found is None:
-        raise ArgumentError(f"-m {named(module)}: there is no such module.")
+        raise ArgumentError(f"-m {shown(module)}: there is no such module.")
 
 
 def run_target(script: str | None, module: str | None, args: Sequence[str] = ()) -> int:
@@ -117,20 +120,36 @@ def _wait_for_threads() -> None:
 # ---- workloads
 
 
-def _check_workload(name: str) -> None:
+def workload_case(asked: str) -> Case:
+    """The case of a workload's name, with or without a shape: decode, or decode 8x256x1024."""
     from tritium.perf import workloads
 
+    name, _, size = asked.strip().partition(" ")
     if name not in workloads.NAMES:
-        known = ", ".join(workloads.NAMES)
-        raise ArgumentError(f"there is no workload {name!r}.{nearest(name, workloads.NAMES)} There are {known}.")
+        known = workloads.NAMES
+        raise ArgumentError(f"--workload: {name!r} is none; there are {', '.join(known)}.{nearest(name, known)}")
+    if not size:
+        usual = [c for c in workloads.workloads() if c.context.operation == name]
+        return usual[0] if usual else workloads.cases(name, [(1, 64, 1024)])[0]
+    parts = size.strip().replace("×", "x").split("x")
+    if not all(p.isdigit() for p in parts):
+        raise ArgumentError(f"--workload {name}: {size!r} is not a shape; write it as 8x256x1024.")
+    shape = tuple(map(int, parts))
+    found = workloads.cases(name, [shape])
+    if not found:
+        raise ArgumentError(f"--workload: {workloads.refusal(name, shape, 'f32')}")
+    return found[0]
 
 
-def make_workload(name: str) -> tuple[str, Callable[[], Any]]:
-    """A workload at the size the suites measure it, made and ready: its whole name, and a function that does it once."""
-    from tritium.perf import workloads
+def make_workload(asked: str, candidate: str = "tritium") -> tuple[str, Callable[[], Any]]:
+    """A workload, made and ready: its whole name, and a function that does it once and waits until it is done."""
+    from tritium.perf import worker
+    from tritium.perf.case import UnsupportedError
 
-    _check_workload(name)
-    shape = (256, 1024, workloads.BATCH) if name == "batch_processing" else (1, 64, 1024)
-    case = workloads.cases(name, [shape])[0]
-    made = workloads.workload("tritium", **case.recipe.arguments)
-    return case.name, made.call
+    case = workload_case(asked)
+    try:
+        made = worker.resolve(case.recipe.target)(candidate, **case.recipe.arguments)
+    except UnsupportedError as error:
+        raise ArgumentError(f"--workload {case.name}: {error}") from None
+    wait = made.wait or (lambda result: result)
+    return case.name, lambda: wait(made.call())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,13 +129,26 @@ def _memory_limit() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def installed_memory(proc: Path = Path("/proc")) -> tuple[int, int | None]:
+    """Bytes the machine has (0: it does not tell), and of those the ones a program could still get (None: not told)."""
+    told = {}
+    for line in _text(proc / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isascii() and words[0].isdigit():
+            told[name] = int(words[0]) << 10
+    if "MemTotal" in told:
+        return told["MemTotal"], told.get("MemAvailable")
+    try:
+        return max(0, os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"), told.get("MemAvailable")
+    except (ValueError, OSError):
+        return 0, told.get("MemAvailable")
+
+
 def free_memory() -> int:
     """Bytes this process can still take."""
-    limit = _memory_limit()
-    for line in _text(Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            return min(limit, int(line.split()[1]) << 10)
-    return limit
+    limit, available = _memory_limit(), installed_memory()[1]
+    return limit if available is None else min(limit, available)
 
 
 def digest(value: Any) -> str:
@@ -167,17 +180,21 @@ def listed(items: Iterable[Any]) -> str:
     return ", ".join(map(str, items))
 
 
-def size_text(nbytes: int) -> str:
-    """Bytes for a person."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 1 << power:
-            return f"{nbytes / (1 << power):.3g} {unit}"
-    return f"{nbytes} B"
+# ---- numbers for a person
+
+SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+TIMES = ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def time_text(seconds: float) -> str:
-    """Seconds for a person."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+def scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """Three digits with the largest unit that is not above the value; four just below the next unit."""
+    one, unit = next(((o, u) for o, u in units if value >= o), units[-1])
+    return (f"{value / one:.3g} {unit}" if value / one < 999.5 else f"{value / one:.0f} {unit}").rstrip()
+
+
+def bytes_text(n: float) -> str:
+    return scaled(n, SIZES)
+
+
+def seconds_text(s: float) -> str:
+    return scaled(s, TIMES)

@@ -5,12 +5,14 @@ Knows nothing of graphs or perf. The pool itself is below, in buffer.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tritium import backends, launch, ops
@@ -20,6 +22,18 @@ from tritium.errors import ArgumentError, DeviceError, PoolError
 from tritium.layout import Shape
 from tritium.pure import POOL
 from tritium.tensor import Tensor
+
+STATM = Path("/proc/self/statm")
+
+
+def resident_bytes(statm: Path = STATM) -> int | None:
+    """Bytes of this process that are in memory now; None: the system does not tell."""
+    if native is not None and statm == STATM:
+        return int(native.memory_used()) or None
+    try:
+        return int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class ClassStats(NamedTuple):

@@ -110,6 +110,25 @@ def _matrix(w: Any, what: str) -> Tensor:
     return w
 
 
+class TernaryScale(NamedTuple):
+    """Of values that are all -scale, 0 or scale."""
+
+    scale: float  # 0: there are only zeros
+    zeros: float  # their share
+
+
+def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
+    """The s of a matrix of which every value is -s, 0 or s; None where they are anything else."""
+    if len(np.unique(np.abs(values[:16, :16]))) > 2:  # a glance: most weights are told by it
+        return None
+    sizes = np.abs(values)
+    most = sizes.max(initial=0)
+    zero = sizes == 0
+    if not np.isfinite(most) or not bool((zero | (sizes == most)).all()):
+        return None
+    return TernaryScale(float(most), float(zero.mean()) if zero.size else 0.0)
+
+
 # ---- weights
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from tritium import settings
 from tritium.buffer import native
-from tritium.machine import Machine, sealed, size_text, this_machine, unsealed
+from tritium.machine import Machine, bytes_text, sealed, this_machine, unsealed
 from tritium.op import Specs
 
 SCHEMA = 1
@@ -100,7 +100,7 @@ def kept(path: Path, machine: Machine) -> dict[str, Any] | None:
         if not S_ISREG(about.st_mode):
             raise ValueError("it is no plain file")
         if about.st_size > MAX_FILE_BYTES:
-            raise ValueError(f"it is larger than {size_text(MAX_FILE_BYTES)}")
+            raise ValueError(f"it is larger than {bytes_text(MAX_FILE_BYTES)}")
         return checked(json.loads(path.read_bytes()), machine)
     except FileNotFoundError:
         return None

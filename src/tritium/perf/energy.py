@@ -15,14 +15,13 @@ from statistics import median
 from typing import Any, Literal
 
 from tritium.perf.absent import Absent
-from tritium.perf.sensors import Sensor, Thermal, busy_s, thermal
+from tritium.perf.sensors import IMPLAUSIBLE, Sensor, Thermal, busy_s, thermal
 
 LEAST_S = 1.0  # of a window in which a counter is believed
 LEAST_UPDATES = 10  # of the counter in it
 SHARED = 0.2  # of the busy time of the processor; where others had more, the joules are not ours
 QUIET = 0.05  # CPU seconds of others in a second: so little is always there
 SLOWED = 0.9  # of its clock at the start: below, the processor was slowed down
-IMPLAUSIBLE = 10.0  # times the largest step seen beside it: then the counter began anew, it did not run over
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import io
 import json
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from tritium.errors import ArgumentError, nearest
 from tritium.machine import digest
@@ -234,54 +234,74 @@ BASE_UNITS = {"s": "seconds", "B": "bytes", "J": "joules", "°C": "celsius", "W"
 QUANTILES = {"0.05": "p5", "0.25": "q1", "0.5": "median", "0.75": "q3", "0.95": "p95", "0.99": "p99"}
 
 
+class Sample(NamedTuple):
+    """One value of a metric."""
+
+    value: float
+    labels: Mapping[str, str] = {}
+    suffix: str = ""  # "_sum" and "_count" of a summary
+
+
+class Family(NamedTuple):
+    """A metric of Prometheus: what it is, and its values."""
+
+    name: str
+    says: str
+    samples: Sequence[Sample]
+    kind: str = "gauge"
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """Prometheus text; a family without a value is left out."""
+    out: list[str] = []
+    for f in families:
+        if f.samples:
+            says = names.visible(f.says).replace("\\", "\\\\")
+            out += [f"# HELP {f.name} {says}", f"# TYPE {f.name} {f.kind}"]
+            out += [f"{f.name}{s.suffix}{_labels(s.labels)} {float(s.value)!r}" for s in f.samples]
+    return "".join(f"{line}\n" for line in out)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    inside = ",".join(f'{k}="{names.prometheus(v)}"' for k, v in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
 def prometheus(results: Results) -> str:
     """Prometheus text: a summary for each metric, what was run as `_info`, and what was not measured, with the reason."""
-    metrics: dict[str, list[str]] = {}
-    kinds: dict[str, tuple[str, str]] = {}
-
-    def add(name: str, kind: str, what: str, value: float, suffix: str = "", **labels: str) -> None:
-        kinds[name] = (kind, what)
-        inside = ",".join(f'{k}="{names.prometheus(v)}"' for k, v in labels.items())
-        metrics.setdefault(name, []).append(f"{name}{suffix}{{{inside}}} {float(value)!r}")
-
-    e = results.environment
-    add("tritium_build_info", "gauge", "What measured, and where.", 1, version=e.tritium, commit=e.commit, python=e.python,
-        cpu=e.hard.cpu, system=e.hard.system, machine=e.hard.key, suite=results.suite)  # fmt: skip
-    add(
-        "tritium_created_timestamp_seconds",
-        "gauge",
-        "When the run began.",
-        _epoch(results.created),
-        suite=results.suite,
-    )
-    for run in results:
-        who = {"case": run.case, "arm": run.arm}
-        add("tritium_case_info", "gauge", "What was run.", 1, **who, **dict(_context(run)))
-        add("tritium_run_ok", "gauge", "1: measured, 0: not.", run.status == "ok", **who, status=run.status)
-        for series in run.series:
-            if not series.flat:
-                why = series.reason or "no values"
-                add(
-                    "tritium_not_measured",
-                    "gauge",
-                    "Metrics without values.",
-                    1,
-                    **who,
-                    metric=series.metric,
-                    reason=why,
-                )
-                continue
-            name, s = _prometheus_name(series), describe(series.flat)
+    e, ran = results.environment, [(run, {"case": run.case, "arm": run.arm}) for run in results]
+    build = {"version": e.tritium, "commit": e.commit, "python": e.python, "cpu": e.hard.cpu, "system": e.hard.system,
+             "machine": e.hard.key, "suite": results.suite}  # fmt: skip
+    began = Sample(_epoch(results.created), {"suite": results.suite})
+    told = [Sample(1, who | dict(_context(run))) for run, who in ran]
+    ended = [Sample(run.status == "ok", who | {"status": run.status}) for run, who in ran]
+    absent = [
+        Sample(1, who | {"metric": s.metric, "reason": s.reason or "no values"})
+        for run, who in ran
+        for s in run.series
+        if not s.flat
+    ]
+    families = [
+        Family("tritium_build_info", "What measured, and where.", [Sample(1, build)]),
+        Family("tritium_created_timestamp_seconds", "When the run began.", [began]),
+        Family("tritium_case_info", "What was run.", told),
+        Family("tritium_run_ok", "1: measured, 0: not.", ended),
+        Family("tritium_not_measured", "Metrics without values.", absent),
+    ]
+    summaries: dict[str, tuple[str, list[Sample]]] = {}
+    for run, who in ran:
+        for series in (s for s in run.series if s.flat):
             what = f"{series.metric} of one call, over the batches"
-            for quantile, field in QUANTILES.items():
-                add(name, "summary", what, getattr(s, field), **who, quantile=quantile)
-            add(name, "summary", what, sum(series.flat), "_sum", **who)
-            add(name, "summary", what, s.n, "_count", **who)
-    out = []
-    for name, lines in metrics.items():
-        kind, what = kinds[name]
-        out += [f"# HELP {name} {names.visible(what)}".replace("\\", "\\\\"), f"# TYPE {name} {kind}", *lines]
-    return "\n".join(out) + "\n"
+            summaries.setdefault(_prometheus_name(series), (what, []))[1].extend(_summary(series, who))
+    return exposition([*families, *(Family(name, *of, "summary") for name, of in summaries.items())])
+
+
+def _summary(series: Series, who: dict[str, str]) -> Iterator[Sample]:
+    s = describe(series.flat)
+    for quantile, field in QUANTILES.items():
+        yield Sample(getattr(s, field), who | {"quantile": quantile})
+    yield Sample(sum(series.flat), who, "_sum")
+    yield Sample(s.n, who, "_count")
 
 
 def _prometheus_name(series: Series) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import gzip
+import io
 import os
 import re
 import secrets
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -26,6 +29,8 @@ from tritium.errors import BusyError, FormatError, SaveError
 
 T = TypeVar("T")
 MAX_BYTES = 256 << 20  # of a file that is read
+GZIP = b"\x1f\x8b"  # how a gzip file begins
+GZIP_LEVEL = 3  # traces repeat themselves: more effort gains little
 UNFINISHED = re.compile(r"\.\d+\.[0-9a-f]{8}\.tmp$")
 STALE_S = 60  # an unfinished file nobody holds is a dead writer's when it is older
 FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves the bytes in the drive's cache
@@ -62,6 +67,18 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = Fa
     return given
 
 
+def write_chunks(path: str | os.PathLike[str], chunks: Iterable[str]) -> Path:
+    """Write a text that comes in pieces, and its folders; gzipped where the path ends with .gz, the same text as the same bytes."""
+    if not os.fspath(path).endswith(".gz"):
+        raw = b"".join(chunk.encode("utf-8", "backslashreplace") for chunk in chunks)
+        return write_bytes(path, raw, parents=True)
+    out = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=out, mtime=0) as packed:
+        for chunk in chunks:
+            packed.write(chunk.encode("utf-8", "backslashreplace"))
+    return write_bytes(path, out.getvalue(), parents=True)
+
+
 def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
     """The content of a plain file of at most so many bytes."""
     where = named(path)
@@ -81,6 +98,22 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
     if len(raw) > most:
         raise FormatError(f"{where}: larger than {most >> 20} MiB, the most that is read. It is no file of tritium's.")
     return raw
+
+
+def unpacked(raw: bytes, most: int, where: str) -> bytes:
+    """The content of a gzip file of one member; other bytes as they are. A few that would become very many are refused."""
+    if not raw.startswith(GZIP):
+        return raw
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(raw, most + 1)
+    except zlib.error as error:
+        raise FormatError(f"{where}: damaged: it cannot be unpacked ({error}).") from None
+    if len(text) > most:
+        raise FormatError(f"{where}: unpacks to more than {most >> 20} MiB, the most that is read.")
+    if not stream.eof or stream.unused_data:
+        raise FormatError(f"{where}: damaged: it {'goes on after its end' if stream.eof else 'ends too early'}.")
+    return text
 
 
 def decoded(raw: bytes, where: str) -> str:

@@ -74,7 +74,7 @@ def measure(
     _check(cases, arms, plan, threads)
     began = time.monotonic()
     environment = this_environment(threads)
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    created = records.utc_now()
     every = [*cases, *(canaries() if plan.canary else ())]
     bench = Bench(every, arms, plan, threads, progress, options or {})
     complete = True

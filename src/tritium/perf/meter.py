@@ -110,10 +110,10 @@ def meters(names: Sequence[str]) -> list[Meter]:
 
 def memory(call: Callable[[], Any]) -> dict[str, float | Absent]:
     """What one call takes: the peak and what is left of Tritium's pool above the start, and growth of the resident peak."""
-    from tritium.memory import usage
+    from tritium.memory import resident_bytes, usage
 
-    resident, cleared = _resident("VmRSS"), _clear_peak()
-    peak_before = _resident("VmHWM") if cleared else _largest()
+    resident, cleared = resident_bytes(), _clear_peak()
+    peak_before = _peak() if cleared else _largest()
     with usage() as pool:
         result = call()
     grown = _growth(resident, peak_before, cleared)
@@ -124,7 +124,7 @@ def memory(call: Callable[[], Any]) -> dict[str, float | Absent]:
 def _growth(resident: int | None, peak_before: int | None, cleared: bool) -> float | Absent:
     """How far the resident memory rose above where it stood before the call."""
     if cleared and resident is not None:
-        after = _resident("VmHWM")
+        after = _peak()
         if after is not None:
             return max(0, after - resident)
     after = _largest()
@@ -133,11 +133,11 @@ def _growth(resident: int | None, peak_before: int | None, cleared: bool) -> flo
     return Absent("unsupported", "the resident peak cannot be reset here, and the call stayed below an earlier one")
 
 
-def _resident(field: str, status: Path = Path("/proc/self/status")) -> int | None:
-    """Bytes of VmRSS (now) or VmHWM (the most so far)."""
+def _peak(status: Path = Path("/proc/self/status")) -> int | None:
+    """The most bytes that were resident since the peak was last reset."""
     try:
         for line in status.read_text(encoding="ascii").splitlines():
-            if line.startswith(f"{field}:"):
+            if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass

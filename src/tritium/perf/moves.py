@@ -13,7 +13,7 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium.errors import ArgumentError, nearest
-from tritium.machine import size_text
+from tritium.machine import bytes_text
 from tritium.perf import peers
 from tritium.perf.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.context import Context, Work
@@ -46,7 +46,7 @@ def memory(
             work = Work(read=copied, written=copied)
             context = Context(act, (nbytes // 4,), "f32", device, threads=threads or 1)
             recipe = Recipe("tritium.perf.moves:held", arguments)
-            found.append(Case(f"{act} {size} ({size_text(nbytes)})", recipe, context, work))
+            found.append(Case(f"{act} {size} ({bytes_text(nbytes)})", recipe, context, work))
     return found
 
 

@@ -14,6 +14,11 @@ AFTER_SEPARATOR = re.compile(rf";(?=[\s\"']*[{re.escape(FORMULA)}])")  # where `
 HTML = str.maketrans({"<": "‹", ">": "›", "&": "＆", "`": "′", "|": "¦", '"': "″", "'": "′", "\\": "⧵"})
 ANNOTATION = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 PROPERTY = ANNOTATION | {":": "%3A", ",": "%2C"}
+LOGGED = ("##[", "#\\x23[")  # a command in GitHub's logs, wherever it stands, and how it is spelled
+PLAIN = re.compile(r"[\w .,:;×±%~…/()+\-→·='?°µ›]*")  # characters of a sentence that Markdown leaves alone, mostly
+ACTS = re.compile(
+    r"(?i)://|www\.|~\S|:\w+:|(?<![a-z0-9])_|_(?![a-z0-9])|^([-+=]|\d+[.)])\s|^::"
+)  # links, struck text, emoji, emphasis, lists, commands in GitHub's logs
 
 
 def visible(text: str, limit: int | None = LIMIT) -> str:
@@ -30,20 +35,26 @@ def _spelled(c: str) -> str:
 
 def terminal(text: str, limit: int | None = LIMIT) -> str:
     """For a terminal or a log: nothing it obeys. GitHub reads commands from logs: `::` before all else, `##[` anywhere."""
-    shown = visible(text, limit).replace("##[", "#\\x23[")
+    shown = visible(text, limit).replace(*LOGGED)
     bare = shown.lstrip()
     return shown[: len(shown) - len(bare)] + "\\x3a" + bare[1:] if bare.startswith("::") else shown
 
 
 def markdown(text: str, limit: int | None = LIMIT) -> str:
-    """For a Markdown table or line: a code span, in which HTML, links, mentions and emphasis mean nothing."""
-    shown = visible(text, limit).strip()
+    """For a Markdown table or line: a code span, in which HTML, links, mentions and emphasis mean nothing; nor in a log."""
+    shown = visible(text, limit).strip().replace(*LOGGED)
     if not shown:
         return ""
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
     return f"{fence}{pad}{shown}{pad}{fence}".replace("|", "\\|")
+
+
+def prose(text: str, limit: int | None = LIMIT) -> str:
+    """For a sentence or a table cell in Markdown: as it is where nothing in it could act, else a code span."""
+    shown = visible(text, limit).strip()
+    return shown if PLAIN.fullmatch(shown) and not ACTS.search(shown) else markdown(shown, None)
 
 
 def csv(text: str, guard: bool = True) -> str:

@@ -6,7 +6,6 @@ Knows nothing of how it is found. No margin of a gate is below twice the floor.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def path() -> Path:
 
 def keep(floor: float, *, suites: int, cases: int, plan: str) -> Path:
     """Write this machine's floor where the gates read it."""
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    at = records.utc_now()
     found = Noise(floor, suites, cases, this_machine().key, plan, at)
     return files.write_text(path(), records.dumps(found, indent=1), parents=True)
 

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter_ns, process_time_ns
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from tritium.perf import exports, imports, names, store
 from tritium.perf.context import Context
 from tritium.perf.environment import Environment, command_line, differences, this_environment
 from tritium.perf.files import write_text
-from tritium.perf.records import dumps, loads, plain, read
+from tritium.perf.records import dumps, loads, plain, read, utc_now
 from tritium.perf.run import Plan, Results, Run, Series, Status, values_of
 from tritium.perf.stats import describe, steady, unpaired
 from tritium.perf.worker import batch, calibrated
@@ -269,7 +268,7 @@ def gathered(records: Sequence[str]) -> Results:
     rounds = max((len(s.values[0]) for r in runs for s in r.series), default=1)
     plan = Plan(ARM, 1, rounds, 1, LEAST_BATCH_S, metrics=("wall", "cpu"), gates=False)
     return Results(
-        "pytest", ARM, datetime.now(UTC).isoformat(timespec="seconds"), command_line(), plan,
+        "pytest", ARM, utc_now(), command_line(), plan,
         this_environment(cpu.threads(), limits=False), (ARM,), runs, ("one process: shows intervals, gates nothing",),
     )  # fmt: skip
 

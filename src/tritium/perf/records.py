@@ -9,17 +9,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import types
 import typing
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar
 
 from tritium.errors import FormatError, nearest
+from tritium.perf import files
 
 T = TypeVar("T")
 MAX_DEPTH = 40
 MAX_WHOLE = 1 << 1023  # a whole number above it may be no double
+
+
+def utc_now(timespec: str = "seconds") -> str:
+    """This moment as records have it: UTC, ISO 8601, with Z."""
+    return datetime.now(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def plain(value: Any) -> Any:
@@ -92,6 +100,22 @@ def check(data: Any, where: str) -> None:
 
 def _too_deep(where: str) -> FormatError:
     return FormatError(f"{where}: nested more than {MAX_DEPTH} deep.")
+
+
+def check_schema(schema: Any, most: int, where: str) -> None:
+    """Refuse what a newer tritium wrote: what it added may change what the rest means."""
+    if type(schema) is not int or schema < 1:
+        raise FormatError(f"{where}: its schema is {schema!r}; a whole number from 1 to {most} is needed.")
+    if schema > most:
+        raise FormatError(
+            f"{where}: written by a newer tritium (schema {schema}; this one reads up to {most}). Update tritium to read it."
+        )
+
+
+def load(cls: type[T], path: str | os.PathLike[str]) -> T:
+    """A record of this class from a file that holds nothing else."""
+    where = files.named(path)
+    return read(cls, loads(files.decoded(files.read_bytes(path), where), where), where)
 
 
 def read(cls: type[T], data: Any, where: str) -> T:

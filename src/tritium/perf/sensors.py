@@ -1,12 +1,13 @@
 """The sensors of this machine: energy counters, power gauges, temperatures, clocks; each found, or absent with a reason.
 
-Knows nothing of windows or of what is measured. A sensor reads one number; nothing here adds numbers up.
+Knows nothing of windows or of what is measured. A sensor reads one number; two readings give watts; nothing here adds up.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,13 @@ from math import prod
 from pathlib import Path
 from typing import Literal
 
+from tritium.memory import resident_bytes
 from tritium.perf.absent import Absent
 
-SYS, PROC = Path("/sys"), Path("/proc")
+SYS, PROC, CGROUPS = Path("/sys"), Path("/proc"), Path("/sys/fs/cgroup")
 X86 = ("GenuineIntel", "AuthenticAMD", "HygonGenuine")
+IMPLAUSIBLE = 10.0  # times the largest step seen beside it: then the counter began anew, it did not run over
+STUCK_S = 10.0  # a counter that did not move for so long is stuck
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,43 @@ class Sensor:
     capacity_wh: float | None = None  # of a battery
 
 
+class Watts:
+    """Watts of a sensor at each call: its own figure, or what its counter of joules gained since it last moved."""
+
+    def __init__(self, sensor: Sensor, clock: Callable[[], float] = time.monotonic) -> None:
+        self.sensor, self.clock = sensor, clock
+        self._moved: tuple[float, float] | None = None  # when the counter last moved, and where it stood
+        self._most = 0.0  # W so far
+
+    def __call__(self) -> float | Absent:
+        value, now = self.sensor.read(), self.clock()
+        if isinstance(value, Absent) or self.sensor.unit == "W":
+            return value
+        before = self._moved
+        if before is None or value != before[1]:
+            self._moved = now, value
+        if before is None or now <= before[0]:
+            return self._absent("window_too_short", "was looked at once; a rate needs two looks")
+        elapsed, step = now - before[0], value - before[1]
+        if step < 0:
+            step += self.sensor.range_j or 0.0  # it ran over, if what it gained then is like what it gained before
+            if not 0 <= step <= IMPLAUSIBLE * self._most * elapsed:
+                return self._absent("counter_reset", "began anew")
+        if step:
+            self._most = max(self._most, step / elapsed)
+            return step / elapsed
+        if elapsed >= STUCK_S:
+            return self._absent("counter_stuck", f"did not move since {elapsed:.2g} s")
+        return self._absent("window_too_short", f"has not moved yet since {elapsed:.2g} s")  # 0 W would be invented
+
+    def _absent(self, code: str, says: str) -> Absent:
+        return Absent(code, f"{self.sensor.domain} {says}", self.sensor.source, self.sensor.group)
+
+
 def text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: the path itself cannot be
         return ""
 
 
@@ -59,6 +96,32 @@ def number(path: Path) -> float | None:
         return float(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+
+
+def groups(controller: str, proc: Path = PROC, mount: Path = CGROUPS) -> tuple[list[Path], bool]:
+    """The folders of the control groups that limit this process, its own first, and whether they are of version 2.
+
+    A container often sees its own group as the root, so the root is always among them.
+    """
+    root, path, unified = mount, "", True
+    for line in text(proc / "self/cgroup").splitlines():
+        _, names, where = [*line.split(":", 2), "", "", ""][:3]
+        if controller in names.split(","):  # version 1: a hierarchy of its own, perhaps shared as "cpu,cpuacct"
+            root = mount / names if (mount / names).exists() else mount / controller
+            path, unified = where, False
+            break
+        if not names:
+            path = path or where
+    parts = [p for p in path.split("/") if p and p != ".."]
+    return [root.joinpath(*parts[:n]) for n in range(len(parts), -1, -1)], unified
+
+
+def resident() -> float | Absent:
+    """Bytes of this process that are in memory now."""
+    found = resident_bytes()
+    if found is None:
+        return Absent("unsupported", "this system does not tell the resident memory of a process")
+    return float(found)
 
 
 # ---- RAPL

@@ -31,7 +31,7 @@ from tritium.perf.files import (
     write_all,
     write_text,
 )
-from tritium.perf.records import dumps, loads, plain, read
+from tritium.perf.records import check_schema, dumps, loads, plain, read
 from tritium.perf.run import SCHEMA, Results
 
 __all__ = ["Journal", "load", "load_with_digest", "lock", "save", "write_text"]
@@ -64,11 +64,11 @@ def _loaded(raw: bytes, where: str) -> tuple[Results, str]:
         raise FormatError(
             f'{where}: not results of tritium: an object with "schema", "sha256" and "results" is needed.'
         )
-    _check_schema(found.get("schema"), where)
+    check_schema(found.get("schema"), SCHEMA, where)
     if unknown := sorted(set(found) - {"schema", "sha256", "results"}):
         raise FormatError(f"{where}: unknown key {unknown[0]!r} beside schema, sha256 and results.")
     body = found["results"]
-    _check_schema(body.get("schema", SCHEMA), f"{where}: results")
+    check_schema(body.get("schema", SCHEMA), SCHEMA, f"{where}: results")
     sha = digest(body)
     if found.get("sha256") != sha:
         raise FormatError(
@@ -85,15 +85,6 @@ def _text(body: dict[str, Any]) -> str:
     return (
         f'{{"schema": {SCHEMA}, "sha256": "{digest(body)}", "results": {{\n{head},\n"runs": [\n{runs}\n]}}}}\n'
     )  # fmt: skip
-
-
-def _check_schema(schema: Any, where: str) -> None:
-    if type(schema) is not int or schema < 1:
-        raise FormatError(f"{where}: its schema is {schema!r}; a whole number from 1 to {SCHEMA} is needed.")
-    if schema > SCHEMA:
-        raise FormatError(
-            f"{where}: written by a newer tritium (schema {schema}; this one reads up to {SCHEMA}). Update tritium to read it."
-        )
 
 
 # ---- journal

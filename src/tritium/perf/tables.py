@@ -6,12 +6,15 @@ Knows nothing of terminals or files, and never prints. A cell that failed says s
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 from tritium.errors import ArgumentError
+from tritium.machine import TIMES
+from tritium.machine import bytes_text as bytes_text
+from tritium.machine import scaled as scaled
+from tritium.machine import seconds_text as seconds_text
 from tritium.perf import names
 from tritium.perf.canary import is_canary
 from tritium.perf.compare import compare_paired
@@ -52,41 +55,14 @@ class Table:
     def markdown(self) -> str:
         """For a pull request: nothing in a name is obeyed."""
         rule = ["--:" if head in self.right else "---" for head in self.heads]
-        rows = [[_escaped(c) for c in row] for row in (self.heads, *self.rows)]
+        rows = [[names.prose(c) for c in row] for row in (self.heads, *self.rows)]
         lines = [rows[0], rule, *rows[1:]]
         body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
-        below = "".join(f"\n\n{_escaped(line)}" for line in self.below)
-        return (f"### {_escaped(self.title)}\n\n" if self.title else "") + body + below
-
-
-SAFE = re.compile(r"[\w .,:×±%~…/()+-]*", re.ASCII)
-
-
-def _escaped(text: str) -> str:
-    plain = (
-        SAFE.fullmatch(text) and "__" not in text and not text.lstrip().startswith("::")
-    )  # a command in GitHub's logs
-    return text if plain else names.markdown(text)
+        below = "".join(f"\n\n{names.prose(line, None)}" for line in self.below)
+        return (f"### {names.prose(self.title)}\n\n" if self.title else "") + body + below
 
 
 # ---- numbers
-
-
-def scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """Three digits with the largest unit that is not above the value."""
-    one, unit = next(((o, u) for o, u in units if value >= o), units[-1])
-    return (f"{value / one:.3g} {unit}" if value / one < 999.5 else f"{value / one:.0f} {unit}").rstrip()
-
-
-TIMES = ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-
-
-def seconds_text(s: float) -> str:
-    return scaled(s, TIMES)
-
-
-def bytes_text(n: float) -> str:
-    return scaled(n, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
 UNITS = ("B", "FLOP", "OP")

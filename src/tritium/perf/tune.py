@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -25,8 +24,9 @@ from typing import Any
 from tritium.batching import BatchSize, find_optimal_batch_size, seconds_in
 from tritium.batching import advise_batch as advise_batch
 from tritium.errors import ArgumentError, TuneError, nearest
-from tritium.machine import time_text
+from tritium.machine import seconds_text
 from tritium.perf import tune_file
+from tritium.perf.records import utc_now
 from tritium.perf.tune_file import Candidate, Interval, Status, Tuning, median_interval
 from tritium.tensor import Tensor
 from tritium.tuned import Choice
@@ -61,12 +61,12 @@ class Drift:
     def __str__(self) -> str:
         low, high = self.now_interval
         text = (
-            f"{self.op}: {self.config} took {time_text(self.was_s)}, takes {time_text(self.now_s)} "
-            f"({time_text(low)} … {time_text(high)}): {self.ratio - 1:+.1%}."
+            f"{self.op}: {self.config} took {seconds_text(self.was_s)}, takes {seconds_text(self.now_s)} "
+            f"({seconds_text(low)} … {seconds_text(high)}): {self.ratio - 1:+.1%}."
         )
         if not self.runner_up:
             return f"{text} There was no runner-up to compare it with."
-        now = "fails" if self.runner_up_s is None else f"takes {time_text(self.runner_up_s)}"
+        now = "fails" if self.runner_up_s is None else f"takes {seconds_text(self.runner_up_s)}"
         verdict = "The choice holds" if self.holds else "The choice no longer holds; tune again"
         return f"{text} The runner-up {self.runner_up} {now}. {verdict}."
 
@@ -154,7 +154,7 @@ def _drop(running: Sequence[_Runner]) -> None:
         if r is best or low <= high:
             continue
         if n >= LEAST_ROUNDS:
-            r.dropped = f"after {n} rounds: at least {time_text(low)}, the best at most {time_text(high)}"
+            r.dropped = f"after {n} rounds: at least {seconds_text(low)}, the best at most {seconds_text(high)}"
         elif n >= 2 and low > HOPELESS * high:
             r.dropped = f"after {n} rounds: {low / high:.1f} times the best"
 
@@ -231,7 +231,9 @@ def run(
     count, note = race(runners, rounds, budget_s, seed)
     source = "seconds the function returned" if any(r.returned for r in runners) else "wall clock"
     key = (op, _text(shape), _text(dtype), _text(device))
-    return Tuning(*key, _results(runners), source, count, _now(), perf_counter() - start, note), objects
+    return Tuning(
+        *key, _results(runners), source, count, utc_now("milliseconds"), perf_counter() - start, note
+    ), objects
 
 
 def _objects(op: Any, configs: Iterable[Any], fn: Any, rounds: Any, budget_s: Any) -> dict[str, Any]:
@@ -313,7 +315,7 @@ def _page(t: Tuning) -> str:
     rows = [["config", "median", "95 % interval", "samples", "outcome"]]
     for c in (*t.ranked, *(c for c in t.candidates if not c.seconds)):
         low, high = c.interval
-        told = (time_text(c.median), f"{time_text(low)} … {time_text(high)}") if c.seconds else ("-", "-")
+        told = (seconds_text(c.median), f"{seconds_text(low)} … {seconds_text(high)}") if c.seconds else ("-", "-")
         outcome = c.status + (f": {c.reason}" if c.reason else "")
         rows.append([c.config, *told, str(len(c.seconds)), outcome])
     widths = [max(len(r[i]) for r in rows) for i in range(4)]
@@ -385,13 +387,19 @@ def race_batches(op: str, maximum: int, fn: Callable[[int], Any], **options: Any
         status: Status = "failed" if t.failed else "best" if t.size == found else "slower"
         candidates.append(Candidate(repr(t.size), tuple(s / t.size for s in t.seconds), status, t.failed))
     runs = max(len(t.seconds) for t in found.trials)
-    made = Tuning(f"batch/{op}", "", "", "", tuple(candidates), "seconds an item", runs, _now(), perf_counter() - start)
+    made = Tuning(
+        f"batch/{op}",
+        "",
+        "",
+        "",
+        tuple(candidates),
+        "seconds an item",
+        runs,
+        utc_now("milliseconds"),
+        perf_counter() - start,
+    )
     tune_file.add(made, {f"batch/{op}": Choice(found.size, found.why)})
     return made, found
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def clear(op: str | None = None) -> int:

@@ -18,7 +18,7 @@ _LATE: dict[str, str] = {
     "Report": "reports", "report": "reports", "generate_comprehensive_report": "reports", "generate_executive_summary": "reports",
     "generate_html_report": "reports", "generate_memory_analysis": "reports", "generate_performance_analysis": "reports",
     "Timeline": "timeline", "What": "timeline",
-    "BottleneckAnalyzer": "hotspots", "Profile": "profile", "attribute": "attribution", "attributed": "profile_diff",
+    "BottleneckAnalyzer": "hotspots", "Profile": "profile", "attribute": "attribution", "attributed": "attribution",
     "diff": "profile_diff", "load_profile": "profile", "start_session": "profile", "stop_session": "profile",
 }  # fmt: skip
 

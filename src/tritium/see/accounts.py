@@ -1,6 +1,7 @@
 """Events of memory put into accounts: what is alive, current bytes and peak by device, sums by line of code, a bounded log.
 
-Knows nothing of how they are heard or shown. The log forgets its oldest events; nothing else is ever forgotten.
+Knows nothing of how they are heard or shown. The log forgets its oldest events, and very many lines or unknown ids are only
+counted; nothing else is ever forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tritium.see import advice, hub
 from tritium.see.memory_file import Allocation, AtPeak, Event, Kind, Moved, SiteUse, change
 
 MOST_SITES = 10_000  # kept apart; what comes from still more lines is summed up as one
+MOST_UNKNOWN = 1000  # ids that are listed; more are only counted
 CPU = "cpu"
 KINDS: dict[str, Kind] = {
     "alloc": "alloc", "copy": "cow", "free": "free", "wrap": "import", "unwrap": "release", "hidden": "hidden",
@@ -56,7 +58,8 @@ class Accounts:
         self.log: deque[Entry] = deque(maxlen=capacity)
         self.lines: dict[Any, list[Any]] = {}
         self.moved: dict[tuple[str, str], list[int]] = {}
-        self.unknown: list[str] = []
+        self.unknown: list[str] = []  # the first ids that were freed and never allocated
+        self.unknown_seen = 0
         self.seen = 0
         self.began_ns = 0
 
@@ -102,6 +105,11 @@ class Accounts:
                 sums[2] += raw[3]
             else:
                 cpu.current = current
+                if (
+                    kind == "manual" and (raw[3], raw[1]) in self.manual
+                ):  # told again: the old size goes, in the log too
+                    log.append(self._other(number, ("manual free", raw[1], 0, *raw[3:])))
+                    number += 1
                 log.append(self._other(number, raw))
                 current, peak = cpu.current, cpu.peak
         self.seen, cpu.current = number, current
@@ -120,14 +128,15 @@ class Accounts:
             sums = self.moved.setdefault(detail, [0, 0, 0])
             sums[:] = [sums[0] + 1, sums[1] + nbytes, sums[2] + (key if isinstance(key, int) else 0)]
         elif kind == "manual":
-            self._let_go(detail, key)  # an id that is told again has a new size
             self._grow(detail, nbytes, number, raw[4])
             entry = self.manual[detail, key] = (number, raw, None)
             return entry
         elif kind == "manual free":
             born = self._let_go(detail, key)
             if born is None:
-                self.unknown.append(key)
+                self.unknown_seen += 1
+                if len(self.unknown) < MOST_UNKNOWN:
+                    self.unknown.append(key)
             return (number, raw, born)
         return (number, raw, None)
 

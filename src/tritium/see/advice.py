@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import dtype as dt
-from tritium.buffer import Array, host
-from tritium.machine import size_text
+from tritium.buffer import host
+from tritium.machine import bytes_text
 from tritium.memory import Stats
 from tritium.op import OPS, Kind, Spec
+from tritium.quant import scale_of
 from tritium.see.leaks import tensors_in
 from tritium.see.memory_file import Advice, Event, Priority
 
@@ -107,7 +108,7 @@ def temporaries(seen: Seen) -> list[Advice]:
         Advice(
             "temporaries",
             f"{'; '.join(sorted(told)[:MOST])}: alive together, and all but one die on that line. Written in place (out=, +=, "
-            f"relu_()) or inside tt.compile, the peak would be {size_text(least)} instead of {size_text(seen.peak)}.",
+            f"relu_()) or inside tt.compile, the peak would be {bytes_text(least)} instead of {bytes_text(seen.peak)}.",
             saved,
             "the peak",
             priority(saved, seen.peak),
@@ -173,7 +174,7 @@ def _peak_with(seen: Seen, relief: Iterable[Column]) -> int:
 def _together(seen: Seen, site: str, nbytes: int, found: Sequence[Overlap]) -> str:
     """In words: 3 tensors of 4 MiB at model.py:12 (add, multiply)."""
     most = 1 - int(np.cumsum(_relief(seen, found, 1)).min(initial=0))
-    return f"{most} tensors of {size_text(nbytes)} at {site} ({', '.join(sorted({o.op for o in found}))})"
+    return f"{most} tensors of {bytes_text(nbytes)} at {site} ({', '.join(sorted({o.op for o in found}))})"
 
 
 # ---- work that could be spared
@@ -192,15 +193,15 @@ def repeated(seen: Seen) -> list[Advice]:
             continue
         saved, limit = again * nbytes, seen.after.limit
         if nbytes > limit:
-            why = f"a block of {size_text(nbytes)} is more than the {size_text(limit)} the pool keeps idle"
+            why = f"a block of {bytes_text(nbytes)} is more than the {bytes_text(limit)} the pool keeps idle"
             remedy = f"give the op an out=, or let the pool keep it: memory.configure(limit={nbytes * 2})"
         else:
-            why = f"the pool, which keeps {size_text(limit)} idle, had given the block back"
+            why = f"the pool, which keeps {bytes_text(limit)} idle, had given the block back"
             remedy = "give the op an out=, or raise memory.configure(limit=…)"
         found.append(
             Advice(
                 "repeated",
-                f"{again} of {len(lives)} allocations of {size_text(nbytes)} {_by(op)}at {site or 'an unknown line'} came from the "
+                f"{again} of {len(lives)} allocations of {bytes_text(nbytes)} {_by(op)}at {site or 'an unknown line'} came from the "
                 f"system though one of that size had just been freed: {why}; {remedy}.",
                 saved,
                 "memory mapped anew",
@@ -229,7 +230,7 @@ def hidden_copies(seen: Seen) -> list[Advice]:
     found = []
     for (op, site), sizes in groups.items():
         total = sum(sizes)
-        times = f"{len(sizes)} times, {size_text(total)} in all" if len(sizes) > 1 else f"{size_text(total)}"
+        times = f"{len(sizes)} times, {bytes_text(total)} in all" if len(sizes) > 1 else f"{bytes_text(total)}"
         found.append(
             Advice(
                 "hidden copies",
@@ -260,8 +261,8 @@ def round_trips(seen: Seen) -> list[Advice]:
         found.append(
             Advice(
                 "round trips",
-                f"{size_text(nbytes)} went from {source} to {target} and back {pairs} times{f' at {sites}' if sites else ''}: "
-                f"keep it on one of them until the last op that needs it; that spares {size_text(saved)} of transfers.",
+                f"{bytes_text(nbytes)} went from {source} to {target} and back {pairs} times{f' at {sites}' if sites else ''}: "
+                f"keep it on one of them until the last op that needs it; that spares {bytes_text(saved)} of transfers.",
                 saved,
                 "transfers",
                 priority(nbytes, max(seen.devices_bytes.values(), default=0)),
@@ -283,7 +284,7 @@ def idle(seen: Seen) -> list[Advice]:
     return [
         Advice(
             "idle",
-            f"the pool keeps {blocks} idle block{'s' * (blocks != 1)} ({size_text(saved)}) of sizes that were not asked for "
+            f"the pool keeps {blocks} idle block{'s' * (blocks != 1)} ({bytes_text(saved)}) of sizes that were not asked for "
             f"while memory was tracked: memory.trim() gives idle memory back to the system.",
             saved,
             "idle memory",
@@ -306,12 +307,12 @@ def ternary(model: Any, peak: int) -> list[Advice]:
         saved = spec.nbytes - packed
         if saved < LEAST:
             continue
-        same = _is_ternary(w)
+        same = str(w.storage.device) == "cpu" and scale_of(host(w)) is not None
         kept = "its values stay as they are" if same else "its values change: train or fine-tune with BitLinear"
         found.append(
             Advice(
                 "ternary",
-                f"{path or 'the tensor'} {spec} takes {size_text(spec.nbytes)}; as tern2 with a scale {size_text(packed)}. It holds "
+                f"{path or 'the tensor'} {spec} takes {bytes_text(spec.nbytes)}; as tern2 with a scale {bytes_text(packed)}. It holds "
                 f"{'only -s, 0 and s' if same else 'more than -s, 0 and s'}: {kept}.",
                 saved,
                 "weights",
@@ -319,15 +320,6 @@ def ternary(model: Any, peak: int) -> list[Advice]:
             )
         )
     return sorted(found, key=lambda a: -a.potential_savings)[:MOST]
-
-
-def _is_ternary(w: Array) -> bool:
-    """Whether there is one s so that every value is -s, 0 or s."""
-    if str(w.storage.device) != "cpu":
-        return False
-    sizes = np.abs(host(w))
-    scale = sizes.max(initial=0)
-    return bool(((sizes == scale) | (sizes == 0)).all())
 
 
 def _by(op: str) -> str:

@@ -19,7 +19,6 @@ import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -40,7 +39,7 @@ class UnsentError(TritiumError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Standing:
     """How one thing stands now. Equal in the first four: the same thing."""
 
     kind: str  # "change", "limit", "comparison", "round"
@@ -67,15 +66,15 @@ class Alert:
     at: str  # UTC, ISO 8601
     event: Event
     before: Level
-    finding: Finding
+    standing: Standing
 
     @property
     def level(self) -> Level:
-        return self.finding.level
+        return self.standing.level
 
     def line(self, shown: Callable[[str], str] = names.terminal) -> str:
         """One line for people; names are made harmless by `shown`."""
-        f = self.finding
+        f = self.standing
         word = f.level.upper() if self.event != "recovered" else "RECOVERED"
         told = {"worse": f", was {self.before}", "eased": f", was {self.before}"}.get(self.event, "")
         named = " ".join(filter(None, (shown(f.case), f"[{shown(f.arm)}]" if f.arm else "", shown(f.metric))))
@@ -91,8 +90,7 @@ def alert_of(data: Any, where: str) -> Alert:
     """An alert as `json` wrote it."""
     if not isinstance(data, dict):
         raise FormatError(f"{where}: an alert is an object, given {type(data).__name__}.")
-    if data.get("schema", SCHEMA) != SCHEMA:
-        raise FormatError(f"{where}: an alert of schema {data['schema']!r}; this tritium reads {SCHEMA}.")
+    records.check_schema(data.get("schema", SCHEMA), SCHEMA, where)
     return records.read(Alert, {k: v for k, v in data.items() if k not in ("schema", "text")}, where)
 
 
@@ -111,20 +109,20 @@ def event_of(before: Level, now: Level) -> Event | None:
 
 
 def changes(
-    levels: dict[tuple[str, str, str, str], Level], findings: Iterable[Finding], at: str
+    levels: dict[tuple[str, str, str, str], Level], standings: Iterable[Standing], at: str
 ) -> tuple[dict[tuple[str, str, str, str], Level], list[Alert]]:
-    """The levels after these findings, and an alert for each that changed. What no finding speaks of stays as it is."""
+    """The levels after these standings, and an alert for each that changed. What no standing speaks of stays as it is."""
     after, out = dict(levels), []
-    for finding in findings:
-        before = after.get(finding.key, "ok")
-        event = event_of(before, finding.level)
+    for standing in standings:
+        before = after.get(standing.key, "ok")
+        event = event_of(before, standing.level)
         if event is None:
             continue
-        if finding.level == "ok":
-            after.pop(finding.key, None)
+        if standing.level == "ok":
+            after.pop(standing.key, None)
         else:
-            after[finding.key] = finding.level
-        out.append(Alert(at, event, before, finding))
+            after[standing.key] = standing.level
+        out.append(Alert(at, event, before, standing))
     return after, out
 
 
@@ -341,15 +339,11 @@ class _State:
     schema: int = SCHEMA
 
 
-def utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 class Desk:
-    """Takes findings, and sends what changed to every sink. `state`: a file that lets it go on after a restart."""
+    """Takes standings, and sends what changed to every sink. `state`: a file that lets it go on after a restart."""
 
     def __init__(
-        self, sinks: Sequence[Sink] = (), state: Path | None = None, *, now: Callable[[], str] = utc_now
+        self, sinks: Sequence[Sink] = (), state: Path | None = None, *, now: Callable[[], str] = records.utc_now
     ) -> None:
         self.sinks, self.state, self.now = tuple(sinks), state, now
         self.levels: dict[tuple[str, str, str, str], Level] = {}
@@ -366,9 +360,9 @@ class Desk:
         """Alerts somebody has not taken yet."""
         return len(self._waiting)
 
-    def tell(self, findings: Iterable[Finding]) -> list[Alert]:
-        """Send an alert for each finding whose level changed, and what is still waiting. Gives the new ones."""
-        self.levels, new = changes(self.levels, findings, self.now())
+    def tell(self, standings: Iterable[Standing]) -> list[Alert]:
+        """Send an alert for each standing whose level changed, and what is still waiting. Gives the new ones."""
+        self.levels, new = changes(self.levels, standings, self.now())
         self._waiting += [_Waiting(sink.key, alert) for alert in new for sink in self.sinks]
         if self._waiting or new:
             self._save()
@@ -412,11 +406,9 @@ class Desk:
             log.error("alerts: %s A restart may tell something twice.", error)
 
     def _restore(self, path: Path) -> None:
-        where = files.named(path)
         try:
-            found = records.read(_State, records.loads(files.decoded(files.read_bytes(path), where), where), where)
-            if found.schema != SCHEMA:
-                raise FormatError(f"{where}: of schema {found.schema}; this tritium reads {SCHEMA}.")
+            found = records.load(_State, path)
+            records.check_schema(found.schema, SCHEMA, files.named(path))
         except FormatError as error:
             log.warning("alerts: %s What is open will be told again.", error)
             return

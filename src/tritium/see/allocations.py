@@ -10,7 +10,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter_ns
 from types import FrameType, TracebackType
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from tritium import backends, memory
 from tritium.errors import ArgumentError, DeviceError
+from tritium.perf.records import utc_now
 from tritium.see import hub, memory_file, memory_page, memory_pressure
 from tritium.see.accounts import CPU, Accounts
 from tritium.see.advice import Seen
@@ -74,7 +74,7 @@ class MemoryTracker:
         if self.enabled:
             return
         self._accounts, self._kept, self._ended_ns, self._around = Accounts(self.capacity), set(), 0, None
-        self._began_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        self._began_utc = utc_now()
         if self._traced is not None:
             self._traced.start()
         hub.attach(self)
@@ -145,23 +145,26 @@ class MemoryTracker:
     @property
     def allocations(self) -> int:
         """How many there were, on all devices."""
-        return sum(d.allocations for d in self.devices())
+        return self._read(lambda: sum(self._accounts.account(d).allocations for d in self._accounts.devices))
 
     def devices(self) -> tuple[DeviceUse, ...]:
         """The account of every device, beside what the device itself tells."""
-        return self._read(lambda: tuple(self._use(d) for d in self._accounts.devices))
+        return self._uses(self._surroundings())
 
-    def _use(self, device: str) -> DeviceUse:
+    def _uses(self, around: Surroundings) -> tuple[DeviceUse, ...]:
+        return self._read(lambda: tuple(self._use(d, around) for d in self._accounts.devices))
+
+    def _use(self, device: str, around: Surroundings) -> DeviceUse:
         a = self._accounts.account(device)
-        used, limit = self._surroundings().limits.get(device, (None, None))
+        used, limit = around.limits.get(device, (None, None))
         return DeviceUse(
             device, a.start, a.current, a.peak, max(0, a.peak_ns - self._accounts.began_ns), a.allocations, a.frees,
             a.reused, a.allocated, used, limit,
         )  # fmt: skip
 
     def _surroundings(self) -> Surroundings:
-        """As they are, or were at the end."""
-        return self._around or surroundings(self._accounts.devices)
+        """As they are, or were at the end. The system is asked once, and not while the accounts are held."""
+        return self._around or surroundings(self._read(lambda: tuple(self._accounts.devices)))
 
     def timeline(self, device: Any = CPU) -> Counter:
         """Bytes alive over time (ns since the start), as far back as the log reaches."""
@@ -192,7 +195,7 @@ class MemoryTracker:
 
     @property
     def unknown_frees(self) -> tuple[str, ...]:
-        """Ids freed by hand that nobody had allocated."""
+        """Ids freed by hand that nobody had allocated, the first 1000 of them; the report says how many more there were."""
         return self._read(lambda: tuple(self._accounts.unknown))
 
     @property
@@ -281,13 +284,13 @@ class MemoryTracker:
     def record(self, model: Any = None, keep: Any = None) -> Memory:
         """All of it, frozen."""
         leaks, around, lost = self.leaks(keep), self._surroundings(), self.dropped
+        unlisted = self._read(lambda: self._accounts.unknown_seen - len(self._accounts.unknown))
         notes = (
-            (f"the log kept the last {self.capacity} events; {lost} older ones are only in the sums: {UNADVISED}",)
-            if lost
-            else ()
-        )
+            *([f"the log kept the last {self.capacity} events; {lost} older ones are only in the sums: {UNADVISED}"] if lost else ()),
+            *([f"{unlisted} more were freed by hand that nobody had allocated; they are not listed"] if unlisted else ()),
+        )  # fmt: skip
         return Memory(
-            self.name, self._began_utc, max(0, self._now_ns() - self._accounts.began_ns), self.devices(), self.top_sites(1000),
+            self.name, self._began_utc, max(0, self._now_ns() - self._accounts.began_ns), self._uses(around), self.top_sites(1000),
             self.live_at_peak(), leaks, self.idle, self.transfers, self.advice(model), around.pressure,
             around.resident, self.events, lost, self.unknown_frees, self.python_memory(), notes,
         )  # fmt: skip
@@ -304,8 +307,7 @@ class MemoryTracker:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all of it; `tt.see.load_memory` reads it. A path that ends in .csv gets the events alone."""
-        write = memory_file.save_events if Path(path).suffix == ".csv" else memory_file.save
-        return write(self.record(), path)
+        return memory_file.WRITERS.get(Path(path).suffix, memory_file.save)(self.record(), path)
 
     # ---- told by hand
 
@@ -385,14 +387,17 @@ def _size(nbytes: Any) -> int:
 
 
 def surroundings(devices: Iterable[str]) -> Surroundings:
-    return Surroundings(memory_pressure.pressure(), memory_pressure.resident(), {d: _limits(d) for d in devices})
+    pressure = memory_pressure.pressure()
+    process: tuple[int | None, int | None] = next(
+        ((r.used, r.limit) for r in pressure.readings if r.which == "process"), (None, None)
+    )
+    return Surroundings(
+        pressure, memory.resident_bytes() or 0, {d: process if d == CPU else _limits(d) for d in devices}
+    )
 
 
 def _limits(device: str) -> tuple[int | None, int | None]:
     """What a device tells of its memory: in use and in all; nothing where the name is only the user's own."""
-    if device == CPU:
-        found = [r for r in memory_pressure.readings() if r.which == "process"]
-        return (found[0].used, found[0].limit) if found else (None, None)
     if not backends.is_device_name(device):
         return None, None
     try:

@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tritium.errors import ArgumentError, TritiumError
 from tritium.perf import names, worker
 from tritium.perf.case import Arm, Case
 from tritium.perf.config import duration
+from tritium.perf.verdict import Suite, Verdict
 from tritium.recording import scope
 from tritium.see import profile_file
 from tritium.see.profile import profile
@@ -51,6 +53,25 @@ def attribute(
             found[side].append(made)
             request["calls"] = request["calls"] or int(made.kind("scope").sum())
     return diff(found[0], found[1])
+
+
+def attributed(
+    suite: Suite, cases: Iterable[Case], before: Arm, after: Arm, *, most: int = 3, progress: Callable[[str], None] | None = None
+) -> Iterator[tuple[Verdict, str]]:  # fmt: skip
+    """For the first `most` confirmed regressions of time, the sentence that names the operation; or why that is not known.
+
+    `progress` is told the name of each case before its arms are profiled, which takes some 20 s.
+    """
+    known = {case.name: case for case in cases}
+    slower = [v for v in suite.of("SLOWER") if v.metric == "wall" and v.case in known]
+    for v in slower[:most]:
+        if progress is not None:
+            progress(v.case)
+        try:
+            said = attribute(known[v.case], before, after).sentence()
+        except TritiumError as error:
+            said = f"not attributed to an operation: {error}"
+        yield v, said
 
 
 def _profiled(arm: Arm, request: dict[str, Any]) -> Timeline:

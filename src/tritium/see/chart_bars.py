@@ -1,4 +1,4 @@
-"""Bars: an amount for each case and arm, with its interval; times, energy, throughput alike.
+"""Bars: an amount for each case and arm, with its interval; times, memory, energy alike.
 
 Knows nothing of runs. A bar starts at 0. Amounts too far apart for that are dots on a log axis. What was not measured is
 words, never a bar of no length; an estimate is hatched and says so.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from tritium.perf.tables import Table
 from tritium.see import chart_rows as rows
@@ -17,9 +16,6 @@ from tritium.see.palette import series
 from tritium.see.scale import Scale, amount, finite, finite_all, linear, log, quantity
 
 FAR = 50.0  # amounts farther apart than this are dots on a log axis
-LONG = 600.0  # px; a longer chart has its ticks at the foot too
-PITCH = 14.0  # px between bars of one row
-GAP = 10.0  # px between rows
 NO_NUMBER = "not a number"
 Placed = tuple[int, "Bar"]
 
@@ -48,39 +44,32 @@ class Bars:
     unit: str
     subtitle: str = ""
     note: str = ""
-    better: str = "lower"  # or "higher", or "": neither
-    log: bool | None = None  # None: as the amounts are far apart or not
 
 
 def draw(chart: Bars, width: float) -> svg.Drawing:
     """Rows of bars, or of dots, with what was not measured below."""
     if not chart.rows:
         return rows.empty(width)
-    hidden, told = rows.told_together(chart.rows, _why)
-    kept = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
+    blocks, told = rows.blocks(chart.rows, _why)
+    kept = [r for block in blocks for _, r in block]
     groups = list(dict.fromkeys(r.group for r in chart.rows))
-    blocks = [list(of) for _, of in groupby(kept, key=lambda placed: placed[1].name)]
-    f = rows.frame(
-        width,
-        (r.name for _, r in kept),
-        (_figure(r, chart.unit) for _, r in kept),
-        several=any(len(b) > 1 for b in blocks),
-    )
+    figures = [_figure(r, chart.unit) for r in kept]
+    f = rows.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
     keys, top = rows.key(0, 12, width, groups, rows.swatch)
     parts = [keys]
     if blocks:
-        scale = _scale(chart, [r for _, r in kept], f)
+        scale = _scale(chart, kept, f)
         parts.append(rows.caption(f, top + 10, _caption(chart, scale)))
         top += 16 + rows.AXIS
-        heights = [f.head + PITCH * len(b) + GAP for b in blocks]
+        heights = rows.heights(f, blocks)
         bottom = top + sum(heights)
-        parts.append(rows.axis(f, scale, chart.unit, top, bottom, foot=bottom > LONG))
+        parts.append(rows.axis(f, scale, chart.unit, top, bottom, foot=bottom > rows.LONG))
         if not scale.log:
             parts.append(svg.path(svg.line(scale.at(0), top, scale.at(0), bottom), "a"))
         for block, height in zip(blocks, heights, strict=True):
             parts += _block(f, scale, block, top, groups, chart.unit)
             top += height
-        top += rows.AXIS if bottom > LONG else 4
+        top += rows.AXIS if bottom > rows.LONG else 4
     said, more = rows.together(f, top, told, [r.name for r in chart.rows])
     return svg.Drawing(width, top + more, "".join(parts) + said + _hatches(kept, groups))
 
@@ -126,35 +115,29 @@ def _scale(chart: Bars, kept: Sequence[Bar], f: rows.Frame) -> Scale:
     known = finite_all(v for r in kept for v in (r.value, r.low, r.high) if finite(r.value) is not None)
     above = [v for v in known if v > 0]
     far = bool(above) and min(known) >= 0 and max(above) / min(above) > FAR
-    chosen = far if chart.log is None else chart.log and bool(above)
     count = min(max(int(f.plot / 75), 2), 6)
-    if chosen:
-        return log(above, f.left + 8, f.right - 8, count=count)
+    if far:
+        return log(above, f.left + 8, f.right - 8, count=count, unit=chart.unit)
     return linear(known, f.left, f.right, count=count, unit=chart.unit)
 
 
 def _caption(chart: Bars, scale: Scale) -> str:
-    better = {"lower": "less is better", "higher": "more is better"}.get(chart.better, "")
-    return " · ".join(part for part in (quantity(chart.unit), "log scale" if scale.log else "", better) if part)
+    return " · ".join(
+        part for part in (quantity(chart.unit), "log scale" if scale.log else "", "less is better") if part
+    )
 
 
 def _block(
     f: rows.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], unit: str
 ) -> list[str]:
     """The bars of one name."""
-    first = top + GAP / 2 + f.head
     found = []
-    for n, (index, r) in enumerate(block):
-        y = first + PITCH * n
-        back_top, back = (y - 1, PITCH) if n else (top, GAP / 2 + f.head + PITCH - 1)
-        inside = [rows.backdrop(f, back_top, back)]
-        if n == 0:
-            inside.append(rows.name(f, first, PITCH * len(block) - 2, r.name))
-        inside.append(_bar(f, scale, r, y, groups.index(r.group), unit))
+    for index, r, y, behind in rows.placed(f, top, block):
+        drawn = _bar(f, scale, r, y, groups.index(r.group), unit)
         named = f"{r.group}: " if r.group else ""
         interval = _interval(r, unit)
         value = f"{named}{_figure(r, unit) or _why(r)}" + (f" ({interval}, 95 %)" if interval else "")
-        found.append(svg.mark((r.name, value, "an estimate, not a measurement" if r.estimate else "", r.note), *inside,
+        found.append(svg.mark((r.name, value, "an estimate, not a measurement" if r.estimate else "", r.note), *behind, drawn,
                               row=index, link=r.link))  # fmt: skip
     return found
 
@@ -185,6 +168,6 @@ def _bar(f: rows.Frame, scale: Scale, r: Bar, y: float, group: int, unit: str) -
     return drawn + said
 
 
-def _hatches(kept: Sequence[Placed], groups: Sequence[str]) -> str:
-    used = sorted({series(groups.index(r.group)) for _, r in kept if r.estimate})
+def _hatches(kept: Sequence[Bar], groups: Sequence[str]) -> str:
+    used = sorted({series(groups.index(r.group)) for r in kept if r.estimate})
     return f"<defs>{''.join(svg.hatch(f'k{i}')[0] for i in used)}</defs>" if used else ""

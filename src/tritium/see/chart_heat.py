@@ -44,7 +44,6 @@ class Heat:
     columns: tuple[str, ...]
     cells: tuple[tuple[Cell, ...], ...]
     unit: str
-    better: str = "lower"
     subtitle: str = ""
     note: str = ""
 
@@ -71,7 +70,7 @@ def draw(chart: Heat, width: float) -> svg.Drawing:
     for n, (name, cells) in enumerate(zip(chart.rows, chart.cells, strict=True)):
         y = top + pitch * n + f.head
         parts.append(rows.name(f, y, HEIGHT, name))
-        ratios = _ratios(cells, chart.better)
+        ratios = _ratios(cells)
         for i, (cell, ratio) in enumerate(zip(cells, ratios, strict=True)):
             said = (f"{name} · {chart.columns[i]}", *_tip(cell, ratio, chart.unit))
             parts.append(svg.mark(said, _cell(f.left + across * i, y, across - GAP, cell, ratio, chart.unit), row=n))
@@ -83,13 +82,12 @@ def _value(cell: Cell) -> float | None:
     return finite(cell.value) if cell.status == "ok" else None
 
 
-def _ratios(cells: Sequence[Cell], better: str) -> list[float | None]:
+def _ratios(cells: Sequence[Cell]) -> list[float | None]:
     """How many times worse than the best of the row each is; nothing where there is nothing to compare."""
     known = [v for v in map(_value, cells) if v is not None and v > 0]
     if len(known) < 2:
         return [None] * len(cells)
-    best = max(known) if better == "higher" else min(known)
-    return [None if v is None or v <= 0 else best / v if better == "higher" else v / best for v in map(_value, cells)]
+    return [None if v is None or v <= 0 else v / min(known) for v in map(_value, cells)]
 
 
 def _cell(x: float, y: float, width: float, cell: Cell, ratio: float | None, unit: str) -> str:

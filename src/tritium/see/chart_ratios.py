@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from tritium.perf.tables import Table
 from tritium.see import chart_rows as rows
@@ -17,8 +16,6 @@ from tritium.see import svg
 from tritium.see.palette import series
 from tritium.see.scale import Scale, change_text, finite, finite_all, ratio, ratio_text
 
-LONG = 600.0
-PITCH, GAP = 14.0, 10.0
 Placed = tuple[int, "Ratio"]
 
 
@@ -59,8 +56,6 @@ class Forest:
     total: Ratio | None = None
     subtitle: str = ""
     note: str = ""
-    lower: str = "faster"
-    higher: str = "slower"
 
 
 # An outcome's colour, and its shape: seen without colour too.
@@ -147,26 +142,25 @@ def draw_speedup(chart: Speedup, width: float) -> svg.Drawing:
     """Bars from 1 to either side; what has no ratio in words."""
     if not chart.rows:
         return rows.empty(width)
-    hidden, told = rows.told_together(chart.rows, why)
-    kept = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
+    blocks, told = rows.blocks(chart.rows, why)
+    kept = [r for block in blocks for _, r in block]
     groups = list(dict.fromkeys(r.group for r in chart.rows))
-    blocks = [list(of) for _, of in groupby(kept, key=lambda placed: placed[1].name)]
-    figures = [ratio_text(r.value or 0.0) for _, r in kept if not why(r)]
-    f = rows.frame(width, (r.name for _, r in kept), figures, several=any(len(b) > 1 for b in blocks))
+    figures = [ratio_text(r.value or 0.0) for r in kept if not why(r)]
+    f = rows.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
     keys, top = rows.key(0, 12, width, groups, rows.swatch)
     parts = [keys]
     if blocks:
-        scale = _scale([r for _, r in kept], f)
+        scale = _scale(kept, f)
         parts.append(_directions(f, scale, top + 10, "slower", "faster", ("kbad", "kgood")))
         top += 16 + rows.AXIS
-        heights = [f.head + PITCH * len(b) + GAP for b in blocks]
+        heights = rows.heights(f, blocks)
         bottom = top + sum(heights)
-        parts.append(rows.axis(f, scale, "×", top, bottom, foot=bottom > LONG))
+        parts.append(rows.axis(f, scale, "×", top, bottom, foot=bottom > rows.LONG))
         parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
         for block, height in zip(blocks, heights, strict=True):
             parts += _speedups(f, scale, block, top, groups, chart.base)
             top += height
-        top += rows.AXIS if bottom > LONG else 4
+        top += rows.AXIS if bottom > rows.LONG else 4
     said, more = rows.together(f, top, told, [r.name for r in chart.rows])
     return svg.Drawing(width, top + more, "".join(parts) + said)
 
@@ -182,14 +176,8 @@ def _sure(r: Ratio) -> str:
 def _speedups(
     f: rows.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], base: str
 ) -> list[str]:
-    first = top + GAP / 2 + f.head
     found = []
-    for n, (index, r) in enumerate(block):
-        y = first + PITCH * n
-        back_top, back = (y - 1, PITCH) if n else (top, GAP / 2 + f.head + PITCH - 1)
-        inside = [rows.backdrop(f, back_top, back)]
-        if n == 0:
-            inside.append(rows.name(f, first, PITCH * len(block) - 2, r.name))
+    for index, r, y, inside in rows.placed(f, top, block):
         if reason := why(r):
             inside.append(rows.absence(f, y + 10, reason))
             said = reason
@@ -239,13 +227,13 @@ def _forest(
     """The axis with its band, the rows and their sum, and where they end."""
     margins = sorted({_margin(chart, r) for _, r in kept})
     scale = _scale(listed, f, [1 + m for m in margins] + [1 / (1 + m) for m in margins])
-    parts = [_directions(f, scale, top + 10, chart.lower, chart.higher, ("kgood", "kbad"))]
+    parts = [_directions(f, scale, top + 10, "faster", "slower", ("kgood", "kbad"))]
     top += 16 + rows.AXIS
     height = rows.ROW + f.head
     bottom = top + height * len(listed) + (8 if chart.total else 0)
     if len(margins) == 1:
         parts.append(_band(scale, margins[0], top, bottom - top))
-    parts.append(rows.axis(f, scale, "change", top, bottom, foot=bottom > LONG))
+    parts.append(rows.axis(f, scale, "change", top, bottom, foot=bottom > rows.LONG))
     parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
     for n, (index, r) in enumerate(kept):
         at = top + height * n
@@ -253,7 +241,7 @@ def _forest(
         parts.append(_row(f, scale, replace(r, name=_label(chart, r)), at, height, band, index))
     if chart.total:
         parts.append(_total(f, scale, chart.total, bottom - height, height))
-    return "".join(parts), bottom + (rows.AXIS if bottom > LONG else 4)
+    return "".join(parts), bottom + (rows.AXIS if bottom > rows.LONG else 4)
 
 
 def _label(chart: Forest, r: Ratio) -> str:

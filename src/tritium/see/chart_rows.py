@@ -6,18 +6,22 @@ the plot, which has the whole width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import groupby
+from typing import Protocol, TypeVar
 
 from tritium.see import svg
 from tritium.see.palette import series
 from tritium.see.scale import Scale, spaced, tick_texts
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Named")
 NARROW = 560  # px; below, names stand above
 NAMES = 0.30  # the most of the width that names take
 ROW, BAR, HEAD = 24.0, 12.0, 17.0  # px: a row, a bar in it, and the line of names above it where it is narrow
+PITCH, GAP = 14.0, 10.0  # px between the bars of one name, and between names
+LONG = 600.0  # px; a longer chart has its ticks at the foot too
 AXIS = 22.0  # px for the texts of ticks
 TICK = 11.0  # px of such a text
 TOGETHER = 3  # more rows than these, absent for one reason, are told in one line
@@ -25,14 +29,20 @@ FAULTS = ("failed", "wrong", "timed out", "crashed", "out of memory")  # what is
 EMPTY = "nothing to show"
 
 
+class Named(Protocol):
+    """A row of a chart."""
+
+    @property
+    def name(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Frame:
-    """Where things stand: the plot lies between left and right; rows begin at top."""
+    """Where things stand: the plot lies between left and right."""
 
     width: float
     left: float
     right: float
-    top: float
     narrow: bool
     above: bool = False  # figures stand above their rows
 
@@ -46,24 +56,22 @@ class Frame:
         return HEAD if self.narrow else 0.0
 
 
-def frame(
-    width: float, names: Iterable[str], figures: Iterable[str], top: float = 0.0, *, several: bool = False
-) -> Frame:
+def frame(width: float, names: Iterable[str], figures: Iterable[str], *, several: bool = False) -> Frame:
     """Room for these names and figures; the plot gets the rest. `several`: a row may have more than one figure."""
     beside = max((svg.text_width(f) for f in figures), default=0.0) + 14
     if width < NARROW:
-        return Frame(width, 1.0, width - beside if several else width - 1.0, top, True, not several)
+        return Frame(width, 1.0, width - beside if several else width - 1.0, True, not several)
     widest = max((svg.text_width(svg.fit(n, width)) for n in names), default=0.0)
-    return Frame(width, min(widest, NAMES * width) + 14, width - beside, top, False)
+    return Frame(width, min(widest, NAMES * width) + 14, width - beside, False)
 
 
-def name(f: Frame, y: float, height: float, said: str, kind: str = "", indent: float = 0.0) -> str:
+def name(f: Frame, y: float, height: float, said: str, kind: str = "") -> str:
     """A row's name, beside its bars, which begin at y; above them where it is narrow."""
     room = (f.width * 0.66 if f.above else f.width) if f.narrow else f.left - 14
     return svg.text(
-        indent,
+        0,
         y - 5 if f.narrow else y + height / 2 + 4,
-        svg.fit(said, max(room - indent, 40)),
+        svg.fit(said, max(room, 40)),
         f"{kind} l".strip() if f.narrow else kind,
     )
 
@@ -142,6 +150,30 @@ def told_together(rows: Sequence[T], why: Callable[[T], str]) -> tuple[set[int],
             by.setdefault(said, []).append(i)
     many = [(said, of) for said, of in by.items() if len(of) > TOGETHER]
     return {i for _, of in many for i in of}, many
+
+
+def blocks(rows: Sequence[R], why: Callable[[R], str]) -> tuple[list[list[tuple[int, R]]], list[tuple[str, list[int]]]]:
+    """Rows that follow each other under one name, each with its index; and what is told of those left out, see `told_together`."""
+    hidden, told = told_together(rows, why)
+    kept = ((i, row) for i, row in enumerate(rows) if i not in hidden)
+    return [list(of) for _, of in groupby(kept, key=lambda placed: placed[1].name)], told
+
+
+def heights(f: Frame, found: Iterable[Sequence[object]]) -> list[float]:
+    """Of each block."""
+    return [f.head + PITCH * len(block) + GAP for block in found]
+
+
+def placed(f: Frame, top: float, block: Sequence[tuple[int, R]]) -> Iterator[tuple[int, R, float, list[str]]]:
+    """The rows of a block: index, row, where its bar begins, and what lies behind it; before the first the name of all."""
+    first = top + GAP / 2 + f.head
+    for n, (index, row) in enumerate(block):
+        y = first + PITCH * n
+        if n:
+            yield index, row, y, [backdrop(f, y - 1, PITCH)]
+        else:
+            behind = backdrop(f, top, GAP / 2 + f.head + PITCH - 1)
+            yield index, row, y, [behind, name(f, first, PITCH * len(block) - 2, row.name)]
 
 
 def together(f: Frame, y: float, told: Sequence[tuple[str, list[int]]], names: Sequence[str]) -> tuple[str, float]:

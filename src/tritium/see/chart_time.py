@@ -1,4 +1,4 @@
-"""Quantities over time on one clock: a plot for each, scopes named above, layers stacked where there are several.
+"""Quantities over time on one clock: a plot for each, layers stacked where there are several.
 
 Knows nothing of profiles or pools. Of very many samples the least and the greatest of each stretch are drawn: no peak is lost.
 """
@@ -22,8 +22,6 @@ SAMPLES = 360  # drawn of one layer
 TIPS = 40  # moments of a track that one can point at
 TRACK, TRACK_NARROW = 110.0, 90.0  # px
 HEAD = 32.0  # px for a track's name
-LANE = 18.0  # px of a scope
-LANES = 4
 FAR = 4.0  # a limit so many times the most would flatten the track
 
 
@@ -56,31 +54,21 @@ class Track:
 
 
 @dataclass(frozen=True)
-class SpanMark:
-    """A scope: from when to when."""
-
-    name: str
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
 class OverTime:
     """Tracks on one clock."""
 
     title: str
     tracks: tuple[Track, ...]
-    spans: tuple[SpanMark, ...] = ()
     end_s: float | None = None
     subtitle: str = ""
     note: str = ""
 
 
 def draw(chart: OverTime, width: float) -> svg.Drawing:
-    """The scopes, then the tracks below each other, then the clock."""
+    """The tracks below each other, then the clock."""
     if not chart.tracks:
         return rows.empty(width)
-    ends = [*finite_all(t for track in chart.tracks for t in track.at_s), *finite_all(s.end_s for s in chart.spans)]
+    ends = finite_all(t for track in chart.tracks for t in track.at_s)
     end = finite(chart.end_s) or max(ends, default=1.0) or 1.0
     start = min([0.0, *ends])
     height = TRACK_NARROW if width < rows.NARROW else TRACK
@@ -90,8 +78,7 @@ def draw(chart: OverTime, width: float) -> svg.Drawing:
     round_ = linear([start, end], p.left, p.right, count=min(max(int(p.width / 70), 2), 8), unit="s").ticks
     ticks = tuple(t for t in round_ if start <= t <= end)
     x = Scale(start, end, p.left, p.right, ticks if len(ticks) > 1 else (start, end))
-    scopes, top = _spans(chart.spans, p, x)
-    parts = [scopes]
+    parts, top = [], 0.0
     for track, y in zip(chart.tracks, scales, strict=True):
         drawn, top = _track(track, y, plots.Plot(p.left, p.right, top, top), x, width, height)
         parts.append(drawn)
@@ -209,30 +196,6 @@ def _tips(track: Track, p: plots.Plot, x: Scale) -> str:
 def _amount(value: float, unit: str) -> str:
     known = finite(value)
     return "not measured" if known is None else amount(known, unit)
-
-
-def _spans(spans: Sequence[SpanMark], p: plots.Plot, x: Scale) -> tuple[str, float]:
-    """The scopes in lanes: one that overlaps another goes below it; those without a lane are left out."""
-    ends = [-math.inf] * LANES
-    parts, used, left_out = [], 0, 0
-    for n, s in enumerate(sorted(spans, key=lambda s: (s.start_s, -s.end_s))):
-        if finite(s.start_s) is None or finite(s.end_s) is None:
-            continue
-        lane = next((i for i, end in enumerate(ends) if end <= s.start_s), None)
-        if lane is None:
-            left_out += 1
-            continue
-        ends[lane] = s.end_s
-        used = max(used, lane + 1)
-        start, width = x.at(s.start_s), max(x.at(s.end_s) - x.at(s.start_s), 1.0)
-        shown = svg.fit(s.name, width - 8, 11)
-        inside = svg.path(svg.box(start, LANE * lane, max(width - 1, 0.5), LANE - 3), f"k{series(n)} p")
-        if len(shown) > 3 or shown == s.name:
-            inside += svg.text(start + 4, LANE * lane + 11, shown, "n")
-        parts.append(svg.mark((s.name, f"{amount(s.start_s, 's')} … {amount(s.end_s, 's')}"), inside))
-    if left_out:
-        parts.append(svg.text(p.left, LANE * used + 10, f"and {left_out} scopes inside these", "t"))
-    return "".join(parts), LANE * used + (18 if left_out else 4 if used else 0)
 
 
 def table(chart: OverTime) -> Table:

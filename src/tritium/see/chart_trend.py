@@ -80,7 +80,7 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
     bottom = top + height
     above = min(known) > 0
     if above and max(known) / min(known) > FAR:
-        y = log(known, bottom, top, count=5)
+        y = log(known, bottom, top, count=5, unit=chart.unit)
     else:
         y = linear(known, bottom, top, count=4, unit=chart.unit, zero=False)
     last = next(v for v in (finite(p.value) for p in reversed(chart.points)) if v is not None)

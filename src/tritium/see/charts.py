@@ -6,7 +6,7 @@ Knows nothing of results or reports. A chart is drawn the same from the same des
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tritium.errors import ArgumentError
@@ -26,21 +26,19 @@ from tritium.see import svg as paper
 from tritium.see.chart_bars import Bar, Bars
 from tritium.see.chart_distribution import Distribution, Strip
 from tritium.see.chart_heat import Cell, Heat
-from tritium.see.chart_plot import extremes
 from tritium.see.chart_ratios import Forest, Ratio, Speedup
 from tritium.see.chart_roofline import Dot, Roof, Roofline
-from tritium.see.chart_stacks import Branch, Memory, Part, Stack, TreeBars
-from tritium.see.chart_time import Layer, OverTime, SpanMark, Track
+from tritium.see.chart_stacks import Part, Stack, Stacks
+from tritium.see.chart_time import Layer, OverTime, Track
 from tritium.see.chart_trend import Trend, TrendLevel, TrendPoint, TrendStep
-from tritium.see.scale import finite, finite_all, linear
 
 __all__ = [
-    "Bar", "Bars", "Branch", "Cell", "Chart", "Distribution", "Dot", "Forest", "Heat", "Layer", "Memory", "OverTime", "Part",
-    "Ratio", "Roof", "Roofline", "SpanMark", "Speedup", "Stack", "Strip", "Track", "TreeBars", "Trend", "TrendLevel",
-    "TrendPoint", "TrendStep", "css", "responsive", "spark", "svg", "table", "variables",
+    "Bar", "Bars", "Cell", "Chart", "Distribution", "Dot", "Forest", "Heat", "Layer", "OverTime", "Part", "Ratio", "Roof",
+    "Roofline", "Speedup", "Stack", "Stacks", "Strip", "Track", "Trend", "TrendLevel", "TrendPoint", "TrendStep", "css",
+    "responsive", "svg", "table", "variables",
 ]  # fmt: skip
 
-Chart = Bars | Speedup | Forest | Memory | Trend | Distribution | Roofline | Heat | OverTime | TreeBars
+Chart = Bars | Speedup | Forest | Stacks | Trend | Distribution | Roofline | Heat | OverTime
 WIDE, NARROW = 920, 360  # px of the two layouts of a page
 LEAST, MOST = 280, 2000  # px
 PAD = 28.0  # px around a chart in a file of its own
@@ -50,8 +48,7 @@ KINDS: dict[type, tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], T
     Bars: (chart_bars.draw, chart_bars.table),
     Speedup: (chart_ratios.draw_speedup, chart_ratios.table),
     Forest: (chart_ratios.draw_forest, chart_ratios.table),
-    Memory: (chart_stacks.draw_memory, chart_stacks.memory_table),
-    TreeBars: (chart_stacks.draw_tree, chart_stacks.tree_table),
+    Stacks: (chart_stacks.draw, chart_stacks.table),
     Trend: (chart_trend.draw, chart_trend.table),
     Distribution: (chart_distribution.draw, chart_distribution.table),
     Roofline: (chart_roofline.draw, chart_roofline.table),
@@ -96,31 +93,6 @@ def css() -> str:
 def variables(theme: str) -> dict[str, str]:
     """The colours of a theme as CSS custom properties."""
     return palette.variables(theme)
-
-
-def spark(values: Sequence[float | None], *, width: float = 96, height: float = 20, label: str = "") -> str:
-    """A line without axes, for a table's cell; what is missing is a gap, the last value a dot."""
-    known = finite_all(values)
-    said = label or "no values"
-    if not known:
-        return paper.document(
-            paper.Drawing(width, height, paper.text(width / 2, height - 5, "–", "u c")), said, "", kind="chart spark"
-        )
-    y = linear(known, height - 3, 3, count=2, zero=False)
-    y = type(y)(min(known), max(known), y.start, y.end, y.ticks) if max(known) > min(known) else y
-    step = (width - 8) / max(len(values) - 1, 1)
-    cleaned = [finite(v) for v in values]
-    found, open_ = "", False
-    for i in extremes([known[0] if v is None else v for v in cleaned], 120):
-        value = cleaned[i]
-        if value is None:
-            open_ = False
-            continue
-        found += f"{'L' if open_ else 'M'}{paper.number(4 + step * i)} {paper.number(y.at(value))}"
-        open_ = True
-    last = max(i for i, v in enumerate(cleaned) if v is not None)
-    dot = paper.path(paper.circle(4 + step * last, y.at(cleaned[last] or 0.0), 2), "k1")
-    return paper.document(paper.Drawing(width, height, paper.path(found, "j s1") + dot), said, "", kind="chart spark")
 
 
 def _kind(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tritium.errors import ArgumentError
+from tritium.perf import files
 from tritium.see import tracks
 from tritium.see.escape import json_text
 from tritium.see.timeline import Column, Timeline, What
@@ -29,17 +30,7 @@ ARROW_BYTES = 130  # at most, of one end of an arrow
 
 def write(t: Timeline, path: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> Path:
     """Write the trace to a file; gzipped where its name ends with .gz. The cap is on the text within."""
-    return tracks.save(path, chunks(t, cap_bytes))
-
-
-def text(t: Timeline, cap_bytes: int = CAP_BYTES) -> str:
-    """The whole trace."""
-    return "".join(chunks(t, cap_bytes))
-
-
-def left_out(t: Timeline, cap_bytes: int = CAP_BYTES) -> int:
-    """How many spans such a trace leaves out."""
-    return _Trace(t, cap_bytes).left_out
+    return files.write_chunks(path, chunks(t, cap_bytes))
 
 
 def chunks(t: Timeline, cap_bytes: int = CAP_BYTES) -> Iterator[str]:

@@ -17,11 +17,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import count
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from tritium import memory, settings
@@ -30,15 +28,19 @@ from tritium.perf import names, sensors
 from tritium.perf.absent import Absent
 from tritium.perf.config import count_from, duration
 from tritium.perf.context import Context
-from tritium.perf.energy import IMPLAUSIBLE
+from tritium.perf.records import utc_now
 from tritium.perf.sensors_nvidia import NvmlError, opened
 from tritium.see.metrics_file import Column, Metrics, Operation, Row, Value
 
 LEAST_S = 0.001  # between two rows
 SLOW_S = 1.0  # what is slow to read is read once in so long
-STUCK_S = 10.0  # a counter that did not move for so long is stuck
 END_S = 5.0  # that stopping waits for a sensor that hangs
+TICK_S = 0.01  # by which Linux and macOS count the CPU time of all processes
+WINDOW_S = 10 * TICK_S  # below which a count of ticks is no share
 FIRST = Absent("window_too_short", "the first look; a rate needs two")
+TOO_SHORT = Absent(
+    "window_too_short", f"less than {WINDOW_S:g} s since the start; the system counts in ticks of {TICK_S:g} s"
+)
 
 
 class Source:
@@ -61,7 +63,10 @@ class Source:
 
 
 class Processor(Source):
-    """CPU time: of this process as a share of one CPU, of the machine as a share of all."""
+    """CPU time: of this process as a share of one CPU, of the machine as a share of all.
+
+    The system counts that of the machine in ticks. So it is a share of at least ten of them; a look in between repeats the last.
+    """
 
     columns = (Column("cpu_process", "%"), Column("cpu_machine", "%"))
 
@@ -72,21 +77,38 @@ class Processor(Source):
         self.cpu, self.clock = cpu, clock
         self.busy = busy or (_busy_of_macos if sys.platform == "darwin" else sensors.busy_s)
         self.cpus = cpus or os.cpu_count() or 1
-        self._before: tuple[float, float, float | None] | None = None
+        self._before: tuple[float, float] | None = None  # moment, CPU seconds of the process
+        self._counted: tuple[float, float | None] | None = None  # moment, CPU seconds of the machine
+        self._machine: Value = FIRST
 
     def start(self) -> None:
-        self._before = self.clock(), self.cpu(), self.busy()
+        now = self.clock()
+        self._before, self._counted, self._machine = (now, self.cpu()), (now, self.busy()), TOO_SHORT
 
     def read(self) -> Sequence[Value]:
-        before, now = self._before, (self.clock(), self.cpu(), self.busy())
-        self._before = now
-        if before is None or now[0] <= before[0]:
-            return FIRST, FIRST
-        elapsed = now[0] - before[0]
-        machine: Value = Absent("unsupported", "the system does not tell the CPU time of all processes", "/proc/stat")
-        if now[2] is not None and before[2] is not None:
-            machine = 100 * max(now[2] - before[2], 0.0) / elapsed / self.cpus
-        return 100 * max(now[1] - before[1], 0.0) / elapsed, machine
+        now = self.clock()
+        return self._own(now), self._all(now)
+
+    def _own(self, now: float) -> Value:
+        before, self._before = self._before, (now, self.cpu())
+        if before is None or now <= before[0]:
+            return FIRST
+        return 100 * max(self._before[1] - before[1], 0.0) / (now - before[0])
+
+    def _all(self, now: float) -> Value:
+        if self._counted is not None and now - self._counted[0] < WINDOW_S:
+            return self._machine
+        before, self._counted = self._counted, (now, self.busy())
+        if before is None:
+            return FIRST
+        if before[1] is None or self._counted[1] is None:
+            self._machine = Absent(
+                "unsupported", "the system does not tell the CPU time of all processes", "/proc/stat"
+            )
+        else:
+            share = (self._counted[1] - before[1]) / (now - before[0]) / self.cpus
+            self._machine = 100 * min(max(share, 0.0), 1.0)  # a tick at either end may belong to the time beyond it
+        return self._machine
 
 
 @cache
@@ -114,30 +136,12 @@ class Memory(Source):
 
     columns = (Column("rss", "B"), Column("pool", "B"), Column("pool_idle", "B"))
 
-    def __init__(self, resident: Callable[[], Value] | None = None) -> None:
-        self.resident = resident or (_resident_of_macos if sys.platform == "darwin" else resident_bytes)
+    def __init__(self, resident: Callable[[], Value] = sensors.resident) -> None:
+        self.resident = resident
 
     def read(self) -> Sequence[Value]:
         pool = memory.stats()
         return self.resident(), float(pool.current_bytes), float(pool.pooled_bytes)
-
-
-def resident_bytes(file: Path = Path("/proc/self/statm")) -> Value:
-    """Resident memory of this process."""
-    try:
-        return float(int(file.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE"))
-    except (OSError, ValueError, IndexError) as error:
-        return Absent("unsupported", f"resident memory cannot be read: {error}", str(file))
-
-
-def _resident_of_macos() -> Value:
-    """MACH_TASK_BASIC_INFO: virtual size, resident size, … Not yet run on a Mac."""
-    library, _ = _mach()
-    info, size = (ctypes.c_uint64 * 6)(), ctypes.c_uint(12)
-    task = ctypes.c_uint.in_dll(library, "mach_task_self_")
-    if library.task_info(task, 20, info, ctypes.byref(size)):
-        return Absent("unsupported", "the system does not tell resident memory", "task_info")
-    return float(info[1])
 
 
 # ---- heat and power
@@ -167,36 +171,12 @@ class Power(Source):
     def __init__(
         self, found: Sequence[sensors.Sensor | Absent] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.sensors = list(sensors.probe() if found is None else found)
-        self.clock = clock
-        self.columns = tuple(Column(name, "W") for name in _distinct(map(_of_power, self.sensors)))
-        self._moved: dict[int, tuple[float, float]] = {}  # when a counter last moved, and where it stood
-        self._most: dict[int, float] = {}  # the most watts of each
+        listed = sensors.probe() if found is None else found
+        self.columns = tuple(Column(name, "W") for name in _distinct(map(_of_power, listed)))
+        self._watts = [s if isinstance(s, Absent) else sensors.Watts(s, clock) for s in listed]
 
     def read(self) -> Sequence[Value]:
-        return [s if isinstance(s, Absent) else self._watts(i, s) for i, s in enumerate(self.sensors)]
-
-    def _watts(self, index: int, sensor: sensors.Sensor) -> Value:
-        value, now = sensor.read(), self.clock()
-        if isinstance(value, Absent) or sensor.unit == "W":
-            return value
-        before = self._moved.get(index)
-        if before is None or value != before[1]:
-            self._moved[index] = now, value
-        if before is None or now <= before[0]:
-            return FIRST
-        elapsed, step = now - before[0], value - before[1]
-        if step < 0:
-            step += sensor.range_j or 0.0  # it ran over, if what it gained then is like what it gained before
-            if not 0 <= step <= IMPLAUSIBLE * self._most.get(index, 0.0) * elapsed:
-                return Absent("counter_reset", f"{sensor.domain} began anew", sensor.source, sensor.group)
-        if step:
-            self._most[index] = max(self._most.get(index, 0.0), step / elapsed)
-            return step / elapsed
-        code, says = (
-            ("counter_stuck", "did not move") if elapsed >= STUCK_S else ("window_too_short", "has not moved yet")
-        )
-        return Absent(code, f"{sensor.domain} {says} since {elapsed:.2g} s", sensor.source, sensor.group)
+        return [w if isinstance(w, Absent) else w() for w in self._watts]
 
 
 def _of_power(sensor: sensors.Sensor | Absent) -> str:
@@ -388,7 +368,7 @@ class Collector:
     def _set_off(self) -> None:
         if self._origin is None:
             self._origin = self._clock()
-            self._began = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            self._began = utc_now("milliseconds")
 
     def _now(self) -> float:
         return 0.0 if self._origin is None else self._clock() - self._origin

@@ -12,6 +12,7 @@ named for what it is.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -279,6 +280,15 @@ class TensorMetrics:
 
 _now: tuple[Collector, Operations] | None = None
 _turn = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In a forked process: what was counted is the parent's, and so is whoever holds the lock."""
+    global _turn, _now
+    _turn, _now = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def enable_monitoring(interval: float | str = "1s", history: int = 3600, *, capacity: int = 1_000_000) -> None:

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from tritium.errors import ArgumentError
-from tritium.machine import time_text
+from tritium.machine import seconds_text
 from tritium.perf import names
 from tritium.see.hotspots import percent
 from tritium.see.timeline import Column, Timeline
@@ -46,9 +46,9 @@ class CriticalPath:
         if not self.total_ns:
             return ["nothing was recorded"]
         where = " → ".join(self.lanes)
-        out = [f"{time_text(self.total_ns * 1e-9)}, {percent(self.share)} of the run, on {names.terminal(where)}"]
+        out = [f"{seconds_text(self.total_ns * 1e-9)}, {percent(self.share)} of the run, on {names.terminal(where)}"]
         out += [
-            f"{percent(ns / self.total_ns):>6}  {names.terminal(name)}  {time_text(ns * 1e-9)}"
+            f"{percent(ns / self.total_ns):>6}  {names.terminal(name)}  {seconds_text(ns * 1e-9)}"
             for name, ns in self.parts[:SHOWN]
         ]
         if len(self.parts) > SHOWN:

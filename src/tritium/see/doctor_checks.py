@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tritium.ceilings import Ceilings, scaled
-from tritium.machine import time_text
+from tritium.machine import seconds_text
 from tritium.perf.sensors import Thermal
 from tritium.perf.tune import Drift
 from tritium.see.doctor_readings import Blas, Gpu, Isa, Native, Product, Siblings, Threads, TunedFile, Watch
@@ -194,7 +194,7 @@ def jitter(looks: Sequence[float]) -> Finding:
     fastest, typical, late = float(seen.min()), float(np.median(seen)), float(np.quantile(seen, 0.95))
     off = typical / fastest - 1
     told = (
-        f"{len(seen)} looks at the clock: fastest {time_text(fastest)}, typical {off:+.1%}, the slowest 5 % from "
+        f"{len(seen)} looks at the clock: fastest {seconds_text(fastest)}, typical {off:+.1%}, the slowest 5 % from "
         f"{late / fastest - 1:+.0%} on"
     )
     severity = graded(off, JITTER)

@@ -23,7 +23,7 @@ from tritium.ceilings import ceilings
 from tritium.machine import this_machine
 from tritium.perf.absent import Absent
 from tritium.perf.case import THREADS
-from tritium.perf.sensors import PROC, SYS, Thermal, busy_s, number, text, thermal
+from tritium.perf.sensors import CGROUPS, PROC, SYS, Thermal, busy_s, groups, number, text, thermal
 from tritium.threads import get_num_threads
 
 WATCH_S = 1.0
@@ -210,26 +210,11 @@ def _heat(name: str) -> Reader:
     return read
 
 
-def groups(proc: Path = PROC, mount: Path = Path("/sys/fs/cgroup")) -> tuple[list[Path], bool]:
-    """The folders of the cgroups that limit this process, its own first, and whether they are of version 2."""
-    root, path, unified = mount, "", True
-    for line in text(proc / "self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, where = rest.partition(":")
-        if not names and not path:
-            path = where
-        if "cpu" in names.split(","):
-            unified, path = False, where
-            root = mount / names if (mount / names).exists() else mount / "cpu"
-    own = Path(path.lstrip("/"))
-    return [root / p for p in (own, *own.parents)], unified
-
-
-def quota(proc: Path = PROC, mount: Path = Path("/sys/fs/cgroup")) -> float | Absent | None:
+def quota(proc: Path = PROC, mount: Path = CGROUPS) -> float | Absent | None:
     """CPUs the cgroups allow; None: as many as there are."""
     if not (proc / "self/cgroup").exists():
         return Absent("unsupported", "this system has no cgroups")
-    folders, unified = groups(proc, mount)
+    folders, unified = groups("cpu", proc, mount)
     least: float | None = None
     for folder in folders:
         if unified:
@@ -242,9 +227,9 @@ def quota(proc: Path = PROC, mount: Path = Path("/sys/fs/cgroup")) -> float | Ab
     return least
 
 
-def throttled(proc: Path = PROC, mount: Path = Path("/sys/fs/cgroup")) -> int:
+def throttled(proc: Path = PROC, mount: Path = CGROUPS) -> int:
     """Periods in which a cgroup of ours had used up its quota, so far."""
-    for folder in groups(proc, mount)[0]:
+    for folder in groups("cpu", proc, mount)[0]:
         told = dict(line.split(" ", 1) for line in text(folder / "cpu.stat").splitlines() if " " in line)
         if told.get("nr_throttled", "").isdigit():
             return int(told["nr_throttled"])

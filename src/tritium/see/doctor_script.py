@@ -14,9 +14,9 @@ import numpy as np
 
 from tritium import memory, ops
 from tritium.batching import BatchSize, advise_batch
-from tritium.dtype import f32
+from tritium.dtype import f32, tern2
 from tritium.functions import randn
-from tritium.machine import size_text, time_text
+from tritium.machine import bytes_text, seconds_text
 from tritium.op import Spec, Specs
 from tritium.see.doctor_checks import Check, Finding, Levels, Severity, graded
 from tritium.see.doctor_watch import LEAST_WEIGHTS, SMALL_NS, Calls, Chains, Copied, Strided, Ternary
@@ -45,7 +45,7 @@ def pool(before: memory.Stats, after: memory.Stats) -> Finding:
     again = max(0, misses - max(0, blocks))  # taken from the system though such a block had been given back to it
     told = (
         f"{1 - misses / asked:.0%} of {asked} allocations came from the pool; {misses} from the system, {again} of them for "
-        f"blocks that had been given back; it keeps at most {size_text(after.limit)} idle"
+        f"blocks that had been given back; it keeps at most {bytes_text(after.limit)} idle"
     )
     severity = graded(again / asked, POOL)
     if severity == "fine":
@@ -64,7 +64,7 @@ def copies(found: Sequence[Copied]) -> list[Finding]:
     for c in sorted(found, key=lambda c: -c.nbytes)[:5]:
         out.append(Finding(
             graded(c.nbytes, COPIED), f"{c.op} copies behind your back at {c.site}",
-            f"{c.count} time{'s' * (c.count > 1)}, {size_text(c.nbytes)} in all: the view cannot show such a layout",
+            f"{c.count} time{'s' * (c.count > 1)}, {bytes_text(c.nbytes)} in all: the view cannot show such a layout",
             f"copy once, outside the loop: x = x.contiguous(); or {c.op} before the transpose or slice",
         ))  # fmt: skip
     return out
@@ -75,7 +75,7 @@ def transfers(found: tuple[int, int, int], seconds: float) -> Finding:
     if not count:
         return Finding("fine", "nothing moved between devices")
     share = ns / 1e9 / seconds if seconds else 0.0
-    told = f"{count} transfers, {size_text(nbytes)}, {time_text(ns / 1e9)}: {share:.0%} of the run"
+    told = f"{count} transfers, {bytes_text(nbytes)}, {seconds_text(ns / 1e9)}: {share:.0%} of the run"
     severity: Severity = graded(share, MOVED) if count >= LEAST_CALLS else "note"
     return Finding(
         severity, "tensors move between devices", told,
@@ -92,8 +92,8 @@ def unsteady(calls: Sequence[Calls], seconds: float) -> list[Finding]:
         severity = graded(spread, SPREAD)
         if severity != "fine":
             told = (
-                f"{len(c.elapsed_ns)} calls: half between {time_text(low / 1e9)} and {time_text(high / 1e9)}, 5 % from "
-                f"{time_text(late / 1e9)} on"
+                f"{len(c.elapsed_ns)} calls: half between {seconds_text(low / 1e9)} and {seconds_text(high / 1e9)}, 5 % from "
+                f"{seconds_text(late / 1e9)} on"
             )
             out.append((spread, Finding(
                 severity, f"times of {c} vary by {spread:.0%}", told,
@@ -110,9 +110,9 @@ def small_calls(found: Chains | None, eager_calls: int, seconds: float) -> Findi
         return Finding("fine", "no chains of small calls that one pass could replace")
     share = found.elapsed_ns / 1e9 / seconds if seconds else 0.0
     told = (
-        f"{found.calls} of {eager_calls} calls outside compiled functions take less than {time_text(SMALL_NS / 1e9)} and work on "
-        f"the result before ({' → '.join(found.names[:6])}, {found.times} times): {time_text(found.elapsed_ns / 1e9)}, "
-        f"{share:.0%} of the run; one pass over each would move about {size_text(found.saved_bytes)} less"
+        f"{found.calls} of {eager_calls} calls outside compiled functions take less than {seconds_text(SMALL_NS / 1e9)} and work on "
+        f"the result before ({' → '.join(found.names[:6])}, {found.times} times): {seconds_text(found.elapsed_ns / 1e9)}, "
+        f"{share:.0%} of the run; one pass over each would move about {bytes_text(found.saved_bytes)} less"
     )
     severity = graded(share, CHAINED)
     if severity == "fine":
@@ -158,11 +158,11 @@ def _fits(seen: Specs, recorded: Specs) -> bool:
 def weights(found: Sequence[Ternary], calls: Sequence[Calls], seconds: float) -> list[Finding]:
     out = []
     for t in found[:5]:
-        packed = -(-t.spec.size // 4)
+        packed = Spec(t.spec.shape, tern2).nbytes
         out.append(Finding(
             "warning", f"the f32 weights of {t.op} at {t.site} are ternary",
-            f"{t.spec}: every value is -{t.scale:.4g}, 0 or {t.scale:.4g} ({t.zeros:.0%} zeros): {size_text(t.spec.nbytes)} for what "
-            f"{size_text(packed)} hold",
+            f"{t.spec}: every value is -{t.scale:.4g}, 0 or {t.scale:.4g} ({t.zeros:.0%} zeros): {bytes_text(t.spec.nbytes)} for what "
+            f"{bytes_text(packed)} hold",
             f"layer = tt.nn.BitLinear.from_ternary(tt.sign({'w.T' if t.op == 'matmul' else 'w'}).to('i8'), scale={t.scale!r}): the same "
                 "weights; it rounds activations to int8",
         ))  # fmt: skip

@@ -7,12 +7,10 @@ values is said of those.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,9 +20,10 @@ from tritium import launch, memory, ops, program, recording
 from tritium.buffer import host
 from tritium.dtype import f32
 from tritium.op import OPS, Interpreter, Kind, Op, Spec, Specs, eager
+from tritium.quant import scale_of
+from tritium.see import hub
 from tritium.tensor import Tensor
 
-PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 LEAST_STRIDED = 1 << 12  # elements: below, strides cost less than the call
 LEAST_WEIGHTS = 1 << 14  # elements of a matrix whose values are looked at
 SMALL_NS = 50_000  # a call that is shorter is mostly call
@@ -124,10 +123,7 @@ class Notes:
 
 def site() -> str:
     """The place in the user's program that led here: "file:line"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return hub.site(*hub.place(sys._getframe(1)))
 
 
 class Looker:
@@ -167,19 +163,7 @@ class Looker:
         key = (op.name, site(), w.spec)
         if w.device.type == "cpu" and key not in self.notes.ternary:
             found = scale_of(host(w))
-            self.notes.ternary[key] = None if found is None else Ternary(*key, *found)
-
-
-def scale_of(values: np.ndarray[Any, Any]) -> tuple[float, float] | None:
-    """The s of values that are all -s, 0 or s, and the share of zeros; None where they are anything else."""
-    few = np.abs(values[:16, :16])
-    if len(np.unique(few)) > 2:  # a glance: most weights are told by it
-        return None
-    sizes = np.abs(values)
-    s = float(sizes.max())
-    if not 0 < s < np.inf or not bool(((sizes == 0) | (sizes == s)).all()):
-        return None
-    return s, float((sizes == 0).mean())
+            self.notes.ternary[key] = Ternary(*key, *found) if found is not None and found.scale else None
 
 
 @contextmanager

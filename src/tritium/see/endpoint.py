@@ -103,18 +103,30 @@ class _Server(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         return self._room.acquire(blocking=False)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread left; who called closes the connection
+            self._room.release()
+            raise
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         late = threading.Timer(WHOLE_S, _cut, (request,))
         late.daemon = True
-        late.start()
         try:
+            try:
+                late.start()
+            except RuntimeError:  # no thread left: nobody would cut it, so it is not answered
+                self.handle_error(request, client_address)
+                self.shutdown_request(request)
+                return
             super().process_request_thread(request, client_address)
         finally:
             late.cancel()
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("endpoint: a client went away", exc_info=True)
+        log.debug("endpoint: a request was not answered", exc_info=True)
 
 
 def _cut(request: socket.socket) -> None:

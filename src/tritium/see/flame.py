@@ -1,7 +1,7 @@
 """Flame graphs as SVG: a file of its own that needs no script to be read, and the same for a page.
 
-Knows nothing of timelines. `SCRIPT` holds `flameGraph(svg)`, which adds zoom, search and keys; `CSS` the colours. A file
-carries both; a page brings them once and calls the script for every `svg.flame`.
+Knows nothing of timelines. A file carries the stylesheet and the script of `flame_look`; a page brings them once and calls
+`flameGraph(svg)` for every `svg.flame`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from tritium.see.flame_frames import (
     share,
     top,
 )
-from tritium.see.flame_look import MARGIN, PAGE_MARGIN, ROW, css, of_name, script
+from tritium.see.flame_look import MARGIN, PAGE_MARGIN, ROW, of_name
 from tritium.see.tree import Node
 
-__all__ = ["CSS", "SCRIPT", "diff_inline", "diff_svg", "inline", "svg"]
+__all__ = ["diff_inline", "diff_svg", "inline", "svg"]
 
-CSS = css()
-SCRIPT = script()
 NARROWEST = 320  # px
 TOLD = 5  # names that the words list
 HINT = "Wider is longer. A bar lies under what called it; what has nothing below it is its own time."
@@ -43,7 +41,7 @@ def svg(
 
 
 def inline(node: Node, title: str = "Flame graph", unit: str = "ns", *, width: int = 1200, key: str = "flame") -> str:
-    """The same for a page that has CSS and SCRIPT; `key`: what its permalink is called there."""
+    """The same for a page that has the stylesheet and the script; `key`: what its permalink is called there."""
     return _drawn(node, title, unit, width, 5 * LEAST_PX, alone=False, interactive=False, key=key)
 
 

@@ -5,8 +5,9 @@ to 100: the per cent of the run that could go if it ran as fast as this machine 
 is no score.
 
 What bounds a call: `compute` or `memory`, whichever takes longer at this machine's measured speed; `latency` where its
-work needs less than 2 µs and it takes more than twice as long: the call costs more than the work. Time between calls on
-a lane is `overhead`: Python, other libraries, waiting.
+work needs less than 2 µs and it takes more than twice as long: the call costs more than the work; `first` where most of
+the time went into a first call, which starts threads and takes memory. Time between calls on a lane is `overhead`:
+Python, other libraries, waiting.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tritium.machine import time_text
+from tritium.machine import seconds_text
 from tritium.perf import names
-from tritium.see.op_table import CALLS, OpRow, Timelined, lane_time_ns, rows
-from tritium.see.timeline import Column, Timeline
+from tritium.see.op_table import CALLS, OpRow, Timelined, OVERSTATED, covered_ns, lane_time_ns, rows, used_lanes
+from tritium.see.timeline import Timeline
 
 MOST = 0.8  # of the time of all calls: the operations that make it up are the few that matter
-BOUNDS = ("compute", "memory", "latency", "overhead", "unknown", "idle")
+BOUNDS = ("compute", "memory", "latency", "first", "overhead", "unknown", "idle")
 MEANING = {
     "compute": "bound by arithmetic",
     "memory": "bound by memory",
     "latency": "too small: the call costs more than its work",
+    "first": "in first calls: threads started, memory taken, code loaded",
     "overhead": "between calls: Python, other libraries, waiting",
     "unknown": "in calls whose ceiling is not known",
     "idle": "before the first call and after the last",
@@ -35,8 +37,16 @@ REMEDIES = {
     "compute": "do less arithmetic (ternary or int8 weights, tt.nn.BitLinear), or use more threads",
     "memory": "move fewer bytes: compile, so that neighbours are fused; smaller dtypes; contiguous inputs",
     "latency": "make fewer, larger calls: batches, or tt.compile, which runs all steps as one call",
-    "overhead": "compile the code between the calls (tt.compile), or sample its stacks (stacks='10ms') to see what it is",
+    "first": "first calls take the most; profile a longer run, or call once before",
+    "overhead": "compile the code between the calls (tt.compile)",
+    "idle": "imports, start-up and other libraries; little can be gained in operations",
 }
+MOSTLY = {  # what the rest calls "mostly memory-bound: …"
+    "first": "mostly first calls",
+    "unknown": "mostly in calls whose ceiling is not known",
+    "idle": "mostly outside the calls",
+}
+UNSEEN = ("overhead", "idle")  # of which stacks tell more
 
 
 def percent(share: float) -> str:
@@ -59,17 +69,25 @@ def _score(row: OpRow) -> float | None:
     return None if reached is None else 100 * min(row.share, 1.0) * (1 - min(reached, 1.0))
 
 
+def _time(ns: float) -> str:
+    return seconds_text(ns * 1e-9)
+
+
 def _why(row: OpRow) -> str:
     said = f"{percent(row.share)} of the time"
     reached, score = row.ceiling_share, _score(row)
     if row.bound == "overhead":
         return f"{said}, {percent(row.own_ns / row.total_ns)} of it between the calls inside"
+    if row.bound == "first":
+        return f"{said}, most of it in its first call, which starts threads and takes memory; longest {_time(row.max_ns)}, usual {_time(row.p50_ns)}"
+    if row.overstated:
+        return f"{said}; {row.unknown or OVERSTATED}"
     if reached is None or score is None:
         return f"{said}; how far it is from the ceiling is not known: {row.unknown}"
     if reached >= 1:
         return f"{said}, as fast as this machine can"
     if row.bound == "latency":
-        each, took = time_text((row.least_ns or 0) / row.count * 1e-9), time_text(row.own_ns / row.count * 1e-9)
+        each, took = _time((row.least_ns or 0) / row.count), _time(row.own_ns / row.count)
         said += f", a call takes {took} for work of {each}"
     return f"{said}, at {percent(reached)} of what this machine can: up to {percent(score / 100)} of the run could go"
 
@@ -98,23 +116,14 @@ def gaps(t: Timeline) -> tuple[int, int, int]:
     """Over all lanes: the time in calls, between calls, and before the first span and after the last."""
     busy = between = 0
     calls = t.kind(*CALLS)
-    for lane in np.unique(t.lane):
+    for lane in used_lanes(t):
         on = t.lane == lane
         starts, ends = t.start_ns[on], t.end_ns[on]
         window = int(ends.max()) - int(starts.min())
-        inside = _covered(starts[calls[on]], ends[calls[on]])
+        inside = covered_ns(starts[calls[on]], ends[calls[on]])
         busy += inside
         between += window - inside
     return busy, between, max(0, lane_time_ns(t) - busy - between)
-
-
-def _covered(starts: Column, ends: Column) -> int:
-    """The time that intervals ordered by their start cover together."""
-    if not len(starts):
-        return 0
-    reached = np.maximum.accumulate(ends)
-    begins = np.maximum(starts[1:], reached[:-1])
-    return int(ends[0] - starts[0] + np.maximum(reached[1:] - begins, 0).sum())
 
 
 @dataclass(frozen=True)
@@ -125,16 +134,21 @@ class Bottlenecks:
     vital: tuple[OpRow, ...]  # the fewest operations that take 80 % of the time in calls
     operations: int  # that there were in all
     unknown: str = ""  # why ceilings are missing
+    sampled: bool = False  # Python stacks were sampled too
 
     @property
     def main(self) -> str:
-        """What bounds most of the time between the first span and the last; "" for an empty profile."""
-        known = {k: v for k, v in self.shares.items() if k not in ("idle", "unknown") and v > 0}
+        """What most of the run is, one of BOUNDS; "" for an empty profile."""
+        known = {k: v for k, v in self.shares.items() if v > 0} if self.operations else {}
         return max(known, key=lambda k: known[k]) if known else ""
 
     @property
     def remedy(self) -> str:
-        return REMEDIES.get(self.main, "")
+        """What to do about it; "" where nobody can tell."""
+        said = REMEDIES.get(self.main, "")
+        if self.main not in UNSEEN:
+            return said
+        return said + ("; the samples of its stacks show which" if self.sampled else "; stacks='10ms' samples what it is")
 
     def lines(self, brief: bool = False) -> list[str]:
         """For a terminal. `brief` leaves out why: where the hotspots stand beside it."""
@@ -153,8 +167,9 @@ class Bottlenecks:
             out += [names.terminal(f"  {label}: {bound}; {why}", None) for label, bound, why in said]
         if self.unknown:
             out.append(names.terminal(f"ceilings: {self.unknown}", None))
-        if self.remedy:
-            out.append(f"mostly {self.main}-bound: {self.remedy}")
+        if self.main:
+            said = MOSTLY.get(self.main, f"mostly {self.main}-bound")
+            out.append(f"{said}: {self.remedy}" if self.remedy else said)
         return out
 
     def __str__(self) -> str:
@@ -172,7 +187,7 @@ def bottlenecks(t: Timeline, found: Sequence[OpRow] | None = None) -> Bottleneck
     shares["overhead"] += between / whole
     shares["idle"] = idle / whole
     unknown = "; ".join(dict.fromkeys(row.unknown for row in table if row.unknown and row.kind == "op"))
-    return Bottlenecks(shares, vital(table), len(table), unknown)
+    return Bottlenecks(shares, vital(table), len(table), unknown, t.samples is not None)
 
 
 class BottleneckAnalyzer:

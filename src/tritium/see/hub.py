@@ -98,6 +98,8 @@ def tell(raw: Raw) -> None:
     """An event for everybody who listens."""
     if _listeners:
         _pending.append(raw)
+        if len(_pending) >= BATCH:
+            drain(False)
 
 
 def _name() -> str:
@@ -207,9 +209,9 @@ def _end() -> None:
 
 
 def _forked() -> None:
-    """A child has the accounts of its parent, and a lock that perhaps nobody there will ever give back."""
-    global _lock
-    _lock = threading.Lock()
+    """A child has the accounts of its parent, and locks that perhaps nobody there will ever give back."""
+    global _lock, _changing
+    _lock, _changing = threading.Lock(), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tritium.buffer import Array, Storage
 from tritium.errors import TritiumError
-from tritium.machine import size_text, time_text
+from tritium.machine import bytes_text, seconds_text
 from tritium.perf import names
 from tritium.see.memory_file import Allocation
 
@@ -92,7 +92,7 @@ def described(a: Allocation) -> str:
     on = "" if a.device == "cpu" else f" on {names.terminal(a.device)}"
     where = names.terminal(a.site) or "an unknown line"
     thread = "" if a.thread == "MainThread" else f", thread {names.terminal(a.thread)}"
-    return f"{size_text(a.nbytes)} ({a.nbytes} bytes){named}{by} at {where}{on}, alive for {time_text(a.age_ns / 1e9)}{thread}"
+    return f"{bytes_text(a.nbytes)} ({a.nbytes} bytes){named}{by} at {where}{on}, alive for {seconds_text(a.age_ns / 1e9)}{thread}"
 
 
 def complaint(leaks: Sequence[Allocation], what: str) -> str:
@@ -100,7 +100,7 @@ def complaint(leaks: Sequence[Allocation], what: str) -> str:
     total = sum(a.nbytes for a in leaks)
     one = len(leaks) == 1
     lines = [
-        f"{what}: {len(leaks)} allocation{'' if one else 's'} ({size_text(total)}) {'is' if one else 'are'} still alive:"
+        f"{what}: {len(leaks)} allocation{'' if one else 's'} ({bytes_text(total)}) {'is' if one else 'are'} still alive:"
     ]
     lines += [f"  {described(a)}" for a in leaks[:LISTED]]
     if len(leaks) > LISTED:

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tritium.errors import FormatError
+from tritium.errors import FormatError, SaveError
 from tritium.machine import digest
 from tritium.memory import Stats
 from tritium.perf import names
-from tritium.perf.files import decoded, named, read_bytes, write_text
-from tritium.perf.records import dumps, loads, plain, read
+from tritium.perf.files import MAX_BYTES, decoded, named, read_bytes, write_bytes, write_text
+from tritium.perf.records import check_schema, dumps, loads, plain, read
 from tritium.see.memory_pressure import Pressure
 from tritium.see.timeline import Counter
 
@@ -85,10 +85,6 @@ class DeviceUse:
     def net(self) -> int:
         """Bytes alive at the end that were not at the start."""
         return self.current - self.start
-
-    @property
-    def above_start(self) -> int:
-        return self.peak - self.start
 
 
 @dataclass(frozen=True)
@@ -247,14 +243,22 @@ def as_dict(memory: Memory) -> dict[str, Any]:
 def save(memory: Memory, path: str | os.PathLike[str]) -> Path:
     """Write it as JSON with the hash of its content, one event to a line."""
     body = as_dict(memory)
-    text = _text(body)
-    _loaded(text.encode("utf-8", "backslashreplace"), "this memory record")  # nothing is written that could not be read
-    return write_text(path, text, parents=True)
+    raw = _text(body).encode("utf-8", "backslashreplace")
+    if len(raw) > MAX_BYTES:
+        raise SaveError(
+            f"{named(path)}: not saved: {len(raw) >> 20} MiB, and at most {MAX_BYTES >> 20} MiB are read back. Track with a smaller "
+            f"capacity= (the log has {len(memory.events)} events), or write the events alone: a name that ends in .csv."
+        )
+    _loaded(raw, "this memory record")  # nothing is written that could not be read
+    return write_bytes(path, raw, parents=True)
 
 
 def save_events(memory: Memory, path: str | os.PathLike[str]) -> Path:
     """Write the events alone, as CSV."""
     return write_text(path, events_csv(memory.events), parents=True)
+
+
+WRITERS = {".json": save, ".csv": save_events}  # by suffix
 
 
 def load(path: str | os.PathLike[str]) -> Memory:
@@ -273,13 +277,7 @@ def _loaded(raw: bytes, where: str) -> Memory:
     found = loads(decoded(raw, where), where)
     if not isinstance(found, dict) or not isinstance(found.get("memory"), dict):
         raise FormatError(f'{where}: no memory record: an object with "schema", "sha256" and "memory" is needed.')
-    schema = found.get("schema")
-    if type(schema) is not int or schema < 1:
-        raise FormatError(f"{where}: its schema is {schema!r}; a whole number from 1 to {SCHEMA} is needed.")
-    if schema > SCHEMA:
-        raise FormatError(
-            f"{where}: written by a newer tritium (schema {schema}; this one reads {SCHEMA}). Update tritium."
-        )
+    check_schema(found.get("schema"), SCHEMA, where)
     if unknown := sorted(set(found) - {"schema", "sha256", "memory"}):
         raise FormatError(f"{where}: unknown key {unknown[0]!r} beside schema, sha256 and memory.")
     if found.get("sha256") != digest(found["memory"]):
@@ -299,25 +297,3 @@ def events_csv(events: Iterable[Event]) -> str:
         values = (getattr(e, name) for name in COLUMNS)
         writer.writerow([names.csv(v) if isinstance(v, str) else int(v) for v in values])
     return out.getvalue()
-
-
-def read_events_csv(text: str) -> tuple[Event, ...]:
-    """The events of a table that `events_csv` wrote."""
-    rows = list(csv.reader(io.StringIO(text)))
-    if not rows or tuple(rows[0]) != COLUMNS:
-        raise FormatError(f"no events: the first line must be {','.join(COLUMNS)}.")
-    return tuple(_event(row, f"line {i}") for i, row in enumerate(rows[1:], 2))
-
-
-def _event(row: list[str], where: str) -> Event:
-    if len(row) != len(COLUMNS):
-        raise FormatError(f"{where}: {len(COLUMNS)} cells are needed, given {len(row)}.")
-    found: dict[str, Any] = {}
-    for f, cell in zip(fields(Event), row, strict=True):
-        if f.type not in ("int", "bool"):
-            found[f.name] = names.from_csv(cell)
-        elif not cell.isascii() or not cell.isdigit():
-            raise FormatError(f"{where}: {f.name} must be a whole number, given {cell[:40]!r}.")
-        else:
-            found[f.name] = int(cell) if f.type == "int" else cell == "1"
-    return read(Event, found, where)

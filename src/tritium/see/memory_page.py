@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tritium.machine import size_text, time_text
+from tritium.machine import bytes_text, seconds_text
 from tritium.perf import names
 from tritium.perf.tables import Table, rate_text
 from tritium.see.memory_file import Allocation, Memory
@@ -47,7 +47,7 @@ def markdown(m: Memory, top: int = 10) -> str:
 
 def _title(m: Memory, escaped: Callable[[str], str]) -> str:
     of = f" of {escaped(m.name)}" if m.name else ""
-    return f"Memory{of}: {time_text(m.elapsed_ns / 1e9)}, from {escaped(m.began)}"
+    return f"Memory{of}: {seconds_text(m.elapsed_ns / 1e9)}, from {escaped(m.began)}"
 
 
 def parts(m: Memory, top: int = 10) -> list[Part]:
@@ -62,9 +62,9 @@ def parts(m: Memory, top: int = 10) -> list[Part]:
 def _devices(m: Memory) -> Table:
     rows = tuple(
         (
-            d.device, size_text(d.start), size_text(d.peak), size_text(d.current), _signed(d.net), str(d.allocations),
+            d.device, bytes_text(d.start), bytes_text(d.peak), bytes_text(d.current), _signed(d.net), str(d.allocations),
             f"{d.reused / d.allocations:.0%}" if d.allocations else NONE, str(d.frees),
-            f"{size_text(d.used)} of {size_text(d.limit)}" if d.used is not None and d.limit is not None else NONE,
+            f"{bytes_text(d.used)} of {bytes_text(d.limit)}" if d.used is not None and d.limit is not None else NONE,
         )
         for d in m.devices
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _devices(m: Memory) -> Table:
 
 
 def _signed(n: int) -> str:
-    return f"-{size_text(-n)}" if n < 0 else f"+{size_text(n)}"
+    return f"-{bytes_text(-n)}" if n < 0 else f"+{bytes_text(n)}"
 
 
 def _course(m: Memory) -> Lines | None:
@@ -104,7 +104,7 @@ def _course(m: Memory) -> Lines | None:
     for value in stretches:
         last = last if value is None else value
         bars += BARS[round((len(BARS) - 1) * (last - least) / (most - least))] if most > least else BARS[0]
-    return Lines("Over time (cpu)", (f"{size_text(int(least))} {bars} {size_text(int(most))}",))
+    return Lines("Over time (cpu)", (f"{bytes_text(int(least))} {bars} {bytes_text(int(most))}",))
 
 
 def _sites(m: Memory, top: int) -> Table | None:
@@ -113,8 +113,8 @@ def _sites(m: Memory, top: int) -> Table | None:
     heads = ("bytes", "times", "of", "from idle blocks", "still alive", "op", "line")
     rows = tuple(
         (
-            size_text(s.nbytes), str(s.count), size_text(round(s.mean)), f"{s.reused / s.count:.0%}" if s.count else NONE,
-            size_text(s.live) if s.live else NONE, s.op or NONE, s.site or NONE,
+            bytes_text(s.nbytes), str(s.count), bytes_text(round(s.mean)), f"{s.reused / s.count:.0%}" if s.count else NONE,
+            bytes_text(s.live) if s.live else NONE, s.op or NONE, s.site or NONE,
         )
         for s in m.sites[:top]
     )  # fmt: skip
@@ -129,15 +129,15 @@ def _at_peak(m: Memory, top: int) -> Table | None:
     groups = _grouped(peak.allocations)
     rows = tuple(
         (
-            size_text(nbytes * len(of)), f"{nbytes * len(of) / peak.nbytes:.0%}", str(len(of)), size_text(nbytes),
+            bytes_text(nbytes * len(of)), f"{nbytes * len(of) / peak.nbytes:.0%}", str(len(of)), bytes_text(nbytes),
             of[0].op or NONE, of[0].id or of[0].site or NONE,
         )
         for nbytes, of in groups[:top]
     )  # fmt: skip
-    earlier = [f"{size_text(peak.earlier)} were alive since before tracking began"] if peak.earlier else []
+    earlier = [f"{bytes_text(peak.earlier)} were alive since before tracking began"] if peak.earlier else []
     below = [*_more(len(groups), top, "kinds"), *earlier]
     return Table(
-        f"Alive at the peak of {size_text(peak.nbytes)}", heads, rows, frozenset(heads[:4]),
+        f"Alive at the peak of {bytes_text(peak.nbytes)}", heads, rows, frozenset(heads[:4]),
         (*below, *([peak.note] if peak.note else [])),
     )  # fmt: skip
 
@@ -157,12 +157,12 @@ def _leaks(m: Memory, top: int) -> Table | None:
     groups = _grouped(m.leaks)
     rows = tuple(
         (
-            size_text(nbytes * len(of)), str(len(of)), time_text(max(a.age_ns for a in of) / 1e9), of[0].op or NONE,
+            bytes_text(nbytes * len(of)), str(len(of)), seconds_text(max(a.age_ns for a in of) / 1e9), of[0].op or NONE,
             of[0].id or of[0].site or NONE, of[0].thread,
         )
         for nbytes, of in groups[:top]
     )  # fmt: skip
-    total = size_text(sum(a.nbytes for a in m.leaks))
+    total = bytes_text(sum(a.nbytes for a in m.leaks))
     return Table(
         f"Still alive at the end: {total}", heads, rows, frozenset(heads[:3]), _more(len(groups), top, "kinds")
     )
@@ -173,7 +173,7 @@ def _moved(m: Memory) -> Table | None:
         return None
     heads = ("from", "to", "times", "bytes", "rate")
     rows = tuple(
-        (t.source, t.target, str(t.count), size_text(t.nbytes), rate_text(t.rate, "B") if t.rate else "not timed")
+        (t.source, t.target, str(t.count), bytes_text(t.nbytes), rate_text(t.rate, "B") if t.rate else "not timed")
         for t in m.moved
     )
     return Table("Transfers", heads, rows, frozenset(heads[2:]))
@@ -182,8 +182,8 @@ def _moved(m: Memory) -> Table | None:
 def _python(m: Memory, top: int) -> Table | None:
     if m.python is None:
         return None
-    rows = tuple((size_text(s.nbytes), str(s.count), s.site) for s in m.python.sites[:top])
-    title = f"Python's own objects: {size_text(m.python.current)}, at most {size_text(m.python.peak)}"
+    rows = tuple((bytes_text(s.nbytes), str(s.count), s.site) for s in m.python.sites[:top])
+    title = f"Python's own objects: {bytes_text(m.python.current)}, at most {bytes_text(m.python.peak)}"
     return Table(title, ("grown by", "objects", "line"), rows, frozenset(("grown by", "objects")))
 
 
@@ -192,13 +192,13 @@ def _pool(m: Memory) -> Lines:
     if not i.nbytes:
         return Lines("The pool", ("nothing is idle",))
     kept = ", ".join(
-        f"{n} × {size_text(size)}" if size else f"{n} large" for size, n in sorted(i.classes, reverse=True)[:8]
+        f"{n} × {bytes_text(size)}" if size else f"{n} large" for size, n in sorted(i.classes, reverse=True)[:8]
     )
     return Lines(
         "The pool",
         (
-            f"{size_text(i.nbytes)} idle in {i.blocks} blocks, the largest {size_text(i.largest)}: fragmentation "
-            f"{i.fragmentation:.0%}; at most {size_text(i.limit)} are kept",
+            f"{bytes_text(i.nbytes)} idle in {i.blocks} blocks, the largest {bytes_text(i.largest)}: fragmentation "
+            f"{i.fragmentation:.0%}; at most {bytes_text(i.limit)} are kept",
             f"free blocks: {kept}{' …' if len(i.classes) > 8 else ''}",
         ),
     )
@@ -209,7 +209,7 @@ def _advice(m: Memory) -> Lines | None:
         return None
     return Lines(
         "What would save memory",
-        tuple(f"{size_text(a.potential_savings)} of {a.of} ({a.priority}): {a.description}" for a in m.advice),
+        tuple(f"{bytes_text(a.potential_savings)} of {a.of} ({a.priority}): {a.description}" for a in m.advice),
     )
 
 

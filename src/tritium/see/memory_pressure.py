@@ -5,8 +5,6 @@ Knows nothing of trackers. A limit that cannot be read is left out, never guesse
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +13,13 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tritium import backends, memory, settings
-from tritium.buffer import native
 from tritium.errors import ArgumentError
-from tritium.machine import size_text
+from tritium.machine import bytes_text, installed_memory
 from tritium.perf.config import duration, fraction
+from tritium.perf.sensors import CGROUPS, PROC, groups, number, text
 
 Level = Literal["low", "medium", "high", "critical"]
 LEVELS: tuple[Level, ...] = ("low", "medium", "high", "critical")
-PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,7 @@ class Reading:
         return self.used / self.limit if self.limit else 0.0
 
     def __str__(self) -> str:
-        return (
-            f"{WORDS.get(self.which, self.which)} {size_text(self.used)} of {size_text(self.limit)} ({self.share:.0%})"
-        )
+        return f"{WORDS.get(self.which, self.which)} {bytes_text(self.used)} of {bytes_text(self.limit)} ({self.share:.0%})"
 
 
 WORDS = {
@@ -113,7 +108,7 @@ def judged(device: Any, at: Thresholds) -> Pressure:
     worst = max(found, key=lambda r: r.share)
     evidence = "; ".join(str(r) for r in sorted(found, key=lambda r: -r.share))
     if told is None and (idle := memory.stats().pooled_bytes):
-        evidence += f"; {size_text(idle)} of it lie idle in the pool, which memory.trim() gives back"
+        evidence += f"; {bytes_text(idle)} of it lie idle in the pool, which memory.trim() gives back"
     return Pressure(str(there), at.level(worst.share), worst.used, worst.limit, worst.which, evidence, found)
 
 
@@ -122,9 +117,9 @@ def judged(device: Any, at: Thresholds) -> Pressure:
 
 def readings(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Reading, ...]:
     """The process, its control group and the machine, as far as the system tells."""
-    total, available = _machine(proc)
+    total, available = installed_memory(proc)
     group = _group(proc, cgroups)
-    own = resident(proc)
+    own = memory.resident_bytes(proc / "self/statm")
     limits = [n for n in (total, group[1] if group else 0) if n]
     found = []
     if own and limits:
@@ -136,81 +131,23 @@ def readings(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Reading, ...]:
     return tuple(found)
 
 
-def resident(proc: Path = PROC) -> int:
-    """Bytes of this process in memory; 0: the system does not tell."""
-    if native is not None and proc == PROC:
-        return int(native.memory_used())
-    words = _text(proc / "self/statm").split()
-    if len(words) > 1 and words[1].isdigit():
-        return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
-    if sys.platform == "darwin":
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # the most so far; its own call is in native code
-    return 0
-
-
-def _machine(proc: Path) -> tuple[int, int | None]:
-    """Bytes the machine has, and of those the ones a program could still get."""
-    told = {}
-    for line in _text(proc / "meminfo").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdigit():
-            told[name] = int(words[0]) << 10
-    if "MemTotal" in told:
-        return told["MemTotal"], told.get("MemAvailable")
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
-    except (ValueError, OSError):
-        return 0, None
-
-
 def _group(proc: Path, cgroups: Path) -> tuple[int, int] | None:
     """Use and limit of the control group that is closest to its limit; None: there is no limit.
 
     Pages of files that can be dropped at once are not counted as used: the kernel takes them before it runs out.
     """
     found = []
-    for folder, unified in _groups(proc, cgroups):
-        limit = _number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
-        used = _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
+    folders, unified = groups("memory", proc, cgroups)
+    for folder in folders:
+        limit = number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
+        used = number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit is None or used is None or limit >= 1 << 60:  # version 1 writes a huge number for "none"
             continue
         name = "inactive_file" if unified else "total_inactive_file"
-        rows = (line.split() for line in _text(folder / "memory.stat").splitlines())
+        rows = (line.split() for line in text(folder / "memory.stat").splitlines())
         cached = next((int(r[1]) for r in rows if len(r) == 2 and r[0] == name and r[1].isdigit()), 0)
-        found.append((max(0, used - cached), limit))
+        found.append((max(0, int(used) - cached), int(limit)))
     return max(found, key=lambda g: g[0] / g[1] if g[1] else 0.0, default=None)
-
-
-def _groups(proc: Path, cgroups: Path) -> list[tuple[Path, bool]]:
-    """The folders that limit the memory of this process, its own and those above it, and whether they are of version 2.
-
-    A container often sees its own group as the root, so the root is always among them.
-    """
-    path, root, unified = "", cgroups, True
-    for line in _text(proc / "self/cgroup").splitlines():
-        _, controllers, at = [*line.split(":", 2), "", "", ""][:3]
-        if "memory" in controllers.split(","):
-            path, root, unified = at, cgroups / "memory", False
-            break
-        if not controllers:
-            path = at
-    parts = [p for p in path.split("/") if p and p != ".."]
-    return [(root.joinpath(*parts[:n]), unified) for n in range(len(parts), -1, -1)]
-
-
-def _number(file: Path) -> int | None:
-    text = _text(file).strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 # ---- callbacks

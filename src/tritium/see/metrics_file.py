@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +22,7 @@ from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.perf import files, names, records
 from tritium.perf.absent import Absent
 from tritium.perf.context import Context
-from tritium.perf.exports import BASE_UNITS
+from tritium.perf.exports import BASE_UNITS, Family, Sample, exposition
 
 T = TypeVar("T")
 SCHEMA = 1  # a reader refuses a higher one
@@ -190,7 +190,7 @@ def from_json(text: str, where: str) -> Metrics:
     found = records.loads(text, where)
     if not isinstance(found, dict) or set(found) != {"schema", "metrics"}:
         raise FormatError(f'{where}: not metrics of tritium: an object with "schema" and "metrics" is needed.')
-    _check_schema(found["schema"], where)
+    records.check_schema(found["schema"], SCHEMA, where)
     table = _read(_Table, found["metrics"], where)
     columns = [_unpacked(c, len(table.at_s), where) for c in table.columns]
     values = zip(*columns, strict=True) if columns else iter([()] * len(table.at_s))
@@ -198,15 +198,6 @@ def from_json(text: str, where: str) -> Metrics:
     about = tuple(Column(c.name, c.unit) for c in table.columns)
     return _made(where, columns=about, rows=rows, began=table.began, interval_s=table.interval_s,
                  operations=table.operations, notes=table.notes)  # fmt: skip
-
-
-def _check_schema(schema: Any, where: str) -> None:
-    if type(schema) is not int or schema < 1:
-        raise FormatError(f"{where}: its schema is {schema!r}; a whole number from 1 to {SCHEMA} is needed.")
-    if schema > SCHEMA:
-        raise FormatError(
-            f"{where}: written by a newer tritium (schema {schema}; this one reads up to {SCHEMA}). Update tritium."
-        )
 
 
 def _unpacked(column: _Column, rows: int, where: str) -> list[Value]:
@@ -304,7 +295,7 @@ def from_csv(text: str, where: str) -> Metrics:
             f"{where}: not metrics of tritium: one line of the kind about is needed, {len(parts['about'])} are there."
         )
     (head,) = parts["about"]
-    _check_schema(head.schema, where)
+    records.check_schema(head.schema, SCHEMA, where)
     columns = tuple(Column(*pair) for pair in parts["column"])
     return _made(
         where, columns=columns, rows=tuple(parts["row"]), began=head.began, interval_s=head.interval_s,
@@ -350,29 +341,13 @@ SAMPLE = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
 
-def exposition(families: Iterable[tuple[str, str, Iterable[tuple[Mapping[str, str], float]]]]) -> str:
-    """Prometheus text of gauges: name, help, and samples of (labels, value). Labels are read back as they were."""
-    out: list[str] = []
-    for name, says, samples in families:
-        lines = [f"{name}{_labels(labels)} {float(value)!r}" for labels, value in samples]
-        if lines:
-            out += [f"# HELP {name} {names.visible(says)}".replace("\\", "\\\\"), f"# TYPE {name} gauge", *lines]
-    return "".join(f"{line}\n" for line in out)
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{k}="{names.prometheus(names.csv(v, guard=False))}"' for k, v in labels.items())
-    return f"{{{inside}}}" if inside else ""
-
-
 def prometheus(metrics: Metrics) -> str:
     """The last row, a family of samples for each column, and what is absent with the reason."""
-    families: dict[str, tuple[str, list[tuple[Mapping[str, str], float]]]] = {
-        name: (says, []) for name, says in HELP.items()
-    }
+    families: dict[str, tuple[str, list[Sample]]] = {name: (says, []) for name, says in HELP.items()}
 
     def add(name: str, value: float, /, **labels: str) -> None:
-        families[name][1].append((labels, value))
+        told = {k: names.csv(v, guard=False) for k, v in labels.items()}  # `_sample` reads them back as they were
+        families[name][1].append(Sample(value, told))
 
     add(INFO, 1, began=metrics.began, interval_s=repr(metrics.interval_s), schema=str(SCHEMA))
     for i, column in enumerate(metrics.columns):
@@ -388,7 +363,7 @@ def prometheus(metrics: Metrics) -> str:
                 name = _family(column)
                 families.setdefault(name, (f"{column.name} in {column.unit}", []))
                 add(name, value, column=column.name)
-    return exposition((name, says, samples) for name, (says, samples) in families.items())
+    return exposition(Family(name, says, samples) for name, (says, samples) in families.items())
 
 
 def _family(column: Column) -> str:
@@ -424,7 +399,7 @@ def from_prometheus(text: str, where: str) -> Metrics:
     if not info:
         raise FormatError(f"{where}: not metrics of tritium: {INFO} is missing.")
     schema = _label(info, "schema", where)
-    _check_schema(int(schema) if schema.isdecimal() and len(schema) < 9 else schema, where)
+    records.check_schema(int(schema) if schema.isdecimal() and len(schema) < 9 else schema, SCHEMA, where)
     ordered = tuple(column for _, column in sorted(columns, key=lambda pair: pair[0]))
     if lost := [c.name for c in ordered if at is not None and c.name not in found]:
         raise FormatError(f"{where}: the column {names.visible(lost[0])!r} has neither a value nor a reason.")

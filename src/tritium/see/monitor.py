@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tritium.errors import ArgumentError, FormatError, TritiumError
-from tritium.perf import names, noise, regression, store
+from tritium.perf import names, noise, records, regression, store
 from tritium.perf.canary import is_canary
 from tritium.perf.compare import compare_stored
 from tritium.perf.config import Alerts
@@ -24,8 +24,7 @@ from tritium.perf.run import PLANS, Results
 from tritium.perf.stats import describe
 from tritium.perf.tables import seconds_text
 from tritium.perf.verdict import Rules, Suite, Verdict
-from tritium.see.alerts import Alert, Desk, Finding, Level, utc_now
-from tritium.see.metrics_file import exposition
+from tritium.see.alerts import Alert, Desk, Level, Standing
 from tritium.settings import log
 
 QUICK = "quick"  # the cases of the suite `regression`, by the quick plan
@@ -81,17 +80,17 @@ def rules_of(levels: Alerts) -> Rules:
 # ---- what a round says
 
 
-def findings(suite: Suite) -> list[Finding]:
+def standings(suite: Suite) -> list[Standing]:
     """How every case stands by its verdict. What could not be decided says nothing: the level stays as it was."""
     out = [f for v in suite.verdicts if (f := _of_verdict(v)) is not None]
     unlike = suite.of("NOT COMPARABLE")
     whole = bool(unlike) and len(unlike) == len(suite.verdicts)
     says = unlike[0].reason if whole else ""
-    out.append(Finding(COMPARISON, "the comparison with the baseline", level="warning" if whole else "ok", says=says))
+    out.append(Standing(COMPARISON, "the comparison with the baseline", level="warning" if whole else "ok", says=says))
     return out
 
 
-def _of_verdict(v: Verdict) -> Finding | None:
+def _of_verdict(v: Verdict) -> Standing | None:
     level = _level(v)
     if level is None:
         return None
@@ -102,7 +101,7 @@ def _of_verdict(v: Verdict) -> Finding | None:
     else:
         low, high = v.interval95 or v.interval or (v.ratio, v.ratio)
         says = f"{v.change:+.1%} beside the baseline ({low:.3f} to {high:.3f} times, 95 %)"
-    return Finding(
+    return Standing(
         "change", v.case, v.arm, v.metric, level, says, value=v.new, base=v.old, unit=v.unit, ratio=v.ratio,
         interval=v.interval95 or v.interval,
     )  # fmt: skip
@@ -117,7 +116,7 @@ def _level(v: Verdict) -> Level | None:
     return None if undecided else "ok"
 
 
-def over_limit(results: Results, limit_s: float) -> list[Finding]:
+def over_limit(results: Results, limit_s: float) -> list[Standing]:
     """Which calls certainly take longer than an absolute limit: their whole interval lies above it."""
     out = []
     for run in results:
@@ -128,7 +127,7 @@ def over_limit(results: Results, limit_s: float) -> list[Finding]:
         over = s.interval[0] > limit_s
         says = f"a call takes {seconds_text(s.median)}; the limit is {seconds_text(limit_s)}"
         out.append(
-            Finding("limit", run.case, run.arm, "wall", "critical" if over else "ok", says, s.median, limit_s, "s", None, s.interval)
+            Standing("limit", run.case, run.arm, "wall", "critical" if over else "ok", says, s.median, limit_s, "s", None, s.interval)
         )  # fmt: skip
     return out
 
@@ -182,7 +181,7 @@ class Monitor:
         keep: Callable[[Results], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
-        now: Callable[[], str] = utc_now,
+        now: Callable[[], str] = records.utc_now,
     ) -> None:
         self.measure, self.desk, self.every_s, self.limit_s = measure, desk, every_s, limit_s
         self.levels, self.baseline, self.keep_baseline, self.keep = levels, baseline, keep_baseline, keep
@@ -241,12 +240,12 @@ class Monitor:
         results, failed = self._measured(number)
         if self._stopping and (results is None or not results.complete):
             return Round(number, at, self._clock() - began)
-        suite, more, first = None, list[Finding](), False
+        suite, more, first = None, list[Standing](), False
         if results is not None and not failed:
             suite, more, first, failed = self._judged(results)
         self.rounds += 1
         self.failures += bool(failed)
-        alerts = self.desk.tell([Finding(ROUND, "the round", level="warning" if failed else "ok", says=failed), *more])
+        alerts = self.desk.tell([Standing(ROUND, "the round", level="warning" if failed else "ok", says=failed), *more])
         return Round(number, at, self._clock() - began, tuple(alerts), results, suite, first, failed)
 
     def _measured(self, number: int) -> tuple[Results | None, str]:
@@ -270,7 +269,7 @@ class Monitor:
             self._asked, why = True, "it was interrupted"
         return results, why
 
-    def _judged(self, results: Results) -> tuple[Suite | None, list[Finding], bool, str]:
+    def _judged(self, results: Results) -> tuple[Suite | None, list[Standing], bool, str]:
         """The verdicts, what they say, whether this round became the baseline, and why judging failed."""
         self._kept(results)
         more = over_limit(results, self.limit_s) if self.limit_s is not None else []
@@ -283,7 +282,7 @@ class Monitor:
         except Exception as error:  # a round that cannot be judged is one that failed
             log.warning("monitor: a round could not be judged%s", _traced(error))
             return None, more, False, names.visible(f"{type(error).__name__}: {error}", 300)
-        return suite, [*findings(suite), *more], False, ""
+        return suite, [*standings(suite), *more], False, ""
 
     def _kept(self, results: Results) -> None:
         if self.keep is None:
@@ -304,26 +303,26 @@ class Monitor:
 
     def page(self) -> str:
         """What Prometheus reads: the last round's figures, how many rounds there were, and what is open."""
-        from tritium.perf.exports import prometheus
+        from tritium.perf.exports import Family, Sample, exposition, prometheus
 
         last = self.last
         opened = [
-            ({"kind": kind, "case": case, "arm": arm, "metric": metric, "level": level}, 1.0)
+            Sample(1, {"kind": kind, "case": case, "arm": arm, "metric": metric, "level": level})
             for (kind, case, arm, metric), level in list(self.desk.levels.items())
         ]
         verdicts = last.suite.verdicts if last is not None and last.suite is not None else ()
         ratios = [
-            ({"case": v.case, "arm": v.arm, "metric": v.metric, "outcome": v.outcome}, v.ratio)
+            Sample(v.ratio, {"case": v.case, "arm": v.arm, "metric": v.metric, "outcome": v.outcome})
             for v in verdicts
             if v.ratio is not None
         ]
         text = exposition(
             [
-                ("tritium_monitor_rounds", "Rounds since the start.", [({}, self.rounds)]),
-                ("tritium_monitor_failed_rounds", "Rounds that failed.", [({}, self.failures)]),
-                ("tritium_monitor_interval_seconds", "From round to round.", [({}, self.every_s)]),
-                ("tritium_monitor_alert", "Alerts that are open.", opened),
-                ("tritium_monitor_ratio", "The last round beside the baseline; above 1 is slower.", ratios),
+                Family("tritium_monitor_rounds", "Rounds since the start.", [Sample(self.rounds)]),
+                Family("tritium_monitor_failed_rounds", "Rounds that failed.", [Sample(self.failures)]),
+                Family("tritium_monitor_interval_seconds", "From round to round.", [Sample(self.every_s)]),
+                Family("tritium_monitor_alert", "Alerts that are open.", opened),
+                Family("tritium_monitor_ratio", "The last round beside the baseline; above 1 is slower.", ratios),
             ]
         )
         return text + (prometheus(last.results) if last is not None and last.results is not None else "")

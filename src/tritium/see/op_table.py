@@ -1,7 +1,9 @@
 """The table of operations: how often, how long, how fast, and how near to what this machine can.
 
 Knows nothing of drawing or of scores. Rates count the work the table of rows states: every byte once, however often it
-is read. `share` is of the time of all lanes that did something: with one thread, of the run.
+is read; and one operation for an exp or a tanh, which takes many. `share` is of the time of all lanes that did something:
+with one thread, of the run. `total` is the time in which at least one call of the row was open: what calls itself is not
+counted again at every level.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tritium.errors import ArgumentError, nearest
 from tritium.see.timeline import Column, Kind, Timeline, What
 from tritium.see.tree import own_ns as own_times
 
-Bound = Literal["", "compute", "memory", "latency", "overhead"]
+Bound = Literal["", "compute", "memory", "latency", "overhead", "first"]
 By = Literal["name", "kernel", "specs"]
 CALLS: tuple[Kind, ...] = ("op", "transfer")
 PARTS: tuple[Kind, ...] = ("scope", "program")
@@ -29,6 +31,10 @@ SMALL_NS = (
     2_000  # a call whose work needs less is mostly the call: arguments checked, threads woken, results handed back
 )
 FAR = 2.0  # times the least: only then is a small call bound by being called
+COLD_NS = 50_000  # no call costs as much by being called: one that does starts threads, takes memory, loads code
+COLD_TIMES = 10  # the others like it: then the first call of a row is a cold one
+OVER = 1.1  # times the ceiling: within it the ceiling was measured a little low; beyond it the work is overstated
+OVERSTATED = "more than this machine can: the counted work overstates what was done"
 UNCOVERED = 0.5  # of a scope's own time: then what stands between its calls bounds it
 
 
@@ -70,8 +76,15 @@ class OpRow:
 
     @property
     def ceiling_share(self) -> float | None:
-        """Least possible to actual time: 1 is the ceiling."""
-        return None if self.least_ns is None or not self.own_ns else self.least_ns / self.own_ns
+        """Least possible to actual time: 1 is the ceiling. None where it is not known, or the work is overstated."""
+        if self.least_ns is None or not self.own_ns or self.overstated:
+            return None
+        return min(self.least_ns / self.own_ns, 1.0)
+
+    @property
+    def overstated(self) -> bool:
+        """Its counted work would need clearly more time than it took, so it was not all done."""
+        return self.least_ns is not None and bool(self.own_ns) and self.least_ns > OVER * self.own_ns
 
     @property
     def label(self) -> str:
@@ -80,9 +93,15 @@ class OpRow:
         return f"{self.name}{f' [{self.kernel}]' if self.kernel else ''}{where}"
 
 
+def used_lanes(t: Timeline) -> Column:
+    """The lanes that did something, without those that only hold scopes put apart."""
+    used = np.unique(t.lane)
+    return used[used < len(t.lanes) - t.apart]
+
+
 def lane_time_ns(t: Timeline) -> int:
     """The time of all lanes that did something: what shares are shares of."""
-    return t.elapsed_total_ns * max(1, len(np.unique(t.lane)))
+    return t.elapsed_total_ns * max(1, len(used_lanes(t)))
 
 
 def rows(
@@ -117,19 +136,49 @@ def _row(t: Timeline, by: str, members: list[int], at: Column, own: Column, whol
     w = t.whats[members[0]]
     taken, counts = t.elapsed_ns[at], np.bincount(t.what[at], minlength=len(t.whats))
     p50, p95, p99 = (float(q) for q in np.quantile(taken, (0.5, 0.95, 0.99)))
-    total, mine = int(taken.sum()), int(own[at].sum())
+    total, mine = _open_ns(t, at), int(own[at].sum())
     called = [(t.whats[i], int(counts[i])) for i in members if counts[i]]
     flops, moved = (sum(getattr(what, field) * n for what, n in called) for field in ("flops", "moved"))
     least, bound, unknown = _least(t, called, mine)
+    if bound and _cold(t, at, own, mine, bound):
+        bound = "first"
     if w.kind in PARTS and total and mine > UNCOVERED * total:
         bound = "overhead"
     return OpRow(
         w.name, w.kernel if by != "name" else _one(what.kernel for what, _ in called), w.device, w.kind,
-        w.detail if by == "specs" else "", len(at), total, mine, total / len(at), p50, p95, p99,
+        w.detail if by == "specs" else "", len(at), total, mine, float(taken.mean()), p50, p95, p99,
         int(taken.min()), int(taken.max()), mine / whole if whole else 0.0,
         flops / mine if mine and flops else None, moved / mine if mine and moved else None,
         any(what.integer for what, _ in called), flops / moved if flops and moved else None, least, bound, unknown,
     )  # fmt: skip
+
+
+def _open_ns(t: Timeline, at: Column) -> int:
+    """The time in which at least one of these spans, in the order of the timeline, was open; lane by lane."""
+    lanes = t.lane[at]
+    return sum(covered_ns(t.start_ns[on], t.end_ns[on]) for on in np.split(at, np.flatnonzero(np.diff(lanes)) + 1))
+
+
+def covered_ns(starts: Column, ends: Column) -> int:
+    """The time that intervals ordered by their start cover together."""
+    if not len(starts):
+        return 0
+    reached = np.maximum.accumulate(ends)
+    begins = np.maximum(starts[1:], reached[:-1])
+    return int(ends[0] - starts[0] + np.maximum(reached[1:] - begins, 0).sum())
+
+
+def _cold(t: Timeline, at: Column, own: Column, mine: int, bound: Bound) -> bool:
+    """Whether most of a row's time went into its first call, and that for being the first.
+
+    Of several calls alike the others show it; of one alone, that its work is small and no call costs so much.
+    """
+    first = at[np.argmin(t.start_ns[at])]
+    took = int(own[first])
+    if took < COLD_NS or 2 * took < mine:
+        return False
+    alike = at[(t.what[at] == t.what[first]) & (at != first)]
+    return took > COLD_TIMES * float(np.median(own[alike])) if len(alike) else bound == "latency"
 
 
 def _one(kernels: Iterable[str]) -> str:
@@ -155,6 +204,8 @@ def _least(t: Timeline, called: list[tuple[What, int]], mine: int) -> tuple[floa
             return None, "", "the speed of the cache that holds its data could not be measured"
         least += one * n
         by_arithmetic += one * n if w.flops / limits.rate(w.integer) >= one else 0.0
+    if least * 1e9 > OVER * mine and mine:
+        return least * 1e9, "", OVERSTATED
     calls = sum(n for _, n in called)
     if least * 1e9 < SMALL_NS * calls and mine > FAR * least * 1e9:
         return least * 1e9, "latency", ""

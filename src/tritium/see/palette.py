@@ -7,11 +7,9 @@ both papers; a state (better, worse, unsure) is never told by its colour alone.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from tritium.errors import ArgumentError, nearest
 
-Theme = Literal["light", "dark"]
 FONT = (
     '-apple-system,BlinkMacSystemFont,"Segoe UI",Roboto,Ubuntu,Cantarell,"Noto Sans","Liberation Sans","Helvetica Neue",Arial,'
     "system-ui,sans-serif"
@@ -84,7 +82,7 @@ RULES = "".join(
     for of, said in (SHARED | COLOURED).items()
 )
 PAGE_RULES = (
-    "svg.chart{width:100%;height:auto}svg.spark{width:auto;display:inline-block;vertical-align:middle}.chart-narrow{display:none}"
+    "svg.chart{width:100%;height:auto}.chart-narrow{display:none}"
     f"@media (max-width:{NARROW}px){{.chart-wide{{display:none}}.chart-narrow{{display:block}}}}\n"
 )
 

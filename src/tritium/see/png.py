@@ -5,13 +5,10 @@ Knows nothing of charts. resvg knows no CSS variables: give it a chart with a th
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 from tritium.errors import ArgumentError, FormatError, PackageError
-from tritium.perf import files
 
 SIZE = re.compile(r'<svg\b[^>]*?\swidth="(\d+(?:\.\d+)?)"[^>]*?\sheight="(\d+(?:\.\d+)?)"')
 MOST_PIXELS = 200_000_000
@@ -35,11 +32,6 @@ def render(svg_text: str, scale: float = 2.0) -> bytes:
         return bytes(_package().svg_to_bytes(svg_string=svg_text, width=width, height=height))
     except (ValueError, RuntimeError) as error:
         raise FormatError(f"png: resvg cannot draw this SVG: {error}") from error
-
-
-def write(svg_text: str, path: str | os.PathLike[str], scale: float = 2.0) -> Path:
-    """Write the picture of an SVG; the file is there whole or not at all."""
-    return files.write_bytes(path, render(svg_text, scale))
 
 
 def _package() -> Any:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +31,7 @@ from tritium.machine import this_machine
 from tritium.perf import files
 from tritium.perf.config import duration, duration_text
 from tritium.perf.environment import Environment, this_environment, this_machines_limits
+from tritium.perf.records import utc_now
 from tritium.see import critical, hotspots, op_table, profile_file, profile_page, roofline, sampler, spans, tree
 from tritium.see.critical import CriticalPath
 from tritium.see.hotspots import Bottlenecks
@@ -108,15 +108,15 @@ class Profile:
 
     def text(self, top: int = 15) -> str:
         """The page for a terminal."""
-        return profile_page.text(self.timeline, top, self._own)
+        return profile_page.text(self.timeline, self._rows, top, self._own)
 
     def markdown(self, top: int = 15) -> str:
         """The page for a pull request."""
-        return profile_page.markdown(self.timeline, top, self._own)
+        return profile_page.markdown(self.timeline, self._rows, top, self._own)
 
     def csv(self, guard: bool = True) -> str:
         """The table of operations, every number in full. `guard` keeps cells from being formulas."""
-        return profile_page.csv(self.timeline, guard, self._own)
+        return profile_page.csv(self.timeline, self._own, guard)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all of it as JSON, packed where the name ends in .gz; `tt.see.load_profile` reads it."""
@@ -135,6 +135,11 @@ class Profile:
 
 
 # ---- recording
+
+STATES = {
+    "new": "was not recorded yet", "recording": "is still being recorded", "halted": "is still being recorded",
+    "ended": "was recorded", "failed": "could not begin",
+}  # fmt: skip
 
 
 class Recording(Profile):
@@ -167,17 +172,18 @@ class Recording(Profile):
                     "are told apart with tt.scope(name)."
                 )
             if self._state != "new":
-                raise ArgumentError("profile: this one was recorded already; make another with tt.profile().")
+                raise ArgumentError(f"profile: this one {STATES[self._state]}; make another with tt.profile().")
             _current = self
         try:
             self._begin()
         except BaseException:
             self._after.close()
-            self._forget()
+            self._state = "failed"
             raise
         return self
 
     def _begin(self) -> None:
+        self._after.callback(self._forget)
         self._threads = get_num_threads()
         self._cost = recording.event_cost_ns()
         self._beside = sampler.Beside(
@@ -189,7 +195,9 @@ class Recording(Profile):
             from tritium.see import nvtx
 
             self._after.enter_context(nvtx.ranges(True))
-        self._utc = datetime.now(UTC).isoformat(timespec="seconds")
+        self._after.callback(self._beside.stop)
+        self._after.callback(self._halt)  # the last here is the first to be done
+        self._utc = utc_now()
         self._state = "recording"
         self._began_ns = time.perf_counter_ns()
         self._recorder.start()
@@ -205,18 +213,19 @@ class Recording(Profile):
 
     def _reach_limit(self) -> None:
         self._halt()
-        self._notes.append(
-            f"recording ended by itself after {duration_text(self._limit_s or 0)}, as asked; the program went on"
-        )
+        self.note(f"recording ended by itself after {duration_text(self._limit_s or 0)}, as asked; the program went on")
+
+    def note(self, text: str) -> None:
+        """A sentence that the profile keeps with what was recorded; to be said before it is looked at."""
+        self._notes.append(text)
 
     def stop(self) -> Profile:
         """End it. What was recorded is there from then on; a second time does nothing."""
         if self._state in ("recording", "halted"):
-            self._halt()
-            self._beside.stop()
-            self._state = "ended"
-            self._after.close()
-            self._forget()
+            try:
+                self._after.close()
+            finally:
+                self._state = "ended"
         return self
 
     def _forget(self) -> None:
@@ -233,18 +242,26 @@ class Recording(Profile):
     ) -> None:
         self.stop()
         if kind is not None:
-            self._notes.append(f"the block ended with {kind.__name__}; what ran before it is here")
+            self.note(f"the block ended with {kind.__name__}; what ran before it is here")
 
     @property
     def timeline(self) -> Timeline:
         """All of it, in columns; made when first asked for."""
         if self._found is None:
             if self._state != "ended":
-                told = "is still being recorded" if self._state != "new" else "was not recorded yet"
-                raise ArgumentError(f"profile: it {told}; ask after the block `with tt.profile() as p:`.")
+                raise ArgumentError(
+                    f"profile: it {STATES[self._state]}; ask after the block `with tt.profile() as p:`."
+                )
             self._found = self._made()
             del self._recorder, self._beside
         return self._found
+
+    def __str__(self) -> str:
+        return self.text() if self._state == "ended" else f"profile {self._name!r} {STATES[self._state]}"
+
+    def __repr__(self) -> str:
+        """Of what is at hand: a timeline is not made to be shown so."""
+        return f"<profile {self._name!r}: {STATES[self._state]}>" if self._found is None else super().__repr__()
 
     def _made(self) -> Timeline:
         recorded, times = self._recorder.read()
@@ -289,6 +306,18 @@ class Recording(Profile):
 
 _one_at_a_time = threading.Lock()
 _current: Recording | None = None
+
+
+def _begin_anew() -> None:
+    """In a forked process: the profile is the parent's, and so is whoever holds the locks."""
+    global _one_at_a_time, _current
+    _one_at_a_time = threading.Lock()
+    if _current is not None:
+        _current._halting = threading.Lock()
+    _current = None
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _every(given: Any, what: str) -> int | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from tritium.perf.tables import NONE, Table, seconds_text
 from tritium.see.op_table import CALLS, PARTS, Timelined
 from tritium.see.timeline import Timeline
 from tritium.see.tree import own_ns
-
-if TYPE_CHECKING:
-    from tritium.perf.verdict import Suite, Verdict
 
 Given: TypeAlias = Timelined | Timeline | Sequence[Timelined | Timeline]
 Key = tuple[str, str, str]  # kind, name, device
@@ -342,18 +339,3 @@ def _notes(old: list[Timeline], new: list[Timeline], alone: bool, per: str | Non
     if any(t.dropped for t in (*old, *new)):
         out.append("spans were dropped in one of the profiles: its sums are too small")
     return out
-
-
-# ---- a verdict and its cause
-
-
-def attributed(suite: Suite, found: dict[str, ProfileDiff]) -> list[tuple[Verdict, str]]:
-    """For each confirmed regression of time of a suite, the sentence that names its operation.
-
-    `found` holds for the name of a case the profiles of its two arms, compared: see attribute().
-    """
-    return [
-        (v, found[v.case].sentence() if v.case in found else "not profiled: give its two arms to see.attribute()")
-        for v in suite.of("SLOWER")
-        if v.metric == "wall"
-    ]

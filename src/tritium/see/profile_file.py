@@ -6,20 +6,18 @@ range before it is used, and what is packed is unpacked only up to a limit.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tritium.errors import FormatError
+from tritium.errors import FormatError, SaveError
 from tritium.perf import files
 from tritium.perf.environment import Environment
-from tritium.perf.records import dumps, loads, plain, read
+from tritium.perf.records import check_schema, dumps, loads, plain, read
 from tritium.see.timeline import Column, Counter, Floats, Samples, Timeline, What
 
 SCHEMA = 1  # a reader refuses a higher one
@@ -80,10 +78,14 @@ def _samples(s: Samples) -> str:
 
 def save(t: Timeline, path: str | os.PathLike[str]) -> Path:
     """Write a profile; a name that ends in .gz packs it."""
-    raw = dumped(t).encode("utf-8", "backslashreplace")
-    if os.fspath(path).endswith(".gz"):
-        raw = gzip.compress(raw, 6, mtime=0)
-    return files.write_bytes(path, raw, parents=True)
+    text = dumped(t)
+    size = len(text.encode("utf-8", "backslashreplace"))
+    if size > MAX_BYTES:
+        raise SaveError(
+            f"{files.named(path)}: not saved: {size >> 20} MiB of text, and at most {MAX_BYTES >> 20} MiB are read back. Record with a "
+            f"smaller capacity= (it has {len(t.what)} spans), or a limit=."
+        )
+    return files.write_chunks(path, [text])
 
 
 # ---- reading
@@ -92,22 +94,7 @@ def save(t: Timeline, path: str | os.PathLike[str]) -> Path:
 def load(path: str | os.PathLike[str]) -> Timeline:
     """Read a profile, or say what is wrong with the file."""
     where = files.named(path)
-    raw = files.read_bytes(path, MAX_BYTES)
-    return loaded(_unpacked(raw, where) if raw[:2] == b"\x1f\x8b" else raw, where)
-
-
-def _unpacked(raw: bytes, where: str) -> bytes:
-    """The content of a gzip file of one member; a few bytes that would become very many are refused."""
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        text = stream.decompress(raw, MAX_BYTES + 1)
-    except zlib.error as error:
-        raise FormatError(f"{where}: damaged: it cannot be unpacked ({error}).") from None
-    if len(text) > MAX_BYTES:
-        raise FormatError(f"{where}: unpacks to more than {MAX_BYTES >> 20} MiB, the most that is read.")
-    if not stream.eof or stream.unused_data:
-        raise FormatError(f"{where}: damaged: it {'goes on after its end' if stream.eof else 'ends too early'}.")
-    return text
+    return loaded(files.unpacked(files.read_bytes(path, MAX_BYTES), MAX_BYTES, where), where)
 
 
 def loaded(raw: bytes, where: str) -> Timeline:
@@ -115,13 +102,7 @@ def loaded(raw: bytes, where: str) -> Timeline:
     found = loads(files.decoded(raw, where), where)
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise FormatError(f'{where}: not a profile of tritium: an object with "kind": "{KIND}" is needed.')
-    schema = found.get("schema")
-    if type(schema) is not int or schema < 1:
-        raise FormatError(f"{where}: its schema is {schema!r}; a whole number from 1 to {SCHEMA} is needed.")
-    if schema > SCHEMA:
-        raise FormatError(
-            f"{where}: written by a newer tritium (schema {schema}; this one reads up to {SCHEMA}). Update tritium to read it."
-        )
+    check_schema(found.get("schema"), SCHEMA, where)
     _keys(found, ("schema", "kind", "about", "spans", "counters", "samples"), where)
     about = read(About, found["about"], f"{where}: about")
     _check_about(about, where)

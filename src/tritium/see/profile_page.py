@@ -13,7 +13,7 @@ from dataclasses import fields
 import numpy as np
 
 from tritium.perf import names
-from tritium.perf.tables import NONE, Table, bytes_text, scaled, seconds_text
+from tritium.perf.tables import NONE, Table, bytes_text, rate_text, seconds_text
 from tritium.see.critical import critical_path
 from tritium.see.hotspots import bottlenecks, hotspots, percent, scored
 from tritium.see.op_table import PARTS, OpRow, rows
@@ -24,13 +24,11 @@ SPOTS = 5
 TREE_LINES = 25
 TREE_DEPTH = 8
 LEAST = 0.005  # of the run: what is smaller is shown in the table alone
-LETTERS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 Sections = list[tuple[str, list[str]]]
 
 
-def text(t: Timeline, top: int, own: Column | None = None) -> str:
-    """All of it for a terminal: what matters first. `own`: own times of the spans, if they are at hand."""
-    table = scored(rows(t, own=own))
+def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
+    """All of it for a terminal: what matters first. `table`: its operations, scored; `own`: own times of its spans."""
     parts = [head(t)]
     if found := op_table(table, top):
         parts.append(found.text())
@@ -40,9 +38,8 @@ def text(t: Timeline, top: int, own: Column | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def markdown(t: Timeline, top: int, own: Column | None = None) -> str:
+def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     """The same for a pull request; names are code spans, in which nothing is obeyed."""
-    table = scored(rows(t, own=own))
     out = [names.markdown(head(t).replace("\n", "; "), None)]
     if found := op_table(table, top):
         out.append(found.markdown())
@@ -52,7 +49,7 @@ def markdown(t: Timeline, top: int, own: Column | None = None) -> str:
     return "\n\n".join(out) + "\n"
 
 
-def _sections(t: Timeline, table: Sequence[OpRow], own: Column | None) -> Sections:
+def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
     return [
         ("Hotspots, by what could be gained", hotspot_lines(r for r in hotspots(table, SPOTS) if r.share >= LEAST)),
         ("What bounds it", bottlenecks(t, table).lines(brief=True)),
@@ -124,14 +121,10 @@ def _cells(r: OpRow) -> tuple[str, ...]:
     return (
         r.label, str(r.count), *(seconds_text(ns * 1e-9) for ns in (r.total_ns, r.own_ns)), percent(r.share),
         *(seconds_text(ns * 1e-9) for ns in (r.mean_ns, r.p50_ns, r.p95_ns, r.p99_ns)),
-        NONE if r.gflops is None else _rate(r.gflops * 1e9, "OP/s" if r.integer else "FLOP/s"),
-        NONE if r.gbs is None else _rate(r.gbs * 1e9, "B/s"),
+        NONE if r.gflops is None else rate_text(r.gflops * 1e9, "OP" if r.integer else "FLOP"),
+        NONE if r.gbs is None else rate_text(r.gbs * 1e9, "B"),
         NONE if reached is None else percent(reached), r.bound or NONE,
     )  # fmt: skip
-
-
-def _rate(per_s: float, unit: str) -> str:
-    return scaled(per_s, tuple((one, f"{letter}{unit}") for one, letter in LETTERS))
 
 
 def hotspot_lines(found: Iterable[OpRow]) -> list[str]:
@@ -141,7 +134,7 @@ def hotspot_lines(found: Iterable[OpRow]) -> list[str]:
     ]
 
 
-def csv(t: Timeline, guard: bool = True, own: Column | None = None) -> str:
+def csv(t: Timeline, own: Column, guard: bool = True) -> str:
     """A row for each operation and specs, every number in full."""
     columns = [f.name for f in fields(OpRow)]
     heads = [*columns, "ceiling_share"]

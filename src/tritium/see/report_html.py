@@ -15,7 +15,7 @@ from hashlib import sha256
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tritium.see import charts, flame
+from tritium.see import charts, flame_look
 from tritium.see.escape import attribute, html, script_json
 from tritium.see.sections import (
     Banner,
@@ -54,14 +54,14 @@ def _asset(name: str) -> str:
 
 @cache
 def _script() -> str:
-    return f'{_asset("page.js")}\n{flame.SCRIPT}\nfor (const graph of document.querySelectorAll("svg.flame")) flameGraph(graph);\n'
+    return f'{_asset("page.js")}\n{flame_look.script()}\nfor (const graph of document.querySelectorAll("svg.flame")) flameGraph(graph);\n'
 
 
 @cache
 def _style() -> str:
     light = "".join(f"{name}:{value};" for name, value in charts.variables("light").items())
     paper = f"@media print{{:root,:root[data-theme]{{{light}}}}}"  # whatever the screen shows, paper is white
-    return f"{charts.css()}\n{flame.CSS}\n{_asset('page.css')}{paper}\n"
+    return f"{charts.css()}\n{flame_look.css()}\n{_asset('page.css')}{paper}\n"
 
 
 def page(report: Report) -> str:
@@ -278,11 +278,11 @@ def _grid(grid: Grid) -> str:
     )
 
 
-def _row(row: Sequence[Cell], right: Sequence[bool], scale: Scale) -> str:
+def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach) -> str:
     return "<tr>" + "".join(_cell(c, i == 0, right[i], scale) for i, c in enumerate(row)) + "</tr>"
 
 
-def _cell(cell: Cell, first: bool, right: bool, scale: Scale) -> str:
+def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
     classes = [c for c in ("r" if right else "", "" if cell.badge else cell.tone) if c]
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
@@ -299,10 +299,10 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Scale) -> str:
     return f'<th scope="row"{shown}>{inner}</th>' if first else f"<td{shown}{sort}{tip}>{inner}</td>"
 
 
-Scale = tuple[float, float]
+Reach = tuple[float, float]
 
 
-def _scale(spans: Sequence[Span]) -> Scale:
+def _scale(spans: Sequence[Span]) -> Reach:
     """The ends of the column's log axis: 1 and the bands are always inside."""
     ends = [
         e for s in spans for e in (s.ratio, s.low, s.high, 1 + 1.5 * s.margin, 1 / (1 + 1.5 * s.margin)) if e and e > 0
@@ -313,12 +313,12 @@ def _scale(spans: Sequence[Span]) -> Scale:
     return low / room, high * room
 
 
-def _x(value: float, scale: Scale) -> float:
+def _x(value: float, scale: Reach) -> float:
     part = math.log(max(value, 1e-9) / scale[0]) / math.log(scale[1] / scale[0])
     return round(WIDE * min(max(part, 0.0), 1.0), 1)
 
 
-def _span(span: Span, scale: Scale) -> str:
+def _span(span: Span, scale: Reach) -> str:
     one, at = _x(1, scale), _x(span.ratio, scale)
     left, right = _x(1 / (1 + span.margin), scale), _x(1 + span.margin, scale)
     band = f'<path class="band" d="M{left:g} 0H{right:g}V{HIGH}H{left:g}z"/>' if span.margin else ""
@@ -331,7 +331,7 @@ def _span(span: Span, scale: Scale) -> str:
     )
 
 
-def _axis(scale: Scale, ends: tuple[str, str]) -> str:
+def _axis(scale: Reach, ends: tuple[str, str]) -> str:
     """The axis in the head of a column of spans."""
     wide = scale[1] / scale[0] > 1.7
     step = next((s for s in STEPS if 1 + s <= scale[1] or 1 / (1 + s) >= scale[0]), STEPS[-1])

@@ -5,9 +5,8 @@ Knows nothing of results. Charts are left out where a table tells the same; name
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +34,6 @@ WIDTH = 110
 MOST_ROWS = 60  # of a table in Markdown: comments have a limit
 MARKS = {"good": "+", "bad": "!", "unsure": "?", "fine": "=", "quiet": "·", "": "-"}
 EMOJI = {"good": "✅", "bad": "❌", "unsure": "⚠️", "fine": "➖", "quiet": "", "": ""}
-PLAIN = re.compile(r"[\w .,:;×±%~…/()+\-→·='?°µ›]*")
-ACTS = re.compile(
-    r"(?i)://|www\.|~\S|:\w+:|(?<![a-z0-9])_|_(?![a-z0-9])|^\s*([-+=]|\d+[.)])(\s|$)"
-)  # links, struck text, emoji, emphasis, lists
 PICTURED = ("overview", "data")  # nothing in them but charts and what a page saves
 BRIEF = ("verdict", "summary", "environment", "ratios", "history", "advice", "noise", "reproduce")  # of a pull request
 
@@ -153,15 +148,7 @@ def section_markdown(section: Section) -> str:
 
 
 def _prose(text: str) -> str:
-    """A sentence in Markdown: as it is where nothing in it could act, else a code span."""
-    shown = names.visible(text, None).strip()
-    return shown if PLAIN.fullmatch(shown) and not ACTS.search(shown) else names.markdown(shown, None)
-
-
-def _table_markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()) -> str:
-    rule = ["--:" if head in right else "---" for head in heads]
-    lines = [[_prose(h) for h in heads], rule, *([_prose(c) for c in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return names.prose(text, None)
 
 
 def _banner_markdown(b: Banner) -> str:
@@ -186,14 +173,14 @@ def _lines_markdown(block: Lines) -> str:
 
 def _facts_markdown(block: Facts) -> str:
     rows = tuple((k, cell.text) for k, cell in block.rows)
-    return _table_markdown(("what", "value"), rows)
+    return Table("", ("what", "value"), rows).markdown()
 
 
 def _grid_markdown(grid: Grid) -> str:
     if not grid.rows:
         return ""
     table = _table(grid)
-    shown = _table_markdown(table.heads, table.rows[:MOST_ROWS], table.right)
+    shown = replace(table, rows=table.rows[:MOST_ROWS]).markdown()
     more = len(table.rows) - MOST_ROWS
     title = f"**{_prose(grid.caption)}**\n\n" if grid.caption else ""
     return title + shown + (f"\n\n… and {more} more rows in the page." if more > 0 else "")
@@ -219,7 +206,7 @@ def _picture_markdown(picture: Picture) -> str:
     if not picture.told:
         return ""
     table = charts.table(picture.chart)
-    return f"**{_prose(picture.chart.title)}**\n\n{_table_markdown(table.heads, table.rows, table.right)}"
+    return f"**{_prose(picture.chart.title)}**\n\n" + replace(table, title="").markdown()
 
 
 def _card_markdown(card: Card) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tritium.errors import ArgumentError, nearest
 from tritium.perf import compare, names, records
+from tritium.perf.against import BASE, HEAD
 from tritium.perf.files import write_bytes, write_text
 from tritium.perf.history import History
 from tritium.perf.run import Results
@@ -114,10 +115,17 @@ def report(
             base=baseline.name or f"baseline of {baseline.created[:10]}",
             head="now",
         )
-    trends = _trends(history, results) if isinstance(history, History) else dict(history or {})
     tracked = memory.record() if hasattr(memory, "record") else memory  # a tracker, or what one left
-    given = Given(results, verdicts, baseline, trends, profile, before, tracked, selftest)
-    return _made(given)
+    given = replace(_given(results, verdicts), baseline=baseline, profile=profile, before=before, memory=tracked)
+    trends = _trends(history, given) if isinstance(history, History) else dict(history or {})
+    return _made(replace(given, trends=trends, selftest=selftest))
+
+
+def _given(results: Results, verdicts: Suite | None) -> Given:
+    """Results with their verdicts; two revisions without any are judged by the usual rules: nobody is the peer of the other."""
+    if verdicts is None and results.arms == (BASE, HEAD):
+        verdicts = replace(compare.compare_paired(results, BASE, HEAD), base=BASE, head=HEAD)
+    return Given(results, verdicts)
 
 
 def _made(given: Given) -> Report:
@@ -154,11 +162,11 @@ def _title(given: Given) -> str:
     return " · ".join(filter(None, ("Tritium", results.name or results.suite or results.kind, results.created[:10])))
 
 
-def _trends(history: History, results: Results) -> dict[tuple[str, str], Trend]:
+def _trends(history: History, given: Given) -> dict[tuple[str, str], Trend]:
     """Where every case of the first arm stands in a history."""
-    arm = results.arms[0] if results.arms else ""
+    arm = given.first
     known = {(case, of) for case, metric, of in history.cases() if metric == "wall"}
-    found = {(case, arm): history.trend(case, "wall", arm) for case in results.cases if (case, arm) in known}
+    found = {(case, arm): history.trend(case, "wall", arm) for case in given.results.cases if (case, arm) in known}
     return {key: trend for key, trend in found.items() if trend is not None}
 
 
@@ -218,12 +226,12 @@ def generate_comprehensive_report(
 
 def generate_executive_summary(results: Results, comparisons: Suite | None = None) -> Section:
     """Three to six sentences, each with its number."""
-    return section_summary.summary(Given(results, comparisons))
+    return section_summary.summary(_given(results, comparisons))
 
 
 def generate_performance_analysis(results: Results, comparisons: Suite | None = None) -> tuple[Section, ...]:
     """Ratios, overview, roofline and devices; those that have nothing to tell are left out."""
-    given = Given(results, comparisons)
+    given = _given(results, comparisons)
     makers = (section_cases.ratios, section_cases.overview, section_resources.roofline, section_cases.devices)
     return tuple(s for make in makers if not (s := make(given)).absent)
 

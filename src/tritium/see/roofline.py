@@ -14,6 +14,7 @@ from tritium.see.op_table import OpRow, Timelined, rows
 from tritium.see.timeline import Timeline
 
 if TYPE_CHECKING:
+    from tritium.perf.environment import Limits
     from tritium.see import charts
 
 
@@ -62,26 +63,36 @@ def points(profile: Timelined | Timeline, found: Sequence[OpRow] | None = None) 
     limits = t.environment.limits if t.environment is not None else None
     if limits is None:
         return Roofline(listed, (), None, "not measured: the ceilings of this machine were not asked for")
-    roofs = [Roof("f32", "flops", limits.flops), Roof("int8", "int_ops", limits.int_ops)]
-    roofs += [Roof(level.name, "bytes", level.rate) for level in limits.levels if level.rate is not None]
-    return Roofline(listed, tuple(roofs), limits.threads)
+    return Roofline(listed, ceilings(limits), limits.threads)
+
+
+def ceilings(limits: Limits) -> tuple[Roof, ...]:
+    """All ceilings of a machine: arithmetic, then memory from near to far."""
+    levels = (Roof(level.name, "bytes", level.rate) for level in limits.levels if level.rate is not None)
+    return (Roof("f32", "flops", limits.flops), Roof("int8", "int_ops", limits.int_ops), *levels)
+
+
+def drawn(roofs: Sequence[Roof], integer: bool) -> tuple[charts.Roof, ...]:
+    """Ceilings as a plot has them: the farthest memory is the main slope, int8 is there where something is below it."""
+    from tritium.see import charts
+
+    last = max((i for i, r in enumerate(roofs) if r.kind == "bytes"), default=-1)
+    return tuple(
+        charts.Roof(r.name, r.rate, "memory" if r.kind == "bytes" else "compute", r.kind == "flops" or i == last)
+        for i, r in enumerate(roofs)
+        if r.kind != "int_ops" or integer
+    )
 
 
 def picture(found: Roofline, title: str) -> charts.Roofline:
-    """The plot: a dot for each operation, as heavy as its share of the time; the farthest memory is the main slope."""
+    """The plot: a dot for each operation, as heavy as its share of the time."""
     from tritium.see import charts
 
     integer = any(p.integer for p in found.points)
-    last = max((i for i, r in enumerate(found.roofs) if r.kind == "bytes"), default=-1)
-    roofs = tuple(
-        charts.Roof(r.name, r.rate, "memory" if r.kind == "bytes" else "compute", r.kind == "flops" or i == last)
-        for i, r in enumerate(found.roofs)
-        if r.kind != "int_ops" or integer
-    )
     dots = tuple(charts.Dot(p.name, p.intensity, p.rate, p.kernel, p.share, _note(p)) for p in found.points)
     threads = f"at {found.threads} thread{'s' * (found.threads != 1)}" if found.threads else ""
     said = f"operations under the measured ceilings of this machine {threads}" if threads else found.absent
-    return charts.Roofline(title, roofs, dots, "OP/s" if integer else "FLOP/s", said)
+    return charts.Roofline(title, drawn(found.roofs, integer), dots, "OP/s" if integer else "FLOP/s", said)
 
 
 def _note(p: Point) -> str:

@@ -19,8 +19,9 @@ from types import CodeType, FrameType
 
 import numpy as np
 
+from tritium.perf import names
 from tritium.perf.absent import Absent
-from tritium.perf.sensors import Sensor, probe
+from tritium.perf.sensors import Sensor, Watts, probe, resident
 from tritium.see.timeline import Counter, Samples
 
 MOST_MOMENTS = 50_000  # of stacks; each holds one for every thread
@@ -30,7 +31,8 @@ MOST_READINGS = 20_000  # of a counter
 OTHER = "(other stacks)"
 OUTER = "(outer frames left out)"
 
-Reading = float | Absent | None  # None: nothing to tell yet
+Reading = float | Absent
+PASSING = ("window_too_short", "counter_reset", "counter_stuck")  # reasons that a later look may no longer find
 
 
 # ---- Python stacks
@@ -124,30 +126,34 @@ class Track:
         self.gauge, self.most = gauge, most
         self._at: list[int] = []
         self._values: list[float] = []
-        self._absent = ""
+        self._why, self._over = "", False  # why the last look found nothing, and whether there is no use in another
         self._looks, self._stride = 0, 1
 
     def look(self, at_ns: int) -> None:
         due = self._looks % self._stride == 0
         self._looks += 1
-        if self._absent or not due:
+        if self._over or not due:
             return
-        value = self.gauge.read()
+        value = self._read()
         if isinstance(value, Absent):
-            self._absent = f"not measured: {value.reason}"
-        elif value is not None:
+            self._why, self._over = f"not measured: {value.reason}", value.code not in PASSING
+        else:
             self._at.append(at_ns)
             self._values.append(float(value))
             if len(self._at) >= self.most:
                 self._at, self._values = self._at[::2], self._values[::2]
                 self._stride *= 2
 
+    def _read(self) -> Reading:
+        try:
+            return self.gauge.read()
+        except Exception as error:  # a gauge that fails costs itself, never the profile
+            return Absent("unsupported", names.visible(f"{type(error).__name__}: {error}"))
+
     def counter(self, began_ns: int) -> Counter:
         """What was read; or why nothing was."""
         at = np.array(self._at, np.int64) - began_ns
-        absent = (
-            "" if self._at else self._absent or "not measured: window_too_short: the profile was too short to read it"
-        )
+        absent = "" if self._at else self._why or "not measured: window_too_short: the profile was too short to read it"
         return Counter(self.gauge.name, self.gauge.unit, np.maximum(at, 0), np.array(self._values), absent)
 
 
@@ -157,41 +163,9 @@ def pool_bytes() -> float:
     return stats().current_bytes
 
 
-def resident_bytes(statm: Path = Path("/proc/self/statm")) -> Reading:
-    """Memory of this process that is in RAM now."""
-    try:
-        return int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return Absent("unsupported", "this system tells only the peak of the resident memory")
-
-
-class Power:
-    """Watts of a sensor: its own figure, or what its counter of joules gained since it last moved."""
-
-    def __init__(self, sensor: Sensor, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.sensor, self.clock = sensor, clock
-        self._last: tuple[float, float] | None = None
-
-    def __call__(self) -> Reading:
-        value, now = self.sensor.read(), self.clock()
-        if isinstance(value, Absent) or self.sensor.unit == "W":
-            return value
-        if self._last is None:
-            self._last = (now, value)
-            return None
-        before, joules = self._last
-        gained = value - joules
-        if gained == 0 or now <= before:  # not updated yet: 0 W would be invented
-            return None
-        self._last = (now, value)
-        if gained < 0:
-            gained += self.sensor.range_j or 0.0
-        return gained / (now - before) if gained > 0 else None
-
-
 def gauges(*, memory: bool, power: bool) -> list[Gauge]:
     """What is read beside the spans."""
-    found = [Gauge("pool", "B", pool_bytes), Gauge("rss", "B", resident_bytes)] if memory else []
+    found = [Gauge("pool", "B", pool_bytes), Gauge("rss", "B", resident)] if memory else []
     return [*found, *power_gauges(probe())] if power else found
 
 
@@ -200,7 +174,7 @@ def power_gauges(sensors: Sequence[Sensor | Absent]) -> list[Gauge]:
     here = [s for s in sensors if isinstance(s, Sensor) and not s.part_of]
     if here:
         several = len(here) > 1
-        return [Gauge(f"power {s.domain}" if several else "power", "W", Power(s)) for s in here]
+        return [Gauge(f"power {s.domain}" if several else "power", "W", Watts(s)) for s in here]
     absent = [s for s in sensors if isinstance(s, Absent)]
     first = next((a for a in absent if a.code != "no_device"), absent[0] if absent else None)
     none = first or Absent("no_device", "no sensor of power is known here")
@@ -236,8 +210,9 @@ class Beside:
         }
         plan = {act: began_ns + every for act, every in due.items() if every}
         if plan:
-            self._thread = threading.Thread(target=self._run, args=(plan,), daemon=True, name="tritium profile")
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=(plan,), daemon=True, name="tritium profile")
+            thread.start()
+            self._thread = thread  # one that could not begin is not waited for
 
     def stop(self) -> None:
         early = self._ended.is_set()  # by the limit: what comes after it is not the profile's

@@ -5,6 +5,7 @@ Knows nothing of charts or SVG. A scale covers its data, gives finite places for
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -97,13 +98,27 @@ def linear(
     return Scale(min(low, ticks[0]), max(high, ticks[-1]), start, end, ticks)
 
 
-def log(values: Iterable[float], start: float, end: float, *, count: int = 6) -> Scale:
-    """A logarithmic scale for the values above 0; its ends are 1, 2 or 5 times a power of ten."""
+def log(values: Iterable[float], start: float, end: float, *, count: int = 6, unit: str = "") -> Scale:
+    """A logarithmic scale for the values above 0; its ends are 1, 2 or 5 times a power of ten, of bytes powers of two."""
     known = [min(max(v, LEAST), MOST) for v in values if v > 0] or [1.0, 10.0]
+    if unit == "B":
+        return _doubling(min(known), max(known), start, end, count)
     low, high = _round_down(min(known)), _round_up(max(known))
     if high / low < 1.9:
         low, high = _round_down(low * 0.99), _round_up(high * 1.01)
     return Scale(low, high, start, end, _log_ticks(low, high, count), log=True)
+
+
+def _doubling(least: float, most: float, start: float, end: float, count: int) -> Scale:
+    """1 KiB, 4 KiB, 16 KiB …: every power of two, or every second, fourth, tenth …, as many as fit."""
+    first, last = math.floor(math.log2(least) + FLAT), math.ceil(math.log2(most) - FLAT)
+    if first == last:
+        first, last = first - 1, last + 1
+    steps = (m * 10**p for p in itertools.count() for m in (1, 2, 4))
+    every = next(step for step in steps if last // step + -first // step <= max(count, 2))
+    powers = [p for p in range(first, last + 1) if p % every == 0]
+    ticks = tuple(2.0**p for p in (powers if len(powers) >= 2 else (first, last)))
+    return Scale(2.0**first, 2.0**last, start, end, ticks, log=True)
 
 
 def ratio(values: Iterable[float], start: float, end: float, *, count: int = 7) -> Scale:

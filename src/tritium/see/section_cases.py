@@ -104,7 +104,7 @@ def _verdict_row(v: Verdict, suite: Suite, first: str) -> tuple[Cell, ...]:
     change = NONE if v.ratio is None else f"{100 * (v.ratio - 1):+.1f} %"
     chance = "" if v.p_adjusted is None else f"p {v.p_adjusted:.2g} after Holm"
     return (
-        Cell(v.case if v.arm in ("", "head", first) else f"{v.case} [{v.arm}]", link=anchor(v.case)),
+        Cell(v.case if v.arm in ("", first) else f"{v.case} [{v.arm}]", link=anchor(v.case)),
         Cell(WORDS[v.outcome], TONES[v.outcome], order, chance, badge=True),
         Cell(change, TONES[v.outcome], v.ratio, verdict_page.figure(v)),
         Cell("", TONES[v.outcome], v.ratio, span=span),
@@ -230,9 +230,7 @@ def _bars(given: Given, operation: str, cases: Sequence[str], most: int) -> Pict
                 rows.append(_bar(case, arm if len(given.results.arms) > 1 else "", run, given))
     note = "" if step == 1 else f"every {step}. of {len(cases)} cases; the tables have all"
     title = f"{operation}: time of a call" if operation else "Time of a call"
-    chart = charts.Bars(
-        title, tuple(rows), "s", subtitle="medians with 95 % intervals; shorter is better", note=note, better="lower"
-    )
+    chart = charts.Bars(title, tuple(rows), "s", subtitle="medians with 95 % intervals; shorter is better", note=note)
     return Picture(f"overview-{operation}" if operation else "overview", chart)
 
 

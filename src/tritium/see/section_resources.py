@@ -6,13 +6,16 @@ Knows nothing of how a page looks. What nobody measured is said with the reason;
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tritium.perf import pages, tables, trends
 from tritium.perf.run import Run
 from tritium.perf.tables import NONE, bytes_text, seconds_text
 from tritium.perf.trends import Trend
 from tritium.see import charts, flame, flame_diff
+from tritium.see import roofline as roofs
 from tritium.see.memory_file import Allocation, Memory
 from tritium.see.section_cases import ROWS, reason
 from tritium.see.sections import (
@@ -32,10 +35,15 @@ from tritium.see.sections import (
     percent,
     share,
 )
+from tritium.see.tree import Node
+
+if TYPE_CHECKING:
+    from tritium.see.profile import Profile
 
 TRENDS = 12  # charts of histories; the table has all
 OPS = 15
 SITES = 10
+HOLDERS = 5  # operations with a colour of their own: with the three sums beside them all eight colours
 LEAST_POINTS = 2
 
 
@@ -60,7 +68,6 @@ def memory(given: Given) -> Section:
             "B",
             subtitle="bytes allocated at once at most, counted",
             note=note,
-            better="lower",
         )
         blocks.append(Picture("memory", chart, told=True))
     if given.memory is not None:
@@ -113,9 +120,7 @@ def energy(given: Given) -> Section:
             "nobody asked for it in this run; tritium bench energy measures it where there is a sensor",
         )
     rows = tuple(_energy_bar(run, len(given.results.arms) > 1) for run in found[: 2 * ROWS])
-    chart = charts.Bars(
-        "Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate", better="lower"
-    )
+    chart = charts.Bars("Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate")
     table = pages.energy(given.results)
     cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
     grid = Grid(table.heads, cells, table.right, "Power and efficiency", filtered=True)
@@ -220,12 +225,8 @@ def roofline(given: Given) -> Section:
     if not dots:
         return absent("roofline", "Roofline", "no case tells its arithmetic and its bytes")
     integer = any(run.work.integer for run in given.runs)
-    roofs = [charts.Roof("f32", limits.flops)]
-    if integer:
-        roofs.append(charts.Roof("int8", limits.int_ops, main=False))
-    roofs += [charts.Roof(v.name, v.rate, "memory", v.nbytes is None) for v in limits.levels if v.rate is not None]
     chart = charts.Roofline(
-        "Arithmetic and bytes", tuple(roofs), tuple(dots),
+        "Arithmetic and bytes", roofs.drawn(roofs.ceilings(limits), integer), tuple(dots),
         subtitle=f"{given.first} under the ceilings of this machine at {many(limits.threads, 'thread')}; a dot is a case",
     )  # fmt: skip
     runs = [run for run in given.runs if run.arm == given.first and share(run, given.results) is not None]
@@ -277,11 +278,8 @@ def profile(given: Given) -> Section:
     return Section("profile", "Profile", tuple(blocks))
 
 
-def _folded(tree: object, most: int = 12) -> tuple[str, ...]:
+def _folded(tree: Node, most: int = 12) -> tuple[str, ...]:
     """The longest places of a call tree in words."""
-    from tritium.see.tree import Node
-
-    assert isinstance(tree, Node)
     rows = sorted(tree.walk(), key=lambda at: -at[1].own_ns)[:most]
     whole = max(tree.total_ns, 1)
     return tuple(
@@ -297,9 +295,9 @@ def _change(c: flame_diff.Change) -> str:
     return f"{c.name}: {sign}{seconds_text(abs(c.delta) / 1e9)} ({seconds_text(c.before / 1e9)} → {seconds_text(c.after / 1e9)}{times})"
 
 
-def _ops(found: object) -> Grid:
+def _ops(found: Profile) -> Grid:
     rows = []
-    for row in list(found.ops())[:OPS]:  # type: ignore[attr-defined]
+    for row in list(found.ops())[:OPS]:
         part = "" if row.ceiling_share is None else percent(row.ceiling_share)
         rows.append((
             Cell(row.name, tip=f"{row.kernel} on {row.device}"), Cell(f"{row.count:,}", sort=float(row.count)),
@@ -333,6 +331,8 @@ def _tracked(found: Memory) -> list[Block]:
             f"Memory of {name}", tuple(tracks), end_s=found.elapsed_ns * 1e-9, subtitle="live bytes over time"
         )
         blocks.append(Picture("memory-over-time", chart))
+    if found.at_peak.nbytes:
+        blocks.append(Picture("memory-by-operation", _holders(found, name), told=True))
     blocks.append(_devices(found))
     if found.sites:
         blocks.append(_sites(found))
@@ -354,6 +354,36 @@ def _tracked(found: Memory) -> list[Block]:
     lines = [Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of})") for a in found.advice]
     lines += [Line(note, "quiet") for note in found.notes]
     return [*blocks, Lines(tuple(lines))] if lines else blocks
+
+
+def _holders(found: Memory, name: str) -> charts.Stacks:
+    """What held the memory of the CPU at the peak, and what is still held, by operation."""
+    peak, use = found.at_peak, found.use()
+    most = [op for op, _ in _by_op(peak.allocations).most_common(HOLDERS)]
+    rest = (charts.Part("before it began", peak.earlier), charts.Part("not listed", peak.missing))
+    then = (*_parts(peak.allocations, most), *(p for p in rest if p.value))
+    left = _parts([a for a in found.leaks if a.device == "cpu"], most)
+    return charts.Stacks(
+        f"What holds the memory of {name}",
+        (charts.Stack("at the peak", then), charts.Stack("outlived it", left, "nothing")),
+        "B",
+        None if use is None else use.limit,
+        "bytes of the CPU by the operation that asked for them",
+    )
+
+
+def _by_op(found: Sequence[Allocation]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for a in found:
+        sums[a.op or "no operation"] += a.nbytes
+    return sums
+
+
+def _parts(found: Sequence[Allocation], most: Sequence[str]) -> tuple[charts.Part, ...]:
+    """The operations named, in their order, and all others together."""
+    sums = _by_op(found)
+    named = [charts.Part(op, sums.pop(op)) for op in most if op in sums]
+    return (*named, charts.Part("other operations", sums.total())) if sums else tuple(named)
 
 
 def _devices(found: Memory) -> Grid:

@@ -95,7 +95,7 @@ def _measured(given: Given) -> Glance:
         lede = f"{many(len(given.results.plan.metrics), 'metric')} by {many(given.results.plan.generations, 'process')}"
         return f"{many(len(given.cases), 'case')} measured", "", lede, ((ok, "measured", ""), *lost)
     found = [standing(v) for v in given.against.values()]
-    counts = (
+    counts: tuple[tuple[int, str, Tone], ...] = (
         (found.count("FASTER"), "faster", "good"),
         (found.count("SLOWER"), "slower", "bad"),
         (found.count("INCONCLUSIVE"), "no difference shown", "fine"),
@@ -103,18 +103,19 @@ def _measured(given: Given) -> Glance:
     )
     arm, suite = _peer(given)
     if suite.geomean is None:
-        return f"{given.first} beside {', '.join(given.beside)}", "", "", counts  # type: ignore[return-value]
+        return f"{given.first} beside {', '.join(given.beside)}", "", "", counts
     fast = 1 / suite.geomean
     sure = tables.told_apart(suite.geomean_interval)
+    tone: Tone = "fine"
     if sure is not None and sure[0] <= 1 <= sure[1]:
-        headline, tone = f"{given.first} and {arm} are alike", "fine"
+        headline = f"{given.first} and {arm} are alike"
     else:
         headline, tone = f"{given.first} is {_times(fast)} as fast as {arm}", "good" if fast >= 1 else "bad"
     told = [
         f"{ratio_text(s.geomean, s.geomean_interval)} beside {name}" for name, s in given.beside.items() if s.geomean
     ]
     lede = f"Geometric mean over {many(len(given.cases), 'case')}: {', '.join(told)}."
-    return headline, tone, lede, counts  # type: ignore[return-value]
+    return headline, tone, lede, counts
 
 
 def _peer(given: Given) -> tuple[str, Suite]:

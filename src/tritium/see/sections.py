@@ -228,16 +228,23 @@ class Given:
     def of(self, case: str, arm: str) -> Run | None:
         return self.by_key.get((case, arm))
 
+    @cached_property
+    def revisions(self) -> tuple[str, str] | None:
+        """The arms of the old and the new revision, where the verdicts are of two in one measurement."""
+        judged = self.verdicts.verdicts if self.verdicts is not None else ()
+        return next(((v.base_arm, v.arm) for v in judged if v.base_arm != v.arm), None)
+
     @property
     def first(self) -> str:
-        """The arm the others stand beside."""
+        """The arm the page speaks of: the one the others stand beside; of two revisions the new one."""
+        if self.revisions is not None:
+            return self.revisions[1]
         return self.results.arms[0] if self.results.arms else ""
 
     @cached_property
     def beside(self) -> dict[str, Suite]:
         """For each other arm, how the first compares with it; ratios are first / other. None where arms are revisions."""
-        revisions = self.verdicts is not None and any(v.base_arm != v.arm for v in self.verdicts.verdicts)
-        return {} if revisions else tables.speedups(self.results)
+        return {} if self.revisions is not None else tables.speedups(self.results)
 
     @cached_property
     def against(self) -> dict[tuple[str, str], Verdict]:

@@ -13,6 +13,7 @@ import numpy as np
 from tritium import launch, recording
 from tritium.cost import INTEGER
 from tritium.fragment import Fragment, spec_text
+from tritium.op import exact
 from tritium.see.timeline import Column, What
 
 NAMED = 4  # rows of a fused group that its name lists
@@ -48,8 +49,8 @@ def _row(op: Any, attrs: Mapping[str, Any]) -> tuple[str, bool]:
 def numbered(recorded: Sequence[Any]) -> tuple[tuple[What, ...], Column]:
     """The distinct things that were done, and for each span the number of its own.
 
-    Native code records one object for all calls alike, Python a new one for each: objects are told apart first by what
-    they are, then by what they hold, and only then is their work computed.
+    Calls alike mostly share one object: objects are told apart first by what they are, then by what they hold, and only
+    then is their work computed.
     """
     ids = list(map(id, recorded))
     by_key: dict[Any, int] = {}
@@ -64,14 +65,9 @@ def numbered(recorded: Sequence[Any]) -> tuple[tuple[What, ...], Column]:
 
 
 def _key(one: Any) -> Any:
-    """What tells two recorded objects apart; attributes that cannot be hashed tell by themselves."""
+    """What tells two recorded objects apart."""
     attrs = getattr(one, "attrs", None)
-    key = (type(one), *(v for v in one if v is not attrs), *(attrs or {}).items())
-    try:
-        hash(key)
-    except TypeError:
-        return id(one)
-    return key
+    return type(one), *(v for v in one if v is not attrs), exact(tuple((attrs or {}).items()))
 
 
 def lanes(threads: Iterable[int], names: Mapping[int, str]) -> tuple[tuple[str, ...], dict[int, int]]:

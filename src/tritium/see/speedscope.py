@@ -1,7 +1,6 @@
 """A timeline as a speedscope file (https://www.speedscope.app): one evented profile for every track, sampled ones for stacks.
 
-Knows nothing of recording. Times are whole ns. With another weight than time a stack weighs what its ops moved or
-computed. Beyond the cap the spans that began last are left out, and the file's name says so.
+Knows nothing of recording. Times are whole ns. Beyond the cap the spans that began last are left out, and the file's name says so.
 """
 
 from __future__ import annotations
@@ -10,60 +9,39 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from tritium.errors import ArgumentError, nearest
-from tritium.perf import names
+from tritium.perf import files, names
 from tritium.see import tracks
 from tritium.see.escape import json_text
 from tritium.see.timeline import Column, Samples, Timeline
 from tritium.see.tracks import CAP_BYTES, Mask
-from tritium.see.tree import parents
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 CHUNK = 16384  # events rendered at a time
 PLACE = re.compile(r"(?P<name>.*) \((?P<file>.*):(?P<line>\d{1,9})\)", re.DOTALL)  # a frame of Python's
 
 
-class Weight(NamedTuple):
-    """What a stack weighs, beside time: speedscope's word for the unit, and the attribute of a span's What."""
-
-    unit: str
-    of: str
-
-
-WEIGHTS = {"time": Weight("nanoseconds", ""), "bytes": Weight("bytes", "moved"), "flops": Weight("none", "flops")}
-
-
-def write(t: Timeline, path: str | os.PathLike[str], weight: str = "time", cap_bytes: int = CAP_BYTES) -> Path:
+def write(t: Timeline, path: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> Path:
     """Write the file; gzipped where its name ends with .gz."""
-    return tracks.save(path, chunks(t, weight, cap_bytes))
+    return files.write_chunks(path, chunks(t, cap_bytes))
 
 
-def text(t: Timeline, weight: str = "time", cap_bytes: int = CAP_BYTES) -> str:
-    """The whole file."""
-    return "".join(chunks(t, weight, cap_bytes))
-
-
-def chunks(t: Timeline, weight: str = "time", cap_bytes: int = CAP_BYTES) -> Iterator[str]:
+def chunks(t: Timeline, cap_bytes: int = CAP_BYTES) -> Iterator[str]:
     """The file, piece by piece."""
-    if weight not in WEIGHTS:
-        raise ArgumentError(f"a stack weighs {', '.join(WEIGHTS)}, not {weight!r}.{nearest(weight, WEIGHTS)}")
     known: dict[str, int] = {}
     frame = np.array([known.setdefault(w.name, len(known)) for w in t.whats], np.int64)
     frames = [f'{{"name":{json_text(name)}}}' for name in known]
-    kept = _kept(t, cap_bytes) if weight == "time" else np.ones(len(t), bool)
+    kept = _kept(t, cap_bytes)
     gone = len(t) - int(kept.sum())
     title = names.visible(t.name or "profile") + (f" (the last {gone} of {len(t)} spans are left out)" if gone else "")
     yield f'{{"$schema":"{SCHEMA}","exporter":"tritium","name":{json_text(title, None)},"activeProfileIndex":0,\n"profiles":[\n'
-    profiles = _evented(t, frame, kept) if weight == "time" else _weighed(t, frame, WEIGHTS[weight])
     some = False
-    for piece in profiles:
+    for piece in _evented(t, frame, kept):
         some = True
         yield piece
-    if weight == "time" and t.samples is not None and len(t.samples.at_ns):
+    if t.samples is not None and len(t.samples.at_ns):
         yield from _sampled(t, t.samples, len(frames), not some)
         frames += [_python_frame(name) for name in t.samples.frames]
         some = True
@@ -123,47 +101,22 @@ def _events(starts: Column, ends: Column, frames: Column) -> Iterator[str]:
     yield comma + ",\n".join(out)
 
 
-def _weighed(t: Timeline, frame: Column, weight: Weight) -> Iterator[str]:
-    """One sampled profile for every lane: each way to an op once, with all that went through it."""
-    each = [getattr(w, weight.of) for w in t.whats]
-    known: dict[tuple[int, int], int] = {}  # (the stack above, the frame) -> a stack
-    stacks: list[tuple[int, ...]] = []
-    of_span: list[int] = []
-    sums: dict[int, dict[int, int]] = {}
-    frames = frame[t.what].tolist() if len(t) else []
-    for i, (above, here) in enumerate(zip(parents(t).tolist(), frames, strict=True)):
-        key = (of_span[above] if above >= 0 else -1, here)
-        if key not in known:
-            known[key] = len(stacks)
-            stacks.append((*stacks[key[0]], here) if above >= 0 else (here,))
-        of_span.append(known[key])
-        if amount := each[t.what[i]]:
-            lane = sums.setdefault(int(t.lane[i]), {})
-            lane[known[key]] = lane.get(known[key], 0) + amount
-    before = ""
-    for lane_of, found in sorted(sums.items()):
-        yield before + _sampled_profile(
-            t.lanes[lane_of], weight.unit, [stacks[s] for s in found], list(found.values()), 0
-        )
-        before = ",\n"
-
-
 def _sampled(t: Timeline, samples: Samples, first_frame: int, first: bool) -> Iterator[str]:
     """One sampled profile for every lane whose Python stacks were taken."""
     before = "" if first else ",\n"
     for lane in np.unique(samples.lane).tolist():
         rows = np.flatnonzero(samples.lane == lane)
         stacks = [tuple(first_frame + f for f in samples.stacks[s]) for s in samples.stack[rows].tolist()]
-        weights = [samples.every_ns] * len(rows)
-        yield before + _sampled_profile(f"{t.lanes[lane]}: Python stacks", "nanoseconds", stacks, weights, 0)
+        yield before + _sampled_profile(f"{t.lanes[lane]}: Python stacks", stacks, samples.every_ns)
         before = ",\n"
 
 
-def _sampled_profile(name: str, unit: str, stacks: list[tuple[int, ...]], weights: list[int], start: int) -> str:
+def _sampled_profile(name: str, stacks: list[tuple[int, ...]], each_ns: int) -> str:
     listed = ",".join("[" + ",".join(map(str, stack)) + "]" for stack in stacks)
+    weights = ",".join([str(each_ns)] * len(stacks))
     return (
-        f'{{"type":"sampled","name":{json_text(name)},"unit":"{unit}","startValue":{start},"endValue":{start + sum(weights)},'
-        f'"samples":[{listed}],"weights":[{",".join(map(str, weights))}]}}'
+        f'{{"type":"sampled","name":{json_text(name)},"unit":"nanoseconds","startValue":0,'
+        f'"endValue":{each_ns * len(stacks)},"samples":[{listed}],"weights":[{weights}]}}'
     )
 
 

@@ -199,7 +199,7 @@ def hatch(colour: str) -> tuple[str, str]:
 # ---- documents
 
 
-def document(drawing: Drawing, title: str, said: str, *, css: str = "", name: str = "", kind: str = "chart") -> str:
+def document(drawing: Drawing, title: str, said: str, *, css: str = "", name: str = "") -> str:
     """The whole SVG: sized, named for screen readers, with its own style where there is one."""
     width, height = number(drawing.width), number(math.ceil(drawing.height))
     head = f"{title}\n{said}\n{name}\n{width}\n{drawing.body}"
@@ -211,7 +211,7 @@ def document(drawing: Drawing, title: str, said: str, *, css: str = "", name: st
         named, inside = f'aria-label="{escape.attribute(title)}. {escape.attribute(said, None)}"', ""
     role = "group" if "<a " in drawing.body else "img"  # a picture has nothing inside to follow
     whole = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" viewBox="0 0 {width} {height}" width="{width}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="{role}" {named}>{inside}{drawing.body}</svg>'
     )
     return whole.replace(ID, own)

@@ -7,7 +7,8 @@ absent with the reason. A target is reached when the whole interval reaches it; 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -18,18 +19,21 @@ from tritium import backends, memory, ops
 from tritium.buffer import native, native_absence
 from tritium.errors import DeviceError, TritiumError
 from tritium.functions import randn
-from tritium.machine import time_text
+from tritium.machine import seconds_text
 from tritium.perf import quick
 from tritium.perf.case import Case, Made, Recipe
 from tritium.perf.context import Context, Work
 from tritium.perf.environment import Limits, this_machines_limits
 from tritium.perf.stats import share_interval, walsh_interval
-from tritium.threads import get_num_threads
+from tritium.threads import get_num_threads, set_num_threads
 
 SECONDS, QUICK_S = 0.5, 0.1  # of timing, for each figure
 SCALAR = ("aarch64", "arm64")  # where the portable kernels compute one element at a time; x86-64 always has SSE2
 CACHED = (64, 256)  # 64 KiB of f32: what is compared there is arithmetic, not memory
 COMPILES = 7
+MIXTURE = (
+    (1000,), (33, 33), (64, 64), (100, 100), (130, 130), (256, 256), (600, 600), (1000, 1000), (1025, 1024), (2048, 2048),
+)  # fmt: skip
 STEADY = 300  # calls in which the pool is watched
 
 Outcome = Literal["pass", "not reached", "undecided", "not measured"]
@@ -164,14 +168,36 @@ def times_scalar(bench: Bench, device: str) -> Figure | str:
     )
 
 
-def times_one_by_one(bench: Bench, device: str) -> Figure:
-    """A sum beside adding one element after the other, which is what scalar code does."""
-    ours = bench.timed("sum", (1000, 1000), device)
-    data = np.ones(1_000_000, np.float32)
-    kept = np.empty_like(data)
-    scalar = quick.measured(_case("accumulate"), Made(lambda: np.add.accumulate(data, out=kept)), seconds=bench.seconds)
+def times_one_by_one(bench: Bench, device: str) -> Figure | str:
+    """A sum on one thread beside scalar code: one value, to which one element after the other is added."""
+    if not in_order():
+        return f"nothing to compare with: subtract.reduce of NumPy {np.__version__} does not go element by element"
+    with one_thread():
+        ours = quick.timed("sum", (1000, 1000), "f32", device, seconds=bench.seconds)
+    data = np.full(1_000_000, -1, np.float32)
+    scalar = quick.measured(_case("in order"), Made(lambda: np.subtract.reduce(data)), seconds=bench.seconds)
     (a, b), (c, d) = scalar.interval, ours.interval
-    return Figure(scalar.seconds / ours.seconds, a / d, b / c, None, "sum of 1000x1000 beside numpy.add.accumulate")
+    return Figure(
+        scalar.seconds / ours.seconds, a / d, b / c, None,
+        "sum of 1000x1000 on one thread beside numpy.subtract.reduce, which takes one element after the other",
+    )  # fmt: skip
+
+
+def in_order() -> bool:
+    """Whether NumPy subtracts one element after the other: 2^24 less -1 is 2^24 in f32, less several at once is more."""
+    data = np.full(1000, -1, np.float32)
+    data[0] = 1 << 24
+    return bool(np.subtract.reduce(data) == 1 << 24)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = get_num_threads()
+    set_num_threads(1)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
 
 
 def _case(name: str) -> Case:
@@ -199,13 +225,27 @@ def from_pool(bench: Bench, device: str) -> Figure:
 
 
 def overhead(bench: Bench, device: str) -> Figure:
-    """The share of live blocks that nobody asked for, of the guide's mixture of tensors."""
+    """The share of live blocks that nobody asked for: the mean over a mixture of shapes, even ones and odd ones."""
+    shares = {shape: _unasked(shape) for shape in MIXTURE}
+    mean = sum(shares.values()) / len(shares)
+    best, worst = (f(shares, key=lambda shape: shares[shape]) for f in (min, max))
+    return Figure(
+        mean, mean, mean, 0.0,
+        f"the mean over tensors of {len(shares)} shapes: from {shares[best]:.1%} ({_size(best)}) to {shares[worst]:.1%} ({_size(worst)})",
+    )  # fmt: skip
+
+
+def _unasked(shape: tuple[int, ...]) -> float:
     before = memory.stats()
-    kept = [ops.empty((256, 256) if i % 10 == 0 else (64, 64)) for i in range(500)]
+    kept = [ops.empty(shape) for _ in range(4)]
     after = memory.stats()
     blocks = after.current_block_bytes - before.current_block_bytes
-    share = 1 - (after.current_bytes - before.current_bytes) / blocks
-    return Figure(share, share, share, 0.0, f"{len(kept)} tensors of 64x64, every tenth 256x256")
+    del kept
+    return max(0.0, 1 - (after.current_bytes - before.current_bytes) / blocks) if blocks > 0 else 0.0
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def successes(bench: Bench, device: str) -> Figure:
@@ -240,7 +280,7 @@ def uncopied(bench: Bench, device: str) -> Figure:
 
 
 def call_cost(bench: Bench, device: str) -> Figure:
-    """What a call costs beside its work."""
+    """The smallest call beside a large one: what is not work, as a share of a call that has much."""
     call = quick.benchmark_dispatch(seconds=bench.seconds).first
     t = bench.timed("matmul", (1000, 1000), device)
     (a, b), (c, d) = call.interval, t.interval
@@ -274,7 +314,7 @@ def compiling(bench: Bench, device: str) -> Figure:
         low,
         high,
         None,
-        f"a feed-forward block; the first, with its imports: {time_text(first)}",
+        f"a feed-forward block; the first, with its imports: {seconds_text(first)}",
     )
 
 
@@ -307,9 +347,9 @@ def _rows() -> tuple[Target, ...]:
         Target("000", summary, "device transfer, 4 MB", "mlx", "<200μs", 200e-6, "s", True, transfer),
         Target("000", summary, "allocations served by the pool", "cpu", "95% pool utilization", 0.95, "%", False, from_pool),
         Target("000", summary, "allocations that succeed", "cpu", "98% success rate", 0.98, "%", False, successes),
-        Target("000", traits, "memory beside what was asked for", "cpu", "<5% metadata overhead", 0.05, "%", True, overhead),
+        Target("000", traits, "memory beyond what was asked for", "cpu", "<5% metadata overhead", 0.05, "%", True, overhead),
         Target("000", traits, "operations without a copy", "cpu", "80% of operations", 0.80, "%", False, uncopied),
-        Target("000", traits, "cost of a call beside its work", "cpu", "<1% overhead", 0.01, "%", True, call_cost),
+        Target("000", traits, "a call of 8 elements beside 1000x1000", "cpu", "<1% overhead", 0.01, "%", True, call_cost),
         Target("000", floor, "matrix multiplication, 2048x2048", "", "500 GFLOPS less 10%", 450, "GFLOP/s", False, rate(2048)),
         Target("001", targets, "matrix multiply, 1000x1000", "cpu", "< 10ms", 10e-3, "s", True, product),
         Target("001", targets, "matrix multiply, 1000x1000", "gpu", "< 1ms", 1e-3, "s", True, product),
@@ -376,22 +416,26 @@ def value_text(value: float, unit: Unit, like: float | None = None) -> str:
     if unit != "s":
         return f"{value:.3g}" + f" {unit}" * (like is None)
     if like is None:
-        return time_text(value)
+        return seconds_text(value)
     scale = next((s for s in (1.0, 1e-3, 1e-6) if like >= s), 1e-9)
     return f"{value / scale:.3g}"
 
 
+HEADS = ("guide", "target", "asked", "measured", "possible here", "outcome", "by")
+
+
 def rows(found: tuple[Reached, ...]) -> list[list[str]]:
-    """A line for each: guide, target, asked, measured, possible here, outcome."""
+    """A line for each, under `HEADS`."""
     out = []
     for r in found:
         t, f = r.target, r.figure
-        measured = possible = "-"
+        measured = possible = by = "-"
         if f is not None:
             around = f" ({value_text(f.low, t.unit, f.value)} … {value_text(f.high, t.unit, f.value)})"
             measured = value_text(f.value, t.unit) + (around if f.low < f.high else "")
             possible = "-" if f.possible is None else value_text(f.possible, t.unit)
-        out.append([t.guide, f"{t.what} ({t.device or 'default'})", t.asked, measured, possible, r.outcome])
+            by = f.how or "-"
+        out.append([t.guide, f"{t.what} ({t.device or 'default'})", t.asked, measured, possible, r.outcome, by])
     return out
 
 

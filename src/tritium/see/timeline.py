@@ -1,7 +1,7 @@
 """What a profile saw: spans of time on lanes, counters beside them, stacks where they were sampled. Frozen, in columns.
 
 Knows nothing of how it was recorded or how it is drawn. A span lies on one lane (a thread, or a device's queue); two
-spans of a lane are apart or one inside the other. Times are ns since the profile began.
+spans of a lane are apart or one inside the other: scopes that overlap are put on lanes of their own. Times are ns since the profile began.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Timeline:
     event_cost_ns: float | None = None  # what one recorded span costs the program, measured when it began
     environment: Environment | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
+    apart: int = 0  # the last so many lanes are no threads: they hold scopes that overlapped others of their thread
 
     def __len__(self) -> int:
         return len(self.what)

@@ -7,19 +7,15 @@ times must not go back, and every thread must have a name. Speedscope's rules ar
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import math
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 from tritium.errors import FormatError
-from tritium.perf import files, names
+from tritium.perf import files, names, records
 from tritium.see.speedscope import SCHEMA
 
 MOST = 100  # faults that are listed
@@ -49,10 +45,10 @@ class Checked(NamedTuple):
 def check(path: str | os.PathLike[str]) -> Checked:
     """Read a file, tell what it is, and check it; FormatError where it is none of them."""
     where = files.named(path)
-    said = files.decoded(_unpacked(files.read_bytes(path), where), where)
+    said = files.decoded(files.unpacked(files.read_bytes(path), files.MAX_BYTES, where), where)
     if not said.lstrip().startswith(("{", "[")):
         return Checked("folded stacks", _first(folded(said)), len(said.splitlines()))
-    data = _parsed(said, where)
+    data = records.loads(said, where)
     if isinstance(data, dict) and data.get("$schema") == SCHEMA:
         return Checked("speedscope", _first(speedscope(data)), len(_list(data.get("profiles"))))
     if isinstance(data, dict) and "traceEvents" in data:
@@ -66,35 +62,6 @@ def check(path: str | os.PathLike[str]) -> Checked:
 def _first(faults: Faults) -> tuple[str, ...]:
     found = tuple(islice(faults, MOST + 1))
     return found if len(found) <= MOST else (*found[:MOST], "… and more")
-
-
-def _unpacked(raw: bytes, where: str) -> bytes:
-    if not raw.startswith(b"\x1f\x8b"):
-        return raw
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
-            out = packed.read(files.MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{where}: damaged gzip: {error}.") from None
-    if len(out) > files.MAX_BYTES:
-        raise FormatError(f"{where}: unpacks to more than {files.MAX_BYTES >> 20} MiB.")
-    return out
-
-
-def _parsed(said: str, where: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        out = dict(pairs)
-        if len(out) != len(pairs):
-            raise ValueError("a key stands twice in one object")
-        return out
-
-    def refused(word: str) -> Any:
-        raise ValueError(f"{word} is no JSON number")
-
-    try:
-        return json.loads(said, object_pairs_hook=once, parse_constant=refused)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: not JSON: {names.visible(str(error))}.") from None
 
 
 def _list(value: Any) -> list[Any]:

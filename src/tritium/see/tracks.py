@@ -1,4 +1,4 @@
-"""Spans as trace viewers want them: tracks on which nothing crosses, the earliest that fit, and files that may be gzipped.
+"""Spans as trace viewers want them: tracks on which nothing crosses, and the earliest that fit.
 
 Knows nothing of a format. Viewers draw a span inside whatever encloses it; two that cross would be drawn wrong, so the
 later one gets a track of its own.
@@ -6,20 +6,13 @@ later one gets a track of its own.
 
 from __future__ import annotations
 
-import gzip
-import io
-import os
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tritium.perf import files
 from tritium.see.timeline import Column, Timeline
 
 CAP_BYTES = 200_000_000  # of a trace: viewers give up beyond
-GZIP_LEVEL = 3  # traces repeat themselves: more effort gains little
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -70,14 +63,3 @@ def digits(values: Column) -> Column:
     """How many digits these whole numbers have, none of them negative."""
     powers = 10 ** np.arange(1, 19, dtype=np.int64)
     return 1 + np.searchsorted(powers, values, side="right")
-
-
-def save(path: str | os.PathLike[str], chunks: Iterable[str]) -> Path:
-    """Write a text that comes in pieces; gzipped where the path ends with .gz, the same bytes for the same text."""
-    if not os.fspath(path).endswith(".gz"):
-        return files.write_bytes(path, b"".join(chunk.encode("utf-8", "backslashreplace") for chunk in chunks))
-    out = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=out, mtime=0) as packed:
-        for chunk in chunks:
-            packed.write(chunk.encode("utf-8", "backslashreplace"))
-    return files.write_bytes(path, out.getvalue())

@@ -61,12 +61,12 @@ class Node:
         return sorted(self.children.values(), key=lambda c: (c.total_ns, c.name))
 
 
-def tree(t: Timeline, *, lanes: bool = True) -> Node:
-    """The call tree of a timeline; its first level are the lanes where there are several (and `lanes` is true)."""
+def tree(t: Timeline) -> Node:
+    """The call tree of a timeline; its first level are the lanes where there are several."""
     root = Node("all")
     above, own = parents(t).tolist(), own_ns(t).tolist()
     elapsed, what, lane = t.elapsed_ns.tolist(), t.what.tolist(), t.lane.tolist()
-    apart = lanes and len(set(lane)) > 1
+    apart = len(set(lane)) > 1
     tops = {i: root.children.setdefault(t.lanes[i], Node(t.lanes[i])) if apart else root for i in sorted(set(lane))}
     nodes: list[Node] = []
     for i, parent in enumerate(above):
