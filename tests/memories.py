@@ -39,12 +39,12 @@ def record(name: str = "a run", **more: Any) -> Memory:
             DeviceUse(name, 0, 0, 0, 0, 0, 0, 0, 0),
         ),
         "sites": (SiteUse(f"{name}:3", name, 1, 4 * MIB, 0, 4 * MIB), SiteUse("model.py:4", "add", 1, MIB, 1, 0)),
-        "at_peak": AtPeak(6 * MIB, (held,), MIB, MIB), "leaks": (held,),
+        "at_peak": AtPeak(6 * MIB, (held,), MIB, MIB, 3), "leaks": (held,),
         "idle": Idle(3 * MIB, 2 * MIB, 2, ((MIB, 1), (2 * MIB, 1)), 64 * MIB),
         "moved": (Moved(name, f"to {name}", 1, MIB, 500), Moved("cpu", name, 1, MIB, 0)),
         "advice": (Advice("hidden copies", f"{name} had to copy", MIB, "copies", "low"),),
         "pressure": Pressure("cpu", "high", 85, 100, "cgroup", f"evidence {name}", (Reading("cgroup", 85, 100),)),
         "resident": 70 * MIB, "unknown_frees": (name,), "python": PythonUse(10, 20, (PythonSite(f"{name}:9", 5, 1),)),
-        "notes": (name,),
+        "notes": (name,), "repeated_ids": (name, name),
     }  # fmt: skip
     return Memory(**(made | more))

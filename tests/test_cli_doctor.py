@@ -85,12 +85,18 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.M
     assert "looked_at: " in done.output
 
 
-def test_a_script_that_fails_is_a_problem_and_still_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ends", "code"), [("sys.exit(7)", 7), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("sys.exit('no')", 1)]
+)
+@pytest.mark.parametrize("option", ["--strict", "--json"])
+def test_a_script_that_fails_is_a_problem_still_looked_at_and_its_exit_code_is_ours(
+    tmp_path: Path, ends: str, code: int, option: str
+) -> None:
     script = tmp_path / "a.py"
-    script.write_text("import sys\nsys.exit(3)\n")
-    done = run("doctor", "--strict", str(script))
-    assert done.exit_code == 1
-    assert "exit code 3" in done.output
+    script.write_text(f"import sys\n{ends}\n")
+    done = run("doctor", option, str(script))
+    assert done.exit_code == code
+    assert f"exit code {code}" in done.output
     assert "hidden copies" in done.output
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,11 +73,42 @@ def test_files_hold_all_that_was_seen(script: Path, tmp_path: Path) -> None:
     assert (tmp_path / "m.csv").read_text() == events_csv(found.events)
 
 
-def test_a_suffix_that_tells_no_format_is_refused_before_the_script_runs(script: Path, tmp_path: Path) -> None:
-    done = run("--output", "m.html", script)
-    assert done.exit_code == 2
-    assert "there are .json, .csv" in done.output
+@pytest.mark.parametrize(
+    ("outputs", "says"),
+    [
+        (["m.html"], "there are .json, .csv"),
+        (["script.json"], "that is the script"),
+        (["link.json"], "that is the script"),
+        (["hard.json"], "that is the script"),
+        (["m.json", "m.csv", "./m.json"], "named twice"),
+        (["new/m.json"], "there is no such folder"),
+    ],
+)
+def test_an_output_that_cannot_be_or_would_destroy_is_refused_before_the_script_runs(
+    script: Path, tmp_path: Path, outputs: list[str], says: str
+) -> None:
+    named = script.rename(tmp_path / "script.json")
+    (tmp_path / "link.json").symlink_to(named)
+    (tmp_path / "hard.json").hardlink_to(named)
+    before = sorted(tmp_path.iterdir())
+    done = run(*(word for path in outputs for word in ("--output", path)), named)
+    assert done.exit_code != 0
+    assert says in done.output + str(done.exception)
     assert "said" not in done.output
+    assert (named.read_text(), sorted(tmp_path.iterdir())) == (SCRIPT, before)
+
+
+def test_a_file_is_written_where_it_was_named_though_the_script_goes_elsewhere(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    script.write_text("import os\nos.chdir('sub')\n")
+    assert run("--output", "m.json", script).exit_code == 0
+    assert (tmp_path / "m.json").exists()
+
+
+def test_an_option_that_is_none_is_not_taken_for_a_script(script: Path) -> None:
+    done = run("--jsn", "m.json", script)
+    assert done.exit_code == 2
+    assert re.search("No such option:? .?--jsn", done.output)  # click words it in two ways
 
 
 def test_a_module_is_run(script: Path) -> None:

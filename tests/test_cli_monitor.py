@@ -91,6 +91,13 @@ def test_rounds_and_alerts_are_printed(measuring: Any) -> None:
     assert done.exit_code == 1
 
 
+def test_the_line_of_a_round_tells_what_is_still_open(measuring: Any) -> None:
+    measuring(made(1), made(2, add=1.3, sum=1.3), made(3, add=1.3, sum=1.3), made(4))
+    lines = [line for line in called("--times", "4").output.splitlines() if " round " in line and "every" not in line]
+    opened = [int(m[1]) if (m := re.search(r"; open: (\d+)", line)) else 0 for line in lines]
+    assert opened == [0, 2, 2, 0]
+
+
 def test_thresholds_are_read_as_everywhere_and_said(measuring: Any) -> None:
     measuring(made(1), made(2, add=1.1), made(3))
     done = called("--times", "2", "--warn", "20.0", "--critical", "0.4")

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from made_profiles import LIMITS, everything, repetitions
 from tritium.cli import cli
 from tritium.cli_profile import profile
-from tritium.errors import ArgumentError, FormatError
+from tritium.errors import ArgumentError, FormatError, PackageError
+from tritium.see import nvtx
 from tritium.see import profile as session
 from tritium.see.profile import Profile, load_profile
 
@@ -199,6 +200,87 @@ def test_what_cannot_be_written_is_refused_before_the_script_runs(folder: Path) 
         assert "said" not in found.output
 
 
+def test_the_script_is_never_written_over_and_no_file_twice(folder: Path) -> None:
+    path = script(folder)
+    (folder / "link").symlink_to(path)
+    for wrong, said in (
+        (("--chrome", path), "would be written over"), (("--folded", "link"), "would be written over"),
+        (("--flame", "other.py"), "would be written over"),
+        (("--output", "p.json", "--chrome", folder / "p.json"), "is named twice"),
+        (("--chrome", "profile.json"), "is named twice"),
+    ):  # fmt: skip
+        found = run(*wrong, path)
+        assert found.exit_code == 2
+        assert said in found.output
+        assert "said" not in found.output
+    assert path.read_text(encoding="utf-8") == SCRIPT
+
+
+def test_what_is_shown_or_compared_is_not_written_over() -> None:
+    Profile(everything()).save("p.json")
+    before = Path("p.json").read_bytes()
+    assert run("show", "p.json", "--output", "./p.json").exit_code == 2
+    assert run("diff", "p.json", "p.json", "--folded", "p.json").exit_code == 2
+    assert Path("p.json").read_bytes() == before
+
+
+def test_ranges_that_cannot_be_set_are_one_line_before_the_script_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvtx, "_there", lambda package: False)
+    found = run("--nvtx", script(folder))
+    assert isinstance(found.exception, PackageError)  # the command line says it in one line and ends with 2
+    assert "pip install nvtx" in str(found.exception)
+    assert "said" not in found.output
+    assert not Path("profile.json").exists()
+
+
+FORKS = """
+import os
+import tritium as tt
+tt.exp(tt.ones(3))
+child = os.fork()
+tt.log(tt.ones(3))
+if child:
+    os.waitpid(child, 0)
+else:
+    raise SystemExit(3)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_copy_of_the_script_prints_and_writes_nothing(folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tritium", "profile", str(script(folder, FORKS))]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ | {"TRITIUM_PURE": "1"}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("recording cost about") == done.stdout.count("written: profile.json") == 1
+    assert {r.name for r in load_profile("profile.json").ops()} >= {"exp", "log"}
+
+
+def test_a_script_may_profile_itself(folder: Path) -> None:
+    own = """
+import tritium as tt
+from tritium.see import start_session, stop_session
+with tt.profile("mine", counters=None, ceilings=False, stacks="1ms") as p, tt.scope("inner"):
+    tt.exp(tt.ones(3))
+p.save("mine.json")
+start_session(counters=None, ceilings=False)
+stop_session()
+try:
+    stop_session()
+except tt.errors.ArgumentError:
+    print("none is left")
+"""
+    found = run("-q", "--stacks", "1ms", script(folder, own))
+    assert found.exit_code == 0, found.output
+    assert "none is left" in found.output
+    assert {r.name for r in load_profile("mine.json").scopes()} == {"inner"}
+    assert {r.name for r in load_profile("profile.json").scopes()} == {"inner"}
+    assert "tritium profile" not in load_profile("mine.json").timeline.lanes
+
+
 def test_a_bad_duration_is_told(folder: Path) -> None:
     found = run("--stacks", "often", script(folder))
     assert isinstance(found.exception, ArgumentError)
@@ -243,10 +325,12 @@ def test_diff_names_the_operation_that_became_slower() -> None:
         Profile(repetitions(50 + i, 1, times | {"softmax": (40, 40_000.0)})[0]).save(f"b{i}.json")
     found = run("diff", "a0.json", "b0.json")
     assert found.exit_code == 0
-    assert found.output.startswith("softmax: +")
+    assert found.output.startswith("not clear (one profile a side; repeat each 5 times): softmax: +")
     more = [w for i in range(1, 6) for w in ("--also-before", f"a{i}.json", "--also-after", f"b{i}.json")]
-    assert "by 6 and 6 repetitions" in run("diff", "a0.json", "b0.json", *more).output
-    assert run("diff", "a0.json", "b0.json", "--format", "markdown").output.startswith("`softmax")
+    repeated = run("diff", "a0.json", "b0.json", *more).output
+    assert repeated.startswith("softmax: +")
+    assert "by 6 and 6 repetitions" in repeated
+    assert run("diff", "a0.json", "b0.json", "--format", "markdown").output.startswith("`not clear")
 
 
 def test_diff_writes_the_difference_as_a_picture_and_as_stacks_with_two_columns() -> None:
@@ -260,6 +344,17 @@ def test_diff_writes_the_difference_as_a_picture_and_as_stacks_with_two_columns(
     assert way.endswith("softmax")
     assert 0 < int(before) < int(after)
     assert run("check", "d.folded").exit_code == 0
+
+
+def test_check_counts_what_it_checked() -> None:
+    p = Profile(everything())
+    for path, said in (
+        (p.export("s.speedscope.json"), f"a good speedscope, {len(p.timeline)} spans"),
+        (p.export("c.trace.json"), f"a good chrome trace, {len(p.timeline)} spans"),
+    ):
+        assert said in run("check", path).output
+    Path("one.folded").write_text("a;b 3\n", encoding="utf-8")
+    assert run("check", "one.folded").output.endswith("a good folded stacks, 1 line\n")
 
 
 def test_check_tells_faults_and_fails() -> None:

@@ -130,7 +130,26 @@ def test_the_history_of_the_machine_is_shown_when_asked() -> None:
     assert "HISTORY" not in passed("--input", "results.json", "--format", "text").output
 
 
+def test_a_history_that_is_empty_is_said_to_be() -> None:
+    text = passed("--input", "results.json", "--history", "--format", "text").output
+    assert "no runs are kept on this machine" in " ".join(text.split())
+
+
+def test_the_hash_on_the_page_is_that_of_the_file() -> None:
+    store.save(replace(RESULTS, elapsed_s=74), "whole.json")
+    sealed = json.loads(Path("whole.json").read_text())["sha256"]
+    passed("--input", "whole.json")
+    assert sealed in Path("report.html").read_text(encoding="utf-8")
+    write_beside(Path("whole.json"), RESULTS)
+    assert sealed in Path("whole_report.html").read_text(encoding="utf-8")
+
+
 # ---- what it refuses
+
+
+def test_an_earlier_profile_without_a_later_one() -> None:
+    made_report.profile().save("p0.json")
+    assert "--profile FILE" in refused("--input", "results.json", "--before", "p0.json")
 
 
 def test_a_file_that_is_not_there() -> None:

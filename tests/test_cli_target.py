@@ -77,7 +77,7 @@ def test_threads_are_waited_for(folder: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("given", "says"),
     [((None, None, None), "none was given"), (("x.py", "m", None), "SCRIPT and -m MODULE"),
-     (("nothing.py", None, None), "no script nothing.py"),
+     (("nothing.py", None, None), "no script nothing.py"), ((".", None, None), "a folder without __main__.py"),
      ((None, "no_such_module_at_all", None), "no such module"), ((None, "no_such.thing", None), "no_such"),
      ((None, None, "prefil"), "Did you mean 'prefill'")],
 )  # fmt: skip

@@ -172,6 +172,25 @@ def test_the_filter_hides_rows_and_cards_and_is_remembered_in_the_address(opened
     assert again.locator("details.card:visible").count() == 1
 
 
+def test_a_filter_without_a_match_says_so(opened: Any) -> None:
+    page = opened("#&filter=zzzz").page
+    assert page.locator("#ratios .none").is_visible()
+    assert page.locator("#count").inner_text() == "No case matches."
+    page.locator("#filter").fill("matmul")
+    assert page.locator("#ratios .none").is_hidden()
+
+
+def test_on_a_phone_the_plot_of_every_ratio_is_in_sight(opened: Any) -> None:
+    page = opened(width=390)
+    wide = page.ask("[...document.querySelectorAll('#ratios .span')].map(s => s.getBoundingClientRect().right)")
+    assert len(wide) > 10
+    assert max(wide) <= 390
+    at = page.ask(
+        "[...document.querySelectorAll('#ratios svg.axis, #ratios .span')].map(s => s.getBoundingClientRect().left)"
+    )
+    assert max(at) - min(at) < 1  # the axis stands over what it measures
+
+
 def test_a_link_to_a_case_opens_it(opened: Any, results: Any) -> None:
     page = opened().page
     page.locator("#ratios tbody th a").nth(4).click()
@@ -212,6 +231,7 @@ def test_tips_show_by_pointer_by_focus_and_by_arrow_keys(opened: Any) -> None:
     assert page.locator(".tip").is_hidden()
     page.locator("#noise td[data-tip]").first.focus()
     assert "processes" in page.locator(".tip").inner_text()
+    page.mouse.move(1, 1)  # away from the chart, which scrolls under the pointer
     page.locator("#overview .chart-wide svg.chart").first.focus()
     page.keyboard.press("ArrowDown")
     first = page.locator(".tip").inner_text()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import tritium as tt
 from null import Null
 from tritium import memory
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, SaveError
 from tritium.see import hub
 from tritium.see.allocations import MemoryTracker, track_allocation, track_deallocation, track_transfer
 from tritium.see.memory_pressure import Reading
@@ -116,7 +116,8 @@ def test_the_timeline_ends_at_the_current_bytes() -> None:
         del a
     course = m.timeline()
     start = m.devices()[0].start
-    assert course.values.tolist() == [start + 1000, start + 1500, start + 500]
+    assert course.values.tolist() == [start, start + 1000, start + 1500, start + 500]
+    assert course.at_ns[0] == 0
     assert (course.unit, course.at_ns.dtype) == ("B", np.int64)
     assert (np.diff(course.at_ns) >= 0).all()
     del b
@@ -396,12 +397,12 @@ def test_buffers_of_ones_own_are_tracked_by_hand() -> None:
     assert m.unknown_frees == ("tensor_9",)
     assert [leak.id for leak in m.leaks()] == ["tensor_2"]
     page = m.generate_report()
-    assert "flagged: 1 buffers" in page
+    assert "flagged: 1 buffer was freed" in page
     assert "tensor_9" in page
 
 
 def test_the_report_tells_how_many_unknown_ids_it_does_not_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tritium.see.accounts.MOST_UNKNOWN", 2)
+    monkeypatch.setattr("tritium.see.accounts.MOST_FLAGGED", 2)
     with tt.track_memory() as m:
         for i in range(5):
             m.track_deallocation(f"slip {i}")
@@ -449,7 +450,61 @@ def test_everybody_who_tracks_hears_what_is_told_to_all() -> None:
 def test_what_is_told_while_nothing_is_tracked_is_forgotten() -> None:
     m = MemoryTracker()
     m.track_allocation("x", 5)
+    m.start()
+    m.stop()
     assert m.events == ()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda m: m.report(), lambda m: m.record(), lambda m: m.peak, lambda m: m.leaks(), lambda m: m.assert_no_leaks(),
+        lambda m: m.advice(), lambda m: m.timeline(), lambda m: m.live_at_peak(),
+    ],
+)  # fmt: skip
+def test_a_tracker_that_was_not_started_says_so(ask: Any) -> None:
+    with pytest.raises(ArgumentError, match="nothing was tracked yet"):
+        ask(tt.track_memory())
+
+
+def test_an_id_allocated_twice_is_flagged_and_capacity_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tritium.see.accounts.MOST_FLAGGED", 1)
+    with tt.track_memory() as m:
+        for id in ("x", "x", "y", "y"):
+            m.track_allocation(id, 5, "gpu")
+    assert m.repeated_ids == m.record().repeated_ids == ("x",)
+    page = m.report()
+    assert "flagged: 1 buffer was allocated by hand under an id that was alive" in page
+    assert "1 more ids were allocated by hand while alive" in page
+    assert "capacity" not in page
+    assert sum(a.nbytes for a in m.live_at_peak("gpu")) == m.peak["gpu"] == 10
+
+
+def test_what_was_alive_at_the_peak_can_be_counted_and_gone_through() -> None:
+    with tt.track_memory() as m:
+        kept = [tt.empty(n, dtype="u8") for n in (100, 200)]
+    at = m.live_at_peak()
+    assert (len(at), [a.nbytes for a in at]) == (2, [200, 100])
+    del kept
+
+
+def test_a_file_of_a_suffix_that_tells_no_format_is_not_written(tmp_path: Path) -> None:
+    with tt.track_memory() as m:
+        pass
+    for name in ("m.xyz", "m"):
+        with pytest.raises(ArgumentError, match=r"the suffix tells no format; there are .json, .csv"):
+            m.save(tmp_path / name)
+    with pytest.raises(SaveError, match="No such file or directory"):
+        m.save(tmp_path / "new" / "m.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_was_read_back_tells_the_same_page(tmp_path: Path) -> None:
+    with tt.track_memory("kept") as m:
+        m.track_allocation("x", 5, "gpu")
+    read = tt.see.load_memory(m.save(tmp_path / "m.json"))
+    assert read.report(3).startswith("Memory of kept: ")
+    assert read.report() == m.report()
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def test_one_repetition_is_too_few() -> None:
         attribute(cases()[0], *ARMS, repeats=1)
 
 
+def test_what_is_no_case_or_no_arm_is_told() -> None:
+    with pytest.raises(ArgumentError, match="'matmul' is no case; give"):
+        attribute("matmul", *ARMS)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="'head' is no arm; give"):
+        attribute(cases()[0], ARMS[0], "head")  # type: ignore[arg-type]
+
+
 def test_confirmed_regressions_of_time_get_the_operation_that_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
     class Found:
         def sentence(self) -> str:

@@ -326,6 +326,55 @@ def test_a_dot_under_the_roof_is_drawn_under_it() -> None:
     assert dot > roof
 
 
+ROOFS = (
+    c.Roof("f32", 3.5e11), c.Roof("int8", 1e13, main=False, unit="OP/s"), c.Roof("L2", 2e11, "memory", main=False),
+    c.Roof("L3", 4e10, "memory", main=False), c.Roof("DRAM", 3.4e10, "memory"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [340, 720])
+def test_the_main_roofs_are_named_before_those_that_lie_close(width: int) -> None:
+    near = c.Roofline("t", (*ROOFS, c.Roof("bf16", 3.6e11, main=False)), (c.Dot("gemv", 1.0, 5e9),))
+    found = texts(near, width=width)
+    assert "DRAM 34 GB/s" in found
+    assert "f32 350 GFLOP/s" in found
+    assert not [t for t in found if t.startswith("bf16")]
+
+
+def test_the_name_of_the_last_slope_stands_below_it() -> None:
+    whole = drawn(c.Roofline("t", ROOFS, (c.Dot("gemv", 1.0, 5e9),)), standalone=False)
+    heights = {
+        (t.text or "").split()[0]: float(t.get("y", "")) for t in whole.iter(f"{SVG}text") if "GB/s" in (t.text or "")
+    }
+    assert heights.pop("DRAM") > 0
+    assert set(heights) == {"L2", "L3"}
+    assert max(heights.values()) < 0
+
+
+def test_the_name_of_a_dot_stands_on_no_roof_if_there_is_room() -> None:
+    whole = c.svg(
+        c.Roofline("t", (c.Roof("peak", 1e11), c.Roof("DRAM", 1e10, "memory")), (c.Dot("on", 1.0, 1e10),)),
+        standalone=False,
+    )
+    across, up = (float(v) for v in re.findall(r"on\n[^<]*</title><path[^>]*d=\"M([\d.]+) ([\d.]+)a", whole)[0])
+    x, y = (float(v) for v in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>on</text>', whole)[0])
+    assert (x > across) == (y > up)  # right of the slope and below it, or left and above
+
+
+def test_a_roof_has_a_unit_of_its_own() -> None:
+    chart = c.Roofline("t", ROOFS, (c.Dot("gemv", 1.0, 5e9),))
+    assert "int8 10 TOP/s" in texts(chart)
+    assert ("int8", "compute", "-", "10 TOP/s", "") in c.table(chart).rows
+
+
+def test_the_name_of_a_level_roof_makes_way_for_a_dot() -> None:
+    def end(dot: c.Dot) -> float:
+        whole = drawn(c.Roofline("t", ROOFS[:1], (c.Dot("a", 0.1, 1e9), c.Dot("far", 1e4, 1e9), dot)), standalone=False)
+        return float(next(t.get("x", "") for t in whole.iter(f"{SVG}text") if (t.text or "").startswith("f32")))
+
+    assert end(c.Dot("on it", 1e4, 3.7e11)) < end(c.Dot("below", 1e4, 1e10)) - 12
+
+
 # ---- pages, files, tables
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hostile import NAMES
 from tritium.ceilings import Ceiling, Ceilings
+from tritium.errors import ArgumentError
 from tritium.machine import Machine
 from tritium.perf.absent import Absent
 from tritium.perf.sensors import Thermal
@@ -220,3 +221,8 @@ def test_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: An
         "threads",
         "BLAS",
     }
+
+
+def test_what_cannot_be_called_is_refused_before_anything_is_looked_at() -> None:
+    with pytest.raises(ArgumentError, match="a function without arguments is needed, given 3"):
+        diagnose(3, readers={})

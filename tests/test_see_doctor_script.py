@@ -308,6 +308,17 @@ def test_a_tiny_batch_is_told_where_a_larger_one_is_faster_for_each_row(
     assert "64" in finding.evidence
 
 
+def test_what_a_batch_costs_is_said_once_and_in_plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = (Trial(1, (7.5e-4,) * 3, 0), Trial(64, (64 * 7.5e-5,) * 3, 0))
+    monkeypatch.setattr(doctor_script, "measured_batch", lambda *_: BatchSize(64, "measured", trials))
+    one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
+    finding = doctor_script.batches([one], 1.0)
+    assert finding.evidence.endswith(
+        "measured now: 1 at a time take 750 µs a row, 64 at a time 75 µs: 10.0 times as fast (medians of 3 runs)"
+    )
+    assert "a batch of" not in finding.evidence
+
+
 def test_copies_are_listed_largest_first() -> None:
     few = doctor_script.copies([Copied("reshape", "a.py:1", 1, 10), Copied("reshape", "b.py:2", 9, 1 << 21)])
     assert [(f.severity, "b.py:2" in f.what) for f in few] == [("warning", True), ("note", False)]

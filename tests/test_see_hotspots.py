@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from made_profiles import ADD, MATMUL, SCOPE, TINY, made
 from tritium.see.hotspots import BottleneckAnalyzer, bottlenecks, gaps, hotspots, percent, scored, vital
 from tritium.see.op_table import rows
-from tritium.see.timeline import What
+from tritium.see.timeline import Samples, What
 
 
 def test_the_score_is_the_per_cent_of_the_run_that_could_go() -> None:
@@ -21,9 +23,24 @@ def test_the_score_is_the_per_cent_of_the_run_that_could_go() -> None:
 
 
 def test_what_runs_at_the_ceiling_scores_nothing() -> None:
-    (row,) = scored(rows(made((MATMUL, 0, 10_000))))
+    (row,) = scored(rows(made((MATMUL, 0, 20_000))))
     assert row.score == 0
     assert "as fast as this machine can" in row.why
+
+
+def test_what_would_be_faster_than_this_machine_can_is_overstated_and_has_no_score() -> None:
+    (row,) = scored(rows(made((MATMUL, 0, 10_000))))
+    assert (row.overstated, row.ceiling_share, row.score, row.bound) == (True, None, None, "")
+    assert "the counted work overstates what was done" in row.why
+    assert "as fast as" not in row.why
+    found = bottlenecks(made((MATMUL, 0, 10_000), total=10_000))
+    assert found.main == "unknown"
+    assert "overstates" in str(found)
+
+
+def test_a_little_more_than_the_ceiling_is_the_ceiling() -> None:
+    (row,) = scored(rows(made((MATMUL, 0, 19_000))))
+    assert (row.overstated, row.ceiling_share, row.score) == (False, 1.0, 0)
 
 
 def test_without_a_ceiling_there_is_no_score_but_a_reason() -> None:
@@ -79,6 +96,42 @@ def test_a_run_of_many_gaps_is_overhead_bound_and_says_so() -> None:
     assert found.main == "overhead"
     assert "90 %  between calls" in str(found)
     assert "tt.compile" in str(found)
+
+
+def test_a_run_that_is_mostly_outside_its_calls_says_so_first() -> None:
+    found = bottlenecks(made((ADD, 0, 100_000), total=10_000_000))
+    assert found.main == "idle"
+    assert "99 %  before the first call and after the last" in str(found)
+    assert "mostly outside the calls" in str(found)
+    assert "memory-bound" not in str(found)
+
+
+def test_stacks_are_not_asked_for_where_they_were_sampled() -> None:
+    gaps_ = (SCOPE, 0, 1_000_000), (ADD, 0, 10_000)
+    some = np.zeros(1, np.int64)
+    samples = Samples(("f",), ((0,),), some, some, some, 10)
+    assert "stacks='10ms'" in bottlenecks(made(*gaps_)).remedy
+    found = bottlenecks(made(*gaps_, samples=samples)).remedy
+    assert "stacks='10ms'" not in found
+    assert "the samples of its stacks show which" in found
+
+
+def test_first_calls_are_named_as_such_and_not_as_small_ones() -> None:
+    alone = made((TINY, 0, 9_000_000), total=10_000_000)
+    (row,) = scored(rows(alone))
+    assert row.bound == "first"
+    assert "in its first call" in row.why
+    assert "mostly first calls" in str(bottlenecks(alone))
+    several = made((MATMUL, 0, 9_000_000), *((MATMUL, 9_000_000 + 30_000 * i, 25_000) for i in range(20)))
+    assert rows(several)[0].bound == "first"
+
+
+def test_a_slow_call_among_others_and_a_large_one_alone_are_no_first_calls() -> None:
+    assert rows(made((MATMUL, 0, 9_000_000)))[0].bound == "compute"
+    assert rows(made((MATMUL, 0, 25_000), (MATMUL, 30_000, 900_000)))[0].bound == "compute"
+    assert rows(made((TINY, 0, 30_000)))[0].bound == "latency"
+    shapes = made((replace(MATMUL, detail="large"), 0, 900_000), (MATMUL, 900_000, 25_000))
+    assert rows(shapes)[0].bound == "compute"
 
 
 def test_missing_ceilings_are_said_and_not_guessed() -> None:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_profiles import ADD, LIMITS, MACHINE, MATMUL, PROGRAM, SCOPE, TINY, made
+from made_timelines import nested
 from tritium.errors import ArgumentError
 from tritium.perf.environment import Level
 from tritium.see import charts, roofline
 from tritium.see.op_table import PARTS, rows
-from tritium.see.timeline import What
+from tritium.see.timeline import Timeline, What
 
 
 def test_a_row_has_the_figures_of_its_calls() -> None:
@@ -23,6 +24,23 @@ def test_a_row_has_the_figures_of_its_calls() -> None:
     assert (row.count, row.total_ns, row.min_ns, row.max_ns) == (100, taken.sum(), 100, 199)
     assert (row.mean_ns, row.p50_ns) == (taken.mean(), np.median(taken))
     assert (row.p95_ns, row.p99_ns) == tuple(np.quantile(taken, (0.95, 0.99)))
+
+
+def test_what_calls_itself_is_counted_once_for_the_time_it_is_open() -> None:
+    (row,) = rows(made((SCOPE, 0, 100), (SCOPE, 10, 90), (SCOPE, 20, 50), (SCOPE, 200, 30)), kinds=PARTS)
+    assert (row.count, row.total_ns, row.own_ns) == (4, 130, 130)
+    assert row.mean_ns == (100 + 90 + 50 + 30) / 4
+
+
+def test_threads_that_are_in_a_scope_at_once_are_both_counted() -> None:
+    (row,) = rows(made((SCOPE, 0, 100), (SCOPE, 0, 100, 1)), kinds=PARTS)
+    assert row.total_ns == 200
+
+
+@given(nested())
+def test_no_row_is_open_longer_than_the_run_of_its_lanes(t: Timeline) -> None:
+    for row in rows(t, kinds=("op",)):
+        assert row.own_ns <= row.total_ns <= 2 * t.elapsed_total_ns
 
 
 def test_rates_are_work_by_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import os
@@ -10,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ import numpy as np
 import pytest
 
 import tritium as tt
-from made_profiles import LIMITS, everything, made
+from made_profiles import ADD, LIMITS, MATMUL, everything, made
 from measured import HOSTILE
 from tritium import recording
-from tritium.errors import ArgumentError, BusyError
+from tritium.errors import ArgumentError, BusyError, FormatError
 from tritium.perf.absent import Absent
 from tritium.see import profile as module
 from tritium.see.profile import FORMATS, Profile, load_profile, start_session, stop_session
@@ -108,8 +110,91 @@ def test_threads_have_lanes_of_their_names() -> None:
     on = {t.whats[w].name: t.lanes[lane] for w, lane in zip(t.what, t.lane, strict=True)}
     assert on["main"] == threading.current_thread().name
     assert len(set(on.values())) == 3
-    # A thread that came and went between two looks has a number instead.
-    assert all(lane in beside or re.fullmatch(r"thread \d", lane) for name, lane in on.items() if name != "main")
+    assert {lane for name, lane in on.items() if name != "main"} == beside
+
+
+def test_threads_that_came_and_went_keep_their_names_though_they_share_an_identity() -> None:
+    def work() -> None:
+        with tt.scope("work"):
+            tt.exp(x)
+
+    x = tt.ones(3)
+    tt.exp(x)
+    with tt.profile(counters=None, ceilings=False, stacks="1ms") as p:
+        for i in range(3):
+            worker = threading.Thread(target=work, name=f"mine{i // 2}")
+            worker.start()
+            worker.join()
+    t = p.timeline
+    lanes = [t.lanes[lane] for lane in t.lane]
+    assert sorted(lanes) == ["mine0", "mine0", "mine0 #2", "mine0 #2", "mine1", "mine1"]
+    assert all(node.children["work"].children["exp"].count == 1 for node in p.tree().children.values())
+
+
+def test_a_scope_that_is_still_open_is_shown_to_the_end_and_told() -> None:
+    @tt.scope("running")
+    def work() -> None:
+        inside.set()
+        done.wait(20)
+
+    inside, done = threading.Event(), threading.Event()
+    worker = threading.Thread(target=work, name="worker")
+    with tt.profile(**QUIET) as p:
+        worker.start()
+        inside.wait(20)
+        left = tt.scope("left")
+        left.__enter__()
+    left.__exit__(None, None, None)
+    done.set()
+    worker.join()
+    t = p.timeline
+    assert sorted(names(p)) == ["left", "running"]
+    assert (t.end_ns == t.elapsed_total_ns).all()
+    assert "2 scopes were still open when the profile ended; shown up to there" in p.text()
+    assert not recording._open
+
+
+async def _task(name: str, x: Any) -> None:
+    with tt.scope(name):
+        for _ in range(3):
+            tt.exp(x)
+            await asyncio.sleep(0.002)
+
+
+def test_tasks_that_take_turns_do_not_get_each_others_calls() -> None:
+    async def all_of_them() -> None:
+        await asyncio.gather(*(_task(f"task{n}", x) for n in range(3)))
+
+    x = tt.ones(3)
+    with tt.profile(**QUIET) as p:
+        asyncio.run(all_of_them())
+    t = p.timeline
+    assert t.apart == 3
+    assert {r.name: (r.count, r.total_ns <= t.elapsed_total_ns) for r in p.scopes()} == {
+        f"task{n}": (1, True) for n in range(3)
+    }
+    main = p.tree().children["MainThread"]
+    assert {name: node.count for name, node in main.children.items()} == {"exp": 9}
+    path = p.critical_path()
+    assert path.total_ns == sum(r.own_ns for r in p.ops())
+    assert not path.several
+    assert sum(p.bottlenecks().shares.values()) == pytest.approx(1)
+    assert "3 scopes overlapped on a thread, as with an await or a yield inside" in p.text()
+
+
+def test_scopes_put_apart_are_known_as_such_in_the_file(tmp_path: Path) -> None:
+    with tt.profile(**QUIET) as p:
+        one, two = tt.scope("one"), tt.scope("two")
+        one.__enter__()
+        two.__enter__()
+        nap()
+        one.__exit__(None, None, None)
+        nap()
+        two.__exit__(None, None, None)
+    assert p.timeline.apart == 2
+    again = load_profile(p.save(tmp_path / "p.json"))
+    assert again.timeline.apart == 2
+    assert again.text() == p.text()
 
 
 def test_a_thread_that_lives_on_has_its_name() -> None:
@@ -439,6 +524,21 @@ def test_the_table_ends_where_it_is_asked_to_and_says_so() -> None:
     assert "17 more" in Profile(t).text(top=3)
 
 
+def test_more_than_the_ceiling_is_not_printed_as_a_share() -> None:
+    p = Profile(made((MATMUL, 0, 5_000), (ADD, 5_000, 300_000)))
+    for said in (p.text(), p.markdown()):
+        assert ">100 %" in said.replace("\\", "")
+        assert "the counted work overstates what was done" in said
+        assert "400 %" not in said
+    assert ">100 %" not in Profile(made((ADD, 5_000, 300_000))).text()
+
+
+def test_transcendental_work_is_said_not_to_be_in_the_ceiling() -> None:
+    for name in ("exp", "softmax", "fused add+exp"):
+        assert "counted as one operation" in Profile(made((replace(ADD, name=name), 0, 300_000))).text()
+    assert "counted as one operation" not in Profile(made((ADD, 0, 300_000))).text()
+
+
 def test_an_empty_profile_is_a_page_too() -> None:
     assert "nothing was recorded" in Profile(made(environment=None)).text()
     assert Profile(made()).markdown()
@@ -492,6 +592,11 @@ def test_every_format_is_written_by_its_suffixes(fmt: str, tmp_path: Path) -> No
     assert Profile(everything()).export(tmp_path / "other", fmt).exists()
 
 
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="there is no such file"):
+        load_profile(tmp_path / "nope")
+
+
 def test_a_picture_of_stacks_needs_stacks(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="no Python stacks were sampled"):
         Profile(made()).export(tmp_path / "p.stacks.svg")
@@ -506,6 +611,13 @@ def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> No
 
 
 # ---- timed
+
+
+def test_a_block_that_was_not_timed_yet_says_so() -> None:
+    unused = tt.timed("u")
+    with pytest.raises(ArgumentError, match="'u' was not timed yet"):
+        unused.seconds  # noqa: B018 (a property that raises)
+    assert repr(unused) == "<timed 'u': was not timed yet>"
 
 
 def test_timed_needs_no_profile() -> None:

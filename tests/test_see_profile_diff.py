@@ -10,6 +10,7 @@ import pytest
 from made_profiles import made, repetitions
 from made_results import ENVIRONMENT, HARD
 from tritium.errors import ArgumentError
+from tritium.perf.tables import NONE
 from tritium.see.profile_diff import diff
 from tritium.see.timeline import What
 
@@ -30,14 +31,29 @@ def test_a_slowed_operation_is_named_over_repetitions() -> None:
     assert "a call 30" in found.sentence()
 
 
-def test_a_slowed_operation_is_named_from_one_profile_a_side() -> None:
+def test_of_one_profile_a_side_nothing_is_clear_and_the_headline_says_so() -> None:
     many = {name: (10 * calls, ns) for name, (calls, ns) in TIMES.items()}
     slow = many | {"softmax": (200, 36_000.0)}
     found = diff(repetitions(1, 1, many, 0.02)[0], repetitions(2, 1, slow, 0.02)[0])
-    assert found.culprit is not None
-    assert found.culprit.name == "softmax"
+    assert found.culprit is None
+    assert not any(c.clear for c in found.changes)
+    assert found.sentence().startswith("not clear (one profile a side; repeat each 5 times): softmax: +")
+    assert "clear" not in {row[-1] for row in found.table().rows}
     assert found.interval is None
-    assert "intervals are over calls" in found.text()
+    assert "intervals are over the calls" in found.text()
+    mixed = diff(repetitions(1, 5, TIMES), repetitions(2, 1, SLOW))
+    assert mixed.culprit is None
+    assert mixed.sentence().startswith("not clear")
+
+
+def test_fewer_than_two_values_have_no_interval() -> None:
+    once = TIMES | {"rand": (1, 900.0)}
+    found = diff(repetitions(1, 1, once), repetitions(2, 1, once))
+    (rand,) = (c for c in found.changes if c.name == "rand")
+    assert rand.interval is None
+    (row,) = (r for r in found.table().rows if r[0] == "rand")
+    assert row[4] == NONE
+    assert all(c.interval is not None for c in found.changes if c.name != "rand")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -111,6 +111,7 @@ WRONG = {
     "negative total": (put("about.elapsed_total_ns", -1), "elapsed_total_ns"),
     "huge flops": (put("about.whats.0.flops", 1 << 70), "flops"),
     "cost": (put("about.event_cost_ns", -1.0), "below 0"),
+    "lanes apart": (put("about.apart", 99), "lanes cannot be"),
     "kind of what": (put("about.whats.0.kind", "bug"), "is not one of"),
     "float": (put("spans.start_ns.0", 1.5), "whole numbers"),
     "bool": (put("spans.start_ns.0", True), "whole numbers"),
@@ -165,7 +166,7 @@ def test_nothing_outside_a_file_is_believed(tmp_path: Path, monkeypatch: pytest.
     bomb.write_bytes(gzip.compress(b" " * (4 << 20)))
     with pytest.raises(FormatError, match="unpacks to more than 1 MiB"):
         load(bomb)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FormatError, match="there is no such file"):
         load(tmp_path / "none.json")
 
 

@@ -149,6 +149,18 @@ def test_both_themes_and_paper_have_their_colours(full: Report) -> None:
 # ---- spans
 
 
+def test_on_a_narrow_screen_the_plot_of_a_ratio_stands_below_its_figures(full: Report) -> None:
+    table = next(s for s in full.sections if s.id == "ratios").html()
+    assert '<table class="grid filtered spans">' in table
+    assert table.count('class="plot"') + table.count(' plot"') == table.count("<table") + table.count('class="span"')
+    narrow = re.findall(r"@media \(max-width:720px\)\{(.*?)\n\}", full.html(), re.S)
+    assert any(".grid.spans tbody th,.grid.spans .plot{flex:1 0 100%}" in rules for rules in narrow)
+
+
+def test_a_filter_without_a_match_says_so(page: Page) -> None:
+    assert 'none.textContent = "No case matches."' in page.scripts[-1]
+
+
 def test_a_span_is_drawn_inside_its_column() -> None:
     scale = _scale([Span(1.2, 1.1, 1.3, 0.03), Span(0.5, 0.4, 0.6, 0.03)])
     assert scale[0] < 0.4

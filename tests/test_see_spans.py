@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 import tritium as tt
+from made_timelines import any_spans, nested, scope
 from tritium import launch, ops, recording
 from tritium.fragment import Fragment, Step
 from tritium.op import Spec
 from tritium.see import spans
-from tritium.see.spans import clipped, lanes, numbered, outer_first, what_of
-from tritium.see.timeline import What
+from tritium.see.spans import Threads, clipped, closed, crosswise, lanes, numbered, outer_first, put_apart, what_of
+from tritium.see.timeline import Timeline, What
 
 F32 = Spec((8, 4))
 CPU = tt.device("cpu")
@@ -85,6 +87,60 @@ def test_lanes_are_named_by_their_threads_and_no_two_alike() -> None:
 def test_what_began_before_the_profile_begins_with_it() -> None:
     start, elapsed = clipped(np.array([5, 20]), np.array([10, 3]), 10)
     assert (start.tolist(), elapsed.tolist()) == ([0, 10], [5, 3])
+
+
+def test_an_identity_that_is_used_again_is_told_apart_by_the_names_it_had() -> None:
+    threads = Threads({7: [(10, "first"), (20, "second"), (30, "third")], 8: [(5, "other")]}, {7: "late", 9: "main"})
+    assert [threads.names[threads.whose(7, at)] for at in (0, 10, 19, 20, 35)] == [
+        "first", "first", "first", "second", "third",
+    ]  # fmt: skip
+    assert threads.whose(8, 99) == 8
+    assert (threads.names[8], threads.names[9]) == ("other", "main")
+    found = threads.all_of(np.array([7, 7, 9, 7]), np.array([12, 25, 25, 31]))
+    assert [threads.names[i] for i in found.tolist()] == ["first", "second", "main", "third"]
+
+
+def test_scopes_left_open_end_with_the_profile_unless_they_ended_just_then() -> None:
+    times = np.array([[50, 10, 7]])
+    left = [("ended", 50, 7), ("open", 60, 7), ("before", 5, 7)]
+    recorded, found, number = closed(["x"], times, left, 10, 100)
+    assert (recorded, number) == (["x", "open"], 1)
+    assert found.tolist() == [[50, 10, 7], [60, 40, 7]]
+
+
+def columns(*spans: tuple[int, int, int]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array([s[i] for s in spans]) for i in range(3))
+
+
+def test_spans_that_only_touch_or_lie_inside_each_other_do_not_cross() -> None:
+    assert crosswise(*columns((0, 10, 0), (10, 20, 0), (0, 5, 0), (2, 2, 0), (5, 15, 1))).tolist() == []
+    assert crosswise(*columns((0, 10, 0), (5, 15, 0), (6, 8, 0), (20, 30, 0))).tolist() == [0, 1]
+
+
+@given(any_spans())
+def test_what_is_not_crosswise_is_nested(t: Timeline) -> None:
+    found = set(crosswise(t.start_ns, t.end_ns, t.lane).tolist())
+    rows_ = list(zip(t.lane.tolist(), t.start_ns.tolist(), t.end_ns.tolist(), strict=True))
+    crossed = {
+        k for i, a in enumerate(rows_) for j, b in enumerate(rows_)
+        if a[0] == b[0] and a[1] < b[1] < a[2] < b[2] for k in (i, j)
+    }  # fmt: skip
+    assert found == crossed
+
+
+@given(nested())
+def test_nested_spans_are_not_put_apart(t: Timeline) -> None:
+    whats = [scope(w.name) for w in t.whats]
+    lane, named, moved = put_apart(whats, t.what, t.start_ns, t.elapsed_ns, t.lane, t.lanes)
+    assert (moved, named, lane.tolist()) == (0, t.lanes, t.lane.tolist())
+
+
+def test_scopes_that_cross_get_lanes_of_their_own_and_calls_stay() -> None:
+    whats = [scope("a"), scope("b"), What("exp"), scope("sync")]
+    what, start, elapsed = columns((0, 0, 10), (1, 5, 10), (2, 6, 1), (3, 20, 5), (0, 30, 5), (1, 33, 5))
+    lane, named, moved = put_apart(whats, what, start, elapsed, np.zeros(6, np.int64), ("main",))
+    assert (moved, named) == (4, ("main", "main, overlapping", "main, overlapping 2"))
+    assert lane.tolist() == [1, 2, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,20 @@ def test_files_are_told_apart_and_checked(tmp_path: Path) -> None:
         found = trace_check.check(path)
         assert (found.kind, found.faults) == (kind, ())
     assert trace_check.check(made[0][0]).spans == len(t)
+    assert trace_check.check(made[2][0])[2:] == (len(t), "span")
+    assert trace_check.check(tmp_path / "c.folded").counted == "line"
+    only = {
+        "name": "s",
+        "type": "sampled",
+        "unit": "none",
+        "startValue": 0,
+        "endValue": 2,
+        "samples": [[0], [0]],
+        "weights": [1, 1],
+    }
+    said = {"$schema": speedscope.SCHEMA, "shared": {"frames": [{"name": "f"}]}, "profiles": [only]}
+    (tmp_path / "d.json").write_text(json.dumps(said))
+    assert trace_check.check(tmp_path / "d.json") == ("speedscope", (), 2, "sample")
 
 
 @pytest.mark.parametrize(

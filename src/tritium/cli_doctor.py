@@ -28,10 +28,11 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
     """Why it is slow or unsteady here: the machine, how Tritium is set up, and with a SCRIPT what that does.
 
     Every finding has its evidence, measured now, and a remedy. What could not be looked at is named. Options of the doctor
-    stand before SCRIPT; what follows it is the script's. It runs inside this process, once.
+    stand before SCRIPT; what follows it is the script's. It runs inside this process, once; its exit code is ours.
     """
     from tritium.see.doctor import diagnose
 
+    codes = [0]  # of the script, when it ended
     if module is None and not target:
         found = diagnose()
     else:
@@ -39,7 +40,7 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
         check_target(script, module)
         aside = redirect_stdout(sys.stderr) if as_json else nullcontext()
         with aside:
-            found = diagnose(lambda: run_target(script, module, args), module or script or "")
+            found = diagnose(lambda: _kept(codes, run_target(script, module, args)), module or script or "")
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
     else:
@@ -47,8 +48,12 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
             head = severity or ""
             click.secho(line[: len(head)], fg=COLOURS.get(severity), bold=bool(head), nl=False)
             click.echo(line[len(head) :])
-    if strict and not found.ok:
-        raise SystemExit(1)
+    raise SystemExit(codes[-1] or int(strict and not found.ok))
+
+
+def _kept(codes: list[int], code: int) -> int:
+    codes.append(code)
+    return code
 
 
 @click.command()

@@ -5,6 +5,7 @@ Knows nothing of tracking. The exit code of the script is ours.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -42,24 +43,43 @@ def memory(
 
     Runs SCRIPT with its ARGS inside this process, as python would, and prints a page when it ended. Its exit code is ours.
     """
-    from tritium.see import memory_file, memory_page
+    from tritium.see import memory_page
     from tritium.see.allocations import track_memory
+    from tritium.see.memory_file import writer
 
-    for path in output:
-        if Path(path).suffix not in memory_file.WRITERS:
-            known = ", ".join(memory_file.WRITERS)
-            raise click.UsageError(f"--output {shown(path)}: the suffix tells no format; there are {known}.")
     own = module is not None or workload is not None
     script = None if own or not target else target[0]
+    if script is not None and script.startswith("-"):
+        raise click.NoSuchOption(script)
     check_target(script, module, workload)
+    files = [(path, writer(path), Path(path).absolute()) for path in output]  # a script may go to another folder
+    _check_outputs([place for _, _, place in files], script)
     name = workload or module or script or ""
     with track_memory(name, capacity=capacity, python=python) as m:
         code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
     found = m.record()
     click.echo(memory_page.text(found, top), nl=False)
-    for path in output:
-        click.echo(f"written: {shown(str(memory_file.WRITERS[Path(path).suffix](found, path)))}", err=True)
+    for path, write, place in files:
+        write(found, place)
+        click.echo(f"written: {shown(path)}", err=True)
     raise SystemExit(code or int(leaks and bool(found.leaks)))
+
+
+def _check_outputs(outputs: list[Path], script: str | None) -> None:
+    """Every file can be written, and none is written over the script or over another."""
+    real = [Path(os.path.realpath(path)) for path in outputs]
+    for i, path in enumerate(real):
+        given = f"--output {shown(str(outputs[i]))}"
+        if script is not None and _same(path, Path(script)):
+            raise click.UsageError(f"{given}: that is the script; name another file.")
+        if any(_same(path, other) for other in real[:i]):
+            raise click.UsageError(f"{given}: named twice; the second would take the place of the first.")
+        if not path.parent.is_dir():
+            raise click.UsageError(f"{given}: there is no such folder; make it, or name another file.")
+
+
+def _same(a: Path, b: Path) -> bool:
+    return a == b or (a.exists() and b.exists() and a.samefile(b))
 
 
 def _work(name: str) -> int:

@@ -10,9 +10,10 @@ tritium profile check FILE            whether a trace is a good one, by strict r
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class Profiles(click.Group):
 
         def run(args: list[str]) -> None:
             script, module = (None, cmd_name) if ctx.obj.module else (cmd_name, None)
-            profiled(lambda: run_target(script, module, args), ctx.obj, cmd_name)
+            profiled(lambda: run_target(script, module, args), ctx.obj, cmd_name, script)
 
         return Script(cmd_name, callback=run, add_help_option=False)
 
@@ -160,27 +161,35 @@ def _workload(asked: Asked) -> Program:
     return run
 
 
-def profiled(program: Program, asked: Asked, name: str) -> None:
-    """Run, write, print; then end as the program ended."""
+def profiled(program: Program, asked: Asked, name: str, script: str | None = None) -> None:
+    """Run, write, print; then end as the program ended. A copy that it forked ends without a word: the profile is ours."""
     from tritium.see.profile import profile as recording
 
-    outputs = _outputs(asked)
+    outputs = _outputs(asked, script)
     p = recording(Path(name).name, stacks=asked.stacks, limit=asked.limit, capacity=asked.capacity, nvtx=asked.nvtx)
-    with p:
+    here = os.getpid()
+    p.start(alone=False)  # the program may profile itself too
+    try:
         code = program()
+    finally:
+        if os.getpid() == here:
+            p.stop()
+    if os.getpid() != here:
+        sys.exit(code)
     if code:
         p.note(f"the program ended with exit code {code}; what ran before it is here")
     _write(p, asked, outputs)
     sys.exit(code)
 
 
-def _outputs(asked: Asked) -> list[tuple[str, str | None]]:
+def _outputs(asked: Asked, script: str | None) -> list[tuple[str, str | None]]:
     """The files that are asked for, each with its format (None: by its suffix); refused before anything runs."""
     from tritium.see.profile import FORMATS as WRITERS
 
     listed: list[tuple[str, str | None]] = [(path, None) for path in asked.output or ("profile.json",)]
     listed += [(path, kind) for kind in KINDS if (path := getattr(asked, kind)) is not None]
     known = tuple(s for suffixes, _ in WRITERS.values() for s in suffixes)
+    _check_new([path for path, _ in listed], [script] if script is not None else [])
     for path, kind in listed:
         if not Path(path).absolute().parent.is_dir():
             raise click.UsageError(
@@ -189,6 +198,18 @@ def _outputs(asked: Asked) -> list[tuple[str, str | None]]:
         if kind is None and not path.lower().endswith(known):
             raise click.UsageError(f"--output {shown(path)}: the suffix tells no format; there are {', '.join(known)}.")
     return listed
+
+
+def _check_new(paths: Iterable[str], inputs: Iterable[str]) -> None:
+    """Refuse to write over what is read, over a program, or twice into one file."""
+    kept, seen = {os.path.realpath(path) for path in inputs}, set[str]()
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in kept or real.lower().endswith((".py", ".pyw")):
+            raise click.UsageError(f"{shown(path)} would be written over; name another file.")
+        if real in seen:
+            raise click.UsageError(f"{shown(path)} is named twice; each output needs a file of its own.")
+        seen.add(real)
 
 
 def _write(p: Recording, asked: Asked, outputs: list[tuple[str, str | None]]) -> None:
@@ -232,6 +253,7 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
     """Show a profile that was written; or make something else of it."""
     from tritium.see.profile import load_profile
 
+    _check_new(output, [file])
     found = load_profile(file)
     for path in output:
         click.echo(f"written: {shown(str(found.export(path)))}")
@@ -260,6 +282,7 @@ def diff(
     from tritium.see.profile import load_profile
     from tritium.see.profile_diff import diff as compared
 
+    _check_new([path for path in (flame, folded) if path is not None], (before, after, *also_before, *also_after))
     old = [load_profile(f) for f in (before, *also_before)]
     new = [load_profile(f) for f in (after, *also_after)]
     found = compared(old, new, per=per)
@@ -284,9 +307,10 @@ def check(file: str) -> None:
     for fault in found.faults:
         click.echo(shown(fault))
     if found.faults:
-        click.secho(f"{shown(file)}: no good {found.kind}: {len(found.faults)} faults", fg="red")
+        faults = len(found.faults)
+        click.secho(f"{shown(file)}: no good {found.kind}: {faults} fault{'s' * (faults != 1)}", fg="red")
         sys.exit(1)
-    click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} spans")
+    click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} {found.counted}{'s' * (found.spans != 1)}")
 
 
 COMMANDS = (profile,)

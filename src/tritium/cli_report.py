@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli_text import shown
-from tritium.errors import ArgumentError, SaveError, TritiumError
+from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError
 
 if TYPE_CHECKING:
     from tritium.perf.run import Results
@@ -73,6 +73,8 @@ def report(source: str, output: str | None, to: str | None, charts: str | None, 
     picture = to if to in PICTURES else None
     if picture and not charts:
         raise click.UsageError(f"--format {picture} is of charts: name a folder with --charts DIR.")
+    if given["before"] and not given["profile"]:
+        raise click.UsageError("--before is an earlier profile: give the later one with --profile FILE.")
     form = None if picture else to
     made = _made(source, given)
     if charts:
@@ -95,7 +97,7 @@ def _made(source: str, given: dict[str, Any]) -> Report:
     from tritium.see import reports
 
     results = _read(source, lambda path: imports.load(path, given["kind"]))
-    about: dict[str, Any] = {}
+    about: dict[str, Any] = {"sha256": _hash(source)}
     for name, read in READERS.items():
         if given[name] is not None:
             about["verdicts" if name == "verdict" else name] = _read(given[name], read)
@@ -119,6 +121,18 @@ def _read(path: str, read: Callable[[str], Any]) -> Any:
         raise
     except OSError as error:
         raise ArgumentError(f"{shown(path)}: cannot be read: {error.strerror or error}.") from None
+
+
+def _hash(path: str) -> str:
+    """The hash that a file of results has in it; nothing for a file of others."""
+    from tritium.perf import store
+
+    if not Path(path).is_file():  # a pipe was read to its end
+        return ""
+    try:
+        return store.load_with_digest(path)[1]
+    except FormatError:
+        return ""
 
 
 def _verdict(path: str) -> Suite:
@@ -171,7 +185,7 @@ def write_beside(path: Path, results: Results, *, err: bool = False, **about: An
     if not path.is_file() or Path("/dev") in path.absolute().parents:
         return  # a pipe or a device has nothing beside it
     try:
-        place = reports.report(results, **about).save(name_beside(path))
+        place = reports.report(results, sha256=_hash(str(path)), **about).save(name_beside(path))
     except (TritiumError, OSError) as error:
         click.echo(f"no report was written: {shown(str(error))}", err=True)
         return

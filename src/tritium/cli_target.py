@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tritium.perf.case import Case
 
 OURS = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", runpy.__file__)
+MAINS = ("__main__.py", "__main__.pyc")  # what makes a folder run
 INTERRUPTED = 130  # what a shell says of a program ended by Ctrl-C
 
 
@@ -33,6 +34,8 @@ def check_target(script: str | None, module: str | None, workload: str | None = 
         raise ArgumentError(f"one of SCRIPT, -m MODULE and --workload NAME is needed; {said}.")
     if script is not None and not os.path.exists(script):
         raise ArgumentError(f"there is no script {shown(script)}.")
+    if script is not None and os.path.isdir(script) and not any(os.path.exists(os.path.join(script, m)) for m in MAINS):
+        raise ArgumentError(f"{shown(script)}: a folder without __main__.py cannot be run; name a file in it.")
     if module is not None:
         _check_module(module)
     if workload is not None:

@@ -104,6 +104,8 @@ class Recorder:
 
     def start(self) -> None:
         """Keep what begins from now on; what was kept before stays."""
+        if not active:
+            _forget_threads()
         self._spans.start()
         active[self._spans] = None
 
@@ -147,6 +149,7 @@ def _begin_anew() -> None:
     for spans in tuple(active):
         _stop(spans)
     _open.clear()
+    _forget_threads()
 
 
 os.register_at_fork(after_in_child=_begin_anew)
@@ -181,6 +184,40 @@ class Scope(NamedTuple):
 
 # By thread the scopes it is in, when it entered them, and who shows them elsewhere.
 _open: dict[int, list[tuple[scope, int, Any]]] = {}
+# By identity the names of the threads that had it in scopes, each since when: it is used again once its thread has ended.
+_named: dict[int, list[tuple[int, str]]] = {}
+_turn = object()  # another whenever names are to be learnt anew
+
+
+class _Here(threading.local):
+    """What a thread itself knows: whether its name was learnt in this turn."""
+
+    turn: object = None
+
+
+_here = _Here()
+
+
+def _forget_threads() -> None:
+    global _turn
+    _named.clear()
+    _turn = object()
+
+
+def open_scopes() -> list[tuple[Scope, int, int]]:
+    """The scopes that are open now, of all threads: what, since when, and the thread."""
+    return [(one.what, start, thread) for thread, stack in list(_open.items()) for one, start, _ in list(stack)]
+
+
+def named_threads() -> dict[int, list[tuple[int, str]]]:
+    """By identity the names of the threads that entered scopes since recording began, each with when it was first seen."""
+    return {thread: list(since) for thread, since in list(_named.items())}
+
+
+def _meet(thread: int) -> None:
+    """Learn the name of this thread: when the profile ends it may be gone, and its identity another's."""
+    _here.turn = _turn
+    _named.setdefault(thread, []).append((perf_counter_ns(), threading.current_thread().name))
 
 
 def _marked(what: Scope) -> Any:
@@ -196,7 +233,8 @@ class scope:  # noqa: N801 (it is used as a word)
 
     Its time is kept while someone records; otherwise it costs one test. One object may be entered again inside itself
     and by several threads at once. In a compiled function it is entered when the function is traced, not when its
-    program runs. There may be no `await` and no `yield` inside: what other tasks do meanwhile is not its own.
+    program runs. There should be no `await` and no `yield` inside: what other tasks do meanwhile is not its own, and a
+    profile puts scopes that overlap so apart.
     """
 
     __slots__ = ("what",)
@@ -211,7 +249,10 @@ class scope:  # noqa: N801 (it is used as a word)
 
     def __enter__(self) -> Self:
         if active:
-            _open.setdefault(threading.get_ident(), []).append((self, perf_counter_ns(), _marked(self.what)))
+            thread = threading.get_ident()
+            if _here.turn is not _turn:
+                _meet(thread)
+            _open.setdefault(thread, []).append((self, perf_counter_ns(), _marked(self.what)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -240,18 +281,12 @@ class scope:  # noqa: N801 (it is used as a word)
             raise ArgumentError(
                 f"{self!r}: {fn!r} is no plain function; use `with {self!r}:` around a part of it without await or yield."
             )
-        what = self.what
 
         @functools.wraps(fn)
         def inner(*args: Any, **kwargs: Any) -> Any:
             if not active:
                 return fn(*args, **kwargs)
-            start, mark = perf_counter_ns(), _marked(what)
-            try:
+            with self:
                 return fn(*args, **kwargs)
-            finally:
-                add(what, start, perf_counter_ns() - start)
-                if mark is not None:
-                    mark.pop()
 
         return cast(Function, inner)

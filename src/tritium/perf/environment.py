@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from tritium import settings
+from tritium import settings, tuned
 from tritium.machine import digest, this_machine
 
 PACKAGES = ("numpy", "torch", "jax", "mlx", "scipy-openblas32")
@@ -123,7 +123,7 @@ def this_environment(threads: int, *, limits: bool = True) -> Environment:
             machine.loops, threads, gpus(),
         ),
         python=platform.python_version(),
-        tritium=_version("tritium"),
+        tritium=tuned.version(),
         commit=commit,
         dirty=dirty,
         packages={name: found for name in PACKAGES if (found := _version(name))},

@@ -1,6 +1,6 @@
 """Events of memory put into accounts: what is alive, current bytes and peak by device, sums by line of code, a bounded log.
 
-Knows nothing of how they are heard or shown. The log forgets its oldest events, and very many lines or unknown ids are only
+Knows nothing of how they are heard or shown. The log forgets its oldest events, and very many lines or flagged ids are only
 counted; nothing else is ever forgotten.
 """
 
@@ -17,12 +17,30 @@ from tritium.see import advice, hub
 from tritium.see.memory_file import Allocation, AtPeak, Event, Kind, Moved, SiteUse, change
 
 MOST_SITES = 10_000  # kept apart; what comes from still more lines is summed up as one
-MOST_UNKNOWN = 1000  # ids that are listed; more are only counted
+MOST_FLAGGED = 1000  # ids that are listed; more are only counted
 CPU = "cpu"
 KINDS: dict[str, Kind] = {
     "alloc": "alloc", "copy": "cow", "free": "free", "wrap": "import", "unwrap": "release", "hidden": "hidden",
     "transfer": "transfer", "manual": "manual", "manual free": "free",
 }  # fmt: skip
+
+
+class Flagged:
+    """Ids of buffers told by hand that were told wrongly: the first of them, and how many there were."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.seen = 0
+
+    def add(self, id: str) -> None:
+        self.seen += 1
+        if len(self.ids) < MOST_FLAGGED:
+            self.ids.append(id)
+
+    @property
+    def unlisted(self) -> int:
+        return self.seen - len(self.ids)
+
 
 Entry = tuple[int, hub.Raw, Any]  # the number of an event, the event, and of a free the entry of its allocation
 
@@ -58,8 +76,8 @@ class Accounts:
         self.log: deque[Entry] = deque(maxlen=capacity)
         self.lines: dict[Any, list[Any]] = {}
         self.moved: dict[tuple[str, str], list[int]] = {}
-        self.unknown: list[str] = []  # the first ids that were freed and never allocated
-        self.unknown_seen = 0
+        self.unknown = Flagged()  # freed and never allocated
+        self.repeated = Flagged()  # allocated again while alive
         self.seen = 0
         self.began_ns = 0
 
@@ -105,9 +123,8 @@ class Accounts:
                 sums[2] += raw[3]
             else:
                 cpu.current = current
-                if (
-                    kind == "manual" and (raw[3], raw[1]) in self.manual
-                ):  # told again: the old size goes, in the log too
+                if kind == "manual" and (raw[3], raw[1]) in self.manual:  # the old size goes, in the log too
+                    self.repeated.add(raw[1])
                     log.append(self._other(number, ("manual free", raw[1], 0, *raw[3:])))
                     number += 1
                 log.append(self._other(number, raw))
@@ -134,9 +151,7 @@ class Accounts:
         elif kind == "manual free":
             born = self._let_go(detail, key)
             if born is None:
-                self.unknown_seen += 1
-                if len(self.unknown) < MOST_UNKNOWN:
-                    self.unknown.append(key)
+                self.unknown.add(key)
             return (number, raw, born)
         return (number, raw, None)
 
@@ -178,7 +193,7 @@ class Accounts:
         then = [e for e in (*self.held(device), *ended) if e[0] <= a.peak_at and _device(e[1]) == device]
         known = sum(e[1][2] for e in then)
         listed = sorted((self.allocation(e, a.peak_ns) for e in then), key=lambda x: (-x.nbytes, x.at_ns))
-        return AtPeak(a.peak, tuple(listed), a.earlier_at_peak, a.peak - a.earlier_at_peak - known)
+        return AtPeak(a.peak, tuple(listed), a.earlier_at_peak, a.peak - a.earlier_at_peak - known, self.dropped)
 
     def allocation(self, entry: Entry, now_ns: int) -> Allocation:
         _, key, nbytes, _, at_ns, op, code, at, thread = entry[1]

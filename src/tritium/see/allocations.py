@@ -120,6 +120,10 @@ class MemoryTracker:
 
     def _read(self, look: Callable[[], T]) -> T:
         """A look at the accounts while nothing changes them, with every event until now in them."""
+        if not self._began_utc:
+            raise ArgumentError(
+                "track_memory: nothing was tracked yet; ask inside or after the block `with tt.track_memory() as m:`, or after start()."
+            )
         return hub.read(look)
 
     def _now_ns(self) -> int:
@@ -170,7 +174,9 @@ class MemoryTracker:
         """Bytes alive over time (ns since the start), as far back as the log reaches."""
         name = str(device)
         return self._read(
-            lambda: memory_file.timeline(self._accounts.events(), self._accounts.account(name).current, name)
+            lambda: memory_file.timeline(
+                self._accounts.events(), self._accounts.account(name).current, name, whole=not self._accounts.dropped
+            )
         )
 
     # ---- events, lines of code, what is alive
@@ -196,7 +202,12 @@ class MemoryTracker:
     @property
     def unknown_frees(self) -> tuple[str, ...]:
         """Ids freed by hand that nobody had allocated, the first 1000 of them; the report says how many more there were."""
-        return self._read(lambda: tuple(self._accounts.unknown))
+        return self._read(lambda: tuple(self._accounts.unknown.ids))
+
+    @property
+    def repeated_ids(self) -> tuple[str, ...]:
+        """Ids allocated by hand while they were alive, the first 1000 of them; the older buffer is taken as gone."""
+        return self._read(lambda: tuple(self._accounts.repeated.ids))
 
     @property
     def transfers(self) -> tuple[Moved, ...]:
@@ -208,7 +219,7 @@ class MemoryTracker:
         return tuple(self._read(lambda: self._accounts.sites())[:n])
 
     def live_at_peak(self, device: Any = CPU) -> AtPeak:
-        """What was alive when the most was."""
+        """What was alive when the most was: the allocations, one after the other, and what is not among them."""
         return self._read(lambda: self._accounts.at_peak(str(device)))
 
     @property
@@ -284,15 +295,16 @@ class MemoryTracker:
     def record(self, model: Any = None, keep: Any = None) -> Memory:
         """All of it, frozen."""
         leaks, around, lost = self.leaks(keep), self._surroundings(), self.dropped
-        unlisted = self._read(lambda: self._accounts.unknown_seen - len(self._accounts.unknown))
+        unknown, repeated = self._read(lambda: (self._accounts.unknown.unlisted, self._accounts.repeated.unlisted))
         notes = (
             *([f"the log kept the last {self.capacity} events; {lost} older ones are only in the sums: {UNADVISED}"] if lost else ()),
-            *([f"{unlisted} more were freed by hand that nobody had allocated; they are not listed"] if unlisted else ()),
+            *([f"{unknown} more were freed by hand that nobody had allocated; they are not listed"] if unknown else ()),
+            *([f"{repeated} more ids were allocated by hand while alive; they are not listed"] if repeated else ()),
         )  # fmt: skip
         return Memory(
             self.name, self._began_utc, max(0, self._now_ns() - self._accounts.began_ns), self._uses(around), self.top_sites(1000),
             self.live_at_peak(), leaks, self.idle, self.transfers, self.advice(model), around.pressure,
-            around.resident, self.events, lost, self.unknown_frees, self.python_memory(), notes,
+            around.resident, self.events, lost, self.unknown_frees, self.python_memory(), notes, self.repeated_ids,
         )  # fmt: skip
 
     def report(self, top: int = 10) -> str:
@@ -306,13 +318,13 @@ class MemoryTracker:
         return memory_file.as_dict(self.record())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write all of it; `tt.see.load_memory` reads it. A path that ends in .csv gets the events alone."""
-        return memory_file.WRITERS.get(Path(path).suffix, memory_file.save)(self.record(), path)
+        """Write all of it (.json), which `tt.see.load_memory` reads, or the events alone (.csv)."""
+        return memory_file.writer(path)(self.record(), path)
 
     # ---- told by hand
 
     def track_allocation(self, id: str, nbytes: int, device: Any = CPU, op: str = "") -> None:
-        """A buffer of the user's own came to be. An id that is told again has a new size."""
+        """A buffer of the user's own came to be. An id that is alive already has a new size, and is flagged: `repeated_ids`."""
         self._note(_allocated(id, nbytes, device, op, sys._getframe(1)))
 
     def track_deallocation(self, id: str, device: Any = CPU, op: str = "") -> None:

@@ -29,6 +29,8 @@ from tritium.see.timeline import Timeline
 
 CODE = "from tritium.see.attribution import main; main()"
 TIMEOUT_S = 300.0
+CASE = "a case of the benchmarks, as one of tritium.perf.workloads.workloads()"
+ARM = "an arm, as tritium.perf.case.Arm(name, candidate)"
 MOST_CALLS = 20_000  # lest their spans do not fit
 
 
@@ -40,6 +42,9 @@ def attribute(
     The first process finds how many calls take `seconds`, if `calls` does not say; all others make as many. Fewer than 5
     repetitions cannot make a slower call clear.
     """
+    for given, kind, example in ((case, Case, CASE), (before, Arm, ARM), (after, Arm, ARM)):
+        if not isinstance(given, kind):
+            raise ArgumentError(f"attribute: {given!r} is no {kind.__name__.lower()}; give {example}.")
     if repeats < 2:
         raise ArgumentError(f"attribute: repeats={repeats}; at least 2 are needed, 6 are usual.")
     request: dict[str, Any] = {

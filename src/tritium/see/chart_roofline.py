@@ -19,6 +19,7 @@ from tritium.see.scale import Scale, amount, finite, log
 NAMED = 12  # dots that get their name beside them, where there is room
 SMALLEST, LARGEST = 3.5, 11.0  # px: radii of dots
 APART = 13.0  # px between the names of roofs
+STEP = 12  # px by which a roof's name is moved until no dot covers it
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -30,6 +31,7 @@ class Roof:
     value: float
     kind: str = "compute"  # or "memory"
     main: bool = True
+    unit: str = ""  # of its value; "": the chart's, or bytes a second
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def draw(chart: Roofline, width: float) -> svg.Drawing:
     left = plots.margin(y, chart.unit)
     p = plots.Plot(left, width - 12, top, bottom)
     x = log(xs, p.left, p.right, count=max(int(p.width / 90), 3))
-    boxes: list[Box] = []
+    placed = _placed(dots, x, y)
+    boxes: list[Box] = [(at - r, up - r, at + r, up + r) for _, _, at, up, r in placed]
     per = f"{chart.unit.removesuffix('/s')} for each byte moved · both axes log"
     parts = [
         keys,
@@ -82,7 +85,7 @@ def draw(chart: Roofline, width: float) -> svg.Drawing:
         svg.text(p.right, bottom + 32, svg.fit(per, p.width, 11), "t r"),
         _under(roofs, p, x, y),
         _roofs(roofs, p, x, y, chart.unit, boxes),
-        _dots(dots, groups, p, x, y, chart.unit, boxes),
+        _dots(placed, groups, p, chart.unit, boxes, _lines(roofs, p, x, y)),
     ]
     for i, said in enumerate(svg.wrapped(chart.absent, p.width - 16) if chart.absent else ()):
         parts.append(svg.text(p.left + 8, top + 16 + 16 * i, said, "x"))
@@ -134,33 +137,68 @@ def _under(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale) -> str:
 
 
 def _roofs(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale, unit: str, boxes: list[Box]) -> str:
-    """The lines with their names; `boxes` learns where the names stand."""
+    """The lines with their names, the main ones first; `boxes` knows the dots, and learns where the names stand."""
     tops, slopes = _kinds(roofs, "compute"), _kinds(roofs, "memory")
     fastest = slopes[0].value if slopes else math.inf
     highest = tops[0].value if tops else math.inf
-    parts, taken = [], -math.inf
-    for r in tops:
+    parts: list[str] = []
+    taken: list[float] = []
+    for r in sorted(tops, key=lambda r: not r.main):
         start, at = x.at(r.value / fastest), y.at(r.value)
         inside = [svg.path(svg.line(start, at, p.right, at), "e" if r.main else "z")]
-        said = svg.fit(f"{r.name} {amount(r.value, unit)}", max(p.right - start - 8, 60), 11)
-        if at - taken >= APART:
-            inside.append(svg.text(p.right - 4, at - 4, said, "n l r"))
-            boxes.append((p.right - 4 - svg.text_width(said, 11), at - 14, p.right, at))
-            taken = at
-        parts.append(svg.mark((r.name, amount(r.value, unit)), *inside))
-    named = -math.inf
-    for r in slopes:
-        start, end = max(x.low, y.low / r.value), min(x.high, highest / r.value, y.high / r.value)
-        if end <= start:
+        if all(abs(at - other) >= APART for other in taken):
+            inside.append(_level(r, start, at, p, unit, boxes))
+            taken.append(at)
+        parts.append(svg.mark((r.name, amount(r.value, r.unit or unit)), *inside))
+    named: list[float] = []
+    for r in sorted(slopes, key=lambda r: not r.main):
+        ends = _ends(r, x, y, highest)
+        if ends is None:
             continue
-        ends = (x.at(start), y.at(r.value * start), x.at(end), y.at(r.value * end))
         inside = [svg.path(svg.line(*ends), "e" if r.main else "z")]
         along = math.log10(r.value) * _slope(y)  # parallel lines: how high this one lies
-        if abs(along - named) >= APART * 1.3 and math.hypot(ends[2] - ends[0], ends[3] - ends[1]) > 70:
-            inside.append(_along(r, ends, boxes))
-            named = along
+        below = r is slopes[-1]  # nothing lies under the last: its name cannot meet another line
+        free = below or all(abs(along - other) >= APART * 1.3 for other in named)
+        if free and math.hypot(ends[2] - ends[0], ends[3] - ends[1]) > 70:
+            inside.append(_along(r, ends, boxes, below))
+            named += [] if below else [along]
         parts.append(svg.mark((r.name, amount(r.value, "B/s")), *inside))
     return "".join(parts)
+
+
+def _ends(r: Roof, x: Scale, y: Scale, highest: float) -> Box | None:
+    """Where a slanting roof begins and where it meets the highest level one."""
+    first, last = max(x.low, y.low / r.value), min(x.high, highest / r.value, y.high / r.value)
+    return (x.at(first), y.at(r.value * first), x.at(last), y.at(r.value * last)) if last > first else None
+
+
+def _lines(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale) -> list[Box]:
+    """Boxes along all roofs: a dot's name stands on none of them if it can."""
+    tops, slopes = _kinds(roofs, "compute"), _kinds(roofs, "memory")
+    fastest = slopes[0].value if slopes else math.inf
+    out: list[Box] = [(x.at(r.value / fastest), y.at(r.value) - 1, p.right, y.at(r.value) + 1) for r in tops]
+    for r in slopes:
+        if (ends := _ends(r, x, y, tops[0].value if tops else math.inf)) is None:
+            continue
+        count = max(int((ends[2] - ends[0]) / 6), 1)
+        shares = [(i / count, (i + 1) / count) for i in range(count)]
+        across, up = ends[2] - ends[0], ends[1] - ends[3]
+        out += [(ends[0] + a * across, ends[1] - b * up, ends[0] + b * across, ends[1] - a * up) for a, b in shares]
+    return out
+
+
+def _level(r: Roof, start: float, at: float, p: plots.Plot, unit: str, boxes: list[Box]) -> str:
+    """A level roof's name, at its right end or as far left of it as no dot covers it."""
+    said = svg.fit(f"{r.name} {amount(r.value, r.unit or unit)}", max(p.right - start - 8, 60), 11)
+    wide = svg.text_width(said, 11)
+    ends = [p.right - 4 - i for i in range(0, max(int(p.right - 4 - wide - start), 0) + 1, STEP)]
+    end = next((e for e in ends if not _covered((e - wide, at - 14, e, at), boxes)), ends[0])
+    boxes.append((end - wide, at - 14, end + 4, at))
+    return svg.text(end, at - 4, said, "n l r")
+
+
+def _covered(box: Box, boxes: Sequence[Box]) -> bool:
+    return any(a < box[2] and c > box[0] and b < box[3] and d > box[1] for a, b, c, d in boxes)
 
 
 def _slope(scale: Scale) -> float:
@@ -168,29 +206,33 @@ def _slope(scale: Scale) -> float:
     return abs(scale.end - scale.start) / math.log10(scale.high / scale.low)
 
 
-def _along(r: Roof, ends: Box, boxes: list[Box]) -> str:
-    """A roof's name, written along it."""
+def _along(r: Roof, ends: Box, boxes: list[Box], below: bool) -> str:
+    """A roof's name, written along it (above or below) from its lower end, or as far up as no dot covers it."""
     across, up = ends[2] - ends[0], ends[1] - ends[3]
     length = math.hypot(across, up)
     said = svg.fit(f"{r.name} {amount(r.value, 'B/s')}", length - 24, 11)
-    for i in range(0, int(svg.text_width(said, 11)), 8):
-        share = (18 + i) / length
-        x, y = ends[0] + share * across, ends[1] - share * up
-        boxes.append((x - 8, y - 12, x + 5, y))
+    wide = svg.text_width(said, 11)
+
+    def under(start: int) -> list[Box]:
+        """Boxes along the text: it stands aslant."""
+        shares = [(start + 4 + i) / length for i in range(0, int(wide), 8)]
+        places = [(ends[0] + share * across, ends[1] - share * up) for share in shares]
+        away = 9 if below else -8  # of the text's middle from the line
+        middles = [(x + away * up / length, y + away * across / length) for x, y in places]
+        return [(x - 6, y - 6, x + 6, y + 6) for x, y in middles]
+
+    starts = list(range(14, max(int(length - wide - 10), 14) + 1, STEP))
+    start = min(starts, key=lambda s: sum(_covered(box, boxes) for box in under(s)))
+    boxes += under(start)
     place = f"translate({svg.number(ends[0])} {svg.number(ends[1])}) rotate({svg.number(-math.degrees(math.atan2(up, across)))})"
-    return f'<g transform="{place}">{svg.text(14, -4, said, "n l")}</g>'
+    return f'<g transform="{place}">{svg.text(start, 13 if below else -4, said, "n l")}</g>'
 
 
-def _dots(
-    dots: Sequence[tuple[int, Dot]],
-    groups: Sequence[str],
-    p: plots.Plot,
-    x: Scale,
-    y: Scale,
-    unit: str,
-    boxes: list[Box],
-) -> str:
-    """A dot for each op; the heaviest are named where `boxes` leaves room."""
+Placed = tuple[int, Dot, float, float, float]  # row, dot, centre, radius
+
+
+def _placed(dots: Sequence[tuple[int, Dot]], x: Scale, y: Scale) -> list[Placed]:
+    """Where every dot lies and how large it is, the heaviest first."""
     most = max((d.weight for _, d in dots if _above(d.weight)), default=1.0)
     ordered = sorted(dots, key=lambda at: (-(finite(at[1].weight) or 0.0), at[0]))
     places = []
@@ -198,39 +240,47 @@ def _dots(
         share = min(max((finite(d.weight) or 0.0) / most, 0.0), 1.0)
         radius = max(LARGEST * math.sqrt(share), SMALLEST) if len(dots) > 1 else 6.0
         places.append((index, d, x.at(d.intensity), y.at(d.rate), radius))
-        boxes.append(
-            (x.at(d.intensity) - radius, y.at(d.rate) - radius, x.at(d.intensity) + radius, y.at(d.rate) + radius)
-        )
+    return places
+
+
+def _dots(
+    places: Sequence[Placed], groups: Sequence[str], p: plots.Plot, unit: str, boxes: list[Box], lines: Sequence[Box]
+) -> str:
+    """A dot for each op; the heaviest are named where `boxes` leaves room, beside the `lines` if there is any."""
     parts = []
     for n, (index, d, at, up, radius) in enumerate(places):
         shape = svg.path(svg.circle(at, up, radius), f"k{series(groups.index(d.group))} i", ' fill-opacity=".85"')
-        label = _label(d.name, at, up, radius, p, boxes) if n < NAMED else ""
+        label = _label(d.name, at, up, radius, p, boxes, lines) if n < NAMED else ""
         tip = (d.name, f"{amount(d.rate, unit)} at {amount(d.intensity, '')} {unit.removesuffix('/s')}/B",
                f"{d.group}" if d.group else "", d.note)  # fmt: skip
         parts.append(svg.mark(tip, shape, label, row=index))
     return "".join(parts)
 
 
-def _label(name: str, at: float, up: float, radius: float, p: plots.Plot, boxes: list[Box]) -> str:
-    """The dot's name beside it, at the first place where it covers nothing."""
+def _label(
+    name: str, at: float, up: float, radius: float, p: plots.Plot, boxes: list[Box], lines: Sequence[Box]
+) -> str:
+    """The dot's name beside it, at the first place where it covers nothing; a line if it must."""
     shown = svg.fit(name, 130, 11)
     width = svg.text_width(shown, 11)
-    for start, base in (
+    places = (
         (at + radius + 4, up + 4), (at - radius - 4 - width, up + 4), (at - width / 2, up - radius - 5),
         (at - width / 2, up + radius + 12),
-    ):  # fmt: skip
-        box = (start, base - 9, start + width, base + 2)
-        inside = box[0] >= p.left + 2 and box[2] <= p.right and box[1] >= p.top and box[3] <= p.bottom
-        if inside and not any(a < box[2] and c > box[0] and b < box[3] and d > box[1] for a, b, c, d in boxes):
-            boxes.append(box)
-            return svg.text(start, base, shown, "n l")
+    )  # fmt: skip
+    for avoided in ((*boxes, *lines), boxes):
+        for start, base in places:
+            box = (start, base - 9, start + width, base + 2)
+            inside = box[0] >= p.left + 2 and box[2] <= p.right and box[1] >= p.top and box[3] <= p.bottom
+            if inside and not _covered(box, avoided):
+                boxes.append(box)
+                return svg.text(start, base, shown, "n l")
     return ""
 
 
 def table(chart: Roofline) -> Table:
     """Roofs first, then the dots."""
-    body = [(r.name, r.kind, "-", amount(r.value, "B/s" if r.kind == "memory" else chart.unit), "") for r in chart.roofs
-            if _above(r.value)]  # fmt: skip
+    body = [(r.name, r.kind, "-", amount(r.value, "B/s" if r.kind == "memory" else r.unit or chart.unit), "")
+            for r in chart.roofs if _above(r.value)]  # fmt: skip
     for d in chart.points:
         known = _above(d.intensity) and _above(d.rate)
         body.append((

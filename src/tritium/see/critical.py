@@ -20,6 +20,7 @@ from tritium.errors import ArgumentError
 from tritium.machine import seconds_text
 from tritium.perf import names
 from tritium.see.hotspots import percent
+from tritium.see.op_table import used_lanes
 from tritium.see.timeline import Column, Timeline
 from tritium.see.tree import own_ns as own_times
 
@@ -64,7 +65,7 @@ class CriticalPath:
 
 def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Column | None = None) -> CriticalPath:
     """The critical path of a timeline. `own`: own times of its spans, if they are at hand."""
-    several = len(np.unique(t.lane)) > 1
+    several = len(used_lanes(t)) > 1
     if not len(t):
         return CriticalPath(0, (), (), t.elapsed_total_ns, 0)
     if after:
@@ -74,7 +75,8 @@ def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Colum
     else:
         own = own_times(t) if own is None else own
         sums = np.bincount(t.lane, own, len(t.lanes)).astype(np.int64)
-        lane = int(np.argmax(sums))
+        used = used_lanes(t)
+        lane = int(used[np.argmax(sums[used])]) if len(used) else int(np.argmax(sums))
         on = t.lane == lane
         by_what = np.bincount(t.what[on], own[on], len(t.whats)).astype(np.int64)
         taken = [(w.name, int(ns)) for w, ns in zip(t.whats, by_what, strict=True) if ns]

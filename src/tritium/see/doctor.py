@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from tritium.errors import ArgumentError
 from tritium.perf import names
 from tritium.perf.absent import Absent
 from tritium.see.doctor_checks import MACHINE, SEVERITIES, Check, Finding, Severity
@@ -97,6 +98,10 @@ def diagnose(
 
     Takes two or three seconds beside what `run` takes. What `run` raises is raised. `readers` stand in for the system's own.
     """
+    if run is not None and not callable(run):
+        raise ArgumentError(
+            f"diagnose: a function without arguments is needed, given {run!r}: diagnose(lambda: train(data))."
+        )
     found = asked(checks, Readings(READERS if readers is None else readers))
     if run is not None:
         found += examined(run)

@@ -194,15 +194,26 @@ def batches(calls: Sequence[Calls], seconds: float) -> Finding:
     costliest = max(worth, key=lambda c: c.total_ns)
     size = _rows(costliest) or 1
     found = measured_batch(costliest, size)
-    said = found.advice(size)
+    small = found.advice(size)
     told = f"{len(costliest.elapsed_ns)} calls of {costliest}, {costliest.total_ns / 1e9 / seconds:.0%} of the run"
-    if not said:
+    if not small:
         return Finding("fine", "small batches cost little here", f"{told}; best: {found}")
     return Finding(
         "warning", f"a batch of {size} is small: the same weights are read for every {'row' if size == 1 else f'{size} rows'}",
-        f"{told}; measured now: {said}",
+        f"{told}; measured now: {_beside(found, size)}",
         "compute several at once: tt.process_in_batches(fn, data), fn.run_many(inputs); tt.find_optimal_batch_size finds the size",
     )  # fmt: skip
+
+
+def _beside(found: BatchSize, size: int) -> str:
+    """What a row takes in batches like the program's, and in the best one."""
+    ran = [t for t in found.trials if t.seconds]
+    near = max([t for t in ran if t.size <= size] or ran[:1], key=lambda t: t.size)
+    best = next(t for t in ran if t.size == found.size)
+    return (
+        f"{near.size} at a time take {seconds_text(near.per_item_s)} a row, {best.size} at a time {seconds_text(best.per_item_s)}: "
+        f"{near.per_item_s / best.per_item_s:.1f} times as fast (medians of {len(best.seconds)} runs)"
+    )
 
 
 def _rows(c: Calls) -> int | None:

@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from tritium.machine import seconds_text
 from tritium.perf import names
-from tritium.see.op_table import CALLS, OpRow, Timelined, OVERSTATED, covered_ns, lane_time_ns, rows, used_lanes
+from tritium.see.op_table import CALLS, OVERSTATED, OpRow, Timelined, covered_ns, lane_time_ns, rows, used_lanes
 from tritium.see.timeline import Timeline
 
 MOST = 0.8  # of the time of all calls: the operations that make it up are the few that matter
@@ -79,7 +77,10 @@ def _why(row: OpRow) -> str:
     if row.bound == "overhead":
         return f"{said}, {percent(row.own_ns / row.total_ns)} of it between the calls inside"
     if row.bound == "first":
-        return f"{said}, most of it in its first call, which starts threads and takes memory; longest {_time(row.max_ns)}, usual {_time(row.p50_ns)}"
+        usual = f"; the usual one took {_time(row.p50_ns)}" if row.count > 1 else ""
+        return (
+            f"{said}, most of it in its first call ({_time(row.max_ns)}), which starts threads and takes memory{usual}"
+        )
     if row.overstated:
         return f"{said}; {row.unknown or OVERSTATED}"
     if reached is None or score is None:
@@ -148,7 +149,9 @@ class Bottlenecks:
         said = REMEDIES.get(self.main, "")
         if self.main not in UNSEEN:
             return said
-        return said + ("; the samples of its stacks show which" if self.sampled else "; stacks='10ms' samples what it is")
+        return said + (
+            "; the samples of its stacks show which" if self.sampled else "; stacks='10ms' samples what it is"
+        )
 
     def lines(self, brief: bool = False) -> list[str]:
         """For a terminal. `brief` leaves out why: where the hotspots stand beside it."""
@@ -168,8 +171,8 @@ class Bottlenecks:
         if self.unknown:
             out.append(names.terminal(f"ceilings: {self.unknown}", None))
         if self.main:
-            said = MOSTLY.get(self.main, f"mostly {self.main}-bound")
-            out.append(f"{said}: {self.remedy}" if self.remedy else said)
+            mostly = MOSTLY.get(self.main, f"mostly {self.main}-bound")
+            out.append(f"{mostly}: {self.remedy}" if self.remedy else mostly)
         return out
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ Raw = tuple[str, Any, int, Any, int, Any, CodeType | None, int, str]
 
 BATCH = 4096  # events in the queue before the trackers take them
 TRIES = 100  # to begin at a moment when no event is on its way
-PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+PACKAGE = str(Path(__file__).parents[1]) + os.sep  # as code objects name their files
 STANDARD = sysconfig.get_path("stdlib") + os.sep
 # Whose a file is: the user's; ours; what every op goes through; a command, behind which there is no user's code.
 USER, OURS, MACHINERY, COMMAND = range(4)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from tritium.errors import FormatError, SaveError
+from tritium.errors import ArgumentError, FormatError, SaveError
 from tritium.machine import digest
 from tritium.memory import Stats
 from tritium.perf import names
@@ -110,14 +110,26 @@ class AtPeak:
     nbytes: int  # the peak
     allocations: tuple[Allocation, ...]
     earlier: int  # bytes alive since before tracking began
-    missing: int = 0  # bytes whose events no longer fitted the log
+    missing: int = 0  # bytes whose events are not in the log
+    lost: int = 0  # events that no longer fitted the log
+
+    def __iter__(self) -> Iterator[Allocation]:
+        return iter(self.allocations)
+
+    def __len__(self) -> int:
+        return len(self.allocations)
 
     @property
     def note(self) -> str:
         """Openly, what the list lacks; "" where it is whole."""
         if not self.missing:
             return ""
-        return f"{self.missing} bytes of the peak are not listed: their events no longer fitted; ask for a larger capacity."
+        why = (
+            "their events no longer fitted; ask for a larger capacity"
+            if self.lost
+            else "their allocation was not heard"
+        )
+        return f"{self.missing} bytes of the peak are not listed: {why}."
 
 
 @dataclass(frozen=True)
@@ -202,6 +214,7 @@ class Memory:
     unknown_frees: tuple[str, ...] = ()  # ids freed by hand that nobody had allocated
     python: PythonUse | None = None
     notes: tuple[str, ...] = ()
+    repeated_ids: tuple[str, ...] = ()  # allocated by hand while still alive
 
     def use(self, device: str = "cpu") -> DeviceUse | None:
         return next((d for d in self.devices if d.device == device), None)
@@ -209,7 +222,13 @@ class Memory:
     def timeline(self, device: str = "cpu") -> Counter:
         """Live bytes of a device over time, as far back as the log reaches."""
         use = self.use(device)
-        return timeline(self.events, use.current if use is not None else 0, device)
+        return timeline(self.events, use.current if use is not None else 0, device, whole=not self.dropped)
+
+    def report(self, top: int = 10) -> str:
+        """A page for a terminal."""
+        from tritium.see import memory_page
+
+        return memory_page.text(self, top)
 
 
 def idle(stats: Stats) -> Idle:
@@ -223,10 +242,10 @@ def change(e: Event) -> int:
     return e.nbytes if e.kind in GROWS else -e.nbytes if e.kind == "free" else 0
 
 
-def timeline(events: Iterable[Event], current: int, device: str) -> Counter:
-    """Live bytes after every event that changed them, so that the last is `current`."""
+def timeline(events: Iterable[Event], current: int, device: str, *, whole: bool = True) -> Counter:
+    """Live bytes after every event that changed them, so that the last is `current`; where these are `whole`, from the start on."""
     seen = [(e.at_ns, change(e)) for e in events if e.device == device and change(e)]
-    columns = np.array(seen, np.int64).reshape(-1, 2)
+    columns = np.array([(0, 0)] * whole + seen, np.int64).reshape(-1, 2)
     values = np.cumsum(columns[:, 1])
     values = values + (current - values[-1]) if len(values) else values
     return Counter(f"memory of {device}", "B", columns[:, 0], values.astype(np.float64))
@@ -250,15 +269,23 @@ def save(memory: Memory, path: str | os.PathLike[str]) -> Path:
             f"capacity= (the log has {len(memory.events)} events), or write the events alone: a name that ends in .csv."
         )
     _loaded(raw, "this memory record")  # nothing is written that could not be read
-    return write_bytes(path, raw, parents=True)
+    return write_bytes(path, raw)
 
 
 def save_events(memory: Memory, path: str | os.PathLike[str]) -> Path:
     """Write the events alone, as CSV."""
-    return write_text(path, events_csv(memory.events), parents=True)
+    return write_text(path, events_csv(memory.events))
 
 
 WRITERS = {".json": save, ".csv": save_events}  # by suffix
+
+
+def writer(path: str | os.PathLike[str]) -> Callable[[Memory, str | os.PathLike[str]], Path]:
+    """What writes a file of such a name; ArgumentError where nothing does."""
+    found = WRITERS.get(Path(path).suffix)
+    if found is None:
+        raise ArgumentError(f"{named(path)}: the suffix tells no format; there are {', '.join(WRITERS)}.")
+    return found
 
 
 def load(path: str | os.PathLike[str]) -> Memory:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tritium.machine import bytes_text, seconds_text
 from tritium.perf import names
 from tritium.perf.tables import Table, rate_text
@@ -80,9 +82,14 @@ def _devices(m: Memory) -> Table:
         "in use of the limit",
     )
     below = [str(m.pressure)]
-    if m.unknown_frees:
-        ids = ", ".join(names.visible(i, 40) for i in m.unknown_frees[:5])
-        below.append(f"flagged: {len(m.unknown_frees)} buffers were freed by hand that nobody had allocated: {ids}")
+    flagged = (
+        (m.unknown_frees, "freed by hand that nobody had allocated"),
+        (m.repeated_ids, "allocated by hand under an id that was alive; the older is taken as gone"),
+    )
+    for found, what in flagged:
+        if found:
+            ids = ", ".join(names.visible(i, 40) for i in found[:5])
+            below.append(f"flagged: {len(found)} {'buffer was' if len(found) == 1 else 'buffers were'} {what}: {ids}")
     return Table("", heads, rows, frozenset(heads[1:]), (*below, *(f"note: {n}" for n in m.notes)))
 
 
@@ -95,15 +102,15 @@ def _course(m: Memory) -> Lines | None:
     course = m.timeline()
     if len(course.values) < 2:
         return None
-    least, most, end = course.values.min(), course.values.max(), max(1, m.elapsed_ns)
-    stretches: list[float | None] = [None] * WIDTH
-    for at, value in zip(course.at_ns.tolist(), course.values.tolist(), strict=True):
-        i = min(WIDTH - 1, at * WIDTH // end)
-        stretches[i] = max(value, stretches[i] or value)
-    last, bars = course.values[0], ""
-    for value in stretches:
-        last = last if value is None else value
-        bars += BARS[round((len(BARS) - 1) * (last - least) / (most - least))] if most > least else BARS[0]
+    at, values = course.at_ns, course.values
+    least, most = values.min(), values.max()
+    of = np.minimum(WIDTH - 1, at * WIDTH // max(1, m.elapsed_ns))
+    last, bars = values[0], ""
+    for i in range(WIDTH):
+        inside = values[of == i]
+        height = max(last, inside.max(initial=last))
+        last = inside[-1] if len(inside) else last
+        bars += BARS[round((len(BARS) - 1) * (height - least) / (most - least))] if most > least else BARS[0]
     return Lines("Over time (cpu)", (f"{bytes_text(int(least))} {bars} {bytes_text(int(most))}",))
 
 

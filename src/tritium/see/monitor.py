@@ -145,6 +145,7 @@ class Round:
     baseline: bool = False  # it became the baseline
     failed: str = ""
     next_s: float | None = None  # until the next one
+    open: int = 0  # alerts that are open now, those of earlier rounds too
 
     def line(self) -> str:
         """For a terminal or a log."""
@@ -155,7 +156,8 @@ class Round:
         else:
             said = ", ".join(f"{n} {outcome}" for outcome, n in self.suite.counts.items() if n) or "nothing was judged"
         told = f"; {len(self.alerts)} alert{'s' * (len(self.alerts) != 1)}" if self.alerts else ""
-        return f"{self.at} round {self.number} ({self.elapsed_s:.0f} s) {said}{told}"
+        still = f"; open: {self.open}" if self.open else ""
+        return f"{self.at} round {self.number} ({self.elapsed_s:.0f} s) {said}{told}{still}"
 
 
 # ---- the loop
@@ -204,7 +206,7 @@ class Monitor:
             if not self._stopping and number != times:
                 passed = self._clock() - began
                 rest = (passed // self.every_s + 1) * self.every_s - passed  # moments that were missed stay so
-            self.last = found = replace(found, next_s=rest)
+            self.last = found = replace(found, next_s=rest, open=len(self.desk.levels))
             report(found)
             if rest is not None:
                 self._breakably(partial(self._wait, rest))

@@ -53,6 +53,14 @@ paint(THEMES.includes(asked("theme")) ? asked("theme") : "auto");
 const box = one("#filter");
 const cards = all(".card").map((card) => [card, card.querySelector(".name").textContent.toLowerCase()]);
 const rows = all("table.filtered tbody tr").map((row) => [row, row.cells[0].textContent.toLowerCase()]);
+const tables = all("table.filtered").map((table) => {
+  const none = document.createElement("p");
+  none.className = "none";
+  none.textContent = "No case matches.";
+  none.hidden = true;
+  table.parentElement.after(none);
+  return [table, none];
+});
 const marks = all("svg.chart [data-r]").map((mark) => [mark, (mark.querySelector("title") || mark).textContent.split("\n")[0].toLowerCase()]);
 
 function filter(text) {
@@ -61,9 +69,10 @@ function filter(text) {
   let shown = 0;
   for (const [card, name] of cards) { card.hidden = !fits(name); shown += !card.hidden; }
   for (const [row, name] of rows) row.hidden = !fits(name);
+  for (const [table, none] of tables) none.hidden = !words.length || [...table.tBodies[0].rows].some((row) => !row.hidden);
   for (const [mark, name] of marks) mark.classList.toggle("off", words.length > 0 && !fits(name));
   const count = one("#count");
-  if (count) count.textContent = words.length ? shown + " of " + cards.length + " cases" : "";
+  if (count) count.textContent = !words.length ? "" : shown ? shown + " of " + cards.length + " cases" : "No case matches.";
 }
 
 box.addEventListener("input", () => { filter(box.value); set("filter", box.value.trim()); });

@@ -162,18 +162,19 @@ class Recording(Profile):
         self._after = ExitStack()
         self._halting = threading.Lock()
 
-    def start(self) -> Recording:
-        """Begin to record."""
+    def start(self, *, alone: bool = True) -> Recording:
+        """Begin to record. alone=False: beside a profile that the program may make of itself."""
         global _current
         with _one_at_a_time:
-            if _current is not None:
+            if alone and _current is not None:
                 raise BusyError(
                     f"profile: {_current._name or 'another profile'} is being recorded; end it first. Parts of one profile "
                     "are told apart with tt.scope(name)."
                 )
             if self._state != "new":
                 raise ArgumentError(f"profile: this one {STATES[self._state]}; make another with tt.profile().")
-            _current = self
+            if alone:
+                _current = self
         try:
             self._begin()
         except BaseException:
@@ -207,7 +208,9 @@ class Recording(Profile):
         """Record no more; the first to call it says when."""
         with self._halting:
             if self._state == "recording":
+                self._left = recording.open_scopes()
                 self._recorder.stop()
+                self._named = recording.named_threads()
                 self._ended_ns = time.perf_counter_ns()
                 self._state = "halted"
 
@@ -264,14 +267,20 @@ class Recording(Profile):
         return f"<profile {self._name!r}: {STATES[self._state]}>" if self._found is None else super().__repr__()
 
     def _made(self) -> Timeline:
-        recorded, times = self._recorder.read()
         beside, began = self._beside, self._began_ns
-        by_start = times[np.argsort(times[:, 0], kind="stable"), 2].tolist()
-        seen = beside.stacks.threads if beside.stacks is not None else []
-        lanes, lane_of = spans.lanes([*by_start, *seen], beside.names)
+        recorded, times, left = spans.closed(*self._recorder.read(), self._left, began, self._ended_ns)
+        held = spans.Threads(self._named, beside.names)
+        threads = held.all_of(times[:, 2], times[:, 0])
+        seen = []
+        if beside.stacks is not None:
+            beside.stacks.tell_apart(held.whose)
+            seen = beside.stacks.threads
+        lanes, lane_of = spans.lanes([*threads[np.argsort(times[:, 0], kind="stable")].tolist(), *seen], held.names)
         whats, what = spans.numbered(recorded)
         start, elapsed = spans.clipped(times[:, 0], times[:, 1], began)
-        lane = np.fromiter(map(lane_of.__getitem__, times[:, 2].tolist()), np.int64, len(times))
+        lane = np.fromiter(map(lane_of.__getitem__, threads.tolist()), np.int64, len(times))
+        real = len(lanes)
+        lane, lanes, crossed = spans.put_apart(whats, what, start, elapsed, lane, lanes)
         first = spans.outer_first(whats, what)
         return ordered(
             whats, what[first], start[first], elapsed[first], lane[first], lanes,
@@ -279,7 +288,7 @@ class Recording(Profile):
             counters=tuple(track.counter(began) for track in beside.tracks),
             samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
-            notes=tuple(self._said(beside)),
+            notes=tuple(self._said(beside, left, crossed)), apart=len(lanes) - real,
         )  # fmt: skip
 
     def _environment(self) -> Environment:
@@ -292,8 +301,17 @@ class Recording(Profile):
             settings.log.warning("profile: without ceilings: %s", error)
             return found
 
-    def _said(self, beside: sampler.Beside) -> list[str]:
+    def _said(self, beside: sampler.Beside, left: int, crossed: int) -> list[str]:
         out = list(self._notes)
+        if left:
+            out.append(
+                f"{left} scope{'s were' if left > 1 else ' was'} still open when the profile ended; shown up to there"
+            )
+        if crossed:
+            out.append(
+                f"{crossed} scopes overlapped on a thread, as with an await or a yield inside: they stand on lanes of their "
+                "own, and no call is counted into them"
+            )
         if beside.spent_ns:
             share = beside.spent_ns / max(1, self._ended_ns - self._began_ns)
             out.append(f"looking at stacks and counters took {100 * share:.2g} % of one core")
@@ -379,6 +397,7 @@ class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
     def __init__(self, name: str = "timed") -> None:
         self.name = name
         self.elapsed_ns: int | None = None
+        self._start: int | None = None
         self._scope = recording.scope(name)
 
     def __enter__(self) -> timed:
@@ -387,17 +406,22 @@ class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.elapsed_ns = time.perf_counter_ns() - self._start
+        self.elapsed_ns = time.perf_counter_ns() - (self._start or 0)
         self._scope.__exit__(*error)
 
     @property
     def seconds(self) -> float:
         """Of the block; while it runs, so far."""
+        if self._start is None:
+            raise ArgumentError(
+                f"timed: {self.name!r} was not timed yet; ask inside or after the block `with tt.timed() as t:`."
+            )
         elapsed = self.elapsed_ns if self.elapsed_ns is not None else time.perf_counter_ns() - self._start
         return elapsed * 1e-9
 
     def __repr__(self) -> str:
-        return f"<timed {self.name!r}: {self.seconds:.6g} s>"
+        told = "was not timed yet" if self._start is None else f"{self.seconds:.6g} s"
+        return f"<timed {self.name!r}: {told}>"
 
 
 # ---- for other programs

@@ -2,7 +2,8 @@
 
 Knows nothing of drawing or of gates. Either side may be several profiles, repetitions of one run: then a value is the
 time an operation took in a repetition, and intervals are over repetitions. Of one profile a side, a value is a block of
-calls in a row (so that calls that hang together stay together), and intervals tell nothing of other processes.
+calls in a row (so that calls that hang together stay together), and intervals tell nothing of other processes: nothing is
+clear then. There is no interval of fewer than 2 values a side.
 
 The time of an operation is the sum of its own times in a run. Over repetitions the change is the median of all differences,
 with its exact rank-sum interval: a run that was disturbed weighs no more than another. Over calls it is the difference of
@@ -27,7 +28,7 @@ from tritium.perf.environment import differences
 from tritium.perf.resample import Floats, bits, draws, seed_of
 from tritium.perf.stats import Interval, brunner_munzel_p, holm, unpaired
 from tritium.perf.tables import NONE, Table, seconds_text
-from tritium.see.op_table import CALLS, PARTS, Timelined
+from tritium.see.op_table import CALLS, PARTS, Timelined, used_lanes
 from tritium.see.timeline import Timeline
 from tritium.see.tree import own_ns
 
@@ -37,6 +38,7 @@ RESAMPLES = 2000
 BLOCKS = 100  # of calls of one profile, at most
 ALPHA = 0.01
 SHOWN = 15
+SINGLE = "not clear (one profile a side; repeat each 5 times)"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class OpChange:
     before_ns: float
     after_ns: float
     change_ns: float
-    interval: Interval  # of the change, 95 %
+    interval: Interval | None  # of the change, 95 %; None: fewer than 2 values a side
     count_before: float  # calls in a run, the mean over repetitions
     count_after: float
     p: float  # that the times are alike, adjusted for the number of operations
@@ -97,6 +99,11 @@ class ProfileDiff:
     notes: tuple[str, ...] = ()
 
     @property
+    def single(self) -> bool:
+        """One side is a single profile: how much such runs differ by themselves is not known."""
+        return min(self.repetitions) < 2
+
+    @property
     def culprit(self) -> OpChange | None:
         """The operation whose clear change is largest in the direction of the whole; None: none is clear."""
         sign = 1 if self.change_ns >= 0 else -1
@@ -112,8 +119,16 @@ class ProfileDiff:
         """Who did it."""
         whole = f"{signed(self.change_ns)} in all"
         found = self.culprit
+        if self.single:
+            sign = 1 if self.change_ns >= 0 else -1
+            moved = [c for c in self.changes if sign * c.change_ns > 0]
+            if moved:
+                return f"{SINGLE}: {self._told(max(moved, key=lambda c: abs(c.change_ns)), whole)}"
         if found is None:
             return f"no operation changed clearly; {whole}"
+        return self._told(found, whole)
+
+    def _told(self, found: OpChange, whole: str) -> str:
         share = found.change_ns / self.change_ns if self.change_ns else 0.0
         part = f", {100 * share:.0f} % of {whole}" if 0 < share <= 1.5 else f"; {whole}"
         return f"{found.name}: {_with_interval(found)}{part}: {found.how}"
@@ -124,7 +139,7 @@ class ProfileDiff:
         rows = [
             (
                 c.name if c.device in ("", "cpu") else f"{c.name} on {c.device}", _time(c.before_ns), _time(c.after_ns),
-                signed(c.change_ns), f"{signed(c.interval[0])} … {signed(c.interval[1])}",
+                signed(c.change_ns), _ends(c.interval) or NONE,
                 f"{_number(c.count_before)} → {_number(c.count_after)}" if c.count_before != c.count_after
                 else _number(c.count_after),
                 "clear" if c.clear else "",
@@ -133,8 +148,8 @@ class ProfileDiff:
         ]  # fmt: skip
         if self.between_ns is not None:
             rows.append(("(between calls)", NONE, NONE, signed(self.between_ns), "", "", ""))
-        ends = "" if self.interval is None else f"{signed(self.interval[0])} … {signed(self.interval[1])}"
-        rows.append(("the run", _time(self.before_ns), _time(self.after_ns), signed(self.change_ns), ends, "", ""))
+        whole = _time(self.before_ns), _time(self.after_ns), signed(self.change_ns), _ends(self.interval)
+        rows.append(("the run", *whole, "", ""))
         left = len(self.changes) - top
         more = (f"{left} more operations changed by less.",) if left > 0 else ()
         return Table("", heads, tuple(rows), frozenset(heads[1:6]), more)
@@ -142,7 +157,11 @@ class ProfileDiff:
     def text(self, top: int = SHOWN) -> str:
         """For a terminal."""
         a, b = self.repetitions
-        basis = f"{a} and {b} repetitions" if max(a, b) > 1 else "one profile each: intervals are over calls in it"
+        basis = (
+            f"{a} and {b} repetitions"
+            if max(a, b) > 1
+            else "one profile each: intervals are over the calls in it; give more (--also-before, --also-after)"
+        )
         lines = [names.terminal(self.sentence(), None), "", self.table(top).text(), "", f"by {basis}"]
         return "\n".join([*lines, *(f"note: {names.terminal(note, None)}" for note in self.notes)])
 
@@ -169,7 +188,11 @@ def _number(n: float) -> str:
 
 
 def _with_interval(c: OpChange) -> str:
-    return f"{signed(c.change_ns)} ({signed(c.interval[0])} … {signed(c.interval[1])}, 95 %)"
+    return signed(c.change_ns) + (f" ({_ends(c.interval)}, 95 %)" if c.interval is not None else "")
+
+
+def _ends(interval: Interval | None) -> str:
+    return "" if interval is None else f"{signed(interval[0])} … {signed(interval[1])}"
 
 
 # ---- comparing
@@ -189,11 +212,11 @@ def diff(before: Given, after: Given, per: str | None = None) -> ProfileDiff:
         for key in dict.fromkeys(k for s in (*sides[0], *sides[1]) for k in s.own)
     ]
     adjusted = holm([c.p for c in changes]) if changes else []
-    changes = [replace(c, p=p, clear=_clear(c, p)) for c, p in zip(changes, adjusted, strict=True)]
+    changes = [replace(c, p=p, clear=over_runs and _clear(c, p)) for c, p in zip(changes, adjusted, strict=True)]
     totals = [np.array([s.elapsed for s in side]) for side in sides]
     run = _over_runs(totals[0], totals[1])
     calls = sum(c.change_ns for c in changes)
-    alone = all(len(np.unique(t.lane)) <= 1 for t in (*old, *new))
+    alone = all(len(used_lanes(t)) <= 1 for t in (*old, *new))
     return ProfileDiff(
         tuple(sorted(changes, key=lambda c: (-abs(c.change_ns), c.name, c.device))), run.before, run.after, run.change,
         run.interval if over_runs else None, run.change - calls if alone else None, (len(old), len(new)),
@@ -258,7 +281,7 @@ class Shift(NamedTuple):
     before: float
     after: float
     change: float
-    interval: Interval
+    interval: Interval | None
     p: float  # that they are alike
 
 
@@ -291,14 +314,15 @@ def _over_calls(old: Floats, new: Floats, *runs: int) -> Shift:
     low, high = np.quantile(drawn[1] - drawn[0], (0.025, 0.975))
     sums = [float(calls.sum()) / n for calls, n in zip((old, new), runs, strict=True)]
     each = [b * (len(b) / len(calls)) if len(calls) else b for b, calls in zip(blocks, (old, new), strict=True)]
-    p = brunner_munzel_p(each[0], each[1]) if min(map(len, blocks)) > 1 else 1.0
-    return _shift(sums[0], sums[1], sums[1] - sums[0], (float(low), float(high)), p)
+    enough = min(map(len, blocks)) > 1
+    p = brunner_munzel_p(each[0], each[1]) if enough else 1.0
+    return _shift(sums[0], sums[1], sums[1] - sums[0], (float(low), float(high)) if enough else None, p)
 
 
-def _shift(before: float, after: float, change: float, interval: Interval, p: float) -> Shift:
+def _shift(before: float, after: float, change: float, interval: Interval | None, p: float) -> Shift:
     """In thousandths of a ns: what dividing by the pieces left beyond them is no change."""
-    low, high = interval
-    return Shift(round(before, 3), round(after, 3), round(change, 3), (round(low, 3), round(high, 3)), p)
+    ends = None if interval is None else (round(interval[0], 3), round(interval[1], 3))
+    return Shift(round(before, 3), round(after, 3), round(change, 3), ends, p)
 
 
 def _blocks(calls: Floats) -> Floats:
@@ -318,7 +342,7 @@ def _drawn(source: np.random.PCG64, blocks: Floats) -> Floats:
 
 
 def _clear(c: OpChange, p: float) -> bool:
-    leaves_out_zero = c.interval[0] > 0 or c.interval[1] < 0
+    leaves_out_zero = c.interval is not None and (c.interval[0] > 0 or c.interval[1] < 0)
     return leaves_out_zero and (p < ALPHA or c.count_before != c.count_after)
 
 

@@ -40,6 +40,7 @@ class About:
     event_cost_ns: float | None
     environment: Environment | None
     notes: tuple[str, ...]
+    apart: int = 0
 
 
 # ---- writing
@@ -49,7 +50,9 @@ def dumped(t: Timeline) -> str:
     """The text of a profile: one column to a line."""
     # As it will be read: a whole number where a fraction may stand would be other bytes the second time.
     where = None if t.environment is None else read(Environment, plain(t.environment), "environment")
-    about = About(t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, where, t.notes)
+    about = About(
+        t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, where, t.notes, t.apart
+    )  # fmt: skip
     parts = [
         f'"schema": {SCHEMA}',
         f'"kind": "{KIND}"',
@@ -94,7 +97,13 @@ def save(t: Timeline, path: str | os.PathLike[str]) -> Path:
 def load(path: str | os.PathLike[str]) -> Timeline:
     """Read a profile, or say what is wrong with the file."""
     where = files.named(path)
-    return loaded(files.unpacked(files.read_bytes(path, MAX_BYTES), MAX_BYTES, where), where)
+    try:
+        raw = files.read_bytes(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise FormatError(
+            f"{where}: there is no such file; p.save(path) and `tritium profile` write profiles."
+        ) from None
+    return loaded(files.unpacked(raw, MAX_BYTES, where), where)
 
 
 def loaded(raw: bytes, where: str) -> Timeline:
@@ -114,7 +123,7 @@ def loaded(raw: bytes, where: str) -> Timeline:
     return Timeline(
         about.whats, *spans, about.lanes, about.elapsed_total_ns, about.began, about.name, counters,
         None if samples is None else _read_samples(samples, len(about.lanes), f"{where}: samples"), about.dropped,
-        about.event_cost_ns, about.environment, about.notes,
+        about.event_cost_ns, about.environment, about.notes, about.apart,
     )  # fmt: skip
 
 
@@ -126,6 +135,8 @@ def _check_about(about: About, where: str) -> None:
     for name, value in counts:
         if not 0 <= value < MAX_NS:
             raise FormatError(f"{where}: about.{name}: a whole number from 0 to 2^62 is needed, given {value}.")
+    if not 0 <= about.apart <= len(about.lanes):
+        raise FormatError(f"{where}: about.apart: {about.apart} of {len(about.lanes)} lanes cannot be.")
     if about.event_cost_ns is not None and about.event_cost_ns < 0:
         raise FormatError(f"{where}: about.event_cost_ns: {about.event_cost_ns} is below 0.")
 

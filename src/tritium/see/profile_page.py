@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv as csv_text
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
@@ -16,7 +17,7 @@ from tritium.perf import names
 from tritium.perf.tables import NONE, Table, bytes_text, rate_text, seconds_text
 from tritium.see.critical import critical_path
 from tritium.see.hotspots import bottlenecks, hotspots, percent, scored
-from tritium.see.op_table import PARTS, OpRow, rows
+from tritium.see.op_table import OVERSTATED, PARTS, OpRow, rows
 from tritium.see.timeline import Column, Counter, Timeline
 from tritium.see.tree import Node, tree
 
@@ -24,6 +25,11 @@ SPOTS = 5
 TREE_LINES = 25
 TREE_DEPTH = 8
 LEAST = 0.005  # of the run: what is smaller is shown in the table alone
+TRANSCENDENTAL = frozenset(
+    "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid silu gelu "
+    "power softmax log_softmax logsumexp swiglu".split()
+)
+UNCOUNTED = "An exp, a tanh and their like are counted as one operation and take many: their ceiling cannot be reached."
 Sections = list[tuple[str, list[str]]]
 
 
@@ -108,12 +114,17 @@ def op_table(found: Sequence[OpRow], top: int) -> Table | None:
     if not found:
         return None
     left = found[top:]
-    more = (
-        (f"{len(left)} more, {percent(sum(r.share for r in left))} of the time; --top shows more, the file holds all.",)
-        if left
-        else ()
-    )
-    return Table("", HEADS, tuple(_cells(r) for r in found[:top]), frozenset(HEADS[1:12]), more)
+    more = []
+    if left:
+        rest = percent(sum(r.share for r in left))
+        more.append(f"{len(left)} more, {rest} of the time; --top shows more, the file holds all.")
+    if any(r.overstated for r in found[:top]):
+        more.append(f">100 %: {OVERSTATED}.")
+    if any(
+        TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None for r in found[:top]
+    ):
+        more.append(UNCOUNTED)
+    return Table("", HEADS, tuple(_cells(r) for r in found[:top]), frozenset(HEADS[1:12]), tuple(more))
 
 
 def _cells(r: OpRow) -> tuple[str, ...]:
@@ -123,7 +134,7 @@ def _cells(r: OpRow) -> tuple[str, ...]:
         *(seconds_text(ns * 1e-9) for ns in (r.mean_ns, r.p50_ns, r.p95_ns, r.p99_ns)),
         NONE if r.gflops is None else rate_text(r.gflops * 1e9, "OP" if r.integer else "FLOP"),
         NONE if r.gbs is None else rate_text(r.gbs * 1e9, "B"),
-        NONE if reached is None else percent(reached), r.bound or NONE,
+        ">100 %" if r.overstated else NONE if reached is None else percent(reached), r.bound or NONE,
     )  # fmt: skip
 
 

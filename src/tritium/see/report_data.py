@@ -29,32 +29,34 @@ HEADS = ("case", "arm", "status", "reason", "metric", "unit", "kind", "median", 
 class Data:
     """What a page carries."""
 
-    sha256: str  # of the whole results, as their file has it
+    sha256: str  # that the file of the results has in it; "": there is no such file
+    download: str  # that the download has in it; "": there is none
     inside: str  # "every value", in words
     nbytes: int  # of the results as JSON; 0: they are not inside
     results: str  # base64 of gzip of a results file; "": not inside
     figures: str  # CSV
 
 
-def data_of(results: Results) -> Data:
-    """As much of the results as a page can carry, and the figures of all."""
+def data_of(results: Results, sha256: str = "") -> Data:
+    """As much of the results as a page can carry, and the figures of all; `sha256`: what their file has in it.
+
+    Read from a file, a whole number may be a double (64, 64.0), which changes the hash of what is inside, not its meaning.
+    """
     figures, whole = figures_csv(results), plain(results)
-    sha256 = digest(whole)
     if BYTES_A_VALUE * sum(len(s.flat) for r in results.runs for s in r.series) < MOST:
-        text, packed = _packed(whole, sha256, results.schema)
+        inside = digest(whole)
+        text, packed = _packed(whole, inside, results.schema)
         if len(packed) <= MOST:
-            return Data(sha256, "every value, as measured", text, packed, figures)
+            return Data(sha256, inside, "every value, as measured", text, packed, figures)
     body = plain(_rounds(results))
-    text, packed = _packed(body, digest(body), results.schema)
+    inside = digest(body)
+    text, packed = _packed(body, inside, results.schema)
     if len(packed) <= MOST:
-        return Data(
-            sha256,
-            f"a value for each round, {DIGITS} digits; the file of results has every batch",
-            text,
-            packed,
-            figures,
-        )
-    return Data(sha256, "figures only: the raw values would not fit; they are in the file of results", 0, "", figures)
+        told = f"a value for each round, {DIGITS} digits; the file of results has every batch"
+        return Data(sha256, inside, told, text, packed, figures)
+    return Data(
+        sha256, "", "figures only: the raw values would not fit; they are in the file of results", 0, "", figures
+    )
 
 
 def _packed(body: dict[str, Any], sha256: str, schema: int) -> tuple[int, str]:

@@ -265,17 +265,24 @@ def _grid(grid: Grid) -> str:
     scale = _scale([c.span for row in grid.rows for c in row if c.span is not None])
     spans = {i for row in grid.rows for i, c in enumerate(row) if c.span is not None}
     heads = "".join(
-        f'<th scope="col"{" class=r" if head in grid.right else ""}>{html(head)}{_axis(scale, grid.ends) if i in spans else ""}</th>'
+        f'<th scope="col"{_class("r" if head in grid.right else "", "plot" if i in spans else "")}>{html(head)}'
+        + (f"{_axis(scale, grid.ends)}</th>" if i in spans else "</th>")
         for i, head in enumerate(grid.heads)
     )
     right = [head in grid.right for head in grid.heads]
     rows = "\n".join(_row(row, right, scale) for row in grid.rows)
     named = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
+    kind = _class("grid", "filtered" if grid.filtered else "", "spans" if spans else "")
     return (
-        f'<div class="scroll" role="region"{named} tabindex="0"><table class="grid{" filtered" if grid.filtered else ""}">{caption}'
+        f'<div class="scroll" role="region"{named} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
+
+
+def _class(*names: str) -> str:
+    kept = " ".join(filter(None, names))
+    return f' class="{kept}"' if kept else ""
 
 
 def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach) -> str:
@@ -283,7 +290,7 @@ def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach) -> str:
 
 
 def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
-    classes = [c for c in ("r" if right else "", "" if cell.badge else cell.tone) if c]
+    classes = ["r" if right else "", "" if cell.badge else cell.tone, "plot" if cell.span is not None else ""]
     if cell.heat is not None:
         classes.append(f"h{round(6 * cell.heat)}")
     sort = "" if cell.sort is None or not math.isfinite(cell.sort) else f' data-s="{cell.sort:.6g}"'
@@ -295,7 +302,7 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
         inner, tip = html(cell.text, LONG), _tip(cell.tip)
     if cell.link:
         inner = f'<a href="#{attribute(cell.link)}">{inner}</a>'
-    shown = f' class="{" ".join(classes)}"' if classes else ""
+    shown = _class(*classes)
     return f'<th scope="row"{shown}>{inner}</th>' if first else f"<td{shown}{sort}{tip}>{inner}</td>"
 
 

@@ -6,7 +6,7 @@ Knows nothing of results. Charts are left out where a table tells the same; name
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from tritium.see import charts
 from tritium.see.sections import (
     Banner,
     Card,
+    Cell,
     Code,
     Drawing,
     Facts,
@@ -44,8 +45,9 @@ def text(report: Report) -> str:
 
 
 def markdown(report: Report) -> str:
-    """For a pull request: what decides, not every case."""
-    return "\n\n".join(section_markdown(s) for s in report.sections if s.id in BRIEF) + "\n"
+    """For a pull request: what decides; every case only where there are no ratios to decide by."""
+    wanted = BRIEF if any(s.id == "ratios" for s in report.sections) else (*BRIEF, "cases")
+    return "\n\n".join(section_markdown(s) for s in report.sections if s.id in wanted) + "\n"
 
 
 # ---- text
@@ -140,7 +142,9 @@ TEXT: dict[type, Callable[[Any], str]] = {
 
 
 def section_markdown(section: Section) -> str:
-    blocks = [part for b in section.blocks if (part := MARKDOWN[type(b)](b))]
+    cards = [b for b in section.blocks if isinstance(b, Card)]
+    listed = [_cards(cards), *(b for b in section.blocks if not isinstance(b, Card))] if cards else section.blocks
+    blocks = [part for b in listed if (part := MARKDOWN[type(b)](b))]
     if section.id == "verdict":
         return "\n\n".join(blocks)
     body = [_prose(section.absent)] if section.absent else blocks
@@ -209,11 +213,12 @@ def _picture_markdown(picture: Picture) -> str:
     return f"**{_prose(picture.chart.title)}**\n\n" + replace(table, title="").markdown()
 
 
-def _card_markdown(card: Card) -> str:
-    return f"- {_prose(card.title)}: {_prose(card.brief)} {_prose(card.mark.text)}".rstrip()
+def _cards(cards: Sequence[Card]) -> Grid:
+    """Cards as a table, a case to a row."""
+    return Grid(("case", "time", "stands"), tuple((Cell(c.title), Cell(c.brief), c.mark) for c in cards))
 
 
 MARKDOWN: dict[type, Callable[[Any], str]] = {
     Banner: _banner_markdown, Line: _line_markdown, Lines: _lines_markdown, Facts: _facts_markdown, Grid: _grid_markdown,
-    Card: _card_markdown, Code: _code_markdown, Drawing: _drawing_markdown, Fold: _fold_markdown, Picture: _picture_markdown,
+    Code: _code_markdown, Drawing: _drawing_markdown, Fold: _fold_markdown, Picture: _picture_markdown,
 }  # fmt: skip

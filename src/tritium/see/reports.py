@@ -67,7 +67,7 @@ class Report:
             "schema": SCHEMA,
             "title": self.title,
             "created": self.given.results.created,
-            "sha256": self.data.sha256,
+            "sha256": self.data.sha256 or self.data.download,
             "sections": told,
         }
         return records.dumps(body, indent=1) + "\n"
@@ -104,11 +104,16 @@ class Report:
 
 def report(
     results: Results, *, verdicts: Suite | None = None, baseline: Results | None = None, history: History | Trends | None = None,
-    profile: Any = None, before: Any = None, memory: Any = None, selftest: Selftest | None = None,
+    profile: Any = None, before: Any = None, memory: Any = None, selftest: Selftest | None = None, sha256: str = "",
 ) -> Report:  # fmt: skip
-    """A report of results; of verdicts, a baseline, a history, profiles, tracked memory and a self-test where they are given."""
+    """A report of results; of verdicts, a baseline, a history, profiles, tracked memory and a self-test where they are given.
+
+    `before` is the profile that `profile` is compared with; `sha256` is what the file of the results has in it.
+    """
     if not isinstance(results, Results):
         raise ArgumentError(f"report: Results are needed (tt.perf.load gives them), given {type(results).__name__}.")
+    if before is not None and profile is None:
+        raise ArgumentError("report: before is an earlier profile; give the later one as profile too.")
     if verdicts is None and baseline is not None:
         verdicts = replace(
             compare.compare_stored(baseline, results),
@@ -118,7 +123,8 @@ def report(
     tracked = memory.record() if hasattr(memory, "record") else memory  # a tracker, or what one left
     given = replace(_given(results, verdicts), baseline=baseline, profile=profile, before=before, memory=tracked)
     trends = _trends(history, given) if isinstance(history, History) else dict(history or {})
-    return _made(replace(given, trends=trends, selftest=selftest))
+    why = _no_history(history, trends) if history is not None else ""
+    return _made(replace(given, trends=trends, no_history=why, selftest=selftest, sha256=sha256))
 
 
 def _given(results: Results, verdicts: Suite | None) -> Given:
@@ -129,9 +135,9 @@ def _given(results: Results, verdicts: Suite | None) -> Given:
 
 
 def _made(given: Given) -> Report:
-    data = data_of(given.results)
+    data = data_of(given.results, given.sha256)
     made = [make(given) for make in ORDER]
-    made.append(section_machine.data(given, data.sha256, data.inside, data.nbytes))
+    made.append(section_machine.data(given, data))
     there = [s for s in made if not s.absent]
     missing = section_machine.missing([s for s in made if s.absent])
     sections = (*there, missing) if missing.blocks else tuple(there)
@@ -168,6 +174,20 @@ def _trends(history: History, given: Given) -> dict[tuple[str, str], Trend]:
     known = {(case, of) for case, metric, of in history.cases() if metric == "wall"}
     found = {(case, arm): history.trend(case, "wall", arm) for case in given.results.cases if (case, arm) in known}
     return {key: trend for key, trend in found.items() if trend is not None}
+
+
+def _no_history(history: History | Trends, found: Trends) -> str:
+    """Why a history that was asked for shows nothing; "" where it does."""
+    most = max((len(t.points) for t in found.values()), default=0)
+    if most >= section_resources.LEAST_POINTS:
+        return ""
+    if most:
+        return (
+            "one run is kept of these cases, and two make a history; tritium history --add results.json keeps the next"
+        )
+    if isinstance(history, History) and history.cases():
+        return "of the runs kept on this machine none has a case of these results"
+    return "no runs are kept on this machine; tritium history --add results.json keeps one"
 
 
 # ---- pieces

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tritium.see import charts
 
 
+UNITS = {"flops": "FLOP/s", "int_ops": "OP/s", "bytes": "B/s"}  # by the kind of a ceiling
+
+
 @dataclass(frozen=True)
 class Point:
     """One operation."""
@@ -78,7 +81,9 @@ def drawn(roofs: Sequence[Roof], integer: bool) -> tuple[charts.Roof, ...]:
 
     last = max((i for i, r in enumerate(roofs) if r.kind == "bytes"), default=-1)
     return tuple(
-        charts.Roof(r.name, r.rate, "memory" if r.kind == "bytes" else "compute", r.kind == "flops" or i == last)
+        charts.Roof(
+            r.name, r.rate, "memory" if r.kind == "bytes" else "compute", r.kind == "flops" or i == last, UNITS[r.kind]
+        )
         for i, r in enumerate(roofs)
         if r.kind != "int_ops" or integer
     )

@@ -85,6 +85,10 @@ class Stacks:
         """The identities of the threads that were seen, in order."""
         return list(dict.fromkeys(ident for _, seen in self._moments for ident, _ in seen))
 
+    def tell_apart(self, whose: Callable[[int, int], int]) -> None:
+        """Threads that had one identity after each other: `whose` tells by the moment who it was."""
+        self._moments = [(at, [(whose(ident, at), stack) for ident, stack in seen]) for at, seen in self._moments]
+
     def samples(self, began_ns: int, lane_of: Mapping[int, int]) -> Samples:
         """All of it, on the lanes of the timeline."""
         rows = [(at - began_ns, lane_of[ident], stack) for at, seen in self._moments for ident, stack in seen]
@@ -184,6 +188,9 @@ def power_gauges(sensors: Sequence[Sensor | Absent]) -> list[Gauge]:
 # ---- the thread that looks
 
 
+_looking: set[int] = set()  # the threads of all that look: no part of the program
+
+
 class Beside:
     """Looks at stacks and gauges from a thread of its own; tells when the time is up."""
 
@@ -224,7 +231,8 @@ class Beside:
             self.look_at_gauges()
 
     def learn_names(self) -> None:
-        """The names of the threads there are; one that came and went between two looks stays without."""
+        """The names of the threads there are; one that came and went between two looks, and entered no scope, stays
+        without."""
         self.names |= {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
 
     def look_at_gauges(self) -> None:
@@ -233,6 +241,13 @@ class Beside:
             track.look(now)
 
     def _run(self, plan: dict[Callable[[], None], int]) -> None:
+        _looking.add(threading.get_ident())
+        try:
+            self._look(plan)
+        finally:
+            _looking.discard(threading.get_ident())
+
+    def _look(self, plan: dict[Callable[[], None], int]) -> None:
         while plan:
             act = min(plan, key=lambda a: plan[a])
             if self._ended.wait(max(0, plan[act] - time.perf_counter_ns()) * 1e-9):
@@ -254,7 +269,7 @@ class Beside:
 
     def _look_at_stacks(self) -> None:
         if self.stacks is not None:
-            self.stacks.look(time.perf_counter_ns(), sys._current_frames(), (threading.get_ident(),))
+            self.stacks.look(time.perf_counter_ns(), sys._current_frames(), tuple(_looking))
 
     def _reach_limit(self) -> None:
         if self.at_limit is not None:

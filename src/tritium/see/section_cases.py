@@ -65,7 +65,12 @@ def ratios(given: Given) -> Section:
     if not blocks:
         why = "one arm and nothing earlier to stand beside: give --baseline FILE, or measure with --peers numpy"
         return absent("ratios", "Ratios", why)
-    lede = "Each row: the ratio, its 95 % interval as a line, and the margin inside which a change does not count as a band."
+    banded = any(
+        c.span is not None and c.span.margin for b in blocks if isinstance(b, Grid) for row in b.rows for c in row
+    )
+    lede = "Each row: the ratio as a dot, and its 95 % interval as a line."
+    if banded:
+        lede += " The band is the margin: a change inside it does not count."
     return Section("ratios", "Ratios", tuple(blocks), lede)
 
 
@@ -162,7 +167,7 @@ def _arm_row(v: Verdict, arm: str) -> tuple[Cell, ...]:
         Cell(v.case, link=anchor(v.case)),
         Cell(arm),
         Cell(ratio_text(v.ratio, v.interval95).removesuffix(" ~"), tone, fast),
-        Cell("", tone, fast, span=Span(fast, low, high, v.margin)),
+        Cell("", tone, fast, span=Span(fast, low, high)),
         Cell(word, tone, fast, tip, badge=True),
     )
 

@@ -14,6 +14,7 @@ from tritium.perf.canary import SIZES
 from tritium.perf.environment import Environment, differences
 from tritium.perf.run import Run, rounds_of
 from tritium.perf.tables import bytes_text, rate_text, scaled, seconds_text
+from tritium.see.report_data import Data
 from tritium.see.sections import (
     Block,
     Cell,
@@ -30,6 +31,7 @@ from tritium.see.sections import (
     half_widths,
     many,
     percent,
+    threads_text,
 )
 
 SOON_NOISY = 0.02  # spread of canaries between processes from which on small differences drown
@@ -71,7 +73,8 @@ def _differences(given: Given) -> Iterator[Block]:
 
 def _facts(env: Environment) -> list[tuple[str, str]]:
     hard = env.hard
-    cores = f"{hard.usable} of {hard.cpus} CPUs, {many(hard.threads, 'thread')}" if hard.cpus else ""
+    usable = f"{hard.usable} of {hard.cpus} CPUs" if hard.threads else many(hard.cpus, "CPU")  # imported: all are told
+    cores = ", ".join(filter(None, (usable, threads_text(hard)))) if hard.cpus else ""
     commit = f"{env.commit[:12]}{' and changes' if env.dirty else ''}" if env.commit else ""
     return [
         ("processor", hard.cpu),
@@ -84,7 +87,7 @@ def _facts(env: Environment) -> list[tuple[str, str]]:
         ("power", env.power_source),
         ("load before", f"{env.load:g}" if env.load else ""),
         ("temperature", "" if env.temperature_c is None else f"{env.temperature_c:g} °C"),
-        ("Tritium", " ".join(filter(None, (env.tritium, f"({hard.loops} loops)" if hard.loops else "")))),
+        ("Tritium", f"{env.tritium or 'version not told'} ({hard.loops} loops)" if hard.loops else env.tritium),
         ("commit", commit),
         ("Python", env.python),
         ("packages", ", ".join(f"{k} {v}" for k, v in env.packages.items())),
@@ -161,7 +164,8 @@ def _samples(given: Given) -> Iterator[tuple[str, Tone]]:
         yield f"A change counts from {' or '.join(percent(m, 1) for m in margins)} on: the margins of the verdicts.", ""
     plan = given.results.plan
     if not plan.gates:
-        yield f"The {plan.name} plan ({many(plan.generations, 'process')}) shows intervals and never gates.", "unsure"
+        which = "An import" if given.imported else f"The {plan.name} plan"
+        yield f"{which} of {many(plan.generations, 'process')} shows intervals and never gates.", "unsure"
 
 
 def _selftest(given: Given) -> Iterator[tuple[str, Tone]]:
@@ -183,18 +187,21 @@ def reproduce(given: Given) -> Section:
     if env.packages:
         lines.append("python -m pip install " + " ".join(shlex.quote(f"{k}=={v}") for k, v in env.packages.items()))
     lines += [f"export {k}={shlex.quote(v)}" for k, v in env.variables.items()]
-    lines += [results.command] if results.command else []
+    lines += [results.command] if results.command and not given.imported else []
     versions = [f"Tritium {env.tritium}" if env.tritium else "", f"Python {env.python}" if env.python else ""]
     facts = [
         ("commit", env.commit + (" with uncommitted changes: the commit alone does not give this code" if env.dirty else "") or "not known"),
         ("versions", ", ".join(filter(None, (*versions, *(f"{k} {v}" for k, v in env.packages.items()))))),
         ("plan", f"{plan.name}: {many(plan.generations, 'process')}, {many(plan.rounds, 'round')} of {many(plan.batches, 'batch')}"),
-        ("seed", str(plan.seed)),
+        ("seed", "" if given.imported else str(plan.seed)),
         ("metrics", ", ".join(plan.metrics)),
         ("took", seconds_text(results.elapsed_s) if results.elapsed_s else ""),
         ("measured", results.created),
     ]  # fmt: skip
     blocks: list[Block] = [Code("\n".join(lines))] if lines else []
+    if given.imported:
+        told = f"Measured by {results.suite}, not by Tritium: its file does not tell the command. Run the same there again."
+        blocks.append(Line(told, "quiet"))
     blocks.append(Facts(tuple((k, Cell(v)) for k, v in facts if v)))
     if given.verdicts is not None and given.verdicts.command:
         blocks.append(Line("The verdict was made by:"))
@@ -202,17 +209,19 @@ def reproduce(given: Given) -> Section:
     return Section("reproduce", "How to reproduce", tuple(blocks))
 
 
-def data(given: Given, sha256: str, inside: str, nbytes: int) -> Section:
+def data(given: Given, found: Data) -> Section:
     """What is inside the page, and what it is called."""
     results = given.results
-    size = scaled(float(max(nbytes, 1)), ((1e6, "MB"), (1e3, "kB"), (1, "B")))
+    size = scaled(float(max(found.nbytes, 1)), ((1e6, "MB"), (1e3, "kB"), (1, "B")))
+    canaries = ", canaries among them" if len(results.cases) > len(given.cases) else ""
     facts = (
-        ("schema", Cell(f"results {results.schema}")),
-        ("runs", Cell(f"{len(results.runs):,} ({many(len(results.cases), 'case')}, canaries among them)")),
-        ("inside", Cell(f"{inside}, {size} as JSON")),
-        ("sha256", Cell(sha256)),
+        ("schema", f"results {results.schema}"),
+        ("runs", f"{len(results.runs):,} ({many(len(results.cases), 'case')}{canaries})"),
+        ("inside", f"{found.inside}, {size} as JSON" if found.nbytes else found.inside),
+        ("sha256 of the results file", found.sha256),
+        ("sha256 of the download", found.download if found.download != found.sha256 else ""),
     )
-    return Section("data", "Raw data", (Facts(facts),))
+    return Section("data", "Raw data", (Facts(tuple((k, Cell(v)) for k, v in facts if v)),))
 
 
 def missing(sections: list[Section]) -> Section:

@@ -45,6 +45,14 @@ OPS = 15
 SITES = 10
 HOLDERS = 5  # operations with a colour of their own: with the three sums beside them all eight colours
 LEAST_POINTS = 2
+ONE_OPERATION = (
+    "An exp, a log or a tanh is counted as one operation and costs many: what is made of them (softmax, exp) is nearer to "
+    "its ceiling than it says."
+)
+ONE_EACH = (
+    "What changed below is told by one profile each: it may be the load of the machine. tritium profile diff with "
+    "--also-before and --also-after tells differences of versions from noise."
+)
 
 
 # ---- memory
@@ -149,7 +157,7 @@ def history(given: Given) -> Section:
     found = {key: t for key, t in given.trends.items() if len(t.points) >= LEAST_POINTS}
     if not found:
         why = "no earlier runs were given; tritium history --add results.json keeps them, tritium report --history shows them"
-        return absent("history", "History", why)
+        return absent("history", "History", given.no_history or why)
     ranked = sorted(found.items(), key=lambda item: (-_changed(item[1]), item[0]))
     pictures = tuple(Picture(f"trend-{case}-{arm}", _trend(case, arm, t)) for (case, arm), t in ranked[:TRENDS])
     rows = tuple(_trend_row(case, arm, t) for (case, arm), t in ranked)
@@ -224,9 +232,9 @@ def roofline(given: Given) -> Section:
     ]  # fmt: skip
     if not dots:
         return absent("roofline", "Roofline", "no case tells its arithmetic and its bytes")
-    integer = any(run.work.integer for run in given.runs)
+    integer = any(run.work.integer for run in given.runs if run.arm == given.first)
     chart = charts.Roofline(
-        "Arithmetic and bytes", roofs.drawn(roofs.ceilings(limits), integer), tuple(dots),
+        "Arithmetic and bytes", roofs.drawn(roofs.ceilings(limits), integer), tuple(dots), "OP/s" if integer else "FLOP/s",
         subtitle=f"{given.first} under the ceilings of this machine at {many(limits.threads, 'thread')}; a dot is a case",
     )  # fmt: skip
     runs = [run for run in given.runs if run.arm == given.first and share(run, given.results) is not None]
@@ -269,8 +277,10 @@ def profile(given: Given) -> Section:
     blocks: list[Block] = [
         Drawing("flame", f"Flame graph of {title}", flame.inline(tree), lines, flame.svg(tree, title)),
         _ops(found),
+        Line(ONE_OPERATION, "quiet"),
     ]
     if given.before is not None:
+        blocks.append(Line(ONE_EACH, "unsure"))
         earlier = given.before.tree()
         told = tuple(_change(c) for c in flame_diff.changes(earlier, tree)[:OPS] if c.delta)
         drawn, alone = flame.diff_inline(earlier, tree, title), flame.diff_svg(earlier, tree, title)

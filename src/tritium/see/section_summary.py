@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from tritium.perf import tables, verdict_page
+from tritium.perf.imports import GATING
 from tritium.perf.run import Run
 from tritium.perf.tables import bytes_text, ratio_text, seconds_text, time_text
 from tritium.perf.verdict import OUTCOMES, Suite, Verdict
@@ -27,6 +28,8 @@ from tritium.see.sections import (
     percent,
     share,
     standing,
+    threads_text,
+    verb,
 )
 
 MOST = 6  # sentences of a summary
@@ -46,12 +49,17 @@ def banner(given: Given) -> Section:
     found = _judged(given.verdicts) if given.verdicts is not None else _measured(given)
     headline, tone, lede, counts = found
     results, hard = given.results, given.results.environment.hard
-    about = (results.suite or results.kind, _date(results.created), hard.cpu, f"{results.plan.name} plan")
+    about = (
+        results.suite or results.kind,
+        _date(results.created),
+        hard.cpu,
+        "imported" if given.imported else f"{results.plan.name} plan",
+    )
     notes = list(given.verdicts.notes) if given.verdicts is not None else list(results.notes)
     if not results.complete:
         notes.append("interrupted: the rest of the runs is not there.")
     suite = given.verdicts
-    command = (suite.command if suite is not None else "") or results.command
+    command = (suite.command if suite is not None else "") or ("" if given.imported else results.command)
     code = "" if suite is None else verdict_page.ending(suite)
     made = Banner(headline, tone, lede, counts, tuple(filter(None, about)), command, code, tuple(notes[:6]))
     return Section("verdict", "Verdict", (made,))
@@ -156,7 +164,7 @@ def _what(given: Given) -> Iterator[Line]:
     took = f" in {seconds_text(results.elapsed_s)}" if results.elapsed_s else ""
     arms = f" on {many(len(results.arms), 'arm')}" if len(results.arms) > 1 else ""
     samples = sum(len(s.flat) for run in given.runs for s in run.series if s.metric == "wall")
-    where = f" on {hard.cpu}, {many(hard.threads, 'thread')}" if hard.cpu else ""
+    where = f" on {', '.join(filter(None, (hard.cpu, threads_text(hard))))}" if hard.cpu else ""
     processes = f"{many(plan.generations, 'process')} each"
     yield Line(
         f"{many(len(given.cases), 'case')}{arms}, {samples:,} timed batches by {processes}{took}{where}.", link="cases"
@@ -171,22 +179,23 @@ def _verdict(given: Given) -> Iterator[Line]:
     if slower:
         worst = slower[0]
         more = f"; the worst, {worst.case}, by {_percent(worst.ratio or 1)}{_between(worst)}"
-        yield Line(
-            f"{len(slower)} of {many(len(suite.verdicts), 'verdict')} are SLOWER{more}.", "bad", anchor(worst.case)
-        )
+        told = f"{len(slower)} of {many(len(suite.verdicts), 'verdict')} {verb(len(slower), 'is', 'are')} SLOWER{more}."
+        yield Line(told, "bad", anchor(worst.case))
     else:
         quiet = len(suite.of("EQUIVALENT"))
-        yield Line(
-            f"None of {many(len(suite.verdicts), 'verdict')} is SLOWER; {quiet} are EQUIVALENT.", "good", "ratios"
+        told = (
+            f"None of {many(len(suite.verdicts), 'verdict')} is SLOWER; {quiet} {verb(quiet, 'is', 'are')} EQUIVALENT."
         )
+        yield Line(told, "good", "ratios")
     if faster := sorted(suite.of("FASTER"), key=lambda v: v.ratio or 1):
         best = faster[0]
-        line = f"{len(faster)} are FASTER; the most, {best.case}, by {_percent(best.ratio or 1)}{_between(best)}."
+        by = f"{_percent(best.ratio or 1)}{_between(best)}"
+        line = f"{len(faster)} {verb(len(faster), 'is', 'are')} FASTER; the most, {best.case}, by {by}."
         yield Line(line, "good", anchor(best.case))
     if unsure := suite.of("INCONCLUSIVE"):
         needed = [v.more_generations for v in unsure if v.more_generations is not None]
-        more = f"; about {max(needed)} more processes would decide all of them" if needed else ""
-        yield Line(f"{len(unsure)} are INCONCLUSIVE{more}.", "unsure", "ratios")
+        more = f"; about {many(max(needed), 'more process')} would decide all of them" if needed else ""
+        yield Line(f"{len(unsure)} {verb(len(unsure), 'is', 'are')} INCONCLUSIVE{more}.", "unsure", "ratios")
 
 
 def _between(v: Verdict) -> str:
@@ -230,7 +239,8 @@ def _trouble(given: Given) -> Iterator[Line]:
     failed = [run for run in given.runs if run.status != "ok"]
     if failed:
         kinds = ", ".join(f"{sum(r.status == k for r in failed)} {k}" for k in dict.fromkeys(r.status for r in failed))
-        yield Line(f"{len(failed)} of {many(len(given.runs), 'cell')} were not measured: {kinds}.", "bad", "devices")
+        told = f"{len(failed)} of {many(len(given.runs), 'cell')} {verb(len(failed), 'was', 'were')} not measured: {kinds}."
+        yield Line(told, "bad", "devices")
 
 
 def _memory(given: Given) -> Iterator[Line]:
@@ -247,6 +257,9 @@ def _range(given: Given) -> Iterator[Line]:
         yield Line(f"A call of {found[0][1].case} takes {time_text(found[0][1])}.", "", anchor(found[0][1].case))
     elif found:
         (low, fast), (high, slow) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
+        if low == high:
+            yield Line(f"A call takes {seconds_text(low)} in all of {many(len(found), 'case')}.", "", "overview")
+            return
         yield Line(
             f"Calls take from {seconds_text(low)} ({fast.case}) to {seconds_text(high)} ({slow.case}).", "", "overview"
         )
@@ -369,21 +382,25 @@ def _peak(run: Run) -> float:
 
 
 def _noise(given: Given) -> Iterator[Line]:
-    for word, told in (("broke in", "had rounds that other work broke into: end it, or measure on a quiet machine"),
-                       ("modes", "have times of several modes: look at their cards before believing a median"),
-                       ("no steady state", "reached no steady state: give them a longer warm-up")):  # fmt: skip
-        hit = [run for run in given.runs if any(word in f for f in run.flags)]
+    for word, one, more, told in (
+        ("broke in", "had", "had", "rounds that other work broke into: end it, or measure on a quiet machine"),
+        ("modes", "has", "have", "times of several modes: look at the card before believing a median"),
+        ("no steady state", "reached", "reached", "no steady state: give a longer warm-up"),
+    ):
+        hit = sum(any(word in f for f in run.flags) for run in given.runs)
         if hit:
-            yield Line(f"{len(hit)} of {many(len(given.runs), 'cell')} {told}.", "unsure", "noise")
+            yield Line(f"{hit} of {many(len(given.runs), 'cell')} {verb(hit, one, more)} {told}.", "unsure", "noise")
 
 
 def _plan(given: Given) -> Iterator[Line]:
     plan = given.results.plan
-    if not plan.gates:
-        yield Line(
-            f"Measure without --quick before deciding: {many(plan.generations, 'process')} a side cannot decide a gate.",
-            "unsure", "reproduce",
-        )  # fmt: skip
+    if plan.gates:
+        return
+    few = f"{many(plan.generations, 'process')} a side cannot decide a gate"
+    if plan.name == "quick":
+        yield Line(f"Measure without --quick before deciding: {few}.", "unsure", "reproduce")
+    else:
+        yield Line(f"Measure by at least {GATING} processes before deciding: {few}.", "unsure", "reproduce")
 
 
 def _from_memory(given: Given) -> Iterator[Line]:

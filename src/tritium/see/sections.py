@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tritium.perf import names, tables
 from tritium.perf.canary import is_canary
+from tritium.perf.environment import Hard
 from tritium.perf.run import Results, Run
 from tritium.perf.selftest import Selftest
 from tritium.perf.trends import Trend
@@ -31,6 +32,7 @@ WORDS = {
     "SLOWER": "slower", "MISSING": "missing", "NOT COMPARABLE": "not comparable", "INCONCLUSIVE": "inconclusive",
     "CHANGED-SMALL": "changed a little", "FASTER": "faster", "EQUIVALENT": "equivalent",
 }  # fmt: skip
+IMPORTED = "import"  # kind of results that others measured
 FALSE_SHARE = 0.05  # of coloured differences that may be none: Benjamini-Hochberg
 
 
@@ -212,6 +214,13 @@ class Given:
     before: Profile | None = None  # the profile it is compared with
     memory: Memory | None = None  # of a tracked run
     selftest: Selftest | None = None
+    no_history: str = ""  # why a history that was asked for shows nothing
+    sha256: str = ""  # in the file of the results; "": they came from no such file
+
+    @property
+    def imported(self) -> bool:
+        """Measured by others: the plan, the command and the threads are not known."""
+        return self.results.kind == IMPORTED
 
     @cached_property
     def cases(self) -> tuple[str, ...]:
@@ -295,6 +304,16 @@ def many(count: int, noun: str) -> str:
     """1 case, 2 cases, 3 processes."""
     ending = "" if count == 1 else "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def threads_text(hard: Hard) -> str:
+    """How many threads measured; nothing where nobody tells."""
+    return many(hard.threads, "thread") if hard.threads else ""
+
+
+def verb(count: int, one: str, more: str) -> str:
+    """1 is, 2 are; 1 has, 2 have."""
+    return one if count == 1 else more
 
 
 def percent(part: float, places: int = 0) -> str:

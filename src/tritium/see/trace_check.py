@@ -39,7 +39,8 @@ class Checked(NamedTuple):
 
     kind: str  # "chrome trace", "speedscope", "folded stacks"
     faults: tuple[str, ...]
-    spans: int  # or events, or lines
+    spans: int  # or whatever `counted` names
+    counted: str = "span"  # "sample" in a file that has only samples, "line" of folded stacks
 
 
 def check(path: str | os.PathLike[str]) -> Checked:
@@ -47,16 +48,24 @@ def check(path: str | os.PathLike[str]) -> Checked:
     where = files.named(path)
     said = files.decoded(files.unpacked(files.read_bytes(path), files.MAX_BYTES, where), where)
     if not said.lstrip().startswith(("{", "[")):
-        return Checked("folded stacks", _first(folded(said)), len(said.splitlines()))
+        return Checked("folded stacks", _first(folded(said)), len(said.splitlines()), "line")
     data = records.loads(said, where)
     if isinstance(data, dict) and data.get("$schema") == SCHEMA:
-        return Checked("speedscope", _first(speedscope(data)), len(_list(data.get("profiles"))))
+        return Checked("speedscope", _first(speedscope(data)), *_counts(_list(data.get("profiles"))))
     if isinstance(data, dict) and "traceEvents" in data:
         events = _list(data["traceEvents"])
         return Checked(
             "chrome trace", _first(chrome(data)), sum(isinstance(e, dict) and e.get("ph") == "X" for e in events)
         )
     raise FormatError(f"{where}: neither a Chrome trace (an object with traceEvents) nor a speedscope file ($schema).")
+
+
+def _counts(profiles: list[Any]) -> tuple[int, str]:
+    """How many spans are opened; of a file that has none, how many samples there are."""
+    each = [p for p in profiles if isinstance(p, dict)]
+    opened = sum(isinstance(e, dict) and e.get("type") == "O" for p in each for e in _list(p.get("events")))
+    samples = sum(len(_list(p.get("samples"))) for p in each)
+    return (samples, "sample") if samples and not opened else (opened, "span")
 
 
 def _first(faults: Faults) -> tuple[str, ...]:
