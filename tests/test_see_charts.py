@@ -351,14 +351,15 @@ def test_the_name_of_the_last_slope_stands_below_it() -> None:
     assert max(heights.values()) < 0
 
 
-def test_the_name_of_a_dot_stands_on_no_roof_if_there_is_room() -> None:
-    whole = c.svg(
-        c.Roofline("t", (c.Roof("peak", 1e11), c.Roof("DRAM", 1e10, "memory")), (c.Dot("on", 1.0, 1e10),)),
-        standalone=False,
+@pytest.mark.parametrize("share", [0.5, 0.98, 1.0])
+def test_the_name_of_a_dot_stands_on_no_level_roof_if_there_is_room(share: float) -> None:
+    chart = c.Roofline(
+        "t", (c.Roof("peak", 1e11), c.Roof("DRAM", 1e10, "memory")), (c.Dot("on it", 100.0, share * 1e11),)
     )
-    across, up = (float(v) for v in re.findall(r"on\n[^<]*</title><path[^>]*d=\"M([\d.]+) ([\d.]+)a", whole)[0])
-    x, y = (float(v) for v in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>on</text>', whole)[0])
-    assert (x > across) == (y > up)  # right of the slope and below it, or left and above
+    whole = c.svg(chart, standalone=False)
+    roof = float(re.findall(r"peak\n100 GFLOP/s</title><path[^>]*d=\"M[\d.]+ ([\d.]+)H", whole)[0])
+    base = float(re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>on it</text>', whole)[0])
+    assert base < roof - 1 or base - 9 > roof
 
 
 def test_a_roof_has_a_unit_of_its_own() -> None:

@@ -153,7 +153,7 @@ def test_on_a_narrow_screen_the_plot_of_a_ratio_stands_below_its_figures(full: R
     table = next(s for s in full.sections if s.id == "ratios").html()
     assert '<table class="grid filtered spans">' in table
     assert table.count('class="plot"') + table.count(' plot"') == table.count("<table") + table.count('class="span"')
-    narrow = re.findall(r"@media \(max-width:720px\)\{(.*?)\n\}", full.html(), re.S)
+    narrow = re.findall(r"@media screen and \(max-width:720px\)\{(.*?)\n\}", full.html(), re.S)
     assert any(".grid.spans tbody th,.grid.spans .plot{flex:1 0 100%}" in rules for rules in narrow)
 
 

@@ -59,6 +59,13 @@ def test_a_change_point_is_in_the_history(full: Report) -> None:
     assert "+12" in grid.rows[0][-1].text
 
 
+def test_buffers_reported_wrongly_by_hand_are_named() -> None:
+    odd = replace(made_report.tracked(), unknown_frees=("a",), repeated_ids=("b", "c"))
+    text = " ".join(generate_memory_analysis(FEW, odd).text().split())
+    assert "1 buffer freed by hand that nobody had allocated: a." in text
+    assert "2 buffers allocated by hand under an id that was alive: b, c." in text
+
+
 def test_a_tracked_run_tells_what_holds_its_memory_by_operation() -> None:
     memory = generate_memory_analysis(FEW, made_report.tracked())
     chart = next(b.chart for b in memory.blocks if isinstance(b, Picture) and isinstance(b.chart, charts.Stacks))

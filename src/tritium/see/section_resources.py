@@ -362,6 +362,12 @@ def _tracked(found: Memory) -> list[Block]:
         )
         blocks.append(_alive(found.leaks, "Leaks"))
     lines = [Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of})") for a in found.advice]
+    lines += [
+        Line(f"{many(len(ids), 'buffer')} {told}: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}.", "unsure")
+        for ids, told in ((found.unknown_frees, "freed by hand that nobody had allocated"),
+                          (found.repeated_ids, "allocated by hand under an id that was alive"))
+        if ids
+    ]  # fmt: skip
     lines += [Line(note, "quiet") for note in found.notes]
     return [*blocks, Lines(tuple(lines))] if lines else blocks
 
