@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -43,19 +44,19 @@ TOO_SHORT = Absent(
 )
 
 
-class Source:
+class Source(ABC):
     """Something that can be looked at again and again: one value for each of its columns."""
 
     columns: tuple[Column, ...] = ()
 
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 (a source may have nothing to do there)
         """Called before the first look."""
 
+    @abstractmethod
     def read(self) -> Sequence[Value]:
         """What the columns say now."""
-        raise NotImplementedError
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Called after the last look."""
 
 
