@@ -5,12 +5,11 @@ Knows nothing of tracking. The exit code of the script is ours.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from tritium.cli_target import check_target, make_workload, run_target
+from tritium.cli_target import check_folders, check_outputs, check_target, make_workload, run_target
 from tritium.cli_text import shown
 
 CALLS = 3  # of a workload
@@ -53,7 +52,8 @@ def memory(
         raise click.NoSuchOption(script)
     check_target(script, module, workload)
     files = [(path, writer(path), Path(path).absolute()) for path in output]  # a script may go to another folder
-    _check_outputs([place for _, _, place in files], script)
+    check_outputs(output, script)
+    check_folders(output)
     name = workload or module or script or ""
     with track_memory(name, capacity=capacity, python=python) as m:
         code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
@@ -63,23 +63,6 @@ def memory(
         write(found, place)
         click.echo(f"written: {shown(path)}", err=True)
     raise SystemExit(code or int(leaks and bool(found.leaks)))
-
-
-def _check_outputs(outputs: list[Path], script: str | None) -> None:
-    """Every file can be written, and none is written over the script or over another."""
-    real = [Path(os.path.realpath(path)) for path in outputs]
-    for i, path in enumerate(real):
-        given = f"--output {shown(str(outputs[i]))}"
-        if script is not None and _same(path, Path(script)):
-            raise click.UsageError(f"{given}: that is the script; name another file.")
-        if any(_same(path, other) for other in real[:i]):
-            raise click.UsageError(f"{given}: named twice; the second would take the place of the first.")
-        if not path.parent.is_dir():
-            raise click.UsageError(f"{given}: there is no such folder; make it, or name another file.")
-
-
-def _same(a: Path, b: Path) -> bool:
-    return a == b or (a.exists() and b.exists() and a.samefile(b))
 
 
 def _work(name: str) -> int:

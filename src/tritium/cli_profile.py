@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli_target import make_workload, run_target
+from tritium.cli_target import check_folders, check_outputs, make_workload, run_target
 from tritium.cli_text import shown
 from tritium.errors import TritiumError, nearest
 
@@ -189,27 +189,12 @@ def _outputs(asked: Asked, script: str | None) -> list[tuple[str, str | None]]:
     listed: list[tuple[str, str | None]] = [(path, None) for path in asked.output or ("profile.json",)]
     listed += [(path, kind) for kind in KINDS if (path := getattr(asked, kind)) is not None]
     known = tuple(s for suffixes, _ in WRITERS.values() for s in suffixes)
-    _check_new([path for path, _ in listed], [script] if script is not None else [])
+    check_outputs([path for path, _ in listed], script)
+    check_folders(path for path, _ in listed)
     for path, kind in listed:
-        if not Path(path).absolute().parent.is_dir():
-            raise click.UsageError(
-                f"there is no folder {shown(str(Path(path).parent))}; make it, or name another file."
-            )
         if kind is None and not path.lower().endswith(known):
             raise click.UsageError(f"--output {shown(path)}: the suffix tells no format; there are {', '.join(known)}.")
     return listed
-
-
-def _check_new(paths: Iterable[str], inputs: Iterable[str]) -> None:
-    """Refuse to write over what is read, over a program, or twice into one file."""
-    kept, seen = {os.path.realpath(path) for path in inputs}, set[str]()
-    for path in paths:
-        real = os.path.realpath(path)
-        if real in kept or real.lower().endswith((".py", ".pyw")):
-            raise click.UsageError(f"{shown(path)} would be written over; name another file.")
-        if real in seen:
-            raise click.UsageError(f"{shown(path)} is named twice; each output needs a file of its own.")
-        seen.add(real)
 
 
 def _write(p: Recording, asked: Asked, outputs: list[tuple[str, str | None]]) -> None:
@@ -253,7 +238,7 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
     """Show a profile that was written; or make something else of it."""
     from tritium.see.profile import load_profile
 
-    _check_new(output, [file])
+    check_outputs(output, inputs=[file])
     found = load_profile(file)
     for path in output:
         click.echo(f"written: {shown(str(found.export(path)))}")
@@ -282,7 +267,8 @@ def diff(
     from tritium.see.profile import load_profile
     from tritium.see.profile_diff import diff as compared
 
-    _check_new([path for path in (flame, folded) if path is not None], (before, after, *also_before, *also_after))
+    outputs = [path for path in (flame, folded) if path is not None]
+    check_outputs(outputs, inputs=(before, after, *also_before, *also_after))
     old = [load_profile(f) for f in (before, *also_before)]
     new = [load_profile(f) for f in (after, *also_after)]
     found = compared(old, new, per=per)

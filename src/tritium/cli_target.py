@@ -10,10 +10,13 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from tritium.cli_text import shown
 from tritium.errors import ArgumentError, nearest
@@ -24,6 +27,31 @@ if TYPE_CHECKING:
 OURS = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", runpy.__file__)
 MAINS = ("__main__.py", "__main__.pyc")  # what makes a folder run
 INTERRUPTED = 130  # what a shell says of a program ended by Ctrl-C
+
+
+def check_outputs(paths: Sequence[str], script: str | None = None, inputs: Iterable[str] = ()) -> None:
+    """Refuse to write over what is read, over a program, or twice into one file."""
+    read = [Path(path) for path in inputs]
+    real = [Path(os.path.realpath(path)) for path in paths]
+    for i, path in enumerate(real):
+        given = shown(paths[i])
+        if script is not None and _same(path, Path(script)):
+            raise click.UsageError(f"{given} would be written over: that is the script; name another file.")
+        if path.suffix.lower() in (".py", ".pyw") or any(_same(path, other) for other in read):
+            raise click.UsageError(f"{given} would be written over; name another file.")
+        if any(_same(path, other) for other in real[:i]):
+            raise click.UsageError(f"{given} is named twice; each output needs a file of its own.")
+
+
+def check_folders(paths: Iterable[str]) -> None:
+    """Every file has a folder to stand in."""
+    for path in paths:
+        if not Path(path).absolute().parent.is_dir():
+            raise click.UsageError(f"{shown(path)}: there is no such folder; make it, or name another file.")
+
+
+def _same(a: Path, b: Path) -> bool:
+    return a == Path(os.path.realpath(b)) or (a.exists() and b.exists() and a.samefile(b))
 
 
 def check_target(script: str | None, module: str | None, workload: str | None = None) -> None:
