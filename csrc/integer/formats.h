@@ -70,6 +70,11 @@ TRITIUM_INLINE std::uint8_t field_byte(const int* v) {
 template <DType F>
 inline constexpr int kFields = static_cast<int>(tile(F).rows > 1 ? tile(F).rows / lanes(F) : tile(F).block);
 
+// Every format of weights.
+constexpr std::uint32_t kWeightFormats = bit(DType::i8) | bit(DType::i4) | bit(DType::tern2) | bit(DType::tern5) |
+                                         bit(DType::tern2_r64) | bit(DType::tern5_r80) | bit(DType::tern2_r16) |
+                                         bit(DType::i8_r16) | bit(DType::i4_r32);
+
 // Calls f with the format as a constant.
 template <class Fn>
 auto with_format(DType format, const Fn& f) {

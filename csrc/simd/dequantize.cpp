@@ -92,10 +92,7 @@ void dequantize(const Call& call) {
   });
 }
 
-constexpr std::uint32_t kFormats = bit(DType::i8) | bit(DType::i4) | bit(DType::tern2) | bit(DType::tern5) |
-                                   bit(DType::tern2_r64) | bit(DType::tern5_r80) | bit(DType::tern2_r16) |
-                                   bit(DType::i8_r16) | bit(DType::i4_r32);
-constexpr Entry kEntries[] = {{"dequantize", dequantize, kFormats, "group", 0, true}};
+constexpr Entry kEntries[] = {{"dequantize", dequantize, kWeightFormats, "group", 0, true}};
 
 }  // namespace
 

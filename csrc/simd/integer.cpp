@@ -152,15 +152,12 @@ void repack(const Call& call) {
 }
 
 constexpr std::uint32_t kFloats = bit(DType::f32) | bit(DType::f16) | bit(DType::bf16);
-constexpr std::uint32_t kFormats = bit(DType::i8) | bit(DType::i4) | bit(DType::tern2) | bit(DType::tern5) |
-                                   bit(DType::tern2_r64) | bit(DType::tern5_r80) | bit(DType::tern2_r16) |
-                                   bit(DType::i8_r16) | bit(DType::i4_r32);
 
 constexpr Entry kEntries[] = {
     {"quantize_activations", quantize_activations, kFloats, "", 0},
-    {"integer_matmul", integer_matmul, kFormats, "", 1},
-    {"quantized_matmul", quantized_matmul, kFormats, "group", 1},
-    {"repack", repack, kFormats, "", 0},
+    {"integer_matmul", integer_matmul, kWeightFormats, "", 1},
+    {"quantized_matmul", quantized_matmul, kWeightFormats, "group", 1},
+    {"repack", repack, kWeightFormats, "", 0},
 };
 
 }  // namespace
