@@ -408,7 +408,8 @@ def markdown(results: Results) -> str:
         cells = [names.markdown(run.case), names.markdown(run.arm), *_figures(run)]
         lines.append("| " + " | ".join(cells) + " |")
     e = results.environment
-    about = [e.hard.cpu, f"{e.hard.threads} threads", f"Python {e.python}", f"tritium {e.tritium}", e.commit[:12]]
+    threads = f"{e.hard.threads} threads" if e.hard.threads else ""  # results of other tools do not tell
+    about = [e.hard.cpu, threads, f"Python {e.python}", f"tritium {e.tritium}", e.commit[:12]]
     lines += ["", f"{names.markdown(', '.join(a for a in about if a))}, {names.markdown(results.created)}"]
     return "\n".join([*lines, *(f"- {names.markdown(note, None)}" for note in results.notes)]) + "\n"
 
