@@ -453,10 +453,9 @@ def test_a_client_that_leaves_the_queue_is_never_run() -> None:
 
 def test_many_requests_leave_nothing_behind() -> None:
     def count() -> tuple[int, int]:
-        """Threads and open files, less the two threads that read texts: each is started when it is first needed."""
+        """Threads and open files, less those that read texts: a server has two, each started when it is first needed."""
         gc.collect()
         reading = sum(t.name.startswith("tritium-serve-text") for t in threading.enumerate())
-        assert reading <= 2
         return threading.active_count() - reading, len(os.listdir("/proc/self/fd"))
 
     def at_most(limit: tuple[int, int]) -> bool:
