@@ -64,7 +64,7 @@ def test_a_name_is_registered_once(null: Null) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "nothing"])
 def test_only_registered_devices_can_go(name: str) -> None:
-    with pytest.raises(DeviceError, match=f"'{name}' is not a registered device; registered are cpu"):
+    with pytest.raises(DeviceError, match=f"'{name}' is not a device that was registered; registered are: none"):
         tt.unregister(name)
 
 
@@ -359,15 +359,17 @@ def test_a_device_is_an_object_equal_to_its_name() -> None:
     assert repr(cpu) == "Device('cpu')"
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "mlx", "gpu", "metal"])
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "mlx", "torch", "gpu", "metal"])
 def test_an_absent_device_says_why_and_what_to_do(name: str) -> None:
+    if any(d.available and d.name.partition(":")[0] == name for d in tt.devices()):
+        pytest.skip("it is here")
     with pytest.raises(DeviceError, match=f"Device '{name}' is not available: .+; .+"):
         tt.zeros(2, device=name)
 
 
 def test_absent_devices_are_listed_with_reason_and_remedy() -> None:
     absent = [d for d in tt.devices() if not d.available]
-    assert {"cuda", "mlx"} <= {d.name for d in absent}
+    assert {"cuda"} <= {d.name for d in absent}
     assert all(d.why and d.remedy for d in absent)
 
 

@@ -175,6 +175,7 @@ PyObject* array_tp_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   a->size = size;
   a->code = static_cast<std::int8_t>(code);
   a->native = is_storage(storage);
+  a->held = !a->native && is_held(storage);
   std::copy_n(dims, ndim, a->shape());
   std::copy_n(steps, ndim, a->strides());
   a->contiguous = is_contiguous(ndim, dims, steps, code);
@@ -415,17 +416,19 @@ PyObject* int_tuple(const int64_t* values, int n) {
 }
 
 // Takes over the reference to `storage`, also when it fails.
-Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code, int ndim, const int64_t* shape) {
+Array* array_of(PyTypeObject* type, PyObject* storage, PyObject* dtype, int code, int ndim, const int64_t* shape) {
   Array* a = blank(type, ndim);
   if (!a) {
     Py_DECREF(storage);
     return nullptr;
   }
   Py_INCREF(dtype);
-  a->storage = reinterpret_cast<PyObject*>(storage);
+  a->storage = storage;
   a->dtype = dtype;
   a->code = static_cast<std::int8_t>(code);
-  a->native = a->contiguous = true;
+  a->native = is_storage(storage);
+  a->held = !a->native;
+  a->contiguous = true;
   a->size = 1;
   for (int d = 0; d < ndim; ++d) {
     a->shape()[d] = shape[d];
@@ -442,6 +445,7 @@ Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape,
   Py_INCREF(a->dtype = of->dtype);
   a->code = of->code;
   a->native = of->native;
+  a->held = of->held;
   a->offset = of->offset + shift;
   a->size = 1;
   for (int d = 0; d < ndim; ++d) {

@@ -39,7 +39,7 @@ struct Array {
   PyObject* weakrefs;
   int64_t offset, size;
   std::int8_t code;  // the DType, or -1: native code does not know it
-  bool native, contiguous;
+  bool native, held, contiguous;  // `held`: the storage is a Held
   int64_t dims[1];  // shape, then strides
 
   int ndim() const { return static_cast<int>(ob_base.ob_size); }
@@ -48,6 +48,7 @@ struct Array {
   Storage* memory() { return reinterpret_cast<Storage*>(storage); }
   bool usable() const { return native && code >= 0; }           // a kernel can work on it
   bool plain() const { return usable() && code < kDTypes; }     // so can whoever knows addresses and strides
+  bool known() const { return (native || held) && code >= 0; }  // its calls can be told from others
 };
 
 // Bytes of so many elements of an array; of a packed dtype they fill whole tiles.
@@ -68,7 +69,7 @@ struct Spans;  // what a recorder keeps
 
 // What `setup` was told, and the types of this module.
 struct Globals {
-  PyTypeObject *storage_type, *array_type, *kernel_type, *row_type, *program_type, *caller_type;
+  PyTypeObject *storage_type, *held_type, *array_type, *kernel_type, *row_type, *program_type, *caller_type;
   PyTypeObject* tensor_type;  // what replay makes
   PyObject* device;           // what Storage.device returns
   PyObject* interpreter;      // a ContextVar; replay only while it is None
@@ -80,6 +81,7 @@ struct Globals {
 extern Globals globals;
 
 PyTypeObject* make_storage_type();
+PyTypeObject* make_held_type();
 PyTypeObject* make_array_type();
 PyTypeObject* make_kernel_type();
 PyTypeObject* make_row_type();
@@ -92,6 +94,7 @@ PyObject* call_python(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 void keep_vectorcall(PyTypeObject* type);  // a Python subclass calls as fast as its base
 
 inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type; }
+inline bool is_held(PyObject* o) { return PyObject_TypeCheck(o, globals.held_type); }
 inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_type); }
 
 // Storage. Where a function returns nullptr or false, a Python exception is set.
@@ -107,7 +110,7 @@ bool is_contiguous(int ndim, const int64_t* shape, const int64_t* strides, int c
 // Strides of contiguous memory; returns the number of elements, the padding of packed dtypes included.
 int64_t contiguous_strides(int ndim, const int64_t* shape, int code, int64_t* strides);
 PyObject* int_tuple(const int64_t* values, int n);
-Array* array_of(PyTypeObject* type, Storage* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
+Array* array_of(PyTypeObject* type, PyObject* storage, PyObject* dtype, int code, int ndim, const int64_t* shape);
 // Another layout of the same storage and dtype, its offset `shift` elements from the array's.
 Array* array_view(PyTypeObject* type, Array* of, int ndim, const int64_t* shape, const int64_t* strides, int64_t shift);
 PyObject* array_overlap(PyObject* a, PyObject* b);

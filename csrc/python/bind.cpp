@@ -225,6 +225,7 @@ void add_type(nb::module_& m, const char* name, PyTypeObject*& slot, PyTypeObjec
 NB_MODULE(_native, m) {
   m.doc() = "Native runtime of Tritium: memory, threads, kernels and the replay of calls.";
   add_type(m, "Storage", globals.storage_type, make_storage_type());
+  add_type(m, "Held", globals.held_type, make_held_type());
   add_type(m, "Array", globals.array_type, make_array_type());
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());

@@ -113,7 +113,7 @@ Array* contiguous_copy(Array* a) {
   }
   Storage* storage = storage_new(a->size * kItemSize[a->code]);
   if (!storage) return nullptr;
-  Array* made = array_of(globals.array_type, storage, a->dtype, a->code, a->ndim(), a->shape());
+  Array* made = array_of(globals.array_type, reinterpret_cast<PyObject*>(storage), a->dtype, a->code, a->ndim(), a->shape());
   if (!made) return nullptr;
   View in, out;
   Attrs attrs;

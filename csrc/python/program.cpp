@@ -123,7 +123,7 @@ void give_back(Plan& plan, Frame* frame) {
 // A tensor on a storage whose reference it takes over; nullptr: exception.
 PyObject* tensor_on(Storage* storage, const Layout& layout, int64_t offset) {
   if (!storage) return nullptr;
-  Array* a = array_of(globals.tensor_type, storage, layout.dtype, layout.code, layout.ndim, layout.shape);
+  Array* a = array_of(globals.tensor_type, reinterpret_cast<PyObject*>(storage), layout.dtype, layout.code, layout.ndim, layout.shape);
   if (!a) return nullptr;
   a->offset = offset;
   a->contiguous = layout.contiguous;

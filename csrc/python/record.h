@@ -12,6 +12,7 @@ namespace tritium::python {
 
 constexpr int kMaxRecords = 1024;
 constexpr int kMaxReplayed = 8;  // inputs of a call that is remembered
+constexpr int kMaxKeywords = 4;  // that a library's function is called with
 
 // A tensor that a call gives.
 struct Made {
@@ -29,12 +30,31 @@ struct Made {
   }
 };
 
+// A call that a device's own library carries out, on values.
+struct Foreign {
+  PyObject* fn = nullptr;        // fn(*values, **keywords) -> value, or a tuple of them
+  PyObject* names = nullptr;     // of the keywords, the same at every call; nullptr: none
+  PyObject* told = nullptr;      // their values
+  PyTypeObject* type = nullptr;  // of the storages of the results
+  PyObject* device = nullptr;
+  PyObject* look = nullptr;      // look(array) -> its value, where that is not just what its storage holds
+  PyObject* number = nullptr;    // number(scalar, dtype) -> a value
+  PyObject* dtypes = nullptr;    // of the scalars, by operand
+
+  Foreign() = default;
+  Foreign(const Foreign&) = delete;
+  ~Foreign() {
+    for (PyObject* o : {fn, names, told, reinterpret_cast<PyObject*>(type), device, look, number, dtypes}) Py_XDECREF(o);
+  }
+};
+
 // What a call of one key does.
 struct Record {
   std::vector<uint64_t> key;
   uint64_t hash = 0;
   int uses = 1;  // the table's own, and one for each replay under way
   const Entry* entry = nullptr;  // nullptr: the result is only allocated, or a view
+  std::unique_ptr<Foreign> foreign;  // then it is not a kernel of ours
   bool view = false;
   int64_t steps[kMaxDims], shift = 0;  // of a view: its strides, and how far its offset lies from the input's
   Attrs attrs;

@@ -5,7 +5,8 @@
 
 #include "events.h"
 #include "key.h"
-#include "record.h"
+#include "results.h"
+#include "there.h"
 
 namespace tritium::python {
 namespace {
@@ -51,15 +52,7 @@ bool make_key(Key& key, const Row* row, PyObject* const* args, Py_ssize_t nargs,
 Array* new_result(const Made& m) {
   Storage* storage = storage_new(m.nbytes);
   if (!storage) return nullptr;
-  Array* a = array_of(globals.tensor_type, storage, m.dtype, m.code, m.ndim, m.dims);
-  if (!a) return nullptr;
-  Py_INCREF(a->shape_tuple = m.shape);
-  Py_INCREF(a->strides_tuple = m.strides);
-  return a;
-}
-
-void drop(Array** outs, int count) {
-  for (int i = 0; i < count; ++i) Py_DECREF(outs[i]);
+  return as_tensor(m, reinterpret_cast<PyObject*>(storage));
 }
 
 // All results as new memory; false: none, and an exception.
@@ -70,18 +63,6 @@ bool new_results(const Record& r, Array** outs) {
     return false;
   }
   return true;
-}
-
-// What the call returns: the tensor, or a tuple of them. Takes the references over.
-PyObject* as_returned(const Record& r, Array** outs) {
-  if (!r.several) return reinterpret_cast<PyObject*>(outs[0]);
-  PyObject* tuple = PyTuple_New(r.results);
-  if (!tuple) {
-    drop(outs, r.results);
-    return nullptr;
-  }
-  for (int i = 0; i < r.results; ++i) PyTuple_SET_ITEM(tuple, i, reinterpret_cast<PyObject*>(outs[i]));
-  return tuple;
 }
 
 // Whether the result may be written to `given` at once. It is made its own storage's owner on the way.
@@ -110,6 +91,11 @@ PyObject* new_view(const Record& r, PyObject* of) {
 // nullptr without an exception: this call is for Python.
 PyObject* carry_out(Row* row, const Record& r, PyObject* const* args, Py_ssize_t nargs, PyObject* given) {
   Array* outs[kMaxOutputs] = {};
+  if (r.foreign) {
+    PyObject* result = carry_out_there(r, row->operands, args, nargs, given);
+    row->hits += result != nullptr;
+    return result;
+  }
   if (r.view) {
     if (given) return nullptr;
     ++row->hits;
@@ -371,13 +357,33 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   return insert(row, std::move(record));
 }
 
+PyObject* row_remember_there(PyObject* self, PyObject* given) {
+  PyObject *args, *kwargs, *fn, *dtype, *shape, *dtypes, *type, *device, *look, *number, *keywords;
+  if (!PyArg_ParseTuple(given, "O!O!OOO!O!O!OOOO!:remember_there", &PyTuple_Type, &args, &PyDict_Type, &kwargs, &fn,
+                        &dtype, &PyTuple_Type, &shape, &PyTuple_Type, &dtypes, &PyType_Type, &type, &device, &look,
+                        &number, &PyDict_Type, &keywords))
+    return nullptr;
+  if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), globals.held_type))
+    return PyErr_Format(PyExc_TypeError, "remember_there: type must derive from Held, given %R.", type);
+  Row* row = as_row(self);
+  auto record = std::make_unique<Record>();
+  if (!key_record(*record, row, args, kwargs)) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_False);
+  if (PyTuple_GET_SIZE(dtypes) < row->operands)
+    return PyErr_Format(PyExc_ValueError, "remember_there: %d operands, but dtypes of %zd were given.", row->operands,
+                        PyTuple_GET_SIZE(dtypes));
+  if (!describe(*record, Py_None, dtype, shape, Py_None, 0)) return nullptr;
+  record->foreign = foreign_of(fn, type, device, look, number, dtypes, keywords);
+  if (!record->foreign) return nullptr;
+  return insert(row, std::move(record));
+}
+
 // A view is remembered by its result: the same storage seen from another layout.
 PyObject* row_remember_view(PyObject* self, PyObject* given) {
   PyObject *args, *kwargs, *result;
   if (!PyArg_ParseTuple(given, "O!OO:remember_view", &PyTuple_Type, &args, &kwargs, &result)) return nullptr;
   if (!PyTuple_GET_SIZE(args) || !is_array(PyTuple_GET_ITEM(args, 0)) || !is_array(result)) Py_RETURN_FALSE;
   auto *from = reinterpret_cast<Array*>(PyTuple_GET_ITEM(args, 0)), *to = reinterpret_cast<Array*>(result);
-  if (from->storage != to->storage || !from->usable()) Py_RETURN_FALSE;
+  if (from->storage != to->storage || !from->known()) Py_RETURN_FALSE;
   Row* row = as_row(self);
   row->strided = true;
   auto record = std::make_unique<Record>();
@@ -413,6 +419,10 @@ PyMethodDef row_methods[] = {
      "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None, about=None)\n--\n\n"
      "Replay calls like this one from now on. False when such a call cannot be told from others. For several results\n"
      "dtype and shape are tuples. `about` is what spans of such calls say ran."},
+    {"remember_there", row_remember_there, METH_VARARGS,
+     "remember_there($self, args, kwargs, fn, dtype, shape, dtypes, type, device, look, number, keywords, /)\n--\n\n"
+     "Replay calls like this one by fn(*values, **keywords) of a device's own library. False when such a call cannot be\n"
+     "told from others. The results are held by storages of `type`; `dtypes` are those that scalars become."},
     {"remember_view", row_remember_view, METH_VARARGS,
      "remember_view($self, args, kwargs, result, /)\n--\n\n"
      "Replay calls like this one, which gave a view of its first argument, from now on."},

@@ -77,7 +77,7 @@ from tritium.functions import (
     zeros,
     zeros_like,
 )
-from tritium.interop import from_dlpack, from_numpy, from_torch
+from tritium.interop import from_dlpack, from_mlx, from_numpy, from_torch
 from tritium.launch import Event, unwatch, watch
 from tritium.memory import pack
 from tritium.op import Cost, Op, Spec
@@ -235,7 +235,7 @@ __all__ = [
     "device", "devices", "diff", "disable_monitoring", "divide", "divmod", "e", "einsum", "einsum_path", "empty",
     "empty_like", "enable_monitoring", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "f16", "f32", "f64",
     "find_optimal_batch_size", "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide",
-    "from_dlpack", "from_numpy", "from_torch", "full", "full_like", "gelu", "get_num_threads", "get_optimal_config",
+    "from_dlpack", "from_mlx", "from_numpy", "from_torch", "full", "full_like", "gelu", "get_num_threads", "get_optimal_config",
     "get_tensor_metrics", "greater", "greater_equal", "hypot", "i4", "i8", "i16", "i32", "i64", "iinfo", "inf",
     "int8", "int16", "int32", "int64", "integer_matmul", "io", "isdtype", "isfinite", "isinf", "isnan", "layer_norm",
     "lazy", "less", "less_equal", "linear", "linspace", "load", "log", "log1p", "log2", "log10", "log_softmax",

@@ -28,12 +28,14 @@ else:
 if TYPE_CHECKING or native is None:
     from tritium.pure import Array as Array
     from tritium.pure import Caller as Caller
+    from tritium.pure import Held as Held
     from tritium.pure import Row as Row
     from tritium.pure import Storage as Storage
     from tritium.pure import acting as acting
     from tritium.pure import carry_out as carry_out
 else:
-    Storage, Array, Row, Caller = native.Storage, native.Array, native.Row, native.Caller
+    Storage, Held, Array = native.Storage, native.Held, native.Array
+    Row, Caller = native.Row, native.Caller
     acting, carry_out = native.acting, native.carry_out
 
 ALIGNMENT = pure.ALIGNMENT
@@ -82,7 +84,19 @@ def in_bytes(a: Array) -> Array:
 def overlap(a: Array, b: Array) -> int:
     """0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
     ours = native is not None and isinstance(a.storage, Storage) and isinstance(b.storage, Storage)
-    return int(native.overlap(a, b)) if ours else pure.overlap(a, b)
+    if ours:
+        return int(native.overlap(a, b))
+    if not (isinstance(a.storage, Held) or isinstance(b.storage, Held)):
+        return pure.overlap(a, b)
+    if a.storage is b.storage:
+        return pure.overlap(_alone(a), _alone(b))
+    seen = all(isinstance(x.storage, Held) and x.storage.fixed for x in (a, b))  # two views of one memory of the user's
+    return pure.overlap(a, b) if seen else 0
+
+
+def _alone(a: Array) -> Array:
+    """The same layout on memory that begins at 0: enough to tell how parts of one storage meet."""
+    return pure.Array(pure.NOWHERE, a.dtype, a.shape, a.strides, a.offset)
 
 
 def watch(watcher: pure.Watcher | None) -> None:

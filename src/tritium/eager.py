@@ -12,12 +12,12 @@ import numpy as np
 from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel
-from tritium.backends.cast import cast
+from tritium.backends.cast import number
 from tritium.buffer import overlap
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
 from tritium.functions import asarray
-from tritium.launch import counters, launch, launch_dynamic, launched
+from tritium.launch import counters, launch, launch_dynamic, launched, made_of
 from tritium.layout import text
 from tritium.op import SCALARS, Call, Decision, Kind, Op, Spec, Specs, eager, interpreter, outputs
 from tritium.tensor import Tensor, wrap
@@ -62,8 +62,8 @@ class Eager:
             results = self.emit(op, ready, attrs, None, None)
             return tuple(store(r, o, op) for r, o in zip(results, out, strict=True))
         check_out(op, decision.out, out)
-        shared = [overlap(out, x) for x in ready if x is not None]
-        clear = all(s == 0 or (s == 1 and op.inplace) for s in shared)
+        shared = [overlap(out, x) for x in ready if x is not None] if backend.writes else []
+        clear = not backend.writes or all(s == 0 or (s == 1 and op.inplace) for s in shared)
         if kernel is None or not clear or out.dtype is not decision.out.dtype:
             made = wrap(backend.new(decision.out))
             if kernel is not None:
@@ -143,9 +143,7 @@ def constant(value: bool | int | float, kind: DType, device: Device) -> Tensor:
     """A 0-d tensor of a Python number."""
     dt.check_fits(value, kind)
     made = device.backend.new(Spec((), kind))
-    exact = np.empty((), kind.numpy)
-    cast(np.asarray(float(value) if kind.is_float else value), out=exact)
-    device.backend.upload(exact, made)
+    device.backend.upload(number(value, kind), made)
     return wrap(made)
 
 
@@ -179,8 +177,12 @@ def dynamic(op: Op, backend: Backend, xs: tuple[Tensor | None, ...], attrs: dict
     return tuple(adopt(f, backend) for f in found) if isinstance(found, tuple) else adopt(found, backend)
 
 
-def adopt(data: np.ndarray[Any, Any], backend: Backend) -> Tensor:
-    made = backend.new(Spec(data.shape, dt.dtype(data.dtype)))
+def adopt(data: Any, backend: Any) -> Tensor:
+    """What a kernel that makes its own memory gave: an array of NumPy, or a value of the device's own library."""
+    spec = made_of(data, backend)
+    if not isinstance(data, np.ndarray):
+        return wrap(backend.hold(data, spec))
+    made = backend.new(spec)
     backend.upload(data, made)
     return wrap(made)
 
@@ -200,8 +202,10 @@ def lowered(
 
 def no_kernel(op: Op, device: Device, specs: Specs) -> DeviceError:
     given = ", ".join(str(s) for s in specs if s is not None)
+    why = device.backend.missing.get(op, "")
     return DeviceError(
-        f"{op.name} has no kernel on {device} for {given}. It runs on cpu; move the tensors with .to('cpu')."
+        f"{op.name} has no kernel on {device} for {given}{': ' + why if why else ''}. It runs on cpu; move the tensors with "
+        f".to('cpu')."
     )
 
 
@@ -255,9 +259,11 @@ def remember(
     call: Call | None,
 ) -> None:
     """Let native code replay this call: the kernel is native and no operand needed a cast."""
-    if call is None or buffer.native is None or op.arity < 0 or device.type != "cpu" or "seed" in attrs:
+    if call is None or buffer.native is None or op.arity < 0 or "seed" in attrs:
         return  # a seed is rarely seen twice
-    if kernel is not None and not isinstance(kernel.fn, buffer.native.Kernel):
+    backend = device.backend
+    there = None if kernel is None else backend.replay(kernel, decision.out, attrs)
+    if there is None and (device.type != "cpu" or not (kernel is None or isinstance(kernel.fn, buffer.native.Kernel))):
         return
     scalars = []
     for x, s in zip(xs, decision.inputs, strict=True):
@@ -270,6 +276,12 @@ def remember(
     outs = outputs(decision.out)
     kinds, shapes = zip(*((s.dtype, s.shape) for s in outs), strict=True)
     made = (kinds, shapes) if len(kinds) > 1 else (kinds[0], shapes[0])
+    if there is not None:
+        dtypes = tuple(None if s is None else s.dtype for s in decision.inputs)
+        op.remember_there(
+            args, kwargs, there.fn, *made, dtypes, there.storage, device, there.look, there.number, there.keywords
+        )
+        return
     if kernel is None:
         op.remember(args, kwargs, None, *made, tuple(scalars), attrs)
         return

@@ -13,8 +13,9 @@ import numpy as np
 from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium.backends import packed
+from tritium.backends.values import ValueBackend
 from tritium.buffer import Storage, host
-from tritium.errors import ArgumentError, DTypeError
+from tritium.errors import ArgumentError, DeviceError, DTypeError
 from tritium.layout import Shape
 from tritium.op import Spec
 from tritium.tensor import Tensor, wrap
@@ -33,13 +34,15 @@ def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     return host(x)
 
 
-def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False) -> Tensor:
-    """A tensor that looks at a NumPy array's own memory; copied when asked or when the layout or byte order is odd."""
+def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = None) -> Tensor:
+    """A tensor that looks at a NumPy array's own memory; copied when asked, when the layout or byte order is odd, and to a
+    device that has memory of its own."""
     kind = dt.dtype(data.dtype)
     item = kind.nbytes
+    there = backends.device(device)
     odd = not data.dtype.isnative or any(s % item for s in data.strides) or data.ctypes.data % item
-    if copy or odd or data.size == 0 or backends.default_device().device.type != "cpu":
-        backend = backends.default_device().device.backend
+    if copy or odd or data.size == 0 or there.type != "cpu":
+        backend = there.backend
         made = backend.new(Spec(data.shape, kind))
         backend.upload(np.ascontiguousarray(data).astype(kind.numpy, copy=False), made)
         return wrap(made)
@@ -63,6 +66,9 @@ def dlpack(
 ) -> Any:
     """A DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
     storage = x._memory("__dlpack__")
+    if isinstance(storage.device.backend, ValueBackend):
+        said = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return _theirs(x, "__dlpack__").__dlpack__(**{k: v for k, v in said.items() if v is not None})
     if storage.device.type != "cpu":
         raise BufferError(f"{x.spec} is on {storage.device}; move it with .to('cpu') first.")
     if stream is not None:
@@ -80,8 +86,22 @@ def dlpack(
 
 
 def dlpack_device(x: Tensor) -> tuple[int, int]:
-    x._memory("__dlpack_device__")
+    backend = x._memory("__dlpack_device__").device.backend
+    if isinstance(backend, ValueBackend):
+        found: tuple[int, int] = backend.value(x).__dlpack_device__()
+        return found
     return (1, 0)
+
+
+def _theirs(x: Tensor, what: str) -> Any:
+    """A tensor as the value that its device's own library keeps."""
+    backend = x._memory(what).device.backend
+    if x.dtype.is_packed:
+        raise DTypeError(
+            f"{what}: {x.spec} is packed; take its integers with repack(w, 'i8'), its floats with dequantize()."
+        )
+    assert isinstance(backend, ValueBackend)
+    return backend.handed(x)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
@@ -127,7 +147,7 @@ def _seen_shape(shape: Shape, t: dt.DType) -> Shape:
 
 def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     """Pickle: with protocol 5 the bytes can travel out of band, without a copy."""
-    if int(protocol) >= 5:
+    if int(protocol) >= 5 and not isinstance(x._memory("pickle").device.backend, ValueBackend):
         x._memory("pickle").export()  # before looking: it may move the bytes
     data = np.ascontiguousarray(x._memory("pickle").device.backend.download(x))
     raw = data.reshape(-1).view(np.uint8)
@@ -138,9 +158,13 @@ def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     return rebuild, (payload, x.dtype.name, x.shape, str(x.device))
 
 
-def from_torch(x: Any) -> Tensor:
-    """A tensor on the memory of a torch CPU tensor; both see each other's writes."""
-    return from_dlpack(x.detach())
+def from_torch(x: Any, *, device: Any = None) -> Tensor:
+    """A tensor on the memory of a torch tensor; both see each other's writes. One in the host's memory is a tensor of the
+    CPU, or of torch itself with device='torch'; others are tensors of the device they are on."""
+    wanted = None if device is None else backends.device(device)
+    if x.device.type == "cpu" and (wanted is None or wanted.type == "cpu"):
+        return from_dlpack(x.detach())
+    return _adopted(x, wanted or backends.device("torch" if x.device.type == "cpu" else str(x.device)), "from_torch")
 
 
 def to_torch(x: Tensor) -> Any:
@@ -149,7 +173,41 @@ def to_torch(x: Tensor) -> Any:
         import torch
     except ImportError as error:
         raise ImportError("PyTorch is not installed; pip install torch.") from error
-    return torch.from_dlpack(x)
+    here = x._memory("torch()").device
+    return _theirs(x, "torch()") if here.type in ("torch", "mps") else torch.from_dlpack(x)
+
+
+def from_mlx(x: Any, *, device: Any = "mlx") -> Tensor:
+    """A tensor on an MLX array itself: nothing is copied."""
+    return _adopted(x, backends.device(device), "from_mlx")
+
+
+def to_mlx(x: Tensor) -> Any:
+    """The MLX array of a tensor: itself where the tensor is on mlx, else a copy there (MLX copies what it is given)."""
+    here = x._memory("mlx()").device
+    return _theirs(x if here.type == "mlx" else x.to(device="mlx"), "mlx()")
+
+
+def shared(x: Tensor, there: backends.Device) -> Tensor:
+    """The same memory as a tensor of another device, where both see the host's: cpu and torch:cpu; mlx:cpu to read."""
+    here = x._memory("to").device
+    if not x.dtype.is_packed:
+        if here.type == "cpu" and there.type == "torch" and there.unit == "cpu":
+            return from_torch(to_torch(x), device=there)
+        if there.type == "cpu" and here.type == "torch" and here.unit == "cpu":
+            return from_torch(to_torch(x))
+        if there.type == "cpu" and here.type == "mlx":
+            data = here.backend.download(x)
+            data.flags.writeable = False
+            return from_numpy(data, device="cpu")
+    raise DeviceError(f"{x.spec} is on {here}; it cannot come to {there} without a copy; leave copy=False out.")
+
+
+def _adopted(x: Any, there: backends.Device, what: str) -> Tensor:
+    backend = there.backend
+    if not isinstance(backend, ValueBackend):
+        raise ArgumentError(f"{what}: {there} does not keep arrays of that library; leave device out.")
+    return wrap(backend.adopt(x))
 
 
 def namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
@@ -164,6 +222,8 @@ def namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
 for _name, _function in {
     "numpy": to_numpy,
     "torch": to_torch,
+    "mlx": to_mlx,
+    "_shared": shared,
     "__array__": array,
     "__dlpack__": dlpack,
     "__dlpack_device__": dlpack_device,

@@ -131,21 +131,20 @@ def launch(
     backend: Backend, kernel: Kernel, op: Op, out: Any, ins: tuple[Array | None, ...], attrs: dict[str, Any]
 ) -> None:
     """Run a kernel on memory. `out` is one array, or a tuple for rows of several outputs."""
-    array = backend.array
-    arrays = [None if x is None else array(x) for x in ins]
-    target = tuple(array(o) for o in out) if isinstance(out, tuple) else array(out)
     if not watchers and not recording.active:
-        kernel.fn(*arrays, out=target, **attrs)
+        backend.run(kernel, out, ins, attrs)
         return
-    start, stop = time.perf_counter_ns(), backend.timer()
-    kernel.fn(*arrays, out=target, **attrs)
-    elapsed = stop()
     outs = out if isinstance(out, tuple) else (out,)
+    backend.settle([x for x in ins if x is not None])
+    start, stop = time.perf_counter_ns(), backend.timer()
+    backend.run(kernel, out, ins, attrs)
+    backend.settle(outs)
+    elapsed = stop()
     _tell(launched(op, kernel.name, backend.device, _seen(ins), _seen(outs), attrs), start, elapsed)
 
 
 def launch_dynamic(backend: Backend, op: Op, ins: tuple[Array | None, ...], attrs: dict[str, Any]) -> Any:
-    """Run a kernel that makes its own memory, in NumPy; what it gave."""
+    """Run a kernel that makes its own memory; what it gave."""
     fn = backend.dynamic[op]
     arrays = [backend.array(x) for x in ins if x is not None]
     if not watchers and not recording.active:
@@ -153,9 +152,16 @@ def launch_dynamic(backend: Backend, op: Op, ins: tuple[Array | None, ...], attr
     start, stop = time.perf_counter_ns(), backend.timer()
     found = fn(*arrays, **attrs)
     elapsed = stop()
-    made = tuple((f.shape, dt.dtype(f.dtype)) for f in (found if isinstance(found, tuple) else (found,)))
-    _tell(launched(op, "numpy", backend.device, _seen(ins), made, attrs), start, elapsed)
+    several = found if isinstance(found, tuple) else (found,)
+    made = tuple(made_of(f, backend) for f in several)
+    name = "numpy" if isinstance(several[0], np.ndarray) else backend.device.type
+    _tell(launched(op, name, backend.device, _seen(ins), made, attrs), start, elapsed)
     return found
+
+
+def made_of(found: Any, backend: Any) -> Spec:
+    """What such a kernel gave: an array of NumPy, or a value of the device's own library."""
+    return Spec(tuple(found.shape), dt.dtype(found.dtype) if isinstance(found, np.ndarray) else backend.dtype_of(found))
 
 
 def _seen(arrays: tuple[Array | None, ...]) -> Seen:

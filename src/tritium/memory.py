@@ -133,10 +133,39 @@ def reset() -> None:
         POOL.reset()
 
 
-def trim(keep_bytes: int = 0) -> int:
-    """Give idle memory back to the system until at most `keep_bytes` are kept; the bytes released."""
+@dataclass(frozen=True)
+class DeviceStats:
+    """What the allocator of a device's own library tells; None where it does not."""
+
+    active_bytes: int | None = None
+    peak_bytes: int | None = None
+    cache_bytes: int | None = None
+    limit_bytes: int | None = None
+
+
+def device_stats(device: Any = None) -> DeviceStats | None:
+    """Memory of a device whose own library allocates it (mlx, mps); None: that library keeps no figures. The CPU's pool has
+    `stats`."""
+    found = backends.device(device).backend.memory_stats()
+    return None if found is None else DeviceStats(**found)
+
+
+def limit(device: Any, *, memory_bytes: int | None = None, cache_bytes: int | None = None) -> None:
+    """Bounds for the allocator of a device's own library: bytes in use, and bytes kept for later."""
+    for name, given in (("memory_bytes", memory_bytes), ("cache_bytes", cache_bytes)):
+        if given is not None and given < 0:
+            raise ArgumentError(f"limit: {name}={given} must be 0 or more.")
+    backends.device(device).backend.limit(memory_bytes=memory_bytes, cache_bytes=cache_bytes)
+
+
+def trim(keep_bytes: int = 0, *, device: Any = "cpu") -> int:
+    """Give idle memory back to the system until at most `keep_bytes` are kept; the bytes released. A device whose own library
+    allocates gives back all it keeps."""
     if keep_bytes < 0:
         raise ArgumentError(f"trim: keep_bytes={keep_bytes} must be 0 or more.")
+    there = backends.device(device)
+    if there.type != "cpu":
+        return there.backend.trim()
     return int(native.pool_trim(keep_bytes) if native is not None else POOL.trim(keep_bytes))
 
 

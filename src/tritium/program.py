@@ -15,9 +15,11 @@ import numpy as np
 from tritium import dtype as dt
 from tritium import launch, ops, recording, steps
 from tritium.backends import Backend
+from tritium.backends.values import ValueBackend
 from tritium.batch import batched
 from tritium.buffer import overlap
 from tritium.errors import ArgumentError, VerifyError
+from tritium.foreign import ForeignProgram
 from tritium.fuse import Fused, Opportunity, fuse, note
 from tritium.graph import Graph, Node, no_collections, run_node
 from tritium.layout import Layout
@@ -74,6 +76,7 @@ class Program:
         self.verifies = verify  # at the next call
         self.steps: Steps | None = None
         self.native: Any = None
+        self.foreign: ForeignProgram | None = None  # where the device's own compiler runs it
         self.why_not_native = ""
         self._batches: dict[int, Program | str] = {}
         self._lock = threading.Lock()
@@ -91,6 +94,10 @@ class Program:
         if self.steps is not None:
             about = (self.ran, *(c.about(self.backend.device) for c in self.steps.calls))
             self.native = steps.native_program(self.steps, self.graph, self.layouts, about)
+        elif isinstance(self.backend, ValueBackend) and self.backend.compiler:
+            made = ForeignProgram(self.graph, self.backend)
+            self.foreign = made if made.is_compiled else None
+            self.why_not_native = f"{self.backend.device} cannot use {self.backend.compiler} here"
 
     @property
     def notes(self) -> list[Note]:
@@ -110,6 +117,10 @@ class Program:
             result = self.native(*args)
             if result is not None:
                 return result
+        if self.foreign is not None and not launch.watchers and not recording.active:
+            check_arguments(self.graph, args)
+            check_donated(self.graph, args)
+            return self.foreign(*args)
         return self.run_nodes(*args)
 
     def _check(self, args: tuple[Tensor, ...]) -> None:
@@ -392,6 +403,8 @@ def explanation(p: Program) -> list[str]:
             f"{sized(p.lower_bound_bytes)}"
         )
         lines.append("runs as one native call")
+    elif isinstance(p.backend, ValueBackend) and p.foreign is not None:
+        lines.append(f"runs as one call of {p.backend.compiler}")
     else:
         lines.append(f"runs node by node: {p.why_not_native}")
     for title, applied in (("applied", True), ("not applied", False)):

@@ -204,6 +204,42 @@ class Storage:
         return self.address
 
 
+class Held:
+    """The storage of a device whose own library keeps the memory: that library's value, and the shape it has. A write puts
+    another value in its place, unless others see the memory (`fixed`)."""
+
+    __slots__ = ("__weakref__", "_handles", "device", "fixed", "nbytes", "shape", "value", "writable")
+
+    def __init__(self, device: Any, nbytes: int, value: Any = None, shape: Shape | None = None) -> None:
+        self.device, self.nbytes, self.value, self.shape = device, nbytes, value, shape
+        self.writable, self.fixed = True, False
+        self._handles = [1]
+
+    def __del__(self) -> None:
+        self._handles[0] -= 1
+
+    def put(self, value: Any, shape: Shape) -> None:
+        """Hold another value, of this shape."""
+        self.leave()
+        self.value, self.shape = value, shape
+
+    def share(self) -> Any:
+        """Another handle of the same value, counted as a sharer."""
+        made = type(self)(self.device, self.nbytes, self.value, self.shape)
+        made._handles = self._handles
+        made._handles[0] += 1
+        return made
+
+    def leave(self) -> None:
+        """No longer a sharer: the value has become its own."""
+        self._handles[0] -= 1
+        self._handles = [1]
+
+    @property
+    def sharers(self) -> int:
+        return self._handles[0]
+
+
 def _tell(kind: str, storage: Storage, reused: bool) -> None:
     if POOL.watcher is not None:
         POOL.watcher(kind, storage.address, storage.nbytes, reused)
@@ -240,6 +276,15 @@ class Array:
     @property
     def address(self) -> int:
         return int(self.storage.address) + span(self.dtype, self.offset)
+
+
+class _Nowhere:
+    """A storage of which only the address matters."""
+
+    address = 0
+
+
+NOWHERE = _Nowhere()
 
 
 def span(t: DType, elements: int) -> int:
@@ -306,6 +351,9 @@ class Row:
         return self if tensor is None else MethodType(self, tensor)
 
     def remember(self, *_: Any, **__: Any) -> None:
+        """Nothing to replay without native code."""
+
+    def remember_there(self, *_: Any) -> None:
         """Nothing to replay without native code."""
 
     def remember_view(self, *_: Any) -> None:

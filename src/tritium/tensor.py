@@ -15,7 +15,7 @@ from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
 from tritium.buffer import Array
-from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, TraceError, nearest
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, nearest
 from tritium.layout import Layout
 from tritium.op import OPS, SCALARS, Kind, Op, Spec, interpreter
 
@@ -208,9 +208,7 @@ class Tensor(Array):
                 )
             out = ops.astype(out, dtype)
         if device is not None and (there := backends.device(device)) is not out.device:
-            if copy is False:
-                raise DeviceError(f"{out.spec} is on {out.device}; it cannot come to {there} without a copy.")
-            out = wrap(launch.transfer(out, there.backend))
+            out = out._shared(there) if copy is False else wrap(launch.transfer(out, there.backend))
         return ops.copy(self) if copy and out is self else out
 
     to_dtype = to

@@ -208,7 +208,7 @@ def assert_close(op: Op, got: Any, want: Any, data: list[Data], attrs: dict[str,
     ulps = max(op.ulps, 1) if kind.nbytes > 2 else 1.01  # half floats are computed in f32 and rounded once
     bound = ulps * limits.eps * np.broadcast_to(_scale(op, data, attrs, want), w.shape) + limits.smallest_normal
     worst = np.max(np.abs(g[finite] - w[finite]) / bound[finite], initial=0)
-    if worst > 1:
+    if not worst <= 1:  # also where it is NaN
         raise AssertionError(f"{op.name}: off by {worst * ulps:.2f} ulps, allowed {ulps}")
 
 

@@ -23,11 +23,25 @@ from tritium.op import OPS, Kind, Op, Spec, Specs, exact
 
 
 class Kernel(NamedTuple):
-    """One way to compute a row: NumPy's own signature, kernel(*ins, out=None, **attrs)."""
+    """One way to compute a row: NumPy's own signature, kernel(*ins, out=None, **attrs).
+
+    On a device that keeps values (`backends.values`) it is fn(out, **attrs): out is what will come out, as a Spec, and what
+    fn gives is called with the values of the operands.
+    """
 
     name: str
     fn: Callable[..., Any]
     accepts: Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool] | None = None
+
+
+class Replay(NamedTuple):
+    """What native code needs to repeat a call that the library of a device carries out."""
+
+    fn: Callable[..., Any]  # values of the operands in, values of the results out
+    storage: type  # of the results; derives from buffer.Held
+    look: Callable[[Array], Any]  # the value of an array, where that is not just what its storage holds
+    number: Callable[[Any, DType], Any]  # a Python number as a value
+    keywords: dict[str, Any]  # with which fn is called besides
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +50,10 @@ class Device:
 
     type: str
     index: int = 0
+    unit: str = ""  # what stands after the colon; of the first unit of a kind it may be left out
 
     def __str__(self) -> str:
-        return self.type if self.index == 0 else f"{self.type}:{self.index}"
+        return self.type if self.index == 0 else f"{self.type}:{self.unit or self.index}"
 
     def __repr__(self) -> str:
         return f"Device({str(self)!r})"
@@ -66,6 +81,8 @@ class Backend:
     device: Device
     kernels: Mapping[Op, Sequence[Kernel]] = {}
     dynamic: Mapping[Op, Callable[..., Any]] = {}  # rows whose kernel makes its own memory
+    missing: Mapping[Op, str] = {}  # why a row has neither a kernel here nor rows that it is made of
+    writes = True  # whether kernels write into memory; else they give values, which `run` puts in their place
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -78,6 +95,20 @@ class Backend:
     def array(self, a: Array) -> Any:
         """What this backend's kernels take for an array."""
         return a
+
+    def run(self, kernel: Kernel, out: Any, ins: tuple[Array | None, ...], attrs: Mapping[str, Any]) -> None:
+        """Carry out a call on memory. `out` is one array, or a tuple for rows of several outputs."""
+        arrays = [None if x is None else self.array(x) for x in ins]
+        target = tuple(self.array(o) for o in out) if isinstance(out, tuple) else self.array(out)
+        kernel.fn(*arrays, out=target, **attrs)
+
+    def replay(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Replay | None:
+        """How native code repeats such a call where the device's own library carries it out; None: not at all."""
+        return None
+
+    def compiled(self, run: Callable[..., Any]) -> Callable[..., Any] | None:
+        """A function over values of this device, made one call by the device's own compiler; None: it has none."""
+        return None
 
     def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
         """Copy from the host."""
@@ -103,6 +134,24 @@ class Backend:
 
     def synchronize(self) -> None:
         """Return when all work given to the device is done."""
+
+    def settle(self, arrays: Sequence[Array]) -> None:
+        """Return when these arrays hold their values: a lazy device computes them now."""
+        self.synchronize()
+
+    def memory_stats(self) -> dict[str, int] | None:
+        """What the device's own allocator tells: active, peak and cached bytes, and its limit; None: it has none."""
+        return None
+
+    def trim(self) -> int:
+        """Give back memory that the device's own allocator keeps; how many bytes."""
+        return 0
+
+    def limit(self, *, memory_bytes: int | None = None, cache_bytes: int | None = None) -> None:
+        """Bounds for the device's own allocator; None leaves one as it is."""
+        raise DeviceError(
+            f"{self.device} has no allocator of its own to limit; the pool's is tritium.memory.configure."
+        )
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes in use on the device and there in all; None: it has the memory of the machine, or does not tell."""
@@ -176,7 +225,7 @@ class Entry:
     """A kind of device that may exist: how to make its backend, and how to find out whether it is here."""
 
     make: Callable[[Device], Backend]
-    probe: Callable[[], int | Absent]  # how many of them there are, or why none
+    probe: Callable[[], int | tuple[str, ...] | Absent]  # how many of them there are, or their names, or why none
     made: dict[int, Backend] = field(default_factory=dict)
 
 
@@ -188,15 +237,29 @@ def _lazy(module: str) -> Callable[[Device], Backend]:
     return make
 
 
-_entries: dict[str, Entry] = {"cpu": Entry(_lazy("tritium.backends.cpu"), lambda: 1)}
-_absent: dict[str, Absent] = {
-    name: Absent(f"this version of Tritium has no {name} backend", "use device='cpu'")
-    for name in ("cuda", "mps", "mlx", "gpu", "metal")
+def _asked(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absent]:
+    """A probe that is imported when it is asked."""
+    return lambda: getattr(importlib.import_module(module), what)()
+
+
+_TORCH, _MLX = "tritium.backends.torch", "tritium.backends.mlx"
+_entries: dict[str, Entry] = {
+    "cpu": Entry(_lazy("tritium.backends.cpu"), lambda: 1),
+    "mlx": Entry(_lazy(_MLX), _asked(_MLX, "units")),
+    "torch": Entry(_lazy(_TORCH), _asked(_TORCH, "units")),
+    "mps": Entry(_lazy(_TORCH), _asked(_TORCH, "mps_units")),
 }
+_BUILT_IN = frozenset(_entries)
+_absent: dict[str, Absent] = {"cuda": Absent("this version of Tritium has no cuda backend", "use device='cpu'")}
+_ALIASES = {"gpu": ("cuda", "mlx:gpu", "mps"), "metal": ("mlx:gpu", "mps")}  # the first that is here
 _devices: dict[str, Device] = {}
 
 
-def register(name: str, make: Callable[[Device], Backend], probe: Callable[[], int | Absent] = lambda: 1) -> None:
+def register(
+    name: str,
+    make: Callable[[Device], Backend],
+    probe: Callable[[], int | tuple[str, ...] | Absent] = lambda: 1,
+) -> None:
     """Make a kind of device known under a name; its backend is made when first used."""
     if name in _entries:
         raise DeviceError(
@@ -209,8 +272,9 @@ def register(name: str, make: Callable[[Device], Backend], probe: Callable[[], i
 def unregister(name: str) -> None:
     """Forget a registered device; tensors on it can no longer be used."""
     global _set
-    if name == "cpu" or name not in _entries:
-        raise DeviceError(f"{name!r} is not a registered device; registered are {', '.join(_entries)}.")
+    if name in _BUILT_IN or name not in _entries:
+        known = ", ".join(n for n in _entries if n not in _BUILT_IN) or "none"
+        raise DeviceError(f"{name!r} is not a device that was registered; registered are: {known}.")
     del _entries[name]
     for known in [k for k in _devices if k.partition(":")[0] == name]:
         del _devices[known]
@@ -240,25 +304,51 @@ def device(given: str | Device | None = None) -> Device:
         return given
     if given is None:
         return default_device().device
-    name, _, number = str(given).partition(":")
+    found = _devices.get(given)
+    return _find(str(given)) if found is None else found
+
+
+def _find(given: str) -> Device:
+    name, _, unit = given.partition(":")
+    if given in _ALIASES:
+        return _first(given)
     if name in _absent and name not in _entries:
         absent = _absent[name]
         raise DeviceError(f"Device {given!r} is not available: {absent.why}; {absent.remedy}.")
-    if name not in _entries or (number and not number.isdigit()):
+    units = _units(name) if name in _entries else ()
+    numbered = not isinstance(units, Absent) and all(u.isdigit() for u in units)
+    if name not in _entries or (unit and numbered and not unit.isdigit()):
         raise DeviceError(f"{given!r} is not a device.{nearest(name, _entries)} Valid here: {', '.join(_entries)}.")
-    count = _entries[name].probe()
-    if isinstance(count, Absent):
-        raise DeviceError(f"Device {given!r} is not available: {count.why}; {count.remedy}.")
-    index = int(number or 0)
-    if index >= count:
-        raise DeviceError(f"Device {given!r} does not exist: there is {count} of {name!r}, numbered from 0.")
-    key = name if index == 0 else f"{name}:{index}"
-    return _devices.setdefault(key, Device(name, index))
+    if isinstance(units, Absent):
+        raise DeviceError(f"Device {given!r} is not available: {units.why}; {units.remedy}.")
+    if unit and unit not in units:
+        there = f"{len(units)} of {name!r}, numbered from 0" if numbered else " and ".join(f"{name}:{u}" for u in units)
+        raise DeviceError(f"Device {given!r} does not exist: there is {there}.")
+    index = units.index(unit) if unit else 0
+    made = Device(name, index, units[index])
+    return _devices.setdefault(str(made), made)
+
+
+def _units(name: str) -> tuple[str, ...] | Absent:
+    """The names of the devices of a kind, the one that is meant without a name first; or why there is none."""
+    found = _entries[name].probe()
+    return tuple(map(str, range(found))) if isinstance(found, int) else found
+
+
+def _first(alias: str) -> Device:
+    """The first of the devices that a name may stand for."""
+    why = []
+    for name in _ALIASES[alias]:
+        try:
+            return device(name)
+        except DeviceError as error:
+            why.append(str(error).removeprefix("Device ").rstrip("."))
+    raise DeviceError(f"Device {alias!r} is not available: {'; '.join(why)}.")
 
 
 def device_names() -> list[str]:
     """Every kind of device that has a name here, present or not."""
-    return list(dict.fromkeys([*_entries, *_absent]))
+    return list(dict.fromkeys([*_entries, *_absent, *_ALIASES]))
 
 
 def is_device_name(word: str) -> bool:
@@ -295,8 +385,6 @@ def default_device() -> Choice:
             return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
         except DeviceError as error:
             raise DeviceError(f"TRITIUM_DEVICE={asked}: {error}") from None
-    if len(_entries) == 1:
-        return Choice(device("cpu"), "the only kind of device with a backend here")
     found = tuned.choices().get("device")
     if found is not None:
         try:
@@ -326,13 +414,13 @@ class Found(NamedTuple):
 def devices() -> list[Found]:
     """What is here with its facts, and what is not, why, and how to get it."""
     out = []
-    for name, entry in _entries.items():
-        count = entry.probe()
-        if isinstance(count, Absent):
-            out.append(Found(name, False, {}, *count))
+    for name in _entries:
+        units = _units(name)
+        if isinstance(units, Absent):
+            out.append(Found(name, False, {}, *units))
             continue
-        for i in range(count):
-            here = device(f"{name}:{i}")
+        for unit in units:
+            here = device(f"{name}:{unit}")
             out.append(Found(str(here), True, here.backend.describe()))
     out += [Found(name, False, {}, *absent) for name, absent in _absent.items() if name not in _entries]
     return out

@@ -37,3 +37,10 @@ def _odd(x: Arr) -> Arr:
     near = x.astype(np.float32)
     down = np.where(np.abs(near) > np.abs(x), np.nextafter(near, np.float32(0)), near)
     return np.asarray((down.view(np.uint32) | (near != x)).astype(np.uint32).view(np.float32))
+
+
+def number(value: bool | int | float, kind: Any) -> Arr:
+    """A Python number as a 0-d array of a DType."""
+    exact = np.empty((), kind.numpy)
+    cast(np.asarray(float(value) if kind.is_float else value), out=exact)
+    return exact

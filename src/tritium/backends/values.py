@@ -1,0 +1,252 @@
+"""Devices whose own library keeps the memory: a storage holds one of its values, kernels take values and give values.
+
+Knows nothing of MLX, torch, tensors or graphs. A write puts another value in place of the old one; only where others see the
+memory (a tensor of the user's own, on a library that can write) does it go there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import buffer
+from tritium.backends import Backend, Device, Kernel, Replay, packed
+from tritium.backends.cast import number
+from tritium.backends.packed import Packed
+from tritium.buffer import Array, Held
+from tritium.dtype import DType
+from tritium.errors import BoundsError, DeviceError, TritiumError
+from tritium.layout import Layout, Shape, is_contiguous
+from tritium.op import Op, Spec, exact
+
+MAX_DOUBTS = 64  # checks that wait for their values before they are looked at
+
+
+class Doubt(NamedTuple):
+    """A check whose answer is computed with the results."""
+
+    bad: Any
+    message: str
+    error: type[TritiumError]
+
+
+class Memory(Held):
+    """The handle shared by a tensor and all its views."""
+
+    __slots__ = ()
+
+    def clone(self) -> Any:
+        """A handle that shares the value until either side is written; memory that others see is copied."""
+        return self.copied() if self.fixed else self.share()
+
+    def copied(self) -> Any:
+        """A handle with a value of its own."""
+        return self.share()
+
+    def own(self) -> int:
+        """Before a write. A value that is replaced needs no more."""
+        if not self.writable:
+            raise DeviceError("This tensor looks at read-only memory; write to a copy: x.clone().")
+        return 0
+
+    @property
+    def address(self) -> int:
+        raise DeviceError(f"The memory of {self.device} has no address; copy it to the host with .to('cpu').")
+
+    def export(self) -> int:
+        return self.address
+
+
+def is_whole(a: Array) -> bool:
+    """Whether an array is all of its storage, row by row."""
+    flat = a.strides == Spec(a.shape, a.dtype).strides if a.dtype.is_packed else is_contiguous(a.shape, a.strides)
+    return flat and a.offset == 0 and a.nbytes == a.storage.nbytes
+
+
+def kernels_of(makers: Mapping[Op, Callable[..., Any]], name: str) -> dict[Op, list[Kernel]]:
+    """The list of each row, of one kernel each."""
+    return {row: [Kernel(name, fn)] for row, fn in makers.items()}
+
+
+class ValueBackend(Backend):
+    """What MLX and torch have in common. A subclass says how a value is looked at, written and moved."""
+
+    writes = False
+    compiler = ""  # what `compiled` uses, for explanations; "": there is none
+    storage: type[Memory] = Memory
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._ready: dict[Any, Callable[..., Any]] = {}
+        self._doubts: list[Doubt] = []
+        self.tracing: list[list[Doubt]] = []  # of programs being compiled: their checks
+        self.number = lru_cache(maxsize=1024, typed=True)(self._number)
+
+    # -- what a library must tell
+
+    def blank(self, shape: Shape, t: DType) -> Any:
+        """A value for memory that nobody has written yet."""
+        raise NotImplementedError
+
+    def reshape(self, value: Any, shape: Shape) -> Any:
+        raise NotImplementedError
+
+    def strided(self, value: Any, layout: Layout) -> Any:
+        """The elements of a value, which lie row by row, seen through a layout."""
+        raise NotImplementedError
+
+    def updated(self, value: Any, layout: Layout, part: Any) -> Any:
+        """The value with other elements where the layout says; memory that others see is written."""
+        raise NotImplementedError
+
+    def overwrite(self, storage: Any, value: Any) -> None:
+        """Write all of a storage that others see."""
+        raise DeviceError(f"{self.device} cannot write into memory that others see.")
+
+    def to_host(self, value: Any, t: DType) -> np.ndarray[Any, Any]:
+        """The elements on the host, for reading: the same memory where the library allows."""
+        raise NotImplementedError
+
+    def from_host(self, data: np.ndarray[Any, Any], t: DType) -> Any:
+        """A copy of a NumPy array (bytes, of packed dtypes)."""
+        raise NotImplementedError
+
+    def is_true(self, value: Any) -> bool:
+        """Whether any element is true; waits for it."""
+        raise NotImplementedError
+
+    def dtype_of(self, value: Any) -> DType:
+        """Our dtype of a value of the library."""
+        raise NotImplementedError
+
+    def adopt(self, value: Any) -> Array:
+        """An array on a value that the user made with the library, without a copy."""
+        return self.hold(value, Spec(tuple(value.shape), self.dtype_of(value)))
+
+    def handed(self, a: Array) -> Any:
+        """What the user gets of an array as a value of the library, without a copy."""
+        return self.value(a)
+
+    # -- memory
+
+    def allocate(self, nbytes: int) -> Any:
+        return self.storage(self.device, nbytes)
+
+    def hold(self, value: Any, spec: Spec) -> Array:
+        """An array on a value, as it is."""
+        stored = self.storage(self.device, spec.nbytes, value, seen_shape(spec))
+        return Array(stored, spec.dtype, spec.shape, spec.strides, 0)
+
+    def array(self, a: Array) -> Any:
+        """The value of an array: that of its storage where it shows all of it; Packed of a packed dtype."""
+        if a.dtype.is_packed:
+            return Packed(self.value(buffer.in_bytes(a)), a.dtype, a.shape)
+        return self.value(a)
+
+    def value(self, a: Array) -> Any:
+        stored = a.storage
+        if not a.size:
+            return self.blank(a.shape, a.dtype)
+        self._fill(a)
+        if not is_whole(a):
+            return self.strided(stored.value, a_layout(a))
+        return stored.value if stored.shape == a.shape else self.reshape(stored.value, a.shape)
+
+    def _fill(self, a: Array) -> None:
+        """Memory that nobody has written yet holds something."""
+        if a.storage.value is None:
+            shape = (a.storage.nbytes // a.dtype.nbytes,)
+            a.storage.put(self.blank(shape, a.dtype), shape)
+
+    def put(self, a: Array, value: Any) -> None:
+        """Make a value what an array shows."""
+        if isinstance(value, Packed):
+            a, value = buffer.in_bytes(a), value.data
+        stored = a.storage
+        if not a.size:
+            return
+        if is_whole(a) and stored.fixed:
+            self.overwrite(stored, self.reshape(value, stored.shape))
+        elif is_whole(a):
+            stored.put(value, a.shape)
+        else:
+            self._fill(a)
+            new = self.updated(stored.value, a_layout(a), value)
+            if new is not stored.value:
+                stored.put(new, stored.shape)
+
+    def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
+        target = buffer.in_bytes(to) if to.dtype.is_packed else to
+        self.put(target, self.from_host(np.asarray(data).reshape(target.shape), target.dtype))
+
+    def download(self, a: Array) -> np.ndarray[Any, Any]:
+        target = buffer.in_bytes(a) if a.dtype.is_packed else a
+        found = self.to_host(self.value(target), target.dtype)
+        self.settle_doubts()
+        return found
+
+    # -- calls
+
+    def run(self, kernel: Kernel, out: Any, ins: tuple[Array | None, ...], attrs: Mapping[str, Any]) -> None:
+        several = isinstance(out, tuple)
+        outs = out if several else (out,)
+        specs = tuple(Spec(o.shape, o.dtype) for o in outs)
+        fn = self.ready(kernel, specs if several else specs[0], attrs)
+        made = fn(*(None if x is None else self.array(x) for x in ins))
+        for o, value in zip(outs, made if several else (made,), strict=True):
+            self.put(o, value)
+
+    def ready(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Callable[..., Any]:
+        """What a kernel became for such a result and such attributes; remembered."""
+        key = (kernel, out, exact(tuple(attrs.values())))
+        found = self._ready.get(key)
+        if found is None:
+            if len(self._ready) >= 4096:
+                self._ready.clear()
+            found = self._ready[key] = kernel.fn(out, **attrs)
+        return found
+
+    def replay(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Replay | None:
+        specs = (out,) if isinstance(out, Spec) else out
+        if any(s.dtype.is_packed for s in specs):
+            return None
+        fn: Any = self.ready(kernel, out, attrs)
+        named = isinstance(fn, partial) and not fn.args  # what it adds is told by native code, which costs less
+        keywords = dict(fn.keywords) if named else {}
+        return Replay(fn.func if named else fn, self.storage, self.array, self.number, keywords)
+
+    def _number(self, value: bool | int | float, t: DType) -> Any:
+        return self.from_host(number(value, t), t)
+
+    # -- checks whose values are not there yet
+
+    def doubt(self, bad: Any, message: str, error: type[TritiumError] = BoundsError) -> None:
+        """Raise error(message) if any of `bad` is true: at the latest when a result is read or the device is waited for."""
+        if self.tracing:
+            self.tracing[-1].append(Doubt(bad, message, error))
+            return
+        self._doubts.append(Doubt(bad, message, error))
+        if len(self._doubts) >= MAX_DOUBTS:
+            self.settle_doubts()
+
+    def settle_doubts(self) -> None:
+        if self.tracing:
+            return
+        doubts, self._doubts = self._doubts, []
+        for d in doubts:
+            if self.is_true(d.bad):
+                raise d.error(d.message)
+
+
+def a_layout(a: Array) -> Layout:
+    return Layout(a.shape, a.strides, a.offset)
+
+
+def seen_shape(spec: Spec) -> Shape:
+    """The shape of the value of a storage: of packed dtypes it is bytes."""
+    if not spec.dtype.is_packed:
+        return spec.shape
+    return tuple(packed.empty(spec.shape, spec.dtype).data.shape)
