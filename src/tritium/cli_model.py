@@ -37,6 +37,7 @@ def options_of_a_model(command: Command) -> Command:
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
         click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary."),
         click.option("--threads", type=click.IntRange(1), help="Use so many threads; default: all cores."),
+        click.option("--device", help="Where to run: cpu, mlx, torch, mps …; see 'tritium devices'. Default: the default device."),
     )):  # fmt: skip
         command = option(command)
     return command
@@ -72,7 +73,7 @@ def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[st
     return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
 
 
-MODEL = ("head", "kv", "variant", "ternarise", "threads")
+MODEL = ("head", "kv", "variant", "ternarise", "threads", "device")
 
 
 @click.command()

@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
+from tritium import backends, generation, io, memory, prepacked, text
 from tritium import dtype as dt
-from tritium import generation, io, memory, prepacked, text
 from tritium.compiled import Compiled
 from tritium.config import Config
-from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.io import ModelFile, gguf
 from tritium.io.gguf import scalar
 from tritium.io.names import config_from_gguf
@@ -69,6 +69,17 @@ class Model:
     def nbytes(self) -> int:
         """Bytes of all weights."""
         return prepacked.nbytes(self.network)
+
+    @property
+    def device(self) -> backends.Device:
+        return self.network.device
+
+    def to(self, device: Any) -> Model:
+        """The same model on another device, its weights made ready there."""
+        if backends.device(device) is self.device:
+            return self
+        network = self.network.to(device)
+        return Model(self.config, network, name=self.name, source=self._source, kv=self.kv, context=self.context)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -154,6 +165,10 @@ class Model:
 
     def save(self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> Path:
         """Write a prepacked file: weights as this machine's kernels read them, mapped at once the next time."""
+        if self.device.type != "cpu":
+            raise DeviceError(
+                f"save: the model is on {self.device}; bring it to the CPU first: model.to('cpu').save(…)."
+            )
         sides = self._source.files if isinstance(self._source, Prepacked) else text_files(self._source)
         return prepacked.save(
             self.network, self.config, sides, Path(path), name=self.name, overwrite=overwrite, progress=progress
@@ -208,7 +223,7 @@ def shipped() -> Path:
 
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
-    context: int | None = None, variant: str | None = None, ternarise: bool = False,
+    context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
     small one in the package.
@@ -216,8 +231,9 @@ def load(
     head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
     file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
     storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits: fewer bytes, more work). variant and ternarise: see
-    `tritium.io.open`.
+    `tritium.io.open`. device: where it runs; its weights are made ready there.
     """
+    there = backends.device(device)
     if not isinstance(path, str | Path | None):
         raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
     path = shipped() if path is None else Path(path)
@@ -225,7 +241,8 @@ def load(
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
     if path.is_file() and prepacked.is_prepacked(map_file(path)):
         chosen = {"head": head, "storage": storage, "variant": variant, "ternarise": ternarise or None}
-        return _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context)
+        made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context)
+        return made.to(there)
     found = io.open(path, variant=variant, ternarise=ternarise)
     config = read_config(found)
     source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"])
@@ -233,7 +250,7 @@ def load(
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():
         forget(entry.raw())
-    return Model(config, network, name=path.stem, source=found, kv=kv, context=context)
+    return Model(config, network.to(there), name=path.stem, source=found, kv=kv, context=context)
 
 
 def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None) -> Model:

@@ -47,6 +47,10 @@ class Embedding:
     def __call__(self, ids: Tensor) -> Tensor:
         return ops.take(self.weight, ids, axis=0).to(dt.f32)
 
+    def to(self, device: Any) -> Embedding:
+        """The same on another device."""
+        return Embedding(self.weight.to(device=device))
+
 
 class RMSNorm:
     """x / sqrt(mean(x²) + eps), times a weight for each column."""
@@ -61,6 +65,10 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.rms_norm(x, self.weight, eps=self.eps)
+
+    def to(self, device: Any) -> RMSNorm:
+        """The same on another device."""
+        return RMSNorm(self.weight.to(device=device), self.eps)
 
 
 class Angles(NamedTuple):
@@ -97,6 +105,12 @@ class RoPE:
     def __call__(self, x: Tensor, angles: Angles) -> Tensor:
         return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved)
 
+    def to(self, device: Any) -> RoPE:
+        """The same on another device."""
+        made = RoPE.__new__(RoPE)
+        made.frequencies, made.interleaved = self.frequencies.to(device=device), self.interleaved
+        return made
+
 
 def scaled(turns: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Frequencies as a configuration stretches them for longer contexts."""
@@ -123,10 +137,12 @@ class KVCache(NamedTuple):
     v: Tensor
 
     @classmethod
-    def empty(cls, *, slots: int, heads: int, capacity: int, size: int, dtype: Any = dt.f16) -> KVCache:
+    def empty(
+        cls, *, slots: int, heads: int, capacity: int, size: int, dtype: Any = dt.f16, device: Any = None
+    ) -> KVCache:
         """Room for `capacity` tokens in each of `slots` sequences; what was not written is not read."""
         shape = (slots, heads, capacity, size)
-        return cls(ops.empty(shape, dtype=dtype), ops.empty(shape, dtype=dtype))
+        return cls(ops.empty(shape, dtype=dtype, device=device), ops.empty(shape, dtype=dtype, device=device))
 
 
 class Attention:
@@ -166,6 +182,13 @@ class Attention:
         y = y.reshape(batch, tokens, self.heads * self.size)
         return self.out(y if self.sub_norm is None else self.sub_norm(y))
 
+    def to(self, device: Any) -> Attention:
+        """The same on another device, its weights made ready there."""
+        return Attention(
+            self.qkv.to(device), self.out.to(device), self.rope.to(device), heads=self.heads, kv_heads=self.kv_heads,
+            sub_norm=None if self.sub_norm is None else self.sub_norm.to(device),
+        )  # fmt: skip
+
 
 class MLP:
     """down(activation(gate(x)) * up(x)), gate and up in one product; with a sub-norm before the last, as in BitNet b1.58."""
@@ -185,6 +208,12 @@ class MLP:
             )
         self.gate_up, self.down, self.activation, self.sub_norm = gate_up, down, ACTIVATIONS[activation], sub_norm
 
+    def to(self, device: Any) -> MLP:
+        """The same on another device, its weights made ready there."""
+        named = next(name for name, row in ACTIVATIONS.items() if row is self.activation)
+        norm = None if self.sub_norm is None else self.sub_norm.to(device)
+        return MLP(self.gate_up.to(device), self.down.to(device), named, norm)
+
     def __call__(self, x: Tensor) -> Tensor:
         both, inner = self.gate_up(x), self.down.in_features
         y = self.activation(both[..., :inner]) * both[..., inner:]
@@ -203,6 +232,10 @@ class Block(NamedTuple):
         x = x + self.attention(self.attention_norm(x), angles, cache, places)
         return x + self.mlp(self.mlp_norm(x))
 
+    def to(self, device: Any) -> Block:
+        """The same on another device."""
+        return Block(*(part.to(device) for part in self))  # type: ignore[arg-type]
+
 
 class Head:
     """The last norm and the product with the vocabulary: a float table (of any width, tied to the embedding or not) or an
@@ -216,3 +249,7 @@ class Head:
     def __call__(self, x: Tensor) -> Tensor:
         y = self.norm(x)
         return self.weight(y) if isinstance(self.weight, QuantLinear) else ops.linear(y, self.weight)
+
+    def to(self, device: Any) -> Head:
+        """The same on another device."""
+        return Head(self.norm.to(device), self.weight.to(device))

@@ -15,7 +15,7 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium import quant
-from tritium.backends import default_device
+from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.config import Config
 from tritium.functions import asarray
@@ -166,7 +166,7 @@ class Prepacked:
         raw = np.frombuffer(self._file.data(name), np.uint8) if name in self._file.tensors else None
         if raw is None or raw.nbytes != spec.nbytes:
             raise fault(where, "nothing" if raw is None else f"{raw.nbytes} bytes", f"{spec.nbytes} bytes for {spec}")
-        seen = from_numpy(raw)
+        seen = from_numpy(raw, device="cpu")
         if raw.ctypes.data % (LINE if spec.dtype.is_packed else spec.dtype.nbytes):
             seen = seen.clone()  # our own files are aligned; kernels read tiles by whole lines
         return Tensor(seen.storage, spec.dtype, spec.shape, spec.strides, 0)
@@ -206,8 +206,10 @@ class Prepacked:
             raise fault(where, "a scale that is no number", "finite scales")
         scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
         base = quant.CANONICAL.get(data.dtype, data.dtype)
-        weight = quant.Quantized("ternary" if base.is_ternary else base.name, data, asarray(scale), None, group)
-        if default_device().device.backend.tiling(base) is not data.dtype:
+        weight = quant.Quantized(
+            "ternary" if base.is_ternary else base.name, data, asarray(scale, device="cpu"), None, group
+        )
+        if device("cpu").backend.tiling(base) is not data.dtype:
             weight = weight.plain().tiled()  # made on another kind of machine
         return BitLinear(weight) if base.is_ternary else QuantLinear(weight)
 

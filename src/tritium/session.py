@@ -17,8 +17,7 @@ from tritium import ops
 from tritium.compiled import Compiled
 from tritium.config import Config
 from tritium.errors import ArgumentError, ContextError
-from tritium.functions import arange
-from tritium.interop import from_numpy
+from tritium.functions import arange, asarray
 from tritium.network import KVCache
 from tritium.tensor import Tensor
 from tritium.weights import Network
@@ -90,9 +89,10 @@ class Session:
         capacity = config.context if context is None else self.check_context(config, context)
         self.config, self.slots, self.capacity = config, slots, capacity
         self._last, self._every = made or programs(network)
+        self.device = network.device
         shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
         self.caches: tuple[Tensor, ...] = tuple(
-            t for _ in range(config.layers) for t in KVCache.empty(**shape, dtype=kv)
+            t for _ in range(config.layers) for t in KVCache.empty(**shape, dtype=kv, device=self.device)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
 
@@ -168,7 +168,7 @@ class Session:
         for size in chunks(len(told), SCORED):
             part = told[done : done + size]
             piece, places = _piece(slot, len(held) - 1 + done, part, size)
-            rows = self._every(from_numpy(piece), from_numpy(places), *self.caches).numpy()
+            rows = self._every(self._sent(piece), self._sent(places), *self.caches).numpy()
             wanted = new[done : done + size]
             found.append(rows[np.arange(len(wanted)), wanted])
             done += len(part)
@@ -207,5 +207,8 @@ class Session:
         return new
 
     def _run(self, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Logits:
-        logits = self._last(from_numpy(ids), from_numpy(places), from_numpy(at), *self.caches)
+        logits = self._last(self._sent(ids), self._sent(places), self._sent(at), *self.caches)
         return np.asarray(logits.numpy())
+
+    def _sent(self, data: np.ndarray[Any, Any]) -> Tensor:
+        return asarray(data, device=self.device)

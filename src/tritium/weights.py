@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tritium import backends, ops, quant
 from tritium import dtype as dt
-from tritium import ops, quant
+from tritium.backends import Device
 from tritium.config import Config
 from tritium.errors import ArgumentError
 from tritium.functions import asarray
@@ -40,6 +41,19 @@ class Network(NamedTuple):
     rope: RoPE
     blocks: tuple[Block, ...]
     head: Head
+
+    @property
+    def device(self) -> Device:
+        return self.embedding.weight.device
+
+    def to(self, device: Any) -> Network:
+        """The same on another device, its weights made ready there; a head that is the embedding stays so."""
+        if backends.device(device) is self.device:
+            return self
+        embedding = self.embedding.to(device)
+        tied = self.head.weight is self.embedding.weight
+        head = Head(self.head.norm.to(device), embedding.weight) if tied else self.head.to(device)
+        return Network(embedding, self.rope.to(device), tuple(b.to(device) for b in self.blocks), head)
 
 
 class Source(NamedTuple):
@@ -125,7 +139,7 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
         return make_head(table(name, dt.f32) if exact else table(name), head)
 
     def vector(name: str, size: int) -> Tensor:
-        return asarray(entry(name, (size,)).float32())
+        return asarray(entry(name, (size,)).float32(), device="cpu")
 
     return Source(linear, vector, lambda: table("model.embed_tokens.weight"), out)
 
@@ -162,13 +176,13 @@ def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
     if len(parts) > 1:
         rows = [p.scale if p.scale.ndim else np.full(p.shape[0], p.scale, np.float32) for p in parts]
         scale = np.concatenate(rows)
-    made = quant.Quantized("ternary", data, asarray(scale), None, group)
+    made = quant.Quantized("ternary", data, asarray(scale, device="cpu"), None, group)
     return made if storage is dt.tern2 else replace(made, data=ops.repack(made.data, storage))
 
 
 def _floats(a: np.ndarray[Any, Any]) -> Tensor:
     """The numbers of a file where they lie; f64 as f32."""
-    return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a)
+    return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a, device="cpu")
 
 
 def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
@@ -179,7 +193,7 @@ def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
     for rows in rows_at_a_time(n, k):
         part = raw[rows.start * row : rows.stop * row]
         out[rows] = dequantize(entry.stored, part, (rows.stop - rows.start, k)).astype(kind.numpy)
-    return from_numpy(out)
+    return from_numpy(out, device="cpu")
 
 
 def make_head(table: Tensor, head: str | None) -> Tensor | QuantLinear:

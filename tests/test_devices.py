@@ -1,0 +1,323 @@
+"""The table and the models on devices whose own library keeps the memory: eager, compiled, on views, in place, with out=.
+
+Skipped where the library is absent; `tests/test_values.py` tries the core on NumPy everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tritium as tt
+from test_ops import COMPUTING, IN_PLACE, SPECIAL, TRACED, maps, numpy, out_cases
+from tritium import model, nn
+from tritium.backends.values import ValueBackend
+from tritium.errors import DeviceError, TritiumError
+from tritium.op import Kind, Op
+from tritium.ops import Sample
+from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, expected, laid, values
+
+LIBRARIES = {"torch": "torch", "mlx": "mlx.core"}
+DEVICES = [pytest.param(name, id=name) for name in LIBRARIES]
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+@pytest.fixture(autouse=True)
+def _here(device: str) -> None:
+    pytest.importorskip(LIBRARIES[device], reason=f"needs {device}: pip install 'tritium[{device}]'")
+
+
+def moved(x: Any, how: str, device: str) -> Any:
+    """Values on the device, laid out as `laid` lays them out on the CPU: its memory is moved, then looked at alike."""
+    if x is None:
+        return None
+    near = laid(x, how)
+    if near.dtype.is_packed or not near.size or not near.storage.nbytes:
+        return near.to(device)
+    size = near.storage.nbytes // near.dtype.nbytes
+    whole = tt.Tensor(near.storage, near.dtype, (size,), (1,), 0).to(device)
+    return tt.Tensor(whole.storage, near.dtype, near.shape, near.strides, near.offset)
+
+
+def runs(fn: Callable[[], Any], op: Op, device: str) -> Any:
+    """What a call gives; a row that the device lists as missing, with its reason, is skipped."""
+    try:
+        return fn()
+    except DeviceError as error:
+        told = str(error)
+    listed = tt.device(device).backend.missing.values()
+    if "has no kernel" not in told or not any(why in told for why in listed):
+        pytest.fail(f"{told}: no listed reason")
+    return pytest.skip(told)
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+@pytest.mark.parametrize(("op", "sample"), COMPUTING, ids=case_id)
+def test_eager_agrees_with_the_reference(op: Op, sample: Sample, how: str, device: str) -> None:
+    attrs = dict(sample.attrs)
+    data = [as_laid(x, how) for x in arrays(op, sample)]
+    want = expected(op, data, attrs)
+    for _ in ("decided", "replayed"):
+        got = runs(lambda: call(op, [moved(x, how, device) for x in data], attrs), op, device)
+        assert_close(op, numpy(got), want, data, op.defaults | attrs)
+
+
+@pytest.mark.parametrize(("op", "sample"), cases(Kind.SOURCE), ids=case_id)
+def test_sources_agree_with_the_reference(op: Op, sample: Sample, device: str) -> None:
+    attrs = dict(sample.attrs)
+    assert_close(op, values(op(**attrs, device=device)), expected(op, [], attrs), [], attrs)
+
+
+@pytest.mark.parametrize(("op", "sample"), [c for c in TRACED if c[0].kind is not Kind.SOURCE], ids=case_id)
+def test_compiled_agrees_with_the_reference(op: Op, sample: Sample, device: str) -> None:
+    if device == "mlx" and sample is not op.samples[0]:
+        pytest.skip("MLX calls the C++ compiler for each program: one sample of a row is tried")
+    attrs = dict(sample.attrs)
+    data = arrays(op, sample)
+    xs = [moved(x, "contiguous", device) for x in data]
+
+    def fn(*ts: Any) -> Any:
+        left = iter(ts)
+        return call(op, [None if x is None else next(left) for x in xs], attrs)
+
+    compiled = tt.compile(fn)
+    for _ in range(2):
+        got = runs(lambda: compiled(*(x for x in xs if x is not None)), op, device)
+        if op.kind is Kind.VIEW:
+            want = call(op, [None if x is None else laid(x, "contiguous") for x in data], attrs).numpy()
+            np.testing.assert_array_equal(values(got), want)
+        else:
+            assert_close(op, numpy(got), expected(op, data, attrs), data, op.defaults | attrs)
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["plain", "strided"])
+@pytest.mark.parametrize(("op", "sample"), out_cases(), ids=case_id)
+def test_out_is_written(op: Op, sample: Sample, strided: bool, device: str) -> None:
+    attrs = dict(sample.attrs)
+    data = arrays(op, sample)
+    xs = [moved(x, "contiguous", device) for x in data]
+    want = runs(lambda: call(op, xs, attrs), op, device)
+    plain = want if isinstance(want, tuple) else (want,)
+    shapes = [w.shape if w.dtype.is_packed or not strided else (*w.shape, 2) for w in plain]
+    bases = [tt.empty(s, dtype=w.dtype, device=device) for s, w in zip(shapes, plain, strict=True)]
+    outs = [b[..., 1] if strided and not b.dtype.is_packed else b for b in bases]
+    got = call(op, xs, attrs, out=tuple(outs) if isinstance(want, tuple) else outs[0])
+    for o, w, g in zip(outs, plain, got if isinstance(got, tuple) else (got,), strict=True):
+        assert g is o
+        assert_close(op, values(o), values(w), data, op.defaults | attrs)
+
+
+@pytest.mark.parametrize("how", ["contiguous", "transposed", "sliced"])
+@pytest.mark.parametrize(("op", "sample"), IN_PLACE, ids=case_id)
+def test_in_place_is_seen_by_views(op: Op, sample: Sample, how: str, device: str) -> None:
+    attrs = dict(sample.attrs)
+    data = arrays(op, sample)
+    xs = [moved(x, how, device) for x in data]
+    view, apart = xs[0].flatten() if how == "contiguous" else xs[0], xs[0].clone()
+    before = values(apart)
+    want = runs(lambda: call(op, xs, attrs), op, device)
+    assert getattr(xs[0], f"{op.name}_")(*xs[1:], **attrs) is xs[0]
+    np.testing.assert_array_equal(values(xs[0]), values(want))
+    np.testing.assert_array_equal(values(view).reshape(want.shape), values(want))
+    np.testing.assert_array_equal(values(apart), before)
+
+
+@pytest.mark.parametrize("op", maps(1, floats=True), ids=case_id)
+def test_special_floats(op: Op, device: str) -> None:
+    for kind in (tt.f32, tt.f64, tt.f16, tt.bf16):
+        with np.errstate(all="ignore"):
+            x = SPECIAL.astype(kind.numpy)
+        there = tt.tensor(x).to(device)
+        assert_close(op, runs(lambda: values(op(there)), op, device), expected(op, [x], {}), [x], {})  # noqa: B023
+
+
+@pytest.mark.parametrize("op", maps(2, floats=True), ids=case_id)
+def test_special_pairs(op: Op, device: str) -> None:
+    for kind in (tt.f32, tt.f64):
+        x = SPECIAL.astype(kind.numpy)
+        a, b = (np.ascontiguousarray(g) for g in np.meshgrid(x, x))
+        there = [tt.tensor(v).to(device) for v in (a, b)]
+        assert_close(op, runs(lambda: values(op(*there)), op, device), expected(op, [a, b], {}), [a, b], {})  # noqa: B023
+
+
+@pytest.mark.parametrize("name", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
+@pytest.mark.parametrize("op", maps(1, floats=False) + maps(2, floats=False), ids=case_id)
+def test_integer_extremes(op: Op, name: str, device: str) -> None:
+    kind = tt.dtype.dtype(name)
+    info = tt.iinfo(kind)
+    x = np.array([info.min, info.max, 0, 1, 3] + ([-1] if info.min else []), kind.numpy)
+    data = [np.ascontiguousarray(g) for g in np.meshgrid(x, x)] if len(op.inputs) == 2 else [x]
+    if op is tt.pow:
+        data[1] = np.where(data[1] < 0, 2, data[1]).astype(kind.numpy)
+    got = runs(lambda: numpy(op(*(tt.tensor(d).to(device) for d in data))), op, device)
+    assert_close(op, got, expected(op, data, {}), data, {})
+
+
+# ---- ternary
+
+
+@settings(max_examples=40, deadline=None)
+@given(m=st.integers(0, 9), n=st.integers(1, 70), k=st.integers(1, 300), seed=st.integers(0, 2**32), edge=st.booleans())
+def test_accumulators_are_exact(m: int, n: int, k: int, seed: int, edge: bool, device: str) -> None:
+    rng = np.random.default_rng(seed)
+    q = rng.choice([-128, 127], (m, k)) if edge else rng.integers(-128, 128, (m, k))
+    t = np.full((n, k), rng.choice([-1, 1])) if edge else rng.integers(-1, 2, (n, k))
+    for kind in ("tern2", "tern5", "i4", "i8"):
+        w = tt.tensor(t.astype(np.int8)).to(device)
+        w = w if kind == "i8" else tt.ops.repack(w, kind)
+        got = tt.integer_matmul(tt.tensor(q.astype(np.int8)).to(device), w)
+        np.testing.assert_array_equal(values(got), (q.astype(np.int64) @ t.T.astype(np.int64)).astype(np.int32))
+
+
+@pytest.mark.parametrize("k", [16384, 65536])
+def test_long_sums_are_exact(k: int, device: str) -> None:
+    q, t = np.full((1, k), -128, np.int8), np.ones((2, k), np.int8)
+    t[1, ::2] = -1
+    w = tt.ops.repack(tt.tensor(t).to(device), "tern2")
+    assert values(tt.integer_matmul(tt.tensor(q).to(device), w)).tolist() == [[-128 * k, 0]]
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+def test_a_layer_gives_the_bits_of_the_cpu(tokens: int, device: str) -> None:
+    near = nn.BitLinear.from_float(tt.randn((96, 200), seed=1), tt.randn((96,), seed=2))
+    x = tt.randn((tokens, 200), seed=3)
+    far = near.to(device)
+    np.testing.assert_array_equal(values(far(x.to(device))), near(x).numpy())
+    assert far.device == device
+
+
+# ---- models
+
+
+@cache
+def tokens_of(device: str, prompt: str) -> list[int]:
+    found = model.load(device=device).generate(prompt, max_tokens=12)
+    return list(found.tokens)
+
+
+@pytest.mark.parametrize("prompt", ["In the beginning", "And the LORD said unto", ""])
+def test_the_shipped_model_writes_the_same_tokens(prompt: str, device: str) -> None:
+    assert tokens_of(device, prompt) == tokens_of("cpu", prompt)
+
+
+def test_sequences_of_different_lengths_are_decoded_together(device: str) -> None:
+    prompts = ["In the", "And it came to pass that", "Lo"]
+    near, far = (model.load(device=d).generate(prompts, max_tokens=6) for d in ("cpu", device))
+    assert [list(g.tokens) for g in far] == [list(g.tokens) for g in near]
+
+
+def test_a_block_runs_there(device: str) -> None:
+    network = model.load().network
+    block, far = network.blocks[0], network.blocks[0].to(device)
+    attention = block.attention
+    shape = {"slots": 1, "heads": attention.kv_heads, "capacity": 8, "size": attention.size}
+    x = tt.randn((1, 4, block.attention_norm.weight.shape[0]), seed=5)
+    positions, places = tt.tensor([[0, 1, 2, 3]], dtype="i32"), tt.tensor([[0, 0, 4]], dtype="i32")
+    angles = network.rope.angles(positions)
+    near = block(x, angles, nn.KVCache.empty(**shape), places)
+    there = type(angles)(*(a.to(device) for a in angles))
+    got = far(x.to(device), there, nn.KVCache.empty(**shape, device=device), places.to(device))
+    np.testing.assert_allclose(values(got), near.numpy(), rtol=2e-3, atol=2e-3)
+
+
+# ---- the device itself
+
+
+def test_transfers_are_counted_and_computing_is_none(device: str) -> None:
+    before = tt.memory.stats()
+    x = tt.ones((8, 8)).to(device)
+    y = (x @ x + 1).relu()
+    between = tt.memory.stats()
+    y.to("cpu")
+    after = tt.memory.stats()
+    assert [s.transfers - before.transfers for s in (between, after)] == [1, 2]
+    assert after.transfer_bytes - before.transfer_bytes == 2 * 256
+
+
+def test_facts_are_listed(device: str) -> None:
+    found = next(d for d in tt.devices() if d.name == device)
+    assert found.available
+    assert found.facts
+
+
+def test_every_missing_row_has_a_reason_and_no_kernel(device: str) -> None:
+    backend = tt.device(device).backend
+    for op in tt.op.OPS.values():
+        if op.kind in (Kind.VIEW,) or op in (tt.ops.const, tt.ops.given, tt.ops.item, tt.ops.empty, tt.ops.fused):
+            continue
+        here = op in backend.kernels or op in backend.dynamic or op.lower is not None
+        assert here or op in backend.missing, op.name
+        assert all(why for why in backend.missing.values())
+
+
+def test_values_and_doubts_are_told_when_read(device: str) -> None:
+    backend = tt.device(device).backend
+    assert isinstance(backend, ValueBackend)
+    x = tt.arange(5).to(device)
+    with pytest.raises(TritiumError, match="outside an axis of size 5"):
+        tt.take(x, tt.tensor([9]).to(device), axis=0).tolist()
+    assert x.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_compiled_program_tells_of_bad_indices_too(device: str) -> None:
+    x, bad = tt.arange(5).to(device), tt.tensor([9]).to(device)
+    fn = tt.compile(lambda a, i: tt.take(a, i, axis=0))
+    for _ in range(2):
+        with pytest.raises(TritiumError, match="outside"):
+            fn(x, bad).tolist()
+    assert fn(x, tt.tensor([3]).to(device)).tolist() == [3]
+
+
+def test_random_numbers_are_those_of_the_cpu(device: str) -> None:
+    for make in (lambda **k: tt.rand((7, 5), seed=3, **k), lambda **k: tt.randint(-9, 1000, (50,), seed=4, **k)):
+        np.testing.assert_array_equal(values(make(device=device)), make().numpy())
+
+
+def test_dlpack_goes_out_without_a_copy(device: str) -> None:
+    x = tt.arange(6, dtype="f32").to(device)
+    assert np.from_dlpack(x).tolist() == [0, 1, 2, 3, 4, 5]
+    assert tt.from_dlpack(x).tolist() == [0, 1, 2, 3, 4, 5]
+    assert x.to("cpu", copy=False).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_arrays_of_the_library_come_in_and_go_out_as_they_are(device: str) -> None:
+    if device == "mlx":
+        mx = pytest.importorskip("mlx.core")
+        theirs = mx.arange(6).reshape(2, 3) * 2
+        x = tt.from_mlx(theirs)
+        assert x.mlx() is theirs
+    else:
+        torch = pytest.importorskip("torch")
+        theirs = torch.arange(6).reshape(2, 3) * 2
+        x = tt.from_torch(theirs, device="torch")
+        assert x.torch().data_ptr() == theirs.data_ptr()
+    assert (x.device, x.shape) == (device, (2, 3))
+    assert (x + 1).tolist() == [[1, 3, 5], [7, 9, 11]]
+
+
+def test_tensors_of_several_threads_are_computed(device: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    x = tt.arange(64, dtype="f32").to(device)
+    fn = tt.compile(lambda a: (a * 2 + 1).sum())
+
+    def work(n: int) -> float:
+        return float((fn(x) + (x * float(n)).sum()).item())
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, range(24)))
+    assert found == [2 * 2016 + 64 + n * 2016 for n in range(24)]
+
+
+def test_a_tensor_goes_through_a_pickle(device: str) -> None:
+    import pickle
+
+    x = tt.arange(6, dtype="f32").reshape(2, 3).to(device).T
+    back = pickle.loads(pickle.dumps(x))
+    assert (back.device, back.tolist()) == (device, x.tolist())
