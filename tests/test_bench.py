@@ -1,4 +1,4 @@
-"""The benchmark of the compiler on its smallest sizes: that it runs, refuses wrong answers, and says whether goals are met.
+"""The benchmarks of the compiler and of devices on their smallest sizes: they run, refuse wrong answers, and judge their goals.
 
 Knows nothing of how fast anything is.
 """
@@ -101,3 +101,56 @@ def test_a_step_costs_what_the_longer_program_takes_more() -> None:
 
     cells = [{"count": n, "ns": {"tritium compiled": [1000 + 50 * n]}} for n in (1, 10, 100)]
     assert slope_ns(cells) == 50
+
+
+# ---- devices
+
+
+def test_a_short_look_at_devices_writes_results_and_a_page(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "devices.py"), "--quick", "--devices", "cpu", "--sizes", "16,32"]
+    command += ["--only", "compare", "--threads", "1", "--output", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Device selection guide" in done.stdout
+    kept = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert {r["context"]["operation"] for r in kept["results"]["runs"]} >= {"matmul", "add", "softmax", "bitlinear"}
+    assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_what_tritium_adds_is_judged_by_its_whole_interval() -> None:
+    from devices import Limit
+
+    def verdict(ratio: float, low: float, high: float) -> str:
+        return Limit("add", "1 µs", "1 µs", ratio, (low, high), 1.5).verdict
+
+    assert [verdict(1.2, 1.1, 1.3), verdict(1.4, 1.2, 1.6), verdict(1.8, 1.6, 2.0)] == ["met", "unsure", "MISSED"]
+    assert Limit("add", "1 µs", "1 µs", 9.0, (8.0, 10.0), 1.5, judged=False).verdict.startswith("not judged")
+
+
+def test_the_dispatch_of_a_call_is_a_share_of_a_large_one() -> None:
+    from devices import dispatch_limits
+
+    from made_results import results as made
+
+    times = {"add 1000x1000 f32": 1e-4, "matmul 1000x1000 f32": 1e-2, "add 1 f32": 5e-7}
+    found = list(dispatch_limits(made(times, arms={"tritium": 1.0, "numpy": 1.0}, sd=1e-4)))
+    assert [f.case.partition(":")[0] for f in found] == [
+        "add 1000x1000 f32", "matmul 1000x1000 f32", "dispatch of add 1000x1000", "dispatch of matmul 1000x1000",
+    ]  # fmt: skip
+    assert [round(f.ratio, 5) for f in found[2:]] == [0.005, 0.00005]
+    assert {f.verdict for f in found} == {"met"}
+
+
+@pytest.mark.parametrize("library", ["torch", "mlx"])
+def test_a_small_addition_is_the_same_on_a_device_and_in_its_library(library: str) -> None:
+    pytest.importorskip("mlx.core" if library == "mlx" else library, reason=f"the bench extra has {library}")
+    from devices import small
+
+    from tritium.perf.worker import checked
+
+    for candidate in (library, f"tritium:{library}:cpu"):
+        made = small(candidate, size=8, evaluated=True)
+        result = made.call()
+        assert made.wait is not None
+        made.wait(result)
+        assert "status" not in checked(made, result)

@@ -94,7 +94,7 @@ def refused(*args: str) -> str:
     return str(found.output)
 
 
-QUICK = ("compare", "--quick", "--peers", "numpy")
+QUICK = ("compare", "--quick", "--devices", "cpu", "--peers", "numpy")
 
 
 # ---- compare
@@ -123,13 +123,25 @@ def test_the_results_are_in_the_file_named(engine: Engine) -> None:
 
 
 def test_options_change_what_is_measured(engine: Engine) -> None:
-    passed("compare", "--peers", "none", "--operations", "add,softmax", "--sizes", "8,4x2", "--dtypes", "f16", "--seed", "3",
-           "--threads", "1", "--generations", "4")  # fmt: skip
+    passed("compare", "--devices", "cpu", "--peers", "none", "--operations", "add,softmax", "--sizes", "8,4x2",
+           "--dtypes", "f16", "--seed", "3", "--threads", "1", "--generations", "4")  # fmt: skip
     assert engine.names == ["add 8x8 f16", "add 4x2 f16", "softmax 8x8 f16", "softmax 4x2 f16"]
     assert engine.arms == ["tritium"]
     plan = engine.asked["plan"]
     assert (plan.name, plan.generations, plan.seed, plan.threads) == ("default", 4, 3, 1)
     assert engine.asked["cases"][0].recipe.arguments["seed"] == 3
+
+
+def test_devices_batches_and_transfers_are_asked_for(engine: Engine) -> None:
+    found = passed(
+        "compare", "--devices", "cpu,cpu:reference", "--devices", "cuda", "--peers", "none", "--operations", "matmul",
+        "--sizes", "8,16", "--dtypes", "f32", "--batches", "1, 4", "--transfer", "included",
+    )  # fmt: skip
+    assert engine.arms == ["tritium", "reference"]
+    assert engine.names == [f"matmul {b}x{n} f32, with transfer" for b in (1, 4) for n in (8, 16)]
+    assert "device cuda skipped: " in found.stderr
+    assert "With transfer: from NumPy arrays to NumPy arrays" in found.stdout
+    assert "Crossover sizes" in found.stdout
 
 
 def test_thorough_measures_longer(engine: Engine) -> None:
@@ -141,6 +153,7 @@ def test_thorough_measures_longer(engine: Engine) -> None:
 def test_formats_for_programs_keep_standard_output_to_themselves(engine: Engine) -> None:
     found = passed(*QUICK, "--format", "json")
     assert json.loads(found.stdout)["results"]["kind"] == "compare"
+    assert "crossovers" in json.loads(found.stdout)["derived"]
     assert "written: results.json" in found.stderr
     rows = list(csv.reader(io.StringIO(passed(*QUICK, "--format", "csv").stdout)))
     assert len({len(row) for row in rows}) == 1
@@ -290,7 +303,7 @@ def asked_with(engine: Engine, **keys: Any) -> tuple[Any, ...]:
     ("key", "value"),
     [
         ("tensor_sizes", [[4, 4]]), ("warmup_iterations", 2), ("measurement_iterations", 30), ("operations", ["multiply"]),
-        ("devices", ["cpu", "cpu:9"]), ("data_types", ["f16"]), ("timeout", "7s"),
+        ("devices", ["cpu", "cpu:9"]), ("data_types", ["f16"]), ("timeout", "7s"), ("batch_sizes", [2]), ("transfer", "both"),
     ],
 )  # fmt: skip
 def test_every_key_of_the_file_changes_what_is_measured(engine: Engine, key: str, value: Any) -> None:
@@ -343,6 +356,10 @@ def test_a_folder_that_is_not_there_is_refused_before_measuring(engine: Engine) 
         (("compare", "--dtypes", "f31"), "Did you mean 'f32'?"),
         (("compare", "--devices", "cpuu"), "Did you mean 'cpu'?"),
         (("compare", "--devices", "mlx:7,cpu:9"), "none of the devices"),
+        (("compare", "--devices", "cpu", "--devices", "cpu:portabel"), "Did you mean 'cpu:portable'?"),
+        (("compare", "--batches", "1,0"), "whole numbers from 1 on"),
+        (("compare", "--batches", "1,,2"), "whole numbers from 1 on"),
+        (("compare", "--transfer", "some"), "'some' is not one of"),
         (("compare", "--sizes", "12q"), "'12q' is not a size"),
         (("compare", "--sizes", "0"), "every size must be 1 or more"),
         (("compare", "--operations", "add,,mul"), "names parted by commas"),
@@ -418,7 +435,7 @@ def test_a_users_benchmark_is_measured_beside_the_others(engine: Engine) -> None
 
 # ---- the real thing
 
-REAL = ("compare", "--operations", "add", "--sizes", "16", "--dtypes", "f32", "--peers", "numpy")
+REAL = ("compare", "--devices", "cpu", "--operations", "add", "--sizes", "16", "--dtypes", "f32", "--peers", "numpy")
 
 
 def tritium(folder: Path, *args: str, **more: Any) -> subprocess.Popen[str]:

@@ -24,6 +24,13 @@ def timed(wall: list[float], cpu: list[float] | None = None) -> Cell:
     return cell
 
 
+def test_a_run_names_the_device_of_its_arm() -> None:
+    assert run(timed([1.0])).context.device == "cpu"
+    found = run_of(CASE, Arm("tritium:mlx:gpu", "tritium:mlx:gpu"), timed([1.0], [0.1]), threads=2)
+    assert found.context.device == "mlx:gpu"
+    assert not [flag for flag in found.flags if "waited" in flag]  # another processor was at work
+
+
 def test_generations_that_were_left_out_are_empty() -> None:
     cell = Cell()
     cell.add("wall", 0, [[1.0]])

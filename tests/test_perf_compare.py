@@ -28,7 +28,7 @@ from tritium.perf.compare import (
     no_baseline,
     page,
 )
-from tritium.perf.context import Work
+from tritium.perf.context import Context, Work
 from tritium.perf.peers import PEERS
 from tritium.perf.run import PLANS, Results, Run, Series
 from tritium.perf.verdict import EXIT_CODES, OUTCOMES, level_of, status_of, suite_of
@@ -400,6 +400,16 @@ def test_without_canaries_the_doubt_is_too_large_for_a_small_margin() -> None:
     suite = compare_stored(results(CASES, canary=False), results(CASES, canary=False, seed=1), STORED)
     assert suite.exit_code == 4
     assert any("no canary" in note for note in suite.notes)
+
+
+def test_two_arms_may_be_on_two_devices_one_may_not() -> None:
+    both = results({"add": 1e-4}, arms={"tritium": 1.0, "tritium:mlx": 2.0})
+    both = changed(both, "add", "tritium:mlx", context=Context("add", device="mlx"))
+    (found,) = compare_paired(both, "tritium", "tritium:mlx").verdicts
+    assert found.outcome == "SLOWER"
+    old = results({"add": 1e-4})
+    (found,) = compare_stored(old, changed(old, "add", context=Context("add", device="mlx"))).verdicts
+    assert (found.outcome, "device was cpu, is mlx" in found.reason) == ("NOT COMPARABLE", True)
 
 
 def test_the_same_name_with_other_work_is_not_comparable() -> None:

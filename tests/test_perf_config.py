@@ -121,6 +121,8 @@ OTHER: dict[str, Any] = {
     "devices": (["mlx"], ("mlx",)),
     "data_types": (["float64"], ("f64",)),
     "timeout": ("2min", 120.0),
+    "batch_sizes": ([1, 8, 8], (1, 8)),
+    "transfer": ("both", "both"),
     "monitoring_interval": ("20ms", 0.02),
     "power_measurement_duration": (3, 3.0),
     "thermal_monitoring": (False, False),

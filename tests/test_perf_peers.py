@@ -219,3 +219,30 @@ def test_a_lazy_result_is_computed_when_it_was_waited_for() -> None:
     assert library.wait is not None
     library.wait(result)
     np.testing.assert_array_equal(library.back(result), np.full(4, 4, np.float32))
+
+
+# ---- devices as arms
+
+
+@needs_native
+def test_the_cpu_with_other_kernels_is_named_as_a_device() -> None:
+    assert [peers.arm_of(d) for d in ("cpu", "cpu:portable", "cpu:reference", "mlx")] == [
+        "tritium", "portable", "reference", "tritium:mlx",
+    ]  # fmt: skip
+    assert peers.kernels_absent("cpu:portable") == ""
+    other = next(isa for isa in peers.ISAS if isa not in native.isas())
+    assert peers.kernels_absent(f"cpu:{other}").startswith("this CPU and build have portable")
+
+
+@pytest.mark.parametrize("name", ["mlx", "torch"])
+def test_a_device_of_another_library_does_the_same_work(name: str) -> None:
+    pytest.importorskip("mlx.core" if name == "mlx" else name, reason=f"the bench extra has {name}")
+    names = ["matmul", "softmax", "bitlinear", "quantize", "dequantize", "attention"]
+    cases = [*work.grid(names, [(16, 64)]), *work.grid(names[:3], [(16, 64)], transfer=True)]
+    for case in cases:
+        made = resolve(case.recipe.target)(f"tritium:{name}", **case.recipe.arguments)
+        result = made.call()
+        if made.wait is not None:
+            made.wait(result)
+        said = checked(made, result)
+        assert said.get("status", "ok") == "ok", f"{case.name}: {said}"

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import tritium as tt
 from made_results import results
+from null import Null
 from tritium.errors import ArgumentError
 from tritium.perf import registry, suites
 from tritium.perf.config import BenchmarkConfig, EnergyConfig
@@ -276,7 +278,12 @@ def test_a_comparison_from_python_measures_what_its_config_says(monkeypatch: pyt
 
     monkeypatch.setattr(importlib.import_module("tritium.perf.measuring"), "measure", measure)
     config = BenchmarkConfig(
-        operations=("add",), tensor_sizes=((8, 8),), data_types=("f32",), measurement_iterations=4, timeout_s=3
+        operations=("add",),
+        tensor_sizes=((8, 8),),
+        data_types=("f32",),
+        devices=("cpu",),
+        measurement_iterations=4,
+        timeout_s=3,
     )
     suites.run_comparison(config, peers=["numpy"], seed=5)
     assert (asked["cases"], asked["arms"]) == (["add 8x8 f32"], ["tritium", "numpy"])
@@ -321,3 +328,89 @@ def test_temperature_is_not_read_where_the_energy_file_turns_it_off() -> None:
 def test_what_another_program_measured_cannot_be_measured_again() -> None:
     with pytest.raises(ArgumentError, match="regression-check"):
         suites.like(results({"test_a": 1e-4}, arms={"pytest": 1.0}))
+
+
+# ---- devices, batches, transfers
+
+
+def test_kernels_of_the_cpu_are_devices_in_a_comparison() -> None:
+    config = BenchmarkConfig(devices=["cpu", "cpu:reference"], operations=["add"])
+    assert [arm.name for arm in grid("compare", config, peers=("none",)).arms] == ["tritium", "reference"]
+    assert [arm.name for arm in grid("compare", config, peers=("reference",)).arms] == ["tritium", "reference"]
+    with pytest.raises(ArgumentError, match="Did you mean 'cpu:portable'"):
+        BenchmarkConfig(devices=["cpu:portabel"])
+
+
+def test_an_absent_device_is_a_note_unless_it_is_the_only_one() -> None:
+    config = BenchmarkConfig(devices=["cpu", "cuda"], operations=["add"])
+    assert any(note.startswith("device cuda skipped: ") for note in grid("compare", config, peers=("none",)).notes)
+    with pytest.raises(ArgumentError, match="none of the devices cuda is here"):
+        grid("compare", replace(config, devices=["cuda"]), peers=("none",))  # type: ignore[arg-type]
+
+
+def test_batches_take_the_place_of_rows_and_what_has_none_is_told() -> None:
+    config = BenchmarkConfig(
+        devices=["cpu"], operations=["matmul", "add"], tensor_sizes=[64, 128], data_types=["f32"], batch_sizes=[1, 8]
+    )
+    found = grid("compare", config, peers=("none",))
+    assert [(c.name, c.context.batch) for c in found.cases] == [
+        ("matmul 1x64 f32", 1), ("matmul 1x128 f32", 1), ("matmul 8x64 f32", 8), ("matmul 8x128 f32", 8),
+        ("add 64x64 f32", None), ("add 128x128 f32", None),
+    ]  # fmt: skip
+    assert found.notes == ("measured without batch_sizes: add: there is no batch in it.",)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "named"),
+    [
+        ("excluded", ["add 64x64 f32", "quantize 64x64 f32"]),
+        ("included", ["add 64x64 f32, with transfer", "quantize 64x64 f32"]),
+        ("both", ["add 64x64 f32", "add 64x64 f32, with transfer", "quantize 64x64 f32"]),
+    ],
+)
+def test_transfers_are_cases_of_their_own(transfer: str, named: list[str]) -> None:
+    config = BenchmarkConfig(
+        devices=["cpu"], operations=["add", "quantize"], tensor_sizes=[64], data_types=["f32"], transfer=transfer
+    )
+    found = grid("compare", config, peers=("none",))
+    assert [c.name for c in found.cases] == named
+    assert bool(found.notes) == (transfer != "excluded")
+
+
+@pytest.mark.parametrize("suite", ["quantization", "layout", "network", "table"])
+def test_a_suite_without_batches_and_transfers_says_so(suite: str) -> None:
+    plain = grid(suite, small(suite), peers=("none",))
+    asked = grid(suite, replace(small(suite), batch_sizes=(2,), transfer="both"), peers=("none",))
+    assert [c.name for c in asked.cases] == [c.name for c in plain.cases]
+    assert {n.split(",")[0].split(":")[0] for n in asked.notes} >= {"measured without batch_sizes", "measured as ever"}
+
+
+def test_batches_and_transfers_of_earlier_results_are_made_again() -> None:
+    config = replace(small("compare"), batch_sizes=(1, 4), transfer="both")
+    found = grid("compare", config, peers=("none",))
+    runs = tuple(Run(c.name, "tritium", c.context, c.work) for c in found.cases)
+    again = suites.like(replace(results({}), suite="compare", arms=("tritium",), runs=runs))
+    assert {(c.name, c.context) for c in again.cases} == {(c.name, c.context) for c in found.cases}
+    assert not again.notes
+
+
+def test_only_comparisons_and_transfers_are_measured_on_every_device() -> None:
+    tt.register("other", Null)
+    try:
+        assert {name for name in ("compare", *SUITES) if "other" in defaults(name).devices} == {"compare", "transfer"}
+        assert defaults("regression").devices == ("cpu",)
+    finally:
+        tt.unregister("other")
+
+
+def test_devices_compared_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def measure(cases: Any, arms: Any, plan: Any, **more: Any) -> None:
+        asked.update(cases=[c.name for c in cases], arms=[a.name for a in arms], plan=plan)
+
+    monkeypatch.setattr(importlib.import_module("tritium.perf.measuring"), "measure", measure)
+    suites.compare_devices("matmul", [64], ["cpu", "cpu:reference"], batch_sizes=[2], transfer="included")
+    assert asked["cases"] == ["matmul 2x64 f32, with transfer"]
+    assert asked["arms"] == ["tritium", "reference"]
+    assert asked["plan"].generations == PLANS["quick"].generations

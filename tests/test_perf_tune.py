@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -534,22 +535,77 @@ def test_a_row_that_is_not_exact_says_that_it_has_no_choice() -> None:
     assert "exact rows" in done.why or "no native library" in done.why
 
 
-def test_one_device_is_no_choice() -> None:
+def only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without other devices, whatever is installed."""
+    monkeypatch.setattr(backends, "devices", lambda: [backends.Found("cpu", True, {})])
+
+
+def test_one_device_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_the_cpu(monkeypatch)
     (done,) = tune_choices.fill(["device"], quick=True)
     assert (done.value, done.why) == ("cpu", "cpu is the only device here")
 
 
 def test_devices_are_raced_and_the_choice_may_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_devices(monkeypatch)
+    race = tune_choices.races(["device"], quick=True)[-1]
+    assert race.configs == ("cpu", "other")
+    done = tune_choices._raced(replace(race, make=lambda: lambda d: 1.0 + (d == "cpu")), quick=True)
+    assert done.value == "other"
+    assert not tune_file.choices()["device"].exact
+    assert "device" not in tuned.choices()
+
+
+def two_devices(monkeypatch: pytest.MonkeyPatch, cost: Callable[[int], float] = lambda n: 1.0) -> None:
+    """The CPU, and another whose products take so many times its time."""
+    found = [backends.Found(name, True, {}) for name in ("cpu", "other")]
+    monkeypatch.setattr(backends, "devices", lambda: found)
+    monkeypatch.setattr(
+        tune_choices, "_on_devices", lambda names, n: lambda d: n**3 * 1e-9 * (1.0 if d == "cpu" else cost(n))
+    )
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (lambda n: 300 / n, r"3\.41 times as fast as 'cpu' .* 1024x1024 f32 .*, from about 300x300 on \(between 256x256 and 512x512\)"),
+        (lambda n: 0.5, "at every size from 128x128 on"),
+        (lambda n: 0.99 if n < 1024 else 0.5, "clearly from 1024x1024 on"),
+    ],
+)  # fmt: skip
+def test_the_choice_of_a_device_says_from_which_size_on_and_where_that_was_measured(
+    cost: Callable[[int], float], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_devices(monkeypatch, cost)
+    tune_choices.fill(["device"])
+    kept = tune_file.choices()["device"]
+    assert kept.value == "other"
+    assert re.search(said, kept.why)
+    assert re.search(r"measured \d{4}-\d\d-\d\d on .*, without transfers", kept.why)
+
+
+def test_a_device_that_is_slower_at_the_largest_size_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_devices(monkeypatch, lambda n: 0.5 if n < 1024 else 2.0)
+    tune_choices.fill(["device"])
+    assert "device" not in tune_file.choices()
+
+
+def test_the_default_device_follows_the_choice_and_its_reason_only_where_all_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two_devices(monkeypatch, lambda n: 0.5)
+    tune_choices.fill(["device"])
     tt.register("other", Null)
     try:
-        (race,) = tune_choices.races(["device"], quick=True)
-        assert race.configs == ("cpu", "other")
-        done = tune_choices._raced(replace(race, make=lambda: lambda d: 1.0 + (d == "cpu")), quick=True)
-        assert done.value == "other"
-        assert not tune_file.choices()["device"].exact
-        assert "device" not in tuned.choices()
+        assert backends.default_device().device == "cpu"
+        monkeypatch.setenv("TRITIUM_TUNED", "all")
+        backends.retuned()
+        chosen = backends.default_device()
+        assert chosen.device == "other"
+        assert chosen.why.startswith("tuned: 2.00 times as fast as 'cpu' in the product of two 1024x1024 f32 matrices")
     finally:
         tt.unregister("other")
+        tune.clear()
 
 
 @needs_native
@@ -576,6 +632,7 @@ def test_the_batch_of_a_product_is_measured_and_kept(monkeypatch: pytest.MonkeyP
 
 def test_progress_goes_up(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
+    only_the_cpu(monkeypatch)
     monkeypatch.setattr(tune_choices, "WIDTH", 128)
     tune_choices.fill(["device", "batch"], quick=True, progress=lambda done, total, what: seen.append((done, total)))
     assert all(a <= b for a, b in pairwise(seen))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tritium as tt
+from null import Null
 from tritium.errors import ArgumentError
 from tritium.perf import work
 from tritium.perf.case import Case, Made, UnsupportedError
 from tritium.perf.operations import OPERATIONS, inputs, operation_named, work_of
-from tritium.perf.worker import checked, resolve
+from tritium.perf.worker import Worker, checked, resolve
 
 scipy = find_spec("scipy") is not None
 SHAPES = [(64, 128), (1, 64), (33, 192)]
@@ -229,3 +231,119 @@ def test_a_library_holds_the_values_in_memory_of_its_own() -> None:
     call: Any = made(case).call
     assert call.args[0].data_ptr % 64 == 0
     assert not call.args[0].storage.imported
+
+
+# ---- transfers and batches
+
+
+@pytest.mark.parametrize("name", [n for n in OPERATIONS if work.transfers(n)])
+@pytest.mark.parametrize("candidate", ["tritium", "tritium.compile", "numpy"])
+def test_with_its_transfers_an_operation_gives_the_same_answer_on_the_host(name: str, candidate: str) -> None:
+    for case in work.grid([name], SHAPES[:1], ("f32", "bf16", "tern2"), transfer=True):
+        assert case.name.endswith("x128 " + case.context.precision + ", with transfer")
+        assert case.context.transfer == "included"
+        if candidate == "numpy" and name == "gelu" and not scipy:
+            continue
+        one = made(case, candidate)
+        assert one.wait is None
+        assert isinstance(one.call(), (np.ndarray, np.generic))
+        assert_right(one)
+
+
+def test_weights_stay_and_inputs_travel() -> None:
+    facts = {
+        name: made(case).facts["transfer"]
+        for name in ("matmul", "softmax", "linear", "bitlinear")
+        for case in work.grid([name], [(8, 64)], transfer=True)
+    }
+    assert facts["matmul"] == facts["softmax"] == "all inputs in, the result out"
+    assert facts["linear"] == facts["bitlinear"] == "activations in, the result out; weights stay"
+
+
+def test_packed_arrays_have_no_way_to_numpy() -> None:
+    assert work.grid(["quantize", "dequantize", "prefill"], [(64, 64)], transfer=True) == []
+    with pytest.raises(UnsupportedError, match="packed weights"):
+        work.operation("tritium", operation="quantize", shape=[64, 64], transfer=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("matmul", (512, 256), (8, 256)),
+        ("bitlinear", (512, 256, 128), (8, 256, 128)),
+        ("softmax", (512,), (8, 512)),
+        ("attention", (16, 64), (8, 16, 64)),
+        ("attention", (2, 16, 64, 32), (8, 16, 64, 32)),
+        ("decode", (16, 64), (8, 16, 64)),
+        ("batch_processing", (32, 64), (32, 64, 8)),
+        ("add", (512, 256), None),
+        ("quantize", (512, 256), None),
+    ],
+)
+def test_a_batch_is_rows_sequences_or_items(
+    name: str, shape: tuple[int, ...], expected: tuple[int, ...] | None
+) -> None:
+    found = work.batched(name, 8, shape)
+    assert found == expected
+    if found is not None:
+        assert not work.refuses(name, found, "f32")
+
+
+# ---- devices that compute late
+
+
+class Late(Null):
+    """A device that notes what was settled."""
+
+    settled: ClassVar[list[tuple[int, ...]]] = []
+
+    def settle(self, arrays: Any) -> None:
+        self.settled += [tuple(a.shape) for a in arrays]
+
+
+@pytest.fixture
+def late() -> Iterator[list[tuple[int, ...]]]:
+    Late.settled.clear()
+    tt.register("late", Late)
+    yield Late.settled
+    tt.unregister("late")
+
+
+def test_what_is_uploaded_is_there_before_the_clock_and_the_result_before_it_stops(
+    late: list[tuple[int, ...]],
+) -> None:
+    (case,) = work.grid(["matmul"], [(3, 64)])
+    one = made(case, "tritium:late")
+    assert late == [(3, 64), (64, 64)]
+    late.clear()
+    result = one.call()
+    assert late == []
+    assert one.wait is not None
+    one.wait(result)
+    assert late == [(3, 64)]
+
+
+def test_every_tensor_of_a_result_is_waited_for(late: list[tuple[int, ...]]) -> None:
+    from tritium.perf.libraries import settled
+
+    x, y = tt.ones((2,), device="late"), tt.ones((3,), device="late")
+    assert settled({"a": (x, [y]), "b": None})["a"][0] is x
+    assert late == [(2,), (3,)]
+    late.clear()
+    settled(tt.quant.ternary(tt.ones((4, 8), device="late")))
+    assert (4, 8) in late
+
+
+def test_weights_are_there_before_the_clock(late: list[tuple[int, ...]]) -> None:
+    (case,) = work.grid(["bitlinear"], [(3, 64)])
+    made(case, "tritium:late")
+    assert (64, 64) in late
+
+
+def test_memory_that_is_not_the_pools_is_not_measured_as_nothing(late: list[tuple[int, ...]]) -> None:
+    (case,) = work.grid(["add"], [(3, 64)])
+    worker = Worker()
+    asked = {"target": case.recipe.target, "arguments": dict(case.recipe.arguments), "case": case.name, "check": True}
+    assert worker.answer({"do": "make", "candidate": "tritium:late", **asked})["status"] == "ok"
+    found = worker.answer({"do": "memory", "case": case.name, "own": True})["memory"]
+    assert found["peak_bytes"] == {"reason": found["allocated_bytes"]["reason"]}

@@ -36,7 +36,7 @@ from tritium.see.sections import Banner, Card, Given, Grid, Line, Lines, Picture
 FEW = made_report.many(12)
 ORDER = (
     "verdict", "summary", "environment", "ratios", "overview", "cases", "memory", "energy", "history", "roofline", "profile",
-    "devices", "advice", "noise", "reproduce", "data", "absent",
+    "devices", "crossovers", "advice", "noise", "reproduce", "data", "absent",
 )  # fmt: skip
 
 

@@ -67,9 +67,27 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
         return tuple(out)
 
 
+class Counts(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers from 1 on, parted by commas."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: Any, context: Any) -> tuple[int, ...]:
+        if not isinstance(value, str):
+            return tuple(value)
+        if not re.fullmatch(r"\s*[1-9][0-9]{0,6}(\s*,\s*[1-9][0-9]{0,6})*\s*", value):
+            self.fail(f"{value!r}: whole numbers from 1 on, parted by commas, are needed: 1,8,32.", param, context)
+        return tuple(int(word) for word in value.split(","))
+
+
 FILE = click.Path(exists=True, dir_okay=False)
 FORMATS = click.Choice(["text", "json", "csv", "markdown"])
 PEERS_HELP = "Who stands beside: numpy, torch, jax, mlx, portable, reference …; all; none. Default: what is installed."
+DEVICES_HELP = (
+    "Devices of Tritium: cpu, mlx, torch, mps …; cpu:portable, cpu:avx2 … and cpu:reference are the CPU with other kernels. "
+    "May be repeated. Default: all that are here; of most suites of bench, the default device."
+)
+TRANSFER_HELP = "Whether inputs and results travel inside the clock; both: a case of each. Default: excluded."
 CONFIG_HELP = "Settings in JSON; options of the command line come first."
 
 
@@ -79,11 +97,13 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--quick", is_flag=True, help="Fewer cases, processes and rounds: shows intervals, never gates."),
         click.option("--thorough", is_flag=True, help="About twice the processes: finds smaller differences."),
         click.option("--config", type=FILE, metavar="FILE", help=CONFIG_HELP),
-        click.option("--devices", type=Words(), metavar="A,B", help="Devices of Tritium; default: all that are here."),
+        click.option("--devices", type=Words(), multiple=True, metavar="A,B", help=DEVICES_HELP),
         click.option("--peers", type=Words(), metavar="A,B", help=PEERS_HELP),
         click.option("--operations", type=Words(), metavar="A,B", help="matmul, add, softmax, bitlinear …"),
         click.option("--sizes", type=Sizes(), metavar="N,MxK", help="256 is 256x256."),
+        click.option("--batches", type=Counts(), metavar="N,M", help="Rows or sequences in place of those of the sizes."),
         click.option("--dtypes", type=Words(), metavar="A,B", help="f32, f16, bf16, f64."),
+        click.option("--transfer", type=click.Choice(["excluded", "included", "both"]), help=TRANSFER_HELP),
         click.option("--load", multiple=True, type=FILE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."),
         click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order."),
@@ -104,11 +124,13 @@ class Asked:
     quick: bool
     thorough: bool
     config: str | None
-    devices: tuple[str, ...] | None
+    devices: tuple[tuple[str, ...], ...]  # of every time the option was given
     peers: tuple[str, ...] | None
     operations: tuple[str, ...] | None
     sizes: tuple[tuple[int, ...], ...] | None
+    batches: tuple[int, ...] | None
     dtypes: tuple[str, ...] | None
+    transfer: str | None
     load: tuple[str, ...]
     threads: int | None
     seed: int
@@ -128,7 +150,12 @@ class Asked:
 @click.command()
 @options_of_measuring
 def compare(**options: Any) -> None:
-    """Compare Tritium's devices and kernels with the libraries installed here, operation by operation.
+    """Compare Tritium's devices and kernels, beside the libraries installed here, operation by operation.
+
+    \b
+    tritium compare --devices cpu,mlx,torch --peers none     the devices of this machine
+    tritium compare --devices cpu,cpu:portable,cpu:reference kernels of the CPU
+    tritium compare --batches 1,8,32 --transfer both         rows at a time; with and without transfers
 
     Every answer is checked before it is timed. Arms take turns in fresh processes, so that what the machine does meanwhile
     hits all alike. Ctrl-C keeps what was measured; --resume goes on.
@@ -261,7 +288,8 @@ def _configs(suite: str, asked: Asked) -> tuple[BenchmarkConfig, EnergyConfig | 
     elif asked.config:
         base = BenchmarkConfig.load(asked.config)
     given: dict[str, Any] = {
-        "devices": asked.devices, "operations": asked.operations, "tensor_sizes": asked.sizes, "data_types": asked.dtypes,
+        "devices": [d for given in asked.devices for d in given] or None, "operations": asked.operations,
+        "tensor_sizes": asked.sizes, "data_types": asked.dtypes, "batch_sizes": asked.batches, "transfer": asked.transfer,
     }  # fmt: skip
     try:
         return replace(base, **{k: v for k, v in given.items() if v is not None}), energy
@@ -344,10 +372,10 @@ def _span(seconds: float) -> str:
 
 
 def _print(suite: str, asked: Asked, results: Results) -> None:
-    from tritium.perf import exports, pages
+    from tritium.perf import pages
 
     if asked.to in ("json", "csv"):
-        click.echo(exports.export_metrics(results, asked.to), nl=False)
+        click.echo(pages.export_results(results, asked.to), nl=False)
     elif asked.to == "markdown":
         click.echo(pages.markdown(results))
     else:

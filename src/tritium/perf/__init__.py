@@ -14,9 +14,10 @@ _LATE = {
     "measure": "measuring", "benchmark": "registry", "cases": "rows", "traced": "rows",
     "Rules": "verdict", "Verdict": "verdict", "compare_paired": "compare", "compare_stored": "compare",
     "create_baseline": "regression", "regression_check": "regression", "run_regression_tests": "regression",
-    "export_metrics": "exports", "load": "imports",
+    "export_metrics": "exports", "export_results": "pages", "load": "imports",
+    "Crossover": "crossover", "crossovers": "crossover",
     "BenchmarkConfig": "config", "EnergyConfig": "config", "RegressionConfig": "config",
-    "SUITES": "suites", "run_comparison": "suites", "device_selection_guide": "selection", "page": "pages",
+    "SUITES": "suites", "compare_devices": "suites", "run_comparison": "suites", "device_selection_guide": "selection", "page": "pages",
     **dict.fromkeys((
         "assert_performance", "benchmark_contiguous", "benchmark_device_transfer", "benchmark_dispatch", "benchmark_element_wise",
         "benchmark_elementwise", "benchmark_matmul", "benchmark_matmul_with_size", "benchmark_memory_allocation",

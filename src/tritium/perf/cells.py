@@ -66,7 +66,10 @@ def run_of(case: Case, arm: Arm, cell: Cell, threads: int) -> Run:
     status, reason = cell.status, cell.reason
     if status == "ok" and not series:
         status, reason = "interrupted", "ended before the first sample"
-    context = replace(case.context, threads=threads, optimisation=arm.optimisation or case.context.optimisation)
+    context = replace(
+        case.context, threads=threads, optimisation=arm.optimisation or case.context.optimisation,
+        device=arm.candidate.partition(":")[2] or case.context.device,
+    )  # fmt: skip
     return Run(
         case.name, arm.name, context, Work(**cell.work) if cell.work else case.work, status, reason, cell.checked,
         cell.calls, cell.warmup, cell.steady, cell.first_call_s, tuple(series), tuple(_flags(cell, context.device)), cell.facts,

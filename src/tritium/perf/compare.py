@@ -81,8 +81,9 @@ def _usable(old: Run, arm: str, new: Run | None, complete: bool) -> Run | Verdic
 
 
 def _unlike(old: Run, new: Run) -> str:
-    """Why two runs of the same name are not of the same work."""
-    for name in ("operation", "shape", "precision", "device", "batch", "sequence_length", "parameters"):
+    """Why two runs of the same name are not of the same work. Two arms may well be on two devices."""
+    device = ("device",) if old.arm == new.arm else ()
+    for name in ("operation", "shape", "precision", *device, "batch", "sequence_length", "parameters", "transfer"):
         a, b = getattr(old.context, name), getattr(new.context, name)
         if a != b:
             return f"the same name, but other work: {name} was {a}, is {b}"

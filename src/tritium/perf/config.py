@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tritium import backends, dtype
 from tritium.errors import ArgumentError, DTypeError, FormatError, nearest
-from tritium.perf import records
+from tritium.perf import peers, records
 from tritium.perf.run import PLANS, Plan
 
 C = TypeVar("C", bound="Config")
@@ -150,6 +150,24 @@ def sizes(given: Any, where: str) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(found))
 
 
+def counts(given: Any, where: str) -> tuple[int, ...]:
+    """Whole numbers from 1 on, each once; there may be none."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ArgumentError(f"{where}: a list of whole numbers such as [1, 8, 32] is needed, given {_told(given)}.")
+    return tuple(dict.fromkeys(count_from(1)(n, f"{where}[{i}]") for i, n in enumerate(given)))
+
+
+TRANSFERS = ("excluded", "included", "both")
+
+
+def transfer_named(given: Any, where: str) -> str:
+    if given not in TRANSFERS:
+        raise ArgumentError(
+            f"{where}: {', '.join(TRANSFERS)} can be asked for, given {_told(given)}.{nearest(str(given), TRANSFERS)}"
+        )
+    return str(given)
+
+
 FLOATS = ("f16", "bf16", "f32", "f64")
 
 
@@ -175,9 +193,11 @@ def float_types(given: Any, where: str) -> tuple[str, ...]:
 
 def device_names(given: Any, where: str) -> tuple[str, ...]:
     """Names a device can have; whether it is here is found out when it is used."""
-    found, known = words(given, where), backends.device_names()
+    found, known = words(given, where), [*backends.device_names(), *peers.CPU_KERNELS]
     for i, name in enumerate(found):
-        if not backends.is_device_name(name):
+        kind, _, unit = name.partition(":")
+        kernels = kind == "cpu" and unit and not unit.isdigit()
+        if name not in peers.CPU_KERNELS if kernels else not backends.is_device_name(name):
             raise ArgumentError(
                 f"{where}[{i}]: {name!r} is not a device; there are {', '.join(known)}.{nearest(name, known)}"
             )
@@ -190,6 +210,8 @@ def devices_here() -> tuple[str, ...]:
 
 def absence(device: str) -> str:
     """Why a device of a file is skipped on this machine; "" when it is here."""
+    if device in peers.CPU_KERNELS:
+        return peers.kernels_absent(device)
     try:
         backends.device(device)
     except Exception as error:  # whatever a probe says is the reason
@@ -300,7 +322,7 @@ def _a(word: str) -> str:
 
 @dataclass(frozen=True)
 class BenchmarkConfig(Config):
-    """What to measure: operations x sizes x data types x devices, and for how long."""
+    """What to measure: operations x sizes x batches x data types x devices, and for how long."""
 
     tensor_sizes: tuple[tuple[int, ...], ...] = (
         (64, 64),
@@ -316,6 +338,8 @@ class BenchmarkConfig(Config):
     devices: tuple[str, ...] = field(default_factory=devices_here)
     data_types: tuple[str, ...] = ("f32", "f16")
     timeout_s: float = 30.0  # of one case on one arm, in one process
+    batch_sizes: tuple[int, ...] = ()  # rows or sequences in place of those of the sizes; none: as the sizes say
+    transfer: str = "excluded"  # whether inputs and results travel inside the clock; both: a case of each
 
     KIND: ClassVar[str] = "benchmark"
     USE: ClassVar[str] = "Give a benchmark file to `tritium compare --config`."
@@ -327,6 +351,8 @@ class BenchmarkConfig(Config):
         "devices": Key("devices", device_names),
         "data_types": Key("data_types", float_types),
         "timeout": Key("timeout_s", duration, duration_text),
+        "batch_sizes": Key("batch_sizes", counts),
+        "transfer": Key("transfer", transfer_named),
     }
 
     def plan(self, plan: Plan = PLANS["default"]) -> Plan:

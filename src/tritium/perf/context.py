@@ -37,3 +37,4 @@ class Context:
     parameters: int | None = None
     optimisation: str = ""  # "avx512vnni", "portable", "numpy", "torch.compile" …
     threads: int = 1
+    transfer: str = ""  # "included": inputs go to the device and the result comes back inside the clock

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tritium.perf.case import UnsupportedError
+from tritium.tensor import Tensor
 
 Fn = Callable[..., Any]
 Data = np.ndarray[Any, Any]
@@ -49,6 +50,7 @@ class Library:
     compile: Callable[[Fn], Fn] = lambda fn: fn
     compiles: bool = False  # whether what is timed was compiled first
     strided: bool = True  # whether a view keeps the strides it was given
+    moves: bool = False  # whether what is timed begins and ends in NumPy's memory
     memory: Mapping[str, Fn] = field(
         default_factory=dict
     )  # empty(shape), clone(x), from_numpy, upload and dlpack of host arrays
@@ -362,6 +364,24 @@ def _mlx_attention(mx: Any, q: Any, k: Any, v: Any) -> Any:
 # ---- Tritium itself
 
 
+def tensors_in(x: Any) -> list[Tensor]:
+    """The tensors of a result: it may be one, or a tuple, list, dict or record of them."""
+    if isinstance(x, Tensor):
+        return [x]
+    if is_dataclass(x):  # quantised weights
+        x = [getattr(x, f.name) for f in fields(x)]
+    parts = x.values() if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else ()
+    return [t for part in parts for t in tensors_in(part)]
+
+
+def settled(x: Any) -> Any:
+    """The same, when all tensors in it hold their values: a lazy device computes them now, another one is waited for."""
+    found = tensors_in(x)
+    if found and found[0].device.type != "cpu":  # where a call is over when it returns
+        found[0].device.backend.settle(found)
+    return x
+
+
 def tritium_functions() -> dict[str, Fn]:
     from tritium import ops as tt
 
@@ -400,14 +420,22 @@ def use_tritium(device: str, threads: int | None) -> Library:
         there = backends.device(device)
     except DeviceError as error:
         raise UnsupportedError(str(error)) from None
+
+    def array(x: Data) -> Any:
+        return settled(asarray(x, device=there, copy=True))  # before the clock starts
+
     backend = there.backend
+
+    def wait(x: Any) -> None:
+        backend.settle((x,) if type(x) is Tensor else tensors_in(x))
 
     def back(x: Any) -> Data:
         return (x if not x.dtype.is_packed else ops.repack(x, "i8")).to("cpu").numpy()
 
+    apart = f" on {there}: its memory is not NumPy's"
     return Library(
-        "tritium", partial(asarray, device=there, copy=True), back, tritium_functions(), compile=compiled.compile,
-        wait=None if there.type == "cpu" else lambda x: backend.synchronize(), memory=_tritium_memory(there), device=str(there),
+        "tritium", array, back, tritium_functions(), compile=compiled.compile, memory=_tritium_memory(there), device=str(there),
+        wait=None if there.type == "cpu" else wait, notes={"no from_numpy": apart, "no dlpack": apart},
     )  # fmt: skip
 
 

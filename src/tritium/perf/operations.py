@@ -53,6 +53,9 @@ class Operation:
     item: str = "element"
     items: Callable[[Shape], int] = prod
     weights: str = ""  # the packed dtype of the last input, where the operation itself says so
+    batched: Callable[[int, Shape], Shape] | None = (
+        None  # the shape with so many rows or sequences; None: it has no batch
+    )
 
 
 def _same(count: int) -> Callable[[Shape], list[Shape]]:
@@ -73,6 +76,18 @@ def mkn(shape: Shape) -> tuple[int, int, int]:
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     raise ShapeError(f"A product takes (n,), (m, k) or (m, k, n), given {shape}.")
+
+
+def rows_of(batch: int, shape: Shape) -> Shape:
+    """So many rows, of the width a shape has; of a product, through the same matrix."""
+    if len(shape) == 3:
+        return batch, *shape[1:]
+    return batch, shape[-1]
+
+
+def sequences_of(batch: int, shape: Shape) -> Shape:
+    """So many sequences; a shape of three or four has a batch already, which is replaced."""
+    return batch, *(shape if len(shape) == 2 else shape[1:])
 
 
 def bthd(shape: Shape) -> tuple[int, int, int, int, int]:
@@ -138,7 +153,7 @@ def _wholes(names: str, doc: str, dtypes: tuple[str, ...] = (*FLOATS, *INTEGERS)
 def _products(name: str, doc: str, turned: bool, **more: Any) -> Operation:
     return Operation(
         name, doc, _product_shapes(turned), lambda s: 2 * prod(mkn(s)), _product_result, along=(0, None),
-        item="row", items=lambda s: mkn(s)[0], **more,
+        item="row", items=lambda s: mkn(s)[0], batched=rows_of, **more,
     )  # fmt: skip
 
 
@@ -160,9 +175,10 @@ ALL = [
     *_maps("gelu gelu_tanh", 1, 8, "{} element by element (gelu: exact, gelu_tanh: by tanh)", slack=2),
     *_maps("copy", 1, 0, "the elements at another place", (*FLOATS, *INTEGERS), slack=0),
     Operation("transpose", "rows become columns, in new memory", _same(1), lambda s: 0, _square, (*FLOATS, *INTEGERS), (None,), slack=0),
-    Operation("softmax", "along the last axis", _same(1), lambda s: 5 * prod(s), lambda s: s),
-    Operation("rms_norm", "along the last axis", _columns(1), lambda s: 4 * prod(s), lambda s: s, along=(0, None), slack=4),
-    Operation("layer_norm", "along the last axis", _columns(2), lambda s: 8 * prod(s), lambda s: s, along=(0, None, None), slack=4),
+    Operation("softmax", "along the last axis", _same(1), lambda s: 5 * prod(s), lambda s: s, batched=rows_of),
+    Operation("rms_norm", "along the last axis", _columns(1), lambda s: 4 * prod(s), lambda s: s, along=(0, None), slack=4, batched=rows_of),
+    Operation("layer_norm", "along the last axis", _columns(2), lambda s: 8 * prod(s), lambda s: s, along=(0, None, None), slack=4,
+              batched=rows_of),
     *_wholes("sum", "{} of all elements", slack=100, aliases=("reduce", "reduction")),
     *_wholes("mean", "{} of all elements", FLOATS, slack=100),
     *_wholes("max", "{} of all elements", slack=0),
@@ -171,7 +187,8 @@ ALL = [
     _products("bitlinear", "a linear layer with ternary weights and int8 activations", True, dtypes=("f32", "f16", "bf16"),
               aliases=("bit_linear",), weights="tern2"),
     Operation("attention", "causal attention over a context", _attention_shapes, _attention_flops, _attention_result,
-              ("f32", "f16", "bf16"), (2, 1, 1), 2, 4, item="token", items=lambda s: bthd(s)[0] * bthd(s)[1]),
+              ("f32", "f16", "bf16"), (2, 1, 1), 2, 4, item="token", items=lambda s: bthd(s)[0] * bthd(s)[1],
+              batched=sequences_of),
     Operation("quantize", "absmean ternary weights and their scale", lambda s: [s], lambda s: 4 * prod(s), lambda s: s,
               ("f32", "f16", "bf16"), (None,), aliases=("quantization", "quantize_ternary"), weights="tern2"),
     Operation("dequantize", "floats from ternary weights and their scale", lambda s: [s], prod, lambda s: s, ("f32",), (None,),

@@ -20,6 +20,9 @@ from tritium.perf.case import THREADS, Arm, UnsupportedError
 from tritium.perf.libraries import LIBRARIES, Library
 
 ISAS = ("portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "dotprod", "i8mm")
+CPU_KERNELS = {
+    f"cpu:{name}": name for name in ("reference", *ISAS)
+}  # the CPU with other kernels, where devices are named
 ALIASES = {
     "pytorch": "torch", "np": "numpy", "torch_compile": "torch.compile", "inductor": "torch.compile",
     "compiled": "tritium.compile", "tritium compiled": "tritium.compile", "tritium reference": "reference",
@@ -79,7 +82,7 @@ def arms(
     """The arms of these names, and notes on what is left out and why. Without names: all that is installed here.
 
     `devices` adds an arm of Tritium on each device but the CPU. A name that means nothing is an error with the nearest one; a library
-    or a device that is absent is a note.
+    or a device that is absent is a note. The CPU with other kernels is named as its arm is: portable, avx2, reference.
     """
     found: list[Arm] = []
     notes: list[str] = []
@@ -134,6 +137,17 @@ def _arm(given: str, threads: int | None) -> Arm | str:
     if name == "jax" and threads == 1:  # it has no switch of its own
         said = (*said, ("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"))
     return Arm(name, name, environment=said, optimisation=f"{name} {peer.version()}")
+
+
+def arm_of(device: str) -> str:
+    """What the arm of Tritium on a device is called: tritium, tritium:mlx; cpu:portable is the arm portable."""
+    return CPU_KERNELS.get(device) or ("tritium" if device == "cpu" else f"tritium:{device}")
+
+
+def kernels_absent(device: str) -> str:
+    """Why the CPU cannot be had with these kernels here; nothing when it can."""
+    made = _arm(CPU_KERNELS[device], None)
+    return made.partition(" is left out: ")[2] if isinstance(made, str) else ""
 
 
 def _variant(isa: str, said: tuple[tuple[str, str], ...]) -> Arm | str:

@@ -34,7 +34,7 @@ from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.machine import digest
 from tritium.perf.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.context import Context, Work
-from tritium.perf.libraries import OWN
+from tritium.perf.libraries import OWN, settled
 
 F = TypeVar("F", bound=Callable[..., Any])
 Shape = tuple[int, ...]
@@ -257,8 +257,8 @@ def _wait(result: Any) -> None:
         sys.modules["mlx.core"].synchronize()
     elif library == "torch" and first.device.type != "cpu":
         getattr(sys.modules["torch"], first.device.type).synchronize()
-    elif library == "tritium" and hasattr(first, "device") and first.device.type != "cpu":
-        first.device.backend.synchronize()
+    elif library == "tritium":
+        settled(result)
 
 
 def _answer(result: Any) -> np.ndarray[Any, Any]:

@@ -13,12 +13,15 @@ from itertools import groupby
 
 from tritium.perf.canary import is_canary
 from tritium.perf.compare import compare_paired
+from tritium.perf.crossover import Crossover, crossovers, title
 from tritium.perf.run import Results, Run
 from tritium.perf.tables import RULES, bytes_text, seconds_text, speed_text, told_apart
 
 TERNARY = ("bitlinear", "linear", "transformer_layer", "decode", "prefill")
 DENSE = ("matmul",)
 UNFELT_S = 0.2  # of waiting in all: nobody chooses by less
+SIZED = ("training", "batch inference")  # use cases of large sizes, of which a crossover is evidence
+MOST_CROSSOVERS = 2  # in one sentence
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,10 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Guide:
-    """A recommendation for every use case."""
+    """A recommendation for every use case, and the sizes from which another arm is the faster one."""
 
     recommendations: tuple[Recommendation, ...]
+    crossovers: tuple[Crossover, ...] = ()
 
     @property
     def use_case_recommendations(self) -> tuple[tuple[str, str], ...]:
@@ -49,7 +53,20 @@ class Guide:
 def device_selection_guide(results: Results) -> Guide:
     """The recommendations of one run."""
     usable = replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
-    return Guide(tuple(judge(usable) for judge in USE_CASES))
+    found = crossovers(usable)
+    return Guide(tuple(_with_sizes(judge(usable), usable, found) for judge in USE_CASES), found)
+
+
+def _with_sizes(r: Recommendation, results: Results, found: Sequence[Crossover]) -> Recommendation:
+    """The evidence, and from which size on it holds: where the arm that is recommended is the slower one at small sizes."""
+    if r.use_case not in SIZED or len(r.arms) != 1:
+        return r
+    of = [run for run in results.runs if run.case in r.cases]
+    titles = {title(run) for run in of}
+    best = next((run.arm for run in of if _named([run], run.arm) == r.arms[0]), "")
+    told = [c for c in found if c.kind == "crosses" and c.case in titles and c.large == best]
+    said = "".join(f"; {c.case}: {c.text}" for c in told[:MOST_CROSSOVERS])
+    return replace(r, evidence=r.evidence + said)
 
 
 # ---- which cases stand for a use

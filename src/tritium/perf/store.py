@@ -39,6 +39,8 @@ __all__ = ["Journal", "load", "load_with_digest", "lock", "save", "write_text"]
 
 # ---- results
 
+DERIVED = "derived"  # what others computed of the results, for programs that only read; it is left alone here
+
 
 def save(results: Results, path: str | os.PathLike[str]) -> Path:
     """Write results with the hash of their content; the file there before stays whole until the new one is."""
@@ -65,7 +67,7 @@ def _loaded(raw: bytes, where: str) -> tuple[Results, str]:
             f'{where}: not results of tritium: an object with "schema", "sha256" and "results" is needed.'
         )
     check_schema(found.get("schema"), SCHEMA, where)
-    if unknown := sorted(set(found) - {"schema", "sha256", "results"}):
+    if unknown := sorted(set(found) - {"schema", "sha256", "results", DERIVED}):
         raise FormatError(f"{where}: unknown key {unknown[0]!r} beside schema, sha256 and results.")
     body = found["results"]
     check_schema(body.get("schema", SCHEMA), SCHEMA, f"{where}: results")

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tritium import backends
 from tritium.buffer import native
 from tritium.errors import ArgumentError, nearest
 from tritium.op import OPS
@@ -60,6 +61,7 @@ class Suite:
     metrics: tuple[str, ...] = TIME
     peers: tuple[str, ...] | None = None  # who stands beside when nobody is named; None: what is installed
     listed: bool = False  # its cases come from a list of their own, with the sizes they have there
+    everywhere: bool = False  # on every device that is here, where nobody names one; else on the default device
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def names() -> list[str]:
 
 
 def operations(config: BenchmarkConfig, options: Options) -> Made:
-    """Operations x sizes x data types; a combination that an operation refuses is a note."""
+    """Operations x sizes x batches x data types, without their transfers or with them; what is refused is a note."""
     shapes, kinds, found, notes = config.tensor_sizes, config.data_types, [], []
     known = names()
     for name in config.operations:
@@ -103,10 +105,48 @@ def operations(config: BenchmarkConfig, options: Options) -> Made:
         elif name in moves.MOVED:
             found += moves.transfer(shapes, kinds, [name], **options.given)
         else:
-            found += work.grid([name], shapes, kinds, **options.given)
-            refused = [work.refuses(name, shape, kind) for shape in shapes for kind in kinds]
-            notes += [f"left out: {reason}." for reason in refused if reason]
-    return _once(found), notes
+            for batch, sizes in _batches(name, config).items():
+                found += _on_axes(name, sizes, batch, config, options)
+                refused = [work.refuses(name, shape, kind) for shape in sizes for kind in kinds]
+                notes += [f"left out: {reason}." for reason in refused if reason]
+    return _once(found), [*notes, *_without_axes(config)]
+
+
+def _batches(name: str, config: BenchmarkConfig) -> dict[int | None, list[Shape]]:
+    """The shapes of an operation by its batch; as the sizes say (None) where it has none or nobody asks."""
+    shapes = config.tensor_sizes
+    if not config.batch_sizes or work.batched(name, 1, shapes[0]) is None:
+        return {None: list(shapes)}
+    made = {b: [work.batched(name, b, shape) for shape in shapes] for b in config.batch_sizes}
+    return {b: list(dict.fromkeys(s for s in of if s is not None)) for b, of in made.items()}
+
+
+def _on_axes(
+    name: str, shapes: Sequence[Shape], batch: int | None, config: BenchmarkConfig, options: Options
+) -> list[Case]:
+    """One operation with one batch: its cases without transfers, with them, or both."""
+    found: list[Case] = []
+    if config.transfer != "included" or not work.transfers(name):
+        found += work.grid([name], shapes, config.data_types, **options.given)
+    if config.transfer != "excluded":
+        found += work.grid([name], shapes, config.data_types, transfer=True, **options.given)
+    if batch is None:
+        return found
+    return [replace(case, context=replace(case.context, batch=batch)) for case in found]
+
+
+def _without_axes(config: BenchmarkConfig, all_of_it: bool = False) -> list[str]:
+    """Notes on operations that have no batch, or no transfers, where these were asked for."""
+    own = [name for name in config.operations if all_of_it or name in (*moves.HELD, *moves.MOVED)]
+    rest = [name for name in config.operations if name not in own]
+    whole = own + [n for n in rest if work.batched(n, 1, config.tensor_sizes[0]) is None]
+    stay = own + [n for n in rest if not work.transfers(n)]
+    notes = []
+    if config.batch_sizes and whole:
+        notes.append(f"measured without batch_sizes: {', '.join(whole)}: there is no batch in it.")
+    if config.transfer != "excluded" and stay:
+        notes.append(f"measured as ever, transfer={config.transfer} changes nothing: {', '.join(stay)}.")
+    return notes
 
 
 def _size(shape: Shape) -> str:
@@ -120,7 +160,8 @@ def _once(cases: Iterable[Case]) -> list[Case]:
 def layouts(config: BenchmarkConfig, options: Options) -> Made:
     """The same operations on memory row by row, column by column, and with gaps."""
     operations(config, options)  # unknown names are refused there
-    return work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.given), []
+    found = work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.given)
+    return found, _without_axes(config, all_of_it=True)
 
 
 def data_types(config: BenchmarkConfig, options: Options) -> Made:
@@ -134,7 +175,7 @@ def data_types(config: BenchmarkConfig, options: Options) -> Made:
 def layers(config: BenchmarkConfig, options: Options) -> Made:
     """Workloads; sizes are (tokens, width). Several sequences are decoded together too."""
     found, notes = operations(config, options)
-    if "decode" in config.operations:
+    if "decode" in config.operations and not config.batch_sizes:
         together = [(SEQUENCES, *shape) for shape in config.tensor_sizes if len(shape) == 2]
         found += workloads.cases("decode", together[-1:], **options.given)
     return _once(found), notes
@@ -164,13 +205,15 @@ def quantization(config: BenchmarkConfig, options: Options) -> Made:
     notes = [
         f"left out: {_size(s)}: a matrix of weights has two sizes." for s in config.tensor_sizes if s not in shapes
     ]
-    return quantised.quantisation(shapes, None, config.operations, **options.given), notes
+    made = quantised.quantisation(shapes, None, config.operations, **options.given)
+    return made, [*notes, *_without_axes(config, all_of_it=True)]
 
 
 def table_samples(config: BenchmarkConfig, options: Options) -> Made:
     """The samples of rows of the table; `operations` are rows. Small ones: what a call costs, more than what it computes."""
     asked = config.operations if config.operations != ALL_ROWS else tuple(OPS)
-    return _once(case for row in asked for case in rows.cases(row, **options.given)), []
+    made = _once(case for row in asked for case in rows.cases(row, **options.given))
+    return made, _without_axes(config, all_of_it=True)
 
 
 def network_calls(config: BenchmarkConfig, options: Options) -> Made:
@@ -182,7 +225,7 @@ def network_calls(config: BenchmarkConfig, options: Options) -> Made:
         replace(case, context=replace(case.context, sequence_length=shape[0]))
         for shape in config.tensor_sizes
         for case in rows.traced(model, tokens=shape[0], **options.given)
-    ), []
+    ), _without_axes(config, all_of_it=True)
 
 
 # ---- the suites
@@ -193,7 +236,7 @@ LISTED = (
     Suite(
         "compare", "operations x sizes x types x devices", operations, {"tensor_sizes": (TINY, SMALL, LARGE)},
         {"tensor_sizes": (TINY, MIDDLE), "data_types": ("f32",),
-         "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")},
+         "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")}, everywhere=True,
     ),
     Suite(
         "comprehensive", "matrix products, quantisation, BitLinear, activations, memory and workloads", comprehensive,
@@ -228,7 +271,7 @@ LISTED = (
     Suite(
         "transfer", "from NumPy and back, to a device and back", operations,
         {"operations": moves.MOVED, "tensor_sizes": (SMALL, (2048, 2048)), "data_types": ("f32", "f16")},
-        {"data_types": ("f32",)}, (), TIME, ("numpy",),
+        {"data_types": ("f32",)}, (), TIME, ("numpy",), everywhere=True,
     ),
     Suite(
         "layout", "contiguous, transposed and strided memory", layouts,
@@ -272,7 +315,8 @@ def suite_named(name: str) -> Suite:
 def defaults(suite: str, quick: bool = False) -> BenchmarkConfig:
     """The settings of a suite where nobody says otherwise."""
     found = suite_named(suite)
-    return replace(BenchmarkConfig(), **(found.settings | (found.quick if quick else {})))
+    where = {} if found.everywhere else {"devices": (str(backends.default_device().device),)}
+    return replace(BenchmarkConfig(), **(where | found.settings | (found.quick if quick else {})))
 
 
 def metrics(suite: str, plan: Plan, energy: EnergyConfig | None = None) -> tuple[str, ...]:
@@ -324,6 +368,7 @@ def like(before: Results, *, threads: int | None = None) -> Grid:
         "operations": [c.operation for c in wanted.values() if c.operation in known],
         "tensor_sizes": [c.shape for c in wanted.values() if c.shape],
         "data_types": [c.precision for c in wanted.values() if c.precision in FLOATS],
+        "transfer": "both" if any(c.transfer for c in wanted.values()) else "",
     }
     usual, options = defaults(name), Options(threads, before.plan.seed)
     listed = suite_named(name).listed
@@ -333,7 +378,11 @@ def like(before: Results, *, threads: int | None = None) -> Grid:
     own = replace(usual, **{k: v for k, v in asked.items() if v})
     made = [case for s in (usual, defaults(name, quick=True), own) for case in suite_named(name).cases(s, options)[0]]
     made += operations(own, options)[0] if name != "quantization" and not listed else []
-    cases = tuple(case for case in _once(made) if case.name in wanted)
+    cases = tuple(
+        replace(case, context=replace(case.context, batch=wanted[case.name].batch))
+        for case in _once(made)
+        if case.name in wanted
+    )
     lost = [case for case in wanted if case not in {c.name for c in cases}]
     if lost:
         notes.append(
@@ -362,8 +411,21 @@ def arms_of(devices: Sequence[str], beside: Iterable[str], threads: int | None) 
         named = [*own, "reference", *(p.name for p in peers.PEERS.values() if not p.absence())]
     elif "none" in named:
         raise ArgumentError(f"--peers: none and others were given: {', '.join(named)}; choose.")
-    first = ["tritium" if device == "cpu" else f"tritium:{device}" for device in devices]
+    first = [peers.arm_of(device) for device in devices]
     return peers.arms([*first, *(n for n in named if n not in first)], threads)
+
+
+def compare_devices(
+    operation: str, sizes: Sequence[Any] = (256, 512, 1024), devices: Sequence[str] | None = None, *,
+    data_types: Sequence[str] = ("f32",), batch_sizes: Sequence[int] = (), transfer: str = "excluded",
+    plan: Plan = PLANS["quick"], threads: int | None = None, seed: int = 0, progress: Progress | None = None,
+) -> Results:  # fmt: skip
+    """One operation on every device that is here, or on these; nobody stands beside. See `run_comparison`."""
+    asked: dict[str, Any] = {
+        "operations": (operation,), "tensor_sizes": sizes, "data_types": data_types, "batch_sizes": batch_sizes, "transfer": transfer,
+    }  # fmt: skip
+    config = BenchmarkConfig(**asked if devices is None else asked | {"devices": devices})
+    return run_comparison(config, plan=plan, peers=("none",), threads=threads, seed=seed, progress=progress)
 
 
 def run_comparison(

@@ -184,7 +184,7 @@ def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite
     geo = [ratio_text(s.geomean, s.geomean_interval, brief) for s in suites.values()]
     if len(rows) > 1 and any(g != NONE for g in geo):
         rows.append(("geometric mean", "", "", "", *geo))
-    below = (*_legend(results), *remarks(results), *troubles(results))
+    below = (*_legend(results), *clocks(results), *remarks(results), *troubles(results))
     return Table("", heads, tuple(rows), frozenset(heads[1:]), below)
 
 
@@ -196,6 +196,17 @@ def _legend(results: Results) -> list[str]:
     sure = min(0.95, 1 - 2.0 ** (1 - processes))  # the widest interval of so many values has no more
     alone = "One process for each arm: the intervals tell nothing of other processes."
     return ["", said, alone if processes == 1 else f"Intervals are of {100 * sure:.0f} %, by {processes} processes."]
+
+
+def clocks(results: Results) -> list[str]:
+    """What the clock holds where a device has memory of its own, or transfers were asked for; nothing on the CPU alone."""
+    contexts = [run.context for run in without_canaries(results).runs]
+    lines = []
+    if any(c.device != "cpu" and not c.transfer for c in contexts):
+        lines.append("Device work only: transfers are excluded, the result is computed when the clock stops.")
+    if any(c.transfer for c in contexts):
+        lines.append("With transfer: from NumPy arrays to NumPy arrays, the way in and the way back inside the clock.")
+    return lines
 
 
 def remarks(results: Results) -> list[str]:

@@ -26,9 +26,9 @@ from tritium.batching import advise_batch as advise_batch
 from tritium.errors import ArgumentError, TuneError, nearest
 from tritium.machine import seconds_text
 from tritium.perf import tune_file
+from tritium.perf.libraries import settled
 from tritium.perf.records import utc_now
 from tritium.perf.tune_file import Candidate, Interval, Status, Tuning, median_interval
-from tritium.tensor import Tensor
 from tritium.tuned import Choice
 
 ROUNDS = 15
@@ -115,9 +115,7 @@ class _Runner:
     def _one(self) -> float:
         start = perf_counter()
         for _ in range(self.calls):
-            result = self.call()
-        if isinstance(result, Tensor):
-            result.device.backend.synchronize()
+            result = settled(self.call())
         elapsed = (perf_counter() - start) / self.calls
         said = seconds_in(result)
         self.returned = said is not None

@@ -11,6 +11,7 @@ the sizes of blocks inside the kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from tritium.functions import asarray, ones
 from tritium.launch import launch
 from tritium.op import OPS, Op, Spec, Specs, outputs
 from tritium.perf import tune, tune_file
+from tritium.perf.crossover import meeting
 from tritium.perf.tune_file import Tuning
 from tritium.tensor import Tensor, wrap
 
@@ -36,6 +38,7 @@ WIDTH = 2560  # of a layer of the reference model
 STREAMED_BYTES = 64 << 20  # weights that are read in turn for one token: more than most caches hold
 TOKENS = (1, 16, 128)
 ELEMENTS = (1 << 12, 1 << 18, 1 << 22)
+SIDES = (128, 256, 512, 1024)  # of the square products by which devices are chosen
 MAPS = ("add", "multiply", "relu", "relu2", "copy")  # the exact rows beside products that models run most
 
 
@@ -266,18 +269,57 @@ def _with_threads() -> Callable[[int], Any]:
 
 
 def device_races(quick: bool) -> Iterator[Race]:
-    """Which device: a dense product there, data included."""
+    """Which device: dense products of several sizes there, without transfers. `_devices_chosen` makes one choice of them."""
     here = tuple(d.name for d in backends.devices() if d.available)
-    absent = "" if len(here) > 1 else f"{here[0]} is the only device here"
-    size = 512 if quick else 1024
-    yield Race(
-        "device", "device", here, "cpu", lambda: _on_devices(here, size), f"{size}x{size}", "f32", "", False, absent
-    )
+    if len(here) == 1:
+        why = f"{here[0]} is the only device here"
+        yield Race("device", "device", here, "cpu", _nothing, device="", exact=False, absent=why)
+        return
+    for n in SIDES[::2] if quick else SIDES:
+        yield Race("device", "device", here, "cpu", partial(_on_devices, here, n), f"{n}x{n}", "f32", "", False)
 
 
 def _on_devices(names: Sequence[str], size: int) -> Callable[[str], Any]:
     a = {name: ones((size, size), device=name) for name in names}
     return lambda name: ops.matmul(a[name], a[name])
+
+
+def _devices_chosen(done: Sequence[Outcome]) -> None:
+    """Keep the device of the largest size where that is clearly faster than the CPU, and say from which size on it is."""
+    raced = [o for o in done if o.race.op == "device" and o.tuning is not None]
+    if not raced:
+        return
+    last = raced[-1]
+    assert last.tuning is not None
+    choice = None
+    if last.changed:
+        product = f"the product of two {last.race.shape} {last.race.dtype} matrices"
+        where = f"measured {last.tuning.created[:10]} on {cpu.processor()}, without transfers"
+        choice = tuned.Choice(last.value, f"{last.why} in {product}, {_since(raced)}; {where}", exact=False)
+    tune_file.choose({"device": choice})
+
+
+def _since(raced: Sequence[Outcome]) -> str:
+    """From which size on the device of the last race is the faster one, by the intervals of these races."""
+    name = raced[-1].value
+    before = next((o for o in reversed(raced) if o.value != name), None)
+    if before is None:
+        return f"at every size from {raced[0].race.shape} on"
+    first = raced[raced.index(before) + 1]
+    (low, slower), (high, faster) = ((float(o.race.shape.partition("x")[0]), _ratio(o, name)) for o in (before, first))
+    if not slower > 1 > faster > 0 or math.isinf(slower):  # it failed there, or was not slower, only not clearly faster
+        return f"clearly from {first.race.shape} on"
+    about = round(meeting(low, slower, high, faster))
+    return f"from about {about}x{about} on (between {before.race.shape} and {first.race.shape})"
+
+
+def _ratio(o: Outcome, device: str) -> float:
+    """The time of a device to that of the default one; 0 or without end where one did not run."""
+    assert o.tuning is not None
+    found, shipped = o.tuning.of(device), o.tuning.of(o.race.default)
+    if found is None or not found.seconds:
+        return math.inf
+    return 0.0 if shipped is None else found.median / shipped.median
 
 
 def _nothing() -> Callable[[Any], Any]:
@@ -332,6 +374,7 @@ def fill(
         if progress is not None:
             progress(i, len(listed) + batch, r.title)
         done.append(_raced(r, quick))
+    _devices_chosen(done)
     if batch:
         if progress is not None:
             progress(len(listed), len(listed) + 1, "batch")

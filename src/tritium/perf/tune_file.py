@@ -118,16 +118,28 @@ def add(tuning: Tuning, found: Mapping[str, tuned.Choice | None] | None = None) 
         same = [t for t in _tunings(body) if t.key == tuning.key]
         listed = sorted([*kept, *same[1 - MOST_OF_A_KEY :], tuning], key=lambda t: t.created)[-MOST:]
         body["tunings"] = [records.plain(t) for t in listed]
-        for name, choice in (found or {}).items():
-            body["choices"].pop(name, None)
-            if choice is not None:
-                body["choices"][name] = asdict(choice)
+        _chosen(body, found or {})
 
     try:
         _change(changed)
     except (OSError, BusyError) as error:
         _here.append(tuning)
         settings.log.warning("tuned: %s; it will be tuned again in the next process", error)
+
+
+def choose(found: Mapping[str, tuned.Choice | None]) -> None:
+    """Keep choices that several races together make; None takes one back."""
+    try:
+        _change(lambda body: _chosen(body, found))
+    except (OSError, BusyError) as error:
+        settings.log.warning("tuned: %s; it will be tuned again in the next process", error)
+
+
+def _chosen(body: dict[str, Any], found: Mapping[str, tuned.Choice | None]) -> None:
+    for name, choice in found.items():
+        body["choices"].pop(name, None)
+        if choice is not None:
+            body["choices"][name] = asdict(choice)
 
 
 def remove(op: str | None = None) -> int:

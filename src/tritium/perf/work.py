@@ -11,6 +11,7 @@ Knows nothing of measuring. Values come from a seed and are never zeros; the rig
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -22,7 +23,7 @@ from tritium import ops
 from tritium.perf import peers, registry, workloads
 from tritium.perf.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.context import Context, Work
-from tritium.perf.libraries import HALF, OWN, Library, reference_functions
+from tritium.perf.libraries import HALF, OWN, Library, reference_functions, settled
 from tritium.perf.operations import (
     NAMES,
     OPERATIONS,
@@ -40,6 +41,8 @@ Data = np.ndarray[Any, Any]
 LAYOUTS = ("contiguous", "transposed", "strided")
 CHECKED = 1 << 16  # elements of an answer that are compared, spread over its rows
 GROUP = 64  # columns that share a scale of int4 weights
+PACKED = ("quantize", "dequantize")  # their arrays are packed: NumPy has none to send or take
+WITH_TRANSFER = ", with transfer"  # ends the names of cases whose transfers are timed too
 
 
 # ---- builders
@@ -63,6 +66,21 @@ def _others() -> list[str]:
     return [*workloads.NAMES, *registry.registered()]
 
 
+def batched(operation: str, batch: int, shape: Shape) -> Shape | None:
+    """The shape an operation has with so many rows, sequences or items; None where it has no batch."""
+    if operation in registry.registered():
+        return None
+    if operation in workloads.NAMES:
+        return workloads.batched(operation, batch, shape)
+    row = operation_named(operation, _others())
+    return None if row.batched is None else row.batched(batch, shape)
+
+
+def transfers(operation: str) -> bool:
+    """Whether an operation can be timed with its transfers: those of the table whose arrays NumPy has."""
+    return operation in NAMES and NAMES[operation] not in PACKED and operation not in registry.registered()
+
+
 def grid(
     operations: Sequence[str],
     shapes: Sequence[Sequence[int]],
@@ -72,8 +90,12 @@ def grid(
     threads: int | None = None,
     seed: int = 0,
     layouts: Sequence[str] = ("contiguous",),
+    transfer: bool = False,
 ) -> list[Case]:
-    """A case for every operation, shape, dtype, device and layout. What an operation refuses is left out: see `refuses`."""
+    """A case for every operation, shape, dtype, device and layout. What an operation refuses is left out: see `refuses`.
+
+    `transfer`: the operations of the table, from NumPy arrays to NumPy arrays; see `with_transfer`.
+    """
     found: list[Case] = []
     for name in dict.fromkeys(operations):
         if name in registry.registered():
@@ -89,7 +111,17 @@ def grid(
                     for device in devices:
                         for layout in layouts:
                             found.append(_case(operation, tuple(shape), kind, device, threads, seed, layout))
+    if transfer:
+        found = [with_transfer(case) for case in found if transfers(case.context.operation)]
     return list({case.name: case for case in found}.values())
+
+
+def with_transfer(case: Case) -> Case:
+    """The same case from the host's arrays to the host's: inputs go in and the result comes back inside the clock."""
+    recipe = replace(case.recipe, arguments={**case.recipe.arguments, "transfer": True})
+    return replace(
+        case, name=f"{case.name}{WITH_TRANSFER}", recipe=recipe, context=replace(case.context, transfer="included")
+    )
 
 
 def _case(
@@ -140,6 +172,7 @@ def operation(
     threads: int | None = None,
     device: str = "cpu",
     layout: str = "contiguous",
+    transfer: bool = False,
 ) -> Made:
     """One operation on one candidate: what a worker times."""
     row = operation_named(operation)
@@ -151,11 +184,16 @@ def operation(
         raise UnsupportedError(
             f"{library.name} does not compute in {dtype}: {library.notes.get('dtype', 'it has no such dtype')}."
         )
+    if transfer:
+        if not transfers(row.name):
+            raise UnsupportedError(f"{row.name} has packed weights for its array, which NumPy has not.")
+        library = replace(library, back=partial(_host, library.back), wait=None, moves=True)
     data = inputs(row, sizes, dtype, seed)
     if row.name in MAKERS:
         if layout != "contiguous":
             raise UnsupportedError(f"{row.name} has packed weights, which lie in one way only.")
-        return MAKERS[row.name](library, row, sizes, dtype, data)
+        made = MAKERS[row.name](library, row, sizes, dtype, data)
+        return _told(made, "activations in, the result out; weights stay") if transfer else made
     arrays = [laid(library, x, layout) for x in data]
     rows = spread(row, sizes)
     facts = (
@@ -165,14 +203,46 @@ def operation(
     )
     if dt.dtype(dtype).numpy.name in HALF and "half" in library.notes:
         facts["note"] = library.notes["half"]
-    return Made(
-        partial(library.function(row.name), *arrays),
+    made = Made(
+        bound(library, library.function(row.name), arrays, data),
         wait=library.wait,
         answer=lambda result: picked(library.back(result), rows, row.axis),
         expected=lambda: right(row, data, rows),
         tolerance=ROUNDING[dtype] * row.slack,
         facts=facts,
     )
+    return _told(made, "all inputs in, the result out") if transfer else made
+
+
+def _told(made: Made, transfer: str) -> Made:
+    return replace(made, facts={**made.facts, "transfer": transfer})
+
+
+def bound(library: Library, fn: Callable[..., Any], arrays: Sequence[Any], hosts: Sequence[Data]) -> Callable[[], Any]:
+    """What is timed: the function on arrays that are there; or, where the library moves them, from the host and back.
+
+    `hosts` are NumPy's of the first arrays. The others are weights, and stay where they are.
+    """
+    if not library.moves:
+        return partial(fn, *arrays)
+    stay, enter, back = arrays[len(hosts) :], _entrance(library, hosts), library.back
+
+    def call() -> Any:
+        return back(fn(*map(enter, hosts), *stay))
+
+    return call
+
+
+def _entrance(library: Library, hosts: Sequence[Data]) -> Callable[[Data], Any]:
+    """The cheapest way from NumPy's memory into a library: the same memory where it can be."""
+    strange = library.name not in OWN and any(x.dtype.name == "bfloat16" for x in hosts)
+    if library.name == "numpy" or strange:
+        return library.array
+    return library.memory.get("from_numpy") or library.memory["upload"]
+
+
+def _host(back: Callable[[Any], Data], x: Any) -> Data:
+    return x if isinstance(x, np.ndarray) else back(x)
 
 
 def laid(library: Library, x: Data, layout: str) -> Any:
@@ -255,18 +325,19 @@ def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: li
     group = GROUP if scale.ndim == 2 else 0
     make = nn.BitLinear if dt.dtype(kind).is_ternary else nn.QuantLinear
     layer = make(quant.from_integers(w, scale, group=group, dtype=kind).to(library.device))
+    settled([layer.weight.data, layer.weight.scale])
     ready = library.array(x)
     call = library.compile(lambda y: layer(y)) if library.compiles else layer
     tolerance = max(ROUNDING["f32"], ROUNDING.get(dtype, 0.0))
     return Made(
-        partial(call, ready), library.wait, lambda result: picked(library.back(result), rows),
+        bound(library, call, [ready], [x]), library.wait, lambda result: picked(library.back(result), rows),
         lambda: quantised_product(picked(x, rows), w, scale), tolerance,
         {"weights": kind, "bytes of weights": layer.nbytes, "kernel": layer.kernel(shape[0], dt.dtype(x.dtype))},
     )  # fmt: skip
 
 
 def _float_linear(library: Library, row: Operation, x: Data, w: Data, rows: Data | None, tolerance: float) -> Made:
-    call = partial(library.function("linear"), library.array(x), library.array(w))
+    call = bound(library, library.function("linear"), [library.array(x), library.array(w)], [x])
     return Made(
         call, library.wait, lambda result: picked(library.back(result), rows),
         lambda: wide(picked(x, rows)) @ wide(w).T, tolerance, {"weights": dt.dtype(w.dtype).name},
@@ -310,7 +381,7 @@ def _dequantize(library: Library, row: Operation, shape: Shape, dtype: str, data
     own = library.name in OWN
     codes = library.array(w)
     if own:
-        codes = ops.repack(codes, "tern2")
+        codes = settled(ops.repack(codes, "tern2"))
     return Made(
         partial(library.function("dequantize"), codes, library.array(scale)), library.wait, library.back,
         lambda: wide(w) * float(scale), ROUNDING["f32"], {"stored as": "2 bits a weight" if own else "a byte a weight, not packed"},

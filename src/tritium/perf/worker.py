@@ -155,8 +155,14 @@ class Worker:
         ):  # another library's memory is not in the pool: 0 is no measurement
             nothing = Absent("unsupported", "the call took nothing from Tritium's pool")
             found |= {"peak_bytes": nothing, "allocated_bytes": nothing}
-        if self.candidate.partition(":")[0] not in OWN:  # a peer's memory is not the pool's: 0 would be invented
-            absent = Absent("unsupported", "only Tritium's own memory is counted; see rss_bytes")
+        library, _, device = self.candidate.partition(":")
+        if library not in OWN or device not in ("", "cpu"):  # not the pool's: 0 would be invented
+            whose = (
+                "only Tritium's own memory is counted"
+                if library not in OWN
+                else f"the memory of {device} is its library's"
+            )
+            absent = Absent("unsupported", f"{whose}; see rss_bytes")
             found |= {"peak_bytes": absent, "allocated_bytes": absent}
         return {"memory": {k: {"reason": v.reason} if isinstance(v, Absent) else v for k, v in found.items()}}
 

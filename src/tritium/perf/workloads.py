@@ -94,6 +94,13 @@ def sizes_of(name: str, shape: Shape) -> Sizes:
     return Sizes(batch, tokens, context, width, heads, heads // 4 if heads % 4 == 0 else heads, inner)
 
 
+def batched(name: str, batch: int, shape: Shape) -> Shape:
+    """The shape with so many sequences; of batch processing, so many items at a time."""
+    if name == "batch_processing":
+        return *shape[:2], batch
+    return batch, *(shape if len(shape) == 2 else shape[1:])
+
+
 # ---- builders
 
 

@@ -24,7 +24,7 @@ from tritium.perf.run import Results
 from tritium.perf.selftest import Selftest
 from tritium.perf.trends import Trend
 from tritium.perf.verdict import Suite
-from tritium.see import charts, section_cases, section_machine, section_resources, section_summary
+from tritium.see import charts, section_cases, section_crossovers, section_machine, section_resources, section_summary
 from tritium.see.report_data import Data, data_of
 from tritium.see.sections import Block, Card, Drawing, Fold, Given, Picture, Section
 
@@ -157,6 +157,7 @@ ORDER = (
     section_resources.roofline,
     section_resources.profile,
     section_cases.devices,
+    section_crossovers.crossovers,
     section_summary.recommendations,
     section_machine.noise,
     section_machine.reproduce,

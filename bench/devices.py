@@ -1,0 +1,267 @@
+"""Every device here beside the others, and what Tritium adds to the library behind a device.
+
+Knows nothing of how a time is taken: that is the measuring half of the package, with fresh processes and arms in turn. The limits
+that the project set itself stand beside the figures.
+
+    python bench/devices.py                          all of it: some minutes for each device
+    python bench/devices.py --quick                  a short look: nothing is judged
+    python bench/devices.py --only small             one part: compare, dispatch, small
+    python bench/devices.py --output measured        writes measured/results.json and measured/report.html
+
+Parts. `compare`: operations x sizes on every device, without their transfers and with them, and the sizes from which another
+device is the faster one. `dispatch`: code that names no device, on the CPU, beside NumPy: an operation of 1000x1000; and what a
+call of one element takes, all of which is dispatch, as a share of it. `small`: an addition of few elements on torch beside torch, on
+mlx beside mlx; of mlx, which computes when it is asked to, the call alone and the call with its evaluation. A library that is not
+installed is left out, with the reason. Shown are medians over processes and the 95 % interval of the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from timing import machine
+
+import tritium as tt
+from tritium.perf import pages, peers, store, work
+from tritium.perf.canary import is_canary
+from tritium.perf.case import Case, Made, Recipe, UnsupportedError
+from tritium.perf.compare import compare_paired
+from tritium.perf.context import Context, Work
+from tritium.perf.crossover import LEAST_PROCESSES
+from tritium.perf.measuring import measure
+from tritium.perf.run import PLANS, Plan, Results
+from tritium.perf.tables import RULES, Table, time_text, told_apart
+
+OPERATIONS = ("matmul", "add", "softmax", "bitlinear")
+SIZES, QUICK_SIZES = (64, 128, 256, 512, 1024, 2048), (64, 256)
+SIDE = 1000  # of the operation whose dispatch is a share of it
+SMALL = (8, 64)
+DISPATCH, OVERHEAD = 1.01, 1.5  # times the library's own
+LOOK = Plan("look", generations=3, rounds=2, batches=2, gates=False)
+
+
+class Limit(NamedTuple):
+    """A figure beside its limit."""
+
+    case: str
+    theirs: str
+    ours: str
+    ratio: float
+    interval: tuple[float, float] | None
+    limit: float
+    judged: bool = True  # False: too few processes for an interval of 95 %
+
+    @property
+    def verdict(self) -> str:
+        if not self.judged:
+            return "not judged: a look"
+        low, high = self.interval or (self.ratio, self.ratio)
+        if high <= self.limit:
+            return "met"
+        return "MISSED" if low > self.limit else "unsure"
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        between = "" if self.interval is None else f" ({self.interval[0]:.3g}…{self.interval[1]:.3g})"
+        return self.case, self.theirs, self.ours, f"{self.ratio:.3g}{between}", f"{self.limit:g}", self.verdict
+
+
+# ---- devices
+
+
+def devices_compared(devices: Sequence[str] | None, sizes: Sequence[int], plan: Plan, threads: int | None) -> Results:
+    asked: dict[str, Any] = {} if devices is None else {"devices": devices}
+    config = tt.perf.BenchmarkConfig(
+        operations=OPERATIONS, tensor_sizes=sizes, data_types=("f32",), transfer="both", timeout_s=60, **asked
+    )
+    return tt.perf.run_comparison(config, plan=plan, peers=("none",), threads=threads, progress=told)
+
+
+# ---- dispatch
+
+
+def dispatch(plan: Plan, threads: int | None) -> Results:
+    """An operation that names no device, beside NumPy; and one of a single element."""
+    cases = [*work.grid(["add", "matmul"], [(SIDE, SIDE)], threads=threads), *work.grid(["add"], [(1,)])]
+    arms, _ = peers.arms(["tritium", "numpy"], threads)
+    return measure(cases, arms, replace(plan, threads=threads, metrics=("wall",)), suite="dispatch", progress=told)
+
+
+def dispatch_limits(results: Results) -> Iterator[Limit]:
+    yield from (found for found in limits(results, "numpy", "tritium", DISPATCH) if str(SIDE) in found.case)
+    tiny = results.of("add 1 f32", "tritium")
+    for name in ("add", "matmul"):
+        whole = results.of(f"{name} {SIDE}x{SIDE} f32", "tritium")
+        if tiny is not None and whole is not None and tiny.seconds and whole.seconds:
+            share = tiny.seconds / whole.seconds
+            said = f"dispatch of {name} {SIDE}x{SIDE}: a call of one element / the call"
+            yield Limit(said, time_text(whole), time_text(tiny), share, None, DISPATCH - 1, enough(results))
+
+
+# ---- small operations
+
+
+def small(candidate: str, *, size: int, evaluated: bool) -> Made:
+    """A recipe: an addition on a device of Tritium, or by the library behind it; `evaluated`: computed before the clock stops."""
+    library, _, device = candidate.partition(":")
+    data = np.random.default_rng(0).standard_normal((2, size, size), np.float32)
+    makers = {"tritium": _tritium, "torch": _torch, "mlx": _mlx}
+    if library not in makers:
+        raise UnsupportedError(f"{library} is no library behind a device of Tritium.")
+    call, wait, back = makers[library](device or "cpu", data)
+    return Made(call, wait if evaluated else None, back, lambda: data[0] + data[1], 1e-6)
+
+
+Arms = tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]
+
+
+def _tritium(device: str, data: Any) -> Arms:
+    x, y = (tt.asarray(part, device=device, copy=True) for part in data)
+    backend = tt.device(device).backend
+    backend.settle([x, y])
+    return partial(tt.add, x, y), lambda made: backend.settle((made,)), lambda made: made.numpy()
+
+
+def _torch(device: str, data: Any) -> Arms:
+    import torch
+
+    x, y = (torch.from_numpy(part).to(device) for part in data)
+    return partial(torch.add, x, y), lambda made: None, lambda made: made.cpu().numpy()
+
+
+def _mlx(device: str, data: Any) -> Arms:
+    import mlx.core as mx
+
+    mx.set_default_device(mx.cpu if device == "cpu" else mx.gpu)
+    x, y = (mx.array(part) for part in data)
+    mx.eval(x, y)
+    return partial(mx.add, x, y), mx.eval, np.array
+
+
+def small_cases(names: dict[bool, str]) -> list[Case]:
+    """`names`: whether the result is waited for, and how the case says so."""
+    return [
+        Case(
+            f"add {n}x{n} f32{said}", Recipe(f"{Path(__file__).resolve()}:small", {"size": n, "evaluated": evaluated}),
+            Context("add", (n, n)), Work(n * n, 8 * n * n, 4 * n * n),
+        )
+        for n in SMALL
+        for evaluated, said in names.items()
+    ]  # fmt: skip
+
+
+WAITED = {"torch": {False: " on torch"}, "mlx": {False: " on mlx, the call alone", True: " on mlx, evaluated"}}
+
+
+def small_overheads(plan: Plan) -> dict[str, Results | str]:
+    """For each library: what was measured, or why nothing was."""
+    found: dict[str, Results | str] = {}
+    for library, names in WAITED.items():
+        arms, notes = peers.arms([f"tritium:{library}:cpu", library], 1)
+        if len(arms) < 2:
+            found[library] = "; ".join(notes)
+            continue
+        once = replace(plan, threads=1, metrics=("wall",))
+        found[library] = measure(small_cases(names), arms, once, suite="small", progress=told)
+    return found
+
+
+# ---- in words
+
+
+def limits(results: Results, theirs: str, ours: str, limit: float) -> Iterator[Limit]:
+    """The ratio of every case both did, ours to theirs, beside a limit."""
+    found = {v.case: v for v in compare_paired(results, theirs, ours, RULES).verdicts if v.metric == "wall"}
+    for case in results.cases:
+        v, one, two = found.get(case), results.of(case, theirs), results.of(case, ours)
+        if v is not None and v.ratio is not None and one is not None and two is not None:
+            between = told_apart(v.interval95)
+            yield Limit(case, time_text(one), time_text(two), v.ratio, between, limit, enough(results))
+
+
+def enough(results: Results) -> bool:
+    return results.plan.generations >= LEAST_PROCESSES
+
+
+def told(done: int, total: int, what: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[2K{100 * done // max(total, 1):3d} %  {what}" if done < total else "\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def joined(parts: Sequence[Results]) -> Results:
+    """All that was measured in one file; canaries of the first part only."""
+    first, *rest = parts
+    arms = dict.fromkeys(arm for part in parts for arm in part.arms)
+    runs = [run for part in rest for run in part if not is_canary(run.case)]
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    return replace(
+        first, arms=tuple(arms), runs=(*first.runs, *runs), notes=tuple(notes), complete=all(p.complete for p in parts),
+        kind="compare", suite="compare", elapsed_s=sum(p.elapsed_s for p in parts),
+    )  # fmt: skip
+
+
+def judged(found: Sequence[Limit]) -> str:
+    heads = ("case", "their own", "tritium", "ratio", "limit", "")
+    rows = tuple(limit.row for limit in found)
+    below = ("", f"{sum(f.verdict == 'met' for f in found)} of {len(found)} limits are met.")
+    return Table("What Tritium adds", heads, rows, frozenset(heads[1:5]), below).text()
+
+
+def written(folder: Path, parts: Sequence[Results]) -> None:
+    from tritium.see import report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = joined(parts)
+    store.save(whole, folder / "results.json")
+    report(whole).save(folder / "report.html")
+    print(f"\nwritten: {folder / 'results.json'}, {folder / 'report.html'}")
+
+
+PARTS = ("compare", "dispatch", "small")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a short look: few processes and sizes")
+    parser.add_argument("--only", help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--devices", help="some of the devices here, as cpu,mlx; default: all")
+    parser.add_argument("--sizes", help="sides of the operations compared, as 64,256")
+    parser.add_argument("--threads", type=int, help="default: all CPUs this process may use; dispatch: 1")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where results.json and report.html are written")
+    args = parser.parse_args()
+    plan = LOOK if args.quick else PLANS["default"]
+    asked = args.only.split(",") if args.only else PARTS
+    sizes = [int(n) for n in args.sizes.split(",")] if args.sizes else QUICK_SIZES if args.quick else SIZES
+    print(f"{machine()}; {plan.generations} processes, {plan.rounds} rounds in turn\n")
+    parts: list[Results] = []
+    found: list[Limit] = []
+    if "compare" in asked:
+        parts.append(devices_compared(args.devices and args.devices.split(","), sizes, plan, args.threads))
+        print(pages.page(parts[-1]), *parts[-1].notes, "", sep="\n")
+    if "dispatch" in asked:
+        parts.append(dispatch(plan, args.threads or 1))
+        found += dispatch_limits(parts[-1])
+    if "small" in asked:
+        for library, results in small_overheads(plan).items():
+            if isinstance(results, str):
+                print(f"{library}: not measured: {results}\n")
+                continue
+            parts.append(results)
+            found += limits(results, library, f"tritium:{library}:cpu", OVERHEAD)
+    if found:
+        print(judged(found))
+    if args.output and parts:
+        written(args.output, parts)
+    sys.exit("a limit is missed" if any(f.verdict == "MISSED" for f in found) else 0)
+
+
+if __name__ == "__main__":
+    main()
