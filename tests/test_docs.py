@@ -1,28 +1,39 @@
 """The pages: every python block of README.md and docs/ runs, and every relative link leads somewhere.
 
-The blocks of one page share a namespace and run in order, in an empty folder. A block right after a comment
-`<!-- not run: reason -->` is skipped, with that reason; a page with `<!-- needs: package -->` where that package is absent.
+The blocks of one page share a namespace and run in order, in an empty folder. A block right after the comment
+`<!-- needs mlx -->` runs where that library can be imported, and is skipped with the reason elsewhere; after `<!-- page needs torch -->`
+that holds for every block of the page. One after `<!-- not run: reason -->` is always skipped, with that reason. The name of a
+page's test tells the libraries it needs, so that `-k mlx` finds it.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
 
+from tritium.backends import Backend
+from tritium.backends.values import ValueBackend
+
 ROOT = Path(__file__).parents[1]
 RUN_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*(\w*)")
-NOT_RUN = re.compile(r"^\s*<!--\s*not run:\s*(.+?)\s*-->\s*$")
-NEEDS = re.compile(r"^<!--\s*needs:\s*(\w+)\s*-->\s*$", re.MULTILINE)
+MARK = re.compile(r"^\s*<!--\s*(not run:|needs|page needs)\s+(.+?)\s*-->\s*$")
+LIBRARIES = {"mlx": "mlx.core", "torch": "torch"}  # what a page may need, and what tells whether it is there
+OWN_WORK = {
+    *("new", "listed", "retuned", "choose"),  # of every backend: built on the others
+    *("hold", "value", "put", "ready", "doubt", "settle_doubts"),  # of those that keep values
+}
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 
@@ -32,33 +43,62 @@ class Block:
     language: str
     line: int  # of its first line of code, from 1
     code: str
-    not_run: str | None
+    not_run: str | None = None
+    needs: tuple[str, ...] = ()
 
 
 def parse(text: str) -> tuple[list[Block], str]:
     """The fenced blocks of a page, and its prose without them."""
     blocks: list[Block] = []
     prose: list[str] = []
-    fence, language, start, reason = "", "", 0, None
+    whole: tuple[str, ...] = ()  # what the page needs
+    marks: dict[str, str] = {}  # of the next block
+    fence, language, start = "", "", 0
     code: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        mark = FENCE.match(line)
+        mark, told = FENCE.match(line), MARK.match(line)
         if fence:
             if mark and mark[1].startswith(fence) and not line.strip(" `~"):
-                blocks.append(Block(language, start, "\n".join(code) + "\n", reason))
-                fence, reason = "", None
+                needs = (*whole, *named(marks.get("needs", "")))
+                blocks.append(Block(language, start, "\n".join(code) + "\n", marks.get("not run:"), needs))
+                fence, marks = "", {}
             else:
                 code.append(line)
         elif mark:
             fence, language, start, code = mark[1], mark[2], number + 1, []
+        elif told and told[1] == "page needs":
+            whole = named(told[2])
+        elif told:
+            marks[told[1]] = told[2]
         else:
             prose.append(line)
-            if line.strip():
-                found = NOT_RUN.match(line)
-                reason = found[1] if found else None
-    if fence:
-        raise ValueError(f"the block before line {start} is never closed")
+            if line.strip() and marks:
+                raise ValueError(f"line {number}: no block follows the comment before it")
+    if fence or marks:
+        raise ValueError(f"the block before line {start} is never closed, or a comment has no block")
     return blocks, "\n".join(prose)
+
+
+def named(words: str) -> tuple[str, ...]:
+    found = tuple(words.split())
+    if unknown := set(found) - set(LIBRARIES):
+        raise ValueError(f"a page may need {', '.join(LIBRARIES)}, not {', '.join(sorted(unknown))}")
+    return found
+
+
+@cache
+def absent(library: str) -> str | None:
+    """Why a library cannot be used here; None: it can."""
+    try:
+        importlib.import_module(LIBRARIES[library])
+    except ImportError as error:
+        return f"needs {library}: {error}"
+    return None
+
+
+def why_not(block: Block) -> str | None:
+    """Why a block does not run here; None: it does."""
+    return block.not_run or next(filter(None, map(absent, block.needs)), None)
 
 
 def name(page: Path) -> str:
@@ -69,9 +109,12 @@ def python_blocks(page: Path) -> list[Block]:
     return [block for block in parse(page.read_text(encoding="utf-8"))[0] if block.language == "python"]
 
 
-NOT_RUN_BLOCKS = {
-    f"{name(page)}:{block.line}": block.not_run for page in RUN_PAGES for block in python_blocks(page) if block.not_run
-}
+def name_and_needs(page: Path) -> str:
+    return "+".join([name(page), *sorted({library for block in python_blocks(page) for library in block.needs})])
+
+
+BLOCKS = {f"{name_and_needs(page)}:{block.line}": block for page in RUN_PAGES for block in python_blocks(page)}
+NOT_RUN_HERE = {where: why for where, block in BLOCKS.items() if (why := why_not(block))}
 
 
 def anchors(page: Path) -> set[str]:
@@ -86,18 +129,19 @@ def anchors(page: Path) -> set[str]:
     return set(seen)
 
 
-@pytest.mark.parametrize("page", [page for page in RUN_PAGES if python_blocks(page)], ids=name)
+@pytest.mark.parametrize("page", [page for page in RUN_PAGES if python_blocks(page)], ids=name_and_needs)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in NEEDS.findall(page.read_text(encoding="utf-8")):
-        pytest.importorskip(package, reason=f"the page needs {package}")
+    blocks = python_blocks(page)
+    if all(map(why_not, blocks)):
+        pytest.skip(f"no block runs here: {why_not(blocks[0])}")
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     monkeypatch.chdir(tmp_path)
     gc.collect()
     gc.disable()  # what earlier tests left in cycles must not be freed under a page that counts memory
     try:
-        for block in python_blocks(page):
-            if not block.not_run:
+        for block in blocks:
+            if why_not(block) is None:
                 # Empty lines in front make a traceback point at the line of the page.
                 code = compile("\n" * (block.line - 1) + block.code, page, "exec")
                 exec(code, vars(module))
@@ -105,11 +149,11 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
         gc.enable()
 
 
-if NOT_RUN_BLOCKS:  # an empty list of parameters would be reported as a skip of its own
+if NOT_RUN_HERE:  # an empty list of parameters would be reported as a skip of its own
 
-    @pytest.mark.parametrize("block", NOT_RUN_BLOCKS)
+    @pytest.mark.parametrize("block", NOT_RUN_HERE)
     def test_block_not_run(block: str) -> None:
-        pytest.skip(NOT_RUN_BLOCKS[block])
+        pytest.skip(NOT_RUN_HERE[block])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -129,12 +173,38 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert not dead, "\n".join(dead)
 
 
+@pytest.mark.parametrize("kind", [Backend, ValueBackend])
+def test_the_page_about_backends_names_every_method(kind: type[Backend]) -> None:
+    said = (ROOT / "docs" / "add-a-backend.md").read_text(encoding="utf-8")
+    methods = {n for n, what in vars(kind).items() if callable(what) and not n.startswith("_")} - OWN_WORK
+    assert sorted(n for n in methods if f"`{n}" not in said) == []
+
+
 def test_parse_finds_blocks_and_reasons() -> None:
-    text = "a\n\n<!-- not run: needs a GPU -->\n\n```python\nx = 1\n```\n````sh\n```\n````\n```python\ny\n```\n"
+    text = "a\n\n<!-- not run: no such GPU -->\n\n```python\nx = 1\n```\n````sh\n```\n````\n```python\ny\n```\n"
     blocks, prose = parse(text)
     assert blocks == [
-        Block("python", 6, "x = 1\n", "needs a GPU"),
-        Block("sh", 9, "```\n", None),
-        Block("python", 12, "y\n", None),
+        Block("python", 6, "x = 1\n", "no such GPU"),
+        Block("sh", 9, "```\n"),
+        Block("python", 12, "y\n"),
     ]
     assert prose.splitlines()[0] == "a"
+
+
+def test_parse_finds_what_a_block_and_a_page_need() -> None:
+    blocks, _ = parse("<!-- page needs torch -->\n```python\nx\n```\n<!-- needs mlx -->\n```python\ny\n```\n")
+    assert [block.needs for block in blocks] == [("torch",), ("torch", "mlx")]
+
+
+@pytest.mark.parametrize("text", ["<!-- needs mlx -->\nno block\n", "<!-- needs tea -->\n```\n```\n", "```python\n"])
+def test_a_mark_that_marks_nothing_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"block|may need"):
+        parse(text)
+
+
+def test_a_block_whose_library_is_absent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent.cache_clear()
+    monkeypatch.setitem(LIBRARIES, "mlx", "no_such_library")
+    assert why_not(Block("python", 1, "", needs=("mlx",))) == "needs mlx: No module named 'no_such_library'"
+    assert why_not(Block("python", 1, "")) is None
+    absent.cache_clear()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from tritium import (
     cli_selftest,
     cli_tune,
 )
+from tritium.backends import missing
 from tritium.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.cli_text import VARIANT, VARIANT_HELP, amount, bar, shown, size, table
 from tritium.errors import DeviceError, TritiumError, nearest
@@ -168,7 +170,16 @@ def ops_page() -> str:
             signature = f"`{o.name}{o.__signature__}`".replace("|", "\\|")
             parts.append(f"| {signature} | {o.doc.splitlines()[0]} | {exact} | {'yes' if o.inplace else ''} |\n")
         parts.append("\n")
-    return "".join(parts).rstrip() + "\n"
+    return "".join([*parts, *_missing_rows()]).rstrip() + "\n"
+
+
+def _missing_rows() -> Iterator[str]:
+    yield (
+        "## devices\n\nEvery row runs on `cpu`. On `mlx` and `torch` it runs too, or is made of other rows, but for these, which "
+        "raise an error\nwith the reason (f64 exists neither on `mlx:gpu` nor on `mps`):\n\n| device | op | why |\n|---|---|---|\n"
+    )
+    for device, rows in (("mlx", missing.MLX), ("torch, mps", missing.TORCH)):
+        yield from (f"| {device} | `{row.name}` | {why} |\n" for row, why in rows.items())
 
 
 @cli.command(name="ceilings")
