@@ -252,18 +252,16 @@ def test_a_plain_slice_is_found_and_nothing_else() -> None:
 # ---- what only values can tell
 
 
-def test_an_index_outside_raises_when_the_result_is_read() -> None:
+def test_an_index_outside_raises() -> None:
     x = there(np.arange(4, dtype=np.float32))
-    got = ops.take(x, there(np.array([1, 9])))
     with pytest.raises(BoundsError, match="take: an index is outside an axis of size 4"):
-        values(got)
+        ops.take(x, there(np.array([1, 9])))
     np.testing.assert_array_equal(values(x + x), [0, 2, 4, 6])
 
 
-def test_waiting_for_the_device_raises_too() -> None:
-    ops.pow(there(np.array([2, 3])), there(np.array([1, -1])))
+def test_an_integer_to_a_negative_power_raises() -> None:
     with pytest.raises(BoundsError, match="negative power"):
-        HERE.backend.synchronize()
+        ops.pow(there(np.array([2, 3])), there(np.array([1, -1])))
 
 
 @pytest.mark.parametrize(

@@ -663,14 +663,10 @@ def test_without_f64_every_other_sample_agrees(behind: str) -> None:
     assert agreed > 1000
 
 
-def test_errors_come_when_a_result_is_read_where_the_device_runs_behind(behind: str) -> None:
+def test_where_the_device_runs_behind_a_check_waits_for_it(behind: str) -> None:
     x = tt.tensor(np.arange(5.0, dtype=np.float32)).to(behind)
-    found = ops.take(x, tt.tensor(np.array([0, 9])).to(behind))
     with pytest.raises(BoundsError, match="outside an axis of size 5"):
-        found.to("cpu")
-    ops.take(x, tt.tensor(np.array([7])).to(behind))
-    with pytest.raises(BoundsError):
-        x.device.backend.synchronize()
+        ops.take(x, tt.tensor(np.array([0, 9])).to(behind))
     with pytest.raises(DeviceError, match="no address"):
         _ = x.data_ptr
     np.testing.assert_array_equal(back(pickle.loads(pickle.dumps(x, protocol=5))), back(x))

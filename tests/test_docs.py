@@ -32,7 +32,7 @@ MARK = re.compile(r"^\s*<!--\s*(not run:|needs|page needs)\s+(.+?)\s*-->\s*$")
 LIBRARIES = {"mlx": "mlx.core", "torch": "torch"}  # what a page may need, and what tells whether it is there
 OWN_WORK = {
     *("new", "listed", "retuned", "choose"),  # of every backend: built on the others
-    *("hold", "value", "put", "ready", "doubt", "settle_doubts"),  # of those that keep values
+    *("hold", "value", "put", "ready", "doubt", "tracing", "number"),  # of those that keep values
 }
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)

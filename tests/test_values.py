@@ -244,14 +244,22 @@ def test_a_program_writes_donated_arguments(valued: Valued) -> None:
     assert apart.tolist() == np.zeros((3, 2)).tolist()
 
 
-def test_what_is_wrong_with_values_is_told_when_they_are_read(valued: Valued) -> None:
+def test_what_is_wrong_with_values_is_told_at_once(valued: Valued) -> None:
     valued.doubt(np.array([False]), "nothing is wrong")
-    x = there([1.0])
-    assert x.tolist() == [1]
-    valued.doubt(np.array([False, True]), "the second is wrong")
     with pytest.raises(BoundsError, match="the second is wrong"):
-        x.tolist()
-    assert x.tolist() == [1]
+        valued.doubt(np.array([False, True]), "the second is wrong")
+
+
+def test_a_thread_that_compiles_does_not_take_the_checks_of_another(valued: Valued) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    valued.tracing.append([])
+    try:
+        valued.doubt(np.array([True]), "kept for the program")
+        with ThreadPoolExecutor(1) as other, pytest.raises(BoundsError):
+            other.submit(valued.doubt, np.array([True]), "told at once").result()
+    finally:
+        assert [d.message for d in valued.tracing.pop()] == ["kept for the program"]
 
 
 # ---- Held

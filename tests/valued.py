@@ -88,7 +88,6 @@ class Valued(ValueBackend):
 
     def settle(self, arrays: Any) -> None:
         self.settled += len(arrays)
-        self.settle_doubts()
 
     def compiled(self, run: Callable[..., Any]) -> Callable[..., Any]:
         self.compilations += 1

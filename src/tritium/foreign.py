@@ -6,11 +6,15 @@ from then on no Python runs between them.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
+from tritium import ops
 from tritium.backends import packed
 from tritium.backends.values import Doubt, ValueBackend
-from tritium.graph import Graph
+from tritium.errors import DeviceError
+from tritium.graph import Graph, run_node
 from tritium.op import Spec, interpreter
 from tritium.tensor import Tensor, wrap
 
@@ -20,6 +24,9 @@ class ForeignProgram:
 
     def __init__(self, graph: Graph, backend: ValueBackend) -> None:
         self.graph, self.backend = graph, backend
+        # Numbers are operands too: a compiler that writes them down as text may lose the sign of 0.
+        numbers = [n for n in graph.order() if n.op is ops.const]
+        self._numbers = {n: run_node(n, [], backend.device) for n in numbers}
         self._doubts: list[Doubt] = []
         self._run = backend.compiled(self._nodes)
 
@@ -31,10 +38,11 @@ class ForeignProgram:
     def _nodes(self, *values: Any) -> list[Any]:
         """The nodes one after another on values that stand for the operands; the compiler calls it once."""
         graph, backend = self.graph, self.backend
-        specs = [n.spec for n in (*graph.inputs, *graph.captured)]
+        inside = (*graph.captured, *self._numbers)
+        specs = [n.spec for n in (*graph.inputs, *inside)]
         tensors = [wrap(backend.hold(v, s)) for v, s in zip(values, specs, strict=True)]
         count = len(graph.inputs)
-        inner = graph._replace(captured=dict(zip(graph.captured, tensors[count:], strict=True)))
+        inner = graph._replace(captured=dict(zip(inside, tensors[count:], strict=True)))
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
@@ -44,22 +52,37 @@ class ForeignProgram:
             self._doubts = backend.tracing.pop()
         results = (found,) if isinstance(found, Tensor) else found
         written = tuple(tensors[i] for i, _ in graph.writes)
-        return [*(_value(backend, x) for x in (*results, *written)), *(d.bad for d in self._doubts)]
+        bad = [d.bad for d in self._doubts]
+        any_bad = [reduce(or_, (b.any() for b in bad))] if bad else []  # one look tells whether all is well
+        return [*(_value(backend, x) for x in (*results, *written)), *any_bad, *bad]
 
     def __call__(self, *args: Tensor) -> Any:
         graph, backend = self.graph, self.backend
         assert self._run is not None
-        found = self._run(*(_value(backend, x) for x in (*args, *graph.captured.values())))
+        given = (*args, *graph.captured.values(), *self._numbers.values())
+        for x in given:
+            if x.device is not backend.device:
+                raise DeviceError(
+                    f"tensors are on {backend.device} and {x.device}; move one with .to({str(backend.device)!r}): transfers "
+                    f"are never hidden."
+                )
+        found = self._run(*(_value(backend, x) for x in given))
         count = len(graph.outputs)
+        self._check(found[count + len(graph.writes) :])
         results: list[Tensor] = []
         for k, (n, value) in enumerate(zip(graph.outputs, found, strict=False)):
             same = graph.returned[k] if graph.returned else None
             results.append(_held(backend, value, n.spec) if same is None else args[same])
         for (i, n), value in zip(graph.writes, found[count:], strict=False):
             backend.put(args[i], _seen(value, n.spec))
-        for d, bad in zip(self._doubts, found[count + len(graph.writes) :], strict=True):
-            backend.doubt(bad, d.message, d.error)
         return results[0] if graph.single else tuple(results)
+
+    def _check(self, flags: list[Any]) -> None:
+        """Raise what the checks of this run found; nothing was written yet."""
+        if flags and self.backend.is_true(flags[0]):
+            for d, bad in zip(self._doubts, flags[1:], strict=True):
+                if self.backend.is_true(bad):
+                    raise d.error(d.message)
 
 
 def _value(backend: ValueBackend, x: Tensor) -> Any:

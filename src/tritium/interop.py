@@ -68,7 +68,7 @@ def dlpack(
     storage = x._memory("__dlpack__")
     if isinstance(storage.device.backend, ValueBackend):
         said = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return _theirs(x, "__dlpack__").__dlpack__(**{k: v for k, v in said.items() if v is not None})
+        return _exported(x, "__dlpack__").__dlpack__(**{k: v for k, v in said.items() if v is not None})
     if storage.device.type != "cpu":
         raise BufferError(f"{x.spec} is on {storage.device}; move it with .to('cpu') first.")
     if stream is not None:
@@ -86,22 +86,30 @@ def dlpack(
 
 
 def dlpack_device(x: Tensor) -> tuple[int, int]:
-    backend = x._memory("__dlpack_device__").device.backend
-    if isinstance(backend, ValueBackend):
-        found: tuple[int, int] = backend.value(x).__dlpack_device__()
+    if isinstance(x._memory("__dlpack_device__").device.backend, ValueBackend):
+        found: tuple[int, int] = _exported(x, "__dlpack_device__").__dlpack_device__()
         return found
     return (1, 0)
 
 
+def _exported(x: Tensor, what: str) -> Any:
+    """A tensor as what other libraries may see of it."""
+    return _values_of(x, what).exported(x)
+
+
 def _theirs(x: Tensor, what: str) -> Any:
     """A tensor as the value that its device's own library keeps."""
+    return _values_of(x, what).handed(x)
+
+
+def _values_of(x: Tensor, what: str) -> ValueBackend:
     backend = x._memory(what).device.backend
     if x.dtype.is_packed:
         raise DTypeError(
             f"{what}: {x.spec} is packed; take its integers with repack(w, 'i8'), its floats with dequantize()."
         )
     assert isinstance(backend, ValueBackend)
-    return backend.handed(x)
+    return backend
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
@@ -168,13 +176,15 @@ def from_torch(x: Any, *, device: Any = None) -> Tensor:
 
 
 def to_torch(x: Tensor) -> Any:
-    """A torch tensor on the same memory."""
+    """A torch tensor on the same memory; of a tensor on mlx a copy, since torch could write what MLX takes for constant."""
     try:
         import torch
     except ImportError as error:
         raise ImportError("PyTorch is not installed; pip install torch.") from error
     here = x._memory("torch()").device
-    return _theirs(x, "torch()") if here.type in ("torch", "mps") else torch.from_dlpack(x)
+    if here.type in ("torch", "mps"):
+        return _theirs(x, "torch()")
+    return torch.from_dlpack(x.to(device="cpu") if here.type == "mlx" else x)
 
 
 def from_mlx(x: Any, *, device: Any = "mlx") -> Tensor:

@@ -218,7 +218,7 @@ def assert_close(op: Op, got: Any, want: Any, data: list[Data], attrs: dict[str,
 def check_backend(name: str) -> int:
     """Run every row and sample on a device against the reference, and try transfers, views and writes there.
 
-    The number of calls that agreed. Rows the device lists as missing are fine when they say so by DeviceError; anything
+    The number of calls that agreed. What the device refuses by DeviceError (a row, a dtype) does not count; anything
     else that differs is collected and raised as one AssertionError.
     """
     device = backends.device(name)

@@ -75,7 +75,8 @@ class Mlx(ValueBackend):
         return self.mx.reshape(value, shape, stream=self.stream)
 
     def strided(self, value: Any, layout: Layout) -> Any:
-        return self.mx.as_strided(value, layout.shape, layout.strides, layout.offset, stream=self.stream)
+        flat = self.mx.contiguous(value, stream=self.stream)  # itself, unless MLX laid it out in another way
+        return self.mx.as_strided(flat, layout.shape, layout.strides, layout.offset, stream=self.stream)
 
     def updated(self, value: Any, layout: Layout, part: Any) -> Any:
         with self.mx.stream(self.stream):
@@ -107,9 +108,22 @@ class Mlx(ValueBackend):
 
     def adopt(self, value: Any) -> Array:
         """An array on an MLX array itself, which is computed first: another thread could not."""
-        made = super().adopt(value)
-        self._compute([value])
+        made = super().adopt(value.__copy__())  # m[0] = 1 changes the user's object, not the one held
+        self._compute([made.storage.value])
         return made
+
+    def handed(self, a: Array) -> Any:
+        return self.value(a).__copy__()
+
+    def exported(self, a: Array) -> Any:
+        """The host's view of the memory, to read only: clones and other arrays of MLX may be on it. Of bf16, which NumPy does not
+        export, a copy."""
+        if a.dtype is dt.bf16:
+            value = self.value(a)
+            return self.mx.where(self.mx.array(True), value, value, stream=self.stream)
+        data = self.download(a)
+        data.flags.writeable = False
+        return data
 
     def _compute(self, values: Sequence[Any]) -> None:
         """Carry out what was written down: by one thread at a time, since they may share some of it."""
@@ -162,11 +176,9 @@ class Mlx(ValueBackend):
 
     def synchronize(self) -> None:
         self.mx.synchronize(self.stream)
-        self.settle_doubts()
 
     def settle(self, arrays: Sequence[Array]) -> None:
         self._compute([v for a in arrays if (v := a.storage.value) is not None])
-        self.settle_doubts()
 
     def memory(self) -> tuple[int, int]:
         return self.mx.get_active_memory(), self.mx.get_memory_limit()

@@ -277,6 +277,9 @@ def _place(fn: Fn) -> Maker:
     """The first of equals; NaN wins, which MLX's own comparison does not know."""
 
     def maker(out: Spec, axis: int | None, keepdims: bool) -> Fn:
+        if not out.size:
+            return lambda x: mx.zeros(out.shape, mx.int64)
+
         def run(x: Value) -> Value:
             flat, along = (x.reshape(-1), 0) if axis is None else (x, axis)
             found = fn(flat, axis=along)

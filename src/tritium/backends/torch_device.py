@@ -18,11 +18,11 @@ from tritium import ops
 from tritium.backends import Device, Kernel, Replay, missing, torch_rows
 from tritium.backends.torch_attention import write_places
 from tritium.backends.torch_products import int8_is_exact
-from tritium.backends.torch_space import Space, Value, dtype_of, look, part_of, raise_if, store, write
+from tritium.backends.torch_space import Space, Value, dtype_of, look, part_of, store, write
 from tritium.backends.values import Memory, ValueBackend, a_layout, is_whole
 from tritium.buffer import Array
 from tritium.dtype import DType
-from tritium.errors import BoundsError, DeviceError, DTypeError, TritiumError, ViewError
+from tritium.errors import DeviceError, DTypeError, ViewError
 from tritium.layout import Layout, Shape
 from tritium.op import Spec
 
@@ -135,13 +135,6 @@ class Torch(ValueBackend):
     def dtype_of(self, value: Value) -> DType:
         return dtype_of(value)
 
-    def doubt(self, bad: Value, message: str, error: type[TritiumError] = BoundsError) -> None:
-        """Where the host reads values at once, the error comes at once."""
-        if self.space.on_host and not self.tracing:
-            raise_if(bad, message, error)
-        else:
-            super().doubt(bad, message, error)
-
     def tiling(self, t: DType) -> DType:
         """Plain rows of codes: torch reads them with a shift and a mask."""
         return _ROW_BY_ROW.get(t, t)
@@ -156,6 +149,10 @@ class Torch(ValueBackend):
             )
         if value.layout is not torch.strided or value.is_quantized:
             raise DTypeError(f"A torch tensor of {value.layout} {value.dtype} is not plain numbers; give t.to_dense().")
+        if value.is_neg() or value.is_conj():
+            raise DTypeError(
+                "A torch view that is negated when it is read has no memory of its own; give t.resolve_neg()."
+            )
         spec, strides = Spec(tuple(value.shape), dtype_of(value)), tuple(value.stride())
         plain = value.detach()
         if plain.is_contiguous():
@@ -188,7 +185,6 @@ class Torch(ValueBackend):
     def synchronize(self) -> None:
         if self.place.type == "mps":
             torch.mps.synchronize()
-        self.settle_doubts()
 
     def memory_stats(self) -> dict[str, int] | None:
         """None on the CPU: torch's allocator there keeps no statistics."""

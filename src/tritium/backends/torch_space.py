@@ -16,7 +16,7 @@ import torch
 
 from tritium import dtype as dt
 from tritium.dtype import DType
-from tritium.errors import BoundsError, DeviceError, DTypeError, TritiumError
+from tritium.errors import DeviceError, DTypeError
 from tritium.layout import Layout, Shape
 
 Value: TypeAlias = torch.Tensor
@@ -24,6 +24,7 @@ Value: TypeAlias = torch.Tensor
 TWINS: dict[DType, torch.dtype] = {t: getattr(torch, t.long_name) for t in dt.ALL}
 _OURS = {theirs: t for t, theirs in TWINS.items()}
 HALF = (torch.float16, torch.bfloat16)
+_SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch stores them, and computes little with them
 LOWEST = -(2**63)
 
@@ -223,7 +224,11 @@ def part_of(value: Value, layout: Layout) -> Value:
 
 def _turned(x: Value, layout: Layout) -> Value:
     dims = tuple(d for d, s in enumerate(layout.strides) if s < 0)
-    return torch.flip(x, dims) if dims else x
+    if not dims:
+        return x
+    if x.dtype not in UNSIGNED:
+        return torch.flip(x, dims)
+    return torch.flip(x.view(_SIGNED[x.itemsize]), dims).view(x.dtype)  # torch turns these around as signed ones only
 
 
 def store(to: Value, value: Value) -> None:
@@ -233,9 +238,3 @@ def store(to: Value, value: Value) -> None:
             to.copy_(value)
     else:
         to.copy_(value)
-
-
-def raise_if(bad: Value, message: str, error: type[TritiumError] = BoundsError) -> None:
-    """The check of a device that has its values at once."""
-    if bool(bad.any()):
-        raise error(message)

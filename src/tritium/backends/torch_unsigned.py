@@ -131,13 +131,23 @@ def _in_int64(row: Op, maker: Maker) -> Maker:
     return made
 
 
+def _by_result(maker: Maker, through: Maker) -> Maker:
+    """The row itself, unless what comes out is unsigned where nothing that goes in is: the sum of u8 is u64."""
+
+    def made(out: Any, **attrs: Any) -> Fn:
+        wide = any(s.dtype in _UNSIGNED for s in outputs(out))
+        return (through if wide else maker)(out, **attrs)
+
+    return made
+
+
 def kernels(row: Op, maker: Maker) -> list[Kernel]:
     """The kernels of a row: torch's own, then by way of int64."""
     if row in _CASTS:
         return [Kernel("torch", maker)]
     if row is ops.fused:
         return [Kernel("torch", maker, _common_steps)]
-    found = [Kernel("torch", maker, _common)]
+    found = [Kernel("torch", _by_result(maker, _in_int64(row, maker)), _common)]
     own = _OF_U64.get(row)
     if own is None:
         return [*found, Kernel("torch int64", _in_int64(row, maker))]

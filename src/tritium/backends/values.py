@@ -6,13 +6,15 @@ memory (a tensor of the user's own, on a library that can write) does it go ther
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tritium import buffer
+from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel, Replay, packed
 from tritium.backends.cast import number
 from tritium.backends.packed import Packed
@@ -21,8 +23,6 @@ from tritium.dtype import DType
 from tritium.errors import BoundsError, DeviceError, TritiumError
 from tritium.layout import Layout, Shape, is_contiguous
 from tritium.op import Op, Spec, exact
-
-MAX_DOUBTS = 64  # checks that wait for their values before they are looked at
 
 
 class Doubt(NamedTuple):
@@ -81,9 +81,8 @@ class ValueBackend(Backend):
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._ready: dict[Any, Callable[..., Any]] = {}
-        self._doubts: list[Doubt] = []
-        self.tracing: list[list[Doubt]] = []  # of programs being compiled: their checks
-        self.number = lru_cache(maxsize=1024, typed=True)(self._number)
+        self._thread = threading.local()
+        self._numbers: dict[Any, Any] = {}
 
     # -- what a library must tell
 
@@ -129,6 +128,10 @@ class ValueBackend(Backend):
     def handed(self, a: Array) -> Any:
         """What the user gets of an array as a value of the library, without a copy."""
         return self.value(a)
+
+    def exported(self, a: Array) -> Any:
+        """What DLPack hands to other libraries; memory that nobody may write is marked so."""
+        return self.handed(a)
 
     # -- memory
 
@@ -184,9 +187,7 @@ class ValueBackend(Backend):
 
     def download(self, a: Array) -> np.ndarray[Any, Any]:
         target = buffer.in_bytes(a) if a.dtype.is_packed else a
-        found = self.to_host(self.value(target), target.dtype)
-        self.settle_doubts()
-        return found
+        return self.to_host(self.value(target), target.dtype)
 
     # -- calls
 
@@ -218,27 +219,34 @@ class ValueBackend(Backend):
         keywords = dict(fn.keywords) if named else {}
         return Replay(fn.func if named else fn, self.storage, self.array, self.number, keywords)
 
-    def _number(self, value: bool | int | float, t: DType) -> Any:
-        return self.from_host(number(value, t), t)
+    def number(self, value: bool | int | float, t: DType) -> Any:
+        """A Python number as a value; those given lately are kept. 0.0 and -0.0 stay apart."""
+        key = (t, value.hex() if isinstance(value, float) else value, type(value))
+        found = self._numbers.get(key)
+        if found is None:
+            value = bool(value) if t is dt.bool_ else value
+            dt.check_fits(value, t)
+            if len(self._numbers) >= 1024:
+                self._numbers.clear()
+            found = self._numbers[key] = self.from_host(number(value, t), t)
+        return found
 
-    # -- checks whose values are not there yet
+    # -- checks of values
+
+    @property
+    def tracing(self) -> list[list[Doubt]]:
+        """The checks of the programs that this thread is compiling."""
+        if not hasattr(self._thread, "tracing"):
+            self._thread.tracing = []
+        found: list[list[Doubt]] = self._thread.tracing
+        return found
 
     def doubt(self, bad: Any, message: str, error: type[TritiumError] = BoundsError) -> None:
-        """Raise error(message) if any of `bad` is true: at the latest when a result is read or the device is waited for."""
+        """Raise error(message) if any of `bad` is true, which is waited for; in a program, when it has run."""
         if self.tracing:
             self.tracing[-1].append(Doubt(bad, message, error))
-            return
-        self._doubts.append(Doubt(bad, message, error))
-        if len(self._doubts) >= MAX_DOUBTS:
-            self.settle_doubts()
-
-    def settle_doubts(self) -> None:
-        if self.tracing:
-            return
-        doubts, self._doubts = self._doubts, []
-        for d in doubts:
-            if self.is_true(d.bad):
-                raise d.error(d.message)
+        elif self.is_true(bad):
+            raise error(message)
 
 
 def a_layout(a: Array) -> Layout:
