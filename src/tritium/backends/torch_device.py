@@ -95,15 +95,17 @@ class Torch(ValueBackend):
 
     def run(self, kernel: Kernel, out: Any, ins: tuple[Array | None, ...], attrs: Mapping[str, Any]) -> None:
         """As ever, but a cache that is updated where it lies is not copied for a few tokens."""
-        if kernel is self._writes_cache and self._in_place(out, ins[0]):
+        if kernel is self._writes_cache and self._in_place(out, *ins):
             value = out.storage.alone().reshape(out.shape)
             write_places(value, *(self.array(x) for x in ins[1:] if x is not None))
         else:
             super().run(kernel, out, ins, attrs)
 
-    def _in_place(self, out: Array, x: Array | None) -> bool:
+    def _in_place(self, out: Array, x: Array | None, *others: Array | None) -> bool:
+        """Whether a row may write into its first operand: all of it is the result, and no other operand is read from there."""
         same = x is not None and x.storage is out.storage and is_whole(x) and is_whole(out)
-        return same and self.space.on_host and out.size > 0 and out.storage.value is not None
+        apart = not any(o is not None and (o.storage.fixed or o.storage is out.storage) for o in others)
+        return same and apart and self.space.on_host and out.size > 0 and out.storage.value is not None
 
     def replay(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Replay | None:
         found = None if kernel is self._writes_cache else super().replay(kernel, out, attrs)
