@@ -26,6 +26,8 @@ from tritium.testing import _as, arrays, assert_close, cases, expected
 class Space:
     """NumPy as a namespace. Doubts raise at once."""
 
+    has_f64 = True
+
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)  # most are NumPy's own
 

@@ -317,7 +317,7 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )
     options["storage"] = options["storage"] or default_device().device.backend.densest().name
-    found = load(model, **options)
+    found = load(model, **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = found.save(target, overwrite=overwrite, progress=progress)
     click.secho(shown(path.name), bold=True, nl=False)

@@ -18,6 +18,7 @@ from tritium.backends.cast import number
 from tritium.backends.namespace import (
     HALF,
     cast,
+    deep,
     flat,
     index_dtype,
     legal,
@@ -322,19 +323,19 @@ def _running(xp: Namespace, fn: Fn, first: int) -> Maker:
 
 
 def _reductions(xp: Namespace) -> dict[Op, Maker]:
-    def of(fn: Fn) -> Maker:
-        return wide(xp, lambda *xs, **attrs: fn(xp, *xs, **attrs))
+    def of(fn: Fn, how: Callable[..., Maker] = wide) -> Maker:
+        return how(xp, lambda *xs, **attrs: fn(xp, *xs, **attrs))
 
     def std(xp: Namespace, x: Value, **attrs: Any) -> Value:
         return xp.sqrt(_var(xp, x, **attrs))
 
     return {
-        ops.var: of(_var),
-        ops.std: of(std),
+        ops.var: of(_var, deep),
+        ops.std: of(std, deep),
         ops.softmax: of(_softmax),
         ops.log_softmax: of(_log_softmax),
-        ops.layer_norm: of(_layer_norm),
-        ops.rms_norm: of(_rms_norm),
+        ops.layer_norm: of(_layer_norm, deep),
+        ops.rms_norm: of(_rms_norm, deep),
         ops.cumulative_sum: _running(xp, xp.cumsum, 0),
         ops.cumulative_prod: _running(xp, xp.cumprod, 1),
     }

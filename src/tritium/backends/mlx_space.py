@@ -40,7 +40,7 @@ def stream_of(unit: Any) -> Any:
 
 def to_mlx(data: np.ndarray[Any, Any], t: DType, unit: Any = None) -> Value:
     """A copy of a NumPy array. MLX makes f64 of it only when told, and knows no bfloat16 of NumPy's."""
-    data = np.ascontiguousarray(data).reshape(data.shape)
+    data = np.array(data, order="C").reshape(-1).reshape(data.shape)  # axes of size 1 may have negative strides
     if t is dt.bf16:
         return mx.view(mx.array(data.view(np.uint16)), mx.bfloat16, stream=unit)
     return mx.array(data, dtype=TO_MLX[t])
@@ -211,7 +211,7 @@ class Space:
     """The namespace of one unit."""
 
     def __init__(self, unit: str, doubt: Callable[..., None]) -> None:
-        self.on_cpu = unit == "cpu"
+        self.on_cpu = self.has_f64 = unit == "cpu"
         self.metal = not self.on_cpu and not mlx_metal.refusal()
         self.doubt = doubt
         self.where, self.abs, self.trunc, self.sqrt, self.log = mx.where, mx.abs, mx.trunc, mx.sqrt, mx.log

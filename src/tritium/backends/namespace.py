@@ -28,6 +28,8 @@ class Namespace(Protocol):
     positive step are the values' own. Axes are never negative, except -1 where it says so."""
 
     # -- dtypes and constants
+    @property
+    def has_f64(self) -> bool: ...
     def dtype_of(self, x: Value) -> DType: ...
     def astype(self, x: Value, t: DType) -> Value:
         """The library's own cast, between values that both dtypes hold (or integers, which wrap); itself if it is one."""
@@ -95,7 +97,7 @@ class Namespace(Protocol):
 
     # -- beyond the library
     def doubt(self, bad: Value, message: str, error: type[TritiumError] = BoundsError) -> None:
-        """Raise error(message) if any of `bad` is true, when a result is read or the device is waited for."""
+        """Raise error(message) if any of `bad` is true; while a compiler traces, when the program has run."""
         ...
 
     def in_double(self, fn: Fn) -> Fn:
@@ -159,6 +161,20 @@ def _odd(xp: Namespace, x: Value) -> Value:
 def wider(xp: Namespace, x: Value | None) -> Value | None:
     """Half floats as f32; others as they are."""
     return xp.astype(x, dt.f32) if x is not None and xp.dtype_of(x) in HALF else x
+
+
+def deep(xp: Namespace, fn: Fn) -> Fn:
+    """As `wide`, but in f64 where the device has it: rows that subtract or add up what is close."""
+    if not xp.has_f64:
+        return wide(xp, fn)
+
+    def maker(out: Spec, **attrs: Any) -> Fn:
+        def run(*xs: Value | None) -> Value:
+            return cast(xp, fn(*(None if x is None else xp.astype(x, dt.f64) for x in xs), **attrs), out.dtype)
+
+        return run
+
+    return maker
 
 
 def wide(xp: Namespace, fn: Fn) -> Fn:
