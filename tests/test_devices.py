@@ -5,6 +5,8 @@ Skipped where the library is absent; `tests/test_values.py` tries the core on Nu
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -408,3 +410,27 @@ def test_tokens_part_only_where_two_are_nearly_as_likely(prompt: str, device: st
         k = next(i for i, pair in enumerate(zip(one, two, strict=True)) if pair[0] != pair[1])
         best = np.sort(near.session().extend(0, near.tokenizer.encode(prompt) + one[:k]))[::-1]
         assert best[0] - best[1] < 0.1  # f32 sums in another order made one int8 step of another number
+
+
+def test_a_thread_that_ends_with_the_process_does_no_harm(device: str) -> None:
+    code = (
+        "import threading, tritium as tt\n"
+        f"x = tt.arange(8, dtype='f32').to({device!r})\n"
+        "fn = tt.compile(lambda a: (a * 2 + 1).sum())\n"
+        "t = threading.Thread(target=lambda: print(fn(x).item()))\n"
+        "t.start(); t.join()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "64.0\n"), done.stderr
+
+
+def test_arrays_of_mlx_are_not_written_by_way_of_dlpack(device: str) -> None:
+    if device != "mlx":
+        pytest.skip("of MLX")
+    mx = pytest.importorskip("mlx.core")
+    theirs = mx.arange(4)
+    with pytest.raises(ValueError, match="read-only"):
+        tt.from_dlpack(theirs)[0] = 9
+    copied = tt.from_dlpack(theirs, copy=True)
+    copied[0] = 9
+    assert (theirs.tolist(), copied.tolist()) == ([0, 1, 2, 3], [9, 1, 2, 3])

@@ -1,7 +1,7 @@
 """A graph as one call of a device's own compiler, on the values its tensors hold.
 
-Knows nothing of that compiler, nor of how a graph was optimised. The compiler sees the nodes run once, on values of its own;
-from then on no Python runs between them.
+Knows nothing of that compiler, nor of how a graph was optimised. The compiler sees the nodes run on values of its own; from
+then on no Python runs between them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ForeignProgram:
         return self._run is not None
 
     def _nodes(self, *values: Any) -> list[Any]:
-        """The nodes one after another on values that stand for the operands; the compiler calls it once."""
+        """The nodes one after another on values that stand for the operands; the compiler calls it to see them."""
         graph, backend = self.graph, self.backend
         inside = (*graph.captured, *self._numbers)
         specs = [n.spec for n in (*graph.inputs, *inside)]

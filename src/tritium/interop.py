@@ -114,13 +114,18 @@ def _values_of(x: Tensor, what: str) -> ValueBackend:
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor that looks at the memory of any DLPack array; copied only when asked."""
+    if type(x).__module__.partition(".")[0] == "mlx":  # whose memory several arrays may be on: it is not written
+        found = shared(from_mlx(x), backends.device("cpu"))
+        return _placed(ops.copy(found) if copy else found, device)
     where = x.__dlpack_device__()
     if where[0] != 1:
         raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
     found = _import(x)
-    if copy:
-        found = ops.copy(found)
-    return found if device is None else found.to(device=device)
+    return _placed(ops.copy(found) if copy else found, device)
+
+
+def _placed(x: Tensor, device: Any) -> Tensor:
+    return x if device is None else x.to(device=device)
 
 
 def _import(x: Any) -> Tensor:

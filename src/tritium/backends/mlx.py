@@ -6,10 +6,13 @@ Metal is not yet run on a Mac.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from concurrent.futures import Future
+from functools import cache, partial
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,38 @@ from tritium.op import Spec
 REMEDY = "pip install 'tritium[mlx]' (macOS on Apple silicon, or Linux with mlx[cpu]), or use device='cpu'"
 
 _computing = threading.Lock()
+
+
+_asked: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]] = SimpleQueue()
+
+
+def _carry_out() -> None:
+    while True:
+        fn, args, answer = _asked.get()
+        try:
+            answer.set_result(fn(*args))
+        except BaseException as error:
+            answer.set_exception(error)
+
+
+@cache
+def _carrier() -> threading.Thread:
+    made = threading.Thread(target=_carry_out, name="tritium-mlx", daemon=True)
+    made.start()
+    return made
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_carrier.cache_clear)  # threads stay with the parent
+
+
+def aside(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """fn(*args) in a thread that lasts as long as the process. MLX keeps what it compiled for each thread, and a thread that
+    ends while the interpreter does would take the process down with it."""
+    _carrier()
+    answer: Future[Any] = Future()
+    _asked.put((fn, args, answer))
+    return answer.result()
 
 
 def units() -> tuple[str, ...] | Absent:
@@ -166,7 +201,13 @@ class Mlx(ValueBackend):
         """By mx.compile, which for the CPU makes C++ of the function and calls g++: without it there is none."""
         if self.unit == self.mx.cpu and shutil.which("g++") is None:
             return None
-        return self._within(self.mx.compile(run))
+        made = self._within(self.mx.compile(run))
+
+        def call(*xs: Any) -> Any:
+            here = threading.current_thread() is threading.main_thread()
+            return made(*xs) if here else aside(made, xs)
+
+        return call
 
     def tiling(self, t: DType) -> DType:
         """Ternary weights as MLX's own 2-bit layout, which tern2 is; the others row by row, which costs least to unpack."""
