@@ -15,7 +15,7 @@ import pytest
 
 import tritium as tt
 from null import Null
-from tritium import ops
+from tritium import buffer, ops
 from tritium.backends import Device, Kernel
 from tritium.op import OPS
 
@@ -187,9 +187,10 @@ def test_at_most_four_python_frames_lead_to_a_kernel() -> None:
         tt.add(a, a, out=a)
         assert len(stacks) == 2
         here = traceback.extract_stack()[-1].name
+        own = buffer.native is None  # then a row is called through a frame of Python's
         for stack, allowed in zip(stacks, (4, 5), strict=True):  # writing into out= takes one more
             between = stack[len(stack) - stack[::-1].index(here) : -1]
-            assert 1 <= len(between) <= allowed, between
+            assert 1 <= len(between) <= allowed + own, between
     finally:
         tt.unregister("recording")
 
