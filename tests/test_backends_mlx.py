@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tritium as tt
+from test_ops import maps
 from tritium import ops
 from tritium.backends import Absent, Device, mlx
 from tritium.backends.values import kernels_of
@@ -150,16 +151,6 @@ def test_in_place_leaves_clones_as_they_were(op: Op, how: str) -> None:
         assert got is xs[0]
         np.testing.assert_array_equal(values(got), values(want))
         np.testing.assert_array_equal(values(before), data[0])
-
-
-PLAIN_MAPS = [o for o in OPS.values() if o.kind is Kind.MAP and o.inputs and not o.params and not o.optional]
-
-
-def maps(arity: int, *, floats: bool) -> list[Op]:
-    found = [o for o in PLAIN_MAPS if len(o.inputs) == arity and o is not tt.divmod]
-    if floats:
-        return [o for o in found if all(d and d.spec.dtype.is_float for d in o.samples[0].inputs)]
-    return [o for o in found if o.domain not in (tt.ops.floating, tt.ops.truth)]
 
 
 @pytest.mark.parametrize("op", maps(1, floats=True), ids=case_id)

@@ -76,28 +76,12 @@ def test_rows_read_views_and_repeat_themselves(turn: int) -> None:
             continue
         data = [as_laid(x, how) for x in arrays(op, sample)]
         attrs = op.defaults | dict(sample.attrs)
-        given = [None if x is None else _laid_there(x, how) for x in data]
+        given = [None if x is None else laid(x, how, "torch") for x in data]
         want = expected(op, data, dict(sample.attrs))
         for _ in range(2):
             got = call(op, given, dict(sample.attrs))
             host = tuple(values(g) for g in got) if isinstance(got, tuple) else values(got)
             assert_close(op, host, want, data, attrs)
-
-
-def _laid_there(data: Any, how: str) -> tt.Tensor:
-    """The same layout, made on the device."""
-    if type(data).__name__ == "Integers" or data.ndim == 0 or how == "contiguous":
-        return there(laid(data, "contiguous"))
-    every_other = tuple(slice(1, None, 2) for _ in data.shape)
-    if how == "transposed":
-        return there(np.ascontiguousarray(data.T)).permute(*reversed(range(data.ndim)))
-    if how == "sliced":
-        wide = np.zeros(tuple(2 * n + 1 for n in data.shape), data.dtype)
-        wide[every_other] = data
-        return there(wide)[every_other]
-    if how == "reversed":
-        return ops.flip(there(np.flip(data).copy()))
-    return ops.broadcast_to(there(np.ascontiguousarray(data[:1])), data.shape)
 
 
 def test_results_are_memory_of_their_own_and_never_for_autograd() -> None:
@@ -321,7 +305,7 @@ def test_integer_sums_of_views_are_exact(m: int, k: int, n: int) -> None:
         a, b = as_laid(q, how), as_laid(w, how)
         assert a is not None
         assert b is not None
-        got = ops.integer_matmul(_laid_there(a, how), _laid_there(b, how))
+        got = ops.integer_matmul(laid(a, how, "torch"), laid(b, how, "torch"))
         np.testing.assert_array_equal(back(got), a.astype(np.int64) @ b.T.astype(np.int64), err_msg=how)
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tritium as tt
-from test_ops import COMPUTING, IN_PLACE, SPECIAL, TRACED, maps, numpy, out_cases
+from test_ops import COMPUTING, IN_PLACE, SPECIAL, TRACED, extremes, maps, numpy, out_cases
 from tritium import model, nn
 from tritium.backends.values import ValueBackend
 from tritium.errors import DeviceError, TritiumError
@@ -148,12 +148,7 @@ def test_special_pairs(op: Op, device: str) -> None:
 @pytest.mark.parametrize("name", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
 @pytest.mark.parametrize("op", maps(1, floats=False) + maps(2, floats=False), ids=case_id)
 def test_integer_extremes(op: Op, name: str, device: str) -> None:
-    kind = tt.dtype.dtype(name)
-    info = tt.iinfo(kind)
-    x = np.array([info.min, info.max, 0, 1, 3] + ([-1] if info.min else []), kind.numpy)
-    data = [np.ascontiguousarray(g) for g in np.meshgrid(x, x)] if len(op.inputs) == 2 else [x]
-    if op is tt.pow:
-        data[1] = np.where(data[1] < 0, 2, data[1]).astype(kind.numpy)
+    data = extremes(op, name)
     got = runs(lambda: numpy(op(*(tt.tensor(d).to(device) for d in data))), op, device)
     assert_close(op, got, expected(op, data, {}), data, {})
 

@@ -88,22 +88,22 @@ def arrays(op: Op, sample: Sample, seed: int = 0) -> list[Data]:
     return drawn
 
 
-def laid(data: np.ndarray[Any, Any], how: str) -> Tensor:
-    """The values of `data` in a CPU tensor whose memory is laid out in another way; packed ones have one way only."""
+def laid(data: np.ndarray[Any, Any], how: str, device: Any = "cpu") -> Tensor:
+    """The values of `data` in a tensor whose memory is laid out in another way; packed ones have one way only."""
     if isinstance(data, Integers):
-        return ops.repack(new_tensor(np.asarray(data)), data.packed)
+        return ops.repack(new_tensor(np.asarray(data), device="cpu"), data.packed).to(device)
     if how == "contiguous" or data.ndim == 0:
-        return new_tensor(data)
+        return new_tensor(data, device=device)
     every_other = tuple(slice(1, None, 2) for _ in data.shape)
     if how == "transposed":
-        return new_tensor(np.ascontiguousarray(data.T)).permute(*reversed(range(data.ndim)))
+        return new_tensor(np.ascontiguousarray(data.T), device=device).permute(*reversed(range(data.ndim)))
     if how == "sliced":
         wide = np.zeros(tuple(2 * n + 1 for n in data.shape), data.dtype)
         wide[every_other] = data
-        return new_tensor(wide)[every_other]
+        return new_tensor(wide, device=device)[every_other]
     if how == "reversed":
-        return ops.flip(new_tensor(np.flip(data).copy()))
-    return ops.broadcast_to(new_tensor(np.ascontiguousarray(data[:1])), data.shape)
+        return ops.flip(new_tensor(np.flip(data).copy(), device=device))
+    return ops.broadcast_to(new_tensor(np.ascontiguousarray(data[:1]), device=device), data.shape)
 
 
 def as_laid(data: Data, how: str) -> Data:

@@ -86,20 +86,23 @@ class ValueBackend(Backend):
 
     # -- what a library must tell
 
+    def _untold(self, what: str) -> DeviceError:
+        return DeviceError(f"The backend of {self.device} does not say {what}.")
+
     def blank(self, shape: Shape, t: DType) -> Any:
         """A value for memory that nobody has written yet."""
-        raise NotImplementedError
+        raise self._untold("how to make a value")
 
     def reshape(self, value: Any, shape: Shape) -> Any:
-        raise NotImplementedError
+        raise self._untold("how to reshape a value")
 
     def strided(self, value: Any, layout: Layout) -> Any:
         """The elements of a value, which lie row by row, seen through a layout."""
-        raise NotImplementedError
+        raise self._untold("how to look at a value through strides")
 
     def updated(self, value: Any, layout: Layout, part: Any) -> Any:
         """The value with other elements where the layout says; memory that others see is written."""
-        raise NotImplementedError
+        raise self._untold("how to write a part of a value")
 
     def overwrite(self, storage: Any, value: Any) -> None:
         """Write all of a storage that others see."""
@@ -107,19 +110,19 @@ class ValueBackend(Backend):
 
     def to_host(self, value: Any, t: DType) -> np.ndarray[Any, Any]:
         """The elements on the host, for reading: the same memory where the library allows."""
-        raise NotImplementedError
+        raise self._untold("how to copy to the host")
 
     def from_host(self, data: np.ndarray[Any, Any], t: DType) -> Any:
         """A copy of a NumPy array (bytes, of packed dtypes)."""
-        raise NotImplementedError
+        raise self._untold("how to copy from the host")
 
     def is_true(self, value: Any) -> bool:
         """Whether any element is true; waits for it."""
-        raise NotImplementedError
+        raise self._untold("whether a value is true")
 
     def dtype_of(self, value: Any) -> DType:
         """Our dtype of a value of the library."""
-        raise NotImplementedError
+        raise self._untold("the dtype of a value")
 
     def adopt(self, value: Any) -> Array:
         """An array on a value that the user made with the library, without a copy."""
