@@ -87,6 +87,7 @@ PyTypeObject* make_kernel_type();
 PyTypeObject* make_row_type();
 PyTypeObject* make_program_type();
 PyTypeObject* make_caller_type();
+PyTypeObject* make_again_type();
 
 // Calls, for types whose calls mostly need no Python frame.
 bool interpreting();  // whether someone traces: then calls are Python's

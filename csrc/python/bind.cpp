@@ -229,14 +229,16 @@ NB_MODULE(_native, m) {
   add_type(m, "Array", globals.array_type, make_array_type());
   add_type(m, "Kernel", globals.kernel_type, make_kernel_type());
   add_type(m, "Row", globals.row_type, make_row_type());
-  static PyTypeObject *tape_type, *product_type, *spans_type;
+  static PyTypeObject *tape_type, *product_type, *spans_type, *again_type;
   add_type(m, "Tape", tape_type, make_tape_type());
   add_type(m, "FusedProduct", product_type, make_fused_product_type());
   add_type(m, "Program", globals.program_type, make_program_type());
   add_type(m, "Caller", globals.caller_type, make_caller_type());
+  add_type(m, "Again", again_type, make_again_type());
   add_type(m, "Spans", spans_type, make_spans_type());
 
   m.attr("MAX_INPUTS") = kMaxInputs;
+  m.attr("MAX_OUTPUTS") = kMaxOutputs;
 
   m.def("setup", setup, "tensor_type"_a, "device"_a.none(), "interpreter"_a, "identity_types"_a,
         "Tells the runtime which Python classes and objects it works with; called once.");

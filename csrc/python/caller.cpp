@@ -54,8 +54,8 @@ PyObject* get_ready(PyObject* self, void*) {
 }
 
 int set_ready(PyObject* self, PyObject* value, void*) {
-  if (value && value != Py_None && Py_TYPE(value) != globals.program_type) {
-    PyErr_Format(PyExc_TypeError, "ready must be a Program or None, given %.100s.", Py_TYPE(value)->tp_name);
+  if (value && value != Py_None && !PyCallable_Check(value)) {
+    PyErr_Format(PyExc_TypeError, "ready must be a program or None, given %.100s.", Py_TYPE(value)->tp_name);
     return -1;
   }
   PyObject* before = as_caller(self)->ready;

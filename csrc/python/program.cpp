@@ -189,40 +189,66 @@ Verdict prepare(const Plan& plan, Frame& frame, PyObject* const* args) {
   return Verdict::go;
 }
 
-// False: a step found a fault; it was the last one that ran.
-bool run_steps(Frame& frame, bool timed) {
+// How many steps ran without a fault: all of them, or those before the one that found it.
+std::size_t run_steps(Frame& frame, bool timed) {
+  const std::size_t count = frame.launches.size();
   if (!timed) {
-    for (const Launch& step : frame.launches) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const Launch& step = frame.launches[i];
       step.run(step.call);
-      if (step.may_fault && has_fault()) return false;
+      if (step.may_fault && has_fault()) return i;
     }
-    return true;
+    return count;
   }
   int64_t before = frame.began_ns = now_ns();
-  for (std::size_t i = 0; i < frame.launches.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     frame.launches[i].run(frame.launches[i].call);
-    if (frame.launches[i].may_fault && has_fault()) return false;
+    if (frame.launches[i].may_fault && has_fault()) return i;
     const int64_t after = now_ns();
     frame.spent_ns[i] = after - before;
     before = after;
   }
-  return true;
+  return count;
 }
 
 // Another thread may copy-on-write a handle while we run: its old block must outlive the steps.
-bool run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
+std::size_t run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
   const int count = static_cast<int>(frame.held.size());
   for (int i = 0; i < count; ++i)
     if ((frame.held[i] = array_at(plan, args, kFirstArgument + i)->memory()->block)) block_retain(frame.held[i]);
   for (const int i : plan.donated) ++as_array(args[i])->memory()->writing;
-  bool good;
+  std::size_t done;
   Py_BEGIN_ALLOW_THREADS
-  good = run_steps(frame, timed);
+  done = run_steps(frame, timed);
   Py_END_ALLOW_THREADS
   for (const int i : plan.donated) --as_array(args[i])->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (frame.held[i]) block_release(frame.held[i]);
-  return good;
+  return done;
+}
+
+// Raises what a step found, and tells where the steps before it have written to an argument: nothing takes that back.
+void raise_after(const Plan& plan, const Frame& frame, PyObject* const* args, std::size_t steps) {
+  raise_fault();
+  const auto lies_in_donated = [&](const View& v) {
+    return std::any_of(plan.donated.begin(), plan.donated.end(), [&](int i) {
+      const Extent e = extent_of(plan, args, kFirstArgument + i);
+      return e.low <= v.data && v.data < e.high;
+    });
+  };
+  bool written = false;
+  for (std::size_t i = 0; i < steps && !written; ++i) {
+    const View* out = frame.views.data() + plan.steps[i].first + plan.steps[i].nin;
+    written = std::any_of(out, out + plan.steps[i].nout, lies_in_donated);
+  }
+  if (!written) return;
+  PyObject *kind, *value, *trace;
+  PyErr_Fetch(&kind, &value, &trace);
+  if (kind)
+    PyErr_Format(kind, "%S A donated argument was written before that and keeps it; to go back, clone() it first.", value);
+  Py_XDECREF(kind);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
 }
 
 PyObject* collect(const Plan& plan, Frame& frame) {
@@ -256,10 +282,12 @@ PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject**
   if (verdict == Verdict::go) {
     const int64_t began = now_ns();
     const bool timed = spent || called_ns;
-    const bool good = plan.touched < kQuietBytes ? run_steps(*frame, timed) : run_quietly(plan, *frame, args, timed);
+    const std::size_t done =
+        plan.touched < kQuietBytes ? run_steps(*frame, timed) : run_quietly(plan, *frame, args, timed);
+    const bool good = done == plan.steps.size();
     self->last_ns = now_ns() - began;
     ++self->runs;
-    if (!good) raise_fault();
+    if (!good) raise_after(plan, *frame, args, done);
     if (good && make_results(plan, *frame, args, true)) result = collect(plan, *frame);
     if (result && called_ns) add_spans(plan, *frame, called_ns);
     if (result && spent && !(*spent = PyList_New(static_cast<Py_ssize_t>(plan.steps.size())))) Py_CLEAR(result);

@@ -12,7 +12,7 @@ namespace tritium::python {
 
 constexpr int kMaxRecords = 1024;
 constexpr int kMaxReplayed = 8;  // inputs of a call that is remembered
-constexpr int kMaxKeywords = 4;  // that a library's function is called with
+constexpr int kMaxTold = 6;      // arguments and keywords besides, that a library's function is called with
 
 // A tensor that a call gives.
 struct Made {
@@ -32,19 +32,20 @@ struct Made {
 
 // A call that a device's own library carries out, on values.
 struct Foreign {
-  PyObject* fn = nullptr;        // fn(*values, **keywords) -> value, or a tuple of them
-  PyObject* names = nullptr;     // of the keywords, the same at every call; nullptr: none
-  PyObject* told = nullptr;      // their values
+  PyObject* fn = nullptr;        // fn(*values, *told, names=…) -> value, or a tuple of them
+  PyObject* told = nullptr;      // what it is given besides, the same at every call: by place, then by name
+  PyObject* names = nullptr;     // of the last of those; nullptr: none
   PyTypeObject* type = nullptr;  // of the storages of the results
   PyObject* device = nullptr;
   PyObject* look = nullptr;      // look(array) -> its value, where that is not just what its storage holds
   PyObject* number = nullptr;    // number(scalar, dtype) -> a value
   PyObject* dtypes = nullptr;    // of the scalars, by operand
+  bool together = false;         // the values come as one tuple
 
   Foreign() = default;
   Foreign(const Foreign&) = delete;
   ~Foreign() {
-    for (PyObject* o : {fn, names, told, reinterpret_cast<PyObject*>(type), device, look, number, dtypes}) Py_XDECREF(o);
+    for (PyObject* o : {fn, told, names, reinterpret_cast<PyObject*>(type), device, look, number, dtypes}) Py_XDECREF(o);
   }
 };
 

@@ -15,6 +15,9 @@ inline Array* as_tensor(const Made& m, PyObject* storage) {
   return a;
 }
 
+// Fills in a result from its dtype and shape. False: exception.
+bool describe_result(Made& m, PyObject* dtype, PyObject* shape);
+
 inline void drop(Array** outs, int count) {
   for (int i = 0; i < count; ++i) Py_DECREF(outs[i]);
 }

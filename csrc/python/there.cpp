@@ -65,47 +65,65 @@ PyObject* as_tensors(const Record& r, PyObject* result, PyObject* given) {
   return nullptr;
 }
 
+// The values of the operands; how many there are. Fewer than wanted: exception.
+int read_values(const Foreign& f, PyObject* const* operands, Py_ssize_t count, int wanted, PyObject** values) {
+  int n = 0;
+  while (n < wanted && (values[n] = as_value(f, n < count ? operands[n] : Py_None, n))) ++n;
+  return n;
+}
+
+// One tuple in place of `count` values; false: exception, and they are still there.
+bool bring_together(PyObject** values, int count) {
+  PyObject* all = PyTuple_New(count);
+  for (int i = 0; all && i < count; ++i) PyTuple_SET_ITEM(all, i, values[i]);
+  if (all) values[0] = all;
+  return all;
+}
+
 }  // namespace
 
-PyObject* carry_out_there(const Record& r, int operands, PyObject* const* args, Py_ssize_t nargs, PyObject* given) {
+PyObject* carry_out_there(const Record& r, PyObject* const* operands, Py_ssize_t count, int wanted, PyObject* given) {
   if (given == Py_None) given = nullptr;
   if (globals.recorder || (given && !may_replace(r, given))) return nullptr;
-  PyObject* values[kMaxReplayed + kMaxKeywords] = {};
-  int count = 0;
-  for (; count < operands; ++count)
-    if (!(values[count] = as_value(*r.foreign, count < nargs ? args[count] : Py_None, count))) break;
+  const Foreign& f = *r.foreign;
+  PyObject* values[kMaxReplayed + kMaxTold];
+  int n = read_values(f, operands, count, wanted, values);
   PyObject* result = nullptr;
-  if (count == operands) {
-    const Foreign& f = *r.foreign;
-    for (Py_ssize_t i = 0; f.told && i < PyTuple_GET_SIZE(f.told); ++i) values[count + i] = PyTuple_GET_ITEM(f.told, i);
-    result = PyObject_Vectorcall(f.fn, values, static_cast<std::size_t>(count), f.names);
+  if (n == wanted && (!f.together || bring_together(values, n))) {
+    if (f.together) n = 1;
+    const Py_ssize_t more = f.told ? PyTuple_GET_SIZE(f.told) : 0;
+    for (Py_ssize_t i = 0; i < more; ++i) values[n + i] = PyTuple_GET_ITEM(f.told, i);
+    const Py_ssize_t named = f.names ? PyTuple_GET_SIZE(f.names) : 0;
+    result = PyObject_Vectorcall(f.fn, values, static_cast<std::size_t>(n + more - named), f.names);
   }
-  while (count) Py_DECREF(values[--count]);
+  while (n) Py_DECREF(values[--n]);
   return result ? as_tensors(r, result, given) : nullptr;
 }
 
-std::unique_ptr<Foreign> foreign_of(PyObject* fn, PyObject* type, PyObject* device, PyObject* look, PyObject* number,
-                                    PyObject* dtypes, PyObject* keywords) {
-  auto made = std::make_unique<Foreign>();
-  const Py_ssize_t count = PyDict_GET_SIZE(keywords);
-  if (count > kMaxKeywords) {
-    PyErr_Format(PyExc_ValueError, "remember_there: %zd keywords were given; %d are possible.", count, kMaxKeywords);
+std::unique_ptr<Foreign> foreign_of(const Replayed& how, PyObject* device, PyObject* dtypes) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(how.after) + PyDict_GET_SIZE(how.keywords);
+  if (count > kMaxTold) {
+    PyErr_Format(PyExc_ValueError, "remember_there: %zd more arguments were given; %d are possible.", count, kMaxTold);
     return nullptr;
   }
+  auto made = std::make_unique<Foreign>();
   if (count) {
-    PyObject *names = PyDict_Keys(keywords), *told = names ? PyDict_Values(keywords) : nullptr;
-    made->names = told ? PyList_AsTuple(names) : nullptr;
-    made->told = made->names ? PyList_AsTuple(told) : nullptr;
+    PyObject *names = PyDict_Keys(how.keywords), *named = names ? PyDict_Values(how.keywords) : nullptr;
+    PyObject* last = named ? PyList_AsTuple(named) : nullptr;
+    made->told = last ? PySequence_Concat(how.after, last) : nullptr;
+    if (made->told && PyDict_GET_SIZE(how.keywords)) made->names = PyList_AsTuple(names);
     Py_XDECREF(names);
-    Py_XDECREF(told);
-    if (!made->told) return nullptr;
+    Py_XDECREF(named);
+    Py_XDECREF(last);
+    if (PyErr_Occurred()) return nullptr;
   }
-  made->fn = Py_NewRef(fn);
-  made->type = reinterpret_cast<PyTypeObject*>(Py_NewRef(type));
+  made->fn = Py_NewRef(how.fn);
+  made->type = reinterpret_cast<PyTypeObject*>(Py_NewRef(how.type));
   made->device = Py_NewRef(device);
-  made->look = Py_NewRef(look);
-  made->number = Py_NewRef(number);
+  made->look = Py_NewRef(how.look);
+  made->number = Py_NewRef(how.number);
   made->dtypes = Py_NewRef(dtypes);
+  made->together = how.together;
   return made;
 }
 

@@ -1,4 +1,5 @@
-// attention: softmax(q k^T) v over caches of keys and values, one pass, sums in f32.
+// attention: softmax(q k^T) v over caches of keys and values, one pass, all in f64, rounded to f32 at the end: so every
+// device and instruction set gives the same bits, in whatever order it adds.
 // Knows nothing of how the caches are filled. A query's keys are looked at in parts of kPart and blocks of kBlock, in
 // order, whoever its neighbours are: it gives the same bits in any batch, in any chunk of a prompt, on any number of
 // threads. Compiled without contraction: what is rounded once says so.
@@ -30,52 +31,66 @@ constexpr int64_t kTaskRows = 64;         // queries of a kv head that one threa
 constexpr int64_t kDirectRows = 8;        // with more of them, keys and values are widened first
 constexpr int64_t kGrain = 1 << 17;       // products that make it worth waking another thread
 
+constexpr int64_t kLine = 64;             // elements that change their type together
+
 constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// to[i] = the element of `type` at from + i * stride bytes, for i < n; zeros up to `end`.
+void deepen(DType type, const char* from, int64_t stride, double* to, int64_t n, int64_t end) {
+  const Gather gather = gather_of<float>(type);
+  float line[kLine];
+  for (int64_t i = 0; i < n; i += kLine) {
+    const int64_t m = least(kLine, n - i);
+    gather(from + i * stride, stride, line, m);
+    for (int64_t j = 0; j < m; ++j) to[i + j] = static_cast<double>(line[j]);
+  }
+  for (int64_t i = n; i < end; ++i) to[i] = 0;
+}
 
 // scores[r * kBlock + j] = q[r] . k[j] for R queries and n keys, whole vectors of `size` elements.
 template <DType T, int R>
-void score(const float* q, const char* keys, int64_t step, int64_t size, int64_t n, float* scores) {
+void score(const double* q, const char* keys, int64_t step, int64_t size, int64_t n, double* scores) {
   constexpr int J = kSums / R;
   for (int64_t j = 0; j < n; j += J) {
     const StoredAs<T>* k[J];
 #pragma GCC unroll 16
     for (int i = 0; i < J; ++i) k[i] = reinterpret_cast<const StoredAs<T>*>(keys + least(j + i, n - 1) * step);
-    Wide acc[kSums] = {};
-    for (int64_t d = 0; d < size; d += kWide) {
-      Wide left[R];
+    Deep acc[kSums] = {};
+    for (int64_t d = 0; d < size; d += kDeep) {
+      Deep left[R];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) left[r] = load(q + r * size + d);
 #pragma GCC unroll 16
       for (int i = 0; i < J; ++i) {
-        const Wide right = load_wide<T>(k[i] + d);
+        const Deep right = load_deep<T>(k[i] + d);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) acc[r * J + i] = fused(left[r], right, acc[r * J + i]);
       }
     }
-    float sums[kSums];
+    double sums[kSums];
     add_lanes_of<kSums>(acc, sums);
-    for (int r = 0; r < R; ++r) __builtin_memcpy(scores + r * kBlock + j, sums + r * J, J * sizeof(float));
+    for (int r = 0; r < R; ++r) __builtin_memcpy(scores + r * kBlock + j, sums + r * J, J * sizeof(double));
   }
 }
 
 // o[r][0 .. W vectors) = o * fade[r] + the sum over j < n of p[r * kBlock + j] * v[j].
 template <DType T, int R, int W>
-TRITIUM_INLINE void mix_part(const float* p, const float* fade, const char* values, int64_t step, int64_t n, float* o,
+TRITIUM_INLINE void mix_part(const double* p, const double* fade, const char* values, int64_t step, int64_t n, double* o,
                              int64_t size) {
-  Wide acc[R][W];
+  Deep acc[R][W];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) acc[r][w] = load(o + r * size + w * kWide) * fade[r];
+    for (int w = 0; w < W; ++w) acc[r][w] = load(o + r * size + w * kDeep) * fade[r];
   }
   for (int64_t j = 0; j < n; ++j) {
     const auto* const v = reinterpret_cast<const StoredAs<T>*>(values + j * step);
-    Wide right[W];
+    Deep right[W];
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) right[w] = load_wide<T>(v + w * kWide);
+    for (int w = 0; w < W; ++w) right[w] = load_deep<T>(v + w * kDeep);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const Wide weight = splat(p[r * kBlock + j]);
+      const Deep weight = splat(p[r * kBlock + j]);
 #pragma GCC unroll 8
       for (int w = 0; w < W; ++w) acc[r][w] = fused(weight, right[w], acc[r][w]);
     }
@@ -83,39 +98,39 @@ TRITIUM_INLINE void mix_part(const float* p, const float* fade, const char* valu
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) store(o + r * size + w * kWide, acc[r][w]);
+    for (int w = 0; w < W; ++w) store(o + r * size + w * kDeep, acc[r][w]);
   }
 }
 
 template <DType T, int R>
-void mix(const float* p, const float* fade, const char* values, int64_t step, int64_t n, float* o, int64_t size) {
+void mix(const double* p, const double* fade, const char* values, int64_t step, int64_t n, double* o, int64_t size) {
   constexpr int W = kSums / R > 8 ? 8 : kSums / R, H = W > 1 ? W / 2 : 1;
   constexpr int64_t item = sizeof(StoredAs<T>);
   int64_t d = 0;
-  for (; d + W * kWide <= size; d += W * kWide) mix_part<T, R, W>(p, fade, values + d * item, step, n, o + d, size);
-  if (d + H * kWide <= size) {
+  for (; d + W * kDeep <= size; d += W * kDeep) mix_part<T, R, W>(p, fade, values + d * item, step, n, o + d, size);
+  if (d + H * kDeep <= size) {
     mix_part<T, R, H>(p, fade, values + d * item, step, n, o + d, size);
-    d += H * kWide;
+    d += H * kDeep;
   }
-  for (; d < size; d += kWide) mix_part<T, R, 1>(p, fade, values + d * item, step, n, o + d, size);
+  for (; d < size; d += kDeep) mix_part<T, R, 1>(p, fade, values + d * item, step, n, o + d, size);
 }
 
 // The scores of a query in a block become weights against the largest score so far. What was summed up before fades by
 // the factor that is returned.
-float weigh(float* s, int64_t n, float& top, float& total) {
-  for (int64_t j = n; j < kBlock; ++j) s[j] = -math::kInf32;
-  const float before = top;
+double weigh(double* s, int64_t n, double& top, double& total) {
+  for (int64_t j = n; j < kBlock; ++j) s[j] = -math::kInf64;
+  const double before = top;
   bool doubt;  // a NaN passed over comes back with the exponentials
-  const float here = extreme_of<true, false>(s, kBlock, doubt), largest = here > before ? here : before;
+  const double here = extreme_of<true, false>(s, kBlock, doubt), largest = here > before ? here : before;
   top = largest;
-  const float base = largest == -math::kInf32 ? 0.0f : largest;
+  const double base = largest == -math::kInf64 ? 0.0 : largest;
   TRITIUM_LOOP
   for (int64_t j = 0; j < kBlock; ++j) s[j] = math::exp_flushed(s[j] - base);
-  Wide sum = load(s);
+  Deep sum = load(s);
 #pragma GCC unroll 16
-  for (int64_t j = kWide; j < kBlock; j += kWide) sum += load(s + j);
-  const float fade = math::exp_flushed(before - base);
-  total = math::fma(total, fade, fold_lanes<float, kWide>(sum, [](const auto& a, const auto& b) { return a + b; }));
+  for (int64_t j = kDeep; j < kBlock; j += kDeep) sum += load(s + j);
+  const double fade = math::exp_flushed(before - base);
+  total = math::fma(total, fade, fold_lanes<double, kDeep>(sum, [](const auto& a, const auto& b) { return a + b; }));
   return fade;
 }
 
@@ -127,12 +142,12 @@ struct Head {
 
 // What was found for some queries: sums of values and of weights, both against the largest score.
 struct Found {
-  float *o, *top, *total;
+  double *o, *top, *total;
 
   void clear(int64_t count, int64_t size) const {
     for (int64_t i = 0; i < count * size; ++i) o[i] = 0;
     for (int64_t i = 0; i < count; ++i) {
-      top[i] = -math::kInf32;
+      top[i] = -math::kInf64;
       total[i] = 0;
     }
   }
@@ -140,11 +155,11 @@ struct Found {
   void add(const Found& more, int64_t count, int64_t size) const {
     for (int64_t i = 0; i < count; ++i) {
       if (more.total[i] == 0) continue;
-      const float largest = more.top[i] > top[i] ? more.top[i] : top[i];
-      const float mine = math::exp_flushed(top[i] - largest), theirs = math::exp_flushed(more.top[i] - largest);
-      float* const to = o + i * size;
-      const float* const from = more.o + i * size;
-      for (int64_t d = 0; d < size; d += kWide) store(to + d, fused(load(to + d), splat(mine), load(from + d) * theirs));
+      const double largest = more.top[i] > top[i] ? more.top[i] : top[i];
+      const double mine = math::exp_flushed(top[i] - largest), theirs = math::exp_flushed(more.top[i] - largest);
+      double* const to = o + i * size;
+      const double* const from = more.o + i * size;
+      for (int64_t d = 0; d < size; d += kDeep) store(to + d, fused(load(to + d), splat(mine), load(from + d) * theirs));
       total[i] = math::fma(total[i], mine, more.total[i] * theirs);
       top[i] = largest;
     }
@@ -154,15 +169,15 @@ struct Found {
 // Queries of one kv head, token by token.
 struct Rows : Found {
   int64_t count, size;  // a whole number of vectors
-  float *q, *s;
+  double *q, *s;
   int64_t* seen;  // keys that a query sees; it never falls from one to the next
 };
 
 template <DType T, int R>
 void step_rows(const Rows& a, int64_t row, const Head& h, int64_t first, int64_t n) {
-  float* const s = a.s;
+  double* const s = a.s;
   score<T, R>(a.q + row * a.size, h.k, h.k_step, a.size, least(n, a.seen[row + R - 1] - first), s);
-  float fade[R];
+  double fade[R];
   int64_t sees[R];
   for (int r = 0; r < R; ++r) {
     sees[r] = least(n, a.seen[row + r] - first);
@@ -170,7 +185,7 @@ void step_rows(const Rows& a, int64_t row, const Head& h, int64_t first, int64_t
   }
   // What a query does not see may be anything: it is not even multiplied by 0.
   mix<T, R>(s, fade, h.v, h.v_step, sees[0], a.o + row * a.size, a.size);
-  const float same = 1;
+  const double same = 1;
   for (int r = 1; r < R; ++r) {
     if (sees[r] == sees[0]) continue;
     mix<T, 1>(s + r * kBlock + sees[0], &same, h.v + sees[0] * h.v_step, h.v_step, sees[r] - sees[0],
@@ -196,23 +211,23 @@ struct Task {
   int64_t b, g, begin, end, count;
 };
 
-// Memory of one task, in floats.
+// Memory of one task, in doubles.
 struct Scratch {
   Rows rows;
   Found all;
-  float* wide;
+  double* wide;
 
   static int64_t size(int64_t rows, int64_t padded) {
-    return 3 * rows * padded + kMostRows * kBlock + 6 * whole(rows, 16) + 2 * kBlock * padded;
+    return 3 * rows * padded + kMostRows * kBlock + 5 * whole(rows, 16) + 2 * kBlock * padded;
   }
-  Scratch(float* memory, int64_t count, int64_t padded) {
+  Scratch(double* memory, int64_t count, int64_t padded) {
     const auto next = [&memory](int64_t n) {
-      float* const here = memory;
+      double* const here = memory;
       memory += n;
       return here;
     };
     const int64_t few = whole(count, 16), much = count * padded;
-    rows.seen = reinterpret_cast<int64_t*>(next(2 * few));
+    rows.seen = reinterpret_cast<int64_t*>(next(few));
     rows.q = next(much);
     rows.o = next(much);
     rows.top = next(few);
@@ -227,26 +242,25 @@ struct Attention {
   const View &q, &k, &v, &y;
   int64_t batch, tokens, heads, size, shared, per;  // per: heads that share a kv head
   int64_t padded, task_tokens, task_rows, blocks;
-  float scale;
+  double scale;
   const Place* places;
 
   Attention(const Call& call, const Place* found)
       : q(call.in[0]), k(call.in[1]), v(call.in[2]), y(*call.out), batch(q.shape[0]), tokens(q.shape[1]),
-        heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(whole(size, kWide)),
+        heads(q.shape[2]), size(q.shape[3]), shared(k.shape[1]), per(heads / shared), padded(whole(size, kDeep)),
         task_tokens(per < kTaskRows ? least(kTaskRows / per, tokens) : 1), task_rows(task_tokens * per),
         blocks((tokens + task_tokens - 1) / task_tokens),
-        scale(static_cast<float>(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size))
-                                                        : call.attrs->real[0])),
+        scale(call.attrs->absent & 1 ? 1 / __builtin_sqrt(static_cast<double>(size)) : call.attrs->real[0]),
         places(found) {}
 
   int64_t tasks() const { return batch * shared * blocks; }
-  int64_t scratch() const { return Scratch::size(task_rows, padded) * static_cast<int64_t>(sizeof(float)); }
+  int64_t scratch() const { return Scratch::size(task_rows, padded) * static_cast<int64_t>(sizeof(double)); }
   Task task(int64_t i) const;
   void clear(const Task& t) const;
   void load(const Task& t, Rows& rows) const;
-  void pass(const Task& t, const Rows& rows, float* wide, int64_t first, int64_t last) const;
+  void pass(const Task& t, const Rows& rows, double* wide, int64_t first, int64_t last) const;
   void put(const Task& t, const Found& found) const;
-  void run(int64_t i, float* space) const;
+  void run(int64_t i, double* space) const;
 };
 
 Task Attention::task(int64_t i) const {
@@ -266,30 +280,22 @@ void Attention::clear(const Task& t) const {
 }
 
 void Attention::load(const Task& t, Rows& rows) const {
-  const Gather gather = gather_of<float>(q.dtype);
   rows.count = t.count;
   rows.size = padded;
   for (int64_t i = 0; i < t.count; ++i) {
     const int64_t token = t.begin + i / per, h = t.g * per + i % per;
-    float* const to = rows.q + i * padded;
-    gather(q.data + t.b * q.strides[0] + token * q.strides[1] + h * q.strides[2], q.strides[3], to, size);
-    for (int64_t d = 0; d < padded; ++d) to[d] = d < size ? to[d] * scale : 0;
+    double* const to = rows.q + i * padded;
+    deepen(q.dtype, q.data + t.b * q.strides[0] + token * q.strides[1] + h * q.strides[2], q.strides[3], to, size, padded);
+    for (int64_t d = 0; d < size; ++d) to[d] *= scale;
     rows.seen[i] = places[t.b].start + token + 1;
   }
 }
 
 // The keys from `first` up to `last`, block by block.
-void Attention::pass(const Task& t, const Rows& rows, float* wide, int64_t first, int64_t last) const {
-  const int64_t item = item_size(k.dtype), row_bytes = padded * static_cast<int64_t>(sizeof(float));
+void Attention::pass(const Task& t, const Rows& rows, double* wide, int64_t first, int64_t last) const {
+  const int64_t item = item_size(k.dtype), row_bytes = padded * static_cast<int64_t>(sizeof(double));
   const bool lies = size == padded && k.strides[3] == item && v.strides[3] == item;  // whole vectors
-  const bool direct = lies && (k.dtype == DType::f32 || rows.count <= kDirectRows);
-  const Gather gather = gather_of<float>(k.dtype);
-  const auto widen = [&](const char* from, int64_t step, int64_t stride, float* to, int64_t n) {
-    for (int64_t j = 0; j < n; ++j) {
-      gather(from + j * step, stride, to + j * padded, size);
-      for (int64_t d = size; d < padded; ++d) to[j * padded + d] = 0;
-    }
-  };
+  const bool direct = lies && rows.count <= kDirectRows;
   const int64_t slot = places[t.b].slot;
   const char* const keys = k.data + slot * k.strides[0] + t.g * k.strides[1];
   const char* const values = v.data + slot * v.strides[0] + t.g * v.strides[1];
@@ -298,15 +304,18 @@ void Attention::pass(const Task& t, const Rows& rows, float* wide, int64_t first
     const int64_t n = least(kBlock, last - first);
     Head here{keys + first * k.strides[2], values + first * v.strides[2], k.strides[2], v.strides[2]};
     if (!direct) {
-      float* const wide_v = wide + kBlock * padded;
-      widen(here.k, here.k_step, k.strides[3], wide, n);
-      widen(here.v, here.v_step, v.strides[3], wide_v, n);
+      double* const wide_v = wide + kBlock * padded;
+      for (int64_t j = 0; j < n; ++j) {
+        deepen(k.dtype, here.k + j * here.k_step, k.strides[3], wide + j * padded, size, padded);
+        deepen(v.dtype, here.v + j * here.v_step, v.strides[3], wide_v + j * padded, size, padded);
+      }
       here = {reinterpret_cast<char*>(wide), reinterpret_cast<char*>(wide_v), row_bytes, row_bytes};
     }
-    switch (direct ? k.dtype : DType::f32) {
+    switch (direct ? k.dtype : DType::f64) {
       case DType::f16: step_block<DType::f16>(rows, here, first, n); break;
       case DType::bf16: step_block<DType::bf16>(rows, here, first, n); break;
-      default: step_block<DType::f32>(rows, here, first, n);
+      case DType::f32: step_block<DType::f32>(rows, here, first, n); break;
+      default: step_block<DType::f64>(rows, here, first, n);
     }
   }
 }
@@ -314,15 +323,20 @@ void Attention::pass(const Task& t, const Rows& rows, float* wide, int64_t first
 void Attention::put(const Task& t, const Found& found) const {
   for (int64_t i = 0; i < t.count; ++i) {
     const int64_t token = t.begin + i / per, h = t.g * per + i % per;
-    float* const o = found.o + i * padded;
-    const float share = 1 / found.total[i];
-    for (int64_t d = 0; d < size; ++d) o[d] *= share;
-    scatter(y.dtype, o, y.data + t.b * y.strides[0] + token * y.strides[1] + h * y.strides[2], y.strides[3], size);
+    const double* const o = found.o + i * padded;
+    char* const to = y.data + t.b * y.strides[0] + token * y.strides[1] + h * y.strides[2];
+    const double share = 1 / found.total[i];
+    float line[kLine];
+    for (int64_t d = 0; d < size; d += kLine) {
+      const int64_t m = least(kLine, size - d);
+      for (int64_t e = 0; e < m; ++e) line[e] = static_cast<float>(o[d + e] * share);
+      scatter(y.dtype, line, to + d * y.strides[3], y.strides[3], m);
+    }
   }
 }
 
 // A task from beginning to end.
-void Attention::run(int64_t i, float* space) const {
+void Attention::run(int64_t i, double* space) const {
   const Task t = task(i);
   clear(t);
   if (t.count == 0) return;
@@ -340,9 +354,9 @@ void Attention::run(int64_t i, float* space) const {
 // Few tasks with many keys: every part of the keys by itself, then the parts of each task in order.
 void run_parts(const Attention& a, int64_t parts) {
   const int64_t few = whole(a.task_rows, 16), each = a.task_rows * a.padded + 2 * few, tasks = a.tasks();
-  const Workspace space(tasks * parts * each * static_cast<int64_t>(sizeof(float)), Need::must);
+  const Workspace space(tasks * parts * each * static_cast<int64_t>(sizeof(double)), Need::must);
   const auto found = [&](int64_t i, int64_t part) {
-    float* const here = space.as<float>() + (i * parts + part) * each;
+    double* const here = space.as<double>() + (i * parts + part) * each;
     return Found{here + 2 * few, here, here + few};
   };
   parallel_for(tasks * parts, 1, [&](int64_t begin, int64_t end) {
@@ -351,7 +365,7 @@ void run_parts(const Attention& a, int64_t parts) {
       const Task t = a.task(u / parts);
       const int64_t first = u % parts * kPart;
       if (t.count == 0) continue;
-      Scratch own(scratch.as<float>(), a.task_rows, a.padded);
+      Scratch own(scratch.as<double>(), a.task_rows, a.padded);
       a.load(t, own.rows);
       static_cast<Found&>(own.rows) = found(u / parts, u % parts);
       a.pass(t, own.rows, own.wide, first, least(first + kPart, own.rows.seen[t.count - 1]));
@@ -362,7 +376,7 @@ void run_parts(const Attention& a, int64_t parts) {
     const Task t = a.task(i);
     a.clear(t);
     if (t.count == 0) continue;
-    const Scratch own(scratch.as<float>(), a.task_rows, a.padded);
+    const Scratch own(scratch.as<double>(), a.task_rows, a.padded);
     own.all.clear(t.count, a.padded);
     const int64_t seen = a.places[t.b].start + t.begin + (t.count - 1) / a.per + 1;
     for (int64_t part = 0; part * kPart < seen; ++part) own.all.add(found(i, part), t.count, a.padded);
@@ -392,7 +406,7 @@ void attention(const Call& call) {
   if (a.blocks == 1 && parts > 1 && num_threads() > 1 && tasks < kPlenty * num_threads()) return run_parts(a, parts);
   parallel_for(tasks, kGrain / (each + 1) + 1, [&](int64_t begin, int64_t end) {
     const Workspace space(a.scratch(), Need::must);
-    for (int64_t i = begin; i < end; ++i) a.run(i, space.as<float>());
+    for (int64_t i = begin; i < end; ++i) a.run(i, space.as<double>());
   });
 }
 

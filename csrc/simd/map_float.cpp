@@ -27,7 +27,6 @@ TRITIUM_BOTH(Exp, exp)
 TRITIUM_BOTH(Log, log)
 TRITIUM_BOTH(Tanh, tanh)
 TRITIUM_BOTH(Sigmoid, sigmoid)
-TRITIUM_BOTH(Silu, silu)
 TRITIUM_BOTH(GeluTanh, gelu_tanh)
 TRITIUM_SINGLE(Expm1, expm1)
 TRITIUM_SINGLE(Log1p, log1p)
@@ -46,6 +45,18 @@ TRITIUM_SINGLE(Acosh, acosh)
 TRITIUM_SINGLE(Atanh, atanh)
 TRITIUM_SINGLE(Erf, erf)
 
+// Floats by way of f64, rounded once: it stands between the quantisers of a network, where every device gives the same bits.
+struct Silu {
+  TRITIUM_INLINE static float of(float x) {
+    constexpr double kFar = 200;  // here the negative side is 0 and the other x itself
+    const double far = math::abs(static_cast<double>(x)), y = far > kFar ? kFar : far;
+    const math::Exp64 e = math::exp_reduce<1023>(-y);
+    const double s = math::scale(e.k), z = math::fma(e.q, s, s);
+    const double r = (x < 0 ? -y * z : static_cast<double>(x)) / (1 + z);
+    return x == -math::kInf32 ? math::kNaN32 : static_cast<float>(r);
+  }
+  TRITIUM_INLINE static double of(double x) { return math::silu(x); }
+};
 struct Reciprocal {
   template <class T>
   TRITIUM_INLINE static T of(T x) { return T(1) / x; }

@@ -168,6 +168,12 @@ TRITIUM_INLINE double exp(double x) {
   const Exp64 e = exp_reduce<2046, 1024>(x < -746.0 ? -746.0 : x);
   return scale_twice(1.0 + e.q, e.k);
 }
+// As exp_flushed of a float.
+TRITIUM_INLINE double exp_flushed(double x) {
+  const Exp64 e = exp_reduce<1023>(x < -708.0 ? -708.0 : x);
+  const double s = scale(e.k);
+  return x < -708.0 ? 0.0 : fma(e.q, s, s);
+}
 TRITIUM_INLINE Exp64 exp_reduce_negative(double x) { return exp_reduce<2046>(x < -760.0 ? -760.0 : x); }
 TRITIUM_INLINE double exp_negative(double x) {
   const Exp64 e = exp_reduce_negative(x);

@@ -197,10 +197,20 @@ void layer_norm_row(const C* x, C* y, int64_t n, const C* weight, const C* bias,
   }
 }
 
+// Squares of floats are exact in f64, and their sum rounds the scale to the same float in any order: every device gives
+// the same bits.
 template <class C>
 void rms_norm_row(const C* x, C* y, int64_t n, const C* weight, double eps) {
-  const double squares = sum_lanes<C>(
-      n, [x](int64_t i) { return load(x + i) * load(x + i); }, [x](int64_t i) { return x[i] * x[i]; });
+  using Some = typename VectorOf<C, kLanes<double>>::type;
+  const double squares = sum_lanes<double>(
+      n,
+      [x](int64_t i) {
+        Some narrow;
+        __builtin_memcpy(&narrow, x + i, sizeof(narrow));
+        const Vec<double> wide = __builtin_convertvector(narrow, Vec<double>);
+        return wide * wide;
+      },
+      [x](int64_t i) { return static_cast<double>(x[i]) * static_cast<double>(x[i]); });
   const C scale = static_cast<C>(1 / __builtin_sqrt(squares / static_cast<double>(n) + eps));
   if (weight) {
     TRITIUM_LOOP

@@ -1,4 +1,4 @@
-// Vectors of f32 read from f32 or half floats, and the sums of the lanes of several vectors at once.
+// Vectors of f32 and f64 read from floats that are no wider, and the sums of the lanes of several vectors at once.
 // Knows nothing of tensors. For files that are compiled without contraction.
 #pragma once
 
@@ -17,8 +17,11 @@ namespace tritium::TRITIUM_ISA {
 using Wide = Vec<float>;
 constexpr int kWide = kLanes<float>;
 
+using Deep = Vec<double>;
+constexpr int kDeep = kLanes<double>;
+
 template <DType T>
-using StoredAs = std::conditional_t<T == DType::f32, float, std::uint16_t>;
+using StoredAs = std::conditional_t<T == DType::f64, double, std::conditional_t<T == DType::f32, float, std::uint16_t>>;
 
 // kWide elements of dtype T. What is not f32 becomes it exactly.
 template <DType T>
@@ -52,6 +55,38 @@ TRITIUM_INLINE Wide load_wide(const StoredAs<T>* from) {
   }
 }
 
+// kDeep elements of dtype T, exactly.
+template <DType T>
+TRITIUM_INLINE Deep load_deep(const StoredAs<T>* from) {
+  using Single = typename VectorOf<float, kDeep>::type;
+  if constexpr (T == DType::f64) {
+    return load(from);
+  } else if constexpr (T == DType::f32) {
+    Single narrow;
+    __builtin_memcpy(&narrow, from, sizeof(narrow));
+    return __builtin_convertvector(narrow, Deep);
+  } else if constexpr (T == DType::f16) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Deep>(
+        _mm512_maskz_cvtps_pd(0xff, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))));
+#elif defined(__F16C__)
+    return reinterpret_cast<Deep>(
+        _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)))));
+#elif defined(__aarch64__)
+    std::uint32_t both;
+    __builtin_memcpy(&both, from, sizeof(both));
+    return vcvt_f64_f32(vget_low_f32(vcvt_f32_f16(vreinterpret_f16_u32(vdup_n_u32(both)))));
+#else
+    return Deep{f16_to_f32(from[0]), f16_to_f32(from[1])};
+#endif
+  } else {
+    using Bits = typename VectorOf<std::uint32_t, kDeep>::type;
+    typename VectorOf<std::uint16_t, kDeep>::type narrow;
+    __builtin_memcpy(&narrow, from, sizeof(narrow));
+    return __builtin_convertvector(reinterpret_cast<Single>(__builtin_convertvector(narrow, Bits) << 16), Deep);
+  }
+}
+
 // a * b + c, rounded once where the instruction set can. Said outright, since a compiler that contracts products and sums
 // by itself may do so in one copy of a loop and not in another.
 TRITIUM_INLINE Wide fused(const Wide& a, const Wide& b, const Wide& c) {
@@ -63,6 +98,20 @@ TRITIUM_INLINE Wide fused(const Wide& a, const Wide& b, const Wide& c) {
       _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
 #elif defined(__aarch64__)
   return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+TRITIUM_INLINE Deep fused(const Deep& a, const Deep& b, const Deep& c) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Deep>(
+      _mm512_fmadd_pd(reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b), reinterpret_cast<__m512d>(c)));
+#elif defined(__FMA__)
+  return reinterpret_cast<Deep>(
+      _mm256_fmadd_pd(reinterpret_cast<__m256d>(a), reinterpret_cast<__m256d>(b), reinterpret_cast<__m256d>(c)));
+#elif defined(__aarch64__)
+  return vfmaq_f64(c, a, b);
 #else
   return a * b + c;
 #endif
@@ -88,17 +137,28 @@ TRITIUM_INLINE Wide add_neighbours(const Wide& a, const Wide& b) {
 #endif
 }
 
-// to[i] = the sum of the lanes of v[i], for N vectors, a multiple of kWide. Every sum has the same order.
-template <int N>
-TRITIUM_INLINE void add_lanes_of(const Wide* v, float* to) {
-  static_assert(N % kWide == 0);
+TRITIUM_INLINE Deep add_neighbours(const Deep& a, const Deep& b) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
+#else
+  return __builtin_shufflevector(a, b, 0, 2) + __builtin_shufflevector(a, b, 1, 3);
+#endif
+}
+
+// to[i] = the sum of the lanes of v[i], for N vectors, a multiple of their lanes. Every sum has the same order.
+template <int N, class T>
+TRITIUM_INLINE void add_lanes_of(const Vec<T>* v, T* to) {
+  constexpr int L = kLanes<T>;
+  static_assert(N % L == 0);
 #pragma GCC unroll 16
-  for (int first = 0; first < N; first += kWide) {
-    Wide some[kWide];
+  for (int first = 0; first < N; first += L) {
+    Vec<T> some[L];
 #pragma GCC unroll 16
-    for (int i = 0; i < kWide; ++i) some[i] = v[first + i];
+    for (int i = 0; i < L; ++i) some[i] = v[first + i];
 #pragma GCC unroll 4
-    for (int n = kWide / 2; n > 0; n /= 2) {
+    for (int n = L / 2; n > 0; n /= 2) {
 #pragma GCC unroll 16
       for (int i = 0; i < n; ++i) some[i] = add_neighbours(some[2 * i], some[2 * i + 1]);
     }

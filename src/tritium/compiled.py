@@ -94,7 +94,7 @@ class Compiled(Caller):
         result = entry.program(*leaves)
         if entry.plain:
             plain = not kwargs and len(leaves) == len(args) and all(x is y for x, y in zip(leaves, args, strict=True))
-            self.ready = entry.program.native if plain else None
+            self.ready = entry.program.ready(args) if plain else None
             return result
         return tree.unflatten(entry.result, result)
 

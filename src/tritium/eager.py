@@ -118,8 +118,7 @@ def place(op: Op, xs: tuple[Operand, ...], attrs: dict[str, Any], out: Any) -> D
             here = x.storage.device
             if found is not None and here is not found:
                 raise DeviceError(
-                    f"{op.name}: tensors are on {found} and {here}; move one with .to({str(found)!r}): "
-                    f"transfers are never hidden."
+                    _apart(op, found, here, next((o.device for o in outs if isinstance(o, Tensor)), found))
                 )
             found = here
     for o in outs:
@@ -128,6 +127,12 @@ def place(op: Op, xs: tuple[Operand, ...], attrs: dict[str, Any], out: Any) -> D
     if found is not None:
         return found
     return backends.device(attrs.get("device"))
+
+
+def _apart(op: Op, one: Device, other: Device, to: Device) -> str:
+    """What is wrong with tensors of two devices; the call belongs to that of the memory it writes, else to the first."""
+    array = "" if to.type == "cpu" else f" (a NumPy array with tritium.tensor(a, device={str(to)!r}))"
+    return f"{op.name}: tensors are on {one} and {other}; move one with .to({str(to)!r}){array}: transfers are never hidden."
 
 
 def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
@@ -259,10 +264,10 @@ def remember(
     call: Call | None,
 ) -> None:
     """Let native code replay this call: the kernel is native and no operand needed a cast."""
-    if call is None or buffer.native is None or op.arity < 0 or "seed" in attrs:
+    if call is None or buffer.native is None or "seed" in attrs:
         return  # a seed is rarely seen twice
     backend = device.backend
-    there = None if kernel is None else backend.replay(kernel, decision.out, attrs)
+    there = None if kernel is None else backend.replay(kernel, decision.out, decision.inputs, attrs)
     if there is None and (device.type != "cpu" or not (kernel is None or isinstance(kernel.fn, buffer.native.Kernel))):
         return
     scalars = []
@@ -278,9 +283,7 @@ def remember(
     made = (kinds, shapes) if len(kinds) > 1 else (kinds[0], shapes[0])
     if there is not None:
         dtypes = tuple(None if s is None else s.dtype for s in decision.inputs)
-        op.remember_there(
-            args, kwargs, there.fn, *made, dtypes, there.storage, device, there.look, there.number, there.keywords
-        )
+        op.remember_there(args, kwargs, *made, dtypes, device, there)
         return
     if kernel is None:
         op.remember(args, kwargs, None, *made, tuple(scalars), attrs)

@@ -25,6 +25,10 @@ class DeviceError(TritiumError, RuntimeError):
     """A device is absent, unknown, or two devices were mixed."""
 
 
+class OutOfMemoryError(TritiumError, MemoryError):
+    """A device has no room for what was asked."""
+
+
 class ArgumentError(TritiumError, TypeError):
     """An argument is unknown, missing or of the wrong type."""
 

@@ -6,13 +6,13 @@ then on no Python runs between them.
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
+from functools import partial, reduce
+from operator import is_, or_
 from typing import Any
 
-from tritium import ops
+from tritium import buffer, ops
 from tritium.backends import packed
-from tritium.backends.values import Doubt, ValueBackend
+from tritium.backends.values import Doubt, Form, ValueBackend
 from tritium.errors import DeviceError
 from tritium.graph import Graph, run_node
 from tritium.op import Spec, interpreter
@@ -27,8 +27,13 @@ class ForeignProgram:
         # Numbers are operands too: a compiler that writes them down as text may lose the sign of 0.
         numbers = [n for n in graph.order() if n.op is ops.const]
         self._numbers = {n: run_node(n, [], backend.device) for n in numbers}
+        self._inside = _Inside(backend, (*graph.captured.values(), *self._numbers.values()))
+        self._argument, self._specs = partial(_argument, backend), [n.spec for n in graph.inputs]
+        self._again: tuple[Any, Any] | None = None
         self._doubts: list[Doubt] = []
-        self._run = backend.compiled(self._nodes)
+        written = tuple(i for i, _ in graph.writes)
+        form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts)
+        self._run = backend.compiled(self._nodes, form)
 
     @property
     def is_compiled(self) -> bool:
@@ -46,7 +51,8 @@ class ForeignProgram:
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
-            found = inner(*tensors[:count])
+            given = dict(zip((*graph.inputs, *inside), tensors, strict=True))
+            found = inner.results(inner.run(given, over=backend.writes_arguments), tuple(tensors[:count]))
         finally:
             interpreter.reset(token)
             self._doubts = backend.tracing.pop()
@@ -59,14 +65,9 @@ class ForeignProgram:
     def __call__(self, *args: Tensor) -> Any:
         graph, backend = self.graph, self.backend
         assert self._run is not None
-        given = (*args, *graph.captured.values(), *self._numbers.values())
-        for x in given:
-            if x.device is not backend.device:
-                raise DeviceError(
-                    f"tensors are on {backend.device} and {x.device}; move one with .to({str(backend.device)!r}): transfers "
-                    f"are never hidden."
-                )
-        found = self._run(*(_value(backend, x) for x in given))
+        for i, _ in graph.writes:
+            backend.owned(args[i])
+        found = self._run(*map(self._argument, args, self._specs), *self._inside.values())
         count = len(graph.outputs)
         self._check(found[count + len(graph.writes) :])
         results: list[Tensor] = []
@@ -74,8 +75,35 @@ class ForeignProgram:
             same = graph.returned[k] if graph.returned else None
             results.append(_held(backend, value, n.spec) if same is None else args[same])
         for (i, n), value in zip(graph.writes, found[count:], strict=False):
-            backend.put(args[i], _seen(value, n.spec))
+            if value is not args[i].storage.value:
+                backend.put(args[i], _seen(value, n.spec))
         return results[0] if graph.single else tuple(results)
+
+    def again(self, args: tuple[Tensor, ...]) -> Any:
+        """What a call with the memory of these arguments may be tried on first; None: there is nothing."""
+        graph, backend = self.graph, self.backend
+        direct = getattr(self._run, "direct", None)
+        plain = not any(n.spec.dtype.is_packed for n in (*graph.inputs, *graph.outputs)) and not any(
+            i is not None for i in graph.returned or ()
+        )
+        empty = any(x.storage.value is None for x in args)
+        if (
+            direct is None
+            or buffer.native is None
+            or empty
+            or not plain
+            or len(graph.outputs) > buffer.native.MAX_OUTPUTS
+        ):
+            return None
+        if self._again is None or self._again[0] is not direct:
+            specs = [n.spec for n in graph.outputs]
+            made = buffer.native.Again(
+                direct.again, backend.storage, backend.device, args, tuple(i for i, _ in graph.writes),
+                tuple(x.storage for x in self._inside.tensors), tuple(s.dtype for s in specs), tuple(s.shape for s in specs),
+                not graph.single,
+            )  # fmt: skip
+            self._again = direct, made
+        return self._again[1]
 
     def _check(self, flags: list[Any]) -> None:
         """Raise what the checks of this run found; nothing was written yet."""
@@ -83,6 +111,43 @@ class ForeignProgram:
             for d, bad in zip(self._doubts, flags[1:], strict=True):
                 if self.backend.is_true(bad):
                     raise d.error(d.message)
+
+
+class _Inside:
+    """The values of tensors that are the same at each call; nothing is asked anew of those that hold the same as before."""
+
+    def __init__(self, backend: ValueBackend, tensors: tuple[Tensor, ...]) -> None:
+        self._backend, self.tensors = backend, tensors
+        self._known: tuple[list[Any], list[Any]] = ([], [])
+
+    def values(self) -> list[Any]:
+        held, values = self._known  # replaced as a whole: several threads may ask
+        for x in self.tensors if len(held) != len(self.tensors) else ():
+            _check_device(self._backend, x)
+        now = [x.storage.value for x in self.tensors]
+        if len(held) == len(now) and all(map(is_, held, now)):
+            return values
+        values = [_value(self._backend, x) for x in self.tensors]
+        self._known = [x.storage.value for x in self.tensors], values
+        return values
+
+
+def _check_device(backend: ValueBackend, x: Tensor) -> None:
+    if x.storage.device is not backend.device:
+        here = str(backend.device)
+        raise DeviceError(
+            f"tensors are on {here} and {x.device}; move one with .to({here!r}): transfers are never hidden."
+        )
+
+
+def _argument(backend: ValueBackend, x: Tensor, spec: Spec) -> Any:
+    """The value of an argument; of one that is all of its storage, what that holds."""
+    _check_device(backend, x)
+    stored = x.storage
+    whole = x.strides == spec.strides and x.nbytes == stored.nbytes and stored.shape == spec.shape
+    if whole and stored.value is not None:
+        return stored.value
+    return _value(backend, x)
 
 
 def _value(backend: ValueBackend, x: Tensor) -> Any:

@@ -279,9 +279,15 @@ class Graph(NamedTuple):
         results = tuple(env[n] for n in self.outputs)
         return results[0] if self.single else results
 
-    def run(self, env: dict[Node, Any], keep: bool = False) -> dict[Node, Any]:
-        """The value of every root (with `keep`, of every node), from those of the inputs."""
+    def run(self, env: dict[Node, Any], keep: bool = False, over: bool = False) -> dict[Node, Any]:
+        """The value of every root (with `keep`, of every node), from those of the inputs. `over`: what a donated argument becomes
+        is written over it at once, where nobody reads the argument any more."""
         order = self.order()
+        places = (
+            {n: self.inputs[i] for i, n in self.writes if n.op.inplace and n.inputs[:1] == (self.inputs[i],)}
+            if over
+            else {}
+        )
         device = next((x.device for x in env.values()), None)
         left: dict[Node, int] = {}
         for node in order:
@@ -292,7 +298,10 @@ class Graph(NamedTuple):
             left[node] = left.get(node, 0) + 1
         for node in order:
             if node not in env:
-                env[node] = run_node(node, [None if i is None else env[i] for i in node.inputs], device)
+                xs = [None if i is None else env[i] for i in node.inputs]
+                to = places.get(node)
+                out = env[to] if to is not None and left[to] == 1 else None
+                env[node] = run_node(node, xs, device, out)
             for i in node.inputs:
                 if i is not None:
                     left[i] -= 1
@@ -360,7 +369,7 @@ def _ask(what: str) -> Callable[[Graph], Any]:
     return answers[what]
 
 
-def run_node(node: Node, xs: list[Any], device: Any) -> Any:
+def run_node(node: Node, xs: list[Any], device: Any, out: Any = None) -> Any:
     attrs = dict(node.attrs)
     if node.op is ops.const:
         return constant(attrs["value"], attrs["dtype"], device or backends.device(None))
@@ -368,7 +377,7 @@ def run_node(node: Node, xs: list[Any], device: Any) -> Any:
         return xs[0][attrs["index"]]
     if node.op.kind is Kind.SOURCE and device is not None:
         attrs.setdefault("device", device)
-    return EAGER.emit(node.op, tuple(xs), attrs, None, None)
+    return EAGER.emit(node.op, tuple(xs), attrs, out, None)
 
 
 @contextmanager

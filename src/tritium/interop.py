@@ -20,6 +20,8 @@ from tritium.layout import Shape
 from tritium.op import Spec
 from tritium.tensor import Tensor, wrap
 
+_GPUS = (2, 10)  # DLPack's numbers for devices of CUDA and of ROCm
+
 
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     """The elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
@@ -118,10 +120,22 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         found = shared(from_mlx(x), backends.device("cpu"))
         return _placed(ops.copy(found) if copy else found, device)
     where = x.__dlpack_device__()
+    if where[0] in _GPUS and _has_cuda():
+        import torch
+
+        found = from_torch(torch.from_dlpack(x))
+        return _placed(ops.copy(found) if copy else found, device)
     if where[0] != 1:
         raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
     found = _import(x)
     return _placed(ops.copy(found) if copy else found, device)
+
+
+def _has_cuda() -> bool:
+    try:
+        return backends.device("cuda") is not None
+    except DeviceError:
+        return False
 
 
 def _placed(x: Tensor, device: Any) -> Tensor:
@@ -187,7 +201,7 @@ def to_torch(x: Tensor) -> Any:
     except ImportError as error:
         raise ImportError("PyTorch is not installed; pip install torch.") from error
     here = x._memory("torch()").device
-    if here.type in ("torch", "mps"):
+    if here.type in ("torch", "mps", "cuda"):
         return _theirs(x, "torch()")
     return torch.from_dlpack(x.to(device="cpu") if here.type == "mlx" else x)
 

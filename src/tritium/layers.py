@@ -12,7 +12,7 @@ A BitLinear computes, for each token x (one row of the last axis):
     acc[n] = sum_k q[k] * t[n, k]                   exact, int32
     y[n] = acc[n] * (amax / 127 * scale[n]) + bias[n]
 
-Each step is one f32 operation, so the result has the same bits on every kernel (the norm alone may differ by ulps).
+Each step is one f32 operation (the norm adds its squares in f64), so the result has the same bits on every kernel.
 |y - float model| comes from rounding x to 127 steps: at most sum_k |t[n, k]| * scale[n] * amax / 254 (and a few ulps).
 """
 

@@ -98,9 +98,14 @@ class RoPE:
         self.interleaved = interleaved
 
     def angles(self, positions: Tensor) -> Angles:
-        """The angles of positions [batch, tokens]; they are the same for every layer."""
+        """The angles of positions [batch, tokens]; they are the same for every layer.
+
+        The product is f32, as in training; its cosine and sine are taken in f64 and rounded, so that they are the same on
+        every device that has f64."""
         turned = ops.expand_dims(positions.to(dt.f32), -1) * self.frequencies
-        return Angles(ops.cos(turned), ops.sin(turned))
+        if self.frequencies.device.backend.has_f64:
+            turned = turned.to(dt.f64)
+        return Angles(ops.cos(turned).to(dt.f32), ops.sin(turned).to(dt.f32))
 
     def __call__(self, x: Tensor, angles: Angles) -> Tensor:
         return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved)

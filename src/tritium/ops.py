@@ -181,6 +181,18 @@ def kept(x: Spec, axis: Any, keepdims: bool, what: str) -> Shape:
     return tuple(1 if d in gone else n for d, n in enumerate(x.shape) if keepdims or d not in gone)
 
 
+def refuse_empty(x: Spec, axis: Any, what: str) -> None:
+    """Rows without an answer for nothing want something along the axes, also where the result has no elements: devices
+    do not agree there."""
+    none = [d for d in axes_of(axis, x.ndim, what) if not x.shape[d]]
+    if none:
+        where = "" if axis is None else f" along axis {none[0]}"
+        raise ShapeError(
+            f"{what}: {x} has no elements{where}, and {what} of nothing is undefined; at least one is needed. Look at the "
+            f"size first, or name an axis that is not empty."
+        )
+
+
 REDUCED = (
     sample(F32(3, 4)), sample(F32(3, 4), axis=0), sample(F32(3, 4, 5), axis=(0, 2), keepdims=True),
     sample(F32(33, 65), axis=-1), sample(F32()), sample(Spec((6, 5), f64), axis=1), sample(Spec((4, 9), f16), axis=1),
@@ -202,10 +214,9 @@ def reduction(
     """A row that joins the elements along axes into one."""
 
     def rule(x: Spec, /, *, axis: Any = None, keepdims: bool = False) -> Spec:
-        shape = kept(x, axis, keepdims, name)
-        if not empty and x.size == 0 and Spec(shape).size:
-            raise ShapeError(f"{name}: {x} has no elements along axis {axis}, and {name} of nothing is undefined.")
-        return Spec(shape, out or x.dtype)
+        if not empty:
+            refuse_empty(x, axis, name)
+        return Spec(kept(x, axis, keepdims, name), out or x.dtype)
 
     samples = REDUCED + (() if domain is floating else INT_REDUCED) + (EMPTY_REDUCED if empty else ())
     return Op(rule, REDUCE, name=name, doc=doc, domain=domain, flops=per_input(1), ulps=ulps, samples=samples)
@@ -675,10 +686,8 @@ std = _spread("std", "Standard deviation over axes: the square root of var.")
 
 def _place(name: str, doc: str) -> Op:
     def rule(x: Spec, /, *, axis: int | None = None, keepdims: bool = False) -> Spec:
-        shape = kept(x, axis, keepdims, name)
-        if x.size == 0 and Spec(shape).size:
-            raise ShapeError(f"{name}: {x} has no elements along axis {axis}, so none is the first.")
-        return Spec(shape, i64)
+        refuse_empty(x, axis, name)
+        return Spec(kept(x, axis, keepdims, name), i64)
 
     return Op(rule, REDUCE, name=name, doc=doc, domain=numeric, flops=per_input(1), samples=[
         sample(F32(3, 4)), sample(F32(3, 4), axis=0), sample(F32(33, 65), axis=-1, keepdims=True), sample(F32(1)),
@@ -1022,7 +1031,7 @@ def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> i
     sample(F32(1, 2, 2, 128), Spec((1, 2, 140, 128), f16), Spec((1, 2, 140, 128), f16), None),
     sample(F32(0, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(0))])  # fmt: skip
 def attention(q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale: float | None = None) -> Any:
-    """Causal attention of q [batch, T, heads, D] over caches k, v [slots, kv heads, capacity, D], softmax in f32.
+    """Causal attention of q [batch, T, heads, D] over caches k, v [slots, kv heads, capacity, D], in f64, rounded once.
 
     Query t of a sequence at places (slot, start, count) sees keys 0 to start + t of its slot, and is 0 for t >= count. Several
     heads may share a kv head. scale: 1 / sqrt(D). Without places the queries are the last T of the capacity, each sequence in

@@ -123,6 +123,13 @@ class Program:
             return self.foreign(*args)
         return self.run_nodes(*args)
 
+    def ready(self, args: tuple[Tensor, ...]) -> Any:
+        """What a call like that with `args`, which has just been made, may be tried on first: it gives None where it was not made
+        for its arguments. None: there is nothing."""
+        if self.foreign is None or self.verifies or self.unchecked:
+            return self.native
+        return self.foreign.again(args)
+
     def _check(self, args: tuple[Tensor, ...]) -> None:
         """Every node against the graph as written: when asked for, and at the first use of a user's fusion."""
         names = ", ".join(p.name for p in self.unchecked)

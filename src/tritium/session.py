@@ -95,6 +95,7 @@ class Session:
             t for _ in range(config.layers) for t in KVCache.empty(**shape, dtype=kv, device=self.device)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
+        self._inputs: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     @staticmethod
     def check_context(config: Config, context: Any) -> int:
@@ -168,7 +169,7 @@ class Session:
         for size in chunks(len(told), SCORED):
             part = told[done : done + size]
             piece, places = _piece(slot, len(held) - 1 + done, part, size)
-            rows = self._every(self._sent(piece), self._sent(places), *self.caches).numpy()
+            rows = self._every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
             wanted = new[done : done + size]
             found.append(rows[np.arange(len(wanted)), wanted])
             done += len(part)
@@ -207,8 +208,16 @@ class Session:
         return new
 
     def _run(self, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Logits:
-        logits = self._last(self._sent(ids), self._sent(places), self._sent(at), *self.caches)
+        logits = self._last(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(at, "at"), *self.caches)
         return np.asarray(logits.numpy())
 
-    def _sent(self, data: np.ndarray[Any, Any]) -> Tensor:
-        return asarray(data, device=self.device)
+    def _sent(self, data: np.ndarray[Any, Any], what: str) -> Tensor:
+        """What a program reads beside the caches. Off the host it stays where it was: what is captured for it stays true."""
+        if self.device.type == "cpu":
+            return asarray(data)
+        found = self._inputs.get((what, data.shape))
+        if found is None:
+            found = self._inputs[what, data.shape] = asarray(data, device=self.device)
+        else:
+            self.device.backend.upload(data, found)
+        return found

@@ -28,6 +28,11 @@ def device() -> str | None:
     return os.environ.get("TRITIUM_DEVICE") or None
 
 
+def cuda_early() -> bool:
+    """Whether kernels on a GPU may start before the one in front of them is done."""
+    return os.environ.get("TRITIUM_CUDA_EARLY", "") not in ("", "0")
+
+
 def pure() -> bool:
     return os.environ.get("TRITIUM_PURE", "") not in ("", "0")
 

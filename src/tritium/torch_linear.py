@@ -5,6 +5,8 @@ Knows nothing of models or files. `tritium.torch` says which path a call takes.
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -18,6 +20,7 @@ from tritium import nn as native
 from tritium.errors import ArgumentError, QuantError
 
 TINY = 1e-5  # the least mean and the least maximum: zeros must not divide
+HALVES_AND_SINGLES = {torch.float32, torch.float16, torch.bfloat16}
 PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native else set())  # NumPy hands out no bf16
 
 
@@ -100,7 +103,12 @@ class BitLinear(nn.Linear):
             x.requires_grad or self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
         )
         return (
-            not (grads or self.training) and self.lambda_ == 1 and _plain(x) and _plain(self.weight) and not _watched()
+            not (grads or self.training)
+            and self.lambda_ == 1
+            and x.device == self.weight.device
+            and _plain(x)
+            and _plain(self.weight)
+            and not _watched()
         )
 
     def _run_torch(self, x: torch.Tensor) -> torch.Tensor:
@@ -117,8 +125,9 @@ class BitLinear(nn.Linear):
             return (y if self.bias is None else y + self.bias.float()).to(asked)
 
     def _run_packed(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.from_dlpack(self.packed()(interop.from_dlpack(x.detach())))
-        return y.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else y
+        kind = x.device.type
+        y = interop.to_torch(self.packed()(interop.from_torch(x.detach())))
+        return y.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else y
 
     def packed(self) -> native.BitLinear:
         """The layer the kernels run, packed again when the parameters have changed."""
@@ -128,8 +137,9 @@ class BitLinear(nn.Linear):
         kept = self._packed
         if kept is None or not counted or kept.made_of != made_of:
             t, g = ternarise(self.weight)
-            bias = None if self.bias is None else self.bias.detach().float().numpy()
-            layer = native.BitLinear.from_ternary(t.numpy(), bias, scale=g.item())
+            bias = None if self.bias is None else self.bias.detach().float().cpu().numpy()
+            layer = native.BitLinear.from_ternary(t.cpu().numpy(), bias, scale=g.item())
+            layer = layer if self.weight.is_cpu else layer.to(str(self.weight.device))
             kept = self._packed = _Packed(layer, made_of, tuple(p.detach() for p in parameters))
         return kept.layer
 
@@ -155,8 +165,16 @@ def _aside(layer: BitLinear, x: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(x: torch.Tensor) -> bool:
-    """Whether tritium can look at the memory of x: a CPU tensor of its own."""
-    return type(x) in (torch.Tensor, nn.Parameter) and x.is_cpu and x.dtype in PACKED and x.layout is torch.strided
+    """Whether tritium can look at the memory of x: a tensor of its own, on the CPU or on a GPU that our kernels run on."""
+    whole = type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided
+    return whole and (
+        (x.is_cpu and x.dtype in PACKED) or (x.is_cuda and x.dtype in HALVES_AND_SINGLES and _has_triton())
+    )
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _watched() -> bool:

@@ -35,13 +35,15 @@ class Kernel(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """What native code needs to repeat a call that the library of a device carries out."""
+    """What native code, which reads it by place, needs to repeat a call that the library of a device carries out."""
 
     fn: Callable[..., Any]  # values of the operands in, values of the results out
     storage: type  # of the results; derives from buffer.Held
     look: Callable[[Array], Any]  # the value of an array, where that is not just what its storage holds
     number: Callable[[Any, DType], Any]  # a Python number as a value
-    keywords: dict[str, Any]  # with which fn is called besides
+    after: tuple[Any, ...]  # what fn is given after the operands
+    named: dict[str, Any]  # and by name
+    together: bool  # whether it takes the operands as one tuple
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,7 @@ class Backend:
     kernels: Mapping[Op, Sequence[Kernel]] = {}
     dynamic: Mapping[Op, Callable[..., Any]] = {}  # rows whose kernel makes its own memory
     missing: Mapping[Op, str] = {}  # why a row has neither a kernel here nor rows that it is made of
+    has_f64 = True  # where not, a model's results may differ in their last bits from those of other devices
     writes = True  # whether kernels write into memory; else they give values, which `run` puts in their place
 
     def __init__(self, device: Device) -> None:
@@ -102,12 +105,8 @@ class Backend:
         target = tuple(self.array(o) for o in out) if isinstance(out, tuple) else self.array(out)
         kernel.fn(*arrays, out=target, **attrs)
 
-    def replay(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Replay | None:
+    def replay(self, kernel: Kernel, out: Any, ins: Specs, attrs: Mapping[str, Any]) -> Replay | None:
         """How native code repeats such a call where the device's own library carries it out; None: not at all."""
-        return None
-
-    def compiled(self, run: Callable[..., Any]) -> Callable[..., Any] | None:
-        """A function over values of this device, made one call by the device's own compiler; None: it has none."""
         return None
 
     def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
@@ -242,15 +241,15 @@ def _asked(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absen
     return lambda: getattr(importlib.import_module(module), what)()
 
 
-_TORCH, _MLX = "tritium.backends.torch", "tritium.backends.mlx"
+_TORCH, _MLX, _CUDA = "tritium.backends.torch", "tritium.backends.mlx", "tritium.backends.cuda"
 _entries: dict[str, Entry] = {
     "cpu": Entry(_lazy("tritium.backends.cpu"), lambda: 1),
     "mlx": Entry(_lazy(_MLX), _asked(_MLX, "units")),
     "torch": Entry(_lazy(_TORCH), _asked(_TORCH, "units")),
     "mps": Entry(_lazy(_TORCH), _asked(_TORCH, "mps_units")),
+    "cuda": Entry(_lazy(_CUDA), _asked(_CUDA, "units")),
 }
 _BUILT_IN = frozenset(_entries)
-_absent: dict[str, Absent] = {"cuda": Absent("this version of Tritium has no cuda backend", "use device='cpu'")}
 _ALIASES = {"gpu": ("cuda", "mlx:gpu", "mps"), "metal": ("mlx:gpu", "mps")}  # the first that is here
 _devices: dict[str, Device] = {}
 
@@ -312,9 +311,6 @@ def _find(given: str) -> Device:
     name, _, unit = given.partition(":")
     if given in _ALIASES:
         return _first(given)
-    if name in _absent and name not in _entries:
-        absent = _absent[name]
-        raise DeviceError(f"Device {given!r} is not available: {absent.why}; {absent.remedy}.")
     units = _units(name) if name in _entries else ()
     numbered = not isinstance(units, Absent) and all(u.isdigit() for u in units)
     if name not in _entries or (unit and numbered and not unit.isdigit()):
@@ -348,7 +344,7 @@ def _first(alias: str) -> Device:
 
 def device_names() -> list[str]:
     """Every kind of device that has a name here, present or not."""
-    return list(dict.fromkeys([*_entries, *_absent, *_ALIASES]))
+    return list(dict.fromkeys([*_entries, *_ALIASES]))
 
 
 def is_device_name(word: str) -> bool:
@@ -422,5 +418,4 @@ def devices() -> list[Found]:
         for unit in units:
             here = device(f"{name}:{unit}")
             out.append(Found(str(here), True, here.backend.describe()))
-    out += [Found(name, False, {}, *absent) for name, absent in _absent.items() if name not in _entries]
     return out

@@ -5,6 +5,7 @@ Knows nothing of tensors or other backends.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -53,17 +54,31 @@ def _update_cache(cache: Arr, values: Arr, places: Arr, *, out: Arr) -> None:
         cast(values[b, :count].swapaxes(0, 1), out=out[slot, :, start : start + count])
 
 
+def outside(what: str, slots: int, capacity: int, tokens: int) -> str:
+    """What is wrong where some sequence of a device is not inside its cache: which one is not known on the host."""
+    return (
+        f"{what}: a sequence is at (slot, start, count) outside {slots} slots of {capacity} tokens and the {tokens} tokens "
+        f"given. Make a larger cache, or write fewer tokens."
+    )
+
+
+def factor_of(size: int, scale: float | None) -> float:
+    """By what attention multiplies its queries."""
+    return 1 / math.sqrt(max(size, 1)) if scale is None else scale
+
+
 def _attention(q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: float | None) -> None:
+    """All of it in f64, rounded to f32 at the end: every device gives the same bits, in whatever order it adds."""
     batch, tokens, heads, size = q.shape
     slots, shared, capacity, _ = k.shape
     if places is None:
         places = np.array([(b, capacity - tokens, tokens) for b in range(batch)]).reshape(batch, 3)
-    factor = max(size, 1) ** -0.5 if scale is None else scale
+    factor = factor_of(size, scale)
     y = np.zeros(q.shape, np.float64)
     for b, (slot, start, count) in enumerate(checked_places(places, slots, capacity, tokens, "attention")):
         seen = start + count
         keys, values = (x[slot, :, :seen].astype(np.float64).repeat(heads // shared, axis=0) for x in (k, v))
-        scores = np.einsum("thd,hsd->hts", q[b, :count].astype(np.float64), keys) * factor
+        scores = np.einsum("thd,hsd->hts", q[b, :count].astype(np.float64) * factor, keys)
         later = np.arange(seen) > start + np.arange(count)[:, None]
         scores[:, later] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))

@@ -70,7 +70,7 @@ def _scatter(xp: Namespace, x: Value, indices: Value, values: Value, axis: int, 
     return xp.transpose(turned, there)
 
 
-def _one_axis(shape: Shape, key: tuple[Any, ...]) -> int | None:
+def one_axis(shape: Shape, key: tuple[Any, ...]) -> int | None:
     """The axis that a key names by one index tensor while it leaves the others whole; None: it does more."""
     if len(key) != len(shape):
         return None
@@ -111,7 +111,7 @@ def _named(xp: Namespace, shape: Shape, indices: tuple[Value, ...], key: tuple[A
 
 def _gather(xp: Namespace, x: Value, indices: tuple[Value, ...], key: tuple[Any, ...], out: Shape) -> Value:
     shape = tuple(int(n) for n in x.shape)
-    axis = _one_axis(shape, key)
+    axis = one_axis(shape, key)
     if axis is not None:
         return _take(xp, x, indices[0], axis, "index")
     at = xp.broadcast_to(_named(xp, shape, indices, key), out)
@@ -120,7 +120,7 @@ def _gather(xp: Namespace, x: Value, indices: tuple[Value, ...], key: tuple[Any,
 
 def _put(xp: Namespace, x: Value, value: Value, indices: tuple[Value, ...], key: tuple[Any, ...]) -> Value:
     shape = tuple(int(n) for n in x.shape)
-    axis = _one_axis(shape, key)
+    axis = one_axis(shape, key)
     if axis is not None:
         return _scatter(xp, x, indices[0], value, axis, "set", "index")
     part = ops.gathered(shape, tuple(tuple(i.shape) for i in indices), key)
@@ -288,13 +288,27 @@ def _log_softmax(xp: Namespace, x: Value, axis: int) -> Value:
 
 
 def _layer_norm(xp: Namespace, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
-    y = _rms_norm(xp, x - _average(xp, x), weight, eps)
+    y = x - _average(xp, x)
+    y = y / xp.sqrt(_average(xp, y * y) + eps)
+    y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
 
-def _rms_norm(xp: Namespace, x: Value, weight: Value | None, eps: float) -> Value:
-    y = x / xp.sqrt(_average(xp, x * x) + eps)
-    return y if weight is None else y * weight
+def _rms_norm(xp: Namespace) -> Maker:
+    """As the reference does it: the squares in f64 where the device has it, the scale and each product rounded."""
+
+    def maker(out: Spec, eps: float) -> Fn:
+        def run(x: Value, weight: Value | None) -> Value:
+            y: Value = wider(xp, x)
+            inside = xp.astype(x, dt.f64) if xp.has_f64 else y
+            squares = _average(xp, inside * inside)
+            scale = number_of(xp, 1, inside) / xp.sqrt(squares + number_of(xp, eps, inside))
+            y = y * xp.astype(scale, xp.dtype_of(y))
+            return cast(xp, y if weight is None else y * wider(xp, weight), out.dtype)
+
+        return run
+
+    return maker
 
 
 def _average(xp: Namespace, x: Value) -> Value:
@@ -335,7 +349,7 @@ def _reductions(xp: Namespace) -> dict[Op, Maker]:
         ops.softmax: of(_softmax),
         ops.log_softmax: of(_log_softmax),
         ops.layer_norm: of(_layer_norm, deep),
-        ops.rms_norm: of(_rms_norm, deep),
+        ops.rms_norm: _rms_norm(xp),
         ops.cumulative_sum: _running(xp, xp.cumsum, 0),
         ops.cumulative_prod: _running(xp, xp.cumprod, 1),
     }

@@ -1,6 +1,7 @@
 """The rows of attention over values of a library.
 
-Knows nothing of MLX or torch. Sums are f32; how a library orders them may depend on how many tokens are given at once.
+Knows nothing of MLX or torch. Attention is computed in f64 and rounded to f32 at the end, so that the order of its sums does
+not show; on a device without f64 in f32, whose last bits may depend on how many tokens are given at once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from tritium import dtype as dt
 from tritium import ops
+from tritium.backends.attention import factor_of, outside
 from tritium.backends.namespace import Namespace, Value, cast, index_dtype, size_of
 from tritium.op import Op, Spec
 
@@ -40,11 +42,7 @@ def _checked(xp: Namespace, places: Value, slots: int, capacity: int, given: int
     """(slot, start, count) of all sequences, held to the cache; what is outside raises later."""
     slot, start, count = (places[:, i] for i in range(3))
     bad = (slot < 0) | (slot >= slots) | (start < 0) | (count < 0) | (count > given) | (start > capacity - count)
-    xp.doubt(
-        bad,
-        f"{what}: a sequence is at (slot, start, count) outside {slots} slots of {capacity} tokens and the {given} tokens "
-        f"given. Make a larger cache, or write fewer tokens.",
-    )
+    xp.doubt(bad, outside(what, slots, capacity, given))
     limits = [(slot, slots - 1), (start, capacity), (count, given)]
     zero = xp.full((), 0, dt.i32)
     return [xp.maximum(xp.minimum(x, xp.full((), max(n, 0), dt.i32)), zero) for x, n in limits]
@@ -78,8 +76,10 @@ def _update_cache(xp: Namespace, cache: Value, values: Value, places: Value) -> 
 
 
 def _products(xp: Namespace, x: Value, y: Value) -> Value:
-    """x @ y by parts of PART: exp makes the rounding of a long sum many times larger, and libraries add one by one."""
+    """x @ y; of f32 by parts of PART: exp makes the rounding of a long sum many times larger, and libraries add one by one."""
     size = int(x.shape[-1])
+    if xp.has_f64:
+        return xp.matmul(x, y)
     parts = [xp.matmul(x[..., at : at + PART], y[..., at : at + PART, :]) for at in range(0, size, PART)]
     while len(parts) > 1:
         joined = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
@@ -97,26 +97,28 @@ def _attention(xp: Namespace, q: Value, k: Value, v: Value, places: Value | None
     else:
         slot, start, count = _checked(xp, places, slots, capacity, given, "attention")
         k, v = xp.take(k, slot, 0), xp.take(v, slot, 0)
-    keys, values = xp.astype(k, dt.f32), xp.astype(v, dt.f32)
+    inner = dt.f64 if xp.has_f64 else dt.f32
+    keys, values = xp.astype(k, inner), xp.astype(v, inner)
     token, key = xp.arange(given, dt.i32), xp.arange(capacity, dt.i32)
-    zero = xp.full((), 0.0, dt.f32)
+    zero = xp.full((), 0.0, inner)
     # What nobody has written may hold anything, NaN too: weights of 0 would not hide it.
     values = xp.where((key[None, :] < (start + count)[:, None])[:, None, :, None], values, zero)
     group = heads // shared
-    rows = xp.reshape(xp.astype(q, dt.f32), (batch, given, shared, group, size))
+    rows = xp.astype(q, inner) * xp.full((), factor, inner)
+    rows = xp.reshape(rows, (batch, given, shared, group, size))
     rows = xp.reshape(xp.transpose(rows, (0, 2, 3, 1, 4)), (batch, shared, group * given, size))
-    scores = _products(xp, rows, xp.transpose(keys, (0, 1, 3, 2))) * factor
+    scores = _products(xp, rows, xp.transpose(keys, (0, 1, 3, 2)))
     scores = xp.reshape(scores, (batch, shared, group, given, capacity))
     last = start[:, None] + token[None, :]
     seen = (key[None, None, :] <= last[:, :, None])[:, None, None, :, :]
-    scores = xp.where(seen, scores, xp.full((), float("-inf"), dt.f32))
+    scores = xp.where(seen, scores, xp.full((), float("-inf"), inner))
     weights = xp.exp(scores - xp.max(scores, (4,), True))
     weights = weights / xp.sum(weights, (4,), True)
     mixed = xp.matmul(xp.reshape(weights, (batch, shared, group * given, capacity)), values)
     mixed = xp.reshape(mixed, (batch, shared, group, given, size))
     mixed = xp.reshape(xp.transpose(mixed, (0, 3, 1, 2, 4)), (batch, given, heads, size))
     meant = (token[None, :] < count[:, None])[:, :, None, None]
-    return xp.where(meant, mixed, zero)
+    return xp.astype(xp.where(meant, mixed, zero), dt.f32)
 
 
 def makers(xp: Namespace) -> dict[Op, Fn]:
@@ -132,7 +134,7 @@ def makers(xp: Namespace) -> dict[Op, Fn]:
         return lambda cache, values, places: _update_cache(xp, cache, values, places)
 
     def attention(out: Spec, scale: float | None) -> Fn:
-        factor = max(out.shape[-1], 1) ** -0.5 if scale is None else scale
+        factor = factor_of(out.shape[-1], scale)
         return lambda q, k, v, places: cast(xp, _attention(xp, q, k, v, places, factor), out.dtype)
 
     return {ops.linear: linear, ops.rope: rope, ops.update_cache: update_cache, ops.attention: attention}

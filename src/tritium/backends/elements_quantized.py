@@ -149,9 +149,14 @@ def _means(xp: Namespace, x: Value, scales: Shape, group: int) -> Value:
     """The mean over the whole matrix, each row, or each group of columns, in f64."""
     n, k = (int(s) for s in x.shape)
     if group:
-        return _grouped(xp, x, lambda part: _sum(xp, part) / max(int(part.shape[-1]), 1), scales, group)
+        return _grouped(xp, x, lambda part: _over(xp, _sum(xp, part), int(part.shape[-1])), scales, group)
     rows = _sum(xp, x)
-    return rows / max(k, 1) if scales else _sum(xp, rows) / max(n * k, 1)
+    return _over(xp, rows, k) if scales else _over(xp, _sum(xp, rows), n * k)
+
+
+def _over(xp: Namespace, x: Value, n: int) -> Value:
+    """x / n, or x of nothing. GPUs multiply by 1 / n where n is no value of theirs."""
+    return x / xp.full((), float(max(n, 1)), xp.dtype_of(x))
 
 
 def _extreme(xp: Namespace, fn: Fn, other: Fn) -> Scales:
@@ -177,7 +182,7 @@ def _finite(xp: Namespace, w: Value, what: str) -> None:
 def _step(xp: Namespace, span: Value, levels: int) -> Value:
     """The width of a level as f32; 1 where there is nothing to divide, and never too small to divide by. A quotient of two
     f32 numbers is the same whether it is rounded by way of f64 or not."""
-    step = xp.maximum(xp.astype(span / levels, dt.f32), xp.full((), float(np.finfo(np.float32).tiny), dt.f32))
+    step = xp.maximum(xp.astype(_over(xp, span, levels), dt.f32), xp.full((), float(np.finfo(np.float32).tiny), dt.f32))
     return xp.where(span > 0, step, xp.full((), 1.0, dt.f32))
 
 

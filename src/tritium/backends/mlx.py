@@ -11,7 +11,8 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,7 +20,8 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium.backends import Absent, Device, missing
-from tritium.backends.values import Memory, ValueBackend, kernels_of
+from tritium.backends.namespace import Bound, Fitted
+from tritium.backends.values import Form, Memory, ValueBackend, kernels_of
 from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.errors import DeviceError, DTypeError
@@ -91,7 +93,8 @@ class Mlx(ValueBackend):
 
         self.mx, self._space, self._update, self._metal = mx, mlx_space, elements.update, mlx_metal
         self.unit = mx.gpu if device.unit == "gpu" else mx.cpu
-        self.xp = mlx_space.Space(device.unit, self.doubt)
+        self.xp = mlx_space.Space(device.unit, self.doubt, self._at_hand)
+        self.has_f64 = self.xp.has_f64
         makers = {row: self._on_stream(maker) for row, maker in mlx_rows.makers(self.xp).items()}
         self.kernels = kernels_of(makers, f"mlx {device.unit}")
         self.missing = missing.MLX
@@ -165,6 +168,12 @@ class Mlx(ValueBackend):
         with _computing:
             self.mx.eval(values)
 
+    def _at_hand(self, value: Any) -> np.ndarray[Any, Any] | None:
+        if self.tracing:
+            return None
+        self._compute([value])
+        return np.array(value, copy=False)
+
     def new(self, spec: Spec) -> Array:
         self._check(spec.dtype)
         return super().new(spec)
@@ -183,10 +192,17 @@ class Mlx(ValueBackend):
 
         def made(out: Any, **attrs: Any) -> Callable[..., Any]:
             with self.mx.stream(self.stream):
-                fn = maker(out, **attrs)
-            return partial(fn, stream=self.stream) if isinstance(fn, type(self.mx.add)) else self._within(fn)
+                return self._streamed(maker(out, **attrs))
 
         return made
+
+    def _streamed(self, fn: Any) -> Callable[..., Any]:
+        if isinstance(fn, Fitted):
+            return Fitted(self.xp, lambda *specs: self._streamed(fn.choose(*specs)))
+        called = fn if isinstance(fn, Bound) else Bound(fn)
+        if isinstance(called.fn, (type(self.mx.add), type(self.mx.array.astype))):
+            return replace(called, named={**called.named, "stream": self.stream})
+        return self._within(fn)
 
     def _within(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         mx, stream = self.mx, self.stream
@@ -197,7 +213,7 @@ class Mlx(ValueBackend):
 
         return run
 
-    def compiled(self, run: Callable[..., Any]) -> Callable[..., Any] | None:
+    def compiled(self, run: Callable[..., Any], form: Form) -> Callable[..., Any] | None:
         """By mx.compile, which for the CPU makes C++ of the function and calls g++: without it there is none."""
         if self.unit == self.mx.cpu and shutil.which("g++") is None:
             return None

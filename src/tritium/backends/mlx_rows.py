@@ -14,9 +14,10 @@ import mlx.core as mx
 from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import elements
-from tritium.backends.mlx_space import TO_MLX, Space, concatenated, cos, erf, sin
-from tritium.backends.namespace import HALF, Fn, Value, wide
+from tritium.backends.mlx_space import BLOCK, TO_MLX, Space, concatenated, cos, erf, in_f64, sin
+from tritium.backends.namespace import HALF, Bound, Fitted, Fn, Value, cast, wide
 from tritium.dtype import DType
+from tritium.errors import BoundsError
 from tritium.layout import axes_of, axis_of
 from tritium.op import OPS, Op, Spec
 
@@ -132,7 +133,7 @@ def _relu(xp: Space) -> Maker:
     def maker(out: Spec) -> Fn:
         zero = mx.array(0, TO_MLX[out.dtype])
         if xp.on_cpu:  # of equals it gives the second, so -0 becomes 0
-            return lambda x: mx.maximum(x, zero)
+            return Bound(mx.maximum, (zero,))
         return lambda x: mx.maximum(x, zero) + zero
 
     return maker
@@ -219,6 +220,9 @@ def _maps(xp: Space) -> dict[Op, Maker]:
         both = [rows[r](out[0]) for r in (ops.floor_divide, ops.remainder)]
         return lambda x, y: tuple(fn(x, y) for fn in both)
 
+    def silu(x: Value) -> Value:
+        return x / (1 + xp.exp(-x))
+
     rows: dict[Op, Maker] = {OPS[n]: same(getattr(mx, n)) for n in ONE_CALL}
     rows |= {OPS[n]: in_f32(fn) for n, fn in BY_F32.items()}
     rows |= {OPS[n]: of_kind(*both) for n, both in BY_KIND.items()}
@@ -226,7 +230,7 @@ def _maps(xp: Space) -> dict[Op, Maker]:
     rows |= {
         ops.exp: in_f32(xp.exp),
         ops.sigmoid: in_f32(lambda x: _sigmoid(xp, x)),
-        ops.silu: in_f32(lambda x: x / (1 + xp.exp(-x))),
+        ops.silu: in_f32(in_f64(silu) if xp.on_cpu else silu),
         ops.gelu: wide(xp, lambda x, approximate: _gelu(xp, x, approximate=approximate)),
         ops.logaddexp: in_f32(lambda x, y: _logaddexp(xp, x, y)),
         ops.pow: _pow(xp),
@@ -260,13 +264,52 @@ def _summing(fn: Fn, of_bools: Fn) -> Maker:
     return maker
 
 
+def _sum(xp: Space) -> Maker:
+    """MLX's own sum where it is short enough to keep its digits."""
+    general = _summing(xp.sum, mx.any)
+
+    def maker(out: Spec, axis: Any, dtype: DType | None, keepdims: bool) -> Fn:
+        def choose(x: Spec) -> Fn:
+            axes = axes_of(axis, x.ndim, "sum")
+            if x.dtype is out.dtype and out.dtype in (dt.f32, dt.f64) and (not xp.on_cpu or _is_short(x, axes)):
+                return Bound(mx.sum, (axes, keepdims))
+            return general(out, axis=axis, dtype=dtype, keepdims=keepdims)
+
+        return Fitted(xp, choose)
+
+    return maker
+
+
+def _is_short(x: Spec, axes: tuple[int, ...]) -> bool:
+    """Whether `mlx_space.blocked_sum` would do it at once."""
+    return x.size <= BLOCK or (len(axes) < x.ndim and all(x.shape[a] <= BLOCK for a in axes))
+
+
+def _average(xp: Space) -> Maker:
+    """MLX multiplies a sum by 1 / n, which is n's quotient where n is a power of 2."""
+    general = wide(xp, lambda x, axis, keepdims: _mean(xp, x, axis, keepdims))
+
+    def maker(out: Spec, axis: Any, keepdims: bool) -> Fn:
+        def choose(x: Spec) -> Fn:
+            axes = axes_of(axis, x.ndim, "mean")
+            count = math.prod(x.shape[a] for a in axes)
+            exact = count.bit_count() == 1 and count <= BLOCK and x.dtype in (dt.f32, dt.f64) and axes
+            if exact and _is_short(x, axes):
+                return Bound(mx.mean, (axes, keepdims))
+            return general(out, axis=axis, keepdims=keepdims)
+
+        return Fitted(xp, choose)
+
+    return maker
+
+
 def _mean(xp: Space, x: Value, axis: Any, keepdims: bool) -> Value:
     axes = _axes(axis, x)
     return xp.sum(x, axes, keepdims) / mx.array(float(math.prod(x.shape[a] for a in axes)), x.dtype)
 
 
 def _plain(fn: Fn) -> Maker:
-    return lambda out, axis, keepdims: lambda x: fn(x, axis=axis, keepdims=keepdims)
+    return lambda out, axis, keepdims: Bound(fn, (axis, keepdims))
 
 
 def _count(out: Spec, axis: Any, keepdims: bool) -> Fn:
@@ -296,9 +339,9 @@ def _place(fn: Fn) -> Maker:
 
 def _reductions(xp: Space) -> dict[Op, Maker]:
     return {
-        ops.sum: _summing(xp.sum, mx.any),
+        ops.sum: _sum(xp),
         ops.prod_: _summing(xp.prod, mx.all),
-        ops.mean: wide(xp, lambda x, axis, keepdims: _mean(xp, x, axis, keepdims)),
+        ops.mean: _average(xp),
         ops.max: _plain(mx.max),
         ops.min: _plain(mx.min),
         ops.all: _plain(mx.all),
@@ -329,6 +372,52 @@ def _matmul(xp: Space) -> Maker:
         if out.dtype.is_float:
             return in_f32(mx.matmul)(out)
         return xp.in_double(lambda x, y: _integer_product(x, y, TO_MLX[out.dtype]))
+
+    return maker
+
+
+def _concat(out: Spec, axis: int | None) -> Fn:
+    if axis is None:
+        return lambda *xs: concatenated(xs, None)
+    return Bound(mx.concatenate, (axis,), together=True)
+
+
+def _cast(xp: Space, source: DType, t: DType) -> Fn:
+    """MLX's own cast where it is that of `namespace.cast`."""
+    rounds_twice = t in HALF and (source is dt.f64 or (source.is_integer and source.nbytes > 2))
+    if t is dt.bool_ or (source.is_float and t.is_integer) or rounds_twice:
+        return lambda x: cast(xp, x, t)
+    return Bound(mx.array.astype, (TO_MLX[t],))
+
+
+def _taken(xp: Space, out: Spec, along: int, what: str, otherwise: Fn) -> Fn:
+    """The host, which sees the same memory, looks at the indices at once; within a program they are looked at when it ran."""
+
+    def run(x: Value, indices: Value) -> Value:
+        seen = xp.at_hand(indices) if out.size else None
+        if seen is None:
+            return otherwise(x, indices)
+        size = x.shape[along]
+        if seen.min() < -size or seen.max() >= size:
+            raise BoundsError(f"{what}: an index is outside an axis of size {size}.")
+        return mx.take(x, indices, along)
+
+    return run
+
+
+def _take(xp: Space, general: Maker) -> Maker:
+    return lambda out, axis: _taken(xp, out, axis or 0, "take", general(out, axis=axis))
+
+
+def _gather(xp: Space, general: Maker) -> Maker:
+    def maker(out: Spec, key: tuple[Any, ...]) -> Fn:
+        otherwise = general(out, key=key)
+
+        def choose(x: Spec, *indices: Spec) -> Fn:
+            axis = elements.one_axis(x.shape, key)
+            return otherwise if axis is None else _taken(xp, out, axis, "index", otherwise)
+
+        return Fitted(xp, choose)
 
     return maker
 
@@ -364,8 +453,11 @@ def makers(xp: Space) -> dict[Op, Maker]:
     rows: dict[Op, Maker] = elements.makers(xp) | _maps(xp) | _reductions(xp)
     rows |= {
         ops.matmul: _matmul(xp),
-        ops.concat: lambda out, axis: lambda *xs: concatenated(xs, axis),
-        ops.stack: lambda out, axis: lambda *xs: mx.stack(xs, axis=axis),
+        ops.concat: _concat,
+        ops.stack: lambda out, axis: Bound(mx.stack, (axis,), together=True),
+        ops.astype: lambda out, dtype, copy: Fitted(xp, lambda x: _cast(xp, x.dtype, out.dtype)),
+        ops.take: _take(xp, rows[ops.take]),
+        ops.gather: _gather(xp, rows[ops.gather]),
         ops.sort: _sort,
         ops.argsort: _argsort,
     }

@@ -210,10 +210,11 @@ def ternary_product(q: Value, w: Packed) -> Value:
 class Space:
     """The namespace of one unit."""
 
-    def __init__(self, unit: str, doubt: Callable[..., None]) -> None:
+    def __init__(self, unit: str, doubt: Callable[..., None], at_hand: Callable[[Value], Any] = lambda x: None) -> None:
         self.on_cpu = self.has_f64 = unit == "cpu"
         self.metal = not self.on_cpu and not mlx_metal.refusal()
         self.doubt = doubt
+        self.at_hand = at_hand  # the elements of a value, for the host to read now; None: a compiler traces
         self.where, self.abs, self.trunc, self.sqrt, self.log = mx.where, mx.abs, mx.trunc, mx.sqrt, mx.log
         self.maximum, self.minimum, self.rint, self.isfinite = mx.maximum, mx.minimum, mx.round, mx.isfinite
         self.matmul, self.reshape, self.broadcast_to = mx.matmul, mx.reshape, mx.broadcast_to

@@ -5,7 +5,8 @@ Knows nothing of either library, of devices or tensors. `elements` writes rows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,6 +109,34 @@ class Namespace(Protocol):
         """q @ w.T exactly, as i32, for int8 q [M, K] and ternary w [N, K] by the library's own product of packed weights;
         None: it has none for this packing."""
         ...
+
+
+# ---- functions that native code calls without a frame of Python
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A function of a library, and what it is given after the operands."""
+
+    fn: Fn
+    after: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+    together: bool = False  # it takes the operands as one tuple
+
+    def __call__(self, *xs: Value) -> Any:
+        return self.fn(xs, *self.after, **self.named) if self.together else self.fn(*xs, *self.after, **self.named)
+
+
+class Fitted:
+    """A function that is another for other operands. Of a call that is repeated the choice is made once."""
+
+    def __init__(self, xp: Any, choose: Callable[..., Fn]) -> None:
+        self.xp, self.choose = xp, choose  # choose(*specs) -> what those operands are given to
+
+    def __call__(self, *xs: Value | None) -> Any:
+        dtype_of = self.xp.dtype_of
+        specs = (None if x is None else Spec(tuple(int(n) for n in x.shape), dtype_of(x)) for x in xs)
+        return self.choose(*specs)(*xs)
 
 
 def size_of(shape: Shape) -> int:

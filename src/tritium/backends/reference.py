@@ -69,7 +69,7 @@ def _pow(x1: Arr, x2: Arr, *, out: Arr) -> None:
 def _floor_divide(x1: Arr, x2: Arr) -> Arr:
     """With one infinity the standard's answer is the quotient itself: inf // 2 is inf, -1 // inf is -0 (NumPy: -1)."""
     whole = np.floor_divide(x1, x2)
-    if x1.dtype.kind != "f":
+    if x1.dtype.kind in "biu":  # bf16 is a float too, of a kind that NumPy does not know
         return whole
     return np.where(np.isinf(x1) != np.isinf(x2), x1 / x2, whole)
 
@@ -93,6 +93,17 @@ def _relu(x: Arr, *, out: Arr) -> None:
 def _sigmoid(x: Arr) -> Arr:
     e = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1, e) / (1 + e))
+
+
+def _silu(x: Arr) -> Arr:
+    """In f64, rounded once: it stands between the quantisers of a network, where every device gives the same bits."""
+    y = x.astype(np.float64)
+    return np.asarray(y / (1 + np.exp(-y)))
+
+
+def _nextafter(x: Arr, y: Arr) -> Arr:
+    """Of equals the second, as C has it: NumPy's f16 gives the first, which shows where both are 0."""
+    return np.asarray(np.where(x == y, y, np.nextafter(x, y)))
 
 
 def _gelu(x: Arr, *, approximate: str) -> Arr:
@@ -143,7 +154,7 @@ _STORED: dict[str, Fn] = {
     "erf": _erf,
     "relu2": lambda x: np.square(np.maximum(x, 0)),
     "sigmoid": _sigmoid,
-    "silu": lambda x: x / (1 + np.exp(-x)),
+    "silu": _silu,
     "gelu": _gelu,
     "clip": _clip,
     "floor_divide": _floor_divide,
@@ -232,9 +243,11 @@ def _layer_norm(x: Arr, weight: Arr | None, bias: Arr | None, *, eps: float) -> 
 
 
 def _rms_norm(x: Arr, weight: Arr | None, *, eps: float) -> Arr:
-    y = x.astype(np.float64)
-    y = y / np.sqrt(np.square(y).mean(axis=-1, keepdims=True) + eps)
-    return y if weight is None else np.asarray(y * weight)
+    """Squares are added in f64, where those of f32 are exact; the scale is rounded once, then each product. So every device
+    gives the same bits, in whatever order it adds."""
+    squares = np.square(x.astype(np.float64)).mean(axis=-1, keepdims=True)
+    y = x * (1 / np.sqrt(squares + eps)).astype(x.dtype)
+    return np.asarray(y if weight is None else y * weight)
 
 
 _REDUCTIONS: dict[str, Fn] = {
@@ -453,7 +466,7 @@ KERNELS |= {OPS[n]: _quiet(wide(fn)) for n, fn in _REDUCTIONS.items()}
 KERNELS |= {OPS[n]: stored(fn) for n, fn in _MOVES.items()}
 KERNELS |= {OPS[n]: _quiet(stored(_truth(getattr(np, n)))) for n in ("isnan", "isinf", "isfinite", "signbit")}
 KERNELS |= {
-    ops.nextafter: _quiet(np.nextafter),
+    ops.nextafter: _quiet(stored(_nextafter)),
     ops.matmul: _quiet(wide(matmul)),
     ops.astype: _quiet(cast),
     ops.scatter: _scatter,

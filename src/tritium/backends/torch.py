@@ -17,12 +17,12 @@ _REMEDY = "pip install 'tritium[torch]'"
 
 def units() -> tuple[str, ...] | Absent:
     """The devices of kind `torch`: the CPU, where torch is installed."""
-    return _absence() or ("cpu",)
+    return absence() or ("cpu",)
 
 
 def mps_units() -> tuple[str, ...] | Absent:
     """The devices of kind `mps`: the GPU of a Mac, where torch can use it."""
-    if (absent := _absence()) is not None:
+    if (absent := absence()) is not None:
         return absent
     mps = importlib.import_module("torch").backends.mps
     if mps.is_available():
@@ -34,14 +34,14 @@ def mps_units() -> tuple[str, ...] | Absent:
     return Absent("mps needs macOS 14 or later and an Apple GPU", "update macOS, or use device='torch' or device='cpu'")
 
 
-def _absence() -> Absent | None:
+def absence(remedy: str = _REMEDY) -> Absent | None:
     """Why torch cannot be used; None: it can."""
     if importlib.util.find_spec("torch") is None:
-        return Absent("PyTorch is not installed", _REMEDY)
+        return Absent("PyTorch is not installed", remedy)
     try:
         importlib.import_module("torch")
     except Exception as error:  # a damaged installation fails in ways of its own
-        return Absent(f"PyTorch is installed but cannot be imported ({error})", f"{_REMEDY} --force-reinstall")
+        return Absent(f"PyTorch is installed but cannot be imported ({error})", f"{remedy} --force-reinstall")
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tritium.backends.attention import checked_places
+from tritium.backends.attention import checked_places, factor_of
 from tritium.backends.torch_space import Value, store
 from tritium.op import Spec
 
@@ -37,7 +37,7 @@ def update_cache(out: Spec) -> Fn:
 
 
 def attention(out: Spec, scale: float | None) -> Fn:
-    factor = max(out.shape[-1], 1) ** -0.5 if scale is None else scale
+    factor = factor_of(out.shape[-1], scale)
 
     def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
         made = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
@@ -59,15 +59,15 @@ def _places(q: Value, k: Value, places: Value | None) -> Places:
 
 
 def _sequence(q: Value, k: Value, v: Value, place: tuple[int, int, int], factor: float) -> Value:
-    """The queries [T, heads, D] of one sequence: in f32, several heads to each of the cache."""
+    """The queries [T, heads, D] of one sequence: in f64, several heads to each of the cache."""
     slot, start, count = place
     _, heads, size = q.shape
     shared, seen = k.shape[1], start + count
-    keys, values = (x[slot, :, :seen].float().contiguous() for x in (k, v))
-    rows = q[:count].float().reshape(count, shared, heads // shared, size).permute(1, 2, 0, 3)
-    scores = torch.matmul(rows.reshape(shared, -1, size), keys.transpose(1, 2)) * factor
+    keys, values = (x[slot, :, :seen].double().contiguous() for x in (k, v))
+    rows = (q[:count].double() * factor).reshape(count, shared, heads // shared, size).permute(1, 2, 0, 3)
+    scores = torch.matmul(rows.reshape(shared, -1, size), keys.transpose(1, 2))
     if count > 1:
         later = torch.arange(seen, device=q.device) > start + torch.arange(count, device=q.device)[:, None]
         scores = scores.reshape(shared, heads // shared, count, seen).masked_fill_(later, float("-inf"))
-    mixed = torch.matmul(torch.softmax(scores, -1).reshape(shared, -1, seen), values)
+    mixed = torch.matmul(torch.softmax(scores, -1).reshape(shared, -1, seen), values).float()
     return mixed.reshape(shared, heads // shared, count, size).permute(2, 0, 1, 3).reshape(count, heads, size)

@@ -24,7 +24,9 @@ from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.errors import DeviceError, DTypeError, ViewError
 from tritium.layout import Layout, Shape
-from tritium.op import Spec
+from tritium.op import Spec, Specs
+
+_UNSEEN = (None, None)  # the place of the view looked at last, and that view
 
 
 class Block(Memory):
@@ -64,10 +66,11 @@ class Torch(ValueBackend):
 
     storage = Block
 
-    def __init__(self, device: Device, place: str) -> None:
+    def __init__(self, device: Device, place: str, space: type[Space] = Space) -> None:
         super().__init__(device)
         self.place = torch.device(place)
-        self.space = Space(self.place, self.doubt)
+        self.space = space(self.place, self.doubt)
+        self.has_f64 = self.space.has_f64
         self.kernels = torch_rows.kernels(self.space)
         self.dynamic = torch_rows.DYNAMIC
         self.missing = missing.TORCH
@@ -97,7 +100,7 @@ class Torch(ValueBackend):
         """As ever, but a cache that is updated where it lies is not copied for a few tokens."""
         if kernel is self._writes_cache and self._in_place(out, *ins):
             value = out.storage.alone().reshape(out.shape)
-            write_places(value, *(self.array(x) for x in ins[1:] if x is not None))
+            self.write_places(value, *(self.array(x) for x in ins[1:] if x is not None))
         else:
             super().run(kernel, out, ins, attrs)
 
@@ -105,18 +108,44 @@ class Torch(ValueBackend):
         """Whether a row may write into its first operand: all of it is the result, and no other operand is read from there."""
         same = x is not None and x.storage is out.storage and is_whole(x) and is_whole(out)
         apart = not any(o is not None and (o.storage.fixed or o.storage is out.storage) for o in others)
-        return same and apart and self.space.on_host and out.size > 0 and out.storage.value is not None
+        return same and apart and self.writes_places and out.size > 0 and out.storage.value is not None
 
-    def replay(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Replay | None:
-        found = None if kernel is self._writes_cache else super().replay(kernel, out, attrs)
+    @property
+    def writes_places(self) -> bool:
+        """Whether a few tokens can be written into a cache where it lies."""
+        return self.space.on_host
+
+    def write_places(self, cache: Value, values: Value, places: Value) -> None:
+        write_places(cache, values, places)
+
+    def replay(self, kernel: Kernel, out: Any, ins: Specs, attrs: Mapping[str, Any]) -> Replay | None:
+        found = None if kernel is self._writes_cache else super().replay(kernel, out, ins, attrs)
         return None if found is None else found._replace(look=self._seen)
 
     def _seen(self, a: Array) -> Any:
-        """What `array` gives of a view, in the common case without looking closer."""
-        value, strides = a.storage.value, a.strides
-        if value is None or a.dtype.is_packed or min(strides, default=0) < 0 or not a.size or not value.is_contiguous():
+        """What `array` gives of a view, in the common case without looking closer. One that is looked at again is kept with the
+        value: making it costs more than many a call."""
+        value, place = a.storage.value, (a.shape, a.strides, a.offset)
+        before, kept = getattr(value, "seen", _UNSEEN)
+        if before == place and kept is not None:
+            return kept
+        if (
+            value is None
+            or a.dtype.is_packed
+            or min(place[1], default=0) < 0
+            or not a.size
+            or not value.is_contiguous()
+        ):
             return self.array(a)
-        return torch.as_strided(value, a.shape, strides, value.storage_offset() + a.offset)
+        again = before == place
+        base = value.detach() if again else value  # a view of the value itself would keep it alive for ever
+        view = torch.as_strided(base, *place[:2], value.storage_offset() + a.offset)
+        value.seen = place, view if again else None
+        return view
+
+    def owned(self, a: Array) -> None:
+        if a.storage.sharers > 1:
+            a.storage.alone()
 
     def overwrite(self, storage: Block, value: Value) -> None:
         store(storage.value, value)
@@ -145,7 +174,7 @@ class Torch(ValueBackend):
 
     def adopt(self, value: Value) -> Array:
         """An array on the memory of a torch tensor, with its strides: both see each other's writes."""
-        if value.device.type != self.place.type:
+        if value.device.type != self.place.type or (value.device.index or 0) != (self.place.index or 0):
             raise DeviceError(
                 f"A torch tensor on {value.device} is not memory of {self.device}; move it with t.to(…) first."
             )

@@ -7,7 +7,6 @@ the sign of a zero, a division by zero), it is put right here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from tritium import dtype as dt
 from tritium import ops
+from tritium.backends.namespace import Bound, Fitted
 from tritium.backends.torch_space import HALF, TWINS, Space, Value
 from tritium.dtype import DType
 from tritium.op import OPS, Op, Spec, outputs
@@ -77,7 +77,7 @@ def _remainder(space: Space) -> Fn:
 
     def remainder(a: Value, b: Value) -> Value:
         wide_b = b.to(space.widest)
-        there = by_numpy(np.fmod) if a.dtype is torch.float64 else torch.fmod
+        there = by_numpy(np.fmod) if a.dtype is torch.float64 and space.on_host else torch.fmod
         left = there(a.to(space.widest), wide_b)
         left = torch.where((left != 0) & ((left < 0) != (wide_b < 0)), left + wide_b, left)
         return torch.where(left == 0, torch.copysign(left, wide_b), left).to(a.dtype)
@@ -114,35 +114,42 @@ def _nextafter(a: Value, b: Value) -> Value:
     step = torch.where(away, 1, -1).to(bits)
     least = torch.copysign(torch.ones_like(step).view(a.dtype), b)
     moved = torch.where(a == 0, least, (a.view(bits) + step).view(a.dtype))
-    moved = torch.where(a == b, a if a.dtype is torch.float16 else b, moved)  # as NumPy does: of -0 and 0 it shows
+    moved = torch.where(a == b, b, moved)  # of -0 and 0 it shows
     return torch.where(torch.isnan(a) | torch.isnan(b), a + b, moved)
+
+
+_quietly = np.errstate(all="ignore")
 
 
 def by_numpy(fn: Fn) -> Fn:
     """A function of NumPy on the memory of torch's CPU, where torch's own is not exact."""
 
+    @_quietly
     def run(*xs: Value) -> Value:
-        with np.errstate(all="ignore"):
-            return torch.from_numpy(np.asarray(fn(*(x.numpy() for x in xs))))
+        return torch.from_numpy(np.asarray(fn(*(x.numpy() for x in xs))))
 
     return run
 
 
+@_quietly
+def _sqrt_by_numpy(x: Value) -> Value:
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.ndim else by_numpy(np.sqrt)(x)  # of no axes it gives a number
+
+
 def _sqrt(space: Space) -> Fn:
     """torch's own is not always the nearest number on the CPU; NumPy's is."""
-    return by_numpy(np.sqrt) if space.on_host else torch.sqrt
+    return _sqrt_by_numpy if space.on_host else torch.sqrt
 
 
 def _sign(x: Value) -> Value:
     return torch.where(torch.isnan(x), x, torch.sign(x))
 
 
-def _relu(x: Value) -> Value:
-    return torch.threshold(x, 0, 0)  # unlike torch.relu it turns -0 into 0
+_RELU = Bound(torch.threshold, (0, 0))  # unlike torch.relu it turns -0 into 0
 
 
 def _relu2(x: Value) -> Value:
-    return torch.square(torch.threshold(x, 0, 0))
+    return torch.square(_RELU(x))
 
 
 def _clip(x: Value, low: Value | None, high: Value | None) -> Value:
@@ -173,13 +180,14 @@ def _right_shift(out: Spec) -> Fn:
 
 
 def _in_widest(space: Space, fn: Fn) -> Fn:
-    """torch's f32 erf is off by many ulps near 0, its sinh and cosh are infinite before they must be."""
+    """torch's f32 erf is off by many ulps near 0, its sinh and cosh are infinite before they must be, and silu has the same
+    bits on every device."""
     return lambda x: fn(x.to(space.widest)).to(x.dtype)
 
 
 def _gelu(space: Space) -> Maker:
     def made(out: Spec, approximate: str) -> Fn:
-        fn = partial(functional.gelu, approximate=approximate)
+        fn = Bound(functional.gelu, (), {"approximate": approximate})
         return _in_widest(space, fn) if approximate == "none" else fn
 
     return made
@@ -214,12 +222,12 @@ def maps(space: Space) -> dict[Op, Maker]:
         ops.erf: wide(same(_in_widest(space, torch.erf))),
         ops.sinh: wide(same(_in_widest(space, torch.sinh))),
         ops.cosh: wide(same(_in_widest(space, torch.cosh))),
-        ops.relu: same(_relu),
+        ops.relu: same(_RELU),
         ops.relu2: wide(same(_relu2)),
-        ops.silu: wide(same(functional.silu)),
+        ops.silu: wide(same(_in_widest(space, functional.silu))),
         ops.gelu: wide(_gelu(space)),
         ops.clip: same(_clip),
-        ops.astype: lambda out, dtype, copy: partial(_cast, space, t=dtype),
+        ops.astype: lambda out, dtype, copy: Fitted(space, lambda x: _cast(space, x.dtype, dtype)),
     }
 
 
@@ -230,6 +238,14 @@ def copied(x: Any) -> Any:
     return x._replace(data=x.data.clone(memory_format=torch.contiguous_format))
 
 
-def _cast(space: Space, x: Value, *, t: DType) -> Value:
-    found = space.cast(x, t)
-    return found.clone() if found is x else found
+def _cast(space: Space, source: DType, t: DType) -> Fn:
+    """What casts one dtype to another, by the rules of `backends.cast`, into new memory."""
+    to = space.twin(t)
+    plain = Bound(torch.Tensor.to, (), {"dtype": to, "copy": True})
+    if source is t:
+        return plain
+    if t is dt.bool_:
+        return Bound(torch.ne, (0,))
+    if (source.is_float and t.is_integer) or (source is dt.f64 and to in HALF):
+        return Bound(space.cast, (t,))
+    return plain

@@ -16,6 +16,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends.elements_packed import decode
 from tritium.backends.elements_quantized import largest, plain_dot, tokens
+from tritium.backends.namespace import Fitted
 from tritium.backends.packed import Packed
 from tritium.backends.quantized import TINY
 from tritium.backends.torch_space import Space, Value
@@ -40,14 +41,26 @@ def steady(space: Space, fn: Fn) -> Fn:
 # ---- floats
 
 
-def _matmul(space: Space) -> Fn:
-    kind, product, cast_away = space.device.type, torch.matmul, torch.is_autocast_enabled
-    otherwise = steady(space, product)
+# Whether any device casts: torch's own question of one device costs more than the answer is worth to a small product.
+_may_cast: Fn = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def _product(space: Space, fn: Fn) -> Fn:
+    may_cast, otherwise = _may_cast, steady(space, fn)
 
     def run(a: Value, b: Value) -> Value:
-        return otherwise(a, b) if cast_away(kind) else product(a, b)
+        return otherwise(a, b) if may_cast() else fn(a, b)
 
-    return lambda out, algorithm: run
+    return run
+
+
+def _matmul(space: Space) -> Fn:
+    matrices, others = _product(space, torch.mm), _product(space, torch.matmul)
+
+    def choose(a: Spec, b: Spec) -> Fn:
+        return matrices if a.ndim == b.ndim == 2 else others
+
+    return lambda out, algorithm: Fitted(space, choose)
 
 
 def _linear(space: Space) -> Fn:

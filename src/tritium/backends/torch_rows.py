@@ -7,15 +7,15 @@ tensors. What it gives is new memory, never that of an operand, since results ma
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, elements, torch_attention, torch_products, torch_unsigned
+from tritium.backends.namespace import Bound, Fitted
 from tritium.backends.torch_maps import Fn, Maker, copied, maps, wide
 from tritium.backends.torch_space import TWINS, UNSIGNED, Space, Value, signed, write
 from tritium.dtype import DType
@@ -27,13 +27,13 @@ from tritium.op import Op, Spec, outputs
 
 
 def along(fn: Fn, *, everything: tuple[int, ...] | None = None, **more: Any) -> Maker:
-    """fn(x, dim=…, keepdim=…) as a reduction; `everything` is what it takes for all axes. No axes: each element alone."""
+    """fn(x, dim, keepdim) as a reduction; `everything` is what it takes for all axes. No axes: each element alone."""
 
     def made(out: Spec, axis: Any = None, keepdims: bool = False) -> Fn:
         if axis == ():
-            return lambda x: fn(x.unsqueeze(-1), dim=(-1,), keepdim=False, **more)
+            return lambda x: fn(x.unsqueeze(-1), (-1,), False, **more)
         dims = everything if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        return partial(fn, dim=dims, keepdim=keepdims, **more)
+        return Bound(fn, (dims, keepdims), more)
 
     return made
 
@@ -97,7 +97,7 @@ def _place(fn: Fn) -> Maker:
     def made(out: Spec, axis: int | None, keepdims: bool) -> Fn:
         if axis is None and keepdims:
             return lambda x: fn(x).reshape(out.shape)
-        return fn if axis is None else partial(fn, dim=axis, keepdim=keepdims)
+        return fn if axis is None else Bound(fn, (axis, keepdims))
 
     return made
 
@@ -123,7 +123,7 @@ def _running(space: Space, fn: Fn, first: int) -> Maker:
 
 
 def _softmax(fn: Fn) -> Maker:
-    return lambda out, axis: partial(fn, dim=axis)
+    return lambda out, axis: Bound(fn, (axis,))
 
 
 def _layer_norm(space: Space) -> Maker:
@@ -142,8 +142,18 @@ def _layer_norm(space: Space) -> Maker:
     return made
 
 
-def _rms_norm(out: Spec, eps: float) -> Fn:
-    return lambda x, weight: functional.rms_norm(x, x.shape[-1:], weight, eps)
+def _rms_norm(space: Space) -> Maker:
+    """Not torch's own, whose last bits depend on its order of adding: as the reference does it."""
+
+    def made(out: Spec, eps: float) -> Fn:
+        def run(x: Value, weight: Value | None) -> Value:
+            squares = torch.mean(torch.square(x.to(space.widest)), -1, keepdim=True)
+            y = x * torch.rsqrt(squares + eps).to(x.dtype)
+            return y if weight is None else y * weight
+
+        return run
+
+    return made
 
 
 def _reductions(space: Space) -> dict[Op, Maker]:
@@ -165,7 +175,7 @@ def _reductions(space: Space) -> dict[Op, Maker]:
         ops.softmax: wide(_softmax(torch.softmax)),
         ops.log_softmax: wide(_softmax(torch.log_softmax)),
         ops.layer_norm: _layer_norm(space),
-        ops.rms_norm: wide(_rms_norm),
+        ops.rms_norm: wide(_rms_norm(space)),
     }
 
 
@@ -175,7 +185,7 @@ def _reductions(space: Space) -> dict[Op, Maker]:
 def _concat(out: Spec, axis: int | None) -> Fn:
     if axis is None:
         return lambda *xs: torch.cat([x.reshape(-1) for x in xs])
-    return lambda *xs: torch.cat(xs, axis)
+    return Bound(torch.cat, (axis,), together=True)
 
 
 def _roll(out: Spec, shift: Any, axis: Any) -> Fn:
@@ -208,7 +218,7 @@ def _sources(space: Space) -> dict[Op, Maker]:
 def _moves() -> dict[Op, Maker]:
     return {
         ops.concat: _concat,
-        ops.stack: lambda out, axis: lambda *xs: torch.stack(xs, axis),
+        ops.stack: lambda out, axis: Bound(torch.stack, (axis,), together=True),
         ops.roll: _roll,
         ops.tril: lambda out, k: lambda x: torch.tril(x, k),
         ops.triu: lambda out, k: lambda x: torch.triu(x, k),
@@ -217,21 +227,51 @@ def _moves() -> dict[Op, Maker]:
     }
 
 
-def _take(out: Spec, axis: int | None) -> Fn:
-    """Where the host reads indices at once, torch's own function does all but the check."""
-    along, message = axis or 0, "take: an index is outside an axis of size {}."
+def _taken(out: Spec, along: int, what: str) -> Callable[..., Fn]:
+    """Where the host reads indices at once, torch's own function refuses those outside, and negative ones, which are looked at
+    then."""
 
-    def run(x: Value, indices: Value) -> Value:
+    def plain(x: Value, indices: Value) -> Value:
+        try:
+            return torch.index_select(x, along, indices)
+        except (IndexError, RuntimeError):
+            return checked(x, indices)
+
+    def shaped(x: Value, indices: Value) -> Value:
+        return plain(x, indices.reshape(-1)).reshape(out.shape)
+
+    def checked(x: Value, indices: Value) -> Value:
         if not indices.numel():
             return x.new_empty(out.shape)
         at, size = indices.reshape(-1).to(torch.int64), x.shape[along]
         low, high = (int(n) for n in torch.aminmax(at))
         if low < -size or high >= size:
-            raise BoundsError(message.format(size))
-        found = torch.index_select(x, along, at if low >= 0 else torch.where(at < 0, at + size, at))
-        return found if indices.ndim == 1 else found.reshape(out.shape)
+            raise BoundsError(f"{what}: an index is outside an axis of size {size}.")
+        return torch.index_select(x, along, at if low >= 0 else torch.where(at < 0, at + size, at)).reshape(out.shape)
 
-    return run
+    def choose(x: Spec, indices: Spec) -> Fn:
+        if not out.size or indices.dtype not in (dt.i32, dt.i64):
+            return checked
+        return plain if indices.ndim == 1 else shaped
+
+    return choose
+
+
+def _take(space: Space) -> Maker:
+    return lambda out, axis: Fitted(space, _taken(out, axis or 0, "take"))
+
+
+def _gather(space: Space, general: Maker) -> Maker:
+    """One tensor of indices for one axis takes; others come from `elements`."""
+
+    def made(out: Spec, key: tuple[Any, ...]) -> Fn:
+        def choose(x: Spec, *indices: Spec) -> Fn:
+            axis = elements.one_axis(x.shape, key)
+            return general(out, key=key) if axis is None else _taken(out, axis, "index")(x, *indices)
+
+        return Fitted(space, choose)
+
+    return made
 
 
 def _update(out: Spec, layout: Layout) -> Fn:
@@ -314,7 +354,8 @@ def makers(space: Space) -> dict[Op, Maker]:
         rows |= {
             ops.attention: torch_attention.attention,
             ops.update_cache: torch_attention.update_cache,
-            ops.take: _take,
+            ops.take: _take(space),
+            ops.gather: _gather(space, rows[ops.gather]),
         }
     rows[ops.attention] = _steadily(space, rows[ops.attention])
     if not space.has_f64:

@@ -91,6 +91,10 @@ class Space:
     def _whole(self, x: Value, t: DType) -> Value:
         """Floats as integers: towards 0, held to the range; NaN is 0."""
         info = dt.iinfo(t)
+        if t.nbytes < 4 or (t.nbytes == 4 and self.has_f64):  # floats that hold the whole range
+            inner = torch.float32 if t.nbytes < 4 and x.dtype is not torch.float64 else self.widest
+            held = torch.nan_to_num(x.to(inner), nan=0.0).clamp_(info.min, info.max)
+            return held.to(torch.int64).to(self.twin(t)) if t in (dt.u16, dt.u32) else held.to(self.twin(t))
         wide = torch.nan_to_num(x.to(self.widest), nan=0.0, posinf=math.inf, neginf=-math.inf)
         end = float(info.max + 1)
         below = math.nextafter(end, 0) if self.has_f64 else float(np.nextafter(np.float32(end), np.float32(0)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,13 @@ from tritium import buffer
 from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel, Replay, packed
 from tritium.backends.cast import number
+from tritium.backends.namespace import Bound, Fitted
 from tritium.backends.packed import Packed
 from tritium.buffer import Array, Held
 from tritium.dtype import DType
 from tritium.errors import BoundsError, DeviceError, TritiumError
 from tritium.layout import Layout, Shape, is_contiguous
-from tritium.op import Op, Spec, exact
+from tritium.op import Op, Spec, Specs, exact
 
 
 class Doubt(NamedTuple):
@@ -31,6 +31,15 @@ class Doubt(NamedTuple):
     bad: Any
     message: str
     error: type[TritiumError]
+
+
+class Form(NamedTuple):
+    """What a function over values takes and gives, for the compiler of a device."""
+
+    arguments: int  # its first operands; those after them are the same at each call, unless someone writes them
+    written: tuple[int, ...]  # the arguments that it may write
+    results: int  # its first results are new; then follow the written arguments, and then what is doubtful
+    doubts: Callable[[], list[Doubt]]  # once it has been called
 
 
 class Memory(Held):
@@ -76,6 +85,7 @@ class ValueBackend(Backend):
 
     writes = False
     compiler = ""  # what `compiled` uses, for explanations; "": there is none
+    writes_arguments = False  # whether a compiled program writes a donated argument where it lies
     storage: type[Memory] = Memory
 
     def __init__(self, device: Device) -> None:
@@ -213,14 +223,14 @@ class ValueBackend(Backend):
             found = self._ready[key] = kernel.fn(out, **attrs)
         return found
 
-    def replay(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Replay | None:
+    def replay(self, kernel: Kernel, out: Any, ins: Specs, attrs: Mapping[str, Any]) -> Replay | None:
         specs = (out,) if isinstance(out, Spec) else out
         if any(s.dtype.is_packed for s in specs):
             return None
         fn: Any = self.ready(kernel, out, attrs)
-        named = isinstance(fn, partial) and not fn.args  # what it adds is told by native code, which costs less
-        keywords = dict(fn.keywords) if named else {}
-        return Replay(fn.func if named else fn, self.storage, self.array, self.number, keywords)
+        fn = fn.choose(*ins) if isinstance(fn, Fitted) else fn
+        fn = fn if isinstance(fn, Bound) else Bound(fn)
+        return Replay(fn.fn, self.storage, self.array, self.number, fn.after, dict(fn.named), fn.together)
 
     def number(self, value: bool | int | float, t: DType) -> Any:
         """A Python number as a value; those given lately are kept. 0.0 and -0.0 stay apart."""
@@ -233,6 +243,14 @@ class ValueBackend(Backend):
                 self._numbers.clear()
             found = self._numbers[key] = self.from_host(number(value, t), t)
         return found
+
+    def owned(self, a: Array) -> None:
+        """Before a program writes an array where it lies: its value is no clone's."""
+
+    def compiled(self, run: Callable[..., Any], form: Form) -> Callable[..., Any] | None:
+        """A function over values of this device, made one call by the device's own compiler; None: it has none. What it gives
+        may end before what is doubtful, if the device raises that by itself."""
+        return None
 
     # -- checks of values
 
