@@ -54,7 +54,7 @@ class Crossover:
     kind: Kind
     small: str = ""  # the arm that is faster at the small sizes; of "always" and "partly", the arm that is faster
     large: str = ""  # at the large ones
-    size: float | None = None  # of "crosses": where they meet; of "partly": the first size from which it is shown
+    size: float | None = None  # of "crosses": where they meet; else the smallest at which it is shown
     between: tuple[float, float] | None = None  # the sizes on whose two sides the intervals lie
 
     @property
@@ -208,14 +208,15 @@ def notable(found: Sequence[Crossover], first: str) -> tuple[list[Crossover], li
     Of pairs without the first arm only those are shown that cross.
     """
     rows = [c for c in found if c.kind in ("crosses", "several") or (c.kind == "partly" and first in c.arms)]
-    alike: dict[tuple[str, tuple[str, str]], list[str]] = {}
+    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     for c in found:
         if first in c.arms and c not in rows:
-            alike.setdefault((c.small, c.arms), []).append(f"{c.case} ({c.range_text})")
+            alike.setdefault(c.arms, {}).setdefault(c.small, []).append(f"{c.case} ({c.range_text})")
     lines = []
-    for (faster, arms), cases in alike.items():
-        who = f"{faster} at every size" if faster else "no difference is shown"
-        lines.append(f"{arms[0]} and {arms[1]}: {who}: {', '.join(cases)}.")
+    for arms, sides in alike.items():
+        said = (f"{arm} at every size" if arm else "no difference is shown" for arm in sides)
+        told = "; ".join(f"{who}: {', '.join(cases)}" for who, cases in zip(said, sides.values(), strict=True))
+        lines.append(f"{arms[0]} and {arms[1]}: {told}.")
     return rows, lines
 
 

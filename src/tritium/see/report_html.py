@@ -227,10 +227,9 @@ def _picture(picture: Picture) -> str:
             f'<figure class="small">{charts.svg(chart, width=400, standalone=False, key=_key(picture.name))}</figure>'
         )
     about = f"<p>{html(chart.subtitle, LONG)}</p>" if chart.subtitle else ""
-    note = f'<p class="quiet">{html(chart.note, LONG)}</p>' if chart.note else ""
     return (
         f'<figure class="figure"><figcaption><h3>{html(chart.title)}</h3>{about}</figcaption>'
-        f"{charts.responsive(chart, key=_key(picture.name))}{note}</figure>"
+        f"{charts.responsive(chart, key=_key(picture.name))}</figure>"
     )
 
 

@@ -119,11 +119,21 @@ def _measured(given: Given) -> Glance:
         headline = f"{given.first} and {arm} are alike"
     else:
         headline, tone = f"{given.first} is {_times(fast)} as fast as {arm}", "good" if fast >= 1 else "bad"
-    told = [
-        f"{ratio_text(s.geomean, s.geomean_interval)} beside {name}" for name, s in given.beside.items() if s.geomean
-    ]
-    lede = f"Geometric mean over {many(len(given.cases), 'case')}: {', '.join(told)}."
-    return headline, tone, lede, counts
+    return headline, tone, _means(given), counts
+
+
+def _means(given: Given) -> str:
+    """How fast the first arm is beside each other, and over how many cases: one may have done fewer."""
+    arms = {name: s for name, s in given.beside.items() if s.geomean is not None}
+    told = {name: f"{ratio_text(s.geomean, s.geomean_interval)} beside {name}" for name, s in arms.items()}
+    over = {name: many(len(_timed(s)), "case") for name, s in arms.items()}
+    if len(set(over.values())) == 1:
+        return f"Geometric mean over {next(iter(over.values()))}: {', '.join(told.values())}."
+    return f"Geometric mean: {', '.join(f'{told[name]} over {over[name]}' for name in arms)}."
+
+
+def _timed(suite: Suite) -> list[Verdict]:
+    return [v for v in suite.verdicts if v.metric == "wall" and v.ratio]
 
 
 def _peer(given: Given) -> tuple[str, Suite]:
@@ -206,7 +216,7 @@ def _beside(given: Given) -> Iterator[Line]:
     for arm, suite in sorted(given.beside.items(), key=lambda item: _variant(given, item[0]))[:2]:
         if suite.geomean is None:
             continue
-        told = [(standing(v), v) for v in suite.verdicts if v.metric == "wall" and v.ratio]
+        told = [(standing(v), v) for v in _timed(suite)]
         counted = {o: sum(s == o for s, _ in told) for o in ("FASTER", "SLOWER", "INCONCLUSIVE")}
         line = (
             f"{given.first} is {ratio_text(suite.geomean, suite.geomean_interval)} as fast as {arm}: faster in "

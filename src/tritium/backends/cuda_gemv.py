@@ -1,0 +1,170 @@
+"""Products of one to eight tokens with all weights by dp4a, in Gluon: every thread streams 16 bytes of a row at a time.
+
+Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda_plain`; int8 weights row by row. Fields are
+masked where they stand, each in an accumulator of its own, and shifted once at the end. One token may come as floats:
+every program then quantises it for itself, step by step as `cuda_quantise` does.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+ROUND = gl.constexpr(12582912.0)  # these four as in cuda_quantise
+INFINITE = gl.constexpr(0x7F800000)
+MOST = gl.constexpr(0x7FFFFFFF)
+SMALLEST = gl.constexpr(1e-5)
+
+MASKED = gl.constexpr("""{
+    .reg .b32 t0, t1, t2, t3;
+    and.b32 t0, $4, 0x03030303;
+    and.b32 t1, $4, 0x0c0c0c0c;
+    and.b32 t2, $4, 0x30303030;
+    and.b32 t3, $4, 0xc0c0c0c0;
+    dp4a.u32.s32 $0, t0, $5, $9;
+    dp4a.u32.s32 $1, t1, $6, $10;
+    dp4a.u32.s32 $2, t2, $7, $11;
+    dp4a.u32.s32 $3, t3, $8, $12;
+}""")
+
+
+@gluon.jit
+def may_start():
+    """The next kernel of the stream may be launched: it waits for this one where it needs its results."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def wait_for_inputs():
+    """Until the kernels before have ended. Only weights, which no kernel of ours writes, are read before."""
+    gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _masked(w, a0, a1, a2, a3, c0, c1, c2, c3):
+    return gl.inline_asm_elementwise(
+        MASKED, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r", [w, a0, a1, a2, a3, c0, c1, c2, c3],
+        dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _signed(w, a, c):
+    return gl.inline_asm_elementwise(
+        "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [w, a, c], dtype=gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def _words(x, rk, i: gl.constexpr, KW: gl.constexpr, BK: gl.constexpr):
+    """Words i * BK on of a plane of tokens, as one row."""
+    if (i + 1) * BK <= KW:
+        return gl.expand_dims(gl.load(x + i * BK + rk), 0)
+    return gl.expand_dims(gl.load(x + i * BK + rk, mask=rk + i * BK < KW, other=0), 0)
+
+
+@gluon.jit
+def _shared(words, rk, plane: gl.constexpr, i: gl.constexpr, WIDE: gl.constexpr, BK: gl.constexpr):
+    return gl.expand_dims(words.slice(plane * WIDE + i * BK, BK).load(rk.type.layout), 0)
+
+
+@gluon.jit
+def _normed(x, weight, at, inside, K: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr):
+    """The token as f32. NORM: 0 none, 1 plain, 2 weighted."""
+    v = gl.load(x + at, mask=inside, other=0.0).to(gl.float32)
+    if NORM > 0:
+        wide = v.to(gl.float64)
+        mean = gl.sum(gl.sum(wide * wide, 1), 0) / K + EPS
+        v = v * (1.0 / gl.sqrt(mean)).to(gl.float32)
+    if NORM == 2:
+        v = v * gl.load(weight + at, mask=inside, other=0.0).to(gl.float32)
+    return v
+
+
+@gluon.jit
+def _quantised(x, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
+               EPS: gl.constexpr, NORM: gl.constexpr):  # fmt: skip
+    """A token as words of int8 in shared memory, WIDE a plane; its sum and its scale."""
+    L: gl.constexpr = gl.BlockedLayout([2, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
+    word = gl.arange(0, PLANES * WIDE, layout=gl.SliceLayout(1, L))
+    byte = gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
+    j = word % WIDE
+    at = gl.expand_dims(word // WIDE * KW + j, 1) * 4 + byte
+    v = _normed(x, weight, at, gl.expand_dims(j < KW, 1) & (at < K), K, EPS, NORM)
+    bits = gl.max(gl.max(v.to(gl.int32, bitcast=True) & MOST, 1), 0)
+    whole = bits < INFINITE
+    largest = gl.maximum(gl.where(whole, bits, 0).to(gl.float32, bitcast=True), SMALLEST)
+    near = gl.where(whole, v, 0.0) * gl.div_rn(127.0, largest)
+    q = ((near + ROUND) - ROUND).to(gl.int32)
+    words = gl.allocate_shared_memory(gl.int32, [PLANES * WIDE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    words.store(gl.sum((q & 0xFF) << (byte * 8), 1))
+    gl.thread_barrier()
+    scale = gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
+    return words, gl.sum(gl.sum(q, 1), 0), scale
+
+
+@gluon.jit
+def _store(r, total, of_token, scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
+    """The results of one token: r less the sum of the token, scaled; an out of int32 takes the integers."""
+    r = r - total
+    if out.dtype.element_ty == gl.int32:
+        y = r
+    else:
+        if ROWS:
+            by = of_token * gl.load(scale + rn, mask=rn < N, other=0.0)
+        else:
+            by = of_token * gl.load(scale)
+        y = r.to(gl.float32) * by
+        if BIAS:
+            y = y + gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
+    gl.store(out + rn, y.to(out.dtype.element_ty), mask=rn < N)
+
+
+@gluon.jit
+def gemv(
+    w, x, total, token_scale, weight, scale, bias, out, N, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr,
+    BN: gl.constexpr, TK: gl.constexpr, WK: gl.constexpr, M: gl.constexpr, CODES: gl.constexpr, FLOATS: gl.constexpr,
+    EPS: gl.constexpr, NORM: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
+):  # fmt: skip
+    """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats."""
+    L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps() // WK, WK], [1, 0])
+    BK: gl.constexpr = TK * 4 * WK
+    COUNT: gl.constexpr = (KW + BK - 1) // BK
+    PLANES: gl.constexpr = 4 if CODES else 1
+    may_start()
+    rn = gl.program_id(0) * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
+    rk = gl.arange(0, BK, layout=gl.SliceLayout(0, L))
+    row = w + gl.expand_dims(gl.minimum(rn, N - 1).to(gl.int64), 1) * KW + gl.expand_dims(rk, 0)
+    ws = ()
+    for i in gl.static_range(COUNT):
+        if (i + 1) * BK <= KW:
+            words = gl.load(row + i * BK, eviction_policy="evict_first")
+        else:
+            words = gl.load(
+                row + i * BK, mask=gl.expand_dims(rk + i * BK < KW, 0), other=0, eviction_policy="evict_first"
+            )
+        ws = ws + (words,)
+    wait_for_inputs()
+    if FLOATS:
+        words, added, of_token = _quantised(x, weight, K, KW, WIDE, PLANES, EPS, NORM)
+    for m in gl.static_range(M):
+        if not FLOATS:
+            added = gl.load(total + m) if CODES else 0
+            of_token = gl.load(token_scale + m) if out.dtype.element_ty != gl.int32 else 0.0
+        token = x + m * PLANES * KW
+        c0 = gl.zeros((BN, BK), gl.int32, L)
+        c1 = c0
+        c2 = c0
+        c3 = c0
+        for i in gl.static_range(COUNT):
+            a = ()
+            for s in gl.static_range(PLANES):
+                a = a + ((_shared(words, rk, s, i, WIDE, BK) if FLOATS else _words(token + s * KW, rk, i, KW, BK)),)
+            if CODES:
+                c0, c1, c2, c3 = _masked(ws[i], a[0], a[1], a[2], a[3], c0, c1, c2, c3)
+            else:
+                c0 = _signed(ws[i], a[0], c0)
+        r = gl.sum(c0 + (c1 >> 2) + (c2 >> 4) + (c3 >> 6), 1)
+        _store(r, added if CODES else 0, of_token, scale, bias, out + m * N, rn, N, ROWS, BIAS)

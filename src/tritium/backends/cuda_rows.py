@@ -1,0 +1,165 @@
+"""Which kernels carry out the rows of a GPU: ours where Triton is installed, torch's for the others.
+
+Knows nothing of storages, tensors of ours or graphs. A check of values is left to `doubt`, which waits for the device, unless a
+program is being captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tritium import ops
+from tritium.backends import Kernel, torch_unsigned
+from tritium.backends.attention import factor_of, outside
+from tritium.backends.cuda_products import matmul
+from tritium.backends.torch_products import steady
+from tritium.backends.torch_space import Space, Value
+from tritium.fragment import Fragment
+from tritium.op import Op, Spec
+
+Fn = Callable[..., Any]
+
+
+def _module(name: str) -> Any:
+    """A module with kernels: it imports Triton."""
+    return import_module(f"tritium.backends.cuda_{name}")
+
+
+# ---- attention
+
+
+def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str) -> None:
+    """Raise, now or after a program, where a sequence lies outside of its cache; the same places are looked at once."""
+    slots, _, capacity, _ = cache.shape
+    key = (slots, capacity, tokens)
+    now = space.tracing()
+    seen, told = getattr(places, "checked", (None, None))
+    if now is not None and seen is now and told == key:
+        return
+    space.doubt(_module("attention").outside(places, *key), outside(what, *key))
+    if now is not None:
+        places.checked = (now, key)
+
+
+def write_places(space: Space, cache: Value, values: Value, places: Value) -> None:
+    """What `update_cache` says, into the cache itself."""
+    _check_places(space, places, cache, values.shape[1], "update_cache")
+    _module("attention").write(cache, values, places)
+
+
+def _update_cache(space: Space) -> Fn:
+    def run(cache: Value, values: Value, places: Value) -> Value:
+        made = cache.clone(memory_format=torch.contiguous_format)
+        write_places(space, made, values, places)
+        return made
+
+    return lambda out: run
+
+
+def _attention(space: Space) -> Fn:
+    attend = _module("attention").attend
+
+    def maker(out: Spec, scale: float | None) -> Fn:
+        factor = factor_of(out.shape[-1], scale)
+
+        def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
+            if places is not None:
+                _check_places(space, places, k, q.shape[1], "attention")
+            found: Value = attend(q, k, v, places, factor)
+            return found
+
+        return run
+
+    return maker
+
+
+def _rope(space: Space, otherwise: Fn) -> Fn:
+    def maker(out: Spec, interleaved: bool) -> Fn:
+        if len(out.shape) != 4:
+            return otherwise(out, interleaved=interleaved)
+        turned, to = _module("attention").rope, space.twin(out.dtype)
+        return lambda x, cos, sin: turned(x, cos, sin, to, interleaved)
+
+    return maker
+
+
+# ---- all of them
+
+_LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
+_AS_EXACT = (ops.softmax, ops.log_softmax, ops.layer_norm)  # rows that torch computes as well
+
+
+def _single(row: Op, torch_kernel: Kernel) -> Fn:
+    ours: Fn = _module("fused").single(row, torch_kernel.fn)
+
+    def maker(out: Any, **attrs: Any) -> Fn:
+        small = row in _AS_EXACT and out.size < _LARGE
+        return (torch_kernel.fn if small else ours)(out, **attrs)
+
+    return maker
+
+
+def refuses(body: Fragment) -> str | None:
+    """Why a body would not gain by running as one call; None: it does."""
+    module = _module("products")
+    found: str | None = (module if module.has_product(body) else _module("fused")).refuses(body)
+    return found
+
+
+def _fused(space: Space) -> Fn:
+    def maker(out: Any, body: Fragment) -> Fn:
+        products = _module("products")
+        made: Fn = (
+            products.fused_product(space, body) if products.has_product(body) else _module("fused").maker(out, body)
+        )
+        return made
+
+    return maker
+
+
+def _fusible(specs: Any, attrs: Mapping[str, Any], layouts: Any) -> bool:
+    return refuses(attrs["body"]) is None
+
+
+def _second(fn: Fn) -> Fn:
+    """maximum or minimum; of equals, a zero of either sign too, the second."""
+
+    def run(a: Value, b: Value) -> Value:
+        return torch.where(a == b, b, fn(a, b))
+
+    return lambda out: run
+
+
+def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_triton: bool) -> dict[Op, list[Kernel]]:
+    """The kernels of every row, best first: those of torch behind ours."""
+    found = {row: list(listed) for row, listed in torch_kernels.items()}
+    plain = {ops.maximum: _second(torch.maximum), ops.minimum: _second(torch.minimum)}
+    plain[ops.matmul] = matmul(space, found[ops.matmul][0].fn)
+    found |= {row: torch_unsigned.kernels(row, maker) for row, maker in plain.items()}
+    if not has_triton:
+        return found
+    ours: dict[Op, Fn] = {
+        **{row: make(space) for row, make in _module("products").ROWS.items()},
+        ops.attention: _attention(space),
+        ops.update_cache: _update_cache(space),
+        ops.rope: _rope(space, found[ops.rope][0].fn),
+    }
+    for row, maker in ours.items():
+        found[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]
+    found[ops.fused] = [Kernel("triton", _fused(space), _fusible), *found[ops.fused]]
+    for row in _module("fused").SINGLE:
+        found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
+    return found
+
+
+def product_words(place: torch.device) -> str:
+    """For a person: which kernels the products of this GPU take."""
+    found = _module("ternary").gpu(place)
+    own = found.has_gluon and found.capability == _module("tuned").HOPPER
+    return (
+        "kernels for Hopper" if own else "kernels for any GPU (those for Hopper need capability 9.0 and Triton's Gluon)"
+    )

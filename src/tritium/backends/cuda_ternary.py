@@ -1,0 +1,447 @@
+"""Linear layers of ternary or int8 weights on a GPU: quantise tokens, multiply exactly, scale. Runs the kernels of `cuda_*`.
+
+Knows nothing of the table, of tensors of ours or of graphs. Everything is captured by CUDA graphs: nothing waits for the
+device, and after the first call only results are allocated. On CPU tensors Triton's interpreter runs the plain kernels.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from tritium import settings
+from tritium.backends import cuda_tuned as tuned
+from tritium.backends.cuda_graph import in_graph
+from tritium.backends.cuda_tuned import Case, Choice
+from tritium.backends.cuda_weights import Value, Weights
+from tritium.errors import ArgumentError
+
+ONE_PASS = 32768  # columns of a row that one program holds in registers
+
+
+# ---- devices
+
+
+class Workspace:
+    """Sums of the parts of tiles that programs share, and how many of them are there: counts are zero between launches.
+
+    One launch at a time may use it. Launches on a stream follow each other, so there is one for each stream; who replays
+    graphs on several streams at once gives each graph its own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.partial = self.counts = torch.zeros(0, dtype=torch.int32, device=device)
+
+    def sized(self, sums: int, tiles: int) -> tuple[Value, Value]:
+        if self.partial.numel() < sums:
+            self.partial = torch.empty(sums, dtype=torch.int32, device=self.device)
+        if self.counts.numel() < tiles:
+            self.counts = torch.zeros(tiles, dtype=torch.int32, device=self.device)
+        return self.partial, self.counts
+
+
+_spaces: dict[tuple[int, int], Workspace] = {}
+
+
+def _workspace(device: torch.device) -> Workspace:
+    on_gpu = device.type == "cuda"
+    key = (device.index or 0, torch.cuda.current_stream(device).cuda_stream) if on_gpu else (0, 0)
+    if key not in _spaces:
+        _spaces[key] = Workspace(device)
+    return _spaces[key]
+
+
+class Gpu(NamedTuple):
+    """What decides about kernels. (0, 0): none, the interpreter runs them. early: a kernel may start before it may read."""
+
+    capability: tuple[int, int]
+    processors: int
+    has_gluon: bool
+
+    @property
+    def early(self) -> bool:
+        """Not unless it is asked for: in graphs of many launches sums were wrong now and then, and overlap is what such graphs add."""
+        return self.capability >= tuned.HOPPER and settings.cuda_early()
+
+
+@lru_cache
+def gpu(device: torch.device) -> Gpu:
+    if device.type != "cuda":
+        return Gpu((0, 0), 1, False)
+    found = torch.cuda.get_device_properties(device)
+    return Gpu((found.major, found.minor), found.multi_processor_count, _has_gluon())
+
+
+@lru_cache
+def _has_gluon() -> bool:
+    """Whether this Triton has what the kernels for Hopper are written in."""
+    try:
+        from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_init
+
+        from tritium.backends import cuda_fragments, cuda_gemv, cuda_wgmma
+    except ImportError:
+        return False
+    return bool(warpgroup_mma_init and cuda_gemv and cuda_fragments and cuda_wgmma)
+
+
+def _current(x: Value) -> AbstractContextManager[Any]:
+    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[str, Any]:
+    """One rounding for each float operation. early: it may start before the kernel in front of it is done, where the GPU can
+    hold it back. Only kernels do whose every thread waits before it reads what that one wrote."""
+    pdl = {"launch_pdl": True} if early and g.early else {}
+    return {"num_warps": warps, "enable_fp_fusion": False} | pdl | others
+
+
+# ---- tokens
+
+
+class Tokens(NamedTuple):
+    """Quantised tokens: q int8 [m, wide], scale f32 [m], total int32 [m] (the sums of q), and the k columns that count.
+
+    tiled: q has whole eights of rows, side by side in pieces of 64 bytes, as `cuda_fragments` reads them best.
+    """
+
+    q: Value
+    scale: Value
+    total: Value
+    k: int
+    tiled: bool = False
+
+    @property
+    def m(self) -> int:
+        return self.total.shape[0]
+
+    def straight(self) -> Tokens:
+        """Row by row, for the other kernels."""
+        if not self.tiled:
+            return self
+        pieces = self.q.view(self.q.shape[0] // 8, -1, 8, 64).transpose(1, 2)
+        return self._replace(q=pieces.reshape(self.q.shape)[: self.m], tiled=False)
+
+
+class Norm(NamedTuple):
+    """A root-mean-square norm before the quantiser; without a weight the plain one."""
+
+    weight: Value | None
+    eps: float
+
+
+def _norm(norm: Norm | None, x: Value) -> tuple[int, Value, float]:
+    """What a kernel is told: the kind of the norm, its weight (of none, the tokens: nobody reads them), eps."""
+    if norm is None:
+        return 0, x, 0.0
+    return (1, x, norm.eps) if norm.weight is None else (2, norm.weight.contiguous(), norm.eps)
+
+
+def _readable(x: Value) -> Value:
+    return (x if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x.float()).contiguous()
+
+
+def _cut(columns: int) -> tuple[int, int, int]:
+    """(block, passes, warps) of a row."""
+    block = min(max(1 << (columns - 1).bit_length(), 128), ONE_PASS)
+    return block, -(-columns // block), min(max(block // 512, 1), 16)
+
+
+def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
+    """x [m, k] of floats as int8, by the steps of `quantized.tokens`; tiled as `Tokens` says."""
+    from tritium.backends import cuda_quantise
+
+    m, k = x.shape
+    x = _readable(x)
+    wide, g = tuned.wide(k), gpu(x.device)
+    q = torch.empty((_rows(m, tiled), wide), dtype=torch.int8, device=x.device)
+    scale = torch.empty(m, dtype=torch.float32, device=x.device)
+    total = torch.empty(m, dtype=torch.int32, device=x.device)
+    block, passes, warps = _cut(wide)
+    kind, weight, eps = _norm(norm, x)
+    if m:
+        with _current(x):
+            cuda_quantise.tokens[(m,)](
+                x, weight, q, scale, total, k, wide, EPS=eps, BLOCK=block, PASSES=passes,
+                NORM=kind, TILED=tiled, PDL=g.early, **_options(g, warps, early=True),
+            )  # fmt: skip
+    return Tokens(q, scale, total, k, tiled)
+
+
+def _rows(m: int, tiled: bool) -> int:
+    return -(-m // 8) * 8 if tiled else m
+
+
+def integers(q: Value, tiled: bool = False) -> Tokens:
+    """int8 [m, k] as tokens without scales: padded where a row is no whole number of blocks, and summed."""
+    from tritium.backends import cuda_quantise
+
+    m, k = q.shape
+    q, wide, g = q.contiguous(), tuned.wide(k), gpu(q.device)
+    total = torch.empty(m, dtype=torch.int32, device=q.device)
+    copy = tiled or wide != k or q.data_ptr() % 16 != 0
+    padded = torch.empty((_rows(m, tiled), wide), dtype=torch.int8, device=q.device) if copy else q
+    block, passes, warps = _cut(wide)
+    if m:
+        with _current(q):
+            cuda_quantise.sums[(m,)](
+                q, total, k, wide, padded, BLOCK=block, PASSES=passes, COPY=copy, TILED=tiled, PDL=g.early,
+                **_options(g, warps, early=True),
+            )  # fmt: skip
+    return Tokens(padded, total, total, k, tiled)
+
+
+# ---- products
+
+
+class _Job(NamedTuple):
+    """All that a kernel needs; scale and bias are placeholders where there are none."""
+
+    tokens: Tokens
+    w: Weights
+    scale: Value
+    bias: Value
+    out: Value
+    rows: bool
+    has_bias: bool
+    space: Workspace
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        return {"ROWS": self.rows, "BIAS": self.has_bias}
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        return self.tokens.total, self.tokens.scale, self.scale, self.bias, self.out
+
+
+def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *, codes: bool = True) -> Choice:
+    """The kernel that multiplies m tokens of k columns with n rows, and how it is cut: print it."""
+    g = Gpu(capability, 132, _has_gluon()) if capability else gpu(torch.device("cuda", torch.cuda.current_device()))
+    return _choose(g, Case(n, k, m, codes))
+
+
+@lru_cache(maxsize=4096)
+def _choose(g: Gpu, case: Case) -> Choice:
+    return tuned.choose(case, g.capability if g.has_gluon else (0, 0), g.processors)
+
+
+def use(found: dict[Case, Choice]) -> None:
+    """As `cuda_tuned.use`."""
+    tuned.use(found)
+    _choose.cache_clear()
+
+
+def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends import cuda_gemv
+
+    m, wide = job.tokens.m, job.tokens.q.shape[1]
+    n, codes = job.w.shape[0], job.w.ternary
+    weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
+    cuda_gemv.gemv[(-(-n // c.get("rows")),)](
+        weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1], WIDE=1,
+        BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0,
+        **job.flags, **_options(g, c.get("warps"), early=True),
+    )  # fmt: skip
+
+
+def _gemv_plain(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends import cuda_plain
+
+    m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
+    weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
+    cuda_plain.gemv[(-(-n // c.get("rows")), m)](
+        weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[1], BN=c.get("rows"), BK=c.get("words"),
+        CODES=codes, ASM=g.capability > (0, 0), PDL=False, **job.flags, **_options(g, c.get("warps")),
+    )  # fmt: skip
+
+
+def _fragments(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends import cuda_fragments
+
+    m, n = job.tokens.m, job.w.shape[0]
+    weights = job.w.fragments()
+    tiles, groups = c.get("tiles") * c.get("beside"), c.get("groups")
+    cuda_fragments.fragments[(-(-weights.shape[0] // tiles), -(-m // (8 * groups)))](
+        weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[0], BLOCKS=weights.shape[1],
+        NT=c.get("tiles"), WK=c.get("across"), WN=c.get("beside"), TG=groups, AHEAD=c.get("ahead"),
+        TILED=job.tokens.tiled, **job.flags, **_options(g, c.get("across") * c.get("beside")),
+    )  # fmt: skip
+
+
+def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends import cuda_plain
+
+    m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
+    weights = job.w.planes() if codes else job.w.straight()
+    rows, tokens, step, split = (c.get(name) for name in ("rows", "tokens", "bytes", "split"))
+    tiles = -(-n // rows) * -(-m // tokens)
+    space = job.space.sized(tiles * split * rows * tokens, tiles) if split > 1 else (job.out, job.out)
+    cuda_plain.gemm[(tiles, split)](
+        weights, job.tokens.q, *job.ends, *space, m, n, weights.shape[1], BN=rows, BM=tokens, BK=step, SPLIT=split, GROUP=8,
+        CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), PDL=False,
+        **job.flags, **_options(g, c.get("warps"), num_stages=c.get("stages")),
+    )  # fmt: skip
+
+
+def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from tritium.backends import cuda_wgmma
+
+    m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
+    weights = job.w.planes() if codes else job.w.straight()
+    rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
+    tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
+    programs, split = _spread(c.get("spread"), tiles, -(-weights.shape[1] // step), g.processors)
+    space = job.space.sized(tiles * split * rows * tokens, 2 * tiles) if split > 1 else (job.out, job.out)
+    layouts = [
+        gl.NVMMASharedLayout.get_default_for([high, step], kind)
+        for high, kind in ((part, gl.uint8 if codes else gl.int8), (tokens, gl.int8))
+    ]
+    cuda_wgmma.wgmma[(programs,)](
+        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
+        TensorDescriptor.from_tensor(job.tokens.q, [tokens, step], layouts[1]), *job.ends, *space, m, n, weights.shape[1],
+        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=c.get("stages"), GROUP=8, SPLIT=split, CODES=codes,
+        REGISTERS=c.get("most"), **job.flags, **_options(g, 4, maxnreg=c.get("registers")),
+    )  # fmt: skip
+
+
+def _spread(spread: int, tiles: int, steps: int, processors: int) -> tuple[int, int]:
+    """(programs, parts that a tile is split into)."""
+    split = max(min(-spread, steps), 1)
+    return (min(spread * processors, tiles) if spread > 0 else tiles * split), split
+
+
+_KERNELS = {
+    "gemv": _gemv, "gemv_plain": _gemv_plain, "fragments": _fragments, "gemm_plain": _gemm_plain, "wgmma": _wgmma,
+}  # fmt: skip
+
+
+def _multiply(job: _Job, picked: Choice | None) -> Value:
+    g = gpu(job.out.device)
+    m, n = job.tokens.m, job.w.shape[0]
+    if m and n:
+        c = picked or _choose(g, Case(n, job.tokens.k, m, job.w.ternary))
+        if c.kernel != "fragments":
+            job = job._replace(tokens=job.tokens.straight())
+        with _current(job.out):
+            _KERNELS[c.kernel](job, c, g)
+    return job.out
+
+
+def integer_product(
+    q: Value | Tokens, w: Weights, *, choice: Choice | None = None, space: Workspace | None = None
+) -> Value:
+    """q [m, k] of int8 times w.T as int32 [m, n], exactly."""
+    k = q.k if isinstance(q, Tokens) else q.shape[1]
+    _same(k, w)
+    t = (
+        q
+        if isinstance(q, Tokens)
+        else integers(q, _tiled(gpu(q.device), Case(w.shape[0], k, q.shape[0], w.ternary), choice))
+    )
+    out = torch.empty((t.m, w.shape[0]), dtype=torch.int32, device=t.q.device)
+    return _multiply(_Job(t, w, out, out, out, False, False, space or _workspace(out.device)), choice)
+
+
+def product(
+    t: Tokens, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype = torch.float32, group: int = 0,
+    *, choice: Choice | None = None, space: Workspace | None = None,
+) -> Value:  # fmt: skip
+    """Quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m, n].
+
+    scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups].
+    """
+    _same(t.k, w)
+    out = torch.empty((t.m, w.shape[0]), dtype=out_dtype, device=t.q.device)
+    scale = scale.float().contiguous()
+    if group:
+        return _grouped(t, w, scale, bias, out, group)
+    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, bias is not None, space or _workspace(out.device))
+    return _multiply(job, choice)
+
+
+def _bias(bias: Value | None, out: Value) -> Value:
+    """What a kernel is given: the result stands for a bias that there is not."""
+    return out if bias is None else bias.contiguous()
+
+
+def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int) -> Value:
+    from tritium.backends import cuda_plain
+
+    g, (m, n) = gpu(out.device), out.shape
+    if not (m and n):
+        return out
+    rows, tokens = 64, min(max(1 << (m - 1).bit_length(), 16), 64)
+    with _current(out):
+        cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
+            w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
+            BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=bias is not None,
+            PDL=False, **_options(g, 4),
+        )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Value, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype | None = None, group: int = 0,
+    norm: Norm | None = None, *, choice: Choice | None = None, space: Workspace | None = None,
+) -> Value:  # fmt: skip
+    """x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with bias."""
+    lead, k = x.shape[:-1], x.shape[-1]
+    _same(k, w)
+    flat, to = x.reshape(lead.numel(), k), out_dtype or x.dtype
+    g, case = gpu(x.device), Case(w.shape[0], k, lead.numel(), w.ternary, floats=True)
+    if case.m == 1 and case.n and not group and g.capability == tuned.HOPPER and g.has_gluon and not _captured():
+        c = choice or _choose(g, case)
+        if c.kernel == "gemv" and tuned.fits(case, c):
+            return fused(flat, w, scale, bias, to, norm, choice=c).reshape(*lead, w.shape[0])
+    tiled = not group and _tiled(g, case._replace(floats=False), choice)
+    y = product(quantise(flat, norm, tiled), w, scale, bias, to, group, choice=choice, space=space)
+    return y.reshape(*lead, w.shape[0])
+
+
+def _tiled(g: Gpu, case: Case, picked: Choice | None) -> bool:
+    """Whether the kernel that will multiply reads tiled tokens."""
+    return bool(case.m and case.n) and (picked or _choose(g, case)).kernel == "fragments"
+
+
+def _captured() -> bool:
+    """In a graph a launch costs less than to quantise a token in every program; outside, the host is what is waited for."""
+    return in_graph()
+
+
+def fused(
+    x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, *, choice: Choice
+) -> Value:
+    """One token [1, k] of floats in one launch: every program quantises it for itself."""
+    from tritium.backends import cuda_gemv
+
+    x, c, g = _readable(x), choice, gpu(x.device)
+    out = torch.empty((1, w.shape[0]), dtype=to, device=x.device)
+    weights = (w.planes() if w.ternary else w.straight()).view(torch.int32)
+    step = c.get("lanes") * 4 * c.get("across")
+    reach = -(-weights.shape[1] // step) * step
+    kind, weight, eps = _norm(norm, x)
+    scale = scale.float().contiguous()
+    with _current(out):
+        cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
+            weights, x, out, out, weight, scale, _bias(bias, out), out, w.shape[0], K=x.shape[1],
+            KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"),
+            M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, ROWS=scale.ndim > 0,
+            BIAS=bias is not None, **_options(g, c.get("warps")),
+        )  # fmt: skip
+    return out
+
+
+def _same(k: int, w: Weights) -> None:
+    if k != w.shape[1]:
+        raise ArgumentError(
+            f"tokens have {k} columns and weights {w.shape[1]}; the layer takes tokens of {w.shape[1]} columns."
+        )

@@ -1,0 +1,380 @@
+"""Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: measured, or by rule.
+
+Knows nothing of torch or triton. `TABLE` is data measured on Hopper; `use` puts what a tuner found before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+HOPPER = (9, 0)
+PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU
+UNPROVEN = ("wgmma",)  # gave wrong sums now and then in graphs of many launches: not chosen until that is explained
+SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
+
+
+class Choice(NamedTuple):
+    """A kernel and the numbers it is cut by; `str` shows both."""
+
+    kernel: str
+    config: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.kernel}({', '.join(f'{name}={number}' for name, number in self.config)})"
+
+    def get(self, name: str) -> int:
+        return dict(self.config)[name]
+
+
+class Case(NamedTuple):
+    """What is multiplied: m tokens of k columns with n rows, of ternary codes or of int8; floats: the tokens come as they are."""
+
+    n: int
+    k: int
+    m: int
+    codes: bool = True
+    floats: bool = False
+
+
+NAMES = {
+    "gemv": ("rows", "lanes", "across", "warps"),
+    "fragments": ("tiles", "across", "beside", "groups", "ahead"),
+    "wgmma": ("rows", "tokens", "bytes", "turns", "stages", "registers", "most", "spread"),
+    "gemv_plain": ("rows", "words", "warps"),
+    "gemm_plain": ("rows", "tokens", "bytes", "split", "warps", "stages"),
+}
+
+
+def choice(kernel: str, *numbers: int) -> Choice:
+    """The numbers in the order of `NAMES`.
+
+    gemv: rows of a program; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
+    beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens;
+    bytes of a row in a step; turns (each warpgroup has tiles of its own); stages; registers a thread starts with and may
+    have; spread: 0 a program for each tile, above 0 so many programs on each multiprocessor, below 0 so many for each tile, which
+    share its columns.
+    """
+    return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
+
+
+def wide(k: int) -> int:
+    """Columns as kernels see them: filled up with zeros to whole blocks of 128, at least one."""
+    return max(-(-k // 128), 1) * 128
+
+
+def words(case: Case) -> int:
+    """32-bit words of a row of weights."""
+    return wide(case.k) // (16 if case.codes else 4)
+
+
+# ---- what is possible
+
+
+def _gemv_fits(case: Case, rows: int, lanes: int, across: int, warps: int) -> bool:
+    """All words of a thread are in flight at once: they, its sums, and its part of a token of floats must fit in registers."""
+    step = lanes * 4 * across
+    count = -(-words(case) // step)
+    threads = 32 * warps
+    of_thread = rows * step // (threads * 4)
+    if case.floats and (1 << (count * step - 1).bit_length()) * (16 if case.codes else 4) // threads > 128:
+        return False
+    return of_thread >= 1 and of_thread * (count * 4 + (16 if case.codes else 4)) <= 150
+
+
+def gemvs(case: Case) -> Iterator[Choice]:
+    for warps in (1, 2, 4, 8):
+        for across in (1, 2, 4, 8):
+            for lanes in (8, 16, 32):
+                step = lanes * 4 * across
+                waste = -(-words(case) // step) * step / words(case)
+                for each in (1, 2, 4):
+                    rows = each * (32 // lanes) * (warps // across)
+                    whole = across <= warps and 2 <= rows <= 64 and rows & (rows - 1) == 0
+                    if whole and waste <= 1.25 and _gemv_fits(case, rows, lanes, across, warps):
+                        yield choice("gemv", rows, lanes, across, warps)
+
+
+def fragment_cuts(case: Case) -> Iterator[Choice]:
+    blocks = wide(case.k) // 128
+    need = -(-case.m // 8)
+    for groups in (1, 2, 4, 8):
+        if groups > 1 and groups // 2 >= need:
+            continue
+        for tiles in {1: (1, 2, 4), 2: (1, 2), 4: (1, 2), 8: (1,)}[groups]:
+            for across, beside in ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (1, 4)):
+                count = -(-blocks // across)
+                if count * groups <= 512 and (blocks < across or count * across / blocks <= 1.25):
+                    ahead = min(count, 24, max((176 - 16 * tiles * groups) // (4 * tiles), 4))  # words beside sums
+                    yield choice("fragments", tiles, across, beside, groups, ahead)
+
+
+def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
+    """What a thread starts with and what a multiplying one may have, by what it holds: sums, and of codes (step, else 0)
+    those of a step and their four planes."""
+    sums = part * tokens // 128
+    held = sums + 5 * part * step // 512
+    return (80, 104) if sums <= 32 and held <= 72 else (104, 136) if held <= 88 else (168, 240)
+
+
+def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
+    possible = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
+    sizes = [t for t in possible if t // 2 < case.m or t == 16]
+    for tokens in sizes[-3:]:
+        for rows, turns in ((128, 0), (256, 0), (64, 1), (128, 1)):
+            tiles = -(-case.n // rows) * -(-case.m // tokens)
+            for step in (64, 128) if case.codes else (128,):
+                found = _tile(case, rows, tokens, step, turns)
+                if found is not None:
+                    whole = rows * tokens // (1 if turns else 2) > 64 * 128  # two such sums do not fit in registers
+                    steps = 1 if whole else -(-words(case) * 4 // step)
+                    for spread in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1):
+                        yield choice("wgmma", *found, spread)
+
+
+def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[int, ...] | None:
+    """All numbers of a choice of wgmma but the last, or None where so much does not fit in a multiprocessor.
+
+    Programs of few registers may stand two on each, so they have fewer stages if that lets both fit.
+    """
+    part = rows if turns else rows // 2
+    stage = rows * step + tokens * step * (4 if case.codes else 1)
+    held = _registers(part, tokens, step if case.codes else 0)
+    stages = SHARED // stage
+    if held[0] == 80 and stages // 2 >= 3:
+        stages //= 2
+    if part * tokens > 128 * 128 or stages < 3:
+        return None
+    return rows, tokens, step, turns, min(stages, 6), *held
+
+
+def spreads(tiles: int, steps: int, processors: int, beside: int) -> Iterator[int]:
+    """A program for each tile, some on every multiprocessor where there are more tiles, or several for each tile."""
+    yield 0
+    yield from (n for n in (1, 2) if n <= beside and tiles > n * processors)
+    yield from (-n for n in (2, 3, 4, 6, 8) if tiles * n <= 2 * processors and steps >= 2 * n)
+
+
+def gemms(case: Case) -> Iterator[Choice]:
+    tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    for rows in (64, 128):
+        for split in (1, 2, 4, 8):
+            if split <= -(-words(case) * 4 // 64):
+                yield choice("gemm_plain", rows, tokens, 64, split, 8 if rows * tokens > 8192 else 4, 3)
+
+
+def candidates(case: Case, capability: tuple[int, int]) -> list[Choice]:
+    """Every way worth measuring."""
+    found: list[Choice] = []
+    hopper = capability == HOPPER
+    if case.m <= 8:
+        found += [choice("gemv_plain", rows, 128, warps) for rows, warps in ((4, 4), (8, 4), (16, 4))]
+        found += gemvs(case) if hopper else ()
+    if case.m > 1:
+        found += gemms(case)
+        if hopper and case.codes and case.m <= 64:
+            found += fragment_cuts(case)
+        if hopper and case.m > 8:
+            found += wgmmas(case)
+    return found
+
+
+# ---- what is chosen
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048)
+TABLE: dict[tuple[int, int], dict[int, Choice]] = {
+    (2560, 2560): {
+        1: choice("gemv", 32, 8, 1, 2),
+        2: choice("fragments", 1, 1, 4, 1, 20),
+        4: choice("fragments", 1, 1, 4, 1, 20),
+        8: choice("fragments", 2, 2, 1, 1, 10),
+        16: choice("fragments", 2, 2, 1, 2, 10),
+        32: choice("wgmma", 64, 16, 128, 1, 6, 104, 136, 0),
+        64: choice("wgmma", 128, 16, 128, 0, 6, 104, 136, 0),
+        128: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
+        256: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
+        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
+        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
+    },
+    (13824, 2560): {
+        1: choice("gemv", 8, 8, 1, 1),
+        2: choice("gemv", 8, 8, 1, 1),
+        4: choice("fragments", 1, 1, 4, 1, 20),
+        8: choice("fragments", 2, 1, 4, 1, 18),
+        16: choice("fragments", 2, 1, 4, 2, 14),
+        32: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
+        64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
+        128: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
+        256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
+        512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+    },
+    (2560, 6912): {
+        1: choice("gemv", 4, 8, 4, 4),
+        2: choice("gemv", 4, 32, 1, 4),
+        4: choice("fragments", 2, 4, 1, 1, 14),
+        8: choice("fragments", 2, 4, 1, 1, 14),
+        16: choice("fragments", 1, 4, 2, 2, 14),
+        32: choice("wgmma", 128, 32, 64, 0, 6, 80, 104, -6),
+        64: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -6),
+        128: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -3),
+        256: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, -3),
+        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
+        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
+    },
+    (4096, 4096): {
+        1: choice("gemv", 8, 16, 2, 4),
+        2: choice("gemv", 4, 16, 1, 1),
+        4: choice("fragments", 2, 2, 2, 1, 16),
+        8: choice("fragments", 2, 2, 2, 1, 16),
+        16: choice("fragments", 1, 2, 1, 2, 16),
+        32: choice("wgmma", 128, 16, 128, 0, 6, 104, 136, -2),
+        64: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, -2),
+        128: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
+        256: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
+        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
+        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+    },
+    (14336, 4096): {
+        1: choice("gemv", 8, 16, 1, 2),
+        2: choice("fragments", 2, 2, 2, 1, 16),
+        4: choice("fragments", 2, 2, 2, 1, 16),
+        8: choice("fragments", 2, 2, 2, 1, 16),
+        16: choice("fragments", 1, 2, 2, 2, 8),
+        32: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
+        64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
+        128: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
+        256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
+        512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+    },
+    (8192, 8192): {
+        1: choice("gemv", 16, 32, 1, 4),
+        2: choice("fragments", 1, 4, 1, 1, 16),
+        4: choice("fragments", 2, 2, 2, 1, 18),
+        8: choice("fragments", 2, 2, 2, 1, 18),
+        16: choice("fragments", 1, 2, 2, 2, 24),
+        32: choice("fragments", 1, 2, 2, 4, 24),
+        64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, -2),
+        128: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
+        256: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
+        512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
+        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+    },
+    (28672, 8192): {
+        1: choice("gemv", 4, 32, 1, 1),
+        2: choice("fragments", 1, 1, 4, 1, 24),
+        4: choice("fragments", 2, 1, 4, 1, 18),
+        8: choice("fragments", 4, 2, 2, 1, 7),
+        16: choice("fragments", 2, 1, 4, 2, 14),
+        32: choice("wgmma", 256, 32, 128, 0, 4, 168, 240, 0),
+        64: choice("wgmma", 256, 64, 128, 0, 3, 168, 240, 0),
+        128: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
+        256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
+        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+    },
+    (3840, 2560): {
+        1: choice("gemv", 32, 8, 1, 2),
+        2: choice("fragments", 1, 1, 4, 1, 20),
+        4: choice("fragments", 1, 1, 4, 1, 20),
+        8: choice("fragments", 1, 1, 4, 1, 20),
+    },
+}
+_found: dict[Case, Choice] = {}
+
+
+def use(found: Mapping[Case, Choice]) -> None:
+    """Prefer these where the case is the same: what a tuner measured on this machine. An empty mapping forgets all."""
+    if not found:
+        _found.clear()
+    _found.update(found)
+
+
+def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
+    """The kernel for a case: what a tuner found, else what was measured near it on Hopper, else by rule. Of those that are not
+    proven exact, none but what a tuner was made to use."""
+    known = _found.get(case)
+    if known is not None:
+        return known
+    if capability != HOPPER:
+        return _plainly(case)
+    near = _nearest(case) if case.codes and not case.floats else None
+    found = near if near is not None else _by_rule(case, processors)
+    return _plainly(case) if found.kernel in UNPROVEN else found
+
+
+def _nearest(case: Case) -> Choice | None:
+    """What was measured for the next larger batch and the most similar shape where it also fits this case."""
+    batch = next((b for b in BATCHES if b >= case.m), BATCHES[-1])
+    for shape in sorted(TABLE, key=lambda s: _apart(s[0], case.n) + _apart(s[1], case.k)):
+        found = TABLE[shape].get(batch)
+        if found is not None and fits(case, found):
+            return found
+    return None
+
+
+def _apart(measured: int, wanted: int) -> float:
+    return abs(math.log(measured / max(wanted, 1)))
+
+
+def fits(case: Case, found: Choice) -> bool:
+    """Whether a kernel cut so can run a case at all."""
+    if found.kernel == "gemv":
+        return case.m <= 8 and _gemv_fits(case, *(number for _, number in found.config))
+    if found.kernel == "fragments":
+        return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
+    if found.kernel == "gemv_plain":
+        return case.m <= 8
+    return not case.floats
+
+
+def _plainly(case: Case) -> Choice:
+    """For every GPU. Tiles are not split: their parts would have to be added in memory, which is not proven either."""
+    if case.m <= 4:
+        return choice("gemv_plain", 8, 128, 4)
+    tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    rows = 128 if case.n >= 8192 else 64
+    return choice("gemm_plain", rows, tokens, 64, 1, 8 if rows * tokens > 8192 else 4, 3)
+
+
+def _by_rule(case: Case, processors: int) -> Choice:
+    """On Hopper, where nothing near was measured."""
+    if case.m <= 2 or (case.m <= 8 and not case.codes):
+        found = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
+        if found:
+            return min(found, key=lambda c: _unevenness(case, c, processors))
+        return choice("gemv_plain", 8, 128, 4)
+    if case.m <= 64 and case.codes:
+        cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= case.m]
+        if cuts:
+            return min(cuts, key=lambda c: _unusual(case, c))
+    return _large(case, processors)
+
+
+def _unevenness(case: Case, c: Choice, processors: int) -> float:
+    """Small where there are several programs on each multiprocessor, several words in flight, and few lanes idle."""
+    step = c.get("lanes") * 4 * c.get("across")
+    count = -(-words(case) // step)
+    waste = count * step / words(case)
+    programs = -(-case.n // c.get("rows"))
+    return abs(math.log(programs * c.get("warps") / (16 * processors))) + abs(math.log(count / 4)) + 4 * (waste - 1)
+
+
+def _unusual(case: Case, c: Choice) -> float:
+    """Small where groups are few, and near four warps and 48 rows a program, which most have that were measured fastest;
+    where rows are few, programs take fewer."""
+    warps, rows = c.get("across") * c.get("beside"), 16 * c.get("tiles") * c.get("beside")
+    return 4 * c.get("groups") + abs(math.log(warps / 4)) + abs(math.log(rows / min(max(case.n / 40, 16), 48)))
+
+
+def _large(case: Case, processors: int) -> Choice:
+    """Programs that stay where there are many tiles; else several for each tile, as long as each has some steps."""
+    tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    step = 64 if case.codes else 128
+    found = _tile(case, 128, tokens, step, 0)
+    assert found is not None
+    tiles = -(-case.n // 128) * -(-case.m // tokens)
+    split = min(processors // max(tiles, 1), -(-words(case) * 4 // step) // 2, 8)
+    return choice("wgmma", *found, 1 if tiles > processors else -split if split > 1 else 0)

@@ -1,0 +1,284 @@
+"""Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups multiply.
+
+Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda_plain` and become the left operand in
+registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. SPLIT parts of the columns of a tile
+may be jobs of their own: each leaves its sums in `partial`, and the last to come adds them up and finishes.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+from tritium.backends.cuda_gemv import may_start, wait_for_inputs
+
+FIELD = gl.constexpr(
+    ("and.b32 $0, $1, 0x03030303;",)
+    + tuple(f"{{ .reg .b32 t; shr.b32 t, $1, {n}; and.b32 $0, t, 0x03030303; }}" for n in (2, 4, 6))
+)
+
+
+@gluon.jit
+def _field(w, S: gl.constexpr):
+    """The codes of plane S of bytes, four at a time."""
+    return gl.inline_asm_elementwise(FIELD[S], "=r,r", [w], dtype=gl.int8, is_pure=True, pack=4)
+
+
+@gluon.jit
+def _job(t, tiles, steps, SPLIT: gl.constexpr):
+    """Job t: its tile, which part of it, the first step, how many."""
+    part = t // tiles
+    first = part * steps // SPLIT
+    return t % tiles, part, first, (part + 1) * steps // SPLIT - first
+
+
+@gluon.jit
+def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
+    """The first row and token of a tile: GROUP columns of tiles side by side, so that their weights stay in the cache."""
+    across = gl.cdiv(N, BN)
+    down = gl.cdiv(M, BM)
+    first = tile // (GROUP * down) * GROUP
+    width = gl.minimum(across - first, GROUP)
+    rest = tile % (GROUP * down)
+    return (first + rest % width) * BN, rest // width * BM
+
+
+@gluon.jit
+def _finish(acc, off_n, off_m, total, token_scale, scale, bias, out, M, N,
+            CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers."""
+    BN: gl.constexpr = acc.shape[0]
+    BM: gl.constexpr = acc.shape[1]
+    L: gl.constexpr = acc.type.layout
+    rm = off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, L))
+    if CODES:
+        acc = acc - gl.expand_dims(gl.load(total + rm, mask=rm < M, other=0), 0)
+    if out.dtype.element_ty == gl.int32:
+        y = acc
+    else:
+        rn = off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
+        of_token = gl.load(token_scale + rm, mask=rm < M, other=0.0)
+        if ROWS:
+            by = gl.expand_dims(of_token, 0) * gl.expand_dims(gl.load(scale + rn, mask=rn < N, other=0.0), 1)
+        else:
+            by = gl.expand_dims(of_token * gl.load(scale), 0)
+        y = acc.to(gl.float32) * by
+        if BIAS:
+            y = y + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
+    to: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    found = gl.convert_layout(y.to(out.dtype.element_ty), to)
+    n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
+    m = gl.expand_dims(off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, to)), 0)
+    gl.store(out + m.to(gl.int64) * N + n, found, mask=(m < M) & (n < N))
+
+
+@gluon.jit
+def _fence():
+    """What this thread wrote before is seen by who sees what it writes after, on the whole GPU."""
+    gl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _join(acc, partial, count, part, SPLIT: gl.constexpr):
+    """Leave the sums of a part of a tile. Whether it is the last of SPLIT to come, and then the sums of all.
+
+    Every part has memory of its own, written once by a launch and read only after all have written, so nothing must be zero
+    before and nothing is cleared but the count. Sums lie so that the lanes of a warp write to neighbours.
+    """
+    L: gl.constexpr = acc.type.layout
+    BM: gl.constexpr = acc.shape[1]
+    SIZE: gl.constexpr = acc.shape[0] * BM
+    r = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, L))
+    c = gl.arange(0, BM, layout=gl.SliceLayout(0, L))
+    row = r // 64 * (64 * BM) + r % 16 // 8 * 256 + r % 64 // 16 * 32 + r % 8 * 4
+    column = (c // 8 * 4 + c % 2) * 128 + c % 8 // 2
+    at = partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
+    gl.store(at + part * SIZE, acc, cache_modifier=".cg")
+    _fence()
+    gl.thread_barrier()
+    last = gl.atomic_add(count, 1, sem="acq_rel") == SPLIT - 1
+    if last:
+        _fence()
+        if SIZE > 64 * 32:  # sums of several parts at once would not fit in registers
+            for other in range(1, SPLIT):
+                acc += gl.load(at + (part + other) % SPLIT * SIZE, cache_modifier=".cg")
+        else:
+            for other in gl.static_range(1, SPLIT):
+                acc += gl.load(at + (part + other) % SPLIT * SIZE, cache_modifier=".cg")
+        gl.store(count, 0)
+    return last, acc
+
+
+@gluon.jit
+def _decoded(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
+    """n steps of a tile of codes: a plane is decoded while the products of the one before run."""
+    left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=4)
+    for _ in range(n):
+        s = it % STAGES
+        mbarrier.wait(ready.index(s), (it // STAGES) & 1)
+        codes = w_bufs.index(s * PARTS + W).load(left)
+        for plane in gl.static_range(4):
+            decoded = _field(codes, plane)
+            acc = warpgroup_mma(decoded, x_bufs.index(s * 4 + plane).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+        mbarrier.arrive(free.index(s), count=1)
+        it += 1
+    return acc, it
+
+
+@gluon.jit
+def _straight(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
+    """n steps of a tile of int8 weights. The products of a step run while the next one starts: a stage is free a step later."""
+    acc = warpgroup_mma_init(acc)
+    for i in range(n):
+        s = it % STAGES
+        mbarrier.wait(ready.index(s), (it // STAGES) & 1)
+        acc = warpgroup_mma(w_bufs.index(s * PARTS + W), x_bufs.index(s).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma_init(warpgroup_mma_wait(num_outstanding=1, deps=(acc,)))
+        mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1, pred=i > 0)
+        it += 1
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+    mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
+    return acc, it
+
+
+@gluon.jit
+def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, tiles, steps,
+             BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+             GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+             ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
+    """Warpgroup W: its part of the rows of every tile, or, in TURNS, every other tile.
+
+    A barrier tells only odd rounds from even ones. So a warpgroup may not look for the steps of its tile before the other has
+    had all of those before them: it waits for its turn.
+    """
+    L: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(BM, 128), 32]
+    )
+    PART: gl.constexpr = BN // PARTS
+    HALF: gl.constexpr = (PARTS - 1) * W
+    wait_for_inputs()
+    it = 0
+    for t in range(gl.program_id(0), tiles * SPLIT, gl.num_programs(0)):
+        tile, part, _, n = _job(t, tiles, steps, SPLIT)
+        j = t // gl.num_programs(0)
+        mine = (j % 2 == W) if TURNS else (j >= 0)
+        if mine:
+            off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+            off_n += HALF * PART
+            acc = gl.zeros((PART, BM), gl.int32, L)
+            if TURNS:
+                mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
+            if CODES:
+                acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
+            else:
+                acc, it = _straight(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
+            if TURNS:
+                mbarrier.arrive(turn.index(1 - W), count=1)
+            complete = True
+            if SPLIT > 1:
+                place = tile * PARTS + HALF
+                complete, acc = _join(
+                    acc, partial + place.to(gl.int64) * (SPLIT * PART * BM), counts + place, part, SPLIT
+                )
+            if complete:
+                _finish(acc, off_n, off_m, total, token_scale, scale, bias, out, M, N, CODES, ROWS, BIAS)
+        else:
+            it += n
+
+
+@gluon.jit
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+           BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
+           STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+           ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, tiles, steps,
+             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS, 0)  # fmt: skip
+
+
+@gluon.jit
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
+            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+            ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, tiles, steps,
+             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS, 1)  # fmt: skip
+
+
+@gluon.jit
+def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS: gl.constexpr):
+    for h in gl.static_range(PARTS):
+        tma.async_copy_global_to_shared(w, [off_n + h * PART, k], bar, w_bufs.index(s * PARTS + h), pred=pred)
+
+
+@gluon.jit
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
+             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+             ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """Fetch the tiles of every step, STAGES ahead; the first weights before the tokens are there."""
+    PLANES: gl.constexpr = 4 if CODES else 1
+    BYTES: gl.constexpr = BN * BK + PLANES * BM * BK
+    PART: gl.constexpr = BN // PARTS
+    tile, _, k, n = _job(gl.program_id(0), tiles, steps, SPLIT)
+    off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+    early = gl.minimum(n, STAGES)
+    for i in range(early):
+        mbarrier.expect(ready.index(i), BYTES)
+        _fetch_weights(w, w_bufs, ready.index(i), off_n, (k + i) * BK, i, True, PART, PARTS)
+    wait_for_inputs()
+    it = 0
+    for t in range(gl.program_id(0), tiles * SPLIT, gl.num_programs(0)):
+        tile, _, k, n = _job(t, tiles, steps, SPLIT)
+        off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+        for i in range(n):
+            s = it % STAGES
+            bar = ready.index(s)
+            mbarrier.wait(free.index(s), ((it // STAGES) & 1) ^ 1)
+            mbarrier.expect(bar, BYTES, pred=it >= early)
+            _fetch_weights(w, w_bufs, bar, off_n, (k + i) * BK, s, it >= early, PART, PARTS)
+            for p in gl.static_range(PLANES):
+                tma.async_copy_global_to_shared(x, [off_m, p * KB + (k + i) * BK], bar, x_bufs.index(s * PLANES + p))
+            it += 1
+
+
+@gluon.jit(do_not_specialize=["M"])
+def wgmma(
+    w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+    BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr,
+    CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w."""
+    PLANES: gl.constexpr = 4 if CODES else 1
+    PARTS: gl.constexpr = 1 if TURNS else 2
+    may_start()
+    tiles = gl.cdiv(N, BN) * gl.cdiv(M, BM)
+    steps = gl.cdiv(KB, BK)
+    w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
+    x_bufs = gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, BM, BK], x.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready.index(i), count=1)
+        mbarrier.init(free.index(i), count=PARTS)
+    gl.warp_specialize(  # a tuple with a name would lose its constants
+        [
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+                BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+                BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+                BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+        ],
+        [4, 1], [REGISTERS, 24],
+    )  # fmt: skip
