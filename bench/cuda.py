@@ -1,0 +1,149 @@
+"""Ternary products, dense rows, whole networks and the host's share on an NVIDIA GPU, beside PyTorch's own, in one run.
+
+Knows nothing of how a figure is taken: each part has a file of its own. What the project asked of itself stands beside the
+figures.
+
+    python bench/cuda.py                                  all parts: minutes, most of them spent compiling kernels
+    python bench/cuda.py --quick                          a short look at each
+    python bench/cuda.py --only products,chain            some parts
+    python bench/cuda.py --only products --shapes 2560x2560 --batches 1,16
+    python bench/cuda.py --output cuda.json               every sample, with GPU, driver, versions and command
+
+Parts. `products`: int8 tokens times ternary weights, bf16 out, beside torch's bf16, fp8 and int8 products; weights are cold
+(256 MB and more between two uses), calls are replayed as CUDA graphs, arms take turns; at one token also with floats in.
+`dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
+mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `exact`: random
+sizes against the integer reference, with poisoned outputs. Shown are medians, and between which half of the values lie. A part
+that fails says why; the others run. Exit code: 0; 1 where a part failed or a goal was missed; 2 without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from cuda_report import BATCHES, QUICK_BATCHES, SHAPES, Goal, Options, Shown, batches_of, chosen, goals_table, shapes_of
+from timing import machine
+
+import tritium as tt
+from tritium.perf.files import write_text
+
+PARTS = {
+    "exact": ("cuda_products", "exactness"),
+    "products": ("cuda_products", "products"),
+    "chain": ("cuda_models", "chain"),
+    "model": ("cuda_models", "model"),
+    "host": ("cuda_dense", "host"),
+    "dense": ("cuda_dense", "dense"),
+}
+QUICK_SHAPES = (SHAPES[0], SHAPES[3])
+NO_GPU = 2
+
+
+def absence() -> str | None:
+    """Why nothing can be run here; None: it can."""
+    found = next(d for d in tt.devices() if d.name.partition(":")[0] == "cuda")
+    if not found.available:
+        return f"{found.why}; {found.remedy}"
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        return f"{error}; pip install 'tritium[cuda]'"
+    return None
+
+
+def facts() -> dict[str, str]:
+    """The GPU, its driver, and the versions of what computes."""
+    torch, triton = (importlib.import_module(name) for name in ("torch", "triton"))
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": gpu.name, "capability": f"{gpu.major}.{gpu.minor}", "multiprocessors": str(gpu.multi_processor_count),
+        "memory": f"{gpu.total_memory / 2**30:.1f} GiB", "driver": driver(), "cuda": str(torch.version.cuda),
+        "torch": torch.__version__, "triton": triton.__version__, "tritium": tt.__version__, "numpy": np.__version__,
+        "python": platform.python_version(), "host": machine(),
+    }  # fmt: skip
+
+
+def driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return "not told by nvidia-smi"
+
+
+def run(name: str, options: Options) -> Iterator[Shown]:
+    """One part; what it needs is imported here."""
+    module, function = PARTS[name]
+    yield from getattr(importlib.import_module(module), function)(options)
+
+
+def parsed(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a short look: fewer shapes, batches, rounds and elements")
+    parser.add_argument("--only", help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--shapes", help="n x k of products, as 2560x2560,4096x4096")
+    parser.add_argument("--batches", help="tokens of products, as 1,16,128")
+    parser.add_argument("--jobs", type=int, default=1, help="threads that compile the kernels of products beforehand")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and tokens")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where all samples are written, as JSON")
+    args = parser.parse_args(words)
+    try:
+        args.parts = chosen(args.only, tuple(PARTS))
+        shapes = shapes_of(args.shapes) if args.shapes else QUICK_SHAPES if args.quick else SHAPES
+        batches = batches_of(args.batches) if args.batches else QUICK_BATCHES if args.quick else BATCHES
+    except ValueError as error:
+        parser.error(str(error))
+    args.options = Options(args.quick, shapes, batches, args.seed, args.jobs)
+    return args
+
+
+def main(words: list[str] | None = None) -> int:
+    args = parsed(words)
+    if (why := absence()) is not None:
+        sys.stderr.write(f"bench/cuda.py needs an NVIDIA GPU, PyTorch and Triton: {why}.\n")
+        return NO_GPU
+    about = facts()
+    print("; ".join(f"{name} {value}" for name, value in about.items()), end="\n\n", flush=True)
+    kept: dict[str, Any] = {"schema": 1, "command": sys.argv, "machine": about, "parts": {}}
+    goals: list[Goal] = []
+    failed: list[str] = []
+    for name in args.parts:
+        begun, found = monotonic(), []
+        kept["parts"][name] = part = {"tables": found, "error": None, "seconds": 0.0}
+        try:
+            for shown in run(name, args.options):
+                print(shown.table.text(), end="\n\n", flush=True)
+                goals += shown.goals
+                found.append(
+                    {"title": shown.table.title, "goals": [g.record() for g in shown.goals], "found": shown.record}
+                )
+        except Exception as error:  # the other parts still tell something
+            failed.append(name)
+            part["error"] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        part["seconds"] = monotonic() - begun
+        print(f"({name}: {part['seconds']:.0f} s)\n", flush=True)
+        if args.output:  # after each part: a run that is cut short keeps what it had
+            write_text(args.output, json.dumps(kept, indent=1) + "\n", parents=True)
+    if goals:
+        print(goals_table(goals).text())
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}; the errors are above.")
+    return int(bool(failed) or any(goal.verdict == "MISSED" for goal in goals))
+
+
+if __name__ == "__main__":
+    # This folder last: a library may look for a package that is named like this file.
+    sys.path.append(sys.path.pop(0))
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Whole networks of bench/cuda.py: the linear layers of BitNet-2B for one token as one graph, and a model of that shape.
+
+Knows nothing of single kernels. The weights are random: their sizes are those of BitNet b1.58 2B-4T, and no file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from cuda_report import BF16, CHAIN_US, OURS, TOKEN_US, Options, Samples, Shown, at_most, text
+from cuda_timing import LEAST_MS, Replay, captured, device_ms, in_turn, tried
+from make_model import FOUR, Shape
+
+import tritium as tt
+from tritium import bench_model, quant
+from tritium.backends import cuda_ternary, cuda_weights
+from tritium.config import Config
+from tritium.layers import BitLinear, unpacked
+from tritium.model import Model
+from tritium.network import KVCache
+from tritium.perf.absent import Absent
+from tritium.perf.meter import EnergyMeter
+from tritium.perf.sensors_nvidia import nvidia
+from tritium.perf.tables import Table
+from tritium.session import programs
+from tritium.weights import Network, Source, assemble, make_head
+
+LAYERS = 30
+LINEARS = ((3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912))  # of a layer: Q, K and V; result; gate and up; down
+FUSED = "tritium, norm and quantiser inside"
+WINDOW_S = 2.0  # of replays, for energy
+RUNS = ((128, 1), (128, 8), (128, 64), (512, 1))  # (tokens of the prompt, sequences); a short look has the first
+DECODED, QUICK_DECODED = 64, 16
+
+
+# ---- energy
+
+
+def meter(window_s: float = WINDOW_S) -> EnergyMeter:
+    """Of the GPU that torch computes on, by the driver's counter of joules."""
+    at = torch.cuda._get_nvml_device_index(torch.cuda.current_device())
+    sensors = [s for s in nvidia() if isinstance(s, Absent) or s.domain == f"gpu-{at}"]
+    return EnergyMeter(device="cuda", power_measurement_duration_s=window_s, idle_s=1.0, sensors=sensors)
+
+
+def joules(found: EnergyMeter, replay: Replay | Callable[[], Any]) -> dict[str, Any]:
+    """Millijoules of a call, all of it and beyond idling, or why they are absent."""
+    together = max(1, round(20 * LEAST_MS / max(device_ms(replay, 3) / 3, 1e-3)))
+
+    def many() -> None:
+        for _ in range(together):
+            replay()
+
+    told = found.window(many, lambda result: torch.cuda.synchronize(), least_s=WINDOW_S)
+    about = told["details"]
+    if told["kind"] != "measured":
+        return {"says": f"not measured: {told['reason']}"}
+    calls = together * about["calls"]
+    above = about["above_idle_j"]
+    return {
+        "mj": 1e3 * about["joules"] / calls, "above_idle_mj": None if above is None else 1e3 * above / calls,
+        "idle_w": about["idle_baseline_w"], "seconds": about["seconds"], "calls": calls, "source": told["source"],
+    }  # fmt: skip
+
+
+def joules_texts(found: dict[str, Any]) -> tuple[str, str]:
+    if "mj" not in found:
+        return found["says"], "-"
+    above = found["above_idle_mj"]
+    return f"{found['mj']:.0f}", "idle not measured" if above is None else f"{above:.0f}"
+
+
+# ---- the chain
+
+
+def chain_arms() -> dict[str, Replay | str]:
+    """All linear layers for one token as one graph, three ways; together the weights are far larger than the caches."""
+    scale = torch.full((), 0.02, device="cuda")
+    xs = {k: torch.randn((1, k), device="cuda").bfloat16() for k in {k for _, k in LINEARS}}
+    tokens = {k: cuda_ternary.quantise(x) for k, x in xs.items()}
+    norms = {k: cuda_ternary.Norm(torch.rand((k,), device="cuda") + 0.5, 1e-5) for k in xs}
+    ours = [cuda_weights.ternary_of(_random(n, k)) for _ in range(LAYERS) for n, k in LINEARS]
+    theirs = [w.data.bfloat16() for w in ours]
+    to = torch.bfloat16
+    made = {
+        BF16: [lambda w=w: torch.mm(xs[w.shape[1]], w.t()) for w in theirs],
+        OURS: [lambda w=w: cuda_ternary.product(tokens[w.shape[1]], w, scale, None, to) for w in ours],
+        FUSED: [lambda w=w: cuda_ternary.linear(xs[w.shape[1]], w, scale, None, to, 0, norms[w.shape[1]]) for w in ours],
+    }  # fmt: skip
+    found = {name: tried(partial(captured, calls)) for name, calls in made.items()}
+    return {name: r if isinstance(r, str) else Replay(r.graph, 1) for name, r in found.items()}
+
+
+def _random(n: int, k: int) -> torch.Tensor:
+    return torch.randint(-1, 2, (n, k), dtype=torch.int8, device="cuda")
+
+
+def chain(options: Options) -> Iterator[Shown]:
+    arms = chain_arms()
+    taken = in_turn(arms, options.rounds)
+    energy, watched = {}, meter()
+    for name, arm in arms.items():
+        energy[name] = {"says": "not measured: it did not run"} if isinstance(arm, str) else joules(watched, arm)
+    rows = tuple((name, text(taken[name]), *joules_texts(energy[name])) for name in arms)
+    idle = next((e["idle_w"] for e in energy.values() if e.get("idle_w")), None)
+    said = "idle power was not measured" if idle is None else f"idle: {idle:.0f} W, taken off in the last column"
+    below = (
+        "",
+        f"{LAYERS} layers of {len(LINEARS)} products, one token, one graph. Energy over {WINDOW_S:g} s of replays; {said}.",
+    )
+    heads = ("way", "µs", "mJ", "mJ above idle")
+    table = Table("All linear layers of BitNet-2B for one token", heads, rows, frozenset(heads[1:]), below)
+    record = {name: {"us": t.us if isinstance(t, Samples) else t, "energy": energy[name]} for name, t in taken.items()}
+    yield Shown(table, tuple(at_most("the chain: µs", taken[OURS], CHAIN_US)), record)
+
+
+# ---- a model
+
+
+def random_network(config: Config, seed: int) -> Network:
+    """Parts of random weights, made ready on the GPU; the head is int8."""
+    draw = np.random.default_rng(seed)
+
+    def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> BitLinear:
+        codes = FOUR[draw.integers(0, 256, (rows, columns // 4), np.uint8)]
+        scale = tt.asarray(np.float32((2 / columns) ** 0.5), device="cuda")
+        return BitLinear(
+            quant.Quantized("ternary", unpacked(tt.asarray(codes, device="cpu"), (rows, columns)).to("cuda"), scale)
+        )
+
+    def vector(name: str, size: int) -> tt.Tensor:
+        return tt.ones((size,), device="cuda")
+
+    numbers = torch.randn((config.vocab, config.width), dtype=torch.float16, device="cuda") * config.width**-0.5
+    table = tt.from_torch(numbers)
+    before = tt.default_device()
+    tt.set_default_device("cuda")  # what a network makes by itself: the frequencies of its positions
+    try:
+        return assemble(config, Source(linear, vector, lambda: table, lambda: make_head(table, "int8")))
+    finally:
+        tt.set_default_device(None if before.device.type == "cpu" else before.device)
+
+
+def random_model(seed: int) -> Model:
+    """Of the shape of BitNet b1.58 2B-4T, without a tokenizer."""
+    s = Shape()
+    config = Config(
+        "bitnet", s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head, s.context,
+        theta=500000.0, activation="relu2",
+    )  # fmt: skip
+    return Model(config, random_network(config, seed), name="2B-4T shape, random", source=None)  # type: ignore[arg-type]
+
+
+def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
+    """Microseconds of the device for a decode step of so many sequences that hold so many tokens each."""
+    c = model.config
+    last, _ = programs(model.network)
+    shape = {"slots": batch, "heads": c.kv_heads, "capacity": held + 1, "size": c.size}
+    caches = [t for _ in range(c.layers) for t in KVCache.empty(**shape, dtype=tt.f16, device="cuda")]
+    for cache in caches:
+        cache[...] = 0.5
+    places = np.array([(slot, held, 1) for slot in range(batch)], np.int32)
+    given = [np.ones((batch, 1), np.int32), places, np.arange(batch, dtype=np.int32)]
+    operands = [*(tt.asarray(a, device="cuda") for a in given), *caches]
+    for _ in range(4):
+        last(*operands)
+    return in_turn({OURS: lambda: last(*operands)}, rounds)[OURS]
+
+
+def model(options: Options) -> Iterator[Shown]:
+    made = random_model(options.seed)
+    decoded, repeat = (QUICK_DECODED, 3) if options.quick else (DECODED, 7)
+    none = EnergyMeter(device="cuda", sensors=[])
+    rows, goals, record = [], [], []
+    for prefill, batch in RUNS[:1] if options.quick else RUNS:
+        first = (prefill, batch) == RUNS[0]
+        report = bench_model.measure(
+            lambda: made, prefill=prefill, decode=decoded, repeat=repeat, batch=batch,
+            meter=meter() if first else none,
+        )  # fmt: skip
+        device = step_us(made, batch, prefill, options.rounds)
+        step = Samples(tuple(1e6 * batch / rate for rate in report.rows["decode"].samples))
+        if first:
+            goals += at_most("decode at batch 1: µs a token", step, TOKEN_US)
+        rows.append(_row(report, step, device))
+        record.append(report.as_dict() | {"device_step_us": getattr(device, "us", device)})
+    heads = ("prompt", "batch", "prefill, tokens/s", "decode, tokens/s", "step, µs", "of the device, µs", "energy")
+    below = (
+        "",
+        "A step is one token of every sequence: on the host's clock, with logits brought back and the next token picked; and the",
+        "program alone by the device's events. The head is int8.",
+    )
+    table = Table("A model of the shape of BitNet 2B-4T", heads, tuple(rows), frozenset(heads[:6]), below)
+    yield Shown(table, tuple(goals), record)
+
+
+def _row(report: bench_model.Report, step: Samples, device: Any) -> tuple[str, ...]:
+    prefill, decode, energy = (report.rows[name] for name in ("prefill", "decode", "energy"))
+    spent = f"{1e3 * energy.median:.0f} mJ a token" if energy.samples else "-"
+    return (
+        str(report.prefill_tokens), str(report.batch), f"{prefill.median:.0f}", f"{decode.median:.0f}", text(step),
+        text(device), spent,
+    )  # fmt: skip
