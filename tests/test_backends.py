@@ -110,7 +110,6 @@ def test_a_device_stays_one_object_through_a_pickle(null: Null) -> None:
         tt.add,
         tt.matmul,
         lambda a, b: tt.where(a > 0, a, b),
-        lambda a, b: tt.exp(a, out=b),
         lambda a, b: tt.concat([a, b]),
     ],
 )
@@ -121,6 +120,22 @@ def test_mixing_devices_is_an_error_that_says_what_to_do(null: Null, act: Any) -
         act(here, there)
     with pytest.raises(DeviceError, match=r"tensors are on null and cpu; move one with \.to\('null'\)"):
         act(there, here)
+
+
+def _assign(x: Any, out: Any) -> None:
+    out[:] = x
+
+
+@pytest.mark.parametrize("act", [lambda x, out: tt.exp(x, out=out), lambda x, out: tt.add(x, x, out=out), _assign])
+def test_what_is_written_tells_where_the_others_go(null: Null, act: Any) -> None:
+    here = tt.ones((2, 2))
+    there = here.to("null")
+    with pytest.raises(DeviceError, match=r"move one with \.to\('cpu'\): transfers"):
+        act(there, here)
+    with pytest.raises(DeviceError, match=r"\.to\('null'\) \(a NumPy array with tritium\.tensor\(a, device='null'\)\)"):
+        act(here, there)
+    with pytest.raises(DeviceError, match=r"device='null'"):
+        act(np.ones((2, 2), np.float32), there)
 
 
 def test_packing_tensors_of_two_devices_is_an_error(null: Null) -> None:

@@ -17,7 +17,7 @@ import tritium as tt
 from test_ops import maps
 from tritium import ops
 from tritium.backends import Absent, Device, mlx
-from tritium.backends.values import kernels_of
+from tritium.backends.values import Form, kernels_of
 from tritium.errors import BoundsError, DeviceError, QuantError
 from tritium.layout import Layout
 from tritium.op import OPS, Kind, Op, Spec, Trait, outputs
@@ -330,7 +330,7 @@ def test_what_a_token_gives_does_not_depend_on_its_company() -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="mx.compile makes C++ of a function for the CPU, and needs g++")
 def test_a_function_over_values_is_compiled_by_mlx() -> None:
-    run = BACKEND.compiled(lambda a, b: (mx.maximum(a * b, 0.0), a + b))
+    run = BACKEND.compiled(lambda a, b: (mx.maximum(a * b, 0.0), a + b), Form(2, (), 2, list))
     product, total = run(mx.array([1.0, -2.0]), mx.array([3.0, 4.0]))
     assert product.tolist() == [3.0, 0.0]
     assert total.tolist() == [4.0, 2.0]
@@ -414,7 +414,7 @@ def test_rows_have_the_same_bits_within_a_compiled_function(op: Op) -> None:
     fn = BACKEND.ready(BACKEND.kernels[op][0], out, op.defaults | attrs)
     BACKEND.tracing.append([])  # checks belong to the compiled function, whose values are not there yet
     try:
-        got = BACKEND.compiled(fn)(*(BACKEND.array(x) for x in xs))
+        got = BACKEND.compiled(fn, Form(len(xs), (), 1, list))(*(BACKEND.array(x) for x in xs))
     finally:
         BACKEND.tracing.pop()
     for g, w in zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, want)), strict=True):
@@ -423,4 +423,4 @@ def test_rows_have_the_same_bits_within_a_compiled_function(op: Op) -> None:
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert BACKEND.compiled(lambda x: x) is None
+    assert BACKEND.compiled(lambda x: x, Form(1, (), 1, list)) is None

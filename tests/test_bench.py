@@ -142,15 +142,16 @@ def test_the_dispatch_of_a_call_is_a_share_of_a_large_one() -> None:
 
 
 @pytest.mark.parametrize("library", ["torch", "mlx"])
-def test_a_small_addition_is_the_same_on_a_device_and_in_its_library(library: str) -> None:
+def test_a_small_operation_is_the_same_on_a_device_and_in_its_library(library: str) -> None:
     pytest.importorskip("mlx.core" if library == "mlx" else library, reason=f"the bench extra has {library}")
-    from devices import small
+    from devices import OPS, small
 
     from tritium.perf.worker import checked
 
-    for candidate in (library, f"tritium:{library}:cpu"):
-        made = small(candidate, size=8, evaluated=True)
-        result = made.call()
-        assert made.wait is not None
-        made.wait(result)
-        assert "status" not in checked(made, result)
+    for op in OPS:
+        for candidate in (library, f"tritium:{library}:cpu"):
+            made = small(candidate, op=op, size=8, evaluated=True)
+            result = made.call()
+            assert made.wait is not None
+            made.wait(result)
+            assert "status" not in checked(made, result), (op, candidate)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 import programs
 import tritium as tt
 from tritium import buffer
-from tritium.errors import ArgumentError, DeviceError, TraceError, VerifyError, ViewError
+from tritium.errors import ArgumentError, BoundsError, DeviceError, TraceError, VerifyError, ViewError
 from tritium.op import Kind, Op
 from tritium.ops import Sample
 from tritium.testing import arrays, call, case_id, cases, laid, values
@@ -314,6 +314,32 @@ def test_what_is_not_donated_stays() -> None:
     a, b = tt.zeros(3), tt.full((3,), 7.0)
     assert tt.compile(fn, donate="a")(a, b).tolist() == [2, 2, 2]
     assert (a.tolist(), b.tolist()) == ([1, 1, 1], [7, 7, 7])
+
+
+def _written_then_read_at(c: tt.Tensor, at: tt.Tensor) -> tt.Tensor:
+    c[:2] = c[1:] * 3.0
+    c += 1.0
+    return tt.take(c, at)
+
+
+def test_an_error_after_a_donated_argument_was_written_says_so_or_leaves_it() -> None:
+    c, kept = tt.ones(3), [1.0, 1.0, 1.0]
+    with pytest.raises(BoundsError, match="index 99 is outside") as caught:
+        tt.compile(_written_then_read_at, donate="c")(c, tt.tensor([99]))
+    assert "A donated argument was written before that and keeps it" in str(caught.value) or c.tolist() == kept
+
+
+def test_an_error_before_anything_was_written_leaves_the_donated_argument() -> None:
+    def fn(c: tt.Tensor, at: tt.Tensor) -> tt.Tensor:
+        row = tt.take(c, at)
+        c += tt.sum(row)
+        return row
+
+    c = tt.ones(3)
+    with pytest.raises(BoundsError) as caught:
+        tt.compile(fn, donate="c")(c, tt.tensor([99]))
+    assert "donated" not in str(caught.value)
+    assert c.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_donated_argument_that_is_not_written_stays() -> None:

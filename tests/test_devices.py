@@ -5,10 +5,11 @@ Skipped where the library is absent; `tests/test_values.py` tries the core on Nu
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tritium as tt
-from test_ops import COMPUTING, IN_PLACE, SPECIAL, TRACED, extremes, maps, numpy, out_cases
+from at import at
+from test_ops import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, extremes, maps, numpy, out_cases
 from tritium import model, nn
+from tritium.backends import Absent, cuda
 from tritium.backends.values import ValueBackend
 from tritium.errors import DeviceError, TritiumError
 from tritium.op import Kind, Op
@@ -27,6 +30,8 @@ from tritium.ops import Sample
 from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, expected, laid, values
 
 HERE = [name for name in ("torch", "mlx") if find_spec(name) is not None]
+HERE += ["cuda"] if find_spec("torch") is not None and not isinstance(cuda.units(), Absent) else []
+HERE = [name for name in HERE if name in os.environ.get("TRITIUM_TEST_DEVICES", name)]  # some of them: "cuda,mlx"
 if not HERE:
     pytest.skip("needs torch or mlx: pip install 'tritium[torch]' or 'tritium[mlx]'", allow_module_level=True)
 pytestmark = pytest.mark.parametrize("device", HERE)
@@ -56,15 +61,18 @@ def runs(fn: Callable[[], Any], op: Op, device: str) -> Any:
     return pytest.skip(told)
 
 
-@pytest.mark.parametrize("how", LAYOUTS)
 @pytest.mark.parametrize(("op", "sample"), COMPUTING, ids=case_id)
-def test_eager_agrees_with_the_reference(op: Op, sample: Sample, how: str, device: str) -> None:
-    attrs = dict(sample.attrs)
-    data = [as_laid(x, how) for x in arrays(op, sample)]
-    want = expected(op, data, attrs)
-    for _ in ("decided", "replayed"):
-        got = runs(lambda: call(op, [moved(x, how, device) for x in data], attrs), op, device)
-        assert_close(op, numpy(got), want, data, op.defaults | attrs)
+def test_eager_agrees_with_the_reference(op: Op, sample: Sample, device: str) -> None:
+    attrs, drawn = dict(sample.attrs), arrays(op, sample)
+    plain = expected(op, drawn, attrs)
+    for how in LAYOUTS:
+        data = [as_laid(x, how) for x in drawn]
+        want = expected(op, data, attrs) if how == "broadcast" else plain
+        for again in ("decided", "replayed"):
+            with at(how, again):
+                xs = [moved(x, how, device) for x in data]
+                got = runs(partial(call, op, xs, attrs), op, device)
+                assert_close(op, numpy(got), want, data, op.defaults | attrs)
 
 
 @pytest.mark.parametrize(("op", "sample"), cases(Kind.SOURCE), ids=case_id)
@@ -95,36 +103,36 @@ def test_compiled_agrees_with_the_reference(op: Op, sample: Sample, device: str)
             assert_close(op, numpy(got), expected(op, data, attrs), data, op.defaults | attrs)
 
 
-@pytest.mark.parametrize("strided", [False, True], ids=["plain", "strided"])
 @pytest.mark.parametrize(("op", "sample"), out_cases(), ids=case_id)
-def test_out_is_written(op: Op, sample: Sample, strided: bool, device: str) -> None:
+def test_out_is_written(op: Op, sample: Sample, device: str) -> None:
     attrs = dict(sample.attrs)
     data = arrays(op, sample)
     xs = [moved(x, "contiguous", device) for x in data]
     want = runs(lambda: call(op, xs, attrs), op, device)
     plain = want if isinstance(want, tuple) else (want,)
-    shapes = [w.shape if w.dtype.is_packed or not strided else (*w.shape, 2) for w in plain]
-    bases = [tt.empty(s, dtype=w.dtype, device=device) for s, w in zip(shapes, plain, strict=True)]
-    outs = [b[..., 1] if strided and not b.dtype.is_packed else b for b in bases]
-    got = call(op, xs, attrs, out=tuple(outs) if isinstance(want, tuple) else outs[0])
-    for o, w, g in zip(outs, plain, got if isinstance(got, tuple) else (got,), strict=True):
-        assert g is o
-        assert_close(op, values(o), values(w), data, op.defaults | attrs)
+    for strided in (False, True):
+        outs = [blank(w, strided) for w in plain]
+        with at("strided" if strided else "plain"):
+            got = call(op, xs, attrs, out=tuple(outs) if isinstance(want, tuple) else outs[0])
+            for o, w, g in zip(outs, plain, got if isinstance(got, tuple) else (got,), strict=True):
+                assert g is o
+                assert_close(op, values(o), values(w), data, op.defaults | attrs)
 
 
-@pytest.mark.parametrize("how", ["contiguous", "transposed", "sliced"])
 @pytest.mark.parametrize(("op", "sample"), IN_PLACE, ids=case_id)
-def test_in_place_is_seen_by_views(op: Op, sample: Sample, how: str, device: str) -> None:
+def test_in_place_is_seen_by_views(op: Op, sample: Sample, device: str) -> None:
     attrs = dict(sample.attrs)
     data = arrays(op, sample)
-    xs = [moved(x, how, device) for x in data]
-    view, apart = xs[0].flatten() if how == "contiguous" else xs[0], xs[0].clone()
-    before = values(apart)
-    want = runs(lambda: call(op, xs, attrs), op, device)
-    assert getattr(xs[0], f"{op.name}_")(*xs[1:], **attrs) is xs[0]
-    np.testing.assert_array_equal(values(xs[0]), values(want))
-    np.testing.assert_array_equal(values(view).reshape(want.shape), values(want))
-    np.testing.assert_array_equal(values(apart), before)
+    for how in ("contiguous", "transposed", "sliced"):
+        with at(how):
+            xs = [moved(x, how, device) for x in data]
+            view, apart = xs[0].flatten() if how == "contiguous" else xs[0], xs[0].clone()
+            before = values(apart)
+            want = runs(partial(call, op, xs, attrs), op, device)
+            assert getattr(xs[0], f"{op.name}_")(*xs[1:], **attrs) is xs[0]
+            np.testing.assert_array_equal(values(xs[0]), values(want))
+            np.testing.assert_array_equal(values(view).reshape(want.shape), values(want))
+            np.testing.assert_array_equal(values(apart), before)
 
 
 @pytest.mark.parametrize("op", maps(1, floats=True), ids=case_id)
@@ -151,6 +159,12 @@ def test_integer_extremes(op: Op, name: str, device: str) -> None:
     data = extremes(op, name)
     got = runs(lambda: numpy(op(*(tt.tensor(d).to(device) for d in data))), op, device)
     assert_close(op, got, expected(op, data, {}), data, {})
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f64"])
+def test_after_one_zero_towards_the_other_comes_the_other(kind: str, device: str) -> None:
+    x, y = (tt.tensor(v, dtype=kind).to(device) for v in ([0.0, -0.0, 0.0, -0.0], [0.0, 0.0, -0.0, -0.0]))
+    assert tt.signbit(tt.nextafter(x, y)).tolist() == [False, False, True, True]
 
 
 # ---- ternary
@@ -275,6 +289,10 @@ def test_random_numbers_are_those_of_the_cpu(device: str) -> None:
 
 def test_dlpack_goes_out_without_a_copy(device: str) -> None:
     x = tt.arange(6, dtype="f32").to(device)
+    if device == "cuda":
+        torch = pytest.importorskip("torch")
+        assert torch.from_dlpack(x).data_ptr() == x.torch().data_ptr() == tt.from_dlpack(x).torch().data_ptr()
+        return
     assert np.from_dlpack(x).tolist() == [0, 1, 2, 3, 4, 5]
     assert tt.from_dlpack(x).tolist() == [0, 1, 2, 3, 4, 5]
     assert x.to("cpu", copy=False).tolist() == [0, 1, 2, 3, 4, 5]
@@ -290,8 +308,8 @@ def test_arrays_of_the_library_come_in_and_go_out_as_they_are(device: str) -> No
         theirs[0, 0] = x.mlx()[0, 1] = 99  # of MLX an array in a variable changes, never the memory of others
     else:
         torch = pytest.importorskip("torch")
-        theirs = torch.arange(6).reshape(2, 3) * 2
-        x = tt.from_torch(theirs, device="torch")
+        theirs = torch.arange(6, device="cpu" if device == "torch" else device).reshape(2, 3) * 2
+        x = tt.from_torch(theirs, device=device)
         assert x.torch().data_ptr() == theirs.data_ptr()
     assert (x.device, x.shape) == (device, (2, 3))
     assert (x + 1).tolist() == [[1, 3, 5], [7, 9, 11]]

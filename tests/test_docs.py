@@ -1,9 +1,9 @@
 """The pages: every python block of README.md and docs/ runs, and every relative link leads somewhere.
 
 The blocks of one page share a namespace and run in order, in an empty folder. A block right after the comment
-`<!-- needs mlx -->` runs where that library can be imported, and is skipped with the reason elsewhere; after `<!-- page needs torch -->`
-that holds for every block of the page. One after `<!-- not run: reason -->` is always skipped, with that reason. The name of a
-page's test tells the libraries it needs, so that `-k mlx` finds it.
+`<!-- needs mlx -->` runs where that library can be imported (of cuda: where there is a GPU), and is skipped with the reason
+elsewhere; after `<!-- page needs torch -->` that holds for every block of the page. One after `<!-- not run: reason -->` is
+always skipped, with that reason. The name of a page's test tells the libraries it needs, so that `-k mlx` finds it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tritium.backends import Backend
+from tritium.backends import Backend, Found, devices
 from tritium.backends.values import ValueBackend
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,12 @@ PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*(\w*)")
 MARK = re.compile(r"^\s*<!--\s*(not run:|needs|page needs)\s+(.+?)\s*-->\s*$")
-LIBRARIES = {"mlx": "mlx.core", "torch": "torch"}  # what a page may need, and what tells whether it is there
+LIBRARIES = {
+    "mlx": "mlx.core",
+    "torch": "torch",
+    "cuda": "torch",
+}  # what a page may need, and what tells whether it is there
+DEVICES = ("cuda",)  # whose library may be here without the device
 OWN_WORK = {
     *("new", "listed", "retuned", "choose"),  # of every backend: built on the others
     *("hold", "value", "put", "ready", "doubt", "tracing", "number"),  # of those that keep values
@@ -93,6 +98,9 @@ def absent(library: str) -> str | None:
         importlib.import_module(LIBRARIES[library])
     except ImportError as error:
         return f"needs {library}: {error}"
+    if library in DEVICES:
+        found = next(d for d in devices() if d.name.partition(":")[0] == library)
+        return None if found.available else f"needs {library}: {found.why}"
     return None
 
 
@@ -207,4 +215,14 @@ def test_a_block_whose_library_is_absent_says_why(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(LIBRARIES, "mlx", "no_such_library")
     assert why_not(Block("python", 1, "", needs=("mlx",))) == "needs mlx: No module named 'no_such_library'"
     assert why_not(Block("python", 1, "")) is None
+    absent.cache_clear()
+
+
+def test_a_block_whose_device_is_absent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent.cache_clear()
+    monkeypatch.setitem(LIBRARIES, "cuda", "sys")  # what stands for a library that is there
+    monkeypatch.setattr(
+        sys.modules[__name__], "devices", lambda: [Found("cpu", True, {}), Found("cuda", False, {}, "no GPU")]
+    )
+    assert why_not(Block("python", 1, "", needs=("cuda",))) == "needs cuda: no GPU"
     absent.cache_clear()

@@ -20,6 +20,7 @@ EXPECTED = {
     "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError",
     "PerformanceError": "AssertionError", "SaveError": "OSError", "BaselineError": "LookupError", "TuneError": "RuntimeError",
     "BuildError": "RuntimeError",
+    "OutOfMemoryError": "MemoryError",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tritium as tt
@@ -355,8 +355,13 @@ def test_a_damaged_text_is_refused_or_is_another_graph(cuts: list[tuple[int, int
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_refused_without_another_error(text: str) -> None:
+    assume(text.strip() != "return")  # a graph of nothing
     with pytest.raises(FormatError):
         graph_text.parse(text)
+
+
+def test_the_shortest_text_is_a_graph_of_nothing() -> None:
+    assert graph_text.parse("return")() == ()
 
 
 def test_an_optimised_graph_takes_its_captured_tensors_in_order() -> None:

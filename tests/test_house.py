@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ LAYERS = {
     "backends.torch backends.torch_attention backends.torch_device backends.torch_maps backends.torch_products "
     "backends.torch_rows backends.torch_space "
     "backends.torch_unsigned "
+    "backends.cuda backends.cuda_attention backends.cuda_device backends.cuda_graph backends.cuda_products backends.cuda_rows "
+    "backends.cuda_fragments backends.cuda_gemv backends.cuda_plain backends.cuda_quantise backends.cuda_ternary backends.cuda_tuned "
+    "backends.cuda_weights backends.cuda_wgmma "
+    "backends.cuda_functions backends.cuda_fused backends.cuda_fused_code backends.cuda_fused_text "
     "machine recording tuned",
     4: "launch ceilings",
     5: "tensor interop functions indexing eager tree",
@@ -88,9 +93,20 @@ def name_of(file: Path) -> str:
 MODULES = {name_of(f): f for f in FILES}
 
 
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def calls(file: Path) -> list[tuple[int, str]]:
+    """Line and function of each call. A tree that is kept would be looked through by every `gc.collect()` of a later test."""
+    return [(n.lineno, ast.unparse(n.func)) for n in ast.walk(parsed(file)) if isinstance(n, ast.Call)]
+
+
+@cache
 def imports(file: Path) -> list[tuple[str, bool]]:
     """The modules of the package a file imports, and whether it does so at its top."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     inner = {n for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
     found: list[tuple[str, bool]] = []
     for node in ast.walk(tree):
@@ -130,23 +146,21 @@ def test_imports_at_the_top_have_no_circle() -> None:
 
 def test_nobody_but_the_command_line_prints() -> None:
     for module, file in MODULES.items():
-        calls = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
-        prints = [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
+        prints = [line for line, fn in calls(file) if fn == "print"]
         assert not prints or module == "tritium.cli", f"{file}:{prints}"
 
 
 def test_only_launch_has_a_kernel_run_and_only_backends_call_one() -> None:
     for module, file in MODULES.items():
-        calls = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
-        run = [n.lineno for n in calls if ast.unparse(n.func) == "backend.run"]
-        called = [n.lineno for n in calls if ast.unparse(n.func) == "kernel.fn"]
+        run = [line for line, fn in calls(file) if fn == "backend.run"]
+        called = [line for line, fn in calls(file) if fn == "kernel.fn"]
         assert bool(run) == (module == "tritium.launch"), f"{file}:{run}"
         assert bool(called) == (module in ("tritium.backends", "tritium.backends.values")), f"{file}:{called}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_a_file_begins_by_saying_what_it_is(file: Path) -> None:
-    assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    assert ast.get_docstring(parsed(file))
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if f.name != "ops.py"], ids=lambda f: f.name)

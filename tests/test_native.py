@@ -6,18 +6,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
 
 import tritium as tt
+from at import EVERYTHING, at
 from tritium import ops
 from tritium.buffer import native
-from tritium.errors import DTypeError
+from tritium.errors import ArgumentError, DTypeError
 from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Sample
-from tritium.testing import arrays, as_laid, assert_close, case_id, cases, expected, laid
+from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, case_id, cases, expected, laid
 
 pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
 
@@ -52,15 +56,18 @@ def run(op: Op, data: list[Any], attrs: dict[str, Any], how: str, isa: str) -> A
     return out.numpy()
 
 
-@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("op", "sample"), native_cases(), ids=case_id)
-def test_samples_agree_on_every_isa(op: Op, sample: Sample, isa: str) -> None:
-    attrs = dict(sample.attrs)
-    for how in ("contiguous", "transposed", "sliced", "reversed", "broadcast"):
-        data = [as_laid(x, how) for x in arrays(op, sample)]
-        got = run(op, data, attrs, how, isa)
-        if got is not None:
-            assert_close(op, got, expected(op, data, attrs), data, op.defaults | attrs)
+def test_samples_agree_on_every_isa(op: Op, sample: Sample) -> None:
+    attrs, drawn = dict(sample.attrs), arrays(op, sample)
+    plain = expected(op, drawn, attrs)
+    for how in LAYOUTS:
+        data = [as_laid(x, how) for x in drawn]
+        want = expected(op, data, attrs) if how == "broadcast" else plain
+        for isa in ISAS:
+            with at(how, isa):
+                got = run(op, data, attrs, how, isa)
+                if got is not None:
+                    assert_close(op, got, want, data, op.defaults | attrs)
 
 
 SHAPES = [(100_003,), (331, 307), (3, 70_001), (70_001, 3), (41, 43, 47)]
@@ -86,25 +93,50 @@ def wide_rows() -> Iterator[Op]:
             yield op
 
 
+LAID = dict(zip(SHAPES, ("contiguous", "sliced", "transposed", "reversed", "contiguous"), strict=True))
+
+
+once = lru_cache(maxsize=len(SHAPES) * len(KINDS))  # the instruction sets of one row come one after another
+
+
+@once
+def wide_call(op: Op, shape: tuple[int, ...], kind: tt.DType) -> tuple[list[Any], dict[str, Any]]:
+    first = op.samples[0].inputs[0]
+    assert first is not None
+    data = [big(shape, kind, first.low, first.high, i) for i in range(len(op.inputs) - len(op.optional))]
+    data += [None] * len(op.optional)
+    if op.name in ("prod", "cumulative_prod") and kind.is_float:
+        data = [(np.sign(x) * 2.0 ** np.sign(x)).astype(kind.numpy) for x in data]
+    return data, {"axis": -1} if "axis" in op.params else {}
+
+
+@once
+def wide_result(op: Op, shape: tuple[int, ...], kind: tt.DType) -> Any:
+    return expected(op, *wide_call(op, shape, kind))
+
+
+def wide_part(op: Op, isa: str) -> list[tuple[tuple[int, ...], tt.DType]]:
+    """Shapes and dtypes for a row: each dtype with one shape and each shape with some dtypes, others for another row or
+    instruction set. TRITIUM_TESTS=all: each with each."""
+    pairs = list(product(SHAPES, KINDS))
+    if EVERYTHING:
+        return pairs
+    first = crc32(op.name.encode()) + ISAS.index(isa)
+    return [(s, k) for s, k in pairs if (SHAPES.index(s) + KINDS.index(k) + first) % len(SHAPES) == 0]
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("op", list(wide_rows()), ids=case_id)
 def test_large_odd_sizes_agree_on_every_isa(op: Op, isa: str) -> None:
-    first = op.samples[0].inputs[0]
-    assert first is not None
-    for shape, how in zip(SHAPES, ("contiguous", "sliced", "transposed", "reversed", "contiguous"), strict=True):
-        for kind in KINDS:
-            data = [big(shape, kind, first.low, first.high, i) for i in range(len(op.inputs) - len(op.optional))]
-            data += [None] * len(op.optional)
-            attrs: dict[str, Any] = {"axis": -1} if "axis" in op.params else {}
-            if op.name in ("prod", "cumulative_prod") and kind.is_float:
-                data = [np.sign(x) * 2.0 ** np.sign(x) for x in data]
-                data = [x.astype(kind.numpy) for x in data]
-            try:
-                got = run(op, data, attrs, how, isa)
-            except DTypeError:
-                continue
-            if got is not None:
-                assert_close(op, got, expected(op, data, attrs), data, op.defaults | attrs)
+    for shape, kind in wide_part(op, isa):
+        data, attrs = wide_call(op, shape, kind)
+        try:
+            got = run(op, data, attrs, LAID[shape], isa)
+        except DTypeError:
+            continue
+        if got is not None:
+            with at(shape, kind):
+                assert_close(op, got, wide_result(op, shape, kind), data, op.defaults | attrs)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -135,10 +167,12 @@ def test_reductions_over_every_axis(name: str, axis: Any, isa: str) -> None:
                                     ((2, 1, 5, 64), (3, 64, 9)), ((200, 200), (200, 200))], ids=str)  # fmt: skip
 def test_products_of_odd_sizes(shapes: Any, kind: tt.DType, isa: str) -> None:
     a, b = (big(s, kind, -2, 2, i) for i, s in enumerate(shapes))
+    want = expected(ops.matmul, [a, b], {})
     for algorithm in ops.ALGORITHMS:
         for how in ("contiguous", "transposed", "sliced"):
-            got = run(ops.matmul, [a, b], {"algorithm": algorithm}, how, isa)
-            assert_close(ops.matmul, got, expected(ops.matmul, [a, b], {}), [a, b], {"algorithm": "blas"})
+            with at(algorithm, how):
+                got = run(ops.matmul, [a, b], {"algorithm": algorithm}, how, isa)
+                assert_close(ops.matmul, got, want, [a, b], {"algorithm": "blas"})
 
 
 def test_a_product_reads_nothing_of_its_result() -> None:
@@ -209,3 +243,56 @@ def test_a_forced_isa_is_used_and_a_bad_one_is_told() -> None:
     for isa in ISAS:
         assert acceleration(TRITIUM_ISA=isa).stdout.strip() == isa
     assert "TRITIUM_ISA=mmx is not available" in acceleration(TRITIUM_ISA="mmx", TRITIUM_LOG="warning").stderr
+
+
+# ---- calls of several tensors
+
+
+def test_a_call_of_several_tensors_is_remembered_once_however_they_are_given() -> None:
+    x, y = tt.ones((2, 5)), tt.zeros((2, 5))
+    ops.stack.forget()
+    wanted = [[[1.0] * 5, [0.0] * 5]] * 2
+    calls = (lambda: ops.stack([x, y], axis=1), lambda: ops.stack((x, y), axis=1), lambda: ops.stack(x, y, axis=1))
+    assert calls[0]().tolist() == wanted
+    before = ops.stack.hits
+    assert all(call().tolist() == wanted for call in calls)
+    assert (ops.stack.hits, ops.stack.replays) == (before + 3, 1)
+
+
+def test_calls_of_several_tensors_are_told_apart_by_number_shape_dtype_and_axis() -> None:
+    x = tt.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    given: list[tuple[list[tt.Tensor], int]] = [
+        ([x, x], 0), ([x, x], 1), ([x, x], -1), ([x, x, x], 0), ([x[:1], x], 0), ([x.T, x.T], 0), ([x], 0),
+        ([x.to("i32"), x.to("i32")], 0),
+    ]  # fmt: skip
+    for _ in range(2):
+        for parts, axis in given:
+            wanted = np.concatenate([p.numpy() for p in parts], axis)
+            np.testing.assert_array_equal(ops.concat(parts, axis=axis).numpy(), wanted, strict=True)
+
+
+def test_a_replayed_call_of_several_tensors_writes_to_out_and_never_over_an_input() -> None:
+    x, y, out = tt.ones((1, 4)), tt.zeros((1, 4)), tt.empty((2, 4))
+    for _ in range(3):
+        assert ops.concat([x, y], out=out) is out
+        assert out.tolist() == [[1] * 4, [0] * 4]
+    whole = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for wanted in ([[3, 4], [1, 2]], [[1, 2], [3, 4]]):
+        ops.concat([whole[1:], whole[:1]], out=whole)
+        assert whole.tolist() == wanted
+
+
+def test_more_tensors_than_native_code_remembers_are_still_joined() -> None:
+    parts = [tt.full((2,), float(i)) for i in range(20)]
+    for _ in range(2):
+        assert ops.concat(parts).tolist() == [float(i) for i in range(20) for _ in range(2)]
+
+
+def test_several_tensors_may_not_be_none_nor_missing_after_a_call_was_remembered() -> None:
+    x = tt.ones((2,))
+    for _ in range(2):
+        ops.concat([x, x])
+        with pytest.raises(ArgumentError, match="is None"):
+            ops.concat([x, None])
+        with pytest.raises(ArgumentError, match="at least one"):
+            ops.concat([])

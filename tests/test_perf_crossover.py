@@ -161,6 +161,8 @@ def test_a_page_has_a_row_where_the_size_decides_and_a_sentence_where_it_does_no
     assert ("b", "c") not in {c.arms for c in rows}
     assert "a and e: no difference is shown: matmul f32 (128…2048)." in lines
     assert "a and b: a at every size: matmul f32 (128…2048)." in lines
+    pairs = [line.split(":")[0] for line in lines]
+    assert len(pairs) == len(set(pairs))
     table = crossover.table(compared({"a": CPU, "b": lambda n: 2 * CPU(n)}))
     assert table is not None
     assert table.rows[0][-1] == "of no pair of arms the faster one changes with the size"

@@ -372,6 +372,19 @@ def test_an_earlier_profile_alone_is_refused() -> None:
         report(FEW, before=made_report.profile())
 
 
+def test_a_mean_is_told_with_the_cases_it_is_over() -> None:
+    assert "Geometric mean over 12 cases: " in banner(report(FEW)).lede
+    fewer = replace(FEW, runs=tuple(r for r in FEW.runs if (r.case, r.arm) != (FEW.cases[0], FEW.arms[-1])))
+    told = banner(report(fewer)).lede
+    assert f"beside {FEW.arms[1]} over 12 cases, " in told
+    assert told.endswith(f"beside {FEW.arms[-1]} over 11 cases.")
+
+
+def test_the_note_of_a_chart_stands_once_in_each_of_its_layouts() -> None:
+    page = report(made_report.many(60)).html()
+    assert page.count(">the 20 largest and the 20 smallest of ") == 2
+
+
 def test_one_cell_has_and_two_have() -> None:
     def told(count: int) -> str:
         runs = [replace(r, flags=("2 modes",) if i < count else ()) for i, r in enumerate(FEW.runs)]

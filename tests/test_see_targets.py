@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tritium import backends
 from tritium.errors import ArgumentError
 from tritium.perf import quick
+from tritium.perf.case import Made
 from tritium.see import targets
 from tritium.see.targets import TARGETS, Bench, Figure, Reached, Target, as_dict, judged, measure_targets, rows, summary
 from tritium.threads import get_num_threads
@@ -99,6 +101,33 @@ def test_json_is_plain_and_whole() -> None:
     assert read[0]["figure"]["value"] == 1e-4
     assert (read[1]["outcome"], read[1]["reason"], read[1]["figure"]) == ("not measured", "no GPU", None)
     assert read[0]["section"] == "a table"
+
+
+def test_a_device_with_a_clock_of_its_own_is_timed_by_it() -> None:
+    told: list[int] = []
+
+    def timer() -> Any:
+        before = len(told)
+        return lambda: 1000 * (len(told) - before)  # a microsecond for each call
+
+    def call() -> None:
+        told.append(1)
+
+    case = targets._case("a call")
+    found = targets.by_device(case, Made(call), timer, seconds=0.01)
+    assert set(found.samples) == {1e-6}
+    assert found.name == "a call, by the device's clock"
+    assert len(found.samples) >= 7
+
+
+@pytest.mark.parametrize(("device", "own"), [("cuda:0", True), ("cpu", False), ("mlx:gpu", False)])
+def test_only_cuda_has_such_a_clock(monkeypatch: pytest.MonkeyPatch, device: str, own: bool) -> None:
+    monkeypatch.setattr(targets, "by_device", lambda case, made, timer, seconds: "own")
+    monkeypatch.setattr(targets.quick, "timed", lambda *args, **options: "host")
+    monkeypatch.setattr(targets, "grid", lambda *args, **options: [targets._case("add")])
+    monkeypatch.setattr(targets.worker, "resolve", lambda target: lambda candidate: None)
+    monkeypatch.setattr(targets.backends, "device", lambda name: backends.Device("cpu", 0))
+    assert Bench(0.01).timed("add", (8,), device) == ("own" if own else "host")
 
 
 def test_progress_is_told() -> None:

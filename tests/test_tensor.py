@@ -593,7 +593,14 @@ NO_CALL: list[tuple[Any, type[Exception], str]] = [
     (lambda: ones(3, 4) @ ones(3, 4), ShapeError, r"f32\[3,4\] @ f32\[3,4\] has 4 against 3\. Transpose one with \.T"),
     (lambda: tt.concat([ones(2, 3), ones(2, 4)]), ShapeError, r"concat: f32\[2,3\] and f32\[2,4\]"),
     (lambda: tt.stack([ones(2), ones(3)]), ShapeError, r"stack: f32\[2\] and f32\[3\].*use concat"),
-    (lambda: tt.max(ones(0)), ShapeError, r"max: f32\[0\] has no elements"),
+    (
+        lambda: tt.max(ones(0)),
+        ShapeError,
+        r"max: f32\[0\] has no elements, .* at least one is needed\. Look at the size first",
+    ),
+    (lambda: tt.min(ones(2, 0), axis=-1), ShapeError, r"min: f32\[2,0\] has no elements along axis 1,"),
+    (lambda: tt.argmax(ones(0, 0), axis=1), ShapeError, r"argmax: f32\[0,0\] has no elements along axis 1,"),
+    (lambda: tt.max(ones(3, 0, 0), axis=(0, 2)), ShapeError, r"max: f32\[3,0,0\] has no elements along axis 2,"),
     (
         lambda: ones(2, dtype="u64") + ones(2, dtype="i8"),
         DTypeError,

@@ -725,3 +725,17 @@ def test_a_fused_step_in_eval_mode_is_seen(looks: bool) -> None:
         after = layer(x) if looks else copy.deepcopy(layer)(x)
         assert not torch.equal(before, after)
         assert torch.equal(layer(x), copy.deepcopy(layer)(x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+def test_a_layer_on_a_gpu_gives_the_bits_of_the_cpu(tokens: int, dtype: Any) -> None:
+    torch.manual_seed(tokens)
+    layer = BitLinear(200, 96, bias=True).eval()
+    x = torch.randn(tokens, 200).to(dtype)
+    with torch.inference_mode():
+        near = layer(x)
+        far = layer.to("cuda")(x.to("cuda"))
+    assert far.dtype == near.dtype
+    assert torch.equal(far.cpu(), near)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tritium as tt
+from at import at
 from tritium import buffer, ops, pure
+from tritium.backends.namespace import Bound, Fitted
+from tritium.dtype import dtype as as_dtype
 from tritium.errors import BoundsError, DeviceError
-from tritium.op import Op
+from tritium.op import Kind, Op
 from tritium.ops import Sample
 from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, check_backend, expected, laid
 from valued import LEFT_OUT, Valued
@@ -42,24 +46,24 @@ def test_the_conformance_kit_passes(valued: Valued) -> None:
     assert check_backend("valued") > 500
 
 
-@pytest.mark.parametrize("how", LAYOUTS[1:])
-@pytest.mark.parametrize(("op", "sample"), cases(), ids=case_id)
-def test_rows_read_views(valued: Valued, op: Op, sample: Sample, how: str) -> None:
-    if op.name in LEFT_OUT or not sample.inputs:
-        pytest.skip("no kernel, or nothing to read")
-    data = [as_laid(x, how) for x in arrays(op, sample)]
-    if how == "broadcast" and op is ops.searchsorted:
-        pytest.skip("what is searched must be sorted")
-    moved = [None if x is None else _moved(laid(x, how)) for x in data]
-    attrs = dict(sample.attrs)
-    got = call(op, moved, attrs)
-    host = tuple(values(g) for g in got) if isinstance(got, tuple) else values(got)
-    if op.kind.name == "VIEW":
-        np.testing.assert_array_equal(
-            host, call(op, [None if x is None else laid(x, how) for x in data], attrs).numpy()
-        )
-    else:
-        assert_close(op, host, expected(op, data, attrs), data, op.defaults | attrs)
+READING = [(op, sample) for op, sample in cases() if op.name not in LEFT_OUT and sample.inputs]
+
+
+@pytest.mark.parametrize(("op", "sample"), READING, ids=case_id)
+def test_rows_read_views(valued: Valued, op: Op, sample: Sample) -> None:
+    attrs, drawn = dict(sample.attrs), arrays(op, sample)
+    for how in LAYOUTS[1:]:
+        if how == "broadcast" and op is ops.searchsorted:
+            continue  # what is searched must be sorted
+        data = [as_laid(x, how) for x in drawn]
+        here = [None if x is None else laid(x, how) for x in data]
+        with at(how):
+            got = call(op, [None if x is None else _moved(x) for x in here], attrs)
+            host = tuple(values(g) for g in got) if isinstance(got, tuple) else values(got)
+            if op.kind is Kind.VIEW:
+                np.testing.assert_array_equal(host, call(op, here, attrs).numpy())
+            else:
+                assert_close(op, host, expected(op, data, attrs), data, op.defaults | attrs)
 
 
 def _moved(x: tt.Tensor) -> tt.Tensor:
@@ -137,6 +141,33 @@ def test_a_call_seen_before_is_replayed(valued: Valued) -> None:
     assert tt.add(x, y).tolist() == [[3] * 4] * 3
     assert tt.add(x, y.reshape(4, 3).reshape(3, 4)).tolist() == [[3] * 4] * 3
     assert ops.add.hits == before + 2
+
+
+@needs_native
+@pytest.mark.parametrize("row", [ops.concat, ops.stack])
+def test_a_call_of_several_tensors_is_replayed_however_they_are_given(valued: Valued, row: Op) -> None:
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x, y = there(data), there(data + 10)
+    wanted = row([tt.tensor(data), tt.tensor(data + 10)], axis=1).tolist()
+    row([x, y], axis=1)
+    before = row.hits
+    assert row([x, y], axis=1).tolist() == row((x, y), axis=1).tolist() == row(x, y, axis=1).tolist() == wanted
+    assert row.hits == before + 3
+    assert row([y, x], axis=0).tolist() == row([tt.tensor(data + 10), tt.tensor(data)], axis=0).tolist()
+
+
+def test_a_function_of_a_library_is_given_what_is_bound_after_its_operands() -> None:
+    assert Bound(pow, (3,))(2) == 8
+    assert Bound(sorted, (), {"reverse": True}, together=True)(1, 3, 2) == [3, 2, 1]
+
+
+def test_a_fitted_function_is_chosen_by_the_specs_of_its_operands() -> None:
+    class Space:
+        dtype_of = staticmethod(lambda x: as_dtype(x.dtype))
+
+    by_size = Fitted(Space, lambda x, y: (lambda *_: "none") if y is None else lambda *_: (x.shape, y.dtype.name))
+    assert by_size(np.zeros((2, 3)), np.zeros(1, np.int8)) == ((2, 3), "i8")
+    assert by_size(np.zeros(1), None) == "none"
 
 
 @needs_native
@@ -244,6 +275,23 @@ def test_a_program_writes_donated_arguments(valued: Valued) -> None:
     assert apart.tolist() == np.zeros((3, 2)).tolist()
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_donated_argument_may_be_written_at_once(valued: Valued, monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
+    monkeypatch.setattr(valued, "writes_arguments", over)
+
+    def step(x: Any, y: Any) -> Any:
+        before = x * 1
+        x += y
+        return before.sum() + x.sum()
+
+    fn = tt.compile(step, donate="x")
+    x, y = there([1.0, 2.0]), there([10.0, 20.0])
+    apart, view = x.clone(), x[1:]
+    assert fn(x, y).item() == 3 + 33
+    assert (x.tolist(), view.tolist(), apart.tolist()) == ([11, 22], [22], [1, 2])
+    assert fn(x, y).item() == 33 + 63
+
+
 def test_what_is_wrong_with_values_is_told_at_once(valued: Valued) -> None:
     valued.doubt(np.array([False]), "nothing is wrong")
     with pytest.raises(BoundsError, match="the second is wrong"):
@@ -260,6 +308,47 @@ def test_a_thread_that_compiles_does_not_take_the_checks_of_another(valued: Valu
             other.submit(valued.doubt, np.array([True]), "told at once").result()
     finally:
         assert [d.message for d in valued.tracing.pop()] == ["kept for the program"]
+
+
+# ---- a program that is called with the same memory again
+
+
+class Repeated:
+    """A compiler that sees when the arguments are those of the last call, and then repeats it without them."""
+
+    def __init__(self, run: Any) -> None:
+        self.run, self.direct, self.repeated = run, None, 0
+
+    def __call__(self, *values: Any) -> Any:
+        def again() -> Any:
+            self.repeated += 1
+            return tuple(self.run(*values)[:1])
+
+        self.direct = SimpleNamespace(again=again)
+        return self.run(*values)
+
+
+@pytest.mark.skipif(buffer.native is None, reason="needs the native library")
+def test_the_same_memory_is_asked_for_by_no_python(valued: Valued, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Repeated] = []
+    monkeypatch.setattr(valued, "compiled", lambda run, form: made.append(Repeated(run)) or made[-1])
+    scale = there([10.0])
+    fn = tt.compile(lambda x: x * scale + 1)
+    x, y = there([1.0, 2.0]), there([3.0, 4.0])
+    assert [fn(x).tolist() for _ in range(3)] == [[11, 21]] * 3
+    assert made[0].repeated == 2
+    assert fn(y).tolist() == [31, 41]  # other memory
+    assert fn(y[:]).tolist() == [31, 41]
+    x[0] = 5.0
+    assert fn(x).tolist() == [51, 21]
+    before = made[0].repeated
+    scale[0] = 2.0
+    assert fn(x).tolist() == [11, 5]  # what is captured has other memory now
+    assert made[0].repeated == before
+    with pytest.raises(TypeError):
+        buffer.native.Again(len, type(x.storage), x.device, (1,), (), (), (tt.f32,), ((2,),), False)
+    with pytest.raises(ValueError, match="results"):
+        buffer.native.Again(len, type(x.storage), x.device, (x,), (), (), (), (), False)
 
 
 # ---- Held
@@ -309,7 +398,7 @@ def test_a_shape_that_is_none_is_refused(wrong: Any) -> None:
 
 
 def test_without_a_compiler_a_program_runs_node_by_node(valued: Valued, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(valued, "compiled", lambda run: None)
+    monkeypatch.setattr(valued, "compiled", lambda run, form: None)
     fn = tt.compile(lambda x: tt.relu(x) + 1)
     assert fn(there([-1.0, 2.0])).tolist() == [1, 3]
     assert "valued cannot use the tests here" in fn.explain(there([-1.0, 2.0]))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,10 +202,16 @@ def test_tensors_follow_their_numpy_models(data: st.DataObject) -> None:
         world.check()
 
 
+@pytest.fixture(scope="module")
+def settled() -> None:
+    """What other tests left in reference cycles must not go while bytes are counted."""
+    gc.collect()
+
+
+@pytest.mark.usefixtures("settled")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(("write x", "write y", "clone x", "clone y", "drop", "read")), max_size=12))
 def test_counted_memory_follows_clones_and_drops(program: list[str]) -> None:
-    gc.collect()  # what other tests left in reference cycles must not go meanwhile
     start = tt.memory.stats()
     x = tt.zeros(100)
     y = x.clone()

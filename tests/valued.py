@@ -89,6 +89,6 @@ class Valued(ValueBackend):
     def settle(self, arrays: Any) -> None:
         self.settled += len(arrays)
 
-    def compiled(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, run: Callable[..., Any], form: Any) -> Callable[..., Any]:
         self.compilations += 1
         return run

@@ -1,0 +1,26 @@
+"""Triton's kernels on the CPU, by its own interpreter: import this before any module with kernels.
+
+The interpreter takes a tensor of one element for a number, which NumPy refuses since 2.4.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+pytest.importorskip("torch", reason="needs torch: pip install 'tritium[torch]'")
+pytest.importorskip("triton", reason="needs triton: pip install 'tritium[cuda]'")
+
+from triton.runtime import interpreter
+
+_patch = interpreter._patch_lang_tensor
+
+
+def _patched(tensor, *args):  # type: ignore[no-untyped-def]
+    _patch(tensor, *args)
+    tensor.__index__ = lambda self: int(self.handle.data.item())
+
+
+interpreter._patch_lang_tensor = _patched

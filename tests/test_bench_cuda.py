@@ -1,0 +1,251 @@
+"""The benchmark of CUDA where there is no GPU: what it asks for, how it judges, what it shows, and that a part may fail.
+
+Knows nothing of how fast anything is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium.perf.tables import Table
+
+BENCH = Path(__file__).parents[1] / "bench"
+HAS_GPU = any(d.name.startswith("cuda") and d.available for d in tt.devices())
+
+sys.path.insert(0, str(BENCH))
+try:
+    import cuda_report as report
+finally:
+    sys.path.remove(str(BENCH))
+
+SECONDS = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=9).map(lambda us: report.Samples(tuple(us)))
+
+
+@pytest.fixture(name="bench")
+def _bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module of another name: `cuda` may be a package of its own."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    spec = importlib.util.spec_from_file_location("bench_cuda", BENCH / "cuda.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def samples(*us: float) -> Any:
+    return report.Samples(us)
+
+
+def cell(m: int = 1, n: int = 2560, k: int = 2560, **us: float) -> Any:
+    names = {"bf16": report.BF16, "fp8": report.FP8, "ours": report.OURS}
+    return report.Cell(n, k, m, {names[name]: samples(t, t, t) for name, t in us.items()}, "gemv(rows=8)")
+
+
+# ---- what it asks for
+
+
+@pytest.mark.skipif(HAS_GPU, reason="there is a GPU here")
+def test_without_a_gpu_it_says_what_is_needed() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "cuda.py"), "--quick"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert "bench/cuda.py needs an NVIDIA GPU" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "tea"], "tea: there is no such part; there are exact, products"),
+        (["--only", ","], "no part is named"),
+        (["--shapes", "2560"], "'2560' is no shape"),
+        (["--shapes", "0x4"], "'0x4' is no shape"),
+        (["--batches", "1,two"], "are no batches"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        bench.parsed(words)
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_parts_run_in_their_own_order_and_once() -> None:
+    assert report.chosen("model, exact,model", ("exact", "chain", "model")) == ("exact", "model")
+    assert report.chosen(None, ("exact", "chain")) == ("exact", "chain")
+
+
+def test_a_whole_run_has_all_shapes_and_batches(bench: ModuleType) -> None:
+    whole, quick, own = (
+        bench.parsed(words).options for words in ([], ["--quick"], ["--shapes", "64x32", "--batches", "3"])
+    )
+    assert (len(whole.shapes), whole.batches) == (7, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048))
+    assert set(quick.shapes) < set(whole.shapes)
+    assert set(quick.batches) < set(whole.batches)
+    assert (own.shapes, own.batches) == (((64, 32),), (3,))
+    assert min(whole.rounds, quick.rounds) >= 7
+
+
+def test_every_part_has_a_function(bench: ModuleType) -> None:
+    for module, function in bench.PARTS.values():
+        assert f"\ndef {function}(options: Options) -> Iterator[Shown]:" in (BENCH / f"{module}.py").read_text()
+
+
+# ---- goals
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "m", "least"),
+    [
+        (2560, 2560, 1, 4.0), (2560, 6912, 16, 1.9), (28672, 8192, 128, 1.1), (13824, 2560, 2048, 1.4),
+        (4096, 4096, 2048, 2.0), (14336, 4096, 2048, 2.0), (2560, 2560, 64, None),
+    ],
+)  # fmt: skip
+def test_what_is_asked_of_a_product_depends_on_its_sizes(n: int, k: int, m: int, least: float | None) -> None:
+    assert report.least_times_bf16(n, k, m) == least
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(4.1, 4.5, "met"), (3.9, 4.5, "unsure"), (3.0, 3.9, "MISSED"), (4.0, 4.0, "met")]
+)
+def test_a_goal_is_judged_by_the_middle_of_the_values(low: float, high: float, verdict: str) -> None:
+    assert report.Goal("times", (low + high) / 2, low, high, 4.0).verdict == verdict
+
+
+@pytest.mark.parametrize(("low", "high", "verdict"), [(1.0, 1.5, "met"), (1.4, 1.6, "unsure"), (1.6, 2.0, "MISSED")])
+def test_a_limit_is_judged_the_other_way_round(low: float, high: float, verdict: str) -> None:
+    assert report.Goal("share", (low + high) / 2, low, high, 1.5, lower=True).verdict == verdict
+
+
+@given(SECONDS, SECONDS, st.floats(0.1, 10))
+def test_a_faster_product_is_never_judged_worse(theirs: Any, ours: Any, least: float) -> None:
+    order = ["MISSED", "unsure", "met"]
+    faster = report.Samples(tuple(us / 2 for us in ours.us))
+    (now,), (better,) = (list(report.times("x", theirs, one, least)) for one in (ours, faster))
+    assert order.index(better.verdict) >= order.index(now.verdict)
+    assert now.low <= now.value <= now.high
+
+
+@given(SECONDS, SECONDS)
+def test_times_and_share_are_each_other_s_inverse(theirs: Any, ours: Any) -> None:
+    (times,), (share,) = report.times("x", theirs, ours, 1), report.share("x", ours, theirs, 1)
+    assert times.value * share.value == pytest.approx(1)
+    assert times.low * share.high == pytest.approx(1)
+
+
+def test_one_token_is_held_against_bf16_fp8_and_the_recorded_kernel() -> None:
+    found = report.product_goals(cell(bf16=6.5, fp8=5.0, ours=1.6))
+    assert [(g.what.partition(": ")[2].split(" (")[0], g.limit) for g in found] == [
+        ("times bf16", 4.0),
+        ("times fp8", 1.0),
+        ("times Microsoft's kernel", 2.5),
+    ]
+    assert {g.verdict for g in found} == {"met"}
+
+
+def test_no_batch_may_be_slower_than_fp8() -> None:
+    (found,) = report.product_goals(cell(m=64, bf16=9, fp8=5, ours=5.5))
+    assert (found.what, found.verdict) == ("2560×2560, batch 64: times fp8", "MISSED")
+
+
+@pytest.mark.parametrize("said", ["not timed: WRONG", "not run: RuntimeError: no room"])
+def test_a_product_that_is_wrong_or_absent_misses_its_goal(said: str) -> None:
+    bad = report.Cell(2560, 2560, 128, {report.BF16: samples(7.0), report.OURS: said})
+    (found,) = report.product_goals(bad)
+    assert found.verdict == "MISSED"
+    assert said in found.what
+
+
+def test_a_peer_that_was_not_run_asks_for_nothing() -> None:
+    found = report.product_goals(report.Cell(64, 64, 32, {report.FP8: "not run: refused", report.OURS: samples(1.0)}))
+    assert found == []
+
+
+# ---- tables
+
+
+def test_a_table_shows_ratios_goals_and_the_kernel() -> None:
+    shown = report.product_table(1, [cell(bf16=6.5, fp8=5.0, ours=1.6)])
+    row = dict(zip(shown.heads, shown.rows[0], strict=True))
+    assert row["n × k"] == "2560×2560"
+    assert (row["× bf16"], row["goal of bf16"]) == ("4.06", "4 met")
+    assert (row["× fp8"], row["goal of fp8"]) == ("3.12", "1 met")
+    assert (row["_int_mm"], row["kernel"]) == ("-", "gemv(rows=8)")
+    assert report.WHOLE in shown.heads
+    assert report.WHOLE not in report.product_table(16, []).heads
+
+
+def test_samples_show_their_median_and_their_middle_half() -> None:
+    assert str(samples(1.0, 2.0, 3.0, 4.0, 100.0)) == "3 (2…4)"
+    assert str(samples(5.0)) == "5 (5…5)"
+
+
+def test_verdicts_are_counted() -> None:
+    goals = [report.Goal("a", 2, 2, 2, 1), report.Goal("b", 2, 2, 2, 3), report.Goal("c", 2, 1, 4, 3)]
+    assert report.goals_table(goals).below[-1] == "1 met, 1 unsure, 1 MISSED."
+
+
+# ---- a run
+
+
+@pytest.fixture(name="parts")
+def _parts(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """Made up ones: what each shows, or the error it ends with."""
+    shown: dict[str, list[Any]] = {}
+
+    def run(name: str, options: Any) -> Any:
+        for one in shown[name]:
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+    monkeypatch.setattr(bench, "absence", lambda: None)
+    monkeypatch.setattr(bench, "facts", lambda: {"gpu": "made up", "driver": "1"})
+    monkeypatch.setattr(bench, "run", run)
+    return shown
+
+
+def shown(title: str, *goals: Any) -> Any:
+    return report.Shown(Table(title, ("a",), (("1",),)), goals, {"us": [1.0]})
+
+
+def test_a_part_that_fails_is_told_and_the_others_run(
+    bench: ModuleType, parts: dict[str, list[Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts |= {"exact": [shown("half"), RuntimeError("no room")], "host": [shown("whole")]}
+    out = tmp_path / "made" / "out.json"
+    assert bench.main(["--only", "exact,host", "--output", str(out)]) == 1
+    said = capsys.readouterr()
+    assert "whole" in said.out
+    assert "failed: exact" in said.out
+    assert "no room" in said.err
+    kept = json.loads(out.read_text(encoding="utf-8"))
+    assert kept["machine"]["gpu"] == "made up"
+    assert kept["command"]
+    assert kept["parts"]["exact"]["error"] == "RuntimeError: no room"
+    assert [t["title"] for t in kept["parts"]["exact"]["tables"]] == ["half"]
+    assert kept["parts"]["host"]["tables"][0]["found"] == {"us": [1.0]}
+
+
+@pytest.mark.parametrize(("limit", "code"), [(1.0, 0), (3.0, 1)])
+def test_a_missed_goal_is_the_exit_code(
+    bench: ModuleType, parts: dict[str, list[Any]], capsys: pytest.CaptureFixture[str], limit: float, code: int
+) -> None:
+    parts["host"] = [shown("host", report.Goal("times", 2.0, 2.0, 2.0, limit))]
+    assert bench.main(["--only", "host"]) == code
+    assert ("MISSED" in capsys.readouterr().out.split("Goals")[1].split("\n\n")[1]) == bool(code)

@@ -1,0 +1,177 @@
+"""Programs as CUDA graphs: they see new values, copy nothing where nothing moved, and raise at the next wait what they found.
+
+Skipped without a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium import nn
+from tritium.backends import Absent, cuda
+from tritium.backends.values import Form
+from tritium.errors import BoundsError, OutOfMemoryError
+
+torch = pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install 'tritium[cuda]'")
+if isinstance(cuda.units(), Absent):
+    pytest.skip(f"needs a GPU of CUDA: {cuda.units().why}", allow_module_level=True)  # type: ignore[union-attr]
+
+
+def there(*values: float) -> Any:
+    return tt.tensor(list(values), dtype="f32", device="cuda")
+
+
+def run_of(fn: Any, *args: Any) -> Any:
+    return fn.program(*args).foreign._run
+
+
+def test_results_are_the_caller_s_own() -> None:
+    fn = tt.compile(lambda x: x * 2)
+    x = there(1, 2)
+    kept = [fn(x) for _ in range(5)]
+    assert run_of(fn, x).alone == ""
+    x += 1
+    kept.append(fn(x))
+    assert [k.tolist() for k in kept] == [[2, 4]] * 5 + [[4, 6]]
+    kept[0] += 10
+    assert kept[1].tolist() == [2, 4]
+
+
+def test_the_same_memory_is_read_where_it_lies() -> None:
+    fn = tt.compile(lambda x, y: tt.relu(x * y + x))
+    x, y = there(1, -2), there(3, 4)
+    theirs = x.torch()
+    for n in range(6):
+        theirs += n
+        want = np.maximum(x.numpy() * y.numpy() + x.numpy(), 0)
+        np.testing.assert_array_equal(fn(x, y).numpy(), want)
+    assert run_of(fn, x, y).direct is not None
+
+
+def test_what_was_handed_out_is_not_written_while_someone_holds_a_view_of_it() -> None:
+    fn = tt.compile(lambda x: x + 1)
+    x = there(1, 2, 3)
+    for _ in range(3):
+        fn(x)
+    view = fn(x)[1:]
+    x += 5
+    assert fn(x).tolist() == [7, 8, 9]
+    assert view.tolist() == [3, 4]
+
+
+def test_donated_arguments_are_written_in_place_and_clones_are_not() -> None:
+    def step(cache: Any, x: Any) -> Any:
+        cache += x
+        return cache.sum()
+
+    fn = tt.compile(step, donate="cache")
+    cache, x = there(0, 0), there(1, 2)
+    pointer = cache.torch().data_ptr()
+    for n in range(1, 6):
+        assert fn(cache, x).item() == 3 * n
+        if n == 3:
+            apart = cache.clone()
+    assert cache.tolist() == [5, 10]
+    assert apart.tolist() == [3, 6]
+    assert cache.torch().data_ptr() == pointer
+
+
+def test_captured_tensors_may_change() -> None:
+    scale = there(2)
+    fn = tt.compile(lambda x: x * scale)
+    x = there(1, 2)
+    assert [fn(x).tolist() for _ in range(4)] == [[2, 4]] * 4
+    scale[0] = 5.0
+    assert [fn(x).tolist() for _ in range(4)] == [[5, 10]] * 4
+
+
+def test_int8_weights_may_change_after_a_capture() -> None:
+    w = tt.tensor(np.ones((3, 5), np.int8), device="cuda")
+    fn = tt.compile(lambda q: tt.integer_matmul(q, w))
+    q = tt.tensor(np.ones((1, 5), np.int8), device="cuda")
+    assert [fn(q).tolist() for _ in range(4)] == [[[5, 5, 5]]] * 4
+    w[0] = 2
+    assert [fn(q).tolist() for _ in range(4)] == [[[10, 5, 5]]] * 4
+
+
+def test_a_bad_index_is_raised_at_the_next_wait_and_once() -> None:
+    fn = tt.compile(lambda t, i: tt.take(t, i, axis=0))
+    t = there(1, 2, 3)
+    good, bad = (tt.tensor(v, device="cuda") for v in ([0, 2], [0, 9]))
+    assert fn(t, good).tolist() == [1, 3]
+    made = fn(t, bad)
+    with pytest.raises(BoundsError):
+        made.numpy()
+    assert fn(t, good).tolist() == [1, 3]
+
+
+def test_graphs_on_two_streams_wait_for_each_other() -> None:
+    fn = tt.compile(lambda x: (x @ x).sum())
+    x = tt.ones((256, 256), device="cuda")
+    want = fn(x).item()
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    found = []
+    for n in range(8):
+        with torch.cuda.stream(other if n % 2 else torch.cuda.current_stream()):
+            found.append(fn(x).item())
+    assert found == [want] * 8
+
+
+def test_a_pool_outlives_the_first_program() -> None:
+    for n in range(3):
+        fn = tt.compile(lambda x, n=n: x + n)
+        assert fn(there(1)).tolist() == [1 + n]
+        assert run_of(fn, there(1)).alone == ""
+        del fn
+
+
+def test_a_program_that_cannot_be_captured_runs_and_harms_no_other() -> None:
+    def waits(x: Any) -> Any:
+        return x + float(
+            torch.ones(1, device="cuda").item()
+        )  # a constant: it is read while the function is written down
+
+    x = there(1, 2)
+    assert tt.compile(waits)(x).tolist() == [2, 3]
+    broken = tt.device("cuda").backend.graphs.program(lambda v: [v * float(v.sum().item())], Form(1, (), 1, list))
+    value = torch.tensor([1.0, 2.0], device="cuda")
+    assert broken(value)[0].tolist() == [3, 6]
+    assert broken.alone
+    fn = tt.compile(lambda v: v * 3)
+    assert fn(x).tolist() == [3, 6]
+    assert run_of(fn, x).alone == ""
+
+
+def test_a_whole_decode_step_is_one_graph() -> None:
+    model = tt.load(device="cuda")
+    session = model.session()
+    session.extend(0, [1, 2, 3])
+    for token in (4, 5, 6, 7):
+        session.extend(0, [token])
+    entries = list(session._last._entries.values())
+    assert entries
+    assert all(e.program.foreign is not None and e.program.foreign._run.alone == "" for e in entries)
+
+
+def test_layers_have_the_bits_of_the_cpu_at_every_batch() -> None:
+    near = nn.BitLinear.from_float(tt.randn((130, 300), seed=1), tt.randn((130,), seed=2))
+    far = near.to("cuda")
+    for tokens in (1, 2, 7, 8, 9, 16, 33, 64, 129, 512):
+        x = tt.randn((tokens, 300), seed=tokens)
+        np.testing.assert_array_equal(far(x.to("cuda")).numpy(), near(x).numpy(), err_msg=str(tokens))
+
+
+def test_no_room_says_what_was_asked_and_what_to_try() -> None:
+    with pytest.raises(OutOfMemoryError, match=r"no room for .* GiB.* are free.*trim"):
+        tt.zeros((1 << 40,), device="cuda")
+
+
+def test_transfers_keep_every_dtype() -> None:
+    for t in ("f32", "f16", "bf16", "f64", "i8", "u64", "bool"):
+        x = tt.arange(6, dtype="f32").to(t)
+        assert x.to("cuda").to("cpu").tolist() == x.tolist()

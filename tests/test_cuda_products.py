@@ -1,0 +1,123 @@
+"""A layer with its norm before and its maps after it gives the bits of the rows one by one; integers of any width multiply exactly.
+
+The file runs itself twice more: in Triton's interpreter, and compiled, on CUDA where there is a device. Which of both Triton
+does is settled when it is imported, so it is not imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tritium as tt
+from tritium import nn, ops
+from tritium.backends.packed import Packed
+from tritium.fuse import fuse
+from tritium.passes import simplify
+from triton_runs import INTERPRETED, MODE, PLACE, passes
+
+torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("layers on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+from tritium.backends import cuda_fused, cuda_products  # noqa: E402
+from tritium.backends.torch_space import Space  # noqa: E402
+
+runs = pytest.mark.skipif(
+    not INTERPRETED and not (MODE and torch.cuda.is_available()), reason="runs in Triton's interpreter, and on CUDA"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def library() -> None:
+    if INTERPRETED:
+        import interpreted  # noqa: F401
+        from tritium.backends import cuda_functions
+        from triton_library import Library
+
+        cuda_functions.libdevice = Library()
+
+
+@pytest.mark.skipif(bool(MODE), reason="this is such a run")
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+def test_all_of_this_where_triton_is(mode: str) -> None:
+    passes(__file__, mode)
+
+
+LAYER = nn.BitLinear.from_float(tt.randn((24, 40), seed=1))
+BIASED = nn.BitLinear.from_float(tt.randn((24, 40), seed=1), tt.randn((24,), seed=2))
+NORM = tt.randn((40,), seed=3)
+CASES: dict[str, Callable[[Any, Any], Any]] = {
+    "norm": lambda x, r: LAYER(tt.rms_norm(x, NORM, eps=1e-5)),
+    "sum": lambda x, r: LAYER(x) + r,
+    "norm and sum": lambda x, r: r + LAYER(tt.rms_norm(x, NORM, eps=1e-5)),
+    "bias and sum": lambda x, r: BIASED(x) + r,
+    "maps": lambda x, r: tt.relu(LAYER(x)) * r,
+    "twice itself": lambda x, r: (LAYER(tt.rms_norm(x, NORM, eps=1e-5)) + r) * 2,
+}
+
+
+def refuses(body: Any) -> str | None:
+    return (cuda_products if cuda_products.has_product(body) else cuda_fused).refuses(body)
+
+
+def fused(fn: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
+    """The one body of a function, and its operands as values of torch."""
+    graph = fuse(simplify(tt.trace(fn, *args)).graph, refuses).graph
+    (node,) = (n for n in graph.order() if n.op is ops.fused)
+    given = [graph.captured[i] if i in graph.captured else args[graph.inputs.index(i)] for i in node.inputs]
+    return dict(node.attrs)["body"], [value(x) for x in given]
+
+
+def value(x: Any) -> Any:
+    x = ops.repack(x, "tern2") if x.dtype.is_packed else x
+    data = torch.from_numpy(np.array(x.device.backend.download(x))).to(PLACE)
+    return Packed(data, x.dtype, x.shape) if x.dtype.is_packed else data
+
+
+@runs
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_a_body_with_a_product_has_the_bits_of_its_rows(name: str, tokens: int) -> None:
+    x, r = tt.randn((tokens, 40), seed=5), tt.randn((tokens, 24), seed=6)
+    body, values = fused(CASES[name], x, r)
+    space = Space(torch.device(PLACE), lambda *a: None)
+    got = cuda_products.fused_product(space, body)(*values)
+    np.testing.assert_array_equal(got.cpu().numpy(), CASES[name](x, r).numpy())
+
+
+@runs
+def test_weights_are_repacked_once_until_they_are_written() -> None:
+    space = Space(torch.device(PLACE), lambda *a: None)
+    w = value(LAYER.weight.data)
+    first = cuda_products.weights(space, w)
+    assert cuda_products.weights(space, w) is first
+    w.data.add_(0)
+    assert cuda_products.weights(space, w) is not first
+
+
+def test_what_is_not_a_layer_is_refused_with_a_reason() -> None:
+    x = tt.randn((2, 40), seed=1)
+    said: list[str | None] = []
+
+    def note(body: Any) -> str | None:
+        said.append(refuses(body))
+        return said[-1]
+
+    fuse(simplify(tt.trace(lambda x: LAYER(tt.layer_norm(x, NORM)) + 1, x)).graph, note)
+    assert "before a product stands no more than a root-mean-square norm" in said
+
+
+@given(st.sampled_from(["i8", "i16", "i32", "i64"]), st.integers(1, 5), st.integers(0, 70), st.integers(0, 2**32))
+def test_integers_multiply_modulo_their_width(kind: str, m: int, k: int, seed: int) -> None:
+    t = np.dtype(kind.replace("i", "int"))
+    rng, info = np.random.default_rng(seed), np.iinfo(t)
+    a, b = (rng.integers(info.min, info.max, s, t, endpoint=True) for s in ((m, k), (k, 3)))
+    got = cuda_products._integers(torch.from_numpy(a).long(), torch.from_numpy(b).long(), max(t.itemsize // 2, 1))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got.numpy().astype(t), (a.astype(np.int64) @ b.astype(np.int64)).astype(t))

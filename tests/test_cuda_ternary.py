@@ -1,0 +1,417 @@
+"""Layers of ternary and int8 weights on a GPU give the bits of the reference, whatever the shape, the batch and the kernel.
+
+The file runs itself twice more: in Triton's interpreter, and compiled, on CUDA where there is a device. Which of both Triton
+does is settled when it is imported, so it is not imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tritium import dtype as dt
+from tritium.backends import cuda_tuned, packed, quantized
+from tritium.backends.cuda_tuned import Case, Choice, choice
+from tritium.errors import ArgumentError
+from triton_runs import INTERPRETED, MODE, PLACE, passes
+
+torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
+from tritium.backends import cuda_products  # noqa: E402
+from tritium.backends import cuda_ternary as ct  # noqa: E402
+from tritium.backends import cuda_weights as cw  # noqa: E402
+from tritium.backends.torch_space import Space  # noqa: E402
+
+CUDA = MODE == "compiled" and torch.cuda.is_available()
+runs = pytest.mark.skipif(not (INTERPRETED or CUDA), reason="runs in Triton's interpreter, and on CUDA")
+on_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+compiles = pytest.mark.skipif(MODE != "compiled", reason="runs where Triton compiles")
+MOST = (20, 140, 6) if INTERPRETED else (900, 5000, 600)
+KINDS = ["float32", "float16"] + ([] if INTERPRETED else ["bfloat16"])  # the interpreter cuts bf16 instead of rounding
+SHAPES = [(5, 3, 1), (17, 70, 2), (33, 257, 5)] + ([] if INTERPRETED else [(1, 1, 1), (16, 128, 8), (70, 300, 17)])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def library() -> None:
+    if INTERPRETED:
+        import interpreted  # noqa: F401
+
+
+@pytest.mark.skipif(bool(MODE), reason="this is such a run")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'tritium[cuda]'")
+@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+def test_all_of_this_where_triton_is(mode: str) -> None:
+    passes(__file__, mode)
+
+
+# ---- values
+
+
+def weights(rng: Any, n: int, k: int, codes: bool) -> tuple[Any, cw.Weights]:
+    if not codes:
+        w = rng.integers(-128, 128, (n, k)).astype(np.int8)
+        return w, cw.int8(torch.from_numpy(w).to(PLACE))
+    w = rng.integers(-1, 2, (n, k)).astype(np.int8)
+    return w, cw.ternary(torch.from_numpy(packed.pack(w, dt.tern2).data).to(PLACE), (n, k))
+
+
+def poison(m: int, n: int) -> None:
+    """The next results of this size come to lie where this was."""
+    torch.full((m, n), 123456789, dtype=torch.int32, device=PLACE)
+    torch.full((m, n), float("nan"), dtype=torch.float32, device=PLACE)
+
+
+def same(found: Any, expected: Any) -> None:
+    np.testing.assert_array_equal(found.float().cpu().numpy(), expected)
+
+
+def ways(case: Case) -> list[Choice]:
+    """A few of the ways to compute a case, of every kernel."""
+    if INTERPRETED:
+        return [choice("gemm_plain", 32, 32, 64, 2, 4, 3), choice("gemv_plain", 32, 128, 4)]
+    every = cuda_tuned.candidates(case, ct.gpu(torch.device("cuda", 0)).capability)
+    return [found[len(found) // 2] for name in cuda_tuned.NAMES if (found := [c for c in every if c.kernel == name])]
+
+
+# ---- sums
+
+
+@runs
+@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize(("n", "k", "m"), SHAPES)
+def test_sums_are_those_of_integers_by_every_kernel(n: int, k: int, m: int, codes: bool) -> None:
+    rng = np.random.default_rng(n + k)
+    w, made = weights(rng, n, k, codes)
+    q = rng.integers(-128, 128, (m, k)).astype(np.int8)
+    for way in [None, *ways(Case(n, k, m, codes))]:
+        poison(m, n)
+        found = ct.integer_product(torch.from_numpy(q).to(PLACE), made, choice=way)
+        np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w), err_msg=str(way))
+
+
+@on_cuda
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, MOST[0]), st.integers(1, MOST[1]), st.integers(1, 4096), st.booleans(), st.integers(0, 2**31))
+def test_sums_are_exact_at_any_shape_and_batch(n: int, k: int, m: int, codes: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w, made = weights(rng, n, k, codes)
+    q = rng.integers(-128, 128, (m, k)).astype(np.int8)
+    poison(m, n)
+    found = ct.integer_product(torch.from_numpy(q).to(PLACE), made)
+    np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w))
+
+
+TURNS = [(64, 16, 64, 1, 6, 80, 104), (128, 64, 64, 1, 6, 168, 240), (64, 128, 64, 1, 5, 168, 240)]
+
+
+@on_cuda
+@pytest.mark.parametrize("spread", [0, 1, -3])
+@pytest.mark.parametrize("numbers", [*TURNS, (128, 64, 64, 0, 6, 104, 136), (256, 128, 64, 0, 4, 168, 240)])
+def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tuple[int, ...], spread: int) -> None:
+    if ct.gpu(torch.device("cuda", 0)).capability != cuda_tuned.HOPPER:
+        pytest.skip("warpgroups multiply on Hopper")
+    rng = np.random.default_rng(spread + 3)
+    w, made = weights(rng, 1300, 6912, True)  # 27 steps a tile: more than stages
+    q = rng.integers(-128, 128, (300, 6912)).astype(np.int8)
+    poison(300, 1300)
+    expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
+    found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, spread)) for _ in range(20)]
+    assert all(torch.equal(y, expected) for y in found)
+
+
+@runs
+def test_counts_are_zero_after_shared_tiles_and_sums_left_behind_do_not_matter() -> None:
+    w, made = weights(np.random.default_rng(0), 40, 600, True)
+    space = ct.Workspace(torch.device(PLACE))
+    q = torch.ones((5, 600), dtype=torch.int8, device=PLACE)
+    expected = quantized.dot(np.ones((5, 600), np.int8), w)
+    for _ in range(2):
+        found = ct.integer_product(q, made, choice=choice("gemm_plain", 16, 16, 64, 2, 4, 3), space=space)
+        np.testing.assert_array_equal(found.cpu().numpy(), expected)
+        assert space.partial.numel()
+        assert not bool(space.counts.any())
+        space.partial.fill_(123456789)
+
+
+# ---- tokens
+
+
+@runs
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (3, 70), (2, 300)])
+def test_tokens_are_quantised_as_by_the_reference(m: int, k: int, kind: str) -> None:
+    x = (torch.randn(m, k, generator=torch.Generator().manual_seed(k)) * 3).to(getattr(torch, kind))
+    x[m - 1, 0] = [float("nan"), float("inf"), 0.0][m - 1]
+    found = ct.quantise(x.to(PLACE))
+    q, scale, total = quantized.tokens(x.float().numpy())
+    np.testing.assert_array_equal(found.q[:, :k].cpu().numpy(), q)
+    assert not bool(found.q[:, k:].any())
+    same(found.scale, scale)
+    np.testing.assert_array_equal(found.total.cpu().numpy(), total)
+
+
+@runs
+@pytest.mark.parametrize("k", [1, 200])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_norm_before_the_quantiser_has_the_roundings_of_the_cpu(weighted: bool, k: int) -> None:
+    rng = np.random.default_rng(3)
+    x, g = rng.standard_normal((4, k)).astype(np.float32), rng.random(2 * k).astype(np.float32)[::2]
+    inverse = (1 / np.sqrt((x.astype(np.float64) ** 2).sum(1) / k + 1e-5)).astype(np.float32)
+    normed = x * inverse[:, None] * g if weighted else x * inverse[:, None]
+    norm = ct.Norm(torch.from_numpy(np.repeat(g, 2)).to(PLACE)[::2] if weighted else None, 1e-5)
+    found = ct.quantise(torch.from_numpy(x).to(PLACE), norm)
+    q, scale, _ = quantized.tokens(normed)
+    np.testing.assert_array_equal(found.q[:, :k].cpu().numpy(), q)
+    same(found.scale, scale)
+
+
+@runs
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (8, 128), (13, 200)])
+def test_tiled_tokens_are_the_same_rows_in_pieces_of_64(m: int, k: int) -> None:
+    x = torch.randn(m, k, generator=torch.Generator().manual_seed(m)).to(PLACE)
+    plain, tiled = ct.quantise(x), ct.quantise(x, tiled=True)
+    whole = tiled.q.cpu().numpy().reshape(-1, tiled.q.shape[1] // 64, 8, 64)
+    for row in range(m):
+        np.testing.assert_array_equal(whole[row // 8, :, row % 8].reshape(-1), plain.q[row].cpu().numpy())
+    assert torch.equal(tiled.straight().q, plain.q)
+    assert torch.equal(ct.integers(plain.q[:, :k], tiled=True).straight().q, plain.q)
+
+
+@runs
+def test_tiled_tokens_are_taken_by_every_kernel() -> None:
+    _, made = weights(np.random.default_rng(4), 20, 300, True)
+    x, scale = (
+        torch.randn(5, 300, generator=torch.Generator().manual_seed(5)).to(PLACE),
+        torch.full((), 0.5, device=PLACE),
+    )
+    for way in ways(Case(20, 300, 5)):
+        straight, tiled = (ct.product(ct.quantise(x, tiled=t), made, scale, choice=way) for t in (False, True))
+        assert torch.equal(straight, tiled), way
+
+
+# ---- layers
+
+
+@runs
+@settings(max_examples=6 if INTERPRETED else 80, deadline=None)
+@given(
+    st.integers(1, MOST[0]), st.integers(1, MOST[1]), st.integers(1, MOST[2]), st.booleans(), st.booleans(),
+    st.sampled_from(["one", "rows", "32", "100"]), st.sampled_from(KINDS),
+    st.integers(0, 2**31),
+)  # fmt: skip
+def test_a_layer_is_that_of_the_reference(
+    n: int, k: int, m: int, codes: bool, biased: bool, scales: str, to: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    w, made = weights(rng, n, k, codes)
+    x = rng.standard_normal((m, k)).astype(np.float32)
+    if seed % 3 == 0:
+        x[rng.integers(m), rng.integers(k)] = np.nan
+    group = int(scales) if scales.isdigit() else 0
+    shape = {"one": (), "rows": (n,)}.get(scales, (n, -(-k // max(group, 1))))
+    scale = np.asarray(rng.random(shape), np.float32)
+    bias = rng.standard_normal(n).astype(np.float32) if biased else None
+    expected = np.empty((m, n), np.float32)
+    quantized.KERNELS[quantized.ops.quantized_matmul](x, w, scale, bias, group=group, out=expected)
+    poison(m, n)
+    found = ct.linear(
+        torch.from_numpy(x).to(PLACE), made, torch.from_numpy(scale).to(PLACE),
+        None if bias is None else torch.from_numpy(bias).to(PLACE), getattr(torch, to), group,
+    )  # fmt: skip
+    same(found, torch.from_numpy(expected).to(getattr(torch, to)).float().numpy())
+
+
+@runs
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_bias_may_be_part_of_a_larger_tensor(m: int) -> None:
+    rng = np.random.default_rng(m)
+    w, made = weights(rng, 9, 70, True)
+    x, wide = rng.standard_normal((m, 70)).astype(np.float32), rng.standard_normal((9, 2)).astype(np.float32)
+    expected = np.empty((m, 9), np.float32)
+    quantized.KERNELS[quantized.ops.quantized_matmul](x, w, np.float32(0.5), wide[:, 1], group=0, out=expected)
+    scale, bias = torch.full((), 0.5, device=PLACE), torch.from_numpy(wide).to(PLACE)[:, 1]
+    same(ct.linear(torch.from_numpy(x).to(PLACE), made, scale, bias), expected)
+
+
+@on_cuda
+@pytest.mark.parametrize("norm", [True, False])
+def test_one_launch_for_a_token_gives_the_bits_of_two(norm: bool) -> None:
+    _, made = weights(np.random.default_rng(1), 300, 1100, True)
+    x, scale = torch.randn(1, 1100, device=PLACE), torch.full((), 0.5, device=PLACE)
+    before = ct.Norm(torch.rand(1100, device=PLACE), 1e-5) if norm else None
+    for way in [c for c in ways(Case(300, 1100, 1, True, True)) if c.kernel == "gemv"]:
+        one = ct.fused(x, made, scale, None, torch.float32, before, choice=way)
+        assert torch.equal(one, ct.product(ct.quantise(x, before), made, scale))
+
+
+@runs
+@pytest.mark.parametrize(("n", "k", "m"), [(3, 0, 2), (0, 5, 2), (3, 5, 0)])
+def test_an_empty_layer_has_its_shape(n: int, k: int, m: int) -> None:
+    made = cw.ternary_of(torch.zeros((n, k), dtype=torch.int8, device=PLACE))
+    y = ct.linear(torch.ones((m, k), device=PLACE), made, torch.ones((), device=PLACE))
+    assert y.shape == (m, n)
+    assert not bool(y.any())
+
+
+def test_tokens_of_another_width_are_refused() -> None:
+    made = cw.ternary_of(torch.zeros((2, 8), dtype=torch.int8))
+    with pytest.raises(ArgumentError, match="tokens have 7 columns and weights 8"):
+        ct.linear(torch.ones((1, 7)), made, torch.ones(()))
+
+
+@on_cuda
+def test_a_graph_replays_layers_exactly() -> None:
+    rng = np.random.default_rng(5)
+    w, made = weights(rng, 640, 2560, True)
+    scale, x = torch.full((), 0.5, device="cuda"), torch.zeros((128, 2560), device="cuda")
+    ct.linear(x, made, scale)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ys = [ct.linear(x, made, scale) for _ in range(8)]
+    for _ in range(8):
+        x.copy_(torch.randn(128, 2560))
+        graph.replay()
+        expected = np.empty((128, 640), np.float32)
+        quantized.KERNELS[quantized.ops.quantized_matmul](
+            x.cpu().numpy(), w, np.float32(0.5), None, group=0, out=expected
+        )
+        for y in ys:
+            same(y, expected)
+
+
+# ---- arrangements
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 70), st.integers(1, 300), st.integers(0, 2**31))
+def test_every_code_stands_where_tensor_cores_look_for_it(n: int, k: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.integers(-1, 2, (n, k)).astype(np.int8)
+    made = cw.ternary(torch.from_numpy(packed.pack(w, dt.tern2).data), (n, k))
+    found = made.fragments().numpy().view(np.uint8).reshape(-1, made.wide // 128, 32, 4, 4)
+    t, c, lane, r, b, p = np.meshgrid(*(np.arange(s) for s in (*found.shape, 4)), indexing="ij")
+    j = 2 * p + r // 2
+    row, column = 16 * t + lane // 4 + 8 * (r % 2), 128 * c + 64 * (j // 4) + 16 * (lane % 4) + 4 * (j % 4) + b
+    whole = np.zeros((found.shape[0] * 16, made.wide), np.uint8)
+    whole[:n, :k] = w + 1
+    np.testing.assert_array_equal((found[..., None] >> (2 * np.arange(4, dtype=np.uint8))) & 3, whole[row, column])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 300), st.booleans(), st.integers(0, 2**31))
+def test_planes_hold_columns_a_quarter_of_a_row_apart(n: int, k: int, straight: bool, seed: int) -> None:
+    w = np.random.default_rng(seed).integers(-1, 2, (n, k)).astype(np.int8)
+    given = torch.from_numpy(w if straight else packed.pack(w, dt.tern2).data)
+    made = cw.ternary_of(given) if straight else cw.ternary(given, (n, k))
+    fields = [(made.planes().numpy() >> (2 * s)) & 3 for s in range(4)]
+    np.testing.assert_array_equal(np.concatenate(fields, 1)[:, :k], w + 1)
+    np.testing.assert_array_equal(made.straight().numpy()[:, :k], w)
+    assert not made.straight()[:, k:].any()
+
+
+@pytest.mark.parametrize("kind", [t for t in dt.PACKED if t.is_ternary], ids=str)
+def test_weights_of_every_ternary_dtype_are_read_as_codes(kind: dt.DType) -> None:
+    w = np.random.default_rng(2).integers(-1, 2, (70, 300)).astype(np.int8)
+    stored = packed.pack(w, kind)
+    space = Space(torch.device("cpu"), lambda *told: None)
+    made = cuda_products.weights(space, packed.Packed(torch.from_numpy(stored.data), kind, (70, 300)))
+    assert made.ternary
+    np.testing.assert_array_equal(made.straight().numpy()[:, :300], w)
+
+
+def test_an_arrangement_is_made_once_when_it_is_needed() -> None:
+    made = cw.ternary_of(torch.zeros((16, 128), dtype=torch.int8))
+    assert made.held() == {}
+    assert made.planes() is made.planes()
+    assert made.held() == {"planes": 16 * 32}
+
+
+# ---- choices
+
+
+@given(st.integers(1, 200_000), st.integers(1, 40_000), st.integers(1, 5000), st.booleans(), st.booleans())
+def test_what_is_chosen_fits(n: int, k: int, m: int, codes: bool, hopper: bool) -> None:
+    case = Case(n, k, m, codes)
+    found = cuda_tuned.choose(case, (9, 0) if hopper else (8, 6), 132)
+    assert cuda_tuned.fits(case, found)
+    assert hopper or found.kernel in cuda_tuned.PLAIN
+
+
+@given(st.integers(1, 40_000), st.integers(1, 8192), st.integers(1, 4096))
+def test_a_shape_that_was_not_measured_takes_what_a_near_one_took(n: int, k: int, m: int) -> None:
+    found = cuda_tuned.choose(Case(n, k, m), (9, 0), 132)
+    assert found.kernel not in cuda_tuned.UNPROVEN
+    measured = [c for batches in cuda_tuned.TABLE.values() for c in batches.values()]
+    assert found in measured or found.kernel in cuda_tuned.PLAIN
+    assert m > 8 or found in measured
+
+
+def test_a_choice_says_its_kernel_and_how_it_is_cut() -> None:
+    assert str(choice("gemv_plain", 8, 128, 4)) == "gemv_plain(rows=8, words=128, warps=4)"
+
+
+def test_what_a_tuner_found_comes_first() -> None:
+    case, mine = Case(100, 200, 3), choice("gemv_plain", 4, 64, 2)
+    ct.use({case: mine})
+    try:
+        assert cuda_tuned.choose(case, (9, 0), 132) == mine
+    finally:
+        ct.use({})
+    assert cuda_tuned.choose(case, (9, 0), 132) != mine
+
+
+@given(st.integers(1, 3000), st.integers(1, 200), st.sampled_from([0, 1, 2, -2, -7]))
+def test_programs_are_never_more_than_steps(tiles: int, steps: int, spread: int) -> None:
+    programs, split = ct._spread(spread, tiles, steps, 132)
+    assert 1 <= split <= steps
+    assert 1 <= programs <= tiles * split
+
+
+# ---- building
+
+
+@compiles
+@pytest.mark.parametrize("name", ["gemv", "fragments", "wgmma"])
+def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from tritium.backends import cuda_fragments, cuda_gemv, cuda_wgmma
+
+    ends = {"total": "*i32", "token_scale": "*fp32", "scale": "*fp32", "bias": "*fp32", "out": "*bf16"}
+    pieces = [gl.NVMMASharedLayout.get_default_for([64, 64], t) for t in (gl.uint8, gl.int8)]
+    kernel, kinds, numbers, options = {
+        "gemv": (
+            cuda_gemv.gemv, {"w": "*i32", "x": "*bf16", "weight": "*fp32", "N": "i32"},
+            {"K": 2560, "KW": 160, "WIDE": 256, "BN": 8, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
+             "EPS": 1e-5, "NORM": 2}, {"num_warps": 2},
+        ),
+        "fragments": (
+            cuda_fragments.fragments, {"w": "*i32", "x": "*i32", "M": "i32", "N": "i32", "TILES": "i32"},
+            {"BLOCKS": 20, "NT": 1, "WK": 4, "WN": 1, "TG": 2, "AHEAD": 5, "TILED": True}, {"num_warps": 4},
+        ),
+        "wgmma": (
+            cuda_wgmma.wgmma,
+            {"w": f"tensordesc<u8[64, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[64, 64],{pieces[1]!r}>",
+             "partial": "*i32", "counts": "*i32", "M": "i32", "N": "i32", "KB": "i32"},
+            {"BN": 128, "BM": 64, "BK": 64, "TURNS": False, "STAGES": 4, "GROUP": 8, "SPLIT": 2, "CODES": True, "REGISTERS": 136},
+            {"num_warps": 4, "maxnreg": 104},
+        ),
+    }[name]  # fmt: skip
+    numbers |= {"ROWS": True, "BIAS": True}
+    kinds = ends | kinds | dict.fromkeys(numbers, "constexpr")
+    aligned = {(kernel.arg_names.index(a),): [["tt.divisibility", 16]] for a, t in kinds.items() if t.startswith("*")}
+    constants = {(kernel.arg_names.index(a),): v for a, v in numbers.items()}
+    source = GluonASTSource(kernel, {a: kinds[a] for a in kernel.arg_names}, constants, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options | {"enable_fp_fusion": False})
+    word = {"gemv": "dp4a", "fragments": "mma.sync", "wgmma": "wgmma.mma_async"}[name]
+    assert word in made.asm["ptx"]
+    assert "fma.rn.f32" not in made.asm["ptx"]
+    assert ".local" not in made.asm["ptx"]
