@@ -21,6 +21,7 @@ import pytest
 import models
 import tritium as tt
 from models import AUTO, DIVIDED, EVERY_FORMAT, Shape
+from tritium.backends import cpu
 from tritium.backends.cpu import native
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.io import convert
@@ -153,7 +154,8 @@ def test_every_format_gives_the_same_bits(family: str, formats: Any) -> None:
 def test_five_to_a_byte_gives_the_same_bits(family: str, formats: Any) -> None:
     path = formats(family)["i2_s"]
     two, five = load(path), load(path, storage="tern5")
-    assert five.nbytes < two.nbytes
+    # where no kernel reads tiles of five, they are kept in tiles of two bits
+    assert five.nbytes < two.nbytes if "tern5_r80" in cpu.tilings(tt.tern5) else five.nbytes == two.nbytes
     want, found = models.greedy(two, [1, 2, 3], 20), models.greedy(five, [1, 2, 3], 20)
     assert want[0] == found[0]
     np.testing.assert_array_equal(want[1], found[1])

@@ -230,8 +230,8 @@ def load(
 
     head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
     file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
-    storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits: fewer bytes, more work). variant and ternarise: see
-    `tritium.io.open`. device: where it runs; its weights are made ready there.
+    storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits on x86: fewer bytes, more work; elsewhere weights wait in
+    tiles of 2 bits). variant and ternarise: see `tritium.io.open`. device: where it runs; its weights are made ready there.
     """
     there = backends.device(device)
     if not isinstance(path, str | Path | None):

@@ -125,21 +125,10 @@ def _fusible(specs: Any, attrs: Mapping[str, Any], layouts: Any) -> bool:
     return refuses(attrs["body"]) is None
 
 
-def _second(fn: Fn) -> Fn:
-    """maximum or minimum; of equals, a zero of either sign too, the second."""
-
-    def run(a: Value, b: Value) -> Value:
-        return torch.where(a == b, b, fn(a, b))
-
-    return lambda out: run
-
-
 def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_triton: bool) -> dict[Op, list[Kernel]]:
     """The kernels of every row, best first: those of torch behind ours."""
     found = {row: list(listed) for row, listed in torch_kernels.items()}
-    plain = {ops.maximum: _second(torch.maximum), ops.minimum: _second(torch.minimum)}
-    plain[ops.matmul] = matmul(space, found[ops.matmul][0].fn)
-    found |= {row: torch_unsigned.kernels(row, maker) for row, maker in plain.items()}
+    found[ops.matmul] = torch_unsigned.kernels(ops.matmul, matmul(space, found[ops.matmul][0].fn))
     if not has_triton:
         return found
     ours: dict[Op, Fn] = {
