@@ -328,7 +328,13 @@ def test_what_a_token_gives_does_not_depend_on_its_company() -> None:
     np.testing.assert_array_equal(together, np.stack([values(ops.linear(x[i], w)) for i in range(17)]))
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="mx.compile makes C++ of a function for the CPU, and needs g++")
+needs_compile = pytest.mark.skipif(
+    shutil.which("g++") is None or mlx.contracts(),
+    reason="mx.compile makes C++ of a function for the CPU, and needs a g++ that rounds a product and a sum each",
+)
+
+
+@needs_compile
 def test_a_function_over_values_is_compiled_by_mlx() -> None:
     run = BACKEND.compiled(lambda a, b: (mx.maximum(a * b, 0.0), a + b), Form(2, (), 2, list))
     product, total = run(mx.array([1.0, -2.0]), mx.array([3.0, 4.0]))
@@ -402,7 +408,16 @@ def test_the_last_of_equals_wins_in_any_order() -> None:
         assert rows.tolist() == [[3.0, 4.0], [0.0, 0.0]]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="mx.compile makes C++ of a function for the CPU, and needs g++")
+def test_a_compiler_that_would_change_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (there(np.array(v, np.float32)) for v in ([1 + 2.0**-12] * 9, [1 + 2.0**-11] * 9))
+    for forced in (True, mlx.contracts()):
+        monkeypatch.setattr(mlx, "contracts", lambda forced=forced: forced)
+        fn = tt.compile(lambda x, y: x * x - y)
+        assert values(fn(a, b)).tolist() == [0.0] * 9
+        assert ("mlx cannot use mx.compile here: g++ rounds a product and a sum once" in fn.explain(a, b)) == forced
+
+
+@needs_compile
 @pytest.mark.parametrize(
     "op", [ops.silu, ops.take, ops.scatter, ops.update_cache, ops.quantize_activations], ids=case_id
 )

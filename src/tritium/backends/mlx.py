@@ -75,6 +75,26 @@ def units() -> tuple[str, ...] | Absent:
     return ("gpu", "cpu") if mx.metal.is_available() else ("cpu",)
 
 
+def carried_out(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """fn(*args), which compiles: in the main thread, or aside."""
+    return fn(*args) if threading.current_thread() is threading.main_thread() else aside(fn, args)
+
+
+@cache
+def contracts() -> bool:
+    """Whether what mx.compile makes for the CPU rounds a product and the sum behind it once: every other way rounds both.
+
+    It leaves that to g++, which does so wherever the machine it compiles for has such an instruction, as all of ARM's do."""
+    import mlx.core as mx
+
+    def probe() -> bool:
+        with mx.stream(mx.cpu):
+            square, less = mx.full((64,), 1 + 2.0**-12), mx.full((64,), 1 + 2.0**-11)
+            return bool(mx.any(mx.compile(lambda x, y: x * x - y)(square, less) != 0).item())
+
+    return bool(carried_out(probe, ()))
+
+
 def make(device: Device) -> Mlx:
     return Mlx(device)
 
@@ -214,16 +234,17 @@ class Mlx(ValueBackend):
         return run
 
     def compiled(self, run: Callable[..., Any], form: Form) -> Callable[..., Any] | None:
-        """By mx.compile, which for the CPU makes C++ of the function and calls g++: without it there is none."""
-        if self.unit == self.mx.cpu and shutil.which("g++") is None:
-            return None
+        """By mx.compile, which for the CPU makes C++ of the function and calls g++: without it, or where that would change bits,
+        there is none."""
+        if self.unit == self.mx.cpu:
+            if shutil.which("g++") is None:
+                self.why_not_compiled = "it needs g++"
+                return None
+            if contracts():
+                self.why_not_compiled = "g++ rounds a product and a sum once on this machine, which changes bits"
+                return None
         made = self._within(self.mx.compile(run))
-
-        def call(*xs: Any) -> Any:
-            here = threading.current_thread() is threading.main_thread()
-            return made(*xs) if here else aside(made, xs)
-
-        return call
+        return lambda *xs: carried_out(made, xs)
 
     def tiling(self, t: DType) -> DType:
         """Ternary weights as MLX's own 2-bit layout, which tern2 is; the others row by row, which costs least to unpack."""

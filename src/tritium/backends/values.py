@@ -85,6 +85,7 @@ class ValueBackend(Backend):
 
     writes = False
     compiler = ""  # what `compiled` uses, for explanations; "": there is none
+    why_not_compiled = ""  # the reason for which it gave None
     writes_arguments = False  # whether a compiled program writes a donated argument where it lies
     storage: type[Memory] = Memory
 
