@@ -117,15 +117,14 @@ def kernels(model: Any, held: int) -> Iterator[tuple[str, float]]:
     places = tt.asarray(np.array([[0, held, 1]], np.int32))
     caches = [tt.nn.KVCache.empty(slots=1, heads=c.kv_heads, capacity=held + 1, size=c.size) for _ in blocks]
     for cache in caches:
-        cache.k.numpy()[...] = cache.v.numpy()[...] = 0.5
-    q, k = (
-        token(c.heads * c.size).reshape(1, 1, c.heads, c.size),
-        token(c.kv_heads * c.size).reshape(1, 1, c.kv_heads, c.size),
-    )
+        cache.kv.numpy()[...] = 0.5
+    turned = c.heads + c.kv_heads
+    joined = token((turned + c.kv_heads) * c.size).reshape(1, 1, turned + c.kv_heads, c.size)
+    q, new = joined[:, :, : c.heads], joined[:, :, c.heads :]
     angles = model.network.rope.angles(tt.asarray(np.array([[held]], np.int32)))
     yield "norm + Q, K and V", turns([lambda b=b: b.attention.qkv(b.attention_norm(x)) for b in blocks])
-    yield "rope", turns([lambda: (tt.rope(q, *angles), tt.rope(k, *angles)) for _ in blocks])
-    yield "cache", turns([lambda s=s: [tt.update_cache(t, k, places, out=t) for t in s] for s in caches])
+    yield "rope", turns([lambda: tt.rope(joined, *angles, heads=turned) for _ in blocks])
+    yield "cache", turns([lambda s=s: tt.update_cache(s.kv, new, places, out=s.kv) for s in caches])
     yield f"attention over {held} tokens", turns([lambda s=s: tt.attention(q, s.k, s.v, places) for s in caches])
     yield (
         "norm + result",

@@ -15,7 +15,7 @@ import tritium as tt
 from tritium import ops
 from tritium.backends import reference
 from tritium.buffer import native
-from tritium.errors import BoundsError
+from tritium.errors import ArgumentError, BoundsError
 from tritium.op import Op
 
 pytestmark = pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
@@ -154,16 +154,15 @@ def test_a_row_of_linear_has_the_same_bits_in_any_batch(isa: str, w_kind: str, t
 
 @every_isa
 @few
-@given(st.integers(0, 5), st.integers(0, 4), st.integers(1, 40), floats, st.booleans(), st.booleans())
+@given(st.integers(0, 5), st.integers(0, 4), st.integers(1, 40), floats, st.booleans(), st.booleans(), st.integers(-1, 4))
 def test_rope_has_the_references_bits(
-    isa: str, tokens: int, heads: int, half: int, kind: str, interleaved: bool, gaps: bool
+    isa: str, tokens: int, heads: int, half: int, kind: str, interleaved: bool, gaps: bool, turned: int
 ) -> None:
+    some = {"interleaved": interleaved, "heads": None if turned < 0 else min(turned, heads)}
     x, angle = draw((2, tokens, heads, 2 * half), kind, 1), draw((tokens, half), seed=2)
     cos, sin = np.cos(angle), np.sin(angle)
-    got = native_call(
-        ops.rope, isa, strided(x) if gaps else x, cos, strided(sin) if gaps and tokens else sin, interleaved=interleaved
-    )
-    np.testing.assert_array_equal(got, expected(ops.rope, got, x, cos, sin, interleaved=interleaved))
+    got = native_call(ops.rope, isa, strided(x) if gaps else x, cos, strided(sin) if gaps and tokens else sin, **some)
+    np.testing.assert_array_equal(got, expected(ops.rope, got, x, cos, sin, **some))
 
 
 def test_rope_turns_a_slice_of_a_fused_projection(threads: int) -> None:
@@ -172,6 +171,17 @@ def test_rope_turns_a_slice_of_a_fused_projection(threads: int) -> None:
     got = ops.rope(tt.tensor(qkv)[..., 16:64].reshape(1, 70, 3, 16), tt.tensor(cos), tt.tensor(sin)).numpy()
     want = expected(ops.rope, got, qkv[..., 16:64].reshape(1, 70, 3, 16), cos, sin)
     np.testing.assert_array_equal(got, want)
+
+
+def test_rope_passes_the_other_heads() -> None:
+    x, angle = draw((2, 3, 4, 8), seed=1), draw((3, 4), seed=2)
+    cos, sin = tt.tensor(np.cos(angle)), tt.tensor(np.sin(angle))
+    every, some = ops.rope(tt.tensor(x), cos, sin).numpy(), ops.rope(tt.tensor(x), cos, sin, heads=3).numpy()
+    np.testing.assert_array_equal(some[:, :, :3], every[:, :, :3])
+    np.testing.assert_array_equal(some[:, :, 3:], x[:, :, 3:])
+    for heads in (-1, 5):
+        with pytest.raises(ArgumentError, match=f"rope: heads must be from 0 to the 4 heads of x .*, given {heads}"):
+            ops.rope(tt.tensor(x), cos, sin, heads=heads)
 
 
 # ---- update_cache

@@ -1,5 +1,5 @@
 // rope: pairs of elements of each head, turned by an angle.
-// Knows nothing of positions: cosines and sines are given. Compiled without contraction: the bits are the reference's.
+// Knows nothing of positions: cosines and sines are given. Some heads may be passed on as they are. Compiled without contraction: the bits are the reference's.
 #include <cstdint>
 
 #include "../threads.h"
@@ -76,6 +76,7 @@ void rope(const Call& call) {
   const Tokens tokens(x, cos, sin, y);
   if (tokens.count * heads * half == 0) return;
   const bool interleaved = call.attrs->whole[0] != 0;
+  const int64_t turning = call.attrs->absent & 2 ? heads : call.attrs->whole[1];  // heads; the others pass
   const bool read = x.dtype == DType::f32 && x.strides[last] == 4, write = x.dtype == DType::f32 && y.strides[last] == 4;
   const Gather gather = gather_of<float>(x.dtype);
   parallel_for(tokens.count, kGrain / (heads * size) + 1, [&](int64_t begin, int64_t end) {
@@ -92,7 +93,10 @@ void rope(const Call& call) {
         if (!read) gather(from, x.strides[last], wide, size);
         const float* const in = read ? reinterpret_cast<const float*>(from) : wide;
         float* const out = write ? reinterpret_cast<float*>(to) : turned;
-        interleaved ? turn_neighbours(in, c, s, out, half) : turn_halves(in, c, s, out, half);
+        if (h >= turning)
+          __builtin_memcpy(out, in, static_cast<std::size_t>(size) * sizeof(float));
+        else
+          interleaved ? turn_neighbours(in, c, s, out, half) : turn_halves(in, c, s, out, half);
         if (!write) scatter(y.dtype, out, to, y.strides[last], size);
       }
     }
@@ -100,7 +104,7 @@ void rope(const Call& call) {
 }
 
 constexpr std::uint32_t kHalfOrSingle = bit(DType::f16) | bit(DType::bf16) | bit(DType::f32);
-constexpr Entry kEntries[] = {{"rope", rope, kHalfOrSingle, "interleaved", 0}};
+constexpr Entry kEntries[] = {{"rope", rope, kHalfOrSingle, "interleaved,heads", 0}};
 
 }  // namespace
 

@@ -13,7 +13,6 @@ the tokens given are real (the others are padding).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,8 +106,9 @@ class RoPE:
             turned = turned.to(dt.f64)
         return Angles(ops.cos(turned).to(dt.f32), ops.sin(turned).to(dt.f32))
 
-    def __call__(self, x: Tensor, angles: Angles) -> Tensor:
-        return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved)
+    def __call__(self, x: Tensor, angles: Angles, heads: int | None = None) -> Tensor:
+        """x [batch, tokens, heads, D] turned; with heads, only the first so many."""
+        return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved, heads=heads)
 
     def to(self, device: Any) -> RoPE:
         """The same on another device."""
@@ -136,18 +136,26 @@ def scaled(turns: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarra
 
 
 class KVCache(NamedTuple):
-    """Keys and values of one layer: [slots, kv heads, capacity, D] each."""
+    """Keys and values of one layer in one tensor [slots, 2 kv heads, capacity, D], keys first: one call writes both."""
 
-    k: Tensor
-    v: Tensor
+    kv: Tensor
+
+    @property
+    def k(self) -> Tensor:
+        """The keys [slots, kv heads, capacity, D], a view."""
+        return self.kv[:, : self.kv.shape[1] // 2]
+
+    @property
+    def v(self) -> Tensor:
+        """The values, a view."""
+        return self.kv[:, self.kv.shape[1] // 2 :]
 
     @classmethod
     def empty(
         cls, *, slots: int, heads: int, capacity: int, size: int, dtype: Any = dt.f16, device: Any = None
     ) -> KVCache:
         """Room for `capacity` tokens in each of `slots` sequences; what was not written is not read."""
-        shape = (slots, heads, capacity, size)
-        return cls(ops.empty(shape, dtype=dtype, device=device), ops.empty(shape, dtype=dtype, device=device))
+        return cls(ops.empty((slots, 2 * heads, capacity, size), dtype=dtype, device=device))
 
 
 class Attention:
@@ -175,15 +183,10 @@ class Attention:
     def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
         """The attention of new tokens x [batch, tokens, width], whose keys and values are written to the cache."""
         batch, tokens, _ = x.shape
-        joined = self.qkv(x)
-        edges = (0, self.heads, self.heads + self.kv_heads, self.heads + 2 * self.kv_heads)
-        q, k, v = (
-            joined[..., one * self.size : two * self.size].reshape(batch, tokens, two - one, self.size)
-            for one, two in pairwise(edges)
-        )
-        ops.update_cache(cache.k, self.rope(k, angles), places, out=cache.k)
-        ops.update_cache(cache.v, v, places, out=cache.v)
-        y = ops.attention(self.rope(q, angles), cache.k, cache.v, places)
+        joined = self.qkv(x).reshape(batch, tokens, self.heads + 2 * self.kv_heads, self.size)
+        turned = self.rope(joined, angles, self.heads + self.kv_heads)
+        ops.update_cache(cache.kv, turned[:, :, self.heads :], places, out=cache.kv)
+        y = ops.attention(turned[:, :, : self.heads], cache.k, cache.v, places)
         y = y.reshape(batch, tokens, self.heads * self.size)
         return self.out(y if self.sub_norm is None else self.sub_norm(y))
 

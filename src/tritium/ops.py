@@ -972,9 +972,12 @@ def linear(x: Spec, w: Spec, bias: Spec | None = None, /) -> Any:
 @op(MOVE, common=(), ulps=64, flops=lambda out, *ins, **attrs: 3 * out.size, samples=[
     sample(F32(2, 3, 4, 8), F32(2, 3, 4), F32(2, 3, 4)), sample(F32(3, 4, 8), F32(3, 4), F32(3, 4), interleaved=True),
     sample(Spec((2, 3, 2, 6), f16), F32(3, 3), F32(3, 3)), sample(Spec((1, 3, 2, 64), bf16), F32(1, 3, 32), F32(1, 3, 32)),
-    sample(F32(2, 5, 3, 128), F32(5, 64), F32(5, 64)), sample(F32(0, 2, 4), F32(0, 2), F32(0, 2))])  # fmt: skip
-def rope(x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False) -> Any:
-    """Pairs of each head of x [..., T, heads, D] turned by angles [..., T, D / 2]: pairs (i, i + D / 2), or (2i, 2i + 1) interleaved."""
+    sample(F32(2, 5, 3, 128), F32(5, 64), F32(5, 64)), sample(F32(0, 2, 4), F32(0, 2), F32(0, 2)),
+    sample(F32(2, 3, 4, 8), F32(3, 4), F32(3, 4), heads=3), sample(Spec((3, 4, 6), f16), F32(3, 3), F32(3, 3), interleaved=True, heads=1)])  # fmt: skip
+def rope(x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False, heads: int | None = None) -> Any:
+    """Pairs of each head of x [..., T, heads, D] turned by angles [..., T, D / 2]: pairs (i, i + D / 2), or (2i, 2i + 1) interleaved.
+
+    heads: only the first so many are turned, the others pass as they are."""
     if x.ndim < 3 or x.shape[-1] % 2:
         raise ShapeError(f"rope: x must be [..., tokens, heads, an even size], given {x}.")
     _is_half_or_single(x, "rope: x")
@@ -982,6 +985,8 @@ def rope(x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False) -> Any:
     for name, angle in (("cos", cos), ("sin", sin)):
         if angle.ndim < 2 or broadcast_shapes(angle.shape, turned, what=f"rope: {name}") != turned:
             raise ShapeError(f"rope: {name} must broadcast to {text(turned)} for x {x}, given {angle}.")
+    if heads is not None and not 0 <= heads <= x.shape[-2]:
+        raise ArgumentError(f"rope: heads must be from 0 to the {x.shape[-2]} heads of x {x}, given {heads}.")
     return Decision((x, Spec(cos.shape, f32), Spec(sin.shape, f32)), x)
 
 

@@ -40,7 +40,7 @@ def programs(network: Network) -> tuple[Compiled, Compiled]:
         positions = places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32)
         angles = network.rope.angles(positions)
         for i, block in enumerate(network.blocks):
-            x = block(x, angles, KVCache(*caches[2 * i : 2 * i + 2]), places)
+            x = block(x, angles, KVCache(caches[i]), places)
         return x.reshape(-1, x.shape[-1])
 
     def last(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class Session:
         self.device = network.device
         shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
         self.caches: tuple[Tensor, ...] = tuple(
-            t for _ in range(config.layers) for t in KVCache.empty(**shape, dtype=kv, device=self.device)
+            KVCache.empty(**shape, dtype=kv, device=self.device).kv for _ in range(config.layers)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
         self._inputs: dict[tuple[str, tuple[int, ...]], Tensor] = {}

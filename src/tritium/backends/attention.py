@@ -24,12 +24,14 @@ def _linear(x: Arr, w: Arr, bias: Arr | None, *, out: Arr) -> None:
     cast(y if bias is None else y + bias, out=out)
 
 
-def _rope(x: Arr, cos: Arr, sin: Arr, *, out: Arr, interleaved: bool) -> None:
+def _rope(x: Arr, cos: Arr, sin: Arr, *, out: Arr, interleaved: bool, heads: int | None) -> None:
     wide, half = x.astype(np.float32), x.shape[-1] // 2
     one, two = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(0, half), slice(half, None))
     a, b, c, s = wide[..., one], wide[..., two], cos[..., None, :], sin[..., None, :]
     turned = np.empty_like(wide)
     turned[..., one], turned[..., two] = a * c - b * s, b * c + a * s
+    if heads is not None:
+        turned[..., heads:, :] = wide[..., heads:, :]
     cast(turned, out=out)
 
 

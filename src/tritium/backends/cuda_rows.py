@@ -78,11 +78,11 @@ def _attention(space: Space) -> Fn:
 
 
 def _rope(space: Space, otherwise: Fn) -> Fn:
-    def maker(out: Spec, interleaved: bool) -> Fn:
+    def maker(out: Spec, interleaved: bool, heads: int | None) -> Fn:
         if len(out.shape) != 4:
-            return otherwise(out, interleaved=interleaved)
+            return otherwise(out, interleaved=interleaved, heads=heads)
         turned, to = _module("attention").rope, space.twin(out.dtype)
-        return lambda x, cos, sin: turned(x, cos, sin, to, interleaved)
+        return lambda x, cos, sin: turned(x, cos, sin, to, interleaved, heads)
 
     return maker
 

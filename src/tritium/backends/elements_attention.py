@@ -28,7 +28,10 @@ def _linear(xp: Namespace, x: Value, w: Value, bias: Value | None) -> Value:
     return y if bias is None else y + bias
 
 
-def _rope(xp: Namespace, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
+def _rope(xp: Namespace, x: Value, cos: Value, sin: Value, interleaved: bool, heads: int | None) -> Value:
+    if heads is not None and heads < x.shape[-2]:
+        turned = _rope(xp, x[..., :heads, :], cos, sin, interleaved, None)
+        return xp.concat([turned, xp.astype(x[..., heads:, :], dt.f32)], len(x.shape) - 2)
     shape, wide = tuple(x.shape), xp.astype(x, dt.f32)
     half = shape[-1] // 2
     split = xp.reshape(wide, (*shape[:-1], half, 2) if interleaved else (*shape[:-1], 2, half))
@@ -127,8 +130,8 @@ def makers(xp: Namespace) -> dict[Op, Fn]:
     def linear(out: Spec) -> Fn:
         return lambda x, w, bias: cast(xp, _linear(xp, x, w, bias), out.dtype)
 
-    def rope(out: Spec, interleaved: bool) -> Fn:
-        return lambda x, cos, sin: cast(xp, _rope(xp, x, cos, sin, interleaved), out.dtype)
+    def rope(out: Spec, interleaved: bool, heads: int | None) -> Fn:
+        return lambda x, cos, sin: cast(xp, _rope(xp, x, cos, sin, interleaved, heads), out.dtype)
 
     def update_cache(out: Spec) -> Fn:
         return lambda cache, values, places: _update_cache(xp, cache, values, places)
