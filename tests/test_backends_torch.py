@@ -637,8 +637,8 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_without_f64_every_other_sample_agrees(behind: str) -> None:
     device, agreed = backends.device(behind), 0
     for op, sample in cases():
-        if op is ops.gelu and sample.inputs[0].spec.dtype is dt.f32:
-            continue  # torch's f32 on this CPU is 20 ulps off; how far mps is, nobody has measured here
+        if op in (ops.gelu, ops.erf) and sample.inputs[0].spec.dtype is dt.f32:
+            continue  # torch's f32 is 20 ulps off on some CPUs; how far mps is, nobody has measured here
         needs_f64 = (
             any(d is not None and d.spec.dtype is dt.f64 for d in sample.inputs)
             or dt.f64 in dict(sample.attrs).values()
