@@ -17,7 +17,8 @@ from tritium import backends
 from tritium.buffer import native
 from tritium.cli import cli
 from tritium.errors import ArgumentError
-from tritium.perf import tune, tune_choices, tune_file
+from tritium.model import shipped
+from tritium.perf import tune, tune_choices, tune_cuda, tune_file
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +126,59 @@ def test_clear_refuses_a_name_that_nothing_is_tuned_under() -> None:
     done = CliRunner().invoke(cli, ["tune", "--clear", "--op", "kernal"])
     assert isinstance(done.exception, ArgumentError)
     assert "Did you mean 'kernel'?" in str(done.exception)
+
+
+# ---- products of a GPU
+
+
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_cuda, "absence", lambda: "there is no GPU of CUDA: it was taken out")
+
+
+@pytest.mark.parametrize(
+    "args", [["--op", "cuda"], ["--sizes", "64x64"], ["--batches", "1,2"], ["--op", "cuda/product", "--quick"]]
+)
+def test_without_a_gpu_its_products_are_shown_with_the_reason(monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
+    without_a_gpu(monkeypatch)
+    done = run(*args)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[2].split(maxsplit=2) == [
+        "cuda/product",
+        "-",
+        "there is no GPU of CUDA: it was taken out",
+    ]
+    assert done.output.count("cuda/product") == 1
+    assert "it was taken out" in run("--list").output
+
+
+def test_sizes_come_from_the_command_or_from_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        tune_choices, "fill", lambda names, quick, progress, sizes, batches: asked.append((names, sizes, batches)) or []
+    )
+    run("--sizes", "64,64x128", "--batches", "1,8")
+    run("--model", str(shipped()), "--op", "cuda")
+    run("--op", "tiling")
+    assert asked == [
+        (("cuda",), ((64, 64), (64, 128)), (1, 8)),
+        (("cuda",), ((512, 256), (256, 256), (1536, 256), (256, 768)), ()),
+        (("tiling",), (), ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--sizes", "64", "--op", "tiling"], "--sizes is for the products of a GPU, not for --op tiling"),
+        (["--batches", "1", "--list"], "--batches is for the products of a GPU, not for --list"),
+        (["--sizes", "64", "--model", str(shipped())], "--sizes and --model do not go together"),
+        (["--sizes", "2x3x4"], "2x3x4 is not rows x columns; write 2560x6912"),
+        (["--sizes", "0x4"], "every size must be 1 or more"),
+        (["--batches", "0"], "whole numbers from 1 on"),
+        (["--model", "nowhere.gguf"], "does not exist"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(args: list[str], says: str) -> None:
+    done = run(*args)
+    assert done.exit_code == 2
+    assert says in done.output

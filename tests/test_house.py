@@ -57,7 +57,7 @@ LAYERS = {
     "perf.names perf.noise perf.operations perf.pages perf.peers perf.plugin perf.process perf.quantised perf.quick "
     "perf.records perf.registry perf.regression perf.resample perf.rows perf.run perf.selection perf.selftest "
     "perf.selftest_cases perf.sensors perf.sensors_apple perf.sensors_nvidia perf.stats perf.store perf.suites "
-    "perf.tables perf.trends perf.tune perf.tune_choices perf.tune_file perf.verdict perf.verdict_page perf.work "
+    "perf.tables perf.trends perf.tune perf.tune_choices perf.tune_cuda perf.tune_file perf.verdict perf.verdict_page perf.work "
     "perf.worker perf.workloads",
     11: "see see.attribution see.critical see.hotspots see.op_table see.profile see.profile_diff see.profile_file see.profile_page "
     "see.roofline see.sampler see.spans see.doctor see.doctor_checks see.doctor_readings see.doctor_script see.doctor_watch see.targets "

@@ -480,6 +480,23 @@ def test_what_is_shipped_stays_unless_another_is_clearly_faster(
     assert tune_choices.decided(made, "a", objects) == (value, why)
 
 
+def test_a_default_that_fails_late_gives_way_and_is_no_runner_up() -> None:
+    calls: list[str] = []
+
+    def fails_late(config: str) -> float:
+        calls.append(config)
+        if config == "a" and calls.count("a") > 4:
+            raise ValueError("other bits")
+        return {"a": 1.0, "b": 1.01, "c": 1.02}[config]
+
+    made, objects = tune.run("x", ["a", "b", "c"], fails_late)
+    assert len(made.candidates[0].seconds) == 2
+    assert tune_choices.decided(made, "a", objects) == ("b", "'a' did not run: ValueError: other bits")
+    assert [c.config for c in made.ranked] == ["'b'", "'c'"]
+    tune_file.add(made)
+    assert "failed: ValueError: other bits" in tune.explain("x")
+
+
 @needs_native
 def test_the_kernels_of_an_exact_row_are_candidates_once_each() -> None:
     found = tune_choices.kernels_of(ops.add, (Spec((64,)), Spec((64,))), {})

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -264,3 +265,45 @@ def test_the_setting_has_three_values(monkeypatch: pytest.MonkeyPatch) -> None:
     for said, means in (("0", "none"), ("all", "all"), ("", "exact"), ("yes", "exact")):
         monkeypatch.setenv("TRITIUM_TUNED", said)
         assert settings.tuned() == means
+
+
+# ---- GPUs
+
+
+def torch_of(*gpus: tuple[str, int, int]) -> Any:
+    """A torch with these GPUs: name, major version of the capability, multiprocessors."""
+    found = [SimpleNamespace(name=n, major=c, minor=0, multi_processor_count=p) for n, c, p in gpus]
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(found), device_count=lambda: len(found), get_device_properties=found.__getitem__
+    )
+    return SimpleNamespace(__version__="9.9", cuda=cuda)
+
+
+def test_a_gpu_is_named_with_what_makes_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.3"))
+    monkeypatch.setitem(
+        sys.modules, "torch", torch_of(("One", 9, 132), ("Two", 8, 108), ("Three", 8, 108), ("One", 9, 132))
+    )
+    assert tuned.gpu((9, 0), 132) == "One, torch 9.9, triton 3.3"
+    assert tuned.gpu((0, 0), 132) == "One, torch 9.9, triton 3.3"  # whatever its capability
+    assert tuned.gpu((9, 0), 100) == ""
+    assert tuned.gpu((8, 0), 108) == ""  # which of the two is meant cannot be told
+
+
+@pytest.mark.parametrize("missing", ["torch", "triton", "gpu"])
+def test_without_a_gpu_torch_or_triton_there_is_no_name(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    found = {
+        "torch": torch_of(*([] if missing == "gpu" else [("One", 9, 132)])),
+        "triton": SimpleNamespace(__version__="3.3"),
+    }
+    for name, module in found.items():
+        monkeypatch.setitem(sys.modules, name, None if name == missing else module)
+    assert tuned.gpu((9, 0), 132) == ""
+
+
+def test_a_choice_for_a_gpu_is_read_by_its_name(cache: Path) -> None:
+    gpus = ("NVIDIA One/2, torch 9.9, triton 3.3", "NVIDIA Two, torch 9.9, triton 3.3")
+    write({tuned.product_key(2560, 6912, m, gpu): tuned.Choice(gpu, "") for m, gpu in enumerate(gpus, 1)})
+    assert {sizes: c.value for sizes, c in tuned.products(gpus[0]).items()} == {(2560, 6912, 1): gpus[0]}
+    assert set(tuned.products(gpus[1])) == {(2560, 6912, 2)}
+    assert tuned.products("") == tuned.products("NVIDIA One") == {}

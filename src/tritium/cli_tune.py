@@ -6,18 +6,23 @@ Knows nothing of how a race is run.
 from __future__ import annotations
 
 import json
+from time import perf_counter
 from typing import Any
 
 import click
 
+from tritium.cli_bench import Counts, Sizes
 from tritium.cli_text import bar, shown, table
 
-NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "batch", "threads", "device")
+NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads", "device")
 
 
 @click.command()
 @click.option("--op", "names", multiple=True, metavar="NAME", help=f"Only this, one or more: {', '.join(NAMES)}.")
-@click.option("--quick", is_flag=True, help="Fewer shapes and rounds: some seconds instead of a minute.")
+@click.option("--quick", is_flag=True, help="Fewer shapes, candidates and rounds: some seconds instead of a minute.")
+@click.option("--sizes", type=Sizes(), metavar="NxK,…", help="Rows and columns of weights, for the products of a GPU.")
+@click.option("--batches", type=Counts(), metavar="M,…", help="Tokens at a time, for the products of a GPU.")
+@click.option("--model", type=click.Path(exists=True), metavar="FILE", help="The sizes of this model, as with --sizes.")
 @click.option("--list", "listed", is_flag=True, help="What can be tuned, what was, and what the runtime follows.")
 @click.option("--explain", metavar="NAME", help="The candidates of the last race of a name, with their intervals.")
 @click.option(
@@ -26,9 +31,13 @@ NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "batch", "threads", "devic
 @click.option("--clear", is_flag=True, help="Forget what was tuned; with --op, only that.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, every time included.")
 def tune(
-    names: tuple[str, ...], quick: bool, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool
-) -> None:
+    names: tuple[str, ...], quick: bool, sizes: tuple[tuple[int, ...], ...] | None, batches: tuple[int, ...] | None,
+    model: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Race the kernels, tiles, storage, batch, threads and devices this machine has, and keep what is clearly faster.
+
+    On a machine with a GPU of CUDA the kernels of its ternary products race too, for the sizes of the reference model or for
+    those of --sizes, --batches and --model; most of that time Triton compiles: minutes, which its cache saves the next time.
 
     The runtime reads the choices when it starts (TRITIUM_TUNED=0 ignores them). Choices that could change the last bits of a
     result, threads and device, are followed only with TRITIUM_TUNED=all.
@@ -40,6 +49,12 @@ def tune(
     ]
     if len(asked) > 1:
         raise click.UsageError(f"{' and '.join(asked)} do not go together; give one of them.")
+    products = [w for w, on in (("--sizes", sizes), ("--batches", batches), ("--model", model)) if on]
+    if products and (asked or set(names) - {"cuda", "cuda/product"}):
+        other = asked[0] if asked else f"--op {next(n for n in names if n not in ('cuda', 'cuda/product'))}"
+        raise click.UsageError(f"{products[0]} is for the products of a GPU, not for {other}; leave one of them out.")
+    if sizes and model:
+        raise click.UsageError("--sizes and --model do not go together; give one of them.")
     if listed:
         _list(as_json)
     elif explain:
@@ -51,7 +66,7 @@ def tune(
     elif clear:
         _clear(names)
     else:
-        _tune(names, quick, as_json)
+        _tune(("cuda",) if products else names, quick, as_json, _sizes(sizes, model), batches or ())
 
 
 def shown_page(page: str) -> str:
@@ -59,12 +74,28 @@ def shown_page(page: str) -> str:
     return "\n".join(shown(line) for line in page.splitlines())
 
 
-def _tune(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
+def _sizes(given: tuple[tuple[int, ...], ...] | None, model: str | None) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of weights: those given, or those of a model."""
+    if model is not None:
+        from tritium.perf import tune_cuda
+
+        return tune_cuda.sizes_of(model)
+    for size in given or ():
+        if len(size) != 2:
+            raise click.UsageError(f"--sizes: {'x'.join(map(str, size))} is not rows x columns; write 2560x6912.")
+    return tuple((n, k) for n, k in given or ())
+
+
+def _tune(
+    names: tuple[str, ...], quick: bool, as_json: bool, sizes: tuple[tuple[int, int], ...], batches: tuple[int, ...]
+) -> None:
     from tritium import tuned
+    from tritium.machine import seconds_text
     from tritium.perf import records, tune_choices
 
+    start = perf_counter()
     with bar("tuning") as progress:
-        done = tune_choices.fill(names, quick=quick, progress=progress)
+        done = tune_choices.fill(names, quick=quick, progress=progress, sizes=sizes, batches=batches)
     if as_json:
         rows = [
             {"name": o.race.choice, "value": o.value, "default": o.race.default, "why": o.why}
@@ -74,7 +105,8 @@ def _tune(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     click.echo(table([[o.race.title, _value(o), o.why] for o in done], ["what", "choice", "why"]))
-    click.echo(f"\nKept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
+    took = seconds_text(perf_counter() - start)
+    click.echo(f"\nIt took {took}. Kept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
     if any(o.changed and not o.race.exact for o in done):
         click.echo(
             "Threads and device are followed only with TRITIUM_TUNED=all: the last bits of results may depend on them."

@@ -1,8 +1,8 @@
 """What was tuned on this machine, as the runtime reads it: once in a process, when it decides and not when it calls.
 
 Knows nothing of measuring: `perf.tune` fills the file, this reads it. A file belongs to one machine, one build of the
-native library and one version of the package. One that is damaged or belongs to another is reported and ignored; where
-there is none, everything is as shipped.
+native library and one version of the package; a choice of kernels for a GPU, besides, to one GPU, torch and Triton. A file that
+is damaged or belongs to another is reported and ignored; where there is none, everything is as shipped.
 
 | choice                      | who reads it, and when                                   | may change bits |
 |-----------------------------|----------------------------------------------------------|-----------------|
@@ -10,12 +10,15 @@ there is none, everything is as shipped.
 | tiling/DTYPE                | the CPU backend, when weights are made ready             | no              |
 | storage                     | the CPU backend, when a model is prepacked               | no              |
 | batch/NAME                  | process_in_batches(size="NAME")                          | asked by name   |
+| cuda/product/NxKxM/GPU      | `cuda_tuned`, when it first chooses a kernel for a case  | no              |
 | threads                     | `threads`, at import; only with TRITIUM_TUNED=all        | dense products  |
 | device                      | `default_device`; only with TRITIUM_TUNED=all            | yes             |
 """
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -86,6 +89,38 @@ def kernel_key(row: str, specs: Specs) -> str:
 def size_class(elements: int) -> int:
     """Sizes within a factor of four are one class: the digits of the number to base 4."""
     return (elements.bit_length() + 1) // 2
+
+
+# ---- what belongs to one GPU
+
+PRODUCT = "cuda/product"  # m tokens with ternary weights [n, k]
+
+
+def gpu(capability: tuple[int, int], processors: int) -> str:
+    """The GPU of this process that is so, and what makes its kernels: "NVIDIA H200, torch 2.9.1, triton 3.5.1". Empty: there is
+    none, or GPUs of several names are so. Capability (0, 0): any."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return ""
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    same = [p for p in found if p.multi_processor_count == processors and capability in ((p.major, p.minor), (0, 0))]
+    names = {str(p.name) for p in same}
+    try:
+        triton: Any = importlib.import_module("triton")
+    except ImportError:
+        return ""
+    return f"{names.pop()}, torch {torch.__version__}, triton {triton.__version__}" if len(names) == 1 else ""
+
+
+def product_key(n: int, k: int, m: int, gpu: str) -> str:
+    """The name of a choice of kernel for a product on a GPU."""
+    return f"{PRODUCT}/{n}x{k}x{m}/{gpu}"
+
+
+def products(gpu: str) -> dict[tuple[int, int, int], Choice]:
+    """The choices that are followed on a GPU, by (n, k, m)."""
+    found = ((re.fullmatch(rf"{PRODUCT}/(\d+)x(\d+)x(\d+)/(.+)", name), c) for name, c in choices().items())
+    return {(int(at[1]), int(at[2]), int(at[3])): c for at, c in found if at is not None and at[4] == gpu}
 
 
 # ---- the file

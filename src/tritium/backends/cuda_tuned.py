@@ -1,18 +1,27 @@
 """Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: measured, or by rule.
 
-Knows nothing of torch or triton. `TABLE` is data measured on Hopper; `use` puts what a tuner found before it.
+Knows nothing of torch or triton. `TABLE` is data measured on Hopper; before it comes what `tritium tune` found on this GPU,
+before that what `use` was given.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
+import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
+
+from tritium import tuned
 
 HOPPER = (9, 0)
-PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU
+AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
+PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
 UNPROVEN = ("wgmma",)  # gave wrong sums now and then in graphs of many launches: not chosen until that is explained
 SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
+LARGE = 512  # tokens from which on more of them are more tiles of the same kind
 
 
 class Choice(NamedTuple):
@@ -57,6 +66,20 @@ def choice(kernel: str, *numbers: int) -> Choice:
     share its columns.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
+
+
+def parsed(text: str) -> Choice | None:
+    """The way back from `str`; None where no kernel is meant."""
+    found = re.fullmatch(r"(\w+)\((\w+=-?\d+(?:, \w+=-?\d+)*)\)", text)
+    if found is None or found[1] not in NAMES:
+        return None
+    pairs = [part.split("=") for part in found[2].split(", ")]
+    return choice(found[1], *(int(n) for _, n in pairs)) if NAMES[found[1]] == tuple(n for n, _ in pairs) else None
+
+
+def proven(c: Choice) -> bool:
+    """Whether a kernel cut so may be chosen unseen: not one of `UNPROVEN`, nor tiles whose parts are added in memory."""
+    return c.kernel not in UNPROVEN and dict(c.config).get("split", 1) == 1
 
 
 def wide(k: int) -> int:
@@ -157,21 +180,28 @@ def spreads(tiles: int, steps: int, processors: int, beside: int) -> Iterator[in
 
 
 def gemms(case: Case) -> Iterator[Choice]:
-    tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
-    for rows in (64, 128):
-        for split in (1, 2, 4, 8):
-            if split <= -(-words(case) * 4 // 64):
-                yield choice("gemm_plain", rows, tokens, 64, split, 8 if rows * tokens > 8192 else 4, 3)
+    most = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    for rows, tokens in itertools.product((32, 64, 128), sorted({most, max(most // 2, 16)})):
+        for step, split in itertools.product((32, 64, 128), (1, 2, 4, 8)):
+            stage = step * (rows + tokens * (4 if case.codes else 1))
+            for warps, stages in itertools.product((4, 8), (2, 3, 4)):
+                if split <= -(-words(case) * 4 // step) and stage * stages <= SHARED:
+                    yield choice("gemm_plain", rows, tokens, step, split, warps, stages)
+
+
+def _is_old(capability: tuple[int, int]) -> bool:
+    return (0, 0) < capability < AMPERE
 
 
 def candidates(case: Case, capability: tuple[int, int]) -> list[Choice]:
     """Every way worth measuring."""
     found: list[Choice] = []
     hopper = capability == HOPPER
-    if case.m <= 8:
-        found += [choice("gemv_plain", rows, 128, warps) for rows, warps in ((4, 4), (8, 4), (16, 4))]
+    if case.m <= 8 or _is_old(capability):
+        cuts = itertools.product((2, 4, 8, 16), (64, 128, 256), (2, 4, 8))
+        found += [choice("gemv_plain", *numbers) for numbers in cuts]
         found += gemvs(case) if hopper else ()
-    if case.m > 1:
+    if case.m > 1 and not _is_old(capability):
         found += gemms(case)
         if hopper and case.codes and case.m <= 64:
             found += fragment_cuts(case)
@@ -180,9 +210,28 @@ def candidates(case: Case, capability: tuple[int, int]) -> list[Choice]:
     return found
 
 
+def shortlist(case: Case, capability: tuple[int, int], processors: int, most: int) -> list[Choice]:
+    """What is shipped, and about so many more: of every kernel as many, those that are cut most like what is usual for it."""
+    first = shipped(case, capability, processors)
+    near = (_nearest(case, TABLE) if capability == HOPPER else None) or first
+    usual = _usual(case, processors) | {near.kernel: near} | {first.kernel: first}
+    listed = [first, near]
+    every = candidates(case, capability)
+    kernels = dict.fromkeys(c.kernel for c in every)
+    for kernel in kernels:
+        cuts = [c for c in every if c.kernel == kernel]
+        listed += sorted(cuts, key=partial(_unlike, usual.get(kernel, cuts[0])))[: most // len(kernels)]
+    return list(dict.fromkeys(listed))
+
+
+def _unlike(one: Choice, other: Choice) -> float:
+    """How far apart two cuts of a kernel are: doublings, summed over their numbers; where one is not above 0, differences."""
+    pairs = [(a, b) for (_, a), (_, b) in zip(one.config, other.config, strict=True)]
+    return sum(abs(math.log2(a / b)) if a > 0 and b > 0 else abs(a - b) for a, b in pairs)
+
+
 # ---- what is chosen
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048)
 TABLE: dict[tuple[int, int], dict[int, Choice]] = {
     (2560, 2560): {
         1: choice("gemv", 32, 8, 1, 2),
@@ -283,6 +332,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
     },
 }
 _found: dict[Case, Choice] = {}
+Measured = Mapping[tuple[int, int], Mapping[int, Choice]]  # of shapes (n, k) and batches
 
 
 def use(found: Mapping[Case, Choice]) -> None:
@@ -292,27 +342,81 @@ def use(found: Mapping[Case, Choice]) -> None:
     _found.update(found)
 
 
+def retuned() -> None:
+    """What was tuned has changed: who remembers what was chosen asks again."""
+    above: Any = sys.modules.get("tritium.backends.cuda_ternary")
+    if above is not None:
+        above.use(_found)
+
+
 def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
-    """The kernel for a case: what a tuner found, else what was measured near it on Hopper, else by rule. Of those that are not
-    proven exact, none but what a tuner was made to use."""
+    """The kernel for a case: what `use` was given or a tuner found, else what was measured near it, here or on Hopper, else by
+    rule. Of those that are not proven exact, none but what was found for this very case."""
     known = _found.get(case)
     if known is not None:
         return known
-    if capability != HOPPER:
-        return _plainly(case)
-    near = _nearest(case) if case.codes and not case.floats else None
-    found = near if near is not None else _by_rule(case, processors)
-    return _plainly(case) if found.kernel in UNPROVEN else found
+    here = found_here(capability, processors)
+    known = here.get((case.n, case.k), {}).get(case.m) if _is_measured(case) else None
+    return _chosen(case, capability, processors, here) if known is None else known
 
 
-def _nearest(case: Case) -> Choice | None:
+def shipped(case: Case, capability: tuple[int, int], processors: int) -> Choice:
+    """What is chosen where nothing was tuned."""
+    return _chosen(case, capability, processors, {})
+
+
+# ---- what was tuned on this GPU
+
+
+def kept_cases(gpu: str) -> dict[Case, Choice]:
+    """What is followed of what was tuned on a GPU."""
+    found = {Case(*sizes): parsed(str(kept.value)) for sizes, kept in tuned.products(gpu).items()}
+    return {case: cut for case, cut in found.items() if cut is not None}
+
+
+def found_here(capability: tuple[int, int], processors: int) -> Measured:
+    """What was tuned on the GPU of this process, as far as it can run there."""
+    table: dict[tuple[int, int], dict[int, Choice]] = {}
+    for case, cut in kept_cases(tuned.gpu(capability, processors)).items():
+        if fits(case, cut) and (cut.kernel in PLAIN or capability == HOPPER):
+            table.setdefault((case.n, case.k), {})[case.m] = cut
+    return table
+
+
+# ---- the nearest, and rules
+
+
+def _is_measured(case: Case) -> bool:
+    """Whether such cases are in tables: others go by rule."""
+    return case.codes and not case.floats
+
+
+def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Measured) -> Choice:
+    hopper = capability == HOPPER
+    near = None
+    if _is_measured(case):
+        of_hopper: Measured = TABLE if hopper else {}
+        near = _nearest(case, {s: {**of_hopper.get(s, {}), **here.get(s, {})} for s in (*of_hopper, *here)})
+    plain = choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case)
+    if near is None:
+        near = _by_rule(case, processors) if hopper else plain
+    return near if proven(near) else plain
+
+
+def _nearest(case: Case, table: Measured) -> Choice | None:
     """What was measured for the next larger batch and the most similar shape where it also fits this case."""
-    batch = next((b for b in BATCHES if b >= case.m), BATCHES[-1])
-    for shape in sorted(TABLE, key=lambda s: _apart(s[0], case.n) + _apart(s[1], case.k)):
-        found = TABLE[shape].get(batch)
+    for shape in sorted(table, key=lambda s: _apart(s[0], case.n) + _apart(s[1], case.k)):
+        found = _of_batch(table[shape], case.m)
         if found is not None and fits(case, found):
             return found
     return None
+
+
+def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
+    """That of the next larger batch, if it is not more than four times as large; beyond the largest, that, if it is large."""
+    largest = max(measured)
+    batch = min((b for b in measured if m <= b <= 4 * m), default=largest if LARGE <= largest < m else None)
+    return None if batch is None else measured[batch]
 
 
 def _apart(measured: int, wanted: int) -> float:
@@ -326,14 +430,12 @@ def fits(case: Case, found: Choice) -> bool:
     if found.kernel == "fragments":
         return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
     if found.kernel == "gemv_plain":
-        return case.m <= 8
+        return case.m <= 65535  # a program for each token and some rows
     return not case.floats
 
 
-def _plainly(case: Case) -> Choice:
-    """For every GPU. Tiles are not split: their parts would have to be added in memory, which is not proven either."""
-    if case.m <= 4:
-        return choice("gemv_plain", 8, 128, 4)
+def _tiles(case: Case) -> Choice:
+    """For every GPU. They are not split: their parts would have to be added in memory, which is not proven either."""
     tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
     rows = 128 if case.n >= 8192 else 64
     return choice("gemm_plain", rows, tokens, 64, 1, 8 if rows * tokens > 8192 else 4, 3)
@@ -341,16 +443,26 @@ def _plainly(case: Case) -> Choice:
 
 def _by_rule(case: Case, processors: int) -> Choice:
     """On Hopper, where nothing near was measured."""
+    usual = _usual(case, processors)
     if case.m <= 2 or (case.m <= 8 and not case.codes):
-        found = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
-        if found:
-            return min(found, key=lambda c: _unevenness(case, c, processors))
-        return choice("gemv_plain", 8, 128, 4)
-    if case.m <= 64 and case.codes:
-        cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= case.m]
-        if cuts:
-            return min(cuts, key=lambda c: _unusual(case, c))
-    return _large(case, processors)
+        return usual.get("gemv", usual["gemv_plain"])
+    return (usual.get("fragments") if case.m <= 64 and case.codes else None) or usual["wgmma"]
+
+
+def _usual(case: Case, processors: int) -> dict[str, Choice]:
+    """The cut of each kernel by rule, where there is one."""
+    found = {
+        "gemv_plain": choice("gemv_plain", 8, 128, 4),
+        "gemm_plain": _tiles(case),
+        "wgmma": _large(case, processors),
+    }
+    even = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
+    cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= case.m]
+    if even:
+        found["gemv"] = min(even, key=lambda c: _unevenness(case, c, processors))
+    if cuts:
+        found["fragments"] = min(cuts, key=lambda c: _unusual(case, c))
+    return found
 
 
 def _unevenness(case: Case, c: Choice, processors: int) -> float:

@@ -311,7 +311,7 @@ def explain(op: str, shape: Any = "", dtype: Any = "", device: Any = "") -> str:
 def _page(t: Tuning) -> str:
     about = ", ".join(x for x in (t.shape, t.dtype, t.device) if x)
     rows = [["config", "median", "95 % interval", "samples", "outcome"]]
-    for c in (*t.ranked, *(c for c in t.candidates if not c.seconds)):
+    for c in (*t.ranked, *(c for c in t.candidates if c not in t.ranked)):
         low, high = c.interval
         told = (seconds_text(c.median), f"{seconds_text(low)} … {seconds_text(high)}") if c.seconds else ("-", "-")
         outcome = c.status + (f": {c.reason}" if c.reason else "")

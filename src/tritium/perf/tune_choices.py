@@ -1,8 +1,8 @@
-"""What the runtime can choose on this machine, raced: kernels, tiles, storage, batch, threads, device.
+"""What the runtime can choose on this machine, raced: kernels, tiles, storage, products of a GPU, batch, threads, device.
 
 Knows nothing of the command line. A choice is kept only if its interval lies below that of what is shipped and its median
-is at least 3 % lower: else the shipped default stays. Candidates for kernels, tiles and storage must give the bits of the
-default; one that does not has failed.
+is at least 3 % lower: else the shipped default stays. Candidates for kernels, tiles, storage and products of a GPU must give the
+bits of the default; one that does not has failed.
 
 Left out, because they would cost time in every call or a new native library: threads for each size of an operation (the
 kernels' own grain decides that), NumPy in place of a native kernel (a program with it is no longer one native call), and
@@ -28,7 +28,7 @@ from tritium.errors import ArgumentError, nearest
 from tritium.functions import asarray, ones
 from tritium.launch import launch
 from tritium.op import OPS, Op, Spec, Specs, outputs
-from tritium.perf import tune, tune_file
+from tritium.perf import tune, tune_cuda, tune_file
 from tritium.perf.crossover import meeting
 from tritium.perf.tune_file import Tuning
 from tritium.tensor import Tensor, wrap
@@ -56,6 +56,7 @@ class Race:
     device: str = "cpu"
     exact: bool = True
     absent: str = ""  # why there is nothing to choose
+    always: bool = False  # kept even if it is the shipped default: cases near it follow
 
     @property
     def title(self) -> str:
@@ -237,6 +238,23 @@ def _stored(nbytes: int) -> Callable[[str], Any]:
     return _same_bits(one_token)
 
 
+# ---- products of a GPU
+
+
+def cuda_races(quick: bool, sizes: Sequence[tune_cuda.Size] = (), batches: Sequence[int] = ()) -> Iterator[Race]:
+    """The kernels of ternary products on a GPU, for the sizes and batches given or those of the reference model."""
+    if absent := tune_cuda.absence():
+        yield Race(tuned.PRODUCT, tuned.PRODUCT, (), None, _nothing, device="cuda", absent=absent)
+        return
+    gpu = tune_cuda.gpu()
+    for case in tune_cuda.cases(quick, sizes, batches):
+        n, k, m = case[:3]
+        names = tune_cuda.candidates(case, quick)
+        make = partial(tune_cuda.Contest, case, names)
+        at = tuned.product_key(n, k, m, gpu)
+        yield Race(tuned.PRODUCT, at, names, names[0], make, f"{m}x{k},{n}x{k}", "tern2", gpu, always=True)
+
+
 # ---- what may change bits, and is followed only where that is asked for
 
 
@@ -330,6 +348,7 @@ TARGETS: dict[str, Callable[[bool], Iterator[Race]]] = {
     "kernel": kernel_races,
     "tiling": tiling_races,
     "storage": storage_races,
+    "cuda": cuda_races,
     "threads": thread_races,
     "device": device_races,
 }
@@ -339,15 +358,18 @@ BATCH = "quantized_matmul"  # the name under which `fill` keeps how many tokens 
 # ---- all of it
 
 
-def races(names: Sequence[str] = (), quick: bool = False) -> list[Race]:
-    """The races of some targets, or of all; "kernel/add" is those of one row."""
+def races(
+    names: Sequence[str] = (), quick: bool = False, sizes: Sequence[tune_cuda.Size] = (), batches: Sequence[int] = ()
+) -> list[Race]:
+    """The races of some targets, or of all; "kernel/add" is those of one row. sizes and batches: of the products of a GPU."""
     listed: list[Race] = []
     for name in names or TARGETS:
         target, _, row = name.partition("/")
-        if target not in TARGETS or (row and target != "kernel"):
-            known = [*TARGETS, "batch", *(f"kernel/{r}" for r in ("quantized_matmul", *MAPS))]
+        if target not in TARGETS or (row and target != "kernel" and name != tuned.PRODUCT):
+            known = [*TARGETS, "batch", tuned.PRODUCT, *(f"kernel/{r}" for r in ("quantized_matmul", *MAPS))]
             raise ArgumentError(f"tune: {name!r} cannot be tuned; there are {', '.join(known)}.{nearest(name, known)}")
-        listed += [r for r in TARGETS[target](quick) if not row or r.op == name] or _row_races(row, quick)
+        found = cuda_races(quick, sizes, batches) if target == "cuda" else TARGETS[target](quick)
+        listed += [r for r in found if not row or r.op == name] or _row_races(row, quick)
     return listed
 
 
@@ -363,11 +385,15 @@ def _row_races(row: str, quick: bool) -> list[Race]:
 
 
 def fill(
-    names: Sequence[str] = (), *, quick: bool = False, progress: Callable[[int, int, str], None] | None = None
-) -> list[Outcome]:
-    """Race what the runtime can choose and keep the choices; the runtime of this process follows them at once."""
+    names: Sequence[str] = (), *, quick: bool = False, progress: Callable[[int, int, str], None] | None = None,
+    sizes: Sequence[tune_cuda.Size] = (), batches: Sequence[int] = (),
+) -> list[Outcome]:  # fmt: skip
+    """Race what the runtime can choose and keep the choices; the runtime of this process follows them at once.
+
+    sizes (rows and columns of weights) and batches (of tokens): for the products of a GPU, in place of the reference model's.
+    """
     asked = [n for n in names if n != "batch"]
-    listed = races(asked, quick) if asked or not names else []
+    listed = races(asked, quick, sizes, batches) if asked or not names else []
     batch = not names or "batch" in names
     done: list[Outcome] = []
     for i, r in enumerate(listed):
@@ -388,8 +414,8 @@ def _raced(r: Race, quick: bool) -> Outcome:
     plan: dict[str, Any] = {"rounds": 9, "budget_s": 1.0} if quick else {"rounds": tune.ROUNDS, "budget_s": 4.0}
     made, objects = tune.run(r.op, r.configs, r.make(), shape=r.shape, dtype=r.dtype, device=r.device, **plan)
     value, why = decided(made, r.default, objects)
-    choice = None if value == r.default else tuned.Choice(value, why, r.exact)
-    tune_file.add(made, {r.choice: choice})
+    keep = value != r.default or (r.always and made.best is not None)
+    tune_file.add(made, {r.choice: tuned.Choice(value, why, r.exact) if keep else None})
     return Outcome(r, made, value, why)
 
 
@@ -398,7 +424,7 @@ def decided(made: Tuning, default: Any, objects: dict[str, Any]) -> tuple[Any, s
     best, shipped = made.best, made.of(default)
     if best is None:
         return default, "nothing ran"
-    if shipped is None or not shipped.seconds:
+    if shipped is None or not shipped.seconds or shipped.status == "failed":
         return objects[best.config], f"{default!r} did not run: {shipped.reason if shipped else 'it was not there'}"
     gain = shipped.median / best.median
     if best is shipped:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from tritium import backends, settings, tuned
+from tritium.backends import cuda_tuned
 from tritium.errors import BusyError, FormatError
 from tritium.machine import this_machine
 from tritium.perf import files, records, stats
@@ -68,8 +69,9 @@ class Tuning:
 
     @property
     def ranked(self) -> tuple[Candidate, ...]:
-        """Those that ran, the best first."""
-        return tuple(sorted((c for c in self.candidates if c.seconds), key=lambda c: (c.status != "best", c.median)))
+        """Those that ran to the end, the best first."""
+        ran = (c for c in self.candidates if c.seconds and c.status != "failed")
+        return tuple(sorted(ran, key=lambda c: (c.status != "best", c.median)))
 
     def of(self, config: Any) -> Candidate | None:
         return next((c for c in self.candidates if c.config == repr(config)), None)
@@ -177,3 +179,4 @@ def _change(change: Callable[[dict[str, Any]], None]) -> None:
         change(body)
         files.write_text(path, json.dumps(tuned.document(body), allow_nan=False, ensure_ascii=False))
     backends.retuned()
+    cuda_tuned.retuned()
