@@ -82,6 +82,117 @@ def test_attention_has_the_bits_of_the_reference(
     np.testing.assert_array_equal(got.cpu().numpy(), want)
 
 
+def halves(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    """Two caches as views of one tensor [slots, 2 * kv heads, capacity, size]."""
+    both = there(np.concatenate([x, y], 1))
+    return both[:, : x.shape[1]], both[:, x.shape[1] :]
+
+
+@runs
+@pytest.mark.parametrize("start", [0, 31, 32, 300])
+@pytest.mark.parametrize(("tokens", "per"), [(1, 4), (2, 3), (5, 4)])
+def test_parts_of_the_keys_are_joined(start: int, tokens: int, per: int) -> None:
+    """One part with keys, some and all of them; for few queries by the last program, for more by a second launch.
+
+    The next launch finds the counts at zero, as the one before left them.
+    """
+    rng = np.random.default_rng(start)
+    q = rng.standard_normal((1, tokens, 2 * per, 16)).astype(np.float32)
+    k, v = (rng.standard_normal((1, 2, 305, 16)).astype(np.float16) for _ in range(2))
+    places = np.array([[0, start, tokens]], np.int32)
+    k[:, :, start + tokens :] = v[:, :, start + tokens :] = np.nan
+    want = by_reference(attention, np.empty_like(q), q, k, v, places, scale=None)
+    for _ in range(2):
+        got = kernels().attend(there(q), there(k), there(v), there(places), factor_of(16, None))
+        np.testing.assert_array_equal(got.cpu().numpy(), want)
+    counts = kernels()._counters(got.device).some(1)
+    assert counts.sum().item() == 0
+
+
+@runs
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_what_is_not_a_number_stays_so(kind: Any) -> None:
+    q = np.ones((1, 1, 2, 4), np.float32)
+    k, v = np.ones((2, 1, 1, 130, 4), kind)
+    v[0, 0, 100], k[0, 0, 40] = [np.inf, -np.inf, np.nan, 2**-24], [-np.inf, 0, 0, 0]
+    want = by_reference(attention, np.empty_like(q), q, k, v, None, scale=None)
+    got = kernels().attend(there(q), there(k), there(v), None, factor_of(4, None))
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+    assert [np.isposinf(want[0, 0, 0]).any(), np.isnan(want).any(), np.isfinite(want).any()] == [True] * 3
+
+
+@runs
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_caches_may_be_views_and_are_not_copied(kind: Any) -> None:
+    rng = np.random.default_rng(7)
+    q = rng.standard_normal((2, 1, 6, 16)).astype(np.float32)
+    k, v = (rng.standard_normal((3, 2, 70, 16)).astype(kind) for _ in range(2))
+    places = np.array([[2, 60, 1], [0, 3, 1]], np.int32)
+    want = by_reference(attention, np.empty_like(q), q, k, v, places, scale=None)
+    views = halves(k, v)
+    got = kernels().attend(there(q), *views, there(places), factor_of(16, None))
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+    for view in views:
+        assert kernels()._words(view, kind is np.float32).data_ptr() == view.data_ptr()
+
+
+@runs
+def test_half_of_a_cache_takes_some_heads_of_larger_values() -> None:
+    rng = np.random.default_rng(8)
+    k, v = (rng.standard_normal((2, 2, 9, 6)).astype(np.float16) for _ in range(2))
+    values = rng.standard_normal((2, 3, 7, 6)).astype(np.float32)
+    places = np.array([[1, 2, 3], [0, 8, 1]], np.int32)
+    wants = [by_reference(update_cache, np.empty_like(k), k, values[:, :, 3:5], places), v]
+    views = halves(k, v)
+    kernels().write(views[0], there(values)[:, :, 3:5], there(places))
+    for view, want in zip(views, wants, strict=True):
+        np.testing.assert_array_equal(view.cpu().numpy(), want)
+
+
+@runs
+def test_both_halves_of_a_cache_are_written_at_once() -> None:
+    rng = np.random.default_rng(9)
+    both = rng.standard_normal((2, 4, 9, 6)).astype(np.float16)
+    values = rng.standard_normal((2, 1, 7, 6)).astype(np.float32)
+    places = np.array([[1, 2, 1], [0, 8, 1]], np.int32)
+    want = by_reference(update_cache, np.empty_like(both), both, values[:, :, 3:], places)
+    got = there(both)
+    kernels().write(got, there(values)[:, :, 3:], there(places))
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+@runs
+def test_counters_of_a_stream_grow_and_stay_zero() -> None:
+    counters = kernels().Counters(torch.zeros(0, device=PLACE).device)
+    few, more = counters.some(3), counters.some(1000)
+    assert few.numel() >= 3
+    assert more.numel() >= 1000
+    assert not few.any()
+    assert not more.any()
+    assert counters.some(3).data_ptr() == more.data_ptr()
+
+
+@pytest.mark.skipif(INTERPRETED or not MODE or not torch.cuda.is_available(), reason="graphs are captured on CUDA")
+def test_graphs_count_in_memory_of_their_own() -> None:
+    rng = np.random.default_rng(10)
+    q = there(rng.standard_normal((1, 1, 4, 16)).astype(np.float32))
+    k, v = (there(rng.standard_normal((1, 2, 512, 16)).astype(np.float16)) for _ in range(2))
+    places = there(np.array([[0, 400, 1]], np.int32))
+    want = kernels().attend(q, k, v, places, 0.25)
+    graphs, found = [torch.cuda.CUDAGraph() for _ in range(2)], []
+    for graph in graphs:
+        with torch.cuda.graph(graph):
+            found.append([kernels().attend(q, k, v, places, 0.25) for _ in range(8)])
+    streams = [torch.cuda.Stream() for _ in graphs]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, want) for ys in found for y in ys)
+
+
 @runs
 @settings(max_examples=20 if INTERPRETED else 100, deadline=None)
 @given(batch=st.integers(1, 4), tokens=st.integers(1, 4), seed=st.integers(0, 2**32))
@@ -118,3 +229,24 @@ def test_rope_has_the_bits_of_the_reference(shape: tuple[int, ...], interleaved:
     part = there(wide)[..., 3 : 3 + shape[2] * shape[3]].unflatten(-1, shape[2:])
     got = kernels().rope(part, there(cos), there(sin), torch.float32, interleaved)
     np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+@runs
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope_leaves_the_other_heads_alone(interleaved: bool, kind: Any) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((2, 3, 5, 16)).astype(np.float32)
+    x[0, 0, 4, :3] = [np.inf, -0.0, np.nan]
+    cos, sin = (rng.standard_normal((2, 3, 8)).astype(np.float32) for _ in range(2))
+    turned = by_reference(rope, np.empty((2, 3, 3, 16), kind), x[:, :, :3], cos, sin, interleaved=interleaved)
+    to = torch.from_numpy(turned).dtype
+    got = kernels().rope(there(x), there(cos), there(sin), to, interleaved, 3).cpu().numpy()
+    np.testing.assert_array_equal(got[:, :, :3], turned)
+    np.testing.assert_array_equal(got[:, :, 3:], x[:, :, 3:].astype(kind))
+    assert np.signbit(got[0, 0, 4, 1])
+    for heads, want in ((0, x), (5, None)):
+        whole = kernels().rope(there(x), there(cos), there(sin), torch.float32, interleaved, heads)
+        if want is None:
+            want = kernels().rope(there(x), there(cos), there(sin), torch.float32, interleaved).cpu().numpy()
+        np.testing.assert_array_equal(whole.cpu().numpy(), want)

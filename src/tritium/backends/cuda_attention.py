@@ -6,6 +6,8 @@ the host, and a CUDA graph of it serves any length.
 
 from __future__ import annotations
 
+import threading
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,12 +15,16 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tritium.backends.cuda_plain import fence
 from tritium.backends.cuda_ternary import gpu
 
 KEYS = 32  # that a program looks at together
 ROWS = 16  # queries of one kv head that it takes, at least: what a product of f64 needs
 MOST_ROWS = 64
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
+PARTS = 32  # that share the keys of some queries, at most
+TOGETHER, JOINED = 4, 16  # queries and parts whose sums are joined together: what registers hold
+FEW = 8  # queries of one kv head whose parts one program joins; of more, that takes longer than a second launch
 
 
 def _early(x: torch.Tensor) -> dict[str, bool]:
@@ -58,7 +64,7 @@ def write_kernel(
 
 
 def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
-    """What `update_cache` says, into a contiguous cache itself. Sequences outside of it write nothing."""
+    """What `update_cache` says, into the cache itself, whose heads are contiguous. Sequences outside of it write nothing."""
     slots, heads, capacity, size = cache.shape
     batch, tokens = values.shape[:2]
     if not (batch and tokens and heads and size):
@@ -74,7 +80,7 @@ def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> No
 
 @triton.jit
 def rope_kernel(
-    x, cos, sin, out, tokens, x_batch, x_token, x_head, c_batch, c_token, s_batch, s_token, o_batch, o_token, o_head,
+    x, cos, sin, out, tokens, turned, x_batch, x_token, x_head, c_batch, c_token, s_batch, s_token, o_batch, o_token, o_head,
     HALF: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr, STEP: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -85,28 +91,40 @@ def rope_kernel(
     b, t, h = (tl.program_id(0) // tokens).to(tl.int64), (tl.program_id(0) % tokens).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, WIDE)
     fits = i < HALF
-    c = tl.load(cos + b * c_batch + t * c_token + i, mask=fits)
-    s = tl.load(sin + b * s_batch + t * s_token + i, mask=fits)
     one = x + b * x_batch + t * x_token + h * x_head + i * STEP
-    a, z = tl.load(one, mask=fits).to(tl.float32), tl.load(one + APART, mask=fits).to(tl.float32)
     to = out + b * o_batch + t * o_token + h * o_head + i * STEP
-    tl.store(to, (a * c - z * s).to(out.dtype.element_ty), mask=fits)
-    tl.store(to + APART, (z * c + a * s).to(out.dtype.element_ty), mask=fits)
+    a, z = tl.load(one, mask=fits), tl.load(one + APART, mask=fits)
+    if h < turned:
+        c = tl.load(cos + b * c_batch + t * c_token + i, mask=fits)
+        s = tl.load(sin + b * s_batch + t * s_token + i, mask=fits)
+        a, z = a.to(tl.float32), z.to(tl.float32)
+        tl.store(to, (a * c - z * s).to(out.dtype.element_ty), mask=fits)
+        tl.store(to + APART, (z * c + a * s).to(out.dtype.element_ty), mask=fits)
+    else:
+        tl.store(to, a.to(out.dtype.element_ty), mask=fits)
+        tl.store(to + APART, z.to(out.dtype.element_ty), mask=fits)
 
 
-def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype: torch.dtype, interleaved: bool) -> torch.Tensor:
-    """What the row `rope` says, for x [batch, tokens, heads, size]."""
-    batch, tokens, heads, size = x.shape
+def rope(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    dtype: torch.dtype,
+    interleaved: bool,
+    heads: int | None = None,
+) -> torch.Tensor:
+    """What the row `rope` says, for x [batch, tokens, heads, size]; of `heads` the first ones, and the others as they are."""
+    batch, tokens, all_heads, size = x.shape
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     if not out.numel():
         return out
     half = size // 2
     cos, sin = (v.float().expand(batch, tokens, half) for v in (cos, sin))
     x, cos, sin = (v if v.stride(-1) == 1 else v.contiguous() for v in (x, cos, sin))
-    rope_kernel[(batch * tokens, heads)](
-        x, cos, sin, out, tokens, *x.stride()[:3], *cos.stride()[:2], *sin.stride()[:2], *out.stride()[:3], HALF=half,
-        WIDE=triton.next_power_of_2(half), APART=1 if interleaved else half, STEP=2 if interleaved else 1, num_warps=1,
-        enable_fp_fusion=False, **_early(x),
+    rope_kernel[(batch * tokens, all_heads)](
+        x, cos, sin, out, tokens, all_heads if heads is None else heads, *x.stride()[:3], *cos.stride()[:2], *sin.stride()[:2],
+        *out.stride()[:3], HALF=half, WIDE=triton.next_power_of_2(half), APART=1 if interleaved else half,
+        STEP=2 if interleaved else 1, num_warps=1, enable_fp_fusion=False, **_early(x),
     )  # fmt: skip
     return out
 
@@ -135,6 +153,56 @@ def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> tor
     return bad
 
 
+# ---- counting in a launch
+
+
+class Counters:
+    """Numbers that are zero between launches, for programs of one launch that count each other.
+
+    A launch takes those of its stream, where launches follow each other. One that goes into a graph takes some that nobody
+    else gets: its graph may run beside anything. They are kept for good, since nobody says when a graph is gone.
+    """
+
+    AHEAD = 1 << 16  # that are ready for a capture, which can zero none: those of some hundred launches
+    LINE = 32  # of them are given together, so that no two launches write to one line of the cache
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._kept: list[torch.Tensor] = []
+        self._fresh = self._zeros(0)
+        self._streams: dict[int, torch.Tensor] = {}
+        self._lock = threading.Lock()
+
+    def _zeros(self, n: int) -> torch.Tensor:
+        made = torch.zeros(n, dtype=torch.int32, device=self.device)
+        self._kept.append(made)
+        return made
+
+    def some(self, n: int) -> torch.Tensor:
+        """n of them for a launch on the current stream."""
+        n = triton.cdiv(n, self.LINE) * self.LINE
+        on_gpu = self.device.type == "cuda"
+        with self._lock:
+            if on_gpu and torch.cuda.is_current_stream_capturing():
+                if self._fresh.numel() < n:  # the graph zeroes them itself, each time it runs
+                    return torch.zeros(n, dtype=torch.int32, device=self.device)
+                found, self._fresh = self._fresh[:n], self._fresh[n:]
+                return found
+            stream = torch.cuda.current_stream(self.device) if on_gpu else None
+            key = stream.cuda_stream if stream is not None else 0
+            if key not in self._streams or self._streams[key].numel() < n:
+                self._streams[key] = self._zeros(2 * n)
+            if stream is not None and self._fresh.numel() < self.AHEAD:
+                self._fresh = self._zeros(2 * self.AHEAD)
+                stream.synchronize()  # graphs that take them run on other streams
+            return self._streams[key]
+
+
+@lru_cache
+def _counters(device: torch.device) -> Counters:
+    return Counters(device)
+
+
 # ---- attention
 # Pairs of elements come as words of 32 bits: from loads of 16 bits Triton cannot make operands of a product of f64.
 
@@ -148,119 +216,216 @@ def _wide(half, BRAIN: tl.constexpr):
         special = (half & 0x7C00) == 0x7C00
         size = (half & 0x7FFF) << 13
         size = tl.where(special, size | 0x7F800000, size)
-        x = size.to(tl.float32, bitcast=True) * tl.where(
-            special, 1.0, 5.192296858534828e33
-        )  # 2**112, between the biases
+        between = tl.where(special, 1.0, 5.192296858534828e33)  # 2**112: between the biases
+        x = size.to(tl.float32, bitcast=True) * between
         x = tl.where((half & 0x8000) != 0, -x, x)
     return x.to(tl.float64)
 
 
+WIDEN = tl.constexpr("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f64.f16 $0, l; cvt.f64.f16 $1, h; }")
+
+
 @triton.jit
-def _pairs(base, at, there, SINGLE: tl.constexpr, BRAIN: tl.constexpr):
-    """Elements 2i and 2i + 1 as f64; `at` counts words of two halves, or pairs of singles."""
+def _fetch(base, at, there, SINGLE: tl.constexpr):
+    """Elements 2i and 2i + 1 as they lie: two singles, or twice the word that holds both halves; `at` counts pairs."""
     if SINGLE:
-        one = tl.load(base + 2 * at, mask=there, other=0.0).to(tl.float64)
-        two = tl.load(base + 2 * at + 1, mask=there, other=0.0).to(tl.float64)
+        one = tl.load(base + 2 * at, mask=there, other=0.0)
+        two = tl.load(base + 2 * at + 1, mask=there, other=0.0)
     else:
-        word = tl.load(base + at, mask=there, other=0)
-        one, two = _wide(word & 0xFFFF, BRAIN), _wide((word >> 16) & 0xFFFF, BRAIN)
+        one = tl.load(base + at, mask=there, other=0)
+        two = one
     return one, two
 
 
 @triton.jit
-def part_kernel(
-    q, k, v, places, part, tops, totals, tokens, slots, capacity, per, q_batch, q_token, q_head, k_slot, k_head, k_token,
-    v_slot, v_head, v_token, PAIRS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr, BRAIN: tl.constexpr, FACTOR: tl.constexpr,
-    EARLY: tl.constexpr,
+def _pairs(one, two, SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr):
+    """What `_fetch` gave, as f64."""
+    if SINGLE:
+        one, two = one.to(tl.float64), two.to(tl.float64)
+    elif ASM and not BRAIN:
+        one, two = tl.inline_asm_elementwise(
+            WIDEN, "=d,=d,r", [one], dtype=(tl.float64, tl.float64), is_pure=True, pack=1
+        )
+    else:
+        one, two = _wide(one & 0xFFFF, BRAIN), _wide((two >> 16) & 0xFFFF, BRAIN)
+    return one, two
+
+
+@triton.jit
+def _inverse(total):
+    """By what sums of values are multiplied, given those of the weights; of no keys it is zero."""
+    none = total == 0.0
+    return tl.where(none, 0.0, 1.0 / tl.where(none, 1.0, total))
+
+
+@triton.jit
+def _give(out, y, row, d, tokens, g, o_token, o_head, SIZE: tl.constexpr, PER: tl.constexpr):
+    """y is the attention of queries `row` of a kv head."""
+    to = out + (row // PER).to(tl.int64)[:, None] * o_token + (g * PER + row % PER)[:, None] * o_head + d[None, :]
+    tl.store(to, y.to(out.dtype.element_ty), mask=(row < tokens * PER)[:, None] & (d < SIZE)[None, :])
+
+
+@triton.jit
+def _weigh(tops, totals, parts, PARTS: tl.constexpr, USED: tl.constexpr):
+    """How much the sums of each part count for each query, in place of its largest score; those of no keys nothing."""
+    p = tl.arange(0, PARTS)
+    line = tl.arange(0, USED)[:, None] * PARTS + p[None, :]
+    there = (p < parts)[None, :]
+    top = tl.load(tops + line, mask=there, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(totals + line, mask=there, other=0.0, cache_modifier=".cg")
+    most = tl.max(top, 1)
+    fade = tl.exp(top - tl.where(most == float("-inf"), 0.0, most)[:, None])
+    weight = fade * _inverse(tl.sum(total * fade, 1))[:, None]
+    tl.store(tops + line, tl.where(total == 0.0, 0.0, weight), mask=there)
+
+
+@triton.jit
+def _join(part, weights, r, parts, d, PARTS: tl.constexpr, JOINED: tl.constexpr):
+    """The attention of queries r: the sums of all parts, by their weights."""
+    y = tl.zeros((r.shape[0], d.shape[0]), tl.float64)
+    for first in range(0, parts, JOINED):
+        p = first + tl.arange(0, JOINED)
+        line = r[:, None] * PARTS + p[None, :]
+        there = (p < parts)[None, :]
+        at = part + line[:, :, None] * d.shape[0] + d[None, None, :]
+        sums = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
+        weight = tl.load(weights + line, mask=there, other=0.0, cache_modifier=".cg")[:, :, None]
+        y += tl.sum(tl.where(weight == 0.0, 0.0, sums * weight), 1)
+    return y
+
+
+@triton.jit
+def _extent(
+    places, b, block, tokens, slots, capacity,
+    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr,
 ):  # fmt: skip
-    """A share of the keys for some queries of one kv head: sums of values and of weights, both against the largest score."""
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
-    blocks = tl.cdiv(tokens * per, ROWS)
-    b, block, g, p = tl.program_id(0) // blocks, tl.program_id(0) % blocks, tl.program_id(1), tl.program_id(2)
+    """Where sequence b lies, how many keys the queries of a block see, how many of them a part takes, and how many parts do."""
     if PLACED:
         slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
         inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
         slot, start, count = tl.where(inside, slot, 0), tl.where(inside, start, 0), tl.where(inside, count, 0)
     else:
         slot, start, count = b, capacity - tokens, tokens
+    last = tl.minimum(start + (block * ROWS + ROWS - 1) // PER + 1, start + count)
+    last = tl.where(block * ROWS // PER < count, last, 0)
+    share = tl.maximum(tl.cdiv(tl.cdiv(last, PARTS), KEYS), 1) * KEYS
+    return slot, start, count, last, share, tl.maximum(tl.cdiv(last, share), 1)  # of no keys the first part says so
+
+
+@triton.jit
+def attend_kernel(
+    q, k, v, places, out, part, tops, totals, counts, tokens, slots, capacity, q_batch, q_token, q_head, k_slot, k_head, k_token,
+    v_slot, v_head, v_token, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
+    ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TOGETHER: tl.constexpr, JOINED: tl.constexpr,
+    LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr, BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """A share of the keys for some queries of one kv head: sums of values and of weights, both against the largest score.
+
+    Programs without keys end at once. Each of the others leaves its sums in memory of its own; if LAST, the last of them to
+    arrive, as `counts` tells, joins them, and leaves the count zero for the next launch.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    blocks = tl.cdiv(tokens * PER, ROWS)
+    b, block, g, p = tl.program_id(0) // blocks, tl.program_id(0) % blocks, tl.program_id(1), tl.program_id(2)
     row = block * ROWS + tl.arange(0, ROWS)
-    token, head = row // per, g * per + row % per
-    live = (token < count) & (row < tokens * per)
-    d = tl.arange(0, WIDE)
-    fits = d < PAIRS
-    line = token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + 2 * d[None, :]
-    meant = live[:, None] & fits[None, :]
-    one = tl.load(q + b.to(tl.int64) * q_batch + line, mask=meant, other=0.0).to(tl.float64) * FACTOR
-    two = tl.load(q + b.to(tl.int64) * q_batch + line + 1, mask=meant, other=0.0).to(tl.float64) * FACTOR
-    last = tl.minimum(start + (block * ROWS + ROWS - 1) // per + 1, start + count)  # keys that any of them sees
-    last = tl.where(block * ROWS // per < count, last, 0)
-    share = tl.cdiv(tl.cdiv(last, PARTS), KEYS) * KEYS
-    first, end = p * share, tl.minimum(p * share + share, last)
-    k_base = k + slot.to(tl.int64) * k_slot + g.to(tl.int64) * k_head
-    v_base = v + slot.to(tl.int64) * v_slot + g.to(tl.int64) * v_head
-    top = tl.full((ROWS,), float("-inf"), tl.float64)
-    total = tl.zeros((ROWS,), tl.float64)
-    mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
-    mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
-    for at in range(first, end, KEYS):
-        key = at + tl.arange(0, KEYS)
-        there = key < end
-        k_one, k_two = _pairs(
-            k_base + key.to(tl.int64)[None, :] * k_token, d[:, None], there[None, :] & fits[:, None], SINGLE, BRAIN
-        )
-        v_one, v_two = _pairs(  # asked for together: neither waits for the other
-            v_base + key.to(tl.int64)[:, None] * v_token, d[None, :], there[:, None] & fits[None, :], SINGLE, BRAIN
-        )
-        scores = tl.dot(one, k_one, out_dtype=tl.float64)
-        scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
-        sees = there[None, :] & (key[None, :] <= (start + token)[:, None]) & live[:, None]
-        scores = tl.where(sees, scores, float("-inf"))
-        most = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(most == float("-inf"), 0.0, most)
-        weights = tl.exp(scores - base[:, None])
-        fade = tl.exp(top - base)
-        total = total * fade + tl.sum(weights, 1)
-        mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
-        mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
-        top = most
-    to = ((tl.program_id(0).to(tl.int64) * tl.num_programs(1) + g) * PARTS + p) * ROWS + tl.arange(0, ROWS)
-    asked = row < tokens * per
-    tl.store(tops + to, top, mask=asked)
-    tl.store(totals + to, total, mask=asked)
-    if end > first:
-        tl.store(part + to[:, None] * (2 * WIDE) + 2 * d[None, :], mixed_one, mask=asked[:, None])
-        tl.store(part + to[:, None] * (2 * WIDE) + 2 * d[None, :] + 1, mixed_two, mask=asked[:, None])
+    token, head = row // PER, g * PER + row % PER
+    asked = row < tokens * PER
+    d, e = tl.arange(0, WIDE), tl.arange(0, 2 * WIDE)
+    line = token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + e[None, :]
+    queries = tl.load(
+        q + b.to(tl.int64) * q_batch + line, mask=asked[:, None] & (e < (SIZE + 1) // 2 * 2)[None, :], other=0.0
+    )
+    one, two = tl.split(tl.reshape(queries.to(tl.float64) * FACTOR, (ROWS, WIDE, 2)))
+    slot, start, count, last, share, parts = _extent(
+        places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED
+    )
+    if p < parts:
+        first, end = p * share, tl.minimum(p * share + share, last)
+        live = (token < count) & asked
+        fits = d < (SIZE + 1) // 2
+        k_base = k + slot.to(tl.int64) * k_slot + g.to(tl.int64) * k_head
+        v_base = v + slot.to(tl.int64) * v_slot + g.to(tl.int64) * v_head
+        top = tl.full((ROWS,), float("-inf"), tl.float64)
+        summed = tl.zeros((ROWS, KEYS), tl.float64)
+        mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
+        mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
+        for at in range(first, end, KEYS):
+            key = at + tl.arange(0, KEYS)
+            there = key < end
+            k_one, k_two = _fetch(
+                k_base + key.to(tl.int64)[None, :] * k_token, d[:, None], there[None, :] & fits[:, None], SINGLE
+            )
+            v_one, v_two = _fetch(  # asked for together: neither waits for the other
+                v_base + key.to(tl.int64)[:, None] * v_token, d[None, :], there[:, None] & fits[None, :], SINGLE
+            )
+            k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
+            scores = tl.dot(one, k_one, out_dtype=tl.float64)
+            scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
+            sees = there[None, :] & (key[None, :] <= (start + token)[:, None]) & live[:, None]
+            scores = tl.where(sees, scores, float("-inf"))
+            most = tl.maximum(top, tl.max(scores, 1))
+            base = tl.where(most == float("-inf"), 0.0, most)
+            weights = tl.exp(scores - base[:, None])
+            fade = tl.exp(top - base)
+            summed = summed * fade[:, None] + weights
+            v_one, v_two = _pairs(v_one, v_two, SINGLE, BRAIN, ASM)
+            mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
+            mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
+            top = most
+        total = tl.sum(summed, 1)
+        out += b.to(tl.int64) * o_batch
+        if parts == 1:
+            none, inverse = (total == 0.0)[:, None], _inverse(total)[:, None]
+            y_one, y_two = tl.where(none, 0.0, mixed_one * inverse), tl.where(none, 0.0, mixed_two * inverse)
+            _give(out, tl.interleave(y_one, y_two), row, e, tokens, g, o_token, o_head, SIZE, PER)
+        elif PARTS > 1:
+            group = tl.program_id(0) * tl.num_programs(1) + g
+            tops += group.to(tl.int64) * (ROWS * PARTS)
+            totals += group.to(tl.int64) * (ROWS * PARTS)
+            part += group.to(tl.int64) * (ROWS * PARTS * 2 * WIDE)
+            to = tl.arange(0, ROWS) * PARTS + p
+            mixed = tl.interleave(mixed_one, mixed_two)
+            tl.store(tops + to, top, mask=asked, cache_modifier=".cg")
+            tl.store(totals + to, total, mask=asked, cache_modifier=".cg")
+            tl.store(part + to[:, None] * (2 * WIDE) + e[None, :], mixed, mask=asked[:, None], cache_modifier=".cg")
+            if LAST:
+                fence(ASM)
+                tl.debug_barrier()
+                if tl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
+                    fence(ASM)
+                    tl.store(counts + group, 0)
+                    _weigh(tops, totals, parts, PARTS, USED)
+                    tl.debug_barrier()
+                    for some in range(0, USED, TOGETHER):
+                        r = some + tl.arange(0, TOGETHER)
+                        y = _join(part, tops, r, parts, e, PARTS, JOINED)
+                        _give(out, y, block * ROWS + r, e, tokens, g, o_token, o_head, SIZE, PER)
 
 
 @triton.jit
 def join_kernel(
-    part, tops, totals, out, tokens, per, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    PARTS: tl.constexpr, EARLY: tl.constexpr,
+    places, out, part, tops, totals, tokens, slots, capacity, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr,
+    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, JOINED: tl.constexpr, PLACED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The shares of all keys become the attention of one query."""
+    """What the last program does for few queries, in a launch of its own and a program for each query."""
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()
-    blocks = tl.cdiv(tokens * per, ROWS)
-    b, r, g = tl.program_id(0) // (tokens * per), tl.program_id(0) % (tokens * per), tl.program_id(1)
-    p, d = tl.arange(0, PARTS), tl.arange(0, WIDE)
-    of = (b * blocks + r // ROWS).to(tl.int64) * tl.num_programs(1) + g
-    line = (of * PARTS + p) * ROWS + r % ROWS
-    top = tl.load(tops + line)
-    most = tl.max(top, 0)
-    fade = tl.exp(top - tl.where(most == float("-inf"), 0.0, most))
-    totals_of = tl.load(totals + line)
-    total = tl.sum(totals_of * fade, 0)
-    shares = tl.load(
-        part + line[:, None] * WIDE + d[None, :]
-    )  # asked for before it is known which of them were written
-    mixed = tl.sum(tl.where((totals_of != 0.0)[:, None], shares * fade[:, None], 0.0), 0)
-    y = tl.where(total == 0.0, 0.0, mixed / total)
-    to = out + b.to(tl.int64) * o_batch + (r // per).to(tl.int64) * o_token + (g * per + r % per) * o_head + d
-    tl.store(to, y.to(out.dtype.element_ty), mask=d < SIZE)
+    blocks = tl.cdiv(tokens * PER, ROWS)
+    b, r, g = tl.program_id(0) // (tokens * PER), tl.program_id(0) % (tokens * PER), tl.program_id(1)
+    block = r // ROWS
+    _, _, _, _, _, parts = _extent(places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED)
+    if parts > 1:
+        line = (((b * blocks + block) * tl.num_programs(1) + g).to(tl.int64) * ROWS + r % ROWS) * PARTS
+        one, d = tl.arange(0, 1), tl.arange(0, 2 * WIDE)
+        _weigh(tops + line, totals + line, parts, PARTS, 1)
+        tl.debug_barrier()
+        y = _join(part + line * (2 * WIDE), tops + line, one, parts, d, PARTS, JOINED)
+        _give(out + b.to(tl.int64) * o_batch, y, r + one, d, tokens, g, o_token, o_head, SIZE, PER)
 
 
 def attend(
@@ -276,37 +441,54 @@ def attend(
         return out.zero_()
     single = k.dtype not in _HALVES or v.dtype is not k.dtype or size % 2 == 1
     caches = [_words(x, single) for x in (k, v)]
-    q = q.float()
-    if size % 2:
-        q = torch.nn.functional.pad(q, (0, 1))
+    q = _even(q.float())
     q = q if q.stride(-1) == 1 else q.contiguous()
     per, wide = heads // shared, max(triton.next_power_of_2((size + 1) // 2), 16)
     rows = min(max(triton.next_power_of_2(tokens * per), ROWS), MOST_ROWS)
     blocks = triton.cdiv(tokens * per, rows)
-    parts = triton.next_power_of_2(max(1, min(PROGRAMS // (batch * blocks * shared), triton.cdiv(capacity, KEYS), 32)))
-    lines = batch * blocks * shared * parts * rows
-    space = torch.empty(lines * (2 * wide + 2), dtype=torch.float64, device=q.device)
-    tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
-    given: Any = q if places is None else places.contiguous()
-    part_kernel[(batch * blocks, shared, parts)](
-        q, *caches, given, part, tops, totals, tokens, slots, capacity, per, *q.stride()[:3], *caches[0].stride()[:3],
-        *caches[1].stride()[:3], PAIRS=(size + 1) // 2, WIDE=wide, ROWS=rows, KEYS=KEYS, PARTS=parts, PLACED=places is not None,
-        SINGLE=single, BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, num_warps=4, **_early(q),
+    used = min(triton.next_power_of_2(tokens * per), rows)
+    groups = batch * blocks * shared
+    parts = triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, KEYS), PARTS)))
+    few, given = used <= FEW, q if places is None else places.contiguous()
+    part = tops = totals = counts = out  # of one part nobody looks at them
+    if parts > 1:
+        lines = groups * parts * rows
+        space = torch.empty(lines * (2 * wide + 2), dtype=torch.float64, device=q.device)
+        tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
+        counts = _counters(q.device).some(groups) if few else out
+    common: dict[str, Any] = {
+        "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts, "JOINED": min(parts, JOINED),
+        "PLACED": places is not None, "num_warps": 4, **_early(q),
+    }  # fmt: skip
+    attend_kernel[(batch * blocks, shared, parts)](
+        q, *caches, given, out, part, tops, totals, counts, tokens, slots, capacity, *q.stride()[:3], *caches[0].stride()[:3],
+        *caches[1].stride()[:3], *out.stride()[:3], USED=used, TOGETHER=min(used, TOGETHER), LAST=few, SINGLE=single,
+        BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, ASM=_asm(q), **common,
     )  # fmt: skip
-    join_kernel[(batch * tokens * per, shared)](
-        part, tops, totals, out, tokens, per, *out.stride()[:3], SIZE=size, WIDE=2 * wide, ROWS=rows, PARTS=parts, num_warps=4,
-        **_early(q),
-    )  # fmt: skip
+    if parts > 1 and not few:
+        join_kernel[(batch * tokens * per, shared)](
+            given, out, part, tops, totals, tokens, slots, capacity, *out.stride()[:3], **common
+        )
     return out
 
 
 _HALVES = (torch.float16, torch.bfloat16)
 
 
+def _asm(x: torch.Tensor) -> bool:
+    """Whether kernels may speak the language of NVIDIA's GPUs."""
+    return gpu(x.device).capability > (0, 0) and torch.version.hip is None
+
+
+def _even(x: torch.Tensor) -> torch.Tensor:
+    """An even number of elements in each head: kernels take pairs."""
+    return torch.nn.functional.pad(x, (0, 1)) if x.shape[-1] % 2 else x
+
+
 def _words(x: torch.Tensor, single: bool) -> torch.Tensor:
-    """A cache as the kernel reads it: f32, or words of two halves."""
+    """A cache as the kernel reads it: f32, or words of two halves. Where it is so, and lies so, it is not copied."""
     if single:
-        x = torch.nn.functional.pad(x.float(), (0, x.shape[-1] % 2))
+        x = _even(x.float())
         return x if x.stride(-1) == 1 else x.contiguous()
     even = x.stride(-1) == 1 and x.data_ptr() % 4 == 0 and not any(s % 2 for s in x.stride()[:-1])
     return (x if even else x.contiguous()).view(torch.int32)
