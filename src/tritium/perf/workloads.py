@@ -286,13 +286,13 @@ def _own_layer(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
     block = network.Block(norms[0], attention, norms[1], network.MLP(linears["gate_up"], linears["down"]))
     places = library.array(np.asarray([[i, s.context - s.tokens, s.tokens] for i in range(s.batch)], np.int32))
     turned = [library.array(np.broadcast_to(a, (s.batch, *a.shape)).copy()) for a in (given.cos, given.sin)]
-    x, k, v = (library.array(a.copy()) for a in (given.x, given.k, given.v))
+    x, kv = library.array(given.x.copy()), library.array(np.concatenate([given.k, given.v], axis=1))
 
-    def run(x: Any, cos: Any, sin: Any, places: Any, k: Any, v: Any) -> Any:
-        return block(x, network.Angles(cos, sin), network.KVCache(k, v), places)
+    def run(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+        return block(x, network.Angles(cos, sin), network.KVCache(kv), places)
 
-    made: Fn = compiled.compile(run, donate=("k", "v")) if library.compiles else run
-    return partial(made, x, *turned, places, k, v)
+    made: Fn = compiled.compile(run, donate="kv") if library.compiles else run
+    return partial(made, x, *turned, places, kv)
 
 
 def _bitlinears(library: Library, given: Values) -> dict[str, Any]:
