@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import programs
 import tritium as tt
 from tritium import ops
+from tritium.buffer import native
 from tritium.fuse import MAX_INPUTS, fuse, pattern, saved_bytes
 from tritium.passes import simplify
 
@@ -62,6 +64,31 @@ CASES: list[tuple[str, Any, tuple[Any, ...], list[str]]] = [
         (M, TERN, tt.Spec(()), tt.Spec((6, 16))),
         ["rms_norm+quantized_matmul+relu2+multiply"],
     ),
+    (
+        "maps, a norm and a ternary product",
+        lambda x, w, s, r: tt.quantized_matmul(tt.rms_norm(tt.relu2(x[:, :8]) * x[:, 8:]), w, s) + r,
+        (tt.Spec((6, 16)), TERN, tt.Spec(()), tt.Spec((6, 16))),
+        ["index", "index", "relu2+multiply+rms_norm+quantized_matmul+add"],
+    ),
+    (
+        "maps and a ternary product",
+        lambda x, w, s: tt.relu(tt.quantized_matmul(tt.silu(x) * 2.0, w, s)),
+        (M, TERN, tt.Spec(())),
+        ["silu+multiply+quantized_matmul+relu"],
+    ),
+    (
+        "maps between two products follow the first",
+        lambda x, w, v, s: tt.quantized_matmul(tt.rms_norm(tt.gelu(tt.quantized_matmul(x, w, s)) * 2.0), v, s),
+        (M, TERN, tt.Spec((8, 16), tt.tern2), tt.Spec(())),
+        ["quantized_matmul+gelu+multiply", "rms_norm+quantized_matmul"],
+    ),
+    (
+        "maps of a softmax stay with it",
+        lambda x, w, s: tt.quantized_matmul(tt.softmax(x) * 2.0, w, s),
+        (M, TERN, tt.Spec(())),
+        ["softmax+multiply", "quantized_matmul"],
+    ),
+    ("a map before a matrix product stays", lambda x, w: tt.exp(x) @ w, (M, tt.Spec((8, 8))), ["exp", "matmul"]),
     ("over the first axis stays", lambda x: (x * 2.0).sum(axis=0), (M,), ["multiply", "sum"]),
     ("a view between", lambda x: tt.relu((x * 2.0).mT), (M,), ["multiply", "matrix_transpose", "relu"]),
     ("two shapes", lambda x, b: x + tt.exp(b), (M, V), ["exp", "add"]),
@@ -173,6 +200,51 @@ def test_a_refused_group_of_rows_is_tried_without_its_rows() -> None:
     assert [o.reason for o in found] == ["no rows", "", ""]
 
 
+SQUARE = tt.Spec((8, 8), tt.tern2)
+READ_TWICE: dict[str, Any] = {
+    "by a result of the product": lambda x, w, s: tt.quantized_matmul(y := tt.exp(x), w, s) + y,
+    "by a norm and after the product": lambda x, w, s: tt.quantized_matmul(tt.rms_norm(y := tt.exp(x)), w, s) * y,
+    "by another call": lambda x, w, s: (tt.quantized_matmul(y := tt.exp(x), w, s), tt.sort(y)),
+    "by another product": lambda x, w, s: (
+        tt.quantized_matmul(y := tt.exp(x), w, s) @ tt.quantized_matmul(y, w, s * 2.0).mT
+    ),
+    "as a result": lambda x, w, s: (tt.quantized_matmul(y := tt.exp(x), w, s) * 2.0, y),
+    "through a view": lambda x, w, s: tt.quantized_matmul(y := tt.exp(x), w, s)[:, :6] + (y @ y.mT)[:, :6],
+}
+
+
+@pytest.mark.parametrize("who", READ_TWICE)
+def test_a_map_that_others_read_too_does_not_stand_before_a_product(who: str) -> None:
+    left = rows(READ_TWICE[who], M, SQUARE, tt.Spec(()))
+    assert not any("exp+" in name and "quantized_matmul" in name for name in left)
+
+
+def test_a_norm_that_is_a_result_too_leaves_its_product_to_the_maps_after_it() -> None:
+    def fn(x: Any, w: Any, s: Any) -> Any:
+        y = tt.rms_norm(x)
+        return y, tt.relu(tt.quantized_matmul(y, w, s))
+
+    assert rows(fn, M, TERN, tt.Spec(())) == ["rms_norm", "quantized_matmul+relu"]
+
+
+def test_a_product_whose_maps_before_are_refused_is_tried_without_them() -> None:
+    def refuses(body: Any) -> str | None:
+        kinds = [s.op for s in body.steps]
+        return "no maps before" if ops.quantized_matmul in kinds and ops.relu2 in kinds else None
+
+    def fn(a: Any, b: Any, w: Any, s: Any, r: Any) -> Any:
+        return tt.quantized_matmul(tt.rms_norm(tt.relu2(a) * b), w, s) + r
+
+    specs = (M, M, TERN, tt.Spec(()), tt.Spec((6, 16)))
+    assert rows(fn, *specs, refuses=refuses) == ["relu2+multiply", "rms_norm+quantized_matmul+add"]
+    found = fuse(simplify(tt.trace(fn, *specs)).graph, refuses).opportunities
+    assert [(pattern(o.fragment), o.reason) for o in found] == [
+        ("relu2+multiply+rms_norm+quantized_matmul+add", "no maps before"),
+        ("rms_norm+quantized_matmul+add", ""),
+        ("relu2+multiply", ""),
+    ]
+
+
 def test_the_bytes_that_are_saved() -> None:
     found = fuse(simplify(tt.trace(lambda x: tt.relu(x * x + x), M)).graph, takes_all).opportunities
     nbytes = M.nbytes
@@ -188,3 +260,43 @@ def test_a_fused_graph_computes_the_same(code: list[programs.Line]) -> None:
     done = fuse(simplify(graph).graph, takes_all).graph
     for got, want in zip(done(a, b), programs.run(code, programs.OnNumpy, x, y), strict=True):
         np.testing.assert_array_equal(got.numpy(), want)
+
+
+# ---- products among maps
+
+
+K = 24  # of square weights: what stands before a product has the shape of what stands after it
+WEIGHTS = [ops.quantize_ternary(tt.randn((K, K), seed=i))[0] for i in range(2)]
+TWO = {"add": ops.add, "subtract": ops.subtract, "multiply": ops.multiply, "maximum": ops.maximum}
+ONE = {"relu2": ops.relu2, "abs": ops.abs, "norm": ops.rms_norm, "flip": lambda x: x[:, ::-1], "silu": ops.silu}
+SCALE = tt.tensor(0.01)
+LAYERS = {f"product {i}": lambda x, w=w: ops.quantized_matmul(x, w, SCALE) for i, w in enumerate(WEIGHTS)}
+CALLS = {**{name: (fn, 2) for name, fn in TWO.items()}, **{name: (fn, 1) for name, fn in (ONE | LAYERS).items()}}
+calls = st.lists(st.tuples(st.sampled_from(list(CALLS)), st.integers(1, 4), st.integers(1, 4)), min_size=3, max_size=14)
+
+
+def network(code: list[tuple[str, int, int]], results: set[int], x: Any, y: Any) -> Any:
+    """Each call reads values that stand so far back; the last one is always a result."""
+    made = [x, y]
+    for name, *back in code:
+        fn, takes = CALLS[name]
+        made.append(fn(*(made[-min(b, len(made))] for b in back[:takes])))
+    return tuple(v for i, v in enumerate(made[2:], 1) if i in results or i == len(code))
+
+
+@pytest.mark.skipif(native is None, reason="needs the native library; this is a pure-Python build")
+@settings(max_examples=60, deadline=None)
+@given(calls, st.sets(st.integers(1, 14), max_size=2), st.integers(1, 5), st.integers(0, 7))
+def test_products_among_maps_keep_their_bits(
+    code: list[tuple[str, int, int]], results: set[int], m: int, refused: int
+) -> None:
+    x, y = tt.randn((m, K), seed=m), tt.randn((m, K), seed=m + 1)
+
+    def refuses(body: Any) -> str | None:
+        unlucky = refused and len(body.names) > 1 and len(body.steps) % 8 == refused
+        return "so many steps are refused" if unlucky else tt.device("cpu").backend.refuses(body)
+
+    graph = fuse(simplify(tt.trace(lambda *xs: network(code, results, *xs), x, y)).graph, refuses).graph
+    found, wanted = graph(x, y), network(code, results, x, y)
+    for got, want in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+        np.testing.assert_array_equal(got.numpy(), want.numpy())

@@ -38,13 +38,14 @@ def body_of(fn: Fn, *xs: Tensor) -> Fragment:
 
 def run(body: Fragment, xs: tuple[Tensor, ...], out: Any = None, core: Any = None) -> Any:
     """The body as one call, with another kernel for its product where `core` is given."""
-    call = fused_product.native_call(body)
-    assert not isinstance(call, str), call
-    kernel, attrs = call
-    if core is not None:
+    if core is None:
+        call = fused_product.native_call(body)
+        assert not isinstance(call, str), call
+        kernel, attrs = call
+    else:
         cut = fused_product.parts(body)
         assert not isinstance(cut, str)
-        attrs = {"product": fused_product.fused(body, cut, core)}
+        kernel, attrs = native.kernel("fused_product"), {"product": fused_product.fused(body, cut, core)}
     if out is None:
         specs = tuple(body.spec(v) for v in body.outputs)
         out = tuple(tt.ones(s.shape, dtype=s.dtype) for s in specs)
@@ -202,7 +203,50 @@ def test_only_the_row_program_may_come_before() -> None:
     check(lambda x, w, s: tt.quantized_matmul(relu2(x), w, s, None), x, w, s)
     check(lambda x, g, w, s: tt.quantized_matmul(relu2(x) * g, w, s, None), x, normal(3, 4, 96), w, s)
     check(lambda x, g, w, s: tt.quantized_matmul(tt.layer_norm(x, g, eps=EPS) + x, w, s, None), x, g, w, s)
-    check(lambda x, w, s: tt.quantized_matmul(x / tt.sum(x * x, axis=-1, keepdims=True), w, s, None), x, w, s)
+    core = tt.device("cpu").backend.choose(ops.quantized_matmul, (x.spec, w.spec, s.spec, None), {"group": 0}, ()).fn
+    sums = lambda x, w, s: tt.quantized_matmul(x / tt.sum(x * x, axis=-1, keepdims=True), w, s, None)
+    check(sums, x, w, s, core=core)
+
+
+MLPS: dict[str, Fn] = {
+    "with a norm": lambda a, b, g, w, s, r: (
+        tt.quantized_matmul(tt.rms_norm(tt.relu2(a) * b, g, eps=EPS), w, s, None) + r
+    ),
+    "without": lambda a, b, g, w, s, r: tt.quantized_matmul(tt.relu2(a) * b, w, s, None) + r,
+    "a weight for each row": lambda a, b, g, w, s, r: tt.relu(tt.quantized_matmul(tt.abs(a - b) * g, w, s, None)) * r,
+}
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_maps_of_halves_of_rows_may_come_before(data: Any) -> None:
+    m, n, k = (data.draw(st.integers(low, top)) for low, top in ((1, 70), (1, 100), (16, 300)))
+    dtype, fn = data.draw(st.sampled_from(["f32", "f16", "bf16"])), MLPS[data.draw(st.sampled_from(list(MLPS)))]
+    both = normal(m, m, 2 * k, dtype=dtype)
+    w, s = ternary(n, k)
+    check(fn, both[:, :k], both[:, k:], normal(n, k, dtype=dtype), w, s, normal(k, m, n, dtype=dtype))
+
+
+@every_kernel
+def test_maps_before_are_part_of_every_kernel(how: Any) -> None:
+    core, w, s = layer(how, 70, 200)
+    for m in (1, 5, 40):
+        both = normal(m, m, 400)
+        check(
+            MLPS["with a norm"],
+            *(both[:, :200], both[:, 200:], normal(5, 200), w, s, normal(9, m, 70)),
+            core=core,
+            context=f"batch {m}",
+        )
+
+
+def test_maps_before_that_threads_would_share_are_refused() -> None:
+    w, s = ternary(40, 96)
+    slow = body_of(lambda x, w, s: tt.quantized_matmul(tt.silu(x), w, s, None), normal(1, 4, 96), w, s)
+    assert "silu before a product is more than arithmetic" in str(fused_product.native_call(slow))
+    w, s = ternary(2, 70000)
+    long = body_of(lambda x, w, s: tt.quantized_matmul(tt.relu(x), w, s, None), normal(1, 1, 70000), w, s)
+    assert "at most 65536 are left to one thread" in str(fused_product.native_call(long))
 
 
 def test_casts_after_the_product_decide_the_dtype() -> None:

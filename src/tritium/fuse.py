@@ -5,7 +5,8 @@ are in one group, so no group ever waits for itself. Three forms, told by what a
 
     elementwise   maps of one shape
     rows          also reductions along the last axis, softmax, norms, quantisation, and numbers of one row each
-    product       one matrix product, maps of its result's shape after it, and a norm of its first operand before it
+    product       one matrix product, maps of its result's shape after it, and before it a norm and maps of its first
+                  operand's shape, which no earlier group takes
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class Group:
     reads: set[Node] = field(default_factory=set)
     results: int = 1
     product: Node | None = None
+    before: set[Node] = field(default_factory=set)  # what makes the product's first operand
+
+    @property
+    def has_maps_before(self) -> bool:
+        return any(_is_map(n) for n in self.before)
 
 
 class Opportunity(NamedTuple):
@@ -128,10 +134,7 @@ def _joins(n: Node, g: Group, users: list[Node], reduced: set[Node]) -> str | No
     """The form the group has with this node; None: it stays out."""
     same = isinstance(n.spec, Spec) and n.spec.shape == g.shape
     if g.form == "product":
-        if users == [g.product] and n.op in NORMS and g.product is not None:
-            first = g.product.op is ops.quantized_matmul and g.product.inputs[0] is n
-            return "product" if first and not any(i is n for i in g.product.inputs[1:]) else None
-        return "product" if _is_map(n) and same and all(_is_map(u) for u in users) else None
+        return "product" if _is_map(n) and same and all(_is_map(u) and u not in g.before for u in users) else None
     if _is_map(n):
         if same:
             return g.form
@@ -146,24 +149,31 @@ def _joins(n: Node, g: Group, users: list[Node], reduced: set[Node]) -> str | No
 
 
 class _Grouping:
-    """The walk from outputs to inputs."""
+    """The walk from outputs to inputs. No map joins what stands before the products of `bare`."""
 
-    def __init__(self, graph: Graph, refuses: Refuses) -> None:
+    def __init__(self, graph: Graph, refuses: Refuses, bare: set[Node]) -> None:
         self.order = graph.order()
         self.place = {n: i for i, n in enumerate(self.order)}
         self.outputs = set(graph.roots)
-        self.refuses = refuses
+        self.refuses, self.bare = refuses, bare
         self.taken: dict[Any, bool] = {}  # which maps the runner knows, by row, dtypes and attributes
         self.users: dict[Node, list[Node]] = {}
         self.group: dict[Node, Group] = {}
         self.groups: list[Group] = []
         self.reduced: set[Node] = set()  # numbers of one row each that come from a reduction
+        self.led: set[Node] = set()  # products, functions of rows, and the maps of what they make: those stay with them
         for n in self.order:
             for i in n.inputs:
                 if i is not None:
                     self.users.setdefault(i, []).append(n)
             if _folds_rows(n) or (n.inputs and any(i in self.reduced for i in n.inputs) and self._stays_per_row(n)):
                 self.reduced.add(n)
+            if _is_product(n) or _folds_rows(n) or _is_rowwise(n) or self._is_led(n):
+                self.led.add(n)
+
+    def _is_led(self, n: Node) -> bool:
+        goes_on = _is_map(n) or n.op is ops.item or n in self.reduced
+        return goes_on and any(i in self.led for i in n.inputs)
 
     def _stays_per_row(self, n: Node) -> bool:
         if _is_row_view(n):
@@ -187,17 +197,33 @@ class _Grouping:
                 continue
             users = self.real_users(n)
             joined = self._common_group(n, users)
-            form = _joins(n, joined, users, self.reduced) if joined else None
+            before = joined is not None and self._stands_before(n, joined, users)
+            form = "product" if before else _joins(n, joined, users, self.reduced) if joined else None
             if joined is None or form is None or not self._fits(n, joined):
                 joined = _start(n)
                 if joined is None:
                     continue
                 self.groups.append(joined)
                 form = joined.form
+            elif before:
+                joined.before.add(n)
             elif n in self.outputs:
                 joined.results += 1
             self._put(n, joined, form or joined.form)
         return [g for g in self.groups if len(g.nodes) > 1]
+
+    def _stands_before(self, n: Node, g: Group, users: list[Node]) -> bool:
+        """Whether a norm or a map makes the first operand of the group's product, and nothing else."""
+        p = g.product
+        if p is None or p.op is not ops.quantized_matmul or n in self.outputs:
+            return False
+        x, *others = p.inputs
+        if any(u is not p and u not in g.before for u in users) or (p in users and (n is not x or n in others)):
+            return False
+        if n.op in NORMS:
+            return users == [p]
+        fits = x is not None and _is_map(n) and n.spec.shape == x.spec.shape
+        return fits and n not in self.led and p not in self.bare
 
     def _takes(self, n: Node) -> bool:
         """Whether the runner knows such a map; asked once for each row and dtypes."""
@@ -321,10 +347,19 @@ def pattern(fragment: Fragment) -> str:
 
 
 def fuse(graph: Graph, refuses: Refuses) -> Fused:
-    """Every group that its runner takes becomes one node. A group of rows that is refused is tried without its rows."""
-    walk = _Grouping(graph, refuses)
+    """Every group that its runner takes becomes one node. One that is refused is tried smaller: a product without the maps before
+    it, which are then grouped as if it were not there, and whatever is still refused without all but its maps."""
     found: list[Opportunity] = []
-    parts = [part for g in walk.run() for part in _accepted(g, walk, refuses, found)]
+    bare: set[Node] = set()
+    while True:
+        walk = _Grouping(graph, refuses, bare)
+        offers = [_offer(g, walk, refuses) for g in walk.run()]
+        too_large = [o for o in offers if o.reason is not None and o.group.has_maps_before]
+        if not too_large:
+            break
+        found += (o.opportunity for o in too_large)
+        bare |= {o.group.product for o in too_large if o.group.product is not None}
+    parts = [part for o in offers for part in _accepted(o, walk, refuses, found)]
     return _rebuild(graph, parts, found)
 
 
@@ -348,21 +383,45 @@ def _outside(user: Node, members: set[Node], walk: _Grouping) -> bool:
     return True
 
 
-def _accepted(g: Group, walk: _Grouping, refuses: Refuses, found: list[Opportunity]) -> list[_Part]:
+class _Part(NamedTuple):
+    """A group as a fragment: what it reads and what others read of it."""
+
+    fragment: Fragment
+    inputs: list[Node]
+    results: list[Node]
+
+
+class _Offer(NamedTuple):
+    """A group as a part, and why its runner does not take it."""
+
+    group: Group
+    part: _Part
+    reason: str | None
+
+    @property
+    def opportunity(self) -> Opportunity:
+        return Opportunity(tuple(reversed(self.group.nodes)), self.part.fragment, self.reason or "")
+
+
+def _offer(g: Group, walk: _Grouping, refuses: Refuses) -> _Offer:
     results = _results_of(g.nodes, walk)
     fragment, inputs = _write(g, results)
-    if len(fragment.names) < 2:
-        return []
     reason = "too many results" if len(results) > MAX_OUTPUTS else None
     reason = reason or ("too many inputs" if len(inputs) > MAX_INPUTS else refuses(fragment))
-    found.append(Opportunity(tuple(reversed(g.nodes)), fragment, reason or ""))
-    if reason is None:
-        return [_Part(fragment, inputs, results)]
-    if g.form == "elementwise":
+    return _Offer(g, _Part(fragment, inputs, results), reason)
+
+
+def _accepted(o: _Offer, walk: _Grouping, refuses: Refuses, found: list[Opportunity]) -> list[_Part]:
+    if len(o.part.fragment.names) < 2:
+        return []
+    found.append(o.opportunity)
+    if o.reason is None:
+        return [o.part]
+    if o.group.form == "elementwise":
         return []
     accepted = []
-    for part in _maps_of(g, walk):
-        accepted += _accepted(part, walk, refuses, found)
+    for g in _maps_of(o.group, walk):
+        accepted += _accepted(_offer(g, walk, refuses), walk, refuses, found)
     return accepted
 
 
@@ -381,14 +440,6 @@ def _maps_of(g: Group, walk: _Grouping) -> list[Group]:
         joined.nodes.append(n)
         group[n] = joined
     return [part for part in out if len(part.nodes) > 1]
-
-
-class _Part(NamedTuple):
-    """A group as a fragment: what it reads and what others read of it."""
-
-    fragment: Fragment
-    inputs: list[Node]
-    results: list[Node]
 
 
 def _rebuild(graph: Graph, parts: list[_Part], found: list[Opportunity]) -> Fused:

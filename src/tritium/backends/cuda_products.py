@@ -1,4 +1,4 @@
-"""Linear layers on a GPU as rows: weights repacked once, a norm before the product in its kernel, maps after it in one more.
+"""Linear layers on a GPU as rows: weights repacked once, a norm before the product in its kernel, maps around it in others.
 
 Knows nothing of storages, tensors of ours or graphs, nor of how a product is computed: that is `cuda_ternary`.
 """
@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
 from tritium import dtype as dt
 from tritium import ops
-from tritium.backends import cuda_fused
+from tritium.backends import cuda_fused, cuda_tuned
 from tritium.backends.cuda_graph import in_graph
 from tritium.backends.elements_packed import decode
+from tritium.backends.fused_product import Parts as Cut
+from tritium.backends.fused_product import parts as cut_of
 from tritium.backends.packed import Packed
 from tritium.backends.torch_space import Space, Value
 from tritium.fragment import Fragment, Step
-from tritium.op import Op, Spec
+from tritium.op import Kind, Op, Spec
 
 Fn = Callable[..., Any]
 
@@ -80,51 +83,39 @@ def _scale(scale: Value) -> Value:
 
 
 class Parts(NamedTuple):
-    """A body with one product: the norm of its tokens, the product, and the maps after it as a body of their own."""
+    """A body cut at its product. Before it stands a norm, or what makes quantised tokens, or neither."""
 
+    cut: Cut
     norm: Step | None
-    product: Step
-    maps: Fragment | None  # its last input is the product
+    tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations gives them
 
 
 @lru_cache(maxsize=1024)
 def parts(body: Fragment) -> Parts | str:
     """The parts of a body, or why it is not made of them."""
-    made = dict(body.numbered())
-    products = [(v, s) for v, s in made.items() if s.op is ops.quantized_matmul]
-    if len(products) != 1 or not isinstance(products[0][1].spec, Spec):
-        return "a kernel has one product of quantised weights"
-    at, product = products[0]
-    norm = made.get(product.inputs[0] if product.inputs[0] is not None else -1)
-    before = {at} if norm is None else {at, product.inputs[0]}
-    if norm is not None and (norm.op is not ops.rms_norm or any(i in made for i in norm.inputs if i is not None)):
-        return "before a product stands no more than a root-mean-square norm"
-    if any(i in made for i in product.inputs[1:] if i is not None):
-        return "weights and scales of a product are given"
-    count = len(body.inputs)
-    number = {v: v for v in range(count)} | {at: count}
-    steps: list[Step] = []
-    for v, s in made.items():
-        if v in before:
-            continue
-        if any(i in before and i != at for i in s.inputs if i is not None):
-            return "the norm before a product is read by the product alone"
-        number[v] = count + 1 + len(steps)
-        steps.append(s._replace(inputs=tuple(None if i is None else number[i] for i in s.inputs)))
-    if not steps:
-        return Parts(norm, product, None)
-    maps = Fragment((*body.inputs, product.spec), tuple(steps), tuple(number[v] for v in body.outputs))
-    return Parts(norm, product, _needed(maps))
+    cut = cut_of(body)
+    if isinstance(cut, str):
+        return cut
+    before = cut.before
+    if before is None:
+        return Parts(cut, None, None)
+    if [s.op for s in before.steps] == [ops.rms_norm]:
+        return Parts(cut, before.steps[0], None)
+    if any(s.op not in (ops.rms_norm, ops.const) and s.op.kind is not Kind.MAP for s in before.steps):
+        return "before a product stand no more than maps and a root-mean-square norm"
+    k = before.out.shape[-1]
+    if cuda_tuned.wide(k) != k:
+        return f"maps before a product make tokens as its kernels read them, of a multiple of 128 columns, not of {k}"
+    return Parts(cut, None, _quantised(before))
 
 
-def _needed(body: Fragment) -> Fragment:
-    """Without the inputs that nobody reads, but for the last."""
-    count = len(body.inputs)
-    read = {i for s in body.steps for i in s.inputs if i is not None and i < count} | {count - 1}
-    kept = sorted(read)
-    number = {v: k for k, v in enumerate(kept)} | {count + k: len(kept) + k for k in range(len(body.steps))}
-    steps = tuple(s._replace(inputs=tuple(None if i is None else number[i] for i in s.inputs)) for s in body.steps)
-    return Fragment(tuple(body.inputs[v] for v in kept), steps, tuple(number[v] for v in body.outputs))
+def _quantised(body: Fragment) -> Fragment:
+    """A body whose one result is quantised."""
+    x, at = body.out, len(body.inputs) + len(body.steps)
+    made = (Spec(x.shape, dt.i8), Spec(x.shape[:-1], dt.f32), Spec(x.shape[:-1], dt.i32))
+    items = (Step(ops.item, (at,), (("index", i),), s) for i, s in enumerate(made))
+    steps = (*body.steps, Step(ops.quantize_activations, body.outputs, (), made), *items)
+    return Fragment(body.inputs, steps, (at + 1, at + 2, at + 3))
 
 
 def has_product(body: Fragment) -> bool:
@@ -136,39 +127,43 @@ def refuses(body: Fragment) -> str | None:
     found = parts(body)
     if isinstance(found, str):
         return found
-    return None if found.maps is None or len(found.maps.names) < 1 else cuda_fused.refuses(found.maps)
+    around = (found.tokens, found.cut.after)
+    return next((why for b in around if b is not None and (why := cuda_fused.refuses(b)) is not None), None)
 
 
 def fused_product(space: Space, body: Fragment) -> Fn:
-    """A body with a product, as two kernels."""
+    """A body with a product: a kernel for the maps before it, which also quantises, one for it, and one for the maps after it."""
     from tritium.backends import cuda_ternary
 
     found = parts(body)
     assert isinstance(found, Parts), found
-    norm, product, maps = found
+    cut, norm = found.cut, found.norm
+    product, shape = cut.core, cut.core.spec.shape
     to, group = space.twin(product.spec.dtype), dict(product.attrs)["group"]
-    eps = dict(norm.attrs)["eps"] if norm is not None else 0.0
-    after = None if maps is None else cuda_fused.maker(maps.out, maps)
-    kept = () if maps is None else _places(body, maps)
-    added = _added(maps, product) if bias_free(product) else None
+    tokens = None if found.tokens is None else cuda_fused.maker(found.tokens.out, found.tokens)
+    after = None if cut.after is None else cuda_fused.maker(cut.after.out, cut.after)
+    as_bias = prod(shape[:-1]) == 1 and bias_free(product) and _adds(cut)  # of one token the sum is what a bias is
+
+    def multiplied(xs: tuple[Any, ...], w: Any, scale: Value, bias: Value | None) -> Value:
+        first = [xs[i] for i in cut.before_inputs]
+        if tokens is not None:
+            q, scales, sums = tokens(*first)
+            k = q.shape[-1]
+            made = cuda_ternary.Tokens(q.reshape(-1, k), scales.reshape(-1), sums.reshape(-1), k)
+            return cuda_ternary.product(made, w, scale, bias, to, group).reshape(shape)
+        if norm is None:
+            return cuda_ternary.linear(xs[product.inputs[0] or 0], w, scale, bias, to, group)
+        x, weight = (None if i is None else first[i] for i in (*norm.inputs, None)[:2])
+        before = cuda_ternary.Norm(weight, dict(norm.attrs)["eps"])
+        return cuda_ternary.linear(x, w, scale, bias, to, group, before)
 
     def run(*xs: Any) -> Any:
-        def given(s: Step, i: int) -> Any:
-            at = s.inputs[i] if i < len(s.inputs) else None
-            return None if at is None else xs[at]
-
-        before = None
-        if norm is None:
-            x = given(product, 0)
-        else:
-            x, before = given(norm, 0), cuda_ternary.Norm(given(norm, 1), eps)
-        w, scale, bias = (given(product, i) for i in (1, 2, 3))
-        if added is not None and x.numel() == x.shape[-1]:  # of one token the sum is what a bias is
-            more = xs[kept[added]]
-            y = cuda_ternary.linear(x, weights(space, w), _scale(scale), more.reshape(-1), to, group, before)
-            return y.reshape(more.shape)
-        y = cuda_ternary.linear(x, weights(space, w), _scale(scale), bias, to, group, before)
-        return y if after is None else after(*(xs[i] for i in kept), y)
+        w, scale, bias = (None if i is None else xs[i] for i in (*product.inputs, None)[1:4])
+        w, scale, others = weights(space, w), _scale(scale), [xs[i] for i in cut.after_inputs]
+        if as_bias:
+            return multiplied(xs, w, scale, others[0].reshape(-1)).reshape(shape)
+        y = multiplied(xs, w, scale, bias)
+        return y if after is None else after(y, *others)
 
     return run
 
@@ -177,24 +172,12 @@ def bias_free(product: Step) -> bool:
     return len(product.inputs) < 4 or product.inputs[3] is None
 
 
-def _added(maps: Fragment | None, product: Step) -> int | None:
-    """The input that the maps add to a product of f32, if that is all they do; None: they do something else."""
-    if maps is None or len(maps.steps) != 1 or maps.steps[0].op is not ops.add or maps.outputs != (len(maps.inputs),):
-        return None
-    last = len(maps.inputs) - 1
-    others = [i for i in maps.steps[0].inputs if i != last]
-    same = all(s == product.spec for s in maps.inputs) and maps.steps[0].spec == product.spec
-    return others[0] if len(others) == 1 and last == 1 and same and product.spec.dtype is dt.f32 else None
-
-
-def _places(body: Fragment, maps: Fragment) -> tuple[int, ...]:
-    """Which inputs of a body its maps read, in order."""
-    product = next(v for v, s in body.numbered() if s.op is ops.quantized_matmul)
-    norm = body.steps[product - len(body.inputs)].inputs[0]
-    rest = [s for v, s in body.numbered() if v not in (product, norm)]
-    found = sorted({i for s in rest for i in s.inputs if i is not None and i < len(body.inputs)})
-    assert len(found) == len(maps.inputs) - 1
-    return tuple(found)
+def _adds(cut: Cut) -> bool:
+    """Whether all that follows a product is the sum with one more input, in f32 and of its shape."""
+    spec, after = cut.core.spec, cut.after
+    if after is None or spec.dtype is not dt.f32 or after.inputs != (spec, spec) or after.outputs != (2,):
+        return False
+    return [(s.op, s.spec) for s in after.steps] == [(ops.add, spec)] and set(after.steps[0].inputs) == {0, 1}
 
 
 # ---- integers of any width

@@ -1,6 +1,6 @@
-"""A fused product as native code runs it: what comes before the product, the product, and what comes after it.
+"""A fused product: what comes before the product, the product, and what comes after it; and as native code runs them.
 
-Knows nothing of tensors, graphs or memory.
+Knows nothing of tensors, graphs or memory, nor of other devices, which take the same parts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ from tritium.buffer import native
 from tritium.dtype import f32
 from tritium.fragment import Fragment, Step
 from tritium.op import Kind
+
+ARITHMETIC = frozenset(
+    {ops.abs, ops.add, ops.astype, ops.maximum, ops.minimum, ops.multiply, ops.negative, ops.relu, ops.relu2, ops.square,
+     ops.subtract}
+)  # fmt: skip
+MAX_BEFORE = 1 << 16  # elements of a row, once for each map before the product, that are not worth another thread
 
 
 class Parts(NamedTuple):
@@ -105,6 +111,17 @@ def parts(body: Fragment) -> Parts | str:
     )
 
 
+def unshared(before: Fragment) -> str | None:
+    """Why maps do not gain as part of the product, where one thread makes a row: a call of their own is shared among all."""
+    maps = [s for s in before.steps if s.op.kind is Kind.MAP]
+    if slow := [s.op.name for s in maps if s.op not in ARITHMETIC]:
+        return f"{slow[0]} before a product is more than arithmetic, which threads share as a call of its own"
+    elements = sum(s.spec.shape[-1] for s in maps)
+    if elements > MAX_BEFORE:
+        return f"maps before a product make {elements} elements of a row, at most {MAX_BEFORE} are left to one thread"
+    return None
+
+
 def core_kernel(body: Fragment, core: Step) -> Any:
     """The native kernel that would run the product by itself, or why there is none."""
     specs = tuple(None if i is None else body.spec(i) for i in core.inputs)
@@ -139,6 +156,8 @@ def native_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
     cut = parts(body)
     if isinstance(cut, str):
         return cut
+    if cut.before is not None and (refused := unshared(cut.before)):
+        return refused
     core = core_kernel(body, cut.core)
     made = core if isinstance(core, str) else fused(body, cut, core)
     return made if isinstance(made, str) else (native.kernel("fused_product"), {"product": made})
