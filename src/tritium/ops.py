@@ -973,7 +973,8 @@ def linear(x: Spec, w: Spec, bias: Spec | None = None, /) -> Any:
     sample(F32(2, 3, 4, 8), F32(2, 3, 4), F32(2, 3, 4)), sample(F32(3, 4, 8), F32(3, 4), F32(3, 4), interleaved=True),
     sample(Spec((2, 3, 2, 6), f16), F32(3, 3), F32(3, 3)), sample(Spec((1, 3, 2, 64), bf16), F32(1, 3, 32), F32(1, 3, 32)),
     sample(F32(2, 5, 3, 128), F32(5, 64), F32(5, 64)), sample(F32(0, 2, 4), F32(0, 2), F32(0, 2)),
-    sample(F32(2, 3, 4, 8), F32(3, 4), F32(3, 4), heads=3), sample(Spec((3, 4, 6), f16), F32(3, 3), F32(3, 3), interleaved=True, heads=1)])  # fmt: skip
+    sample(F32(2, 3, 4, 8), F32(3, 4), F32(3, 4), heads=3),
+    sample(Spec((3, 4, 6), f16), F32(3, 3), F32(3, 3), interleaved=True, heads=1)])  # fmt: skip
 def rope(x: Spec, cos: Spec, sin: Spec, /, *, interleaved: bool = False, heads: int | None = None) -> Any:
     """Pairs of each head of x [..., T, heads, D] turned by angles [..., T, D / 2]: pairs (i, i + D / 2), or (2i, 2i + 1) interleaved.
 

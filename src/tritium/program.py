@@ -97,8 +97,8 @@ class Program:
         elif isinstance(self.backend, ValueBackend) and self.backend.compiler:
             made = ForeignProgram(self.graph, self.backend)
             self.foreign = made if made.is_compiled else None
-            why = self.backend.why_not_compiled
-            self.why_not_native = f"{self.backend.device} cannot use {self.backend.compiler} here{why and f': {why}'}"
+            reason = self.backend.why_not_compiled
+            self.why_not_native = f"{self.backend.device} cannot use {self.backend.compiler} here{reason and f': {reason}'}"
 
     @property
     def notes(self) -> list[Note]:
