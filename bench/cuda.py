@@ -13,8 +13,9 @@ Parts. `products`: int8 tokens times ternary weights, bf16 out, beside torch's b
 (256 MB and more between two uses), calls are replayed as CUDA graphs, arms take turns; at one token also with floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
 mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `exact`: random
-sizes against the integer reference, with poisoned outputs. Shown are medians, and between which half of the values lie. A part
-that fails says why; the others run. Exit code: 0; 1 where a part failed or a goal was missed; 2 without a GPU.
+sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. Shown are medians, and
+between which half of the values lie. A part that fails says why; the others run. Exit code: 0; 1 where a part failed or a goal
+was missed; 2 without a GPU.
 """
 
 from __future__ import annotations

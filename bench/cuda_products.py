@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cuda_launches import back_to_back
 from cuda_report import BF16, FP8, INT8, OURS, WHOLE, Cell, Goal, Options, Shown, product_goals, product_table
 from cuda_timing import Replay, captured, copies, in_turn, tried
 
@@ -157,6 +158,12 @@ def mismatches(n: int, k: int, m: int, random: torch.Generator, kind: int) -> di
 
 
 def exactness(options: Options) -> Iterator[Shown]:
+    """Single launches of random sizes, then graphs of many."""
+    yield singly(options)
+    yield from back_to_back(options)
+
+
+def singly(options: Options) -> Shown:
     """Random sizes until the time is up; every odd size is a kernel that is compiled, so columns come from a list."""
     until = monotonic() + (QUICK_EXACT_S if options.quick else EXACT_S)
     columns = QUICK_COLUMNS if options.quick else COLUMNS
@@ -184,7 +191,7 @@ def exactness(options: Options) -> Iterator[Shown]:
     )
     total = float(wrong.total())
     record = {"cases": cases * AGAIN, "mismatches": dict(wrong), "kernels": dict(kernels), "worst": worst[:8]}
-    yield Shown(
+    return Shown(
         Table("Exactness against the integer reference", heads, rows, frozenset(heads[1:]), below),
         (Goal("mismatches", total, total, total, 0.0, lower=True),), record,
     )  # fmt: skip

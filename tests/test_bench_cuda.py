@@ -249,3 +249,149 @@ def test_a_missed_goal_is_the_exit_code(
     parts["host"] = [shown("host", report.Goal("times", 2.0, 2.0, 2.0, limit))]
     assert bench.main(["--only", "host"]) == code
     assert ("MISSED" in capsys.readouterr().out.split("Goals")[1].split("\n\n")[1]) == bool(code)
+
+
+# ---- launches back to back
+
+
+@pytest.fixture(name="launches")
+def _launches(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("torch", reason="products on CUDA need PyTorch: pip install 'tritium[cuda]'")
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("cuda_launches")
+
+
+def gpu(capability: tuple[int, int] = (9, 0), has_gluon: bool = True) -> Any:
+    from tritium.backends.cuda_ternary import Gpu
+
+    return Gpu(capability, 132, has_gluon)
+
+
+def test_every_kernel_runs_back_to_back_at_every_shape(launches: ModuleType) -> None:
+    from tritium.backends import cuda_tuned
+
+    for n, k in launches.SHAPES:
+        arms = launches.possible(n, k, gpu())
+        assert {a.choice.kernel for a in arms if a.choice} == set(cuda_tuned.NAMES)
+        assert {a.choice.get("split") > 1 for a in arms if a.choice and a.choice.kernel == "gemm_plain"} == {
+            False,
+            True,
+        }
+        spreads = [a.choice.get("spread") for a in arms if a.choice and a.choice.kernel == "wgmma"]
+        assert {(s > 0) - (s < 0) for s in spreads} == {-1, 0, 1}
+        assert [a.name for a in arms if a.choice is None] == [launches.CONTROL]
+        plain = launches.possible(n, k, gpu((8, 0), False))
+        assert {a.choice.kernel for a in plain if a.choice} == set(cuda_tuned.PLAIN)
+
+
+@pytest.mark.parametrize("before", [None, "1"])
+def test_early_starts_are_asked_for_during_a_part_of_a_run(
+    launches: ModuleType, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    from tritium import settings
+
+    monkeypatch.delenv("TRITIUM_CUDA_EARLY", raising=False)
+    if before is not None:
+        monkeypatch.setenv("TRITIUM_CUDA_EARLY", before)
+    outside = settings.cuda_early()
+    for level, meant in (("0", "none"), ("1", "some"), ("all", "all")):
+        with launches.starting(level):
+            assert settings.cuda_early() == meant
+    assert settings.cuda_early() == outside
+
+
+def test_what_is_wanted_is_on_the_host_and_differs_from_launch_to_launch(launches: ModuleType) -> None:
+    import torch
+
+    o = launches.Operands(6, 40, 0, "cpu", launches=3, tokens=5)
+    assert (o.sums.shape, o.sums.dtype, o.sums.device.type) == ((3, 5, 6), torch.int32, "cpu")
+    for i in range(3):
+        assert torch.equal(o.sums[i], (o.q[i].long() @ o.w[i].long().t()).int())
+        assert torch.equal(o.totals[i], o.q[i].long().sum(1).int())
+        assert not torch.equal(o.sums[i], o.sums[i - 1])
+
+
+def test_a_device_that_errs_is_told_by_its_own_f64(launches: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    real, seen = torch.Tensor.cpu, list[int]()
+
+    def erring(x: Any) -> Any:
+        seen.append(1)
+        return real(x) + (len(seen) == 2)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", erring)
+    with pytest.raises(RuntimeError, match=r"different at 6 places.*take another one"):
+        launches.Operands(3, 8, 0, "cpu", launches=1, tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("got", "like"),
+    [
+        (100 + 7, "no total was taken away"), (250, "the sum of launch 0"), (100 + 7 - 30, "the total of launch 2 was taken away"),
+        (100 ^ 8, "bit 3 differs"), (100 - (1 << 31), "bit 31 differs"), (105, ""),
+    ],
+)  # fmt: skip
+def test_a_wrong_sum_is_held_against_what_may_have_made_it(launches: ModuleType, got: int, like: str) -> None:
+    assert launches.likeness(got, 1, [250, 100, -40], [9, 7, 30]) == like
+    assert launches.likeness(launches.POISON, 1, [250, 100, -40], [9, 7, 30]) == "not written"
+
+
+def test_outputs_are_poisoned_and_compared_at_every_replay(launches: ModuleType) -> None:
+    import torch
+
+    o = launches.Operands(6, 40, 1, "cpu", launches=3, tokens=5)
+    outputs = [torch.zeros((5, 6), dtype=torch.int32) for _ in range(3)]
+    turns: list[bool] = []
+
+    def replay() -> None:
+        turns.append(all(bool((y == launches.POISON).all()) for y in outputs))
+        for y, sums in zip(outputs, o.sums, strict=True):
+            y.copy_(sums)
+        if len(turns) == 3:
+            outputs[2][4, 1] = launches.POISON
+        if len(turns) > 3:
+            outputs[1][0] ^= 1
+
+    assert launches.watched(replay, outputs, o.sums, o.totals, 2) == (0, [])
+    wrong, told = launches.watched(replay, outputs, o.sums, o.totals, 3)
+    assert all(turns)
+    assert (wrong, len(turns)) == (13, 5)
+    assert told[0][:5] == (0, 2, 4, 1, launches.POISON)
+    assert (told[0].wanted, told[0].total, told[0].like) == (int(o.sums[2, 4, 1]), int(o.totals[2, 4]), "not written")
+    assert str(told[0]).startswith("replay 0, launch 2, row 4, column 1: got -1515870811, wanted ")
+    assert [(m.replay, m.launch, m.row, m.column, m.like) for m in told[1:]] == [
+        (1, 1, 0, c, "bit 0 differs") for c in range(3)
+    ]
+
+
+def test_half_of_the_launches_make_their_tokens_between_the_products(
+    launches: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    o = launches.Operands(4, 16, 2, "cpu", launches=6, tokens=8)
+    given: list[Any] = []
+    monkeypatch.setattr(launches.cuda_ternary, "integers", lambda q, tiled: ("made", q.shape[0], tiled))
+    monkeypatch.setattr(
+        launches.cuda_ternary, "integer_product", lambda q, w, choice: given.append((q, w)) or torch.ones(1)
+    )
+    arm = next(a for a in launches.ARMS if a.name == "fragments")
+    keep: list[Any] = []
+    for call in launches.calls(arm, o, keep):
+        call()
+    assert [q for q, _ in given[:3]] == [("made", arm.m, True)] * 3
+    assert all(torch.equal(q, made[: arm.m]) for (q, _), made in zip(given[3:], o.q[3:], strict=True))
+    assert [w for _, w in given] == o.ternary
+    assert len(keep) == 6
+
+
+def test_wrong_elements_of_ours_miss_the_goal_and_those_of_torch_are_shown(launches: ModuleType) -> None:
+    found = {("2560×2560", "gemv", "0"): 0, ("2560×2560", "gemv", "all"): 3, ("2560×2560", launches.CONTROL, "0"): 1}
+    made = launches.shown(found, ("0", "all"), ["first"], 1000)
+    assert made.table.heads == ("n × k", "kernel", "in turn", "all early")
+    assert made.table.rows == (("2560×2560", "gemv", "0", "3"), ("2560×2560", launches.CONTROL, "1", "-"))
+    assert "1,000 compared on the host" in made.table.below[1]
+    assert made.table.below[-1] == "first"
+    assert [(g.value, g.verdict) for g in made.goals] == [(3.0, "MISSED")]
+    assert json.loads(json.dumps(made.record))["wrong"][1] == ["2560×2560", "gemv", "all", 3]

@@ -6,7 +6,9 @@ does is settled when it is imported, so it is not imported here.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritium import dtype as dt
+from tritium import settings as tritium_settings
 from tritium.backends import cuda_tuned, packed, quantized
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
@@ -93,6 +96,22 @@ def test_sums_are_those_of_integers_by_every_kernel(n: int, k: int, m: int, code
         np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w), err_msg=str(way))
 
 
+@runs
+@pytest.mark.parametrize("codes", [True, False])
+def test_a_gpu_that_does_not_multiply_int8_gives_the_same_sums(monkeypatch: pytest.MonkeyPatch, codes: bool) -> None:
+    monkeypatch.setattr(ct.Gpu, "bytes", False)
+    rng = np.random.default_rng(8)
+    w, made = weights(rng, 17, 270, codes)
+    q = np.full((3, 270), -128, np.int8)
+    way = choice("gemm_plain", 32, 32, 64, 2, 4, 3)
+    found = ct.integer_product(torch.from_numpy(q).to(PLACE), made, choice=way)
+    np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w))
+    x, scale = rng.standard_normal((3, 270)).astype(np.float32), rng.random((17, 9)).astype(np.float32)
+    expected = np.empty((3, 17), np.float32)
+    quantized.KERNELS[quantized.ops.quantized_matmul](x, w, scale, None, group=32, out=expected)
+    same(ct.linear(torch.from_numpy(x).to(PLACE), made, torch.from_numpy(scale).to(PLACE), group=32), expected)
+
+
 @on_cuda
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, MOST[0]), st.integers(1, MOST[1]), st.integers(1, 4096), st.booleans(), st.integers(0, 2**31))
@@ -135,6 +154,85 @@ def test_counts_are_zero_after_shared_tiles_and_sums_left_behind_do_not_matter()
         assert space.partial.numel()
         assert not bool(space.counts.any())
         space.partial.fill_(123456789)
+
+
+def test_room_that_was_handed_out_stays_and_doubles_when_it_grows() -> None:
+    space = ct.Workspace(torch.device("cpu"))
+    first = space.sized(100, 4)
+    partial, counts = first[0].data_ptr(), first[1].data_ptr()
+    held = weakref.ref(first[0])
+    del first
+    larger = space.sized(101, 4)
+    gc.collect()
+    assert held() is not None
+    assert (larger[0].numel(), larger[0].data_ptr() != partial, larger[1].data_ptr()) == (200, True, counts)
+    assert space.sized(200, 2)[0].data_ptr() == larger[0].data_ptr()
+    assert space.sized(1, 1000)[1].numel() == 1000
+    assert not bool(space.counts.any())
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=20))
+def test_rooms_left_behind_are_less_than_the_one_in_use(sizes: list[int]) -> None:
+    space = ct.Workspace(torch.device("cpu"))
+    for size in sizes:
+        assert space.sized(size, 1)[0].numel() >= size
+    assert sum(room.numel() for room in space._left) <= space.partial.numel()
+
+
+def test_a_capture_with_too_little_room_takes_memory_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = ct.Workspace(torch.device("cpu"))
+    before = space.sized(10, 2)
+    monkeypatch.setattr(ct, "capturing", lambda: True)
+    partial, counts = space.sized(11, 2)
+    assert (partial.numel(), counts.tolist()) == (11, [0, 0])
+    assert partial.data_ptr() != before[0].data_ptr()
+    assert counts.data_ptr() != before[1].data_ptr()
+    assert all(a.data_ptr() == b.data_ptr() for a, b in zip(space.sized(10, 2), before, strict=True))
+    assert (space.partial.numel(), space.counts.numel()) == (10, 2)
+
+
+SPLIT = choice("gemm_plain", 16, 16, 64, 4, 4, 3)
+
+
+@on_cuda
+def test_a_graph_is_right_after_the_workspace_has_grown() -> None:
+    w, made = weights(np.random.default_rng(6), 200, 2560, True)
+    q = torch.ones((40, 2560), dtype=torch.int8, device="cuda")
+    expected = torch.from_numpy(quantized.dot(np.ones((40, 2560), np.int8), w)).to("cuda")
+    space, graph = ct.Workspace(torch.device("cuda", 0)), torch.cuda.CUDAGraph()
+    ct.integer_product(q, made, choice=SPLIT, space=space)
+    with torch.cuda.graph(graph):
+        found = ct.integer_product(q, made, choice=SPLIT, space=space)
+    space.sized(100 * space.partial.numel(), 100 * space.counts.numel())
+    others = [
+        torch.full((size,), 7, dtype=torch.int32, device="cuda") for size in (64, 512, 4096, 1 << 20) for _ in range(50)
+    ]
+    for _ in range(3):
+        found.fill_(123456789)
+        graph.replay()
+        assert torch.equal(found, expected)
+    assert all(bool((x == 7).all()) for x in others)
+
+
+@on_cuda
+def test_a_capture_without_a_rehearsal_is_right() -> None:
+    w, made = weights(np.random.default_rng(7), 200, 2560, True)
+    q = torch.ones((40, 2560), dtype=torch.int8, device="cuda")
+    expected = torch.from_numpy(quantized.dot(np.ones((40, 2560), np.int8), w)).to("cuda")
+    ct.integer_product(q, made, choice=SPLIT, space=ct.Workspace(torch.device("cuda", 0)))  # compiles
+    fresh, space, graph = (
+        weights(np.random.default_rng(7), 200, 2560, True)[1],
+        ct.Workspace(torch.device("cuda", 0)),
+        torch.cuda.CUDAGraph(),
+    )
+    with torch.cuda.graph(graph):
+        found = [ct.integer_product(q, fresh, choice=SPLIT, space=space) for _ in range(3)]
+    assert torch.equal(ct.integer_product(q, fresh, choice=SPLIT, space=space), expected)  # before any replay
+    for _ in range(3):
+        for y in found:
+            y.fill_(123456789)
+        graph.replay()
+        assert all(torch.equal(y, expected) for y in found)
 
 
 # ---- tokens
@@ -331,6 +429,35 @@ def test_an_arrangement_is_made_once_when_it_is_needed() -> None:
     assert made.held() == {"planes": 16 * 32}
 
 
+@pytest.mark.parametrize("k", [128, 100])
+def test_int8_weights_are_laid_row_by_row(k: int) -> None:
+    w = torch.arange(6 * k, dtype=torch.int32).to(torch.int8).reshape(k, 6).t()
+    found = cw.int8(w).straight()
+    assert found.is_contiguous()
+    assert torch.equal(found[:, :k], w)
+    assert not found[:, k:].any()
+
+
+def test_an_arrangement_made_in_a_capture_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, whole = (
+        cw.ternary_of(torch.ones((16, 128), dtype=torch.int8)),
+        cw.int8(torch.ones((16, 128), dtype=torch.int8)),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(cw, "capturing", lambda: True)
+        for name in ("planes", "fragments", "straight"):
+            assert torch.equal(getattr(made, name)(), getattr(made, name)())
+            assert not made.keeps(name)
+        assert whole.straight() is whole.data
+        assert not whole.keeps("straight")
+    assert made.held() == whole.held() == {}
+    made.planes()
+    assert made.keeps("planes")
+    assert not made.keeps("fragments")
+    assert whole.straight() is whole.data
+    assert not whole.keeps("straight")  # who owns it may write it at any time
+
+
 # ---- choices
 
 
@@ -370,6 +497,35 @@ def test_programs_are_never_more_than_steps(tiles: int, steps: int, spread: int)
     programs, split = ct._spread(spread, tiles, steps, 132)
     assert 1 <= split <= steps
     assert 1 <= programs <= tiles * split
+
+
+def test_stages_leave_room_for_results_of_four_bytes() -> None:
+    room, out = 232448, 2 * 16384 + 256  # of a multiprocessor of Hopper; of both warpgroups, and barriers
+    for found in {c for batches in cuda_tuned.TABLE.values() for c in batches.values() if c.kernel == "wgmma"}:
+        rows, tokens, step, _, asked = (number for _, number in found.config[:5])
+        nbytes = step * (rows + 4 * tokens)
+        assert 3 <= ct._stages(asked, nbytes, 4) <= (room - out) // nbytes
+        assert ct._stages(asked, nbytes, 2) == asked
+
+
+# ---- early starts
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "early", "all_early"),
+    [(None, "none", False, False), ("0", "none", False, False), ("1", "some", True, False), ("all", "all", True, True)],
+)
+def test_kernels_start_early_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, level: str, early: bool, all_early: bool
+) -> None:
+    monkeypatch.delenv("TRITIUM_CUDA_EARLY", raising=False)
+    if said is not None:
+        monkeypatch.setenv("TRITIUM_CUDA_EARLY", said)
+    hopper, ampere = ct.Gpu((9, 0), 132, True), ct.Gpu((8, 0), 108, False)
+    assert tritium_settings.cuda_early() == level
+    assert (hopper.early, hopper.all_early) == (early, all_early)
+    assert (ampere.early, ampere.all_early) == (False, False)
+    assert ct._options(hopper, 4, early=hopper.all_early).get("launch_pdl", False) == all_early
 
 
 # ---- building

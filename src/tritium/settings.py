@@ -28,9 +28,10 @@ def device() -> str | None:
     return os.environ.get("TRITIUM_DEVICE") or None
 
 
-def cuda_early() -> bool:
-    """Whether kernels on a GPU may start before the one in front of them is done."""
-    return os.environ.get("TRITIUM_CUDA_EARLY", "") not in ("", "0")
+def cuda_early() -> str:
+    """Which kernels on a GPU may start before the one in front of them is done: none, some (the quantiser, products of one to
+    eight tokens by `gemv`, attention) or all that can."""
+    return {"": "none", "0": "none", "all": "all"}.get(os.environ.get("TRITIUM_CUDA_EARLY", ""), "some")
 
 
 def pure() -> bool:

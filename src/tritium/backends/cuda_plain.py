@@ -47,6 +47,15 @@ def dot4(w, x, c, ASM: tl.constexpr):
 
 
 @triton.jit
+def times(a, b, acc, BYTES: tl.constexpr):
+    """acc + a times b of int8 by tensor cores. Not BYTES: as f16, for a GPU whose int8 Triton does not multiply; a step has so
+    few columns that f32 holds each of its sums."""
+    if BYTES:
+        return tl.dot(a, b, acc, out_dtype=tl.int32)
+    return acc + tl.dot(a.to(tl.float16), b.to(tl.float16)).to(tl.int32)
+
+
+@triton.jit
 def finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N,
            CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """acc [BN, BM] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers."""
@@ -98,7 +107,8 @@ def gemv(
 
 
 @triton.jit
-def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr):
+def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr,
+           BYTES: tl.constexpr):  # fmt: skip
     """acc [BN, BM] += the columns of steps first to last."""
     rk = tl.arange(0, BK)
     for i in range(first, last):
@@ -114,10 +124,10 @@ def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EV
                     part = tl.load(x + s * KB + at[:, None])
                 else:
                     part = tl.load(x + s * KB + at[:, None], mask=inside[:, None], other=0)
-                acc = tl.dot(field(codes, s, ASM), part, acc, out_dtype=tl.int32)
+                acc = times(field(codes, s, ASM), part, acc, BYTES)
         else:
             part = tl.load(x + at[:, None], mask=inside[:, None], other=0)
-            acc = tl.dot(codes, part, acc, out_dtype=tl.int32)
+            acc = times(codes, part, acc, BYTES)
     return acc
 
 
@@ -125,7 +135,8 @@ def _steps(w, x, acc, first, last, KB, BK: tl.constexpr, CODES: tl.constexpr, EV
 def gemm(
     w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
     BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr,
-    CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile [BN, BM] of out.T, weights on the left so that decoded ones stay in registers; SPLIT programs share its columns.
 
@@ -150,7 +161,7 @@ def gemm(
         gdc_wait()
     from_w = w + tl.minimum(rn, N - 1).to(tl.int64)[:, None] * KB
     from_x = x + tl.minimum(rm, M - 1).to(tl.int64)[None, :] * wide
-    acc = _steps(from_w, from_x, tl.zeros((BN, BM), tl.int32), low, high, KB, BK, CODES, EVEN, ASM)
+    acc = _steps(from_w, from_x, tl.zeros((BN, BM), tl.int32), low, high, KB, BK, CODES, EVEN, ASM, BYTES)
     if SPLIT == 1:
         finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N, CODES, ROWS, BIAS)
     else:
@@ -161,7 +172,7 @@ def gemm(
         tl.debug_barrier()
         if tl.atomic_add(counts + tile, 1, sem="acq_rel") == SPLIT - 1:
             fence(ASM)
-            for other in tl.static_range(1, SPLIT):
+            for other in range(1, SPLIT):  # not unrolled: sums of several parts do not fit in registers
                 acc += tl.load(partial + (part + other) % SPLIT * (BN * BM) + place, cache_modifier=".cg")
             tl.store(counts + tile, 0)
             finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N, CODES, ROWS, BIAS)
@@ -170,7 +181,7 @@ def gemm(
 @triton.jit(do_not_specialize=["M"])
 def grouped(
     w, x, token_scale, scale, bias, out, M, N, K, WIDE, LENGTH, GROUPS,
-    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BYTES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """int8 weights with a scale for each LENGTH columns: the sum of each group is scaled and added in f32, in order.
 
@@ -195,7 +206,7 @@ def grouped(
             inside = at < end
             a = tl.load(from_w + at[None, :], mask=inside[None, :], other=0)
             b = tl.load(from_x + at[:, None], mask=inside[:, None], other=0)
-            acc = tl.dot(a, b, acc, out_dtype=tl.int32)
+            acc = times(a, b, acc, BYTES)
         y = y + acc.to(tl.float32) * tl.load(scale + near * GROUPS + g)[:, None]
     y = y * tl.load(token_scale + rm, mask=rm < M, other=0.0)[None, :]
     if BIAS:

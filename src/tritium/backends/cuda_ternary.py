@@ -6,6 +6,7 @@ device, and after the first call only results are allocated. On CPU tensors Trit
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from tritium import settings
 from tritium.backends import cuda_tuned as tuned
 from tritium.backends.cuda_graph import in_graph
 from tritium.backends.cuda_tuned import Case, Choice
-from tritium.backends.cuda_weights import Value, Weights
+from tritium.backends.cuda_weights import Value, Weights, capturing
 from tritium.errors import ArgumentError
 
 ONE_PASS = 32768  # columns of a row that one program holds in registers
@@ -28,20 +29,39 @@ ONE_PASS = 32768  # columns of a row that one program holds in registers
 class Workspace:
     """Sums of the parts of tiles that programs share, and how many of them are there: counts are zero between launches.
 
-    One launch at a time may use it. Launches on a stream follow each other, so there is one for each stream; who replays
-    graphs on several streams at once gives each graph its own.
+    One launch at a time may use it. Launches on a stream follow each other, so there is one for each stream. Graphs captured on
+    one stream share its workspace: they are replayed one after the other, as those of `cuda_graph` are, or each is given its own.
+    A graph names memory by its address, so what was handed out stays for as long as the workspace: room at least doubles when it
+    grows, and all that was left behind is less than what is used. Nothing grows while a stream is captured, for what is made
+    then belongs to that graph and is zero only where it has run: who captures with too little room gets memory of the graph, which
+    each replay sets to zero.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.partial = self.counts = torch.zeros(0, dtype=torch.int32, device=device)
+        self._left: list[Value] = []  # rooms before: captured graphs may name them
+        self._lock = threading.Lock()
 
     def sized(self, sums: int, tiles: int) -> tuple[Value, Value]:
-        if self.partial.numel() < sums:
-            self.partial = torch.empty(sums, dtype=torch.int32, device=self.device)
-        if self.counts.numel() < tiles:
-            self.counts = torch.zeros(tiles, dtype=torch.int32, device=self.device)
-        return self.partial, self.counts
+        """Room for so many sums, of any values, and so many counts, all zero."""
+        enough = self.partial.numel() >= sums and self.counts.numel() >= tiles
+        if not enough and capturing():
+            return self._new(torch.empty, sums), self._new(torch.zeros, tiles)
+        with self._lock:
+            if self.partial.numel() < sums:
+                self.partial = self._new(torch.empty, self._grown(self.partial, sums))
+            if self.counts.numel() < tiles:
+                self.counts = self._new(torch.zeros, self._grown(self.counts, tiles))
+            return self.partial, self.counts
+
+    def _new(self, make: Any, size: int) -> Value:
+        made: Value = make(size, dtype=torch.int32, device=self.device)
+        return made
+
+    def _grown(self, room: Value, least: int) -> int:
+        self._left.append(room)
+        return max(least, 2 * room.numel())
 
 
 _spaces: dict[tuple[int, int], Workspace] = {}
@@ -50,9 +70,8 @@ _spaces: dict[tuple[int, int], Workspace] = {}
 def _workspace(device: torch.device) -> Workspace:
     on_gpu = device.type == "cuda"
     key = (device.index or 0, torch.cuda.current_stream(device).cuda_stream) if on_gpu else (0, 0)
-    if key not in _spaces:
-        _spaces[key] = Workspace(device)
-    return _spaces[key]
+    found = _spaces.get(key)
+    return found if found is not None else _spaces.setdefault(key, Workspace(device))
 
 
 class Gpu(NamedTuple):
@@ -63,9 +82,19 @@ class Gpu(NamedTuple):
     has_gluon: bool
 
     @property
+    def bytes(self) -> bool:
+        """Whether Triton multiplies int8 by its tensor cores: from Ampere on; the interpreter multiplies all."""
+        return self.capability >= (8, 0) or self.capability == (0, 0)
+
+    @property
     def early(self) -> bool:
         """Not unless it is asked for: in graphs of many launches sums were wrong now and then, and overlap is what such graphs add."""
-        return self.capability >= tuned.HOPPER and settings.cuda_early()
+        return self.capability >= tuned.HOPPER and settings.cuda_early() != "none"
+
+    @property
+    def all_early(self) -> bool:
+        """Also the products of several tokens."""
+        return self.early and settings.cuda_early() == "all"
 
 
 @lru_cache
@@ -96,7 +125,8 @@ def _current(x: Value) -> AbstractContextManager[Any]:
 
 def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[str, Any]:
     """One rounding for each float operation. early: it may start before the kernel in front of it is done, where the GPU can
-    hold it back. Only kernels do whose every thread waits before it reads what that one wrote."""
+    hold it back. Only kernels do whose every thread waits before it reads what that one wrote; weights they read at once, so
+    those must have been there before."""
     pdl = {"launch_pdl": True} if early and g.early else {}
     return {"num_warps": warps, "enable_fp_fusion": False} | pdl | others
 
@@ -243,10 +273,11 @@ def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
     m, wide = job.tokens.m, job.tokens.q.shape[1]
     n, codes = job.w.shape[0], job.w.ternary
     weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
+    early = job.w.keeps("planes" if codes else "straight")
     cuda_gemv.gemv[(-(-n // c.get("rows")),)](
         weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1], WIDE=1,
         BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0,
-        **job.flags, **_options(g, c.get("warps"), early=True),
+        **job.flags, **_options(g, c.get("warps"), early=early),
     )  # fmt: skip
 
 
@@ -266,11 +297,12 @@ def _fragments(job: _Job, c: Choice, g: Gpu) -> None:
 
     m, n = job.tokens.m, job.w.shape[0]
     weights = job.w.fragments()
+    early = g.all_early and job.w.keeps("fragments")
     tiles, groups = c.get("tiles") * c.get("beside"), c.get("groups")
     cuda_fragments.fragments[(-(-weights.shape[0] // tiles), -(-m // (8 * groups)))](
         weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[0], BLOCKS=weights.shape[1],
         NT=c.get("tiles"), WK=c.get("across"), WN=c.get("beside"), TG=groups, AHEAD=c.get("ahead"),
-        TILED=job.tokens.tiled, **job.flags, **_options(g, c.get("across") * c.get("beside")),
+        TILED=job.tokens.tiled, **job.flags, **_options(g, c.get("across") * c.get("beside"), early=early),
     )  # fmt: skip
 
 
@@ -284,7 +316,7 @@ def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
     space = job.space.sized(tiles * split * rows * tokens, tiles) if split > 1 else (job.out, job.out)
     cuda_plain.gemm[(tiles, split)](
         weights, job.tokens.q, *job.ends, *space, m, n, weights.shape[1], BN=rows, BM=tokens, BK=step, SPLIT=split, GROUP=8,
-        CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), PDL=False,
+        CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), BYTES=g.bytes, PDL=False,
         **job.flags, **_options(g, c.get("warps"), num_stages=c.get("stages")),
     )  # fmt: skip
 
@@ -298,6 +330,8 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
     weights = job.w.planes() if codes else job.w.straight()
     rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
+    early = g.all_early and job.w.keeps("planes" if codes else "straight")
+    stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
     programs, split = _spread(c.get("spread"), tiles, -(-weights.shape[1] // step), g.processors)
     space = job.space.sized(tiles * split * rows * tokens, 2 * tiles) if split > 1 else (job.out, job.out)
@@ -308,9 +342,14 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     cuda_wgmma.wgmma[(programs,)](
         TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
         TensorDescriptor.from_tensor(job.tokens.q, [tokens, step], layouts[1]), *job.ends, *space, m, n, weights.shape[1],
-        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=c.get("stages"), GROUP=8, SPLIT=split, CODES=codes,
-        REGISTERS=c.get("most"), **job.flags, **_options(g, 4, maxnreg=c.get("registers")),
+        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, CODES=codes,
+        REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
+
+
+def _stages(asked: int, nbytes: int, of_result: int) -> int:
+    """As many stages of so many bytes as asked; fewer where results of four bytes each need more room on their way out."""
+    return asked if of_result < 4 else min(asked, tuned.SHARED // nbytes)
 
 
 def _spread(spread: int, tiles: int, steps: int, processors: int) -> tuple[int, int]:
@@ -384,7 +423,7 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
         cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
             w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
             BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=bias is not None,
-            PDL=False, **_options(g, 4),
+            BYTES=g.bytes, PDL=False, **_options(g, 4),
         )  # fmt: skip
     return out
 

@@ -5,6 +5,7 @@ Knows nothing of tokens, products or choices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -42,45 +43,65 @@ class Weights:
         for low in range(0, self.shape[0], step):
             part = make(self._codes(low, min(low + step, self.shape[0])))
             out[low // rows :][: part.shape[0]] = part
-        return _settled(out)
+        return out
+
+    def _arranged(self, name: str, make: Callable[[], Value]) -> Value:
+        """Made once and kept. In a capture it is not: what is made there has its values only where the graph has run."""
+        found = self._made.get(name)
+        if found is None:
+            found = make()
+            if not capturing():
+                self._made[name] = found if found is self.data else _settled(found)
+        return found
+
+    def keeps(self, name: str) -> bool:
+        """Whether an arrangement is there already, and no kernel that may still run has made it or written what is given."""
+        return self._made.get(name, self.data) is not self.data
 
     def planes(self) -> Value:
         """uint8 [n, wide / 4]: four codes a byte, columns a quarter of a row apart."""
-        if "planes" not in self._made:
-            out = self.data.new_empty((self.shape[0], self.wide // 4), dtype=torch.uint8)
-            self._made["planes"] = self._each(out, 1, lambda c: _joined(c.view(c.shape[0], 4, -1), 1))
-        return self._made["planes"]
+        return self._arranged("planes", self._planes)
+
+    def _planes(self) -> Value:
+        out = self.data.new_empty((self.shape[0], self.wide // 4), dtype=torch.uint8)
+        return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], 4, -1), 1))
 
     def fragments(self) -> Value:
         """int32 [n / 16, wide / 128, 32, 4]; see `cuda_fragments`."""
-        if "fragments" not in self._made:
-            out = self.data.new_empty((-(-self.shape[0] // 16), self.wide // 128, 512), dtype=torch.uint8)
-            self._made["fragments"] = self._each(out, 16, _in_fragments).view(torch.int32).view(*out.shape[:2], 32, 4)
-        return self._made["fragments"]
+        return self._arranged("fragments", self._fragments)
+
+    def _fragments(self) -> Value:
+        out = self.data.new_empty((-(-self.shape[0] // 16), self.wide // 128, 512), dtype=torch.uint8)
+        return self._each(out, 16, _in_fragments).view(torch.int32).view(*out.shape[:2], 32, 4)
 
     def straight(self) -> Value:
         """int8 [n, wide]."""
-        if "straight" not in self._made:
-            self._made["straight"] = self._straight()
-        return self._made["straight"]
+        return self._arranged("straight", self._straight)
 
     def _straight(self) -> Value:
         if not self.ternary:
             fits = self.wide == self.shape[1] and self.data.is_contiguous() and self.data.data_ptr() % 16 == 0
-            return self.data if fits else _settled(torch.nn.functional.pad(self.data, (0, self.wide - self.shape[1])))
+            return (
+                self.data if fits else torch.nn.functional.pad(self.data.contiguous(), (0, self.wide - self.shape[1]))
+            )
         out = self.data.new_empty((self.shape[0], self.wide), dtype=torch.int8)
         self._each(out, 1, lambda c: c.view(torch.int8) - 1)
         out[:, self.shape[1] :] = 0
-        return _settled(out)
+        return out
 
     def held(self) -> dict[str, int]:
         """The bytes of each arrangement made so far."""
         return {name: x.numel() * x.element_size() for name, x in self._made.items()}
 
 
+def capturing() -> bool:
+    """Whether what is launched now goes into a graph instead of running."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def _settled(made: Value) -> Value:
     """Kernels read weights before the kernel in front of them has ended, which must not be the one that makes them."""
-    if made.is_cuda and not torch.cuda.is_current_stream_capturing():
+    if made.is_cuda:
         torch.cuda.current_stream(made.device).synchronize()
     return made
 
