@@ -154,7 +154,9 @@ def test_a_row_of_linear_has_the_same_bits_in_any_batch(isa: str, w_kind: str, t
 
 @every_isa
 @few
-@given(st.integers(0, 5), st.integers(0, 4), st.integers(1, 40), floats, st.booleans(), st.booleans(), st.integers(-1, 4))
+@given(
+    st.integers(0, 5), st.integers(0, 4), st.integers(1, 40), floats, st.booleans(), st.booleans(), st.integers(-1, 4)
+)
 def test_rope_has_the_references_bits(
     isa: str, tokens: int, heads: int, half: int, kind: str, interleaved: bool, gaps: bool, turned: int
 ) -> None:

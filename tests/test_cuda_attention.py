@@ -47,7 +47,7 @@ def there(x: np.ndarray[Any, Any]) -> Any:
 
 
 def by_reference(row: Any, out: np.ndarray[Any, Any], *xs: Any, **attrs: Any) -> np.ndarray[Any, Any]:
-    reference.KERNELS[row](*xs, out=out, **attrs)
+    reference.KERNELS[row](*xs, out=out, **(row.defaults | attrs))
     return out
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -156,13 +153,10 @@ def test_what_a_program_gave_comes_before_what_was_tuned(cache: Path) -> None:
     assert choose(CASE, ADA, 128) == MINE
 
 
-def test_who_remembers_a_choice_is_told_that_it_changed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setitem(
-        sys.modules, "tritium.backends.cuda_ternary", SimpleNamespace(use=lambda found: told.append(dict(found)))
-    )
+def test_who_remembers_a_choice_asks_again_when_it_changed(cache: Path) -> None:
+    remembers = tuned.remembered(lambda: choose(CASE, ADA, 128))
+    assert remembers() is remembers() == shipped(CASE, ADA, 128)
     keep(CASE, MINE)
-    assert told == [{}]
+    assert remembers() == MINE
     tune.clear("cuda")
-    assert len(told) == 2
-    assert choose(CASE, ADA, 128) == shipped(CASE, ADA, 128)
+    assert remembers() == shipped(CASE, ADA, 128)

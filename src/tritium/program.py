@@ -98,7 +98,9 @@ class Program:
             made = ForeignProgram(self.graph, self.backend)
             self.foreign = made if made.is_compiled else None
             reason = self.backend.why_not_compiled
-            self.why_not_native = f"{self.backend.device} cannot use {self.backend.compiler} here{reason and f': {reason}'}"
+            self.why_not_native = (
+                f"{self.backend.device} cannot use {self.backend.compiler} here{reason and f': {reason}'}"
+            )
 
     @property
     def notes(self) -> list[Note]:

@@ -20,9 +20,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -79,6 +79,18 @@ def choices() -> Mapping[str, Choice]:
 def forget() -> None:
     """Read again at the next question: the file was written, or another one is meant."""
     choices.cache_clear()
+    for clear in _remembering:
+        clear()
+
+
+_remembering: list[Callable[[], None]] = []
+
+
+def remembered(fn: Callable[..., Any]) -> Any:
+    """A function whose answers follow what was tuned: they are remembered until that is forgotten."""
+    made = lru_cache(maxsize=4096)(fn)
+    _remembering.append(made.cache_clear)
+    return made
 
 
 def kernel_key(row: str, specs: Specs) -> str:

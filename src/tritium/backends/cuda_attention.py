@@ -477,7 +477,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 def _asm(x: torch.Tensor) -> bool:
     """Whether kernels may speak the language of NVIDIA's GPUs."""
-    return gpu(x.device).capability > (0, 0) and torch.version.hip is None
+    return gpu(x.device).capability > (0, 0)
 
 
 def _even(x: torch.Tensor) -> torch.Tensor:

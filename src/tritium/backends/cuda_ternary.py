@@ -19,6 +19,7 @@ from tritium.backends.cuda_graph import in_graph
 from tritium.backends.cuda_tuned import Case, Choice
 from tritium.backends.cuda_weights import Value, Weights, capturing
 from tritium.errors import ArgumentError
+from tritium.tuned import remembered
 
 ONE_PASS = 32768  # columns of a row that one program holds in registers
 
@@ -75,7 +76,8 @@ def _workspace(device: torch.device) -> Workspace:
 
 
 class Gpu(NamedTuple):
-    """What decides about kernels. (0, 0): none, the interpreter runs them. early: a kernel may start before it may read."""
+    """What decides about kernels. (0, 0): it is none of NVIDIA's, or the interpreter runs them. early: a kernel may start
+    before it may read."""
 
     capability: tuple[int, int]
     processors: int
@@ -84,7 +86,7 @@ class Gpu(NamedTuple):
     @property
     def bytes(self) -> bool:
         """Whether Triton multiplies int8 by its tensor cores: from Ampere on; the interpreter multiplies all."""
-        return self.capability >= (8, 0) or self.capability == (0, 0)
+        return self.capability >= tuned.AMPERE or self.capability == (0, 0)
 
     @property
     def early(self) -> bool:
@@ -102,6 +104,8 @@ def gpu(device: torch.device) -> Gpu:
     if device.type != "cuda":
         return Gpu((0, 0), 1, False)
     found = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:  # its numbers mean other GPUs, which do not speak NVIDIA's assembly
+        return Gpu((0, 0), found.multi_processor_count, False)
     return Gpu((found.major, found.minor), found.multi_processor_count, _has_gluon())
 
 
@@ -256,7 +260,7 @@ def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *,
     return _choose(g, Case(n, k, m, codes))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _choose(g: Gpu, case: Case) -> Choice:
     return tuned.choose(case, g.capability if g.has_gluon else (0, 0), g.processors)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tritium import tuned
 
@@ -101,7 +100,7 @@ def _gemv_fits(case: Case, rows: int, lanes: int, across: int, warps: int) -> bo
     count = -(-words(case) // step)
     threads = 32 * warps
     of_thread = rows * step // (threads * 4)
-    if case.floats and (1 << (count * step - 1).bit_length()) * (16 if case.codes else 4) // threads > 128:
+    if case.floats and (1 << (count * step - 1).bit_length()) * (16 if case.codes else 4) // threads >= 128:
         return False
     return of_thread >= 1 and of_thread * (count * 4 + (16 if case.codes else 4)) <= 150
 
@@ -122,10 +121,10 @@ def gemvs(case: Case) -> Iterator[Choice]:
 def fragment_cuts(case: Case) -> Iterator[Choice]:
     blocks = wide(case.k) // 128
     need = -(-case.m // 8)
-    for groups in (1, 2, 4, 8):
+    for groups in (1, 2, 4):  # sums of more do not fit in registers
         if groups > 1 and groups // 2 >= need:
             continue
-        for tiles in {1: (1, 2, 4), 2: (1, 2), 4: (1, 2), 8: (1,)}[groups]:
+        for tiles in {1: (1, 2, 4), 2: (1, 2), 4: (1, 2)}[groups]:
             for across, beside in ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (1, 4)):
                 count = -(-blocks // across)
                 if count * groups <= 512 and (blocks < across or count * across / blocks <= 1.25):
@@ -342,13 +341,6 @@ def use(found: Mapping[Case, Choice]) -> None:
     _found.update(found)
 
 
-def retuned() -> None:
-    """What was tuned has changed: who remembers what was chosen asks again."""
-    above: Any = sys.modules.get("tritium.backends.cuda_ternary")
-    if above is not None:
-        above.use(_found)
-
-
 def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
     """The kernel for a case: what `use` was given or a tuner found, else what was measured near it, here or on Hopper, else by
     rule. Of those that are not proven exact, none but what was found for this very case."""
@@ -457,7 +449,7 @@ def _usual(case: Case, processors: int) -> dict[str, Choice]:
         "wgmma": _large(case, processors),
     }
     even = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
-    cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= case.m]
+    cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= min(case.m, 32)]
     if even:
         found["gemv"] = min(even, key=lambda c: _unevenness(case, c, processors))
     if cuts:

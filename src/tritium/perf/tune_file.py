@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any, Literal
 
 from tritium import backends, settings, tuned
-from tritium.backends import cuda_tuned
 from tritium.errors import BusyError, FormatError
 from tritium.machine import this_machine
 from tritium.perf import files, records, stats
@@ -179,4 +178,3 @@ def _change(change: Callable[[dict[str, Any]], None]) -> None:
         change(body)
         files.write_text(path, json.dumps(tuned.document(body), allow_nan=False, ensure_ascii=False))
     backends.retuned()
-    cuda_tuned.retuned()
