@@ -116,6 +116,19 @@ def test_all_calls_alike_say_so_with_one_object(row: str) -> None:
     assert len({id(w) for w in whats}) == 1
 
 
+def test_of_too_many_kinds_of_calls_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_known", {})
+    monkeypatch.setattr(launch, "_KNOWN_LIMIT", 3)
+    spec = (((2,), tt.f32),)
+    told = lambda kernel: launch.launched(ops.add, kernel, tt.device("cpu"), spec * 2, spec, {})
+    a, b, c = (told(kernel) for kernel in "abc")
+    assert told("d").kernel == "d"
+    assert [told(k) is x for k, x in (("b", b), ("c", c))] == [True, True]
+    assert told("a") is not a
+    assert told("a") == a
+    assert len(launch._known) == 3
+
+
 def test_calls_that_differ_in_an_attribute_are_told_apart() -> None:
     x = tt.ones((4, 4))
     whats, _ = recorded(lambda: [tt.sum(x, axis=0), tt.sum(x, axis=1), tt.full((2,), 1), tt.full((2,), 1.0)])

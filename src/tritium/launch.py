@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,19 +52,21 @@ class Ran(NamedTuple):
 Seen = tuple[tuple[Shape, DType] | None, ...]  # specs, or what they are made of, which takes less time to say
 _known: dict[Any, Launched] = {}
 _KNOWN_LIMIT = 4096
+_knowing = Lock()
 
 
 def launched(op: Op | None, kernel: str, device: Device, ins: Seen, outs: Seen, attrs: dict[str, Any]) -> Launched:
     """What such a call says: one object for all alike, so that a million spans are not a million of them."""
     key = (op, kernel, device, ins, outs, exact(tuple(attrs.values())))
     found = _known.get(key)
-    if found is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        specs, made = (tuple(None if s is None else Spec(*s) for s in seen) for seen in (ins, outs))
-        out = made if len(made) > 1 else made[0]
-        found = _known[key] = Launched(op, kernel, device, specs, out, attrs)
-    return found
+    if found is not None:
+        return found
+    specs, made = (tuple(None if s is None else Spec(*s) for s in seen) for seen in (ins, outs))
+    new = Launched(op, kernel, device, specs, made if len(made) > 1 else made[0], attrs)
+    with _knowing:
+        while len(_known) >= _KNOWN_LIMIT:
+            del _known[next(iter(_known))]  # the oldest
+        return _known.setdefault(key, new)
 
 
 class Event(NamedTuple):
