@@ -155,7 +155,8 @@ def test_five_to_a_byte_gives_the_same_bits(family: str, formats: Any) -> None:
     path = formats(family)["i2_s"]
     two, five = load(path), load(path, storage="tern5")
     # where no kernel reads tiles of five, they are kept in tiles of two bits
-    assert five.nbytes < two.nbytes if "tern5_r80" in cpu.tilings(tt.tern5) else five.nbytes == two.nbytes
+    kept = next(iter(cpu.tilings(tt.tern5)))
+    assert five.nbytes < two.nbytes if kept.startswith("tern5") else five.nbytes == two.nbytes
     want, found = models.greedy(two, [1, 2, 3], 20), models.greedy(five, [1, 2, 3], 20)
     assert want[0] == found[0]
     np.testing.assert_array_equal(want[1], found[1])

@@ -181,7 +181,8 @@ TILINGS = {tern2: (tern2_r64, tern2_r16), tern5: (tern5_r80, tern2_r16), i8: (i8
 
 def _has_own_kernel(t: DType) -> bool:
     """Whether a kernel made for such tiles is here; the plain kernel reads them too, but no faster."""
-    return any(min(k.dtypes) >= tern2_r64.code and t.code in k.dtypes for k in native.kernels("integer_matmul"))
+    tiled = [] if native is None else native.kernels("integer_matmul")
+    return any(min(k.dtypes) >= tern2_r64.code and t.code in k.dtypes for k in tiled)
 
 
 def tilings(t: DType) -> dict[str, DType]:

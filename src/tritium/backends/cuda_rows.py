@@ -87,6 +87,22 @@ def _rope(space: Space, otherwise: Fn) -> Fn:
     return maker
 
 
+# ---- weights of half floats
+
+
+def _linear(space: Space, otherwise: Fn) -> Fn:
+    def maker(out: Spec) -> Fn:
+        module, to, library = _module("linear"), space.twin(out.dtype), otherwise(out)
+
+        def run(x: Value, w: Value, bias: Value | None) -> Value:
+            found: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)
+            return found
+
+        return run
+
+    return maker
+
+
 # ---- all of them
 
 _LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
@@ -136,6 +152,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
         ops.attention: _attention(space),
         ops.update_cache: _update_cache(space),
         ops.rope: _rope(space, found[ops.rope][0].fn),
+        ops.linear: _linear(space, found[ops.linear][0].fn),
     }
     for row, maker in ours.items():
         found[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]

@@ -172,7 +172,7 @@ def _filled(spec: Spec, seed: int) -> Tensor:
 def tiling_races(quick: bool) -> Iterator[Race]:
     """In which packing weights wait: for one token and for sixteen."""
     for t in (dt.tern2,) if quick else (dt.tern2, dt.tern5, dt.i8):
-        names = tuple(cpu.tilings(t)) if native is not None else (t.name,)
+        names = tuple(cpu.tilings(t))
         absent = "" if len(names) > 1 else f"{t} has no tiles with a kernel of their own here"
         shape = f"{WIDTH}x{WIDTH}"
         yield Race("tiling", f"tiling/{t.name}", names, names[0], partial(_with_tiles, t), shape, t.name, absent=absent)
