@@ -17,15 +17,11 @@ from hypothesis import strategies as st
 from tritium.backends import reference
 from tritium.backends.attention import factor_of
 from tritium.ops import attention, rope, update_cache
-from triton_runs import INTERPRETED, MODE, PLACE, passes
+from triton_runs import INTERPRETED, MODE, PLACE, passes, runs
 
 torch = pytest.importorskip("torch", reason="attention on CUDA needs PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("attention on CUDA needs Triton: pip install 'tritium[cuda]'", allow_module_level=True)
-
-runs = pytest.mark.skipif(
-    not INTERPRETED and not (MODE and torch.cuda.is_available()), reason="runs in Triton's interpreter, and on CUDA"
-)
 
 
 @pytest.mark.skipif(bool(MODE), reason="this is such a run")

@@ -30,16 +30,11 @@ from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Sample
 from tritium.passes import simplify
 from tritium.testing import arrays, assert_close, case_id, cases, expected, spec_of
-from triton_runs import INTERPRETED, MODE, PLACE, passes
+from triton_runs import INTERPRETED, MODE, PLACE, compiles, passes, runs
 
 torch = pytest.importorskip("torch", reason="fused kernels on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("fused kernels on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
-
-runs = pytest.mark.skipif(
-    not INTERPRETED and not (MODE and torch.cuda.is_available()), reason="runs in Triton's interpreter, and on CUDA"
-)
-compiles = pytest.mark.skipif(MODE != "compiled", reason="runs where Triton compiles")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,15 +16,12 @@ from hypothesis import strategies as st
 
 from tritium.ops import linear
 from tritium.testing import assert_close, expected
-from triton_runs import INTERPRETED, MODE, PLACE, passes
+from triton_runs import INTERPRETED, MODE, PLACE, passes, runs
 
 torch = pytest.importorskip("torch", reason="products on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("products on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
 
-runs = pytest.mark.skipif(
-    not INTERPRETED and not (MODE and torch.cuda.is_available()), reason="runs in Triton's interpreter, and on CUDA"
-)
 HALVES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 

@@ -20,17 +20,13 @@ from tritium import nn, ops
 from tritium.backends.packed import Packed
 from tritium.fuse import fuse, pattern
 from tritium.passes import simplify
-from triton_runs import INTERPRETED, MODE, PLACE, passes
+from triton_runs import INTERPRETED, MODE, PLACE, passes, runs
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("layers on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
 from tritium.backends import cuda_fused, cuda_products  # noqa: E402
 from tritium.backends.torch_space import Space  # noqa: E402
-
-runs = pytest.mark.skipif(
-    not INTERPRETED and not (MODE and torch.cuda.is_available()), reason="runs in Triton's interpreter, and on CUDA"
-)
 
 
 @pytest.fixture(autouse=True, scope="module")

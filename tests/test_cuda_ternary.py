@@ -21,7 +21,7 @@ from tritium import settings as tritium_settings
 from tritium.backends import cuda_tuned, packed, quantized
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
-from triton_runs import INTERPRETED, MODE, PLACE, passes
+from triton_runs import CUDA, INTERPRETED, MODE, PLACE, compiles, passes, runs
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
 from tritium.backends import cuda_products  # noqa: E402
@@ -29,10 +29,7 @@ from tritium.backends import cuda_ternary as ct  # noqa: E402
 from tritium.backends import cuda_weights as cw  # noqa: E402
 from tritium.backends.torch_space import Space  # noqa: E402
 
-CUDA = MODE == "compiled" and torch.cuda.is_available()
-runs = pytest.mark.skipif(not (INTERPRETED or CUDA), reason="runs in Triton's interpreter, and on CUDA")
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
-compiles = pytest.mark.skipif(MODE != "compiled", reason="runs where Triton compiles")
 MOST = (20, 140, 6) if INTERPRETED else (900, 5000, 600)
 KINDS = ["float32", "float16"] + ([] if INTERPRETED else ["bfloat16"])  # the interpreter cuts bf16 instead of rounding
 SHAPES = [(5, 3, 1), (17, 70, 2), (33, 257, 5)] + ([] if INTERPRETED else [(1, 1, 1), (16, 128, 8), (70, 300, 17)])

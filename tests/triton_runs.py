@@ -8,10 +8,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
+
+import pytest
 
 MODE = os.environ.get("TRITIUM_TEST_TRITON", "")  # of this run: "interpreted", "compiled", or "" for not at all
 INTERPRETED = MODE == "interpreted"
 PLACE = "cpu" if INTERPRETED else "cuda"
+
+
+def _has_gpu() -> bool:
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+CUDA = MODE == "compiled" and _has_gpu()
+runs = pytest.mark.skipif(not (INTERPRETED or CUDA), reason="runs in Triton's interpreter, and on CUDA")
+compiles = pytest.mark.skipif(MODE != "compiled", reason="runs where Triton compiles")
 
 
 def passes(file: str, mode: str) -> None:

@@ -17,6 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tritium.backends.cuda_plain import fence
 from tritium.backends.cuda_ternary import gpu
+from tritium.backends.cuda_weights import capturing
 
 KEYS = 32  # that a program looks at together
 ROWS = 16  # queries of one kv head that it takes, at least: what a product of f64 needs
@@ -183,7 +184,7 @@ class Counters:
         n = triton.cdiv(n, self.LINE) * self.LINE
         on_gpu = self.device.type == "cuda"
         with self._lock:
-            if on_gpu and torch.cuda.is_current_stream_capturing():
+            if capturing():
                 if self._fresh.numel() < n:  # the graph zeroes them itself, each time it runs
                     return torch.zeros(n, dtype=torch.int32, device=self.device)
                 found, self._fresh = self._fresh[:n], self._fresh[n:]

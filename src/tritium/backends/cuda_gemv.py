@@ -10,10 +10,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-ROUND = gl.constexpr(12582912.0)  # these four as in cuda_quantise
-INFINITE = gl.constexpr(0x7F800000)
-MOST = gl.constexpr(0x7FFFFFFF)
-SMALLEST = gl.constexpr(1e-5)
+from tritium.backends.cuda_quantise import INFINITE, MOST, ROUND, SMALLEST
 
 MASKED = gl.constexpr("""{
     .reg .b32 t0, t1, t2, t3;

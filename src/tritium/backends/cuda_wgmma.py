@@ -18,11 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tritium.backends.cuda_gemv import may_start, wait_for_inputs
-
-FIELD = gl.constexpr(
-    ("and.b32 $0, $1, 0x03030303;",)
-    + tuple(f"{{ .reg .b32 t; shr.b32 t, $1, {n}; and.b32 $0, t, 0x03030303; }}" for n in (2, 4, 6))
-)
+from tritium.backends.cuda_plain import FIELD
 
 
 @gluon.jit
