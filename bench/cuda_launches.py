@@ -24,8 +24,8 @@ from tritium.perf.tables import Table
 BACK_S, QUICK_BACK_S = 45.0, 15.0  # compiling included
 LAUNCHES, REPLAYS = 24, 50
 SHAPES, QUICK_SHAPES = ((2560, 2560), (2560, 6912), (3840, 2560)), ((2560, 2560),)
-LEVELS, QUICK_LEVELS = ("0", "1", "all"), ("0", "all")  # of TRITIUM_CUDA_EARLY
-TITLES = {"0": "in turn", "1": "some early", "all": "all early"}
+LEVELS = ("0", "1")  # of TRITIUM_CUDA_EARLY
+TITLES = {"0": "in turn", "1": "early"}
 POISON = -0x5A5A5A5B  # no sum comes near it
 SHOWN, EACH = 24, 4  # mismatches that are told: of all, of one arm
 CONTROL = "torch _int_mm"
@@ -226,7 +226,7 @@ def compiled(arms: Sequence[Arm], o: Operands, jobs: int) -> None:
 def back_to_back(options: Options) -> Iterator[Shown]:
     """Every arm at every shape and level, until the time is up; what was not reached is a dash."""
     until = monotonic() + (QUICK_BACK_S if options.quick else BACK_S)
-    shapes, levels = (QUICK_SHAPES, QUICK_LEVELS) if options.quick else (SHAPES, LEVELS)
+    shapes = QUICK_SHAPES if options.quick else SHAPES
     gpu = cuda_ternary.gpu(torch.device("cuda", torch.cuda.current_device()))
     found: dict[tuple[str, str, str], int] = {}
     told: list[str] = []
@@ -235,7 +235,7 @@ def back_to_back(options: Options) -> Iterator[Shown]:
         if monotonic() > until:
             break
         operands, arms = Operands(n, k, options.seed + i), possible(n, k, gpu)
-        for level in levels:
+        for level in LEVELS:
             if monotonic() > until:
                 break
             with starting(level):
@@ -249,7 +249,7 @@ def back_to_back(options: Options) -> Iterator[Shown]:
                     told += [f"{n}×{k}, {arm.name}, {TITLES[level]}: {one}" for one in some]
         del operands
         torch.cuda.empty_cache()
-    yield shown(found, levels, told, checked)
+    yield shown(found, LEVELS, told, checked)
 
 
 def shown(found: dict[tuple[str, str, str], int], levels: Sequence[str], told: Sequence[str], checked: int) -> Shown:

@@ -123,14 +123,6 @@ def test_what_is_near_on_hopper_is_the_table_with_what_was_tuned(cache: Path) ->
         assert choose(other, HOPPER, 132) == shipped(other, HOPPER, 132)
 
 
-def test_what_is_not_proven_is_followed_for_the_very_case_alone(cache: Path) -> None:
-    assert not cuda_tuned.proven(SPLIT)
-    keep(CASE, SPLIT)
-    assert choose(CASE, ADA, 128) == SPLIT
-    for other in (CASE._replace(m=7), CASE._replace(n=301)):
-        assert choose(other, ADA, 128) == shipped(other, ADA, 128)
-
-
 def test_weights_of_int8_and_tokens_of_floats_are_as_shipped(cache: Path) -> None:
     keep(CASE, MINE)
     for other in (CASE._replace(codes=False), CASE._replace(floats=True)):

@@ -147,7 +147,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_cuda, "_place", lambda: torch.device("cpu"))
     monkeypatch.setattr(tune_cuda, "_cache_bytes", lambda: 0)
     monkeypatch.setattr(tuned, "gpu", lambda capability, processors: GPU)
-    for name, number in (("LAUNCHES", 2), ("JOBS", 1), ("PROOF", 6), ("MOST", 3), ("QUICK_MOST", 2)):
+    for name, number in (("LAUNCHES", 2), ("JOBS", 1), ("MOST", 3), ("QUICK_MOST", 2)):
         monkeypatch.setattr(tune_cuda, name, number)
 
 
@@ -207,14 +207,6 @@ def test_what_a_kernel_leaves_out_is_seen_and_so_is_another_zero(here: None) -> 
     made.values = [-right.abs() for right in contest._right]
     with pytest.raises(TuneError, match="results have other bits"):
         contest(str(RIGHT))
-
-
-@runs
-def test_what_is_not_proven_must_be_right_many_times(here: None) -> None:
-    contest = tune_cuda.Contest(CASE, [str(RIGHT), str(SPLIT)])
-    contest(str(RIGHT))
-    contest(str(SPLIT))
-    assert [made.replays for made in Calls.made] == [2, 4]  # 6 launches are 3 replays; then comes the sample
 
 
 @runs
@@ -312,14 +304,8 @@ def test_a_race_on_this_gpu(m: int) -> None:
     (done,) = tune_choices.fill(["cuda"], quick=True, sizes=[(2560, 2560)], batches=[m])
     assert done.tuning is not None
     assert done.tuning.source == "seconds the function returned"
-    assert not [c for c in done.tuning.candidates if "other bits" in c.reason and cuda_tuned.proven(_choice(c.config))]
+    assert not [c for c in done.tuning.candidates if "other bits" in c.reason]
     ran = [c for c in done.tuning.candidates if c.seconds]
     assert len(ran) > 1
     assert all(1e-7 < s < 1e-2 for c in ran for s in c.seconds)
     assert str(cuda_ternary.choose(2560, 2560, m)) == done.value
-
-
-def _choice(text: str) -> Choice:
-    found = cuda_tuned.parsed(text.strip("'"))
-    assert found is not None
-    return found

@@ -12,6 +12,7 @@ Knows nothing else of the package.
 | TRITIUM_CACHE        | the folder of what was measured of this machine            |
 | TRITIUM_DATA         | the folder of baselines and of the history of runs         |
 | TRITIUM_TUNED        | 0: ignore what was tuned; all: also what may change bits   |
+| TRITIUM_CUDA_EARLY   | 0: kernels on a GPU start one after the other              |
 | TRITIUM_API_KEY      | what clients of `tritium serve` must send                  |
 """
 
@@ -28,10 +29,9 @@ def device() -> str | None:
     return os.environ.get("TRITIUM_DEVICE") or None
 
 
-def cuda_early() -> str:
-    """Which kernels on a GPU may start before the one in front of them is done: none, some (the quantiser, products of one to
-    eight tokens by `gemv`, attention) or all that can."""
-    return {"": "none", "0": "none", "all": "all"}.get(os.environ.get("TRITIUM_CUDA_EARLY", ""), "some")
+def cuda_early() -> bool:
+    """Whether kernels on a GPU may start before the one in front of them is done, and wait where they need its results."""
+    return os.environ.get("TRITIUM_CUDA_EARLY", "") != "0"
 
 
 def pure() -> bool:

@@ -25,8 +25,8 @@ PACKED = {torch.float32, torch.float16} | ({torch.bfloat16} if buffer.native els
 
 
 def absmean(w: torch.Tensor) -> torch.Tensor:
-    """g: the mean size of the weights, in f32."""
-    return w.detach().float().abs().mean().clamp_min(TINY)
+    """g: the mean size of the weights, in f32. It is summed in f64, so that it does not depend on the device."""
+    return w.detach().abs().mean(dtype=torch.float64).float().clamp_min(TINY)
 
 
 def _absmax(x: torch.Tensor) -> torch.Tensor:

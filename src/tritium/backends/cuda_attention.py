@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tritium.backends.cuda_order import begin
 from tritium.backends.cuda_plain import fence
 from tritium.backends.cuda_ternary import gpu
 from tritium.backends.cuda_weights import capturing
@@ -24,13 +24,8 @@ ROWS = 16  # queries of one kv head that it takes, at least: what a product of f
 MOST_ROWS = 64
 PROGRAMS = 264  # two for each multiprocessor of a large GPU
 PARTS = 32  # that share the keys of some queries, at most
-TOGETHER, JOINED = 4, 16  # queries and parts whose sums are joined together: what registers hold
+JOINED = 4096  # sums of parts that one program joins together: what registers hold
 FEW = 8  # queries of one kv head whose parts one program joins; of more, that takes longer than a second launch
-
-
-def _early(x: torch.Tensor) -> dict[str, bool]:
-    """Where that is asked for, and the GPU can hold a kernel back until the one before it is done, it is started before that."""
-    return {"EARLY": True, "launch_pdl": True} if gpu(x.device).early else {"EARLY": False}
 
 
 # ---- writing
@@ -42,9 +37,7 @@ def write_kernel(
     SIZE: tl.constexpr, WIDE: tl.constexpr, BATCH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """cache[slot, h, start + t] = values[b, t, h] for t < count; of several sequences at one place the last is written."""
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     b, t, h = tl.program_id(0) // tokens, tl.program_id(0) % tokens, tl.program_id(1)
     slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
     inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
@@ -72,7 +65,7 @@ def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> No
         return
     write_kernel[(batch * tokens, heads)](
         cache, values, places.contiguous(), batch, tokens, slots, capacity, *cache.stride()[:3], *values.stride(), SIZE=size,
-        WIDE=triton.next_power_of_2(size), BATCH=triton.next_power_of_2(batch), num_warps=1, **_early(cache),
+        WIDE=triton.next_power_of_2(size), BATCH=triton.next_power_of_2(batch), num_warps=1, **gpu(cache.device).starting,
     )  # fmt: skip
 
 
@@ -86,9 +79,7 @@ def rope_kernel(
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """Pairs (i * STEP, i * STEP + APART) of one head turned by their angles, each product and sum rounded."""
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     b, t, h = (tl.program_id(0) // tokens).to(tl.int64), (tl.program_id(0) % tokens).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, WIDE)
     fits = i < HALF
@@ -125,7 +116,7 @@ def rope(
     rope_kernel[(batch * tokens, all_heads)](
         x, cos, sin, out, tokens, all_heads if heads is None else heads, *x.stride()[:3], *cos.stride()[:2], *sin.stride()[:2],
         *out.stride()[:3], HALF=half, WIDE=triton.next_power_of_2(half), APART=1 if interleaved else half,
-        STEP=2 if interleaved else 1, num_warps=1, enable_fp_fusion=False, **_early(x),
+        STEP=2 if interleaved else 1, num_warps=1, enable_fp_fusion=False, **gpu(x.device).starting,
     )  # fmt: skip
     return out
 
@@ -267,32 +258,20 @@ def _give(out, y, row, d, tokens, g, o_token, o_head, SIZE: tl.constexpr, PER: t
 
 
 @triton.jit
-def _weigh(tops, totals, parts, PARTS: tl.constexpr, USED: tl.constexpr):
-    """How much the sums of each part count for each query, in place of its largest score; those of no keys nothing."""
+def _join(part, tops, totals, r, parts, d, PARTS: tl.constexpr):
+    """The attention of queries r: the sums of all parts, each by how much it counts; those of no keys count nothing."""
     p = tl.arange(0, PARTS)
-    line = tl.arange(0, USED)[:, None] * PARTS + p[None, :]
+    line = r[:, None] * PARTS + p[None, :]
     there = (p < parts)[None, :]
+    at = part + line[:, :, None] * d.shape[0] + d[None, None, :]
+    sums = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
     top = tl.load(tops + line, mask=there, other=float("-inf"), cache_modifier=".cg")
     total = tl.load(totals + line, mask=there, other=0.0, cache_modifier=".cg")
     most = tl.max(top, 1)
     fade = tl.exp(top - tl.where(most == float("-inf"), 0.0, most)[:, None])
     weight = fade * _inverse(tl.sum(total * fade, 1))[:, None]
-    tl.store(tops + line, tl.where(total == 0.0, 0.0, weight), mask=there)
-
-
-@triton.jit
-def _join(part, weights, r, parts, d, PARTS: tl.constexpr, JOINED: tl.constexpr):
-    """The attention of queries r: the sums of all parts, by their weights."""
-    y = tl.zeros((r.shape[0], d.shape[0]), tl.float64)
-    for first in range(0, parts, JOINED):
-        p = first + tl.arange(0, JOINED)
-        line = r[:, None] * PARTS + p[None, :]
-        there = (p < parts)[None, :]
-        at = part + line[:, :, None] * d.shape[0] + d[None, None, :]
-        sums = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
-        weight = tl.load(weights + line, mask=there, other=0.0, cache_modifier=".cg")[:, :, None]
-        y += tl.sum(tl.where(weight == 0.0, 0.0, sums * weight), 1)
-    return y
+    weight = tl.where(total == 0.0, 0.0, weight)[:, :, None]
+    return tl.sum(tl.where(weight == 0.0, 0.0, sums * weight), 1)
 
 
 @triton.jit
@@ -317,7 +296,7 @@ def _extent(
 def attend_kernel(
     q, k, v, places, out, part, tops, totals, counts, tokens, slots, capacity, q_batch, q_token, q_head, k_slot, k_head, k_token,
     v_slot, v_head, v_token, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
-    ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TOGETHER: tl.constexpr, JOINED: tl.constexpr,
+    ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TOGETHER: tl.constexpr,
     LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr, BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -326,9 +305,7 @@ def attend_kernel(
     Programs without keys end at once. Each of the others leaves its sums in memory of its own; if LAST, the last of them to
     arrive, as `counts` tells, joins them, and leaves the count zero for the next launch.
     """
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     blocks = tl.cdiv(tokens * PER, ROWS)
     b, block, g, p = tl.program_id(0) // blocks, tl.program_id(0) % blocks, tl.program_id(1), tl.program_id(2)
     row = block * ROWS + tl.arange(0, ROWS)
@@ -398,24 +375,19 @@ def attend_kernel(
                 if tl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
                     fence(ASM)
                     tl.store(counts + group, 0)
-                    _weigh(tops, totals, parts, PARTS, USED)
-                    tl.debug_barrier()
                     for some in range(0, USED, TOGETHER):
                         r = some + tl.arange(0, TOGETHER)
-                        y = _join(part, tops, r, parts, e, PARTS, JOINED)
+                        y = _join(part, tops, totals, r, parts, e, PARTS)
                         _give(out, y, block * ROWS + r, e, tokens, g, o_token, o_head, SIZE, PER)
 
 
 @triton.jit
 def join_kernel(
     places, out, part, tops, totals, tokens, slots, capacity, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr,
-    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, JOINED: tl.constexpr, PLACED: tl.constexpr,
-    EARLY: tl.constexpr,
+    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """What the last program does for few queries, in a launch of its own and a program for each query."""
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     blocks = tl.cdiv(tokens * PER, ROWS)
     b, r, g = tl.program_id(0) // (tokens * PER), tl.program_id(0) % (tokens * PER), tl.program_id(1)
     block = r // ROWS
@@ -423,9 +395,7 @@ def join_kernel(
     if parts > 1:
         line = (((b * blocks + block) * tl.num_programs(1) + g).to(tl.int64) * ROWS + r % ROWS) * PARTS
         one, d = tl.arange(0, 1), tl.arange(0, 2 * WIDE)
-        _weigh(tops + line, totals + line, parts, PARTS, 1)
-        tl.debug_barrier()
-        y = _join(part + line * (2 * WIDE), tops + line, one, parts, d, PARTS, JOINED)
+        y = _join(part + line * (2 * WIDE), tops + line, totals + line, one, parts, d, PARTS)
         _give(out + b.to(tl.int64) * o_batch, y, r + one, d, tokens, g, o_token, o_head, SIZE, PER)
 
 
@@ -450,6 +420,7 @@ def attend(
     used = min(triton.next_power_of_2(tokens * per), rows)
     groups = batch * blocks * shared
     parts = triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, KEYS), PARTS)))
+    together = min(used, max(JOINED // (parts * 2 * wide), 1))
     few, given = used <= FEW, q if places is None else places.contiguous()
     part = tops = totals = counts = out  # of one part nobody looks at them
     if parts > 1:
@@ -458,12 +429,12 @@ def attend(
         tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
         counts = _counters(q.device).some(groups) if few else out
     common: dict[str, Any] = {
-        "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts, "JOINED": min(parts, JOINED),
-        "PLACED": places is not None, "num_warps": 4, **_early(q),
+        "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
+        "PLACED": places is not None, "num_warps": 4, **gpu(q.device).starting,
     }  # fmt: skip
     attend_kernel[(batch * blocks, shared, parts)](
         q, *caches, given, out, part, tops, totals, counts, tokens, slots, capacity, *q.stride()[:3], *caches[0].stride()[:3],
-        *caches[1].stride()[:3], *out.stride()[:3], USED=used, TOGETHER=min(used, TOGETHER), LAST=few, SINGLE=single,
+        *caches[1].stride()[:3], *out.stride()[:3], USED=used, TOGETHER=together, LAST=few, SINGLE=single,
         BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, ASM=_asm(q), **common,
     )  # fmt: skip
     if parts > 1 and not few:

@@ -66,11 +66,12 @@ def kernel(source: str) -> Any:
     """A Triton function of generated source. Triton reads the text of a function back: linecache keeps it."""
     import triton
 
-    from tritium.backends import cuda_functions
+    from tritium.backends import cuda_functions, cuda_order
 
     file = f"<tritium fused {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     module = ModuleType(file.strip("<>").replace(" ", "_"))
-    module.__dict__.update({k: v for k, v in vars(cuda_functions).items() if not k.startswith("_")})
+    for names in (cuda_functions, cuda_order):
+        module.__dict__.update({k: v for k, v in vars(names).items() if not k.startswith("_")})
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), module.__dict__)
     return triton.jit(module.fused)
@@ -93,18 +94,29 @@ class _Launch:
         if ready is not None and _aligned(operands):
             ready(stream, operands)
             return
-        made = self.fn[self.grid](*operands, *self.tail, **self.options)
+        early = _early(device)
+        tail, options = (*self.tail, early), self.options | ({"launch_pdl": True} if early else {})
+        made = self.fn[self.grid](*operands, *tail, **options)
         if _aligned(operands) and hasattr(made, "packed_metadata"):
-            self.ready[device] = self._bound(made)
+            self.ready[device] = self._bound(made, tail)
 
-    def _bound(self, made: Any) -> Fn:
+    def _bound(self, made: Any, tail: tuple[Any, ...]) -> Fn:
         run, function, packed = made.run, made.function, made.packed_metadata
-        (x, y, z), tail = self.grid, self.tail
+        x, y, z = self.grid
 
         def launch(stream: int, operands: tuple[Any, ...]) -> None:
             run(x, y, z, stream, function, packed, None, None, None, *operands, *tail)
 
         return launch
+
+
+def _early(device: int) -> bool:
+    """Whether kernels may start there before the one in front of them is done; -1: Triton's interpreter."""
+    import torch
+
+    from tritium.backends.cuda_ternary import gpu
+
+    return device >= 0 and gpu(torch.device("cuda", device)).early
 
 
 def _aligned(operands: tuple[Any, ...]) -> bool:

@@ -30,7 +30,8 @@ FEW = 1 << 18  # elements below which programs are smaller, so that all processo
 
 
 class Plan(NamedTuple):
-    """A kernel and how it is launched: after the operands come sizes, then the constants of the compiler."""
+    """A kernel and how it is launched: after the operands come sizes, then the constants of the compiler, the last of which says
+    whether it is started early."""
 
     source: str
     sizes: tuple[int, ...]
@@ -230,6 +231,11 @@ class _Text:
         value = name(v) if self.made.nodes[v].dtype is t else f"{name(v)}.to({TYPES[t]})"
         self.add(f"tl.store(y{k} + {at}, {value}, {mask})", depth)
 
+    def asked(self, kind: str) -> list[str]:
+        """Vectors that all rows share: they may be far away, as weights are."""
+        shared = [i for i, (at, mask) in enumerate(self.at[: len(self.body.inputs)]) if at and mask == "along"]
+        return [f"ask(x{i}, columns, C, EARLY)" for i in shared] if kind == "kept" else []
+
     # -- the forms
 
     def straight(self) -> None:
@@ -368,7 +374,15 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     wide = max(reach, (rows + form.rows) * (columns + form.columns)) >= 2**31
     places = _Places(grid, widths, kind == "flat")
     text = _Text(body, made, places)
-    for line in (f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}", "columns = units * UNIT", *_HEADS[kind]):
+    pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
+    for line in (
+        "let_next_start(EARLY)",
+        pid,
+        "columns = units * UNIT",
+        *text.asked(kind),
+        "wait(EARLY)",
+        *_HEADS[kind],
+    ):
         text.add(line)
     for line in places.head:
         text.add(line)
@@ -378,7 +392,7 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
         text.straight()
     unit = min(columns & -columns, 16)
     operands = [f"x{i}" for i in range(len(body.inputs))] + [f"y{k}" for k in range(len(body.outputs))]
-    named = [*operands, "rows", "units", *places.names, *(f"{n}: tl.constexpr" for n in ("UNIT", "R", "C"))]
+    named = [*operands, "rows", "units", *places.names, *(f"{n}: tl.constexpr" for n in ("UNIT", "R", "C", "EARLY"))]
     source = "\n".join([f"def fused({', '.join(named)}):", *text.lines, ""])
     sizes = (rows, columns // unit, *places.values)
     return Plan(source, sizes, (unit, form.rows, form.columns), form.programs, form.warps)

@@ -40,6 +40,14 @@ def wait_for_inputs():
 
 
 @gluon.jit
+def ask(x):
+    """Have what x points at brought near. Nothing is read, so it may come before the wait."""
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0", "=r,l", [x.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
 def _masked(w, a0, a1, a2, a3, c0, c1, c2, c3):
     return gl.inline_asm_elementwise(
         MASKED, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r", [w, a0, a1, a2, a3, c0, c1, c2, c3],
@@ -71,12 +79,14 @@ def _shared(words, rk, plane: gl.constexpr, i: gl.constexpr, WIDE: gl.constexpr,
 def _normed(x, weight, at, inside, K: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr):
     """The token as f32. NORM: 0 none, 1 plain, 2 weighted."""
     v = gl.load(x + at, mask=inside, other=0.0).to(gl.float32)
+    if NORM == 2:  # asked for together with the token
+        by = gl.load(weight + at, mask=inside, other=0.0).to(gl.float32)
     if NORM > 0:
         wide = v.to(gl.float64)
         mean = gl.sum(gl.sum(wide * wide, 1), 0) / K + EPS
         v = v * (1.0 / gl.sqrt(mean)).to(gl.float32)
     if NORM == 2:
-        v = v * gl.load(weight + at, mask=inside, other=0.0).to(gl.float32)
+        v = v * by
     return v
 
 
@@ -103,19 +113,27 @@ def _quantised(x, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr,
 
 
 @gluon.jit
-def _store(r, total, of_token, scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
+def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
+    """What the results of some rows are multiplied with, and what is added to them."""
+    by = 0.0
+    added = 0.0
+    if out.dtype.element_ty != gl.int32:
+        by = gl.load(scale + rn, mask=rn < N, other=0.0) if ROWS else gl.load(scale)
+        if BIAS:
+            added = gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
+    return by, added
+
+
+@gluon.jit
+def _store(r, total, of_token, by, added, out, rn, N, BIAS: gl.constexpr):
     """The results of one token: r less the sum of the token, scaled; an out of int32 takes the integers."""
     r = r - total
     if out.dtype.element_ty == gl.int32:
         y = r
     else:
-        if ROWS:
-            by = of_token * gl.load(scale + rn, mask=rn < N, other=0.0)
-        else:
-            by = of_token * gl.load(scale)
-        y = r.to(gl.float32) * by
+        y = r.to(gl.float32) * (of_token * by)
         if BIAS:
-            y = y + gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
+            y = y + added
     gl.store(out + rn, y.to(out.dtype.element_ty), mask=rn < N)
 
 
@@ -143,12 +161,16 @@ def gemv(
                 row + i * BK, mask=gl.expand_dims(rk + i * BK < KW, 0), other=0, eviction_policy="evict_first"
             )
         ws = ws + (words,)
+    ask(scale + rn if ROWS else scale)
+    if FLOATS and NORM == 2:
+        ask(weight + gl.minimum(gl.arange(0, 4 * PLANES * WIDE // 32, layout=gl.SliceLayout(0, L)) * 32, K - 1))
     wait_for_inputs()
+    by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
     if FLOATS:
-        words, added, of_token = _quantised(x, weight, K, KW, WIDE, PLANES, EPS, NORM)
+        words, summed, of_token = _quantised(x, weight, K, KW, WIDE, PLANES, EPS, NORM)
     for m in gl.static_range(M):
         if not FLOATS:
-            added = gl.load(total + m) if CODES else 0
+            summed = gl.load(total + m) if CODES else 0
             of_token = gl.load(token_scale + m) if out.dtype.element_ty != gl.int32 else 0.0
         token = x + m * PLANES * KW
         c0 = gl.zeros((BN, BK), gl.int32, L)
@@ -164,4 +186,4 @@ def gemv(
             else:
                 c0 = _signed(ws[i], a[0], c0)
         r = gl.sum(c0 + (c1 >> 2) + (c2 >> 4) + (c3 >> 6), 1)
-        _store(r, added if CODES else 0, of_token, scale, bias, out + m * N, rn, N, ROWS, BIAS)
+        _store(r, summed if CODES else 0, of_token, by, added, out + m * N, rn, N, BIAS)

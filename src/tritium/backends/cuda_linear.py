@@ -10,6 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda_order import begin
+from tritium.backends.cuda_ternary import gpu
+
 ROWS, COLUMNS = 8, 256  # of weights, that a program looks at together
 TOGETHER = 4  # tokens for which it keeps sums: more of them leave too few registers for weights on their way
 MOST = 16  # tokens, up to which it is used: they share weights by way of the cache, and of more a library makes more
@@ -18,9 +21,10 @@ MOST = 16  # tokens, up to which it is used: they share weights by way of the ca
 @triton.jit
 def few(
     x, w, bias, out, TOKENS, N, K,
-    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr,
+    M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """out [TOKENS, N] of x [TOKENS, K] and w [N, K]: BN rows of weights and M tokens a program; those of the same rows come together."""
+    begin(EARLY)
     first = tl.program_id(0) * M
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
@@ -60,6 +64,6 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, to: torc
     several = min(triton.next_power_of_2(tokens), TOGETHER)
     few[(triton.cdiv(tokens, several), triton.cdiv(n, ROWS))](
         flat, w, out if bias is None else bias.contiguous(), out, tokens, n, k, M=several, BN=ROWS, BK=COLUMNS,
-        BIAS=bias is not None, num_warps=4, enable_fp_fusion=False,
+        BIAS=bias is not None, num_warps=4, enable_fp_fusion=False, **gpu(x.device).starting,
     )  # fmt: skip
     return out.reshape(*lead, n)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from tritium.backends.cuda_order import begin
 
 MASK = tl.constexpr(0x03030303)
 
@@ -81,16 +82,14 @@ def finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N,
 def gemv(
     w, x, total, token_scale, scale, bias, out, M, N, KW,
     BN: tl.constexpr, BK: tl.constexpr, CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr,
-    ASM: tl.constexpr, PDL: tl.constexpr,
+    ASM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One token, BN rows a program. w and x as 32-bit words: KW a row of w; a row of x has 4 KW of them if CODES."""
     rn = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.program_id(1)
     rk = tl.arange(0, BK)
     row = w + tl.minimum(rn, N - 1).to(tl.int64)[:, None] * KW
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     x += m.to(tl.int64) * KW * (4 if CODES else 1)
     acc = tl.zeros((BN, BK), tl.int32)
     for k in range(0, KW, BK):
@@ -136,7 +135,7 @@ def gemm(
     w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
     BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, GROUP: tl.constexpr,
     CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, EVEN: tl.constexpr, ASM: tl.constexpr, BYTES: tl.constexpr,
-    PDL: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile [BN, BM] of out.T, weights on the left so that decoded ones stay in registers; SPLIT programs share its columns.
 
@@ -156,9 +155,7 @@ def gemm(
     low = part * steps // SPLIT
     high = (part + 1) * steps // SPLIT
     wide = KB * (4 if CODES else 1)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     from_w = w + tl.minimum(rn, N - 1).to(tl.int64)[:, None] * KB
     from_x = x + tl.minimum(rm, M - 1).to(tl.int64)[None, :] * wide
     acc = _steps(from_w, from_x, tl.zeros((BN, BM), tl.int32), low, high, KB, BK, CODES, EVEN, ASM, BYTES)
@@ -181,7 +178,7 @@ def gemm(
 @triton.jit(do_not_specialize=["M"])
 def grouped(
     w, x, token_scale, scale, bias, out, M, N, K, WIDE, LENGTH, GROUPS,
-    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BYTES: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr, BYTES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """int8 weights with a scale for each LENGTH columns: the sum of each group is scaled and added in f32, in order.
 
@@ -191,9 +188,7 @@ def grouped(
     rn = tl.program_id(0) % across * BN + tl.arange(0, BN)
     rm = tl.program_id(0) // across * BM + tl.arange(0, BM)
     rk = tl.arange(0, BK)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     near = tl.minimum(rn, N - 1)
     from_w = w + near.to(tl.int64)[:, None] * WIDE
     from_x = x + tl.minimum(rm, M - 1).to(tl.int64)[None, :] * WIDE

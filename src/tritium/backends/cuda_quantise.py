@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from tritium.backends.cuda_order import ask, begin, let_next_start, wait
 
 ROUND = tl.constexpr(
     12582912.0
@@ -50,28 +51,41 @@ def _place(row, at, KP, TILED: tl.constexpr):
 def tokens(
     x, weight, q, scale, total, K, KP,
     EPS: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr, NORM: tl.constexpr, TILED: tl.constexpr,
-    PDL: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """q [M, KP], scale [M], total [M] of x [M, K]; columns from K to KP become 0. NORM: 0 none, 1 plain, 2 weighted.
 
     One program takes a row, in PASSES pieces; when it is one piece, it is read once.
     """
     row = tl.program_id(0).to(tl.int64)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    let_next_start(EARLY)
+    if NORM == 2:
+        ask(weight, K, BLOCK, EARLY)
+    wait(EARLY)
     x += row * K
     o = tl.arange(0, BLOCK)
+    if PASSES == 1:  # asked for together: neither waits for the other
+        v = tl.load(x + o, mask=o < K, other=0.0).to(tl.float32)
+        if NORM == 2:
+            by = tl.load(weight + o, mask=o < K, other=0.0).to(tl.float32)
     inverse = tl.full((), 1.0, tl.float32)
     if NORM > 0:
         squares = tl.full((), 0.0, tl.float64)
         for i in tl.static_range(PASSES):
-            wide = tl.load(x + i * BLOCK + o, mask=i * BLOCK + o < K, other=0.0).to(tl.float64)
+            if PASSES == 1:
+                wide = v.to(tl.float64)
+            else:
+                wide = tl.load(x + i * BLOCK + o, mask=i * BLOCK + o < K, other=0.0).to(tl.float64)
             squares += tl.sum(wide * wide, 0)
         inverse = _inverse(squares, K, EPS)
+    if PASSES == 1 and NORM > 0:
+        v = v * inverse
+        if NORM == 2:
+            v = v * by
     bits = tl.full((), 0, tl.int32)
     for i in tl.static_range(PASSES):
-        v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
+        if PASSES > 1:
+            v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
         bits = tl.maximum(bits, tl.max(v.to(tl.int32, bitcast=True) & MOST, 0))
     whole = bits < INFINITE
     largest = tl.where(whole, bits, 0).to(tl.float32, bitcast=True)
@@ -79,7 +93,8 @@ def tokens(
     steps = tl.div_rn(127.0, largest)
     added = tl.full((), 0, tl.int32)
     for i in tl.static_range(PASSES):
-        v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
+        if PASSES > 1:
+            v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
         near = tl.where(whole, v, 0.0) * steps
         n = ((near + ROUND) - ROUND).to(tl.int32)
         tl.store(q + _place(row, i * BLOCK + o, KP, TILED), n.to(tl.int8), mask=i * BLOCK + o < KP)
@@ -91,13 +106,11 @@ def tokens(
 @triton.jit
 def sums(
     q, total, K, KP, padded,
-    BLOCK: tl.constexpr, PASSES: tl.constexpr, COPY: tl.constexpr, TILED: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, PASSES: tl.constexpr, COPY: tl.constexpr, TILED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """total [M] of q [M, K]; COPY: also padded [M, KP] with zeros behind column K, TILED as by `tokens`."""
     row = tl.program_id(0).to(tl.int64)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    begin(EARLY)
     o = tl.arange(0, BLOCK)
     added = tl.full((), 0, tl.int32)
     for i in tl.static_range(PASSES):

@@ -90,13 +90,12 @@ class Gpu(NamedTuple):
 
     @property
     def early(self) -> bool:
-        """Not unless it is asked for: in graphs of many launches sums were wrong now and then, and overlap is what such graphs add."""
-        return self.capability >= tuned.HOPPER and settings.cuda_early() != "none"
+        return self.capability >= tuned.HOPPER and settings.cuda_early()
 
     @property
-    def all_early(self) -> bool:
-        """Also the products of several tokens."""
-        return self.early and settings.cuda_early() == "all"
+    def starting(self) -> dict[str, bool]:
+        """How a kernel that can wait is launched, and what it is told."""
+        return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
 
 
 @lru_cache
@@ -202,7 +201,7 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
         with _current(x):
             cuda_quantise.tokens[(m,)](
                 x, weight, q, scale, total, k, wide, EPS=eps, BLOCK=block, PASSES=passes,
-                NORM=kind, TILED=tiled, PDL=g.early, **_options(g, warps, early=True),
+                NORM=kind, TILED=tiled, **g.starting, **_options(g, warps),
             )  # fmt: skip
     return Tokens(q, scale, total, k, tiled)
 
@@ -224,8 +223,8 @@ def integers(q: Value, tiled: bool = False) -> Tokens:
     if m:
         with _current(q):
             cuda_quantise.sums[(m,)](
-                q, total, k, wide, padded, BLOCK=block, PASSES=passes, COPY=copy, TILED=tiled, PDL=g.early,
-                **_options(g, warps, early=True),
+                q, total, k, wide, padded, BLOCK=block, PASSES=passes, COPY=copy, TILED=tiled, **g.starting,
+                **_options(g, warps),
             )  # fmt: skip
     return Tokens(padded, total, total, k, tiled)
 
@@ -292,7 +291,7 @@ def _gemv_plain(job: _Job, c: Choice, g: Gpu) -> None:
     weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
     cuda_plain.gemv[(-(-n // c.get("rows")), m)](
         weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[1], BN=c.get("rows"), BK=c.get("words"),
-        CODES=codes, ASM=g.capability > (0, 0), PDL=False, **job.flags, **_options(g, c.get("warps")),
+        CODES=codes, ASM=g.capability > (0, 0), **g.starting, **job.flags, **_options(g, c.get("warps")),
     )  # fmt: skip
 
 
@@ -301,7 +300,7 @@ def _fragments(job: _Job, c: Choice, g: Gpu) -> None:
 
     m, n = job.tokens.m, job.w.shape[0]
     weights = job.w.fragments()
-    early = g.all_early and job.w.keeps("fragments")
+    early = job.w.keeps("fragments")
     tiles, groups = c.get("tiles") * c.get("beside"), c.get("groups")
     cuda_fragments.fragments[(-(-weights.shape[0] // tiles), -(-m // (8 * groups)))](
         weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[0], BLOCKS=weights.shape[1],
@@ -320,7 +319,7 @@ def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
     space = job.space.sized(tiles * split * rows * tokens, tiles) if split > 1 else (job.out, job.out)
     cuda_plain.gemm[(tiles, split)](
         weights, job.tokens.q, *job.ends, *space, m, n, weights.shape[1], BN=rows, BM=tokens, BK=step, SPLIT=split, GROUP=8,
-        CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), BYTES=g.bytes, PDL=False,
+        CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), BYTES=g.bytes, **g.starting,
         **job.flags, **_options(g, c.get("warps"), num_stages=c.get("stages")),
     )  # fmt: skip
 
@@ -334,7 +333,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
     weights = job.w.planes() if codes else job.w.straight()
     rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
-    early = g.all_early and job.w.keeps("planes" if codes else "straight")
+    early = job.w.keeps("planes" if codes else "straight")
     stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
     programs, split = _spread(c.get("spread"), tiles, -(-weights.shape[1] // step), g.processors)
@@ -427,7 +426,7 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
         cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
             w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
             BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=bias is not None,
-            BYTES=g.bytes, PDL=False, **_options(g, 4),
+            BYTES=g.bytes, **g.starting, **_options(g, 4),
         )  # fmt: skip
     return out
 
@@ -473,12 +472,13 @@ def fused(
     reach = -(-weights.shape[1] // step) * step
     kind, weight, eps = _norm(norm, x)
     scale = scale.float().contiguous()
+    early = w.keeps("planes" if w.ternary else "straight")
     with _current(out):
         cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
             weights, x, out, out, weight, scale, _bias(bias, out), out, w.shape[0], K=x.shape[1],
             KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"),
             M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, ROWS=scale.ndim > 0,
-            BIAS=bias is not None, **_options(g, c.get("warps")),
+            BIAS=bias is not None, **_options(g, c.get("warps"), early=early),
         )  # fmt: skip
     return out
 

@@ -18,7 +18,6 @@ from tritium import tuned
 HOPPER = (9, 0)
 AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
 PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
-UNPROVEN = ("wgmma",)  # gave wrong sums now and then in graphs of many launches: not chosen until that is explained
 SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind
 
@@ -74,11 +73,6 @@ def parsed(text: str) -> Choice | None:
         return None
     pairs = [part.split("=") for part in found[2].split(", ")]
     return choice(found[1], *(int(n) for _, n in pairs)) if NAMES[found[1]] == tuple(n for n, _ in pairs) else None
-
-
-def proven(c: Choice) -> bool:
-    """Whether a kernel cut so may be chosen unseen: not one of `UNPROVEN`, nor tiles whose parts are added in memory."""
-    return c.kernel not in UNPROVEN and dict(c.config).get("split", 1) == 1
 
 
 def wide(k: int) -> int:
@@ -343,7 +337,7 @@ def use(found: Mapping[Case, Choice]) -> None:
 
 def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
     """The kernel for a case: what `use` was given or a tuner found, else what was measured near it, here or on Hopper, else by
-    rule. Of those that are not proven exact, none but what was found for this very case."""
+    rule."""
     known = _found.get(case)
     if known is not None:
         return known
@@ -389,10 +383,11 @@ def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Meas
     if _is_measured(case):
         of_hopper: Measured = TABLE if hopper else {}
         near = _nearest(case, {s: {**of_hopper.get(s, {}), **here.get(s, {})} for s in (*of_hopper, *here)})
-    plain = choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case)
-    if near is None:
-        near = _by_rule(case, processors) if hopper else plain
-    return near if proven(near) else plain
+    if near is not None:
+        return near
+    if hopper:
+        return _by_rule(case, processors)
+    return choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case, processors)
 
 
 def _nearest(case: Case, table: Measured) -> Choice | None:
@@ -426,11 +421,17 @@ def fits(case: Case, found: Choice) -> bool:
     return not case.floats
 
 
-def _tiles(case: Case) -> Choice:
-    """For every GPU. They are not split: their parts would have to be added in memory, which is not proven either."""
+def _tiles(case: Case, processors: int) -> Choice:
+    """For every GPU. Where tiles are few, several programs share the columns of each."""
     tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
-    rows = 128 if case.n >= 8192 else 64
-    return choice("gemm_plain", rows, tokens, 64, 1, 8 if rows * tokens > 8192 else 4, 3)
+    rows, step = 128 if case.n >= 8192 else 64, 64
+    split = _parts(case, -(-case.n // rows) * -(-case.m // tokens), step, processors)
+    return choice("gemm_plain", rows, tokens, step, split, 8 if rows * tokens > 8192 else 4, 3)
+
+
+def _parts(case: Case, tiles: int, step: int, processors: int) -> int:
+    """How many programs share a tile, so that all multiprocessors have some: each has two steps at least."""
+    return max(min(processors // max(tiles, 1), -(-words(case) * 4 // step) // 2, 8), 1)
 
 
 def _by_rule(case: Case, processors: int) -> Choice:
@@ -445,7 +446,7 @@ def _usual(case: Case, processors: int) -> dict[str, Choice]:
     """The cut of each kernel by rule, where there is one."""
     found = {
         "gemv_plain": choice("gemv_plain", 8, 128, 4),
-        "gemm_plain": _tiles(case),
+        "gemm_plain": _tiles(case, processors),
         "wgmma": _large(case, processors),
     }
     even = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
@@ -480,5 +481,5 @@ def _large(case: Case, processors: int) -> Choice:
     found = _tile(case, 128, tokens, step, 0)
     assert found is not None
     tiles = -(-case.n // 128) * -(-case.m // tokens)
-    split = min(processors // max(tiles, 1), -(-words(case) * 4 // step) // 2, 8)
+    split = _parts(case, tiles, step, processors)
     return choice("wgmma", *found, 1 if tiles > processors else -split if split > 1 else 0)

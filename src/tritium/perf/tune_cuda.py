@@ -27,7 +27,6 @@ BATCHES, QUICK_BATCHES = (1, 8, 32, 128, 512), (1, 32)
 MOST, QUICK_MOST = 20, 9  # candidates of a case
 COLD = 2  # times the second cache: what a graph touches before it comes to the same weights again
 LAUNCHES = 8  # of a graph, at least
-PROOF = 2000  # launches, all of them right, by which a kernel that is not proven may run
 SAMPLE_S = 0.002
 COMPILE_S = 90.0  # for all candidates of a race
 JOBS = min(os.cpu_count() or 1, 8)  # that compile at a time
@@ -186,12 +185,10 @@ class Contest:
         return self._looked_at(replay, times) / times / len(self._weights)
 
     def _proved(self, c: Choice) -> tuple[Replay, int]:
-        """A graph over all weights, every result of it right, again and again if the kernel is not proven; replays of a sample."""
+        """A graph over all weights, every result of it right; replays of a sample."""
         space = self._space()
         replay = Replay([lambda at=at: self._product(c, at, space) for at in range(len(self._weights))])  # type: ignore[misc]
-        for _ in range(1 if cuda_tuned.proven(c) else math.ceil(PROOF / len(self._weights))):
-            took = self._looked_at(replay, 1)
-        return replay, max(1, math.ceil(SAMPLE_S / took))
+        return replay, max(1, math.ceil(SAMPLE_S / self._looked_at(replay, 1)))
 
     def _looked_at(self, replay: Replay, times: int) -> float:
         """The seconds of some replays; before them results are filled with NaN, after them compared bit by bit."""

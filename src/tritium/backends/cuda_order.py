@@ -1,0 +1,44 @@
+"""When a kernel may go on. One that was started before the kernel in front of it is done waits before it reads or writes
+anything that one may.
+
+Knows nothing of what kernels compute.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def let_next_start(EARLY: tl.constexpr):
+    """The next kernel of the stream may be started: it waits for this one where it needs its results."""
+    if EARLY:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def wait(EARLY: tl.constexpr):
+    """Until the kernels before have ended, and all they wrote is seen."""
+    if EARLY:
+        gdc_wait()
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):
+    """For kernels that do nothing before they wait."""
+    let_next_start(EARLY)
+    wait(EARLY)
+
+
+@triton.jit
+def ask(x, n, MOST: tl.constexpr, EARLY: tl.constexpr):
+    """Have the first n elements of x, at most MOST of them, brought near. Nothing is read, so it may come before the wait."""
+    if EARLY:
+        LINE: tl.constexpr = 1024 // x.dtype.element_ty.primitive_bitwidth
+        o = tl.arange(0, MOST // LINE if MOST > LINE else 1) * LINE
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; // $0", "=r,l", [(x + tl.minimum(o, n - 1)).to(tl.int64)], dtype=tl.int32,
+            is_pure=False, pack=1,
+        )  # fmt: skip
