@@ -105,6 +105,55 @@ def test_parts_of_the_keys_are_joined(start: int, tokens: int, per: int) -> None
     assert counts.sum().item() == 0
 
 
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available() or MODE != "compiled", reason="needs a GPU of CUDA")
+
+
+@on_gpu
+@settings(max_examples=100, deadline=None)
+@given(
+    batch=st.integers(1, 9), per=st.integers(1, 5), shared=st.integers(1, 5), capacity=st.integers(1, 700),
+    seed=st.integers(0, 2**32), brain=st.booleans(), placed=st.booleans(),
+)  # fmt: skip
+def test_one_token_of_large_heads_has_the_bits_of_the_reference(
+    batch: int, per: int, shared: int, capacity: int, seed: int, brain: bool, placed: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    slots, kind = batch + placed, torch.bfloat16 if brain else torch.float16
+    q = rng.standard_normal((batch, 1, per * shared, 128)).astype(np.float32)
+    k, v = (torch.from_numpy(rng.standard_normal((slots, shared, capacity, 128))).to(kind) for _ in range(2))
+    places = None
+    if placed:
+        places = np.stack(
+            [rng.permutation(slots)[:batch], rng.integers(0, capacity, batch), rng.integers(0, 2, batch)], 1
+        )
+        for slot, start, count in places:
+            k[slot, :, start + count :] = v[slot, :, start + count :] = torch.nan
+        places = places.astype(np.int32)
+    wide = (x.float().numpy() for x in (k, v))
+    want = by_reference(attention, np.empty_like(q), q, *wide, places, scale=None)
+    both = torch.cat([k, v], 1).to(PLACE)
+    for _ in range(2):  # the second finds the counts as the first left them
+        got = kernels().attend(
+            there(q),
+            both[:, :shared],
+            both[:, shared:],
+            None if places is None else there(places),
+            factor_of(128, None),
+        )
+        np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+@on_gpu
+def test_one_token_of_large_heads_and_what_is_not_a_number() -> None:
+    q = np.ones((1, 1, 4, 128), np.float32)
+    k, v = (torch.ones((1, 1, 130, 128), dtype=torch.float16) for _ in range(2))
+    v[0, 0, 100, :3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    k[0, 0, 40, 0] = -torch.inf
+    want = by_reference(attention, np.empty_like(q), q, k.float().numpy(), v.float().numpy(), None, scale=None)
+    got = kernels().attend(there(q), k.to(PLACE), v.to(PLACE), None, factor_of(128, None))
+    np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
 @runs
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_what_is_not_a_number_stays_so(kind: Any) -> None:

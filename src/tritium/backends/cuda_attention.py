@@ -17,6 +17,7 @@ import triton.language as tl
 from tritium.backends.cuda_order import begin
 from tritium.backends.cuda_plain import fence
 from tritium.backends.cuda_ternary import gpu
+from tritium.backends.cuda_tuned import HOPPER
 from tritium.backends.cuda_weights import capturing
 
 KEYS = 32  # that a program looks at together
@@ -410,6 +411,9 @@ def attend(
         return out
     if not capacity:
         return out.zero_()
+    if tokens == 1 and _is_decoded(q, k, v):
+        _decode(q, k, v, places, factor, out)
+        return out
     single = k.dtype not in _HALVES or v.dtype is not k.dtype or size % 2 == 1
     caches = [_words(x, single) for x in (k, v)]
     q = _even(q.float())
@@ -419,7 +423,7 @@ def attend(
     blocks = triton.cdiv(tokens * per, rows)
     used = min(triton.next_power_of_2(tokens * per), rows)
     groups = batch * blocks * shared
-    parts = triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, KEYS), PARTS)))
+    parts = _parts(groups, capacity)
     together = min(used, max(JOINED // (parts * 2 * wide), 1))
     few, given = used <= FEW, q if places is None else places.contiguous()
     part = tops = totals = counts = out  # of one part nobody looks at them
@@ -445,6 +449,42 @@ def attend(
 
 
 _HALVES = (torch.float16, torch.bfloat16)
+
+
+def _parts(groups: int, capacity: int) -> int:
+    """How many programs share the keys of some queries."""
+    return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, KEYS), PARTS)))
+
+
+def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the kernel for one token a sequence takes them."""
+    g = gpu(q.device)
+    halves = k.dtype in _HALVES and v.dtype is k.dtype and k.stride(-1) == v.stride(-1) == 1
+    return g.has_gluon and g.capability == HOPPER and halves and q.shape[3] == 128 and q.shape[2] <= 4 * k.shape[1]
+
+
+def _decode(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float, out: torch.Tensor
+) -> None:
+    from tritium.backends import cuda_decode
+
+    batch, _, heads, size = q.shape
+    slots, shared, capacity, _ = k.shape
+    q = q.float() if q.stride(-1) == 1 else q.float().contiguous()
+    per, groups = heads // shared, batch * shared
+    used, parts = triton.next_power_of_2(per), _parts(groups, capacity)
+    part = tops = totals = counts = out  # of one part nobody looks at them
+    if parts > 1:
+        lines = groups * parts * used
+        space = torch.empty(lines * (size + 2), dtype=torch.float64, device=q.device)
+        tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
+        counts = _counters(q.device).some(groups)
+    early = {"launch_pdl": True} if gpu(q.device).early else {}
+    cuda_decode.decode[(batch, shared, parts)](
+        q, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, slots, capacity, q.stride(0),
+        q.stride(2), *k.stride()[:3], *v.stride()[:3], out.stride(0), out.stride(2), PER=per, USED=used, PARTS=parts,
+        PLACED=places is not None, FACTOR=factor, num_warps=cuda_decode.WARPS, **early,
+    )  # fmt: skip
 
 
 def _asm(x: torch.Tensor) -> bool:

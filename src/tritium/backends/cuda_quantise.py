@@ -33,10 +33,10 @@ def _row(x, weight, at, K, inverse, NORM: tl.constexpr):
 
 
 @triton.jit
-def _inverse(squares, K, EPS: tl.constexpr):
+def _inverse(squares, K: tl.constexpr, EPS: tl.constexpr):
     """1 / sqrt(mean + eps): f64 to the end, then f32."""
-    mean = squares / K + EPS
-    return (1.0 / tl.sqrt(mean)).to(tl.float32)
+    mean = squares * (tl.full((), 1.0, tl.float64) / K) + EPS
+    return tl.rsqrt(mean).to(tl.float32)
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def _place(row, at, KP, TILED: tl.constexpr):
 
 @triton.jit
 def tokens(
-    x, weight, q, scale, total, K, KP,
+    x, weight, q, scale, total, KP, K: tl.constexpr,
     EPS: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr, NORM: tl.constexpr, TILED: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip

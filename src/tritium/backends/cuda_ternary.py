@@ -200,7 +200,7 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
     if m:
         with _current(x):
             cuda_quantise.tokens[(m,)](
-                x, weight, q, scale, total, k, wide, EPS=eps, BLOCK=block, PASSES=passes,
+                x, weight, q, scale, total, wide, K=k, EPS=eps, BLOCK=block, PASSES=passes,
                 NORM=kind, TILED=tiled, **g.starting, **_options(g, warps),
             )  # fmt: skip
     return Tokens(q, scale, total, k, tiled)

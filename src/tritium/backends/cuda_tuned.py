@@ -240,7 +240,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
     },
     (13824, 2560): {
-        1: choice("gemv", 8, 8, 1, 1),
+        1: choice("gemv", 32, 8, 1, 2),
         2: choice("gemv", 8, 8, 1, 1),
         4: choice("fragments", 1, 1, 4, 1, 20),
         8: choice("fragments", 2, 1, 4, 1, 18),
@@ -253,7 +253,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
     },
     (2560, 6912): {
-        1: choice("gemv", 4, 8, 4, 4),
+        1: choice("gemv", 16, 8, 2, 4),
         2: choice("gemv", 4, 32, 1, 4),
         4: choice("fragments", 2, 4, 1, 1, 14),
         8: choice("fragments", 2, 4, 1, 1, 14),
