@@ -46,9 +46,18 @@ def expected(prompt: str, count: int) -> str:
 
 
 class Slots:
-    """What stands in the slots of a session without a network."""
+    """What stands in the slots of a session without a network, whose subclass says what a step gives."""
 
     held: list[list[int]]
+    picks = 0  # steps of which only the largest logits were asked for
+
+    def step(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
+        raise NotImplementedError
+
+    def pick(self, slots: Sequence[int], ids: Sequence[int]) -> tuple[list[int], list[float]]:
+        self.picks += 1
+        rows = self.step(slots, ids)
+        return rows.argmax(axis=-1).tolist(), rows.max(axis=-1).tolist()
 
     def tokens(self, slot: int) -> list[int]:
         return list(self.held[slot])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tritium as tt
-from tritium.bench_model import Measured, measure
+from tritium.bench_model import Measured, _decode, measure
 from tritium.errors import ArgumentError
 from tritium.perf.meter import EnergyMeter
 
@@ -70,6 +70,16 @@ def test_all_that_is_measured_is_there_with_its_samples() -> None:
     assert found.bandwidth > 0
     assert found.weight_bytes < tt.load().nbytes * 1.01
     assert "2 sequences together" in found.page()
+
+
+def test_what_is_decoded_is_what_a_greedy_reader_gets() -> None:
+    model = tt.load()
+    session, prompt = model.session(slots=2), model.tokenizer.encode("And God said")
+    for slot in range(2):
+        first = int(session.extend(slot, prompt).argmax())
+    _decode(session, first, 7)
+    found = model.generate(prompt, max_tokens=7, ignore_eos=True).tokens
+    assert [tuple(session.tokens(slot)[len(prompt) :]) for slot in range(2)] == [found] * 2
 
 
 def test_more_than_the_context_is_refused() -> None:

@@ -343,6 +343,40 @@ def test_times_are_those_of_the_clock_without_the_readers_own() -> None:
     assert math.isnan(alone.tokens_per_s)
 
 
+# ---- how much is asked of a session
+
+
+@pytest.mark.parametrize(("options", "picks"), [
+    ({}, 7), ({"sampler": Sampler(top_k=5, top_p=0.5, seed=1)}, 7), ({"logprobs": 0}, 0), ({"logprobs": 2}, 0),
+    ({"sampler": Sampler(temperature=1.0, seed=1)}, 0), ({"sampler": Sampler(repetition_penalty=1.5)}, 0),
+    ({"sampler": Sampler(processors=(lambda logits, context: logits,))}, 0),
+], ids=["greedy", "filters", "logprobs 0", "logprobs 2", "temperature", "penalty", "processor"])  # fmt: skip
+def test_only_the_largest_logits_are_asked_for_where_no_others_count(options: dict[str, Any], picks: int) -> None:
+    session = Chain(slots=2)
+    generate_batch(session, BYTES, [PROMPT, "other"], max_tokens=8, ignore_eos=True, **options)
+    assert session.picks == picks
+    assert sum(name == "step" for name, _ in session.calls) == 7
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=5), st.integers(1, 3), st.integers(0, 3))
+def test_greedy_text_is_that_of_whole_rows(prompts: list[str], slots: int, equals: int) -> None:
+    """Whether the largest are found by the session or here: among equals the lowest, and -inf never."""
+
+    class Few(Chain):
+        def logits(self, held: Sequence[int]) -> np.ndarray:
+            row = np.round(super().logits(held) / 4)
+            row[:equals] = -np.inf
+            return row
+
+    def same(logits: Any, context: Any) -> Any:
+        return logits
+
+    options = {"max_tokens": 6, "ignore_eos": True}
+    found = generate_batch(Few(slots), BYTES, prompts, **options)
+    whole = generate_batch(Few(slots), BYTES, prompts, sampler=Sampler(processors=(same,)), **options)
+    assert [g.tokens for g in found] == [g.tokens for g in whole]
+
+
 # ---- refusals
 
 
@@ -381,6 +415,19 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
 
     with pytest.raises(ArgumentError, match="logits are NaN"):
         generate(Broken(), BYTES, PROMPT)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_logits_that_become_no_numbers_are_an_error(bad: float, logprobs: int | None) -> None:
+    class Breaking(Chain):
+        def logits(self, held: Sequence[int]) -> np.ndarray:
+            return np.full(self.vocab, bad, np.float32) if len(held) > len(PROMPT) + 2 else super().logits(held)
+
+    pieces = stream(Breaking(), BYTES, PROMPT, ignore_eos=True, logprobs=logprobs)
+    assert [next(pieces).finish for _ in range(3)] == [None] * 3
+    with pytest.raises(ArgumentError, match="every token is forbidden" if bad < 0 else "logits are NaN or .inf"):
+        next(pieces)
 
 
 # ---- perplexity

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tritium.errors import ArgumentError
-from tritium.sampling import Context, Sampler, bias, candidates, counts, logprobs, repetition
+from tritium.sampling import Context, Largest, Sampler, bias, candidates, counts, logprobs, repetition
 
 VALUES = st.one_of(st.floats(-30, 30, width=32), st.sampled_from([0.0, 1.0, -1.0, -math.inf]))
 
@@ -250,6 +250,61 @@ def test_logprobs_before_a_pick_are_refused() -> None:
     with pytest.raises(ArgumentError, match="call pick"):
         Sampler().start().logprobs()
     assert logprobs(np.zeros(4), 1).logprob == pytest.approx(-math.log(4))
+
+
+# ---- the largest alone
+
+
+def largest(row: np.ndarray) -> Largest:
+    return Largest(int(row.argmax()), float(row.max()))
+
+
+@given(st.lists(rows(), min_size=1, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5))
+def test_the_largest_logit_tells_a_greedy_sampler_as_much_as_the_row(
+    given_: list[np.ndarray], alone: list[bool]
+) -> None:
+    one, two = Sampler(top_k=3, top_p=0.5, min_p=0.1).start([1]), Sampler().start([1])
+    assert not one.needs_logits
+    for row, short in zip(given_, alone, strict=False):
+        assert one.pick(largest(row) if short else row) == two.pick(row)
+    assert one.context == two.context
+
+
+@pytest.mark.parametrize("option", [
+    {"temperature": 0.5}, {"repetition_penalty": 1.1}, {"frequency_penalty": 0.1}, {"presence_penalty": -0.1},
+    {"logit_bias": {1: 2.0}}, {"processors": (lambda logits, context: logits,)},
+], ids=lambda option: next(iter(option)))  # fmt: skip
+def test_what_looks_at_other_logits_needs_them_all(option: dict[str, Any]) -> None:
+    state = Sampler(**option).start([1])
+    assert state.needs_logits
+    with pytest.raises(ArgumentError, match="this sampler needs them all"):
+        state.pick(Largest(1, 2.0))
+    assert state.context.tokens == [1]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_largest_logit_that_is_no_number_is_the_error_of_its_row(bad: float) -> None:
+    row, state = np.array([bad, -math.inf, bad]), Sampler().start()
+    with pytest.raises(ArgumentError) as whole:
+        state.pick(row)
+    with pytest.raises(ArgumentError) as short:
+        state.pick(largest(row))
+    said = (
+        str(whole.value)
+        .replace("2 of 3 logits", "some logits")
+        .replace("the first of token 0", "that of token 0 among them")
+    )
+    assert str(short.value) == said
+    assert state.context.tokens == []
+
+
+def test_logprobs_need_the_row_of_the_last_token() -> None:
+    state = Sampler().start()
+    state.pick(np.zeros(4))
+    assert state.logprobs().token == 0
+    state.pick(Largest(2, 1.0))
+    with pytest.raises(ArgumentError, match=r"needs the row of logits.*call pick\(\) with it"):
+        state.logprobs()
 
 
 # ---- errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -288,6 +289,48 @@ def test_a_failing_processor_ends_only_its_request() -> None:
         with pytest.raises(TritiumError, match="ZeroDivisionError: mine"):
             list(bad)
         assert told(good)[0] == expected("good", 5)
+
+
+def test_the_largest_logits_will_do_while_all_that_run_are_greedy() -> None:
+    session = Session(4)
+    with Scheduler(session, TOKENIZER) as s:
+        for t in s.submit_all([ask(p, 10) for p in "abcd"]):
+            told(t)
+    assert session.picks == len(session.batches)
+
+
+@pytest.mark.parametrize("other", [
+    {"logprobs": 1}, {"sampler": Sampler(temperature=1.0, seed=3)}, {"sampler": Sampler(frequency_penalty=1e-3)},
+], ids=["logprobs", "temperature", "penalty"])  # fmt: skip
+def test_one_that_needs_all_logits_changes_nobodys_text(other: dict[str, object]) -> None:
+    alone = Session(1)
+    with Scheduler(alone, TOKENIZER) as s:
+        want = told(s.submit(ask("other", 5, **other)))
+    assert alone.picks == 0
+    session = Session(3)
+    session.gate.clear()
+    with Scheduler(session, TOKENIZER) as s:
+        one, two, three = s.submit_all([ask("good", 20), ask("other", 5, **other), ask("fine", 20)])
+        session.gate.set()
+        assert told(two) == want
+        assert told(one) == (expected("good", 20), "length")
+        assert told(three) == (expected("fine", 20), "length")
+    assert 0 < session.picks < len(session.batches)  # while it ran, and after
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_logits_that_are_no_numbers_end_only_their_request(bad: float, logprobs: int | None) -> None:
+    class Breaking(Session):
+        def _logits(self, slot: int) -> np.ndarray:
+            row = super()._logits(slot)
+            return np.full_like(row, bad) if self.held[slot][0] == encode("b")[0] and len(self.held[slot]) > 6 else row
+
+    with Scheduler(Breaking(2), TOKENIZER) as s:
+        broken, good = s.submit_all([ask("bad", 12, logprobs=logprobs), ask("good", 12)])
+        with pytest.raises(ArgumentError, match=r"logits are NaN or \+inf"):
+            list(broken)
+        assert told(good) == (expected("good", 12), "length")
 
 
 def test_choices_of_one_seed_differ_and_repeat() -> None:

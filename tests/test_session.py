@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import models
 import tritium as tt
 from models import TINY
+from tritium.backends import Absent, cuda
+from tritium.config import Config
 from tritium.errors import ArgumentError, ContextError
 from tritium.model import Model, load
-from tritium.session import BUCKETS, START, Session, chunks
+from tritium.session import BUCKETS, START, Picked, Session, chunks
 
 IDS = models.prompt(TINY, TINY.context)
+OTHERS = [name for name in ("torch", "mlx") if find_spec(name) is not None]
+OTHERS += ["cuda"] if find_spec("torch") is not None and not isinstance(cuda.units(), Absent) else []
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +189,108 @@ def test_logits_given_out_stay_as_they_are(model: Model, alone: Any) -> None:
     np.testing.assert_array_equal(second[0], alone[3])
 
 
+# ---- the largest alone
+
+
+def table(rows: Any, device: str = "cpu") -> Session:
+    """A session of a network without layers: the logits after token i are rows[i]."""
+    numbers = tt.asarray(np.asarray(rows, np.float32), device=device)
+    network: Any = SimpleNamespace(
+        embedding=lambda ids: tt.take(numbers, ids.reshape(-1), axis=0).reshape(*ids.shape, -1),
+        rope=SimpleNamespace(angles=lambda positions: None), blocks=(), head=lambda x: x, device=tt.device(device),
+    )  # fmt: skip
+    c = Config("llama", vocab=numbers.shape[1], width=8, inner=8, layers=1, heads=1, kv_heads=1, size=8, context=64)
+    return Session(network, c, slots=12)
+
+
+LOGITS = st.one_of(st.floats(-9, 9, width=32), st.sampled_from([0.0, -0.0, 1.0, 9.0, -np.inf, -np.inf, np.inf, np.nan]))
+
+
+def same(found: Picked, rows: Any) -> None:
+    best = rows.argmax(axis=-1)
+    assert found.ids == best.tolist()
+    assert all(type(i) is int for i in found.ids)
+    np.testing.assert_array_equal(found.logits, rows[np.arange(len(best)), best])
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+@pytest.mark.parametrize("there", [True, False], ids=["there", "here"])
+@given(st.data())
+@settings(max_examples=15)
+def test_what_is_picked_is_the_argmax_of_what_a_step_gives(device: str, there: bool, data: st.DataObject) -> None:
+    """Equals, infinities and NaN, in batches that fill their program and in padded ones."""
+    size = data.draw(st.integers(1, 40))
+    rows = data.draw(hnp.arrays(np.float32, (size, size), elements=LOGITS))
+    one, two = table(rows, device), table(rows, device)
+    one._picks_there = there
+    for _ in range(2):
+        slots = data.draw(st.lists(st.integers(0, 11), min_size=1, max_size=12, unique=True))
+        ids = data.draw(st.lists(st.integers(0, size - 1), min_size=len(slots), max_size=len(slots)))
+        logits = two.step(slots, ids)
+        np.testing.assert_array_equal(logits, rows[ids])
+        same(one.pick(slots, ids), logits)
+    assert [one.tokens(s) for s in range(12)] == [two.tokens(s) for s in range(12)]
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+@pytest.mark.parametrize(
+    "row", [[-np.inf] * 5, [np.nan, np.inf, 1], [3, np.inf, np.nan, np.nan], [1, np.inf, np.inf], [2] * 4]
+)
+def test_what_no_number_tells_is_picked_too(device: str, row: list[float]) -> None:
+    rows = np.array([row] * len(row), np.float32)
+    session = table(rows, device)
+    session._picks_there = True
+    same(session.pick([3], [0]), rows[:1])
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+def test_greedy_tokens_are_the_same_by_either_way(device: str, model: Model) -> None:
+    far = model.to(device)
+    prompts = [IDS[: 3 + i] for i in range(3)]
+    want = [models.greedy(far, p, 12)[0] for p in prompts]
+    for there in (True, False):
+        session = far.session(slots=3)
+        session._picks_there = there
+        found = [[int(session.extend(i, p).argmax())] for i, p in enumerate(prompts)]
+        for _ in range(11):
+            ids = session.pick([0, 1, 2], [tokens[-1] for tokens in found]).ids
+            for tokens, token in zip(found, ids, strict=True):
+                tokens.append(token)
+        assert found == want
+
+
+@pytest.mark.parametrize("device", OTHERS)
+def test_two_numbers_a_sequence_are_brought_back_in_one_tensor(
+    device: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, brought, back = model.to(device).session(slots=3), [], tt.Tensor.numpy
+
+    def numpy(x: tt.Tensor) -> Any:
+        brought.append((x.shape, x.dtype))
+        return back(x)
+
+    monkeypatch.setattr(tt.Tensor, "numpy", numpy)
+    session.pick([0, 1, 2], [1] * 3)
+    assert brought == [((4, 2), tt.f32)]  # a program of four
+
+
+@pytest.mark.parametrize("device", OTHERS)
+def test_ids_that_are_not_exact_in_the_numbers_brought_back_are_found_here(
+    device: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tritium.session.EXACT", TINY.vocab - 1)
+    far = model.to(device)
+    session = far.session()
+    assert session.pick([0], IDS[:1]).ids == far.session().step([0], IDS[:1]).argmax(axis=-1).tolist()
+    assert not far._programs.pick.cache_info().programs
+
+
+def test_the_cpu_finds_the_largest_of_the_logits_it_has(model: Model, alone: Any) -> None:
+    session, before = model.session(), model._programs.pick.cache_info()
+    same(session.pick([0], IDS[:1]), alone[:1])
+    assert model._programs.pick.cache_info() == before
+
+
 # ---- scores
 
 
@@ -271,6 +380,9 @@ BAD: dict[str, Callable[[Session], Any]] = {
     "a slot that is text": lambda s: s.tokens("0"),  # type: ignore[arg-type]
     "a step without slots": lambda s: s.step([], []),
     "a step with too few tokens": lambda s: s.step([0, 1], [1]),
+    "a pick without slots": lambda s: s.pick([], []),
+    "a pick with a slot twice": lambda s: s.pick([0, 0], [1, 1]),
+    "a pick whose last token is bad": lambda s: s.pick([0, 1], [1, TINY.vocab]),
     "a step with a slot twice": lambda s: s.step([0, 0], [1, 1]),
     "a step whose last token is bad": lambda s: s.step([0, 1], [1, TINY.vocab]),
     "a step whose last slot is bad": lambda s: s.step([0, 5], [1, 1]),
@@ -386,6 +498,15 @@ class Anything(RuleBasedStateMachine):
         for row, slot in zip(rows, order, strict=True):
             self.held[slot].append(ids[slot])
             np.testing.assert_array_equal(row, self.want(self.held[slot]))
+
+    @precondition(lambda self: max(map(len, self.held)) < TINY.context)
+    @rule(ids=st.lists(st.integers(0, 2), min_size=2, max_size=2), there=st.booleans())
+    def pick(self, ids: list[int], there: bool) -> None:
+        self.session._picks_there = there
+        found = self.session.pick([0, 1], ids)
+        for slot in range(2):
+            self.held[slot].append(ids[slot])
+        same(found, np.stack([self.want(held) for held in self.held]))
 
     @rule(slot=st.integers(0, 1), part=st.floats(0, 1))
     def truncate(self, slot: int, part: float) -> None:

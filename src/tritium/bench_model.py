@@ -173,7 +173,7 @@ def _decode(session: Session, token: int, times: int) -> None:
     slots = list(range(session.slots))
     ids = [token] * len(slots)
     for _ in range(times):
-        ids = [int(i) for i in session.step(slots, ids).argmax(axis=-1)]
+        ids = session.pick(slots, ids).ids
 
 
 def _energy(session: Session, prefill: int, decode: int, meter: EnergyMeter) -> Measured:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tritium.errors import ArgumentError, ContextError
-from tritium.sampling import Logprobs, Sampler, State
+from tritium.sampling import Largest, Logprobs, Sampler, State
 from tritium.tokens import Stream, Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,6 +38,7 @@ class Slots(Protocol):
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
+    def pick(self, slots: Sequence[int], ids: Sequence[int]) -> tuple[list[int], list[float]]: ...
     def score(self, slot: int, ids: Sequence[int]) -> Array: ...
 
 
@@ -156,7 +157,11 @@ class _Writer:
     told: list[Logprobs] = field(default_factory=list)
     done: bool = False
 
-    def take(self, logits: Array) -> Piece:
+    @property
+    def needs_logits(self) -> bool:
+        return self.limits.logprobs is not None or self.state.needs_logits
+
+    def take(self, logits: Array | Largest) -> Piece:
         """The next token, and whether it was the last."""
         token = self.state.pick(logits)
         if token in self.limits.eos:
@@ -293,8 +298,9 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
         if not active:
             continue
         start = clock()
-        rows = session.step([w.slot for w in active], [w.tokens[-1] for w in active])
-        pieces = [(w, w.take(row)) for w, row in zip(active, rows, strict=True)]
+        whole = any(w.needs_logits for w in active)
+        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], whole)
+        pieces = [(w, w.take(logits)) for w, logits in zip(active, found, strict=True)]
         taken = clock() - start
         for w in active:
             w.decode_s, w.steps = w.decode_s + taken, w.steps + 1
@@ -302,6 +308,14 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
         active = [w for w in active if not w.done]
         for w, piece in pieces:  # after all were taken: what the reader does with one cannot disturb the others
             yield w.index, w.told_of(piece)
+
+
+def decode(session: Slots, slots: Sequence[int], ids: Sequence[int], whole: bool) -> Iterable[Array | Largest]:
+    """One token more in each slot; of the logits after it all, or the largest alone, for which less is brought back."""
+    if whole:
+        return session.step(slots, ids)
+    tokens, logits = session.pick(slots, ids)
+    return [Largest(*each) for each in zip(tokens, logits, strict=True)]
 
 
 def _prefill(session: Slots, writer: _Writer, free: set[int], clock: Callable[[], float]) -> Piece:

@@ -21,7 +21,6 @@ from typing import Any
 
 from tritium import backends, generation, io, memory, prepacked, text
 from tritium import dtype as dt
-from tritium.compiled import Compiled
 from tritium.config import Config
 from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.io import ModelFile, gguf
@@ -31,7 +30,7 @@ from tritium.io.reader import fault, forget, map_file, printable
 from tritium.io.stream import Progress
 from tritium.prepacked import Prepacked
 from tritium.sampling import Sampler
-from tritium.session import TOGETHER, Session, programs
+from tritium.session import TOGETHER, Programs, Session, programs
 from tritium.tokens import Tokenizer
 from tritium.weights import FLOATS, Network, assemble, from_entries
 
@@ -90,7 +89,7 @@ class Model:
         return _unpacked_tokenizer(found)
 
     @cached_property
-    def _programs(self) -> tuple[Compiled, Compiled]:
+    def _programs(self) -> Programs:
         return programs(self.network)
 
     def session(self, slots: int = 1, context: int | None = None) -> Session:

@@ -1,4 +1,4 @@
-"""Which token comes next: one row of logits in, one token id out.
+"""Which token comes next: one row of logits in, one token id out. Where nothing but the largest logit counts, that will do.
 
 Knows nothing of models, text or caches. The order of work is fixed:
 
@@ -46,6 +46,13 @@ class Logprobs(NamedTuple):
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]  # the likeliest tokens, best first
+
+
+class Largest(NamedTuple):
+    """Of a row of logits its largest, and the lowest id among equals; a NaN is larger than all."""
+
+    token: int
+    logit: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +153,15 @@ class State:
         # NumPy promises the bits of Philox for ever; of its Generator it does not
         self._bits = np.random.Philox(key=np.array([self.seed % 2**64, self.stream], np.uint64))
 
+    @property
+    def needs_logits(self) -> bool:
+        """Whether more than the largest logit counts."""
+        return bool(self._steps) or self.sampler.temperature != 0
+
     def pick(self, logits: Any) -> int:
-        """The next token; it joins the context."""
+        """The next token, which joins the context. A `Largest` is taken instead of a row where `needs_logits` is False."""
+        if isinstance(logits, Largest):
+            return self._accept(logits)
         self._logits = row = _row(logits)
         for step in self._steps:
             row = step(row, self.context)
@@ -164,10 +178,22 @@ class State:
         self.context.tokens.append(token)
         return token
 
+    def _accept(self, found: Largest) -> int:
+        if self.needs_logits:
+            raise ArgumentError(
+                "sampling: the largest logit alone was given, but this sampler needs them all (needs_logits); give pick() the row."
+            )
+        _check(found.logit, found.token)
+        self._logits = None
+        self.context.tokens.append(found.token)
+        return found.token
+
     def logprobs(self, top: int = 0) -> Logprobs:
         """Of the token picked last; to be asked before the logits it came from are written over."""
         if self._logits is None:
-            raise ArgumentError("sampling: logprobs() was asked before any token was picked; call pick() first.")
+            raise ArgumentError(
+                "sampling: logprobs() needs the row of logits that a token was picked from; call pick() with it."
+            )
         return logprobs(self._logits, self.context.tokens[-1], top)
 
     def _draw(self, ids: Array, weights: Array) -> int:
@@ -297,19 +323,25 @@ def _row(logits: Any) -> Array:
     return row
 
 
-def _check(best: float, row: Array) -> float:
-    """The largest logit must be a number: NaN and +inf come to the top of max and argmax."""
+def _check(best: float, found: Array | int) -> float:
+    """The largest logit must be a number: NaN and +inf come to the top of max and argmax. It was found in a row, of which no
+    more may be known than its token."""
     if math.isfinite(best):
         return best
     if best == -math.inf:
         raise ArgumentError(
             "sampling: every token is forbidden (all logits are -inf); loosen logit_bias or the logits processors."
         )
-    wrong = np.flatnonzero(~np.isfinite(row) & ~np.isneginf(row))
     raise ArgumentError(
-        f"sampling: {wrong.size} of {row.size} logits are NaN or +inf, the first of token {wrong[0]}; finite numbers or -inf are"
-        " needed. The weights or a logits processor are at fault."
+        f"sampling: {_wrong(found)}; finite numbers or -inf are needed. The weights or a logits processor are at fault."
     )
+
+
+def _wrong(found: Array | int) -> str:
+    if isinstance(found, int):
+        return f"some logits are NaN or +inf, that of token {found} among them"
+    wrong = np.flatnonzero(~np.isfinite(found) & ~np.isneginf(found))
+    return f"{wrong.size} of {found.size} logits are NaN or +inf, the first of token {wrong[0]}"
 
 
 def _told(given: Any) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tritium.errors import ArgumentError, BusyError, TritiumError
-from tritium.generation import Slots, Stops, common, fit
+from tritium.generation import Slots, Stops, common, decode, fit
 from tritium.sampling import Logprobs, Sampler, State
 from tritium.settings import log
 from tritium.tokens import Stream, Tokenizer
@@ -153,6 +153,10 @@ class _Run:
     seen: int = 0  # characters that came out of the tokens
     sent: int = 0  # characters given to the ticket
     held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
+
+    @property
+    def needs_logits(self) -> bool:
+        return self.ticket.request.logprobs is not None or self.state.needs_logits
 
     @property
     def usage(self) -> Usage:
@@ -335,31 +339,35 @@ class Scheduler:
         if not (runs := [run for run in runs if run not in full]):
             return
         try:
-            rows = self.session.step([run.slot for run in runs], [run.next for run in runs if run.next is not None])
+            found = self._step(runs)
         except Exception as e:
             self._decode_alone(runs, e)
             return
-        for run, row in zip(runs, rows, strict=True):
-            self._advance(run, row)
+        for run, logits in zip(runs, found, strict=True):
+            self._advance(run, logits)
+
+    def _step(self, runs: list[_Run]) -> list[Any]:
+        """One more token in the slots of these, and what the next ones are picked from."""
+        ids = [run.next for run in runs if run.next is not None]
+        return list(decode(self.session, [run.slot for run in runs], ids, any(run.needs_logits for run in runs)))
 
     def _decode_alone(self, runs: list[_Run], error: Exception) -> None:
         """After a common step failed: one by one, so that only those end that cannot go on."""
         for run in runs:
-            assert run.next is not None
             try:
                 if len(runs) == 1:
                     raise error
                 self.session.truncate(run.slot, run.length)
-                row = self.session.step([run.slot], [run.next])[0]
+                logits = self._step([run])[0]
             except Exception as e:
                 self._fail(run, e)
             else:
-                self._advance(run, row)
+                self._advance(run, logits)
 
-    def _advance(self, run: _Run, row: Any) -> None:
+    def _advance(self, run: _Run, logits: Any) -> None:
         run.length += 1
         try:
-            self._pick(run, row)
+            self._pick(run, logits)
         except Exception as e:
             self._fail(run, e)
 

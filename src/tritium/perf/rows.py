@@ -194,7 +194,7 @@ def _of_model(model: Any, tokens: int) -> Graph:
         raise ArgumentError(f"traced: tokens must be 1 to {session.capacity}, given {tokens}.")
     whole = [Spec((1, tokens), dt.i32), Spec((1, 3), dt.i32), Spec((1,), dt.i32)]
     caches = [t.spec for t in session.caches]
-    return trace(model._programs[0].fn, *whole, *caches, donate=range(3, 3 + len(caches)))
+    return trace(model._programs.last.fn, *whole, *caches, donate=range(3, 3 + len(caches)))
 
 
 def _alone(node: Node) -> Graph:
