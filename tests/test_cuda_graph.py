@@ -109,6 +109,48 @@ def test_a_bad_index_is_raised_at_the_next_wait_and_once() -> None:
     assert fn(t, good).tolist() == [1, 3]
 
 
+def test_of_several_doubts_the_one_that_is_true_is_raised() -> None:
+    fn = tt.compile(lambda t, i, j: tt.take(t, i, axis=0) + t[:2][j])
+    t = there(1, 2, 3)
+    good, second, third = (tt.tensor([n, 0], dtype="i32", device="cuda") for n in (1, 2, 3))
+    for _ in range(4):  # by copies, and then where they lie
+        assert fn(t, good, good).tolist() == [4, 2]
+        assert fn(t, second, good).tolist() == [5, 2]
+        for at, message in (((third, good), "take: .* axis of size 3"), ((good, second), "index: .* axis of size 2")):
+            made = fn(t, *at)
+            with pytest.raises(BoundsError, match=message):
+                made.numpy()
+            assert made.tolist() == made.tolist()  # once
+
+
+def test_what_was_found_stays_found_while_good_calls_follow() -> None:
+    fn = tt.compile(lambda t, i: tt.take(t, i, axis=0))
+    t = there(1, 2, 3)
+    at = tt.tensor([0, 1], device="cuda")
+    for _ in range(4):
+        fn(t, at)
+    theirs = at.torch()
+    theirs[1] = 7
+    fn(t, at)
+    theirs[1] = 2
+    for _ in range(3):
+        fn(t, at)
+    with pytest.raises(BoundsError):
+        tt.device("cuda").backend.synchronize()
+    assert fn(t, at).tolist() == [1, 3]
+
+
+def test_a_capture_tells_nothing_by_itself() -> None:
+    """What its rehearsal found is found again where the graph runs, and is raised once."""
+    fn = tt.compile(lambda t, i: tt.take(t, i, axis=0))
+    t, bad = there(1, 2, 3), tt.tensor([0, 9], device="cuda")
+    for _ in range(4):
+        made = fn(t, bad)
+        with pytest.raises(BoundsError):
+            made.numpy()
+        tt.device("cuda").backend.synchronize()
+
+
 def test_graphs_on_two_streams_wait_for_each_other() -> None:
     fn = tt.compile(lambda x: (x @ x).sum())
     x = tt.ones((256, 256), device="cuda")

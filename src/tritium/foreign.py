@@ -6,8 +6,8 @@ then on no Python runs between them.
 
 from __future__ import annotations
 
-from functools import partial, reduce
-from operator import is_, or_
+from functools import partial
+from operator import is_
 from typing import Any
 
 from tritium import buffer, ops
@@ -59,7 +59,7 @@ class ForeignProgram:
         results = (found,) if isinstance(found, Tensor) else found
         written = tuple(tensors[i] for i, _ in graph.writes)
         bad = [d.bad for d in self._doubts]
-        any_bad = [reduce(or_, (b.any() for b in bad))] if bad else []  # one look tells whether all is well
+        any_bad = [backend.any_of(bad)] if bad else []
         return [*(_value(backend, x) for x in (*results, *written)), *any_bad, *bad]
 
     def __call__(self, *args: Tensor) -> Any:
@@ -107,7 +107,7 @@ class ForeignProgram:
 
     def _check(self, flags: list[Any]) -> None:
         """Raise what the checks of this run found; nothing was written yet."""
-        if flags and self.backend.is_true(flags[0]):
+        if flags and flags[0] is not None and self.backend.is_true(flags[0]):
             for d, bad in zip(self._doubts, flags[1:], strict=True):
                 if self.backend.is_true(bad):
                     raise d.error(d.message)

@@ -6,19 +6,17 @@ the host, and a CUDA graph of it serves any length.
 
 from __future__ import annotations
 
-import threading
-from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda_counts import counters
 from tritium.backends.cuda_order import begin
 from tritium.backends.cuda_plain import fence
 from tritium.backends.cuda_ternary import gpu
 from tritium.backends.cuda_tuned import HOPPER
-from tritium.backends.cuda_weights import capturing
 
 KEYS = 32  # that a program looks at together
 ROWS = 16  # queries of one kv head that it takes, at least: what a product of f64 needs
@@ -144,56 +142,6 @@ def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> tor
         block = triton.next_power_of_2(batch)
         outside_kernel[(1,)](places.contiguous(), bad, batch, slots, capacity, tokens, BATCH=block, num_warps=1)
     return bad
-
-
-# ---- counting in a launch
-
-
-class Counters:
-    """Numbers that are zero between launches, for programs of one launch that count each other.
-
-    A launch takes those of its stream, where launches follow each other. One that goes into a graph takes some that nobody
-    else gets: its graph may run beside anything. They are kept for good, since nobody says when a graph is gone.
-    """
-
-    AHEAD = 1 << 16  # that are ready for a capture, which can zero none: those of some hundred launches
-    LINE = 32  # of them are given together, so that no two launches write to one line of the cache
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._kept: list[torch.Tensor] = []
-        self._fresh = self._zeros(0)
-        self._streams: dict[int, torch.Tensor] = {}
-        self._lock = threading.Lock()
-
-    def _zeros(self, n: int) -> torch.Tensor:
-        made = torch.zeros(n, dtype=torch.int32, device=self.device)
-        self._kept.append(made)
-        return made
-
-    def some(self, n: int) -> torch.Tensor:
-        """n of them for a launch on the current stream."""
-        n = triton.cdiv(n, self.LINE) * self.LINE
-        on_gpu = self.device.type == "cuda"
-        with self._lock:
-            if capturing():
-                if self._fresh.numel() < n:  # the graph zeroes them itself, each time it runs
-                    return torch.zeros(n, dtype=torch.int32, device=self.device)
-                found, self._fresh = self._fresh[:n], self._fresh[n:]
-                return found
-            stream = torch.cuda.current_stream(self.device) if on_gpu else None
-            key = stream.cuda_stream if stream is not None else 0
-            if key not in self._streams or self._streams[key].numel() < n:
-                self._streams[key] = self._zeros(2 * n)
-            if stream is not None and self._fresh.numel() < self.AHEAD:
-                self._fresh = self._zeros(2 * self.AHEAD)
-                stream.synchronize()  # graphs that take them run on other streams
-            return self._streams[key]
-
-
-@lru_cache
-def _counters(device: torch.device) -> Counters:
-    return Counters(device)
 
 
 # ---- attention
@@ -423,7 +371,7 @@ def attend(
     blocks = triton.cdiv(tokens * per, rows)
     used = min(triton.next_power_of_2(tokens * per), rows)
     groups = batch * blocks * shared
-    parts = _parts(groups, capacity)
+    parts = _parts(groups, capacity, KEYS)
     together = min(used, max(JOINED // (parts * 2 * wide), 1))
     few, given = used <= FEW, q if places is None else places.contiguous()
     part = tops = totals = counts = out  # of one part nobody looks at them
@@ -431,7 +379,7 @@ def attend(
         lines = groups * parts * rows
         space = torch.empty(lines * (2 * wide + 2), dtype=torch.float64, device=q.device)
         tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
-        counts = _counters(q.device).some(groups) if few else out
+        counts = counters(q.device).some(groups) if few else out
     common: dict[str, Any] = {
         "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
         "PLACED": places is not None, "num_warps": 4, **gpu(q.device).starting,
@@ -451,9 +399,9 @@ def attend(
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _parts(groups: int, capacity: int) -> int:
-    """How many programs share the keys of some queries."""
-    return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, KEYS), PARTS)))
+def _parts(groups: int, capacity: int, keys: int) -> int:
+    """How many programs share the keys of some queries, each looking at so many together."""
+    return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, keys), PARTS)))
 
 
 def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
@@ -472,13 +420,13 @@ def _decode(
     slots, shared, capacity, _ = k.shape
     q = q.float() if q.stride(-1) == 1 else q.float().contiguous()
     per, groups = heads // shared, batch * shared
-    used, parts = triton.next_power_of_2(per), _parts(groups, capacity)
+    used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
     part = tops = totals = counts = out  # of one part nobody looks at them
     if parts > 1:
         lines = groups * parts * used
         space = torch.empty(lines * (size + 2), dtype=torch.float64, device=q.device)
         tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
-        counts = _counters(q.device).some(groups)
+        counts = counters(q.device).some(groups)
     early = {"launch_pdl": True} if gpu(q.device).early else {}
     cuda_decode.decode[(batch, shared, parts)](
         q, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, slots, capacity, q.stride(0),

@@ -2,7 +2,7 @@
 memory; what threads share there are scores and weights alone.
 
 Knows nothing of torch or of choices. Heads have 128 elements, caches hold half floats. A program takes a share of the keys of
-one kv head; `cuda_attention` says how shares are joined. Keys: eight lanes along each. Values:
+one kv head; `cuda_attention` says how shares are joined. Keys: sixteen lanes along each. Values:
 a thread for each element of a head, which adds up all keys by itself.
 """
 
@@ -11,17 +11,12 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tritium.backends.cuda_gemv import may_start, wait_for_inputs
+from tritium.backends.cuda_gemv import ask, may_start, wait_for_inputs
 
-KEYS = gl.constexpr(32)  # that a program looks at together
+KEYS = gl.constexpr(16)  # that a program looks at together
+LANES = gl.constexpr(32)
 SIZE = gl.constexpr(128)  # of a head; as many threads
 WARPS = 4
-
-
-@gluon.jit
-def _fence():
-    """What this thread wrote is seen by all before what it writes from now on."""
-    gl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -60,13 +55,34 @@ def _place(places, b, slots, capacity, PLACED: gl.constexpr):
 
 
 @gluon.jit
+def _share(last, PARTS: gl.constexpr):
+    """How many of so many keys a program takes."""
+    return gl.maximum((last + (PARTS * KEYS - 1)) // (PARTS * KEYS), 1) * KEYS
+
+
+@gluon.jit
+def _ask_for_share(
+    k, v, places, b, g, p, slots, capacity, k_slot, k_head, k_token, v_slot, v_head, v_token, PARTS: gl.constexpr,
+    PLACED: gl.constexpr,
+):  # fmt: skip
+    """Have the first keys and values of a share brought near: two lines each. The places may yet change, but any of the cache
+    can be asked for."""
+    slot, last = _place(places, b, slots, capacity, PLACED)
+    i = gl.arange(0, 4 * KEYS, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    key = gl.minimum(p * _share(last, PARTS) + i // 4, capacity - 1).to(gl.int64)
+    of_k = k + slot.to(gl.int64) * k_slot + g.to(gl.int64) * k_head + key * k_token + i % 2 * (SIZE // 2)
+    of_v = v + slot.to(gl.int64) * v_slot + g.to(gl.int64) * v_head + key * v_token + i % 2 * (SIZE // 2)
+    ask(gl.where(i // 2 % 2 == 0, of_k.to(gl.int64), of_v.to(gl.int64)))
+
+
+@gluon.jit
 def decode(
     q, k, v, places, out, part, tops, totals, counts, slots, capacity, q_batch, q_head, k_slot, k_head, k_token, v_slot, v_head,
     v_token, o_batch, o_head, PER: gl.constexpr, USED: gl.constexpr, PARTS: gl.constexpr, PLACED: gl.constexpr,
     FACTOR: gl.constexpr,
 ):  # fmt: skip
     """PER queries of one kv head against a share of its keys; the last program of a head to arrive joins all shares."""
-    LK: gl.constexpr = gl.BlockedLayout([2, 16], [4, 8], [4, 1], [1, 0])
+    LK: gl.constexpr = gl.BlockedLayout([2, 8], [2, 16], [4, 1], [1, 0])
     LV: gl.constexpr = gl.BlockedLayout([KEYS, 1], [1, 32], [1, 4], [0, 1])
     LS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
     LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -81,13 +97,16 @@ def decode(
     scores = gl.allocate_shared_memory(gl.float64, [USED * KEYS], LINE)  # a line for each query
     weights = gl.allocate_shared_memory(gl.float64, [USED * KEYS], LINE)
     fades = gl.allocate_shared_memory(gl.float64, [USED], LINE)
+    _ask_for_share(
+        k, v, places, b, g, p, slots, capacity, k_slot, k_head, k_token, v_slot, v_head, v_token, PARTS, PLACED
+    )
     wait_for_inputs()
     slot, last = _place(places, b, slots, capacity, PLACED)
     queries = ()
     for j in gl.static_range(PER):
         x = gl.load(q + b.to(gl.int64) * q_batch + (g * PER + j) * q_head + along)
         queries = queries + (x.to(gl.float64) * FACTOR,)
-    share = gl.maximum((last + (PARTS * KEYS - 1)) // (PARTS * KEYS), 1) * KEYS
+    share = _share(last, PARTS)
     first = p * share
     if (first < last) | (p == 0):
         end = gl.minimum(first + share, last)
@@ -143,19 +162,18 @@ def decode(
             gl.store(totals + row * PARTS + p, total, mask=row < PER, cache_modifier=".cg")
             for j in gl.static_range(PER):
                 gl.store(part + (j * PARTS + p) * SIZE + d, mixed[j], cache_modifier=".cg")
-            _fence()
-            gl.thread_barrier()
+            gl.thread_barrier()  # and the atomic's release: what all threads wrote is seen by who counts last
             if gl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
-                _fence()
                 gl.store(counts + group, 0)
-                _join(part, tops, totals, out, o_head, parts, weights, row, lane, d, PER, PARTS)
+                _join(part, tops, totals, out, o_head, parts, row, d, LS, PER, PARTS)
 
 
 @gluon.jit
-def _join(part, tops, totals, out, o_head, parts, weights, row, lane, d, PER: gl.constexpr, PARTS: gl.constexpr):
+def _join(part, tops, totals, out, o_head, parts, row, d, LS: gl.constexpr, PER: gl.constexpr, PARTS: gl.constexpr):
     """The attention of each query: the sums of all shares, each by how much it counts; those of no keys count nothing."""
     LJ: gl.constexpr = gl.BlockedLayout([PARTS, 1], [1, 32], [1, 4], [0, 1])
-    TOGETHER: gl.constexpr = PER * PARTS <= 32  # what registers hold
+    TOGETHER: gl.constexpr = PER * PARTS <= 64  # what registers hold
+    lane = gl.arange(0, LANES, layout=gl.SliceLayout(0, LS))
     p = gl.arange(0, PARTS, layout=gl.SliceLayout(1, LJ))
     e = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LJ))
     lies = gl.expand_dims(p * SIZE, 1) + gl.expand_dims(e, 0)
@@ -171,14 +189,14 @@ def _join(part, tops, totals, out, o_head, parts, weights, row, lane, d, PER: gl
     most = gl.max(top, 1)
     fade = gl.exp(top - gl.expand_dims(gl.where(most == float("-inf"), 0.0, most), 1))
     by = fade * gl.expand_dims(_inverse(gl.sum(total * fade, 1)), 1)
-    gl.thread_barrier()
-    weights.reshape([row.shape[0], KEYS]).store(gl.where(total == 0.0, 0.0, by))
+    weights = gl.allocate_shared_memory(gl.float64, [row.shape[0] * LANES], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    weights.reshape([row.shape[0], LANES]).store(gl.where(total == 0.0, 0.0, by))
     gl.thread_barrier()
     for j in gl.static_range(PER):
         if TOGETHER:
             x = sums[j]
         else:
             x = gl.load(part + j * PARTS * SIZE + lies, mask=there, other=0.0, cache_modifier=".cg")
-        w = gl.expand_dims(weights.slice(j * KEYS, PARTS).load(gl.SliceLayout(1, LJ)), 1)
+        w = gl.expand_dims(weights.slice(j * LANES, PARTS).load(gl.SliceLayout(1, LJ)), 1)
         y = gl.convert_layout(gl.sum(gl.where(w == 0.0, 0.0, x * w), 0), d.type.layout)
         gl.store(out + j * o_head + d, y.to(out.dtype.element_ty))

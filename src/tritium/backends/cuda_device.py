@@ -18,7 +18,7 @@ import torch
 from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Device, Kernel, cuda_rows
-from tritium.backends.cuda_graph import Graphs
+from tritium.backends.cuda_graph import Graphs, in_graph
 from tritium.backends.torch_device import Block, Torch
 from tritium.backends.torch_space import Space, Value
 from tritium.backends.values import Form, is_whole
@@ -124,6 +124,10 @@ class Cuda(Torch):
         if not self.has_triton:
             return "Triton is not installed; pip install triton"
         return cuda_rows.refuses(body)
+
+    def any_of(self, bad: list[Any]) -> Any:
+        """A graph tells by itself what it finds."""
+        return None if in_graph() else super().any_of(bad)
 
     def compiled(self, run: Callable[..., Any], form: Form) -> Callable[..., Any] | None:
         return self.graphs.program(run, form)

@@ -10,6 +10,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from operator import call, is_
 from typing import Any, NamedTuple
 
@@ -28,19 +31,41 @@ def in_graph() -> bool:
 KEPT = 8  # captures of one program: each is for other memory
 
 
+@lru_cache(maxsize=1)
+def _tell() -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
+    """The kernel that tells the host what is doubtful; None: Triton is not installed."""
+    if find_spec("triton") is None:
+        return None
+    found: Callable[[Sequence[torch.Tensor], torch.Tensor], None] = import_module("tritium.backends.cuda_doubts").tell
+    return found
+
+
 class Flags(NamedTuple):
-    """What a graph finds doubtful, where the host can read it after any wait."""
+    """What a graph finds doubtful, where the host can read it after any wait. What was found stays found until it is told."""
 
     doubts: list[Doubt]
-    there: torch.Tensor
+    there: torch.Tensor  # as found so far, where no kernel writes to the host by itself
     here: torch.Tensor  # pinned
+
+    def join(self, bad: Sequence[torch.Tensor]) -> None:
+        """What is doubtful now joins what was found before."""
+        tell = _tell()
+        if tell is not None:
+            tell(bad, self.here)
+        else:
+            self.there.logical_or_(torch.stack([b.any() for b in bad]))
+            self.here.copy_(self.there, non_blocking=True)
+
+    def clear(self) -> None:
+        """Forget what was found."""
+        self.there.zero_()
+        torch.cuda.current_stream(self.there.device).synchronize()
+        self.here.zero_()
 
     def raise_if_any(self) -> None:
         if bool(self.here.any()):
             first = int(self.here.nonzero()[0])
-            self.there.zero_()
-            torch.cuda.current_stream(self.there.device).synchronize()
-            self.here.zero_()
+            self.clear()
             raise self.doubts[first].error(self.doubts[first].message)
 
 
@@ -245,10 +270,13 @@ class Captures:
                 found = self._run(*tried)  # compiles and loads kernels, and fills caches: a capture may do neither
             finally:
                 _now.rehearsing = False
+            flags = self._flags_for(form.doubts())
+            if flags is not None:
+                flags.join(self._doubtful(found))
+                flags.clear()
             if handed is not None:
                 handed += [torch.empty_like(r, memory_format=torch.contiguous_format) for r in found[: form.results]]
             stream.synchronize()
-            flags = self._flags_for(form.doubts())
             try:
                 graph.capture_begin(pool=graphs.pool, capture_error_mode="thread_local")
                 try:
@@ -273,12 +301,13 @@ class Captures:
     def _placed(self, found: list[Any], stands: list[torch.Tensor], flags: Flags | None) -> list[torch.Tensor]:
         """The results. Written arguments go to their own memory; what is doubtful joins what was found before."""
         form = self._form
-        rest = found[form.results :]
-        for i, value in zip(form.written, rest, strict=False):
+        for i, value in zip(form.written, found[form.results :], strict=False):
             if value is not stands[i]:
                 stands[i].copy_(value)
         if flags is not None:
-            bad = torch.stack([b.any() for b in rest[len(form.written) + 1 :]])
-            flags.there.logical_or_(bad)
-            flags.here.copy_(flags.there, non_blocking=True)
+            flags.join(self._doubtful(found))
         return found[: form.results]
+
+    def _doubtful(self, found: list[Any]) -> list[torch.Tensor]:
+        """What each check found; before them stands whether any found something."""
+        return found[self._form.results + len(self._form.written) + 1 :]

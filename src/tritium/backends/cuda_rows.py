@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 
+from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, torch_unsigned
 from tritium.backends.attention import factor_of, outside
 from tritium.backends.cuda_products import matmul
+from tritium.backends.elements import one_axis
 from tritium.backends.torch_products import steady
 from tritium.backends.torch_space import Space, Value
 from tritium.fragment import Fragment
+from tritium.layout import Layout, axis_of
 from tritium.op import Op, Spec
 
 Fn = Callable[..., Any]
@@ -103,6 +106,36 @@ def _linear(space: Space, otherwise: Fn) -> Fn:
     return maker
 
 
+# ---- rows of a table
+
+
+def _takes(x: Spec, indices: Spec, axis: int | None, layouts: tuple[Layout | None, ...]) -> bool:
+    """Whether rows are named that lie one after another, by numbers that the kernel reads."""
+    row_by_row = axis == 0 and (layouts[0] is None or layouts[0].is_contiguous)
+    return row_by_row and not x.dtype.is_packed and indices.dtype in (dt.i32, dt.i64)
+
+
+def _accepts_take(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return _takes(specs[0], specs[1], axis_of(attrs["axis"] or 0, specs[0].ndim, "take"), layouts)
+
+
+def _accepts_gather(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return len(specs) == 2 and _takes(specs[0], specs[1], one_axis(specs[0].shape, attrs["key"]), layouts)
+
+
+def _taken(space: Space, what: str) -> Fn:
+    take = _module("take").take
+
+    def run(x: Value, indices: Value) -> Value:
+        rows: Value
+        rows, bad = take(x, indices)
+        if bad.numel():
+            space.doubt(bad, f"{what}: an index is outside an axis of size {x.shape[0]}.")
+        return rows
+
+    return lambda out, **attrs: run
+
+
 # ---- all of them
 
 _LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
@@ -157,6 +190,8 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     for row, maker in ours.items():
         found[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]
     found[ops.fused] = [Kernel("triton", _fused(space), _fusible), *found[ops.fused]]
+    found[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *found[ops.take]]
+    found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
     for row in _module("fused").SINGLE:
         found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
     return found

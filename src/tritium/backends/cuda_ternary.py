@@ -120,7 +120,8 @@ def _has_gluon() -> bool:
     return bool(warpgroup_mma_init and cuda_gemv and cuda_fragments and cuda_wgmma)
 
 
-def _current(x: Value) -> AbstractContextManager[Any]:
+def current(x: Value) -> AbstractContextManager[Any]:
+    """With its GPU as the one that kernels are launched on."""
     if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(x.device)
@@ -182,7 +183,7 @@ def _readable(x: Value) -> Value:
 def _cut(columns: int) -> tuple[int, int, int]:
     """(block, passes, warps) of a row."""
     block = min(max(1 << (columns - 1).bit_length(), 128), ONE_PASS)
-    return block, -(-columns // block), min(max(block // 512, 1), 16)
+    return block, -(-columns // block), min(max(block // 1024, 1), 16)
 
 
 def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
@@ -198,7 +199,7 @@ def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
     block, passes, warps = _cut(wide)
     kind, weight, eps = _norm(norm, x)
     if m:
-        with _current(x):
+        with current(x):
             cuda_quantise.tokens[(m,)](
                 x, weight, q, scale, total, wide, K=k, EPS=eps, BLOCK=block, PASSES=passes,
                 NORM=kind, TILED=tiled, **g.starting, **_options(g, warps),
@@ -221,7 +222,7 @@ def integers(q: Value, tiled: bool = False) -> Tokens:
     padded = torch.empty((_rows(m, tiled), wide), dtype=torch.int8, device=q.device) if copy else q
     block, passes, warps = _cut(wide)
     if m:
-        with _current(q):
+        with current(q):
             cuda_quantise.sums[(m,)](
                 q, total, k, wide, padded, BLOCK=block, PASSES=passes, COPY=copy, TILED=tiled, **g.starting,
                 **_options(g, warps),
@@ -373,7 +374,7 @@ def _multiply(job: _Job, picked: Choice | None) -> Value:
         c = picked or _choose(g, Case(n, job.tokens.k, m, job.w.ternary))
         if c.kernel != "fragments":
             job = job._replace(tokens=job.tokens.straight())
-        with _current(job.out):
+        with current(job.out):
             _KERNELS[c.kernel](job, c, g)
     return job.out
 
@@ -422,7 +423,7 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
     if not (m and n):
         return out
     rows, tokens = 64, min(max(1 << (m - 1).bit_length(), 16), 64)
-    with _current(out):
+    with current(out):
         cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
             w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
             BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=bias is not None,
@@ -473,7 +474,7 @@ def fused(
     kind, weight, eps = _norm(norm, x)
     scale = scale.float().contiguous()
     early = w.keeps("planes" if w.ternary else "straight")
-    with _current(out):
+    with current(out):
         cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
             weights, x, out, out, weight, scale, _bias(bias, out), out, w.shape[0], K=x.shape[1],
             KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -262,6 +264,10 @@ class ValueBackend(Backend):
             self._thread.tracing = []
         found: list[list[Doubt]] = self._thread.tracing
         return found
+
+    def any_of(self, bad: list[Any]) -> Any:
+        """One value that is true where any of these is, so that one look tells whether all is well; None: nobody will look."""
+        return reduce(or_, (b.any() for b in bad))
 
     def doubt(self, bad: Any, message: str, error: type[TritiumError] = BoundsError) -> None:
         """Raise error(message) if any of `bad` is true, which is waited for; in a program, when it has run."""
