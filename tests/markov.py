@@ -50,12 +50,13 @@ class Slots:
 
     held: list[list[int]]
     picks = 0  # steps of which only the largest logits were asked for
+    ahead: tuple[bool, ...] = ()  # of those, whether the next one was announced
 
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
         raise NotImplementedError
 
-    def pick(self, slots: Sequence[int], ids: Sequence[int]) -> tuple[list[int], list[float]]:
-        self.picks += 1
+    def pick(self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False) -> tuple[list[int], list[float]]:
+        self.picks, self.ahead = self.picks + 1, (*self.ahead, ahead)
         rows = self.step(slots, ids)
         return rows.argmax(axis=-1).tolist(), rows.max(axis=-1).tolist()
 

@@ -346,6 +346,15 @@ def test_times_are_those_of_the_clock_without_the_readers_own() -> None:
 # ---- how much is asked of a session
 
 
+@pytest.mark.parametrize(("slots", "prompts", "ahead"), [
+    (1, 1, (True, True, False)), (2, 2, (True, True, False)), (1, 2, (True, True, False) * 2),
+])  # fmt: skip
+def test_the_next_step_is_announced_unless_it_is_the_last(slots: int, prompts: int, ahead: tuple[bool, ...]) -> None:
+    session = Chain(slots)
+    generate_batch(session, BYTES, [[5, i] for i in range(prompts)], max_tokens=4)
+    assert session.ahead == ahead
+
+
 @pytest.mark.parametrize(("options", "picks"), [
     ({}, 7), ({"sampler": Sampler(top_k=5, top_p=0.5, seed=1)}, 7), ({"logprobs": 0}, 0), ({"logprobs": 2}, 0),
     ({"sampler": Sampler(temperature=1.0, seed=1)}, 0), ({"sampler": Sampler(repetition_penalty=1.5)}, 0),

@@ -299,6 +299,19 @@ def test_the_largest_logits_will_do_while_all_that_run_are_greedy() -> None:
     assert session.picks == len(session.batches)
 
 
+def test_the_next_step_is_announced_unless_it_is_the_last_or_a_prompt_waits() -> None:
+    session = Session(1)
+    with Scheduler(session, TOKENIZER) as s:
+        told(s.submit(ask("abc", 5)))
+        assert session.ahead == (True, True, True, False)
+        session.gate.clear()
+        tickets = s.submit_all([ask("abd", 3), ask("abe", 3)])
+        session.gate.set()
+        for t in tickets:
+            told(t)
+    assert session.ahead[4:] == (False, False, True, False)
+
+
 @pytest.mark.parametrize("other", [
     {"logprobs": 1}, {"sampler": Sampler(temperature=1.0, seed=3)}, {"sampler": Sampler(frequency_penalty=1e-3)},
 ], ids=["logprobs", "temperature", "penalty"])  # fmt: skip

@@ -263,15 +263,88 @@ def test_greedy_tokens_are_the_same_by_either_way(device: str, model: Model) -> 
 def test_two_numbers_a_sequence_are_brought_back_in_one_tensor(
     device: str, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, brought, back = model.to(device).session(slots=3), [], tt.Tensor.numpy
+    session, brought = model.to(device).session(slots=3), []
+    backend: Any = session.device.backend
+    bring = backend.bring
 
-    def numpy(x: tt.Tensor) -> Any:
+    def noted(x: tt.Tensor) -> Any:
         brought.append((x.shape, x.dtype))
-        return back(x)
+        return bring(x)
 
-    monkeypatch.setattr(tt.Tensor, "numpy", numpy)
+    monkeypatch.setattr(backend, "bring", noted)
     session.pick([0, 1, 2], [1] * 3)
     assert brought == [((4, 2), tt.f32)]  # a program of four
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a session's device one that works by itself, and tells which steps its programs were begun with."""
+
+    def made(session: Session) -> list[Any]:
+        begun: list[Any] = []
+        session._picks_there, begin = True, session._begin
+
+        def noted(ids: Any, places: Any) -> Any:
+            begun.append(ids.numpy().ravel().tolist())
+            return begin(ids, places)
+
+        monkeypatch.setattr(session.device.backend, "runs_ahead", True)
+        monkeypatch.setattr(session, "_begin", noted)
+        return begun
+
+    return made
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+def test_the_next_step_is_under_way_when_it_is_asked_for(device: str, model: Model, ahead: Any) -> None:
+    far = model.to(device)
+    want, _ = models.greedy(far, IDS[:4], 9)
+    session = far.session()
+    token = int(session.extend(0, IDS[:4]).argmax())
+    begun, found = ahead(session), [token]
+    for left in reversed(range(8)):
+        found += session.pick([0], [found[-1]], ahead=left > 0).ids
+        assert len(begun) == len(found) - (left == 0)
+    assert found == want
+    assert [ids[0] for ids in begun] == want[:-1]  # each once
+    assert session.tokens(0) == [*IDS[:4], *want[:-1]]
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+@pytest.mark.parametrize("instead", ["other tokens", "another slot", "truncate", "extend", "step", "score"])
+def test_a_step_that_was_begun_in_vain_changes_nothing(device: str, instead: str, model: Model, ahead: Any) -> None:
+    far = model.to(device)
+    one, two = far.session(slots=2), far.session(slots=2)
+    begun = ahead(one)
+    for session in (one, two):
+        session.extend(0, IDS[:5])
+        session.extend(1, IDS[:3])
+        session.pick([0, 1], [1, 2], ahead=session is one)
+        if instead == "truncate":
+            session.truncate(0, 3)
+            session.extend(0, IDS[3:6])
+        elif instead == "extend":
+            session.extend(1, IDS[3:5])
+        elif instead == "step":
+            session.step([0, 1], [2, 1])
+        elif instead == "score":
+            session.score(0, [1, 2])
+    assert len(begun) == 2
+    slots, ids = ([1], [2]) if instead == "another slot" else ([0, 1], [5, 6])
+    assert one.pick(slots, ids) == two.pick(slots, ids)
+    assert [one.tokens(s) for s in (0, 1)] == [two.tokens(s) for s in (0, 1)]
+    np.testing.assert_array_equal(one.extend(0, IDS[:2]), two.extend(0, IDS[:2]))
+
+
+def test_no_step_is_begun_beyond_the_context(model: Model, ahead: Any) -> None:
+    session = model.session(context=6)
+    session.extend(0, IDS[:4])
+    begun = ahead(session)
+    ids = session.pick([0], [1], ahead=True).ids
+    session.pick([0], ids, ahead=True)
+    assert len(begun) == 2
+    with pytest.raises(ContextError, match="6 tokens and 1 more"):
+        session.pick([0], [1], ahead=True)
 
 
 @pytest.mark.parametrize("device", OTHERS)
@@ -508,6 +581,17 @@ class Anything(RuleBasedStateMachine):
             self.held[slot].append(ids[slot])
         same(found, np.stack([self.want(held) for held in self.held]))
 
+    @precondition(lambda self: max(map(len, self.held)) < TINY.context - 4)
+    @rule(ids=st.lists(st.integers(0, 2), min_size=2, max_size=2), times=st.integers(1, 4), more=st.booleans())
+    def go_on(self, ids: list[int], times: int, more: bool) -> None:
+        self.session._picks_there = True
+        for left in reversed(range(times)):
+            found = self.session.pick([0, 1], ids, ahead=left > 0 or more)
+            for slot in range(2):
+                self.held[slot].append(ids[slot])
+            same(found, np.stack([self.want(held) for held in self.held]))
+            ids = found.ids
+
     @rule(slot=st.integers(0, 1), part=st.floats(0, 1))
     def truncate(self, slot: int, part: float) -> None:
         count = int(part * len(self.held[slot]))
@@ -528,9 +612,10 @@ class Anything(RuleBasedStateMachine):
             assert [self.session.tokens(s) for s in range(2)] == self.held
 
 
-def test_anything_in_any_order_gives_the_bits_of_a_fresh_session(model: Model) -> None:
+def test_anything_in_any_order_gives_the_bits_of_a_fresh_session(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
+    monkeypatch.setattr(model.device.backend, "runs_ahead", True)
     Anything.model = model
     run_state_machine_as_test(Anything, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
     assert Anything.answers

@@ -172,8 +172,8 @@ def _decode(session: Session, token: int, times: int) -> None:
     """Write so many tokens in every slot."""
     slots = list(range(session.slots))
     ids = [token] * len(slots)
-    for _ in range(times):
-        ids = session.pick(slots, ids).ids
+    for left in reversed(range(times)):
+        ids = session.pick(slots, ids, ahead=left > 0).ids
 
 
 def _energy(session: Session, prefill: int, decode: int, meter: EnergyMeter) -> Measured:

@@ -38,7 +38,9 @@ class Slots(Protocol):
     def truncate(self, slot: int, count: int) -> None: ...
     def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
     def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
-    def pick(self, slots: Sequence[int], ids: Sequence[int]) -> tuple[list[int], list[float]]: ...
+    def pick(
+        self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False
+    ) -> tuple[list[int], list[float]]: ...
     def score(self, slot: int, ids: Sequence[int]) -> Array: ...
 
 
@@ -160,6 +162,11 @@ class _Writer:
     @property
     def needs_logits(self) -> bool:
         return self.limits.logprobs is not None or self.state.needs_logits
+
+    @property
+    def at_last(self) -> bool:
+        """Whether the next token is the last that it may have."""
+        return len(self.tokens) + 1 == self.limits.max_tokens
 
     def take(self, logits: Array | Largest) -> Piece:
         """The next token, and whether it was the last."""
@@ -299,7 +306,8 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
             continue
         start = clock()
         whole = any(w.needs_logits for w in active)
-        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], whole)
+        more = not (waiting and free) and not any(w.at_last for w in active)
+        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], whole, ahead=more)
         pieces = [(w, w.take(logits)) for w, logits in zip(active, found, strict=True)]
         taken = clock() - start
         for w in active:
@@ -310,11 +318,14 @@ def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) ->
             yield w.index, w.told_of(piece)
 
 
-def decode(session: Slots, slots: Sequence[int], ids: Sequence[int], whole: bool) -> Iterable[Array | Largest]:
-    """One token more in each slot; of the logits after it all, or the largest alone, for which less is brought back."""
+def decode(
+    session: Slots, slots: Sequence[int], ids: Sequence[int], whole: bool, ahead: bool = False
+) -> Iterable[Array | Largest]:
+    """One token more in each slot; of the logits after it all, or the largest alone, for which less is brought back. ahead: the
+    same slots will most likely have one more after it."""
     if whole:
         return session.step(slots, ids)
-    tokens, logits = session.pick(slots, ids)
+    tokens, logits = session.pick(slots, ids, ahead=ahead)
     return [Largest(*each) for each in zip(tokens, logits, strict=True)]
 
 

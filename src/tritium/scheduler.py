@@ -159,6 +159,11 @@ class _Run:
         return self.ticket.request.logprobs is not None or self.state.needs_logits
 
     @property
+    def at_last(self) -> bool:
+        """Whether the next token is the last that it may have."""
+        return self.count + 1 == self.ticket.request.max_tokens
+
+    @property
     def usage(self) -> Usage:
         return Usage(len(self.ticket.request.prompt), self.count, self.reused)
 
@@ -339,17 +344,18 @@ class Scheduler:
         if not (runs := [run for run in runs if run not in full]):
             return
         try:
-            found = self._step(runs)
+            found = self._step(runs, ahead=not (self._reading or self._waiting or any(run.at_last for run in runs)))
         except Exception as e:
             self._decode_alone(runs, e)
             return
         for run, logits in zip(runs, found, strict=True):
             self._advance(run, logits)
 
-    def _step(self, runs: list[_Run]) -> list[Any]:
+    def _step(self, runs: list[_Run], ahead: bool = False) -> list[Any]:
         """One more token in the slots of these, and what the next ones are picked from."""
         ids = [run.next for run in runs if run.next is not None]
-        return list(decode(self.session, [run.slot for run in runs], ids, any(run.needs_logits for run in runs)))
+        whole = any(run.needs_logits for run in runs)
+        return list(decode(self.session, [run.slot for run in runs], ids, whole, ahead))
 
     def _decode_alone(self, runs: list[_Run], error: Exception) -> None:
         """After a common step failed: one by one, so that only those end that cannot go on."""

@@ -5,7 +5,7 @@ Knows nothing of text, sampling or files. One thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple
@@ -37,7 +37,8 @@ class Programs(NamedTuple):
 
     last: Compiled  # logits after the last token of each sequence
     every: Compiled  # log-probabilities after every token
-    pick: Compiled  # as `last`, but of each sequence only the id of its largest logit and that logit, f32 [n, 2]
+    pick: Compiled  # as `last`, but of each sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens
+    # and places it was given become those of the next step
 
 
 class Picked(NamedTuple):
@@ -45,6 +46,14 @@ class Picked(NamedTuple):
 
     ids: list[int]
     logits: list[float]
+
+
+class _Ahead(NamedTuple):
+    """A step that was begun before it was asked for: of which slots, with which tokens, and what it will tell."""
+
+    slots: list[int]
+    ids: list[int]
+    told: Callable[[], np.ndarray[Any, Any]]
 
 
 def programs(network: Network) -> Programs:
@@ -66,10 +75,19 @@ def programs(network: Network) -> Programs:
 
     def pick(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
         logits = last(ids, places, at, *caches)
-        best, largest = ops.argmax(logits, axis=-1, keepdims=True), ops.max(logits, axis=-1, keepdims=True)
+        best = ops.argmax(logits, axis=-1, keepdims=True)
+        rows = ops.expand_dims(arange(logits.shape[0], dtype=dt.i64) * logits.shape[1], -1)
+        largest = ops.take(logits.reshape(-1), best + rows, axis=0)
+        ids[...] = best.astype(dt.i32)
+        starts = (arange(3, dtype=dt.i32) == 1).astype(dt.i32)
+        places[...] = places + places[:, 2:] * starts  # of padding, which counts nothing, they stay
         return ops.concat(best.astype(dt.f32), largest, axis=-1)
 
-    return Programs(*(Compiled(f, donate="caches") for f in (last, every, pick)))
+    return Programs(
+        Compiled(last, donate="caches"),
+        Compiled(every, donate="caches"),
+        Compiled(pick, donate=("ids", "places", "caches")),
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -119,7 +137,8 @@ class Session:
             KVCache.empty(**shape, dtype=kv, device=self.device).kv for _ in range(config.layers)
         )
         self._tokens: list[list[int]] = [[] for _ in range(slots)]
-        self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any]]] = {}  # there, and as sent
+        self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
+        self._ahead: _Ahead | None = None
 
     @staticmethod
     def check_context(config: Config, context: Any) -> int:
@@ -146,11 +165,13 @@ class Session:
         held = self._tokens[self._slot(slot)]
         if not isinstance(count, int) or not 0 <= count <= len(held):
             raise ArgumentError(f"truncate: slot {slot} holds {len(held)} tokens, {count} were to be kept.")
+        self._ahead = None
         del held[count:]
 
     def extend(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""
         new = self._checked(slot, ids)
+        self._ahead = None
         held = self._tokens[slot]
         done, logits = 0, None
         for size in chunks(len(new)):
@@ -166,30 +187,73 @@ class Session:
         """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
         return self._together("step", self._programs.last, slots, ids)
 
-    def pick(self, slots: Sequence[int], ids: Ids) -> Picked:
-        """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them."""
-        if self._picks_there:
-            found = self._together("pick", self._programs.pick, slots, ids)
-            return Picked(found[:, 0].astype(np.int64).tolist(), found[:, 1].tolist())
-        rows = self._together("pick", self._programs.last, slots, ids)
-        best = rows.argmax(axis=-1).tolist()
-        return Picked(best, [row.item(i) for row, i in zip(rows, best, strict=True)])
+    def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
+        """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them.
+
+        ahead: the caller means to go on with what is picked. A device that works by itself then begins the next step while this
+        one is looked at, and the next call finds it under way; if it never comes, or brings other tokens, that step was in vain.
+        """
+        if not self._picks_there:
+            rows = self.step(slots, ids)
+            best = rows.argmax(axis=-1).tolist()
+            return Picked(best, [row.item(i) for row, i in zip(rows, best, strict=True)])
+        slots, ids = self._one_each("pick", slots, ids)
+        coming, self._ahead = self._ahead, None
+        if coming is not None and (coming.slots, coming.ids) == (slots, ids):
+            told = coming.told
+        else:
+            told = self._begin(*self._padded(slots, ids))
+        further = None
+        if ahead and self.device.backend.runs_ahead and all(len(self._tokens[s]) + 1 < self.capacity for s in slots):
+            further = self._begin(*self._next(len(slots)))
+        found = told()[: len(slots)]
+        self._append(slots, ids)
+        picked = Picked(found[:, 0].astype(np.int64).tolist(), found[:, 1].tolist())
+        if further is not None:
+            self._ahead = _Ahead(slots, picked.ids, further)
+        return picked
+
+    def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
+        """Have the next tokens picked; what is given waits for them. Tokens and places are those of the next step then."""
+        at = self._sent(np.arange(ids.shape[0], dtype=np.int32), "at")
+        found = self._programs.pick(ids, places, at, *self.caches)
+        for what, x in (("ids", ids), ("places", places)):
+            self._inputs[what, x.shape] = x, None  # it is no longer what was sent
+        return self.device.backend.bring(found)
 
     def _together(self, what: str, program: Compiled, slots: Sequence[int], ids: Ids) -> Logits:
         """One token more in each of several slots; the rows of a program's result."""
+        slots, ids = self._one_each(what, slots, ids)
+        self._ahead = None
+        padded, places = self._padded(slots, ids)
+        at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
+        rows = np.asarray(program(padded, places, at, *self.caches).numpy())
+        self._append(slots, ids)
+        return rows[: len(slots)]
+
+    def _one_each(self, what: str, slots: Sequence[int], ids: Ids) -> tuple[list[int], list[int]]:
+        """Different slots, and a token for each that is real and has room."""
         slots = [self._slot(slot) for slot in slots]
         if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
             raise ArgumentError(f"{what}: different slots and one token for each are needed, given {slots} and {ids}.")
-        ids = [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
-        n = len(slots)
-        size = next(b for b in TOGETHER if b >= n)
-        padded, places = np.zeros((size, 1), np.int32), np.zeros((size, 3), np.int32)
-        padded[:n, 0] = ids
-        places[:n] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
-        rows = self._run(program, padded, places, np.arange(size, dtype=np.int32))
+        return slots, [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
+
+    def _append(self, slots: list[int], ids: list[int]) -> None:
         for slot, token in zip(slots, ids, strict=True):
             self._tokens[slot].append(token)
-        return rows[:n]
+
+    def _padded(self, slots: list[int], ids: list[int]) -> tuple[Tensor, Tensor]:
+        """Tokens and places for a program of as many sequences or more, on the device."""
+        size = next(b for b in TOGETHER if b >= len(slots))
+        padded, places = np.zeros((size, 1), np.int32), np.zeros((size, 3), np.int32)
+        padded[: len(slots), 0] = ids
+        places[: len(slots)] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
+        return self._sent(padded, "ids"), self._sent(places, "places")
+
+    def _next(self, count: int) -> tuple[Tensor, Tensor]:
+        """Tokens and places as the step before has left them on the device."""
+        size = next(b for b in TOGETHER if b >= count)
+        return self._inputs["ids", (size, 1)][0], self._inputs["places", (size, 3)][0]
 
     def score(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
@@ -199,6 +263,7 @@ class Session:
             raise ArgumentError(
                 "score: the slot is empty, and a first token has no probability; extend it by one first."
             )
+        self._ahead = None
         # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
         told = [held[-1], *new]
         found: list[np.ndarray[Any, Any]] = []
@@ -258,7 +323,7 @@ class Session:
         if key not in self._inputs:
             self._inputs[key] = asarray(data, device=self.device), data
         found, sent = self._inputs[key]
-        if not np.array_equal(sent, data):
+        if sent is None or not np.array_equal(sent, data):
             self.device.backend.upload(data, found)
             self._inputs[key] = found, data
         return found

@@ -9,6 +9,7 @@ import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +86,7 @@ class Backend:
     dynamic: Mapping[Op, Callable[..., Any]] = {}  # rows whose kernel makes its own memory
     missing: Mapping[Op, str] = {}  # why a row has neither a kernel here nor rows that it is made of
     has_f64 = True  # where not, a model's results may differ in their last bits from those of other devices
+    runs_ahead = False  # whether calls return before their work is done, and `bring` waits for no more than it must
     writes = True  # whether kernels write into memory; else they give values, which `run` puts in their place
 
     def __init__(self, device: Device) -> None:
@@ -116,6 +118,11 @@ class Backend:
     def download(self, a: Array) -> np.ndarray[Any, Any]:
         """The elements on the host; a copy unless the memory is the host's own."""
         raise DeviceError(f"The backend of {self.device} does not say how to copy to the host.")
+
+    def bring(self, a: Array) -> Callable[[], np.ndarray[Any, Any]]:
+        """Begin to copy to the host: what is given waits until the elements are there. What is queued after it is not waited
+        for, where `runs_ahead`."""
+        return partial(self.download, a)
 
     def tiling(self, t: DType) -> DType:
         """Which packing of the same integers the product kernels of this device read fastest."""
