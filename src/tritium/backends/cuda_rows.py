@@ -21,7 +21,7 @@ from tritium.backends.elements import one_axis
 from tritium.backends.torch_products import steady
 from tritium.backends.torch_space import Space, Value
 from tritium.fragment import Fragment
-from tritium.layout import Layout, axis_of
+from tritium.layout import Layout, axis_of, reshape
 from tritium.op import Op, Spec
 
 Fn = Callable[..., Any]
@@ -136,6 +136,34 @@ def _taken(space: Space, what: str) -> Fn:
     return lambda out, **attrs: run
 
 
+# ---- the place of the largest
+
+_LONG = range(1024, 1 << 31)  # rows whose pieces are worth several programs, and whose places the kernel's keys hold
+
+
+def _row_size(x: Spec, axis: int | None) -> int:
+    """How many elements are looked at together; 0: they are not those of the last axis."""
+    if axis is None:
+        return x.size
+    return x.shape[-1] if axis_of(axis, x.ndim, "argmax") == x.ndim - 1 else 0
+
+
+def _accepts_argmax(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Whether rows are long, and lie at one stride."""
+    x, size = specs[0], _row_size(specs[0], attrs["axis"])
+    if x.dtype not in (dt.f32, dt.f16, dt.bf16) or size not in _LONG or not x.size:
+        return False
+    if layouts[0] is None:
+        return True
+    rows = reshape(layouts[0], (-1, size))
+    return rows is not None and rows.strides[1] == 1
+
+
+def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
+    argmax = _module("argmax").argmax
+    return lambda x: argmax(x.reshape(-1) if axis is None else x).view(out.shape)
+
+
 # ---- all of them
 
 _LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
@@ -192,6 +220,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     found[ops.fused] = [Kernel("triton", _fused(space), _fusible), *found[ops.fused]]
     found[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *found[ops.take]]
     found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
+    found[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *found[ops.argmax]]
     for row in _module("fused").SINGLE:
         found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
     return found
