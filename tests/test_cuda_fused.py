@@ -436,8 +436,8 @@ def ptx(body: Fragment) -> str:
     fn = cuda_fused.kernel(p.source)
     short = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
     kinds = ["*" + short.get(str(s.dtype), str(s.dtype)) for s in (*body.inputs, *outputs(body.out))]
-    kinds += ["constexpr" if n == 1 else "i32" for n in p.sizes] + ["constexpr"] * len(p.constants)
-    numbers = (*p.sizes, *p.constants)
+    kinds += ["constexpr" if n == 1 else "i32" for n in p.sizes] + ["constexpr"] * (len(p.constants) + 1)
+    numbers = (*p.sizes, *p.constants, True)  # started early
     first = len(kinds) - len(numbers)
     fixed = {(first + i,): n for i, n in enumerate(numbers) if kinds[first + i] == "constexpr"}
     whole = [i for i in range(len(kinds)) if i < first or (kinds[i] == "i32" and numbers[i - first] % 16 == 0)]

@@ -161,8 +161,7 @@ def gemv(
                 row + i * BK, mask=gl.expand_dims(rk + i * BK < KW, 0), other=0, eviction_policy="evict_first"
             )
         ws = ws + (words,)
-    ask(scale + rn if ROWS else scale)
-    if FLOATS and NORM == 2:
+    if FLOATS and NORM == 2 and gl.program_id(0) == 0:  # one for all: lines that all ask for are handed out one by one
         ask(weight + gl.minimum(gl.arange(0, 4 * PLANES * WIDE // 32, layout=gl.SliceLayout(0, L)) * 32, K - 1))
     wait_for_inputs()
     by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)

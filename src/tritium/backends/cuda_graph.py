@@ -243,7 +243,9 @@ class Captures:
         """From the next call on, if the arguments still lie there."""
         handed: list[torch.Tensor] = []
         graph = self._capture(values, [], values, handed)
-        if graph is not None:
+        if graph is None:  # the one by copies serves on
+            self.alone, self._directs = "", KEPT
+        else:
             if self.direct is not None:
                 self._graphs.forget(self.direct.graph.flags)
             self._graphs.watch(graph.flags)

@@ -34,8 +34,9 @@ def begin(EARLY: tl.constexpr):
 
 @triton.jit
 def ask(x, n, MOST: tl.constexpr, EARLY: tl.constexpr):
-    """Have the first n elements of x, at most MOST of them, brought near. Nothing is read, so it may come before the wait."""
-    if EARLY:
+    """Have the first n elements of x, at most MOST of them, brought near. Nothing is read, so it may come before the wait. The
+    first program asks for all: lines that many ask for are handed out one by one."""
+    if EARLY and tl.program_id(0) == 0:
         LINE: tl.constexpr = 1024 // x.dtype.element_ty.primitive_bitwidth
         o = tl.arange(0, MOST // LINE if MOST > LINE else 1) * LINE
         tl.inline_asm_elementwise(
