@@ -315,8 +315,13 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Runs body(thread) on all threads at once, `samples` times; the seconds from the first start to the last end of each.
-std::vector<double> together(int threads, int samples, const std::function<void(int)>& body) {
+struct Times {
+  std::vector<double> seconds;  // of each sample, from the first start to the last end
+  double least;                 // that one thread took for one sample, the fastest of all
+};
+
+// Runs body(thread) on all threads at once, `samples` times.
+Times together(int threads, int samples, const std::function<void(int)>& body) {
   std::vector<double> begins(static_cast<std::size_t>(threads) * samples), ends(begins.size());
   std::atomic<int> arrived{0};
   std::atomic<bool> cancelled{false};
@@ -346,30 +351,31 @@ std::vector<double> together(int threads, int samples, const std::function<void(
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   for (std::thread& t : made) t.join();
   if (cancelled.load()) throw std::runtime_error("the system grants no more threads.");
-  std::vector<double> seconds(samples);
+  Times found{std::vector<double>(samples), ends[0] - begins[0]};
+  for (std::size_t i = 0; i < ends.size(); ++i) found.least = std::min(found.least, ends[i] - begins[i]);
   for (int i = 0; i < samples; ++i) {
     const auto from = static_cast<std::ptrdiff_t>(i) * threads;
-    seconds[i] = *std::max_element(ends.begin() + from, ends.begin() + from + threads) -
+    found.seconds[i] = *std::max_element(ends.begin() + from, ends.begin() + from + threads) -
                  *std::min_element(begins.begin() + from, begins.begin() + from + threads);
   }
-  return seconds;
+  return found;
 }
 
 // Rates of `body(thread, turns)`, which does `work` a turn on each thread. The turns of a sample are found by trial,
-// which also brings the clock to speed.
+// which also brings the clock to speed. They are told by the fastest thread: one that the system holds up for
+// milliseconds must not make all samples too short to be timed.
 std::vector<double> rates(int threads, int samples, double seconds, double work,
                           const std::function<void(int, int64_t)>& body) {
   int64_t turns = 1;
   for (;;) {
-    const auto trial = together(threads, 2, [&](int t) { body(t, turns); });
-    const double least = std::max(1e-9, std::min(trial[0], trial[1]));
+    const double least = std::max(1e-9, together(threads, 2, [&](int t) { body(t, turns); }).least);
     if (least >= seconds / 4) {
       turns = std::max<int64_t>(1, static_cast<int64_t>(turns * seconds / least));
       break;
     }
     turns = std::max(turns * 2, static_cast<int64_t>(turns * std::min(1000.0, seconds / 3 / least)));
   }
-  std::vector<double> found = together(threads, samples, [&](int t) { body(t, turns); });
+  std::vector<double> found = together(threads, samples, [&](int t) { body(t, turns); }).seconds;
   for (double& value : found) value = work * static_cast<double>(turns) * threads / value;
   return found;
 }

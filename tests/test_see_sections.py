@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import made_report
 from tritium.perf.verdict import Verdict
+from tritium.see import section_summary
 from tritium.see.sections import Given, anchor, many, percent, share, standing
 
 
@@ -69,6 +70,18 @@ def test_the_share_of_a_ceiling_is_the_least_time_to_the_real_one() -> None:
     assert share(run, results) == pytest.approx(least / run.seconds)
     assert share(replace(run, status="failed"), results) is None
     assert share(run, replace(results, environment=replace(results.environment, limits=None))) is None
+
+
+def test_more_than_a_ceiling_says_that_the_ceiling_is_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Given(made_report.many(2, {"tritium": 1.0}))
+    for factor, word, tone in (
+        (1.0, "", ""),
+        (40.0, "too low, as on a busy machine; tritium ceilings --refresh.", "unsure"),
+    ):
+        monkeypatch.setattr(section_summary, "share", lambda run, results, factor=factor: 0.5 * factor)
+        (line,) = section_summary._ceiling(given)
+        assert line.tone == tone
+        assert word in line.text
 
 
 def test_revisions_are_judged_and_not_compared_as_arms() -> None:

@@ -13,6 +13,7 @@ from tritium.perf.imports import GATING
 from tritium.perf.run import Run
 from tritium.perf.tables import bytes_text, ratio_text, seconds_text, time_text
 from tritium.perf.verdict import OUTCOMES, Suite, Verdict
+from tritium.see.op_table import OVER
 from tritium.see.sections import (
     TONES,
     WORDS,
@@ -242,7 +243,13 @@ def _ceiling(given: Given) -> Iterator[Line]:
     (least, far), (most, near) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
     line = f"The median case of {given.first} reaches {percent(median(s for s, _ in found))} of this machine's ceiling"
     more = f"; from {percent(least)} ({far.case}) to {percent(most)} ({near.case})" if len(found) > 1 else ""
-    yield Line(f"{line}{more}.", "", "roofline")
+    if most <= OVER:
+        yield Line(f"{line}{more}.", "", "roofline")
+    else:
+        low = (
+            "Nothing is faster than a ceiling: it was found too low, as on a busy machine; tritium ceilings --refresh."
+        )
+        yield Line(f"{line}{more}. {low}", "unsure", "roofline")
 
 
 def _trouble(given: Given) -> Iterator[Line]:
