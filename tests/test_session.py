@@ -288,7 +288,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Any:
             begun.append(ids.numpy().ravel().tolist())
             return begin(ids, places)
 
-        monkeypatch.setattr(session.device.backend, "runs_ahead", True)
+        monkeypatch.setattr(type(session.device.backend), "runs_ahead", True)
         monkeypatch.setattr(session, "_begin", noted)
         return begun
 
@@ -334,6 +334,16 @@ def test_a_step_that_was_begun_in_vain_changes_nothing(device: str, instead: str
     assert one.pick(slots, ids) == two.pick(slots, ids)
     assert [one.tokens(s) for s in (0, 1)] == [two.tokens(s) for s in (0, 1)]
     np.testing.assert_array_equal(one.extend(0, IDS[:2]), two.extend(0, IDS[:2]))
+
+
+@pytest.mark.parametrize(("said", "ahead"), [(None, False), ("0", False), ("1", True)])
+def test_a_gpu_runs_ahead_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, ahead: bool
+) -> None:
+    monkeypatch.delenv("TRITIUM_CUDA_AHEAD", raising=False)
+    if said is not None:
+        monkeypatch.setenv("TRITIUM_CUDA_AHEAD", said)
+    assert tt.settings.cuda_ahead() == ahead
 
 
 def test_no_step_is_begun_beyond_the_context(model: Model, ahead: Any) -> None:
@@ -615,7 +625,7 @@ class Anything(RuleBasedStateMachine):
 def test_anything_in_any_order_gives_the_bits_of_a_fresh_session(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    monkeypatch.setattr(model.device.backend, "runs_ahead", True)
+    monkeypatch.setattr(type(model.device.backend), "runs_ahead", True)
     Anything.model = model
     run_state_machine_as_test(Anything, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
     assert Anything.answers
