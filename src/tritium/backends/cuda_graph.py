@@ -208,6 +208,8 @@ class Captures:
         written = [values[i] for i in form.written]
         baked = [*written, *values[form.arguments :]]
         graph = self._find(baked)
+        more = self._directs < KEPT  # that may be captured
+        same = more and self._before is not None and self._before.are(values)
         if graph is None:
             graph = self._capture(
                 values, [torch.empty_like(v, memory_format=torch.contiguous_format) for v in given], baked
@@ -215,9 +217,10 @@ class Captures:
             if graph is None:
                 return self._run(*values)
             self._keep(graph)
-        elif self._directs < KEPT and self._before is not None and self._before.are(values):
+        elif same:
             self._make_direct(values)
-        self._before = Baked(values)
+        if more and not same:
+            self._before = Baked(values)
         graphs.order()
         if given:
             torch._foreach_copy_(graph.copied, given, non_blocking=True)
