@@ -55,7 +55,8 @@ def joules(found: EnergyMeter, replay: Replay | Callable[[], Any]) -> dict[str, 
         for _ in range(together):
             replay()
 
-    told = found.window(many, lambda result: torch.cuda.synchronize(), least_s=1.2 * WINDOW_S)  # the counter needs that much
+    least_s = 1.2 * WINDOW_S  # a little more than the counter needs
+    told = found.window(many, lambda result: torch.cuda.synchronize(), least_s=least_s)
     about = told["details"]
     if told["kind"] != "measured":
         return {"says": f"not measured: {told['reason']}"}

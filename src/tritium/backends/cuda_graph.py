@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tritium import settings
 from tritium.backends.values import Doubt, Form
 
 _now = threading.local()
@@ -292,6 +293,7 @@ class Captures:
                     graph.capture_end()
             except RuntimeError as error:
                 self.alone = str(error).partition("\n")[0]
+                settings.log.warning("%s: a program could not be captured: %s", graphs.place, self.alone)
                 graphs.renew()
         current.wait_stream(stream)
         return None if self.alone else Graph(graph.replay, Baked(baked), copied, results, flags)
