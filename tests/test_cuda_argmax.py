@@ -17,7 +17,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.layout import Layout
 from tritium.op import Spec
-from triton_runs import INTERPRETED, MODE, PLACE, compiles, passes, runs
+from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="argmax on CUDA needs PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -27,18 +27,12 @@ DTYPES = (dt.f32, dt.f16, dt.bf16)
 LOGITS = 128_256  # a row of them, as a model of many words has
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-def kernels() -> Any:
-    if INTERPRETED:
-        import interpreted  # noqa: F401  a tensor of one element is a number
-    from tritium.backends import cuda_argmax
-
-    return cuda_argmax
+kernels = kernels_of("cuda_argmax")
 
 
 def tensor(x: Any, t: dt.DType = dt.f32) -> Any:

@@ -17,25 +17,19 @@ from hypothesis import strategies as st
 from tritium.backends import reference
 from tritium.backends.attention import factor_of
 from tritium.ops import attention, rope, update_cache
-from triton_runs import INTERPRETED, MODE, PLACE, passes, runs
+from triton_runs import INTERPRETED, MODE, PLACE, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="attention on CUDA needs PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("attention on CUDA needs Triton: pip install 'tritium[cuda]'", allow_module_level=True)
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-def kernels() -> Any:
-    if INTERPRETED:
-        import interpreted  # noqa: F401  a tensor of one element is a number
-    from tritium.backends import cuda_attention
-
-    return cuda_attention
+kernels = kernels_of("cuda_attention")
 
 
 def there(x: np.ndarray[Any, Any]) -> Any:

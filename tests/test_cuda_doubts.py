@@ -13,25 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triton_runs import CUDA, INTERPRETED, MODE, PLACE, compiles, passes, runs
+from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="doubts on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("doubts on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-def kernels() -> Any:
-    if INTERPRETED:
-        import interpreted  # noqa: F401  a tensor of one element is a number
-    from tritium.backends import cuda_doubts
-
-    return cuda_doubts
+kernels = kernels_of("cuda_doubts")
 
 
 def told_of(bad: list[Any], told: Any) -> list[bool]:

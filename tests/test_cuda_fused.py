@@ -30,7 +30,7 @@ from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Sample
 from tritium.passes import simplify
 from tritium.testing import arrays, assert_close, case_id, cases, expected, spec_of
-from triton_runs import INTERPRETED, MODE, PLACE, compiles, passes, runs
+from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
 
 torch = pytest.importorskip("torch", reason="fused kernels on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -48,8 +48,7 @@ def library() -> None:
         cuda_functions.libdevice = Library()
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tritium.ops import linear
 from tritium.testing import assert_close, expected
-from triton_runs import INTERPRETED, MODE, PLACE, passes, runs
+from triton_runs import INTERPRETED, PLACE, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="products on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -25,18 +25,12 @@ if importlib.util.find_spec("triton") is None:
 HALVES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-def kernels() -> Any:
-    if INTERPRETED:
-        import interpreted  # noqa: F401  a tensor of one element is a number
-    from tritium.backends import cuda_linear
-
-    return cuda_linear
+kernels = kernels_of("cuda_linear")
 
 
 def there(x: np.ndarray[Any, Any]) -> Any:

@@ -20,7 +20,7 @@ from tritium import nn, ops
 from tritium.backends.packed import Packed
 from tritium.fuse import fuse, pattern
 from tritium.passes import simplify
-from triton_runs import INTERPRETED, MODE, PLACE, passes, runs
+from triton_runs import INTERPRETED, PLACE, in_both_modes, passes, runs
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -39,8 +39,7 @@ def library() -> None:
         cuda_functions.libdevice = Library()
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 

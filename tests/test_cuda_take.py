@@ -18,7 +18,7 @@ from tritium import ops
 from tritium.errors import BoundsError
 from tritium.layout import Layout
 from tritium.op import Spec
-from triton_runs import INTERPRETED, MODE, PLACE, compiles, passes, runs
+from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="takes on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -27,18 +27,12 @@ if importlib.util.find_spec("triton") is None:
 DTYPES = tuple(t for t in dt.ALL if not t.is_packed)
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 
 
-def kernels() -> Any:
-    if INTERPRETED:
-        import interpreted  # noqa: F401  a tensor of one element is a number
-    from tritium.backends import cuda_take
-
-    return cuda_take
+kernels = kernels_of("cuda_take")
 
 
 def table(shape: tuple[int, ...], t: dt.DType, seed: int = 0) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ from tritium import settings as tritium_settings
 from tritium.backends import cuda_tuned, packed, quantized
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
-from triton_runs import CUDA, INTERPRETED, MODE, PLACE, compiles, passes, runs
+from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
 from tritium.backends import cuda_products  # noqa: E402
@@ -41,9 +41,8 @@ def library() -> None:
         import interpreted  # noqa: F401
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'tritium[cuda]'")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)
 

@@ -24,7 +24,7 @@ from tritium.cli import cli
 from tritium.errors import TuneError
 from tritium.model import shipped
 from tritium.perf import tune, tune_choices, tune_cuda, tune_file
-from triton_runs import INTERPRETED, MODE, passes
+from triton_runs import INTERPRETED, MODE, in_both_modes, passes
 
 ABSENT = cuda.units()
 runs = pytest.mark.skipif(not INTERPRETED, reason="runs in Triton's interpreter")
@@ -48,9 +48,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     backends.retuned()
 
 
-@pytest.mark.skipif(bool(MODE), reason="this is such a run")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'tritium[cuda]'")
-@pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+@in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     if mode == "compiled" and isinstance(ABSENT, Absent):
         pytest.skip(f"needs a GPU of CUDA: {ABSENT.why}")

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -28,6 +31,23 @@ def _has_gpu() -> bool:
 CUDA = MODE == "compiled" and _has_gpu()
 runs = pytest.mark.skipif(not (INTERPRETED or CUDA), reason="runs in Triton's interpreter, and on CUDA")
 compiles = pytest.mark.skipif(MODE != "compiled", reason="runs where Triton compiles")
+
+
+def in_both_modes(test: Callable[[str], None]) -> Any:
+    """Marks the test of a file that runs it in each of the modes."""
+    modes = pytest.mark.parametrize("mode", ["interpreted", "compiled"])
+    return pytest.mark.skipif(bool(MODE), reason="this is such a run")(modes(test))
+
+
+def kernels_of(name: str) -> Callable[[], Any]:
+    """What gives a module of kernels, imported when it is first asked for."""
+
+    def kernels() -> Any:
+        if INTERPRETED:
+            import_module("interpreted")  # a tensor of one element is a number
+        return import_module(f"tritium.backends.{name}")
+
+    return kernels
 
 
 def passes(file: str, mode: str) -> None:

@@ -377,8 +377,7 @@ def attend(
     part = tops = totals = counts = out  # of one part nobody looks at them
     if parts > 1:
         lines = groups * parts * rows
-        space = torch.empty(lines * (2 * wide + 2), dtype=torch.float64, device=q.device)
-        tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
+        tops, totals, part = _sums_of_parts(lines, 2 * wide, q.device)
         counts = counters(q.device).some(groups) if few else out
     common: dict[str, Any] = {
         "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
@@ -404,6 +403,12 @@ def _parts(groups: int, capacity: int, keys: int) -> int:
     return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, keys), PARTS)))
 
 
+def _sums_of_parts(lines: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Room for the largest scores, the sums of weights and those of values that parts leave for who joins them."""
+    space = torch.empty(lines * (size + 2), dtype=torch.float64, device=device)
+    return space[:lines], space[lines : 2 * lines], space[2 * lines :]
+
+
 def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether the kernel for one token a sequence takes them."""
     g = gpu(q.device)
@@ -424,8 +429,7 @@ def _decode(
     part = tops = totals = counts = out  # of one part nobody looks at them
     if parts > 1:
         lines = groups * parts * used
-        space = torch.empty(lines * (size + 2), dtype=torch.float64, device=q.device)
-        tops, totals, part = space[:lines], space[lines : 2 * lines], space[2 * lines :]
+        tops, totals, part = _sums_of_parts(lines, size, q.device)
         counts = counters(q.device).some(groups)
     early = {"launch_pdl": True} if gpu(q.device).early else {}
     cuda_decode.decode[(batch, shared, parts)](
