@@ -93,7 +93,7 @@ def chain_arms() -> dict[str, Replay | str]:
         FUSED: [lambda w=w: cuda_ternary.linear(xs[w.shape[1]], w, scale, None, to, 0, norms[w.shape[1]]) for w in ours],
     }  # fmt: skip
     found = {name: tried(partial(captured, calls)) for name, calls in made.items()}
-    return {name: r if isinstance(r, str) else Replay(r.graph, 1) for name, r in found.items()}
+    return {name: r if isinstance(r, str) else r._replace(calls=1) for name, r in found.items()}
 
 
 def _random(n: int, k: int) -> torch.Tensor:

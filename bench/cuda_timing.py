@@ -31,6 +31,7 @@ class Replay(NamedTuple):
 
     graph: torch.cuda.CUDAGraph
     calls: int
+    kept: Any = None  # what a replay reads must stay: a graph knows no more than its address
 
     def __call__(self) -> None:
         self.graph.replay()
@@ -50,7 +51,7 @@ def captured(calls: Sequence[Call]) -> Replay:
         for call in calls:
             call()
     current.wait_stream(stream)
-    return Replay(graph, len(calls))
+    return Replay(graph, len(calls), calls)
 
 
 def tried(make: Callable[[], Replay]) -> Replay | str:

@@ -6,13 +6,16 @@ once compiled where there is a GPU. Which of both Triton does is settled when it
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import math
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -290,6 +293,25 @@ def test_the_command_tunes_lists_explains_measures_again_and_forgets(
     assert Counter(r["followed"] for r in rows) == {True: 2}
     assert run("--clear", "--op", "cuda/product").output.startswith("2 races forgotten")
     assert tune_file.choices() == {}
+
+
+def test_a_graph_keeps_what_its_calls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="graphs are torch's: pip install torch")
+    monkeypatch.setattr(torch, "cuda", MagicMock())
+
+    class Held:
+        pass
+
+    held = Held()
+    alive = weakref.ref(held)
+    replay = tune_cuda.Replay([lambda held=held: [held.__class__.__name__]])
+    del held
+    gc.collect()
+    assert alive() is not None  # its address stands in the graph
+    assert replay.results == [["Held"]]
+    del replay
+    gc.collect()
+    assert alive() is None
 
 
 # ---- on a GPU

@@ -90,11 +90,13 @@ def candidates(case: Case, quick: bool) -> tuple[str, ...]:
 
 
 class Replay:
-    """Some calls as one CUDA graph, and what each of them gives."""
+    """Some calls as one CUDA graph, and what each of them gives. A graph names memory by its address, so the calls, and with
+    them all they hold, stay for as long as it."""
 
     def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
         import torch
 
+        self._calls = calls
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
