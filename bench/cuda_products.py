@@ -53,9 +53,9 @@ class Buffers:
 def arms(b: Buffers, m: int) -> dict[str, Replay | str]:
     """Every way to multiply m tokens, as a graph over all of its weights."""
     x = b.x[:m]
-    x8, tokens = x.to(torch.float8_e4m3fn), cuda_ternary.quantise(x)
+    x8, tokens = x.to(torch.float8_e4m3fn), cuda_ternary.quantise_for(b.ternary[0], x)
     filled = torch.zeros((max(m, INT_MM_ROWS), b.k), dtype=torch.int8, device="cuda")
-    filled[:m] = tokens.q[:, : b.k]
+    filled[:m] = tokens.straight().q[:, : b.k]
 
     def over(weights: Any, multiply: Callable[[Any], Any]) -> Callable[[], Replay]:
         return lambda: captured([lambda w=w: multiply(w) for w in weights])
@@ -78,7 +78,8 @@ def compiled(b: Buffers, options: Options) -> None:
     """Kernels of all batches, several at a time: compiling takes far longer than timing."""
 
     def once(m: int) -> None:
-        cuda_ternary.product(cuda_ternary.quantise(b.x[:m]), b.ternary[0], b.scale, None, torch.bfloat16)
+        tokens = cuda_ternary.quantise_for(b.ternary[0], b.x[:m])
+        cuda_ternary.product(tokens, b.ternary[0], b.scale, None, torch.bfloat16)
 
     once(options.batches[0])
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -88,7 +89,7 @@ def compiled(b: Buffers, options: Options) -> None:
 
 def exact(tokens: Tokens, w: Weights, scale: torch.Tensor, to: torch.dtype) -> bool:
     """Whether a product has the bits of the integer reference."""
-    sums = reference(tokens.q[:, : w.shape[1]], w.data)
+    sums = reference(tokens.straight().q[:, : w.shape[1]], w.data)
     wanted = (sums.float() * (tokens.scale * scale)[:, None]).to(to)
     return torch.equal(cuda_ternary.product(tokens, w, scale, None, to), wanted)
 

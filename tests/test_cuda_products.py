@@ -146,6 +146,31 @@ def test_of_any_size(name: str, m: int, n: int, blocks: int, biased: bool, dtype
     has_the_bits_of_its_rows(name, wide(n, 128 * blocks, biased), (m,), seed, dtype)
 
 
+GATES: dict[str, tuple[Callable[..., Any], bool]] = {
+    "normed": (lambda a, b: tt.rms_norm(tt.relu2(a) * b, tt.ones((128,))), True),
+    "the other way round": (lambda a, b: tt.rms_norm(b * tt.relu2(a)), True),
+    "no norm": (lambda a, b: tt.relu2(a) * b, True),
+    "another activation": (lambda a, b: tt.rms_norm(tt.silu(a) * b), False),
+    "of itself": (lambda a, b: tt.square(tt.relu2(a)) * b, False),
+    "one more map": (lambda a, b: tt.rms_norm(tt.relu2(a) * b + 1), False),
+    "a broadcast": (lambda a, b: tt.rms_norm(tt.relu2(a) * b[:1]), False),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_is_known_by_its_rows(name: str) -> None:
+    make, known = GATES[name]
+    layer, a, b = wide(8, 128), tt.randn((3, 128), seed=1), tt.randn((3, 128), seed=2)
+    graph = fuse(simplify(tt.trace(lambda a, b: layer(make(a, b)), a, b)).graph, refuses).graph
+    bodies = [dict(n.attrs)["body"] for n in graph.order() if n.op is ops.fused]
+    (found,) = (cuda_products.parts(b) for b in bodies if cuda_products.has_product(b))
+    assert isinstance(found, cuda_products.Parts)
+    assert (found.gate is not None) == known
+    if found.gate is not None:
+        assert {found.gate.gate, found.gate.up} == {0, 1}
+        assert (found.gate.norm is None) == (name == "no norm")
+
+
 @runs
 def test_tokens_that_are_not_finite_are_as_by_their_rows() -> None:
     layer, r = wide(8, 128), tt.zeros((3, 8))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import math
 import weakref
 from typing import Any
 
@@ -332,14 +333,44 @@ def test_a_bias_may_be_part_of_a_larger_tensor(m: int) -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("norm", [True, False])
-def test_one_launch_for_a_token_gives_the_bits_of_two(norm: bool) -> None:
-    _, made = weights(np.random.default_rng(1), 300, 1100, True)
-    x, scale = torch.randn(1, 1100, device=PLACE), torch.full((), 0.5, device=PLACE)
-    before = ct.Norm(torch.rand(1100, device=PLACE), 1e-5) if norm else None
-    for way in [c for c in ways(Case(300, 1100, 1, True, True)) if c.kernel == "gemv"]:
-        one = ct.fused(x, made, scale, None, torch.float32, before, choice=way)
-        assert torch.equal(one, ct.product(ct.quantise(x, before), made, scale))
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("norm", ["none", "plain", "weighted"])
+@pytest.mark.parametrize("codes", [True, False])
+def test_one_launch_for_a_token_gives_the_bits_of_two(norm: str, gated: bool, codes: bool) -> None:
+    _, made = weights(np.random.default_rng(1), 300, 1100, codes)
+    x, up, by = (torch.randn(shape, device=PLACE) for shape in ((1, 1100), (1, 1100), (1100,)))
+    scale, bias = torch.full((), 0.5, device=PLACE), torch.randn(300, device=PLACE)
+    before = None if norm == "none" else ct.Norm(by if norm == "weighted" else None, 1e-5)
+    for broken in (None, math.inf, math.nan):
+        if broken is not None:
+            x[0, 1030] = broken
+        token = torch.relu(x).square() * up if gated else x
+        two = ct.product(ct.quantise(token, before), made, scale, bias)
+        assert bool(two.isnan().all()) == (broken is not None)
+        for way in [c for c in ways(Case(300, 1100, 1, codes, True)) if c.kernel == "gemv"]:
+            one = ct.fused(x, made, scale, bias, torch.float32, before, up if gated else None, choice=way)
+            assert torch.equal(one.view(torch.int32), two.view(torch.int32)) or broken is not None, way
+            assert torch.equal(one.isnan(), two.isnan()), way
+
+
+def test_a_token_is_quantised_by_the_product_on_hopper_alone_and_where_programs_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Shaped:
+        def __init__(self, *shape: int) -> None:
+            self.shape, self.ternary, self.device = shape, True, torch.device("cuda", 0)
+
+    here = ct.Gpu((9, 0), 132, True)
+    monkeypatch.setattr(ct, "gpu", lambda device: here)
+    found = ct.alone_on(Shaped(1, 2560), Shaped(3840, 2560))
+    assert found is not None
+    assert found.kernel == "gemv"
+    assert ct.alone_on(Shaped(2, 2560), Shaped(3840, 2560)) is None
+    assert ct.alone_on(Shaped(1, 2560), Shaped(128256, 2560)) is None
+    assert ct.alone_on(Shaped(1, 2560), Shaped(0, 2560)) is None
+    for other in (ct.Gpu((8, 0), 108, True), ct.Gpu((9, 0), 132, False)):
+        here = other
+        assert ct.alone_on(Shaped(1, 2560), Shaped(3840, 2560)) is None
 
 
 @runs
@@ -536,9 +567,9 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     pieces = [gl.NVMMASharedLayout.get_default_for([64, 64], t) for t in (gl.uint8, gl.int8)]
     kernel, kinds, numbers, options = {
         "gemv": (
-            cuda_gemv.gemv, {"w": "*i32", "x": "*bf16", "weight": "*fp32", "N": "i32"},
+            cuda_gemv.gemv, {"w": "*i32", "x": "*bf16", "gated": "*bf16", "weight": "*fp32", "N": "i32"},
             {"K": 2560, "KW": 160, "WIDE": 256, "BN": 8, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
-             "EPS": 1e-5, "NORM": 2}, {"num_warps": 2},
+             "EPS": 1e-5, "NORM": 2, "GATED": True}, {"num_warps": 2},
         ),
         "fragments": (
             cuda_fragments.fragments, {"w": "*i32", "x": "*i32", "M": "i32", "N": "i32", "TILES": "i32"},

@@ -70,22 +70,30 @@ def _tokens(
 
 
 @gluon.jit
-def _store(r, first, tile, total, token_scale, scale, bias, out, M, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
-    """r [tiles, 128] of eight tokens from `first` on: element e of a tile is that of lane e // 4, register e % 4."""
-    L: gl.constexpr = r.type.layout
-    e = gl.arange(0, 128, layout=gl.SliceLayout(0, L))
-    m = first + 2 * (e // 4 % 4) + e % 2
+def _of_tokens(x, m, M, none):
+    """One number of each token; of those behind the last, none."""
+    return gl.expand_dims(gl.load(x + m, mask=m < M, other=none), 0)
+
+
+@gluon.jit
+def _token(first, e):
+    """The token of element e of a tile: that of lane e // 4, register e % 4."""
+    return first + 2 * (e // 4 % 4) + e % 2
+
+
+@gluon.jit
+def _store(r, m, tile, e, total, of_token, scale, bias, out, M, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
+    """r [tiles, 128] of tokens m, less their totals, scaled; an out of int32 takes the integers."""
     n = gl.expand_dims(tile * 16, 1) + gl.expand_dims(e // 16 + 8 * (e % 4 // 2), 0)
     inside = gl.expand_dims(m < M, 0) & (n < N)
-    r = r - gl.expand_dims(gl.load(total + m, mask=m < M, other=0), 0)
+    r = r - total
     if out.dtype.element_ty == gl.int32:
         y = r
     else:
-        by = gl.expand_dims(gl.load(token_scale + m, mask=m < M, other=0.0), 0)
         if ROWS:
-            by = by * gl.load(scale + n, mask=inside, other=0.0)
+            by = of_token * gl.load(scale + n, mask=inside, other=0.0)
         else:
-            by = by * gl.load(scale)
+            by = of_token * scale
         y = r.to(gl.float32) * by
         if BIAS:
             y = y + gl.load(bias + n, mask=inside, other=0.0).to(gl.float32)
@@ -125,6 +133,18 @@ def fragments(
     for i in gl.static_range(min(AHEAD, COUNT)):
         ws = ws + (_words(from_w, k, i, WK, BLOCKS),)
     wait_for_inputs()
+    to = gl.arange(0, 128, layout=gl.SliceLayout(0, gl.SliceLayout(0, L)))
+    totals = ()
+    of_tokens = ()
+    for t in gl.static_range(TG):  # asked for now: at the end they would be waited for
+        m = _token(first + 8 * t, to)
+        totals = totals + (_of_tokens(total, m, M, 0),)
+        if out.dtype.element_ty == gl.int32:
+            of_tokens = of_tokens + (0.0,)
+        else:
+            of_tokens = of_tokens + (_of_tokens(token_scale, m, M, 0.0),)
+    if not ROWS and out.dtype.element_ty != gl.int32:
+        scale = gl.load(scale)
     for i in gl.static_range(COUNT):
         if i + AHEAD < COUNT:
             ws = ws + (_words(from_w, k, i + AHEAD, WK, BLOCKS),)
@@ -139,4 +159,5 @@ def fragments(
         r = acc[4 * t] + (acc[4 * t + 1] >> 2) + (acc[4 * t + 2] >> 4) + (acc[4 * t + 3] >> 6)
         r = gl.sum(r, 0)
         rows = gl.program_id(0) * WIDE + gl.arange(0, WIDE, layout=gl.SliceLayout(1, r.type.layout))
-        _store(r, first + 8 * t, rows, total, token_scale, scale, bias, out, M, N, ROWS, BIAS)
+        m = _token(first + 8 * t, to)
+        _store(r, m, rows, to, totals[t], of_tokens[t], scale, bias, out, M, N, ROWS, BIAS)

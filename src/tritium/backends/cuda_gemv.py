@@ -23,6 +23,12 @@ MASKED = gl.constexpr("""{
     dp4a.u32.s32 $2, t2, $7, $11;
     dp4a.u32.s32 $3, t3, $8, $12;
 }""")
+PACKED = gl.constexpr("""{
+    .reg .b32 t0, t1;
+    prmt.b32 t0, $1, $2, 0x0040;
+    prmt.b32 t1, $3, $4, 0x0040;
+    prmt.b32 $0, t0, t1, 0x5410;
+}""")  # the integers nearest to four numbers, to which ROUND was added, as bytes: they are the lowest of each
 
 
 @gluon.jit
@@ -76,40 +82,69 @@ def _shared(words, rk, plane: gl.constexpr, i: gl.constexpr, WIDE: gl.constexpr,
 
 
 @gluon.jit
-def _normed(x, weight, at, inside, K: gl.constexpr, EPS: gl.constexpr, NORM: gl.constexpr):
-    """The token as f32. NORM: 0 none, 1 plain, 2 weighted."""
-    v = gl.load(x + at, mask=inside, other=0.0).to(gl.float32)
-    if NORM == 2:  # asked for together with the token
-        by = gl.load(weight + at, mask=inside, other=0.0).to(gl.float32)
-    if NORM > 0:
-        wide = v.to(gl.float64)
-        mean = gl.sum(gl.sum(wide * wide, 1), 0) / K + EPS
-        v = v * (1.0 / gl.sqrt(mean)).to(gl.float32)
-    if NORM == 2:
-        v = v * by
-    return v
+def _fours(v):
+    """Elements in four: those of each word that come first, second, third and last. Threads have whole words."""
+    even, odd = gl.split(gl.reshape(v, [v.shape[0], 2, 2]))
+    first, third = gl.split(even)
+    second, last = gl.split(odd)
+    return first, second, third, last
 
 
 @gluon.jit
-def _quantised(x, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
-               EPS: gl.constexpr, NORM: gl.constexpr):  # fmt: skip
-    """A token as words of int8 in shared memory, WIDE a plane; its sum and its scale."""
-    L: gl.constexpr = gl.BlockedLayout([2, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
+def _squares(v):
+    wide = v.to(gl.float64)
+    return wide * wide
+
+
+@gluon.jit
+def _sizes(v):
+    """The bits of numbers without their sign: they stand in the order of the sizes."""
+    return v.to(gl.int32, bitcast=True) & MOST
+
+
+@gluon.jit
+def _read(x, at, inside):
+    return gl.load(x + at, mask=inside, other=0.0).to(gl.float32)
+
+
+@gluon.jit
+def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
+               EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr):  # fmt: skip
+    """A token as words of int8 in shared memory, WIDE a plane; its sum and its scale. GATED: it is relu2(x) * gated. NORM: 0 none,
+    1 plain, 2 weighted."""
+    L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
     word = gl.arange(0, PLANES * WIDE, layout=gl.SliceLayout(1, L))
-    byte = gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
     j = word % WIDE
-    at = gl.expand_dims(word // WIDE * KW + j, 1) * 4 + byte
-    v = _normed(x, weight, at, gl.expand_dims(j < KW, 1) & (at < K), K, EPS, NORM)
-    bits = gl.max(gl.max(v.to(gl.int32, bitcast=True) & MOST, 1), 0)
-    whole = bits < INFINITE
+    at = gl.expand_dims(word // WIDE * KW + j, 1) * 4 + gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
+    inside = gl.expand_dims(j < KW, 1) & (at < K)
+    v = _read(x, at, inside)
+    if GATED:  # all are asked for together
+        other = _read(gated, at, inside)
+    if NORM == 2:
+        by = _read(weight, at, inside)
+    if GATED:
+        v = gl.where(v < 0.0, 0.0, v)
+        v = v * v * other
+    if NORM > 0:
+        a, b, c, d = _fours(v)
+        squares = gl.sum((_squares(a) + _squares(b)) + (_squares(c) + _squares(d)), 0)
+        v = v * gl.rsqrt(squares * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(gl.float32)
+    if NORM == 2:
+        v = v * by
+    a, b, c, d = _fours(v)
+    bits = gl.max(gl.maximum(gl.maximum(_sizes(a), _sizes(b)), gl.maximum(_sizes(c), _sizes(d))), 0)
+    whole = bits < INFINITE  # else the scale is no number, and neither is any result
     largest = gl.maximum(gl.where(whole, bits, 0).to(gl.float32, bitcast=True), SMALLEST)
-    near = gl.where(whole, v, 0.0) * gl.div_rn(127.0, largest)
-    q = ((near + ROUND) - ROUND).to(gl.int32)
+    steps = gl.div_rn(127.0, largest)
+    packed = gl.inline_asm_elementwise(
+        PACKED, "=r,r,r,r,r", [a * steps + ROUND, b * steps + ROUND, c * steps + ROUND, d * steps + ROUND],
+        dtype=gl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
     words = gl.allocate_shared_memory(gl.int32, [PLANES * WIDE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    words.store(gl.sum((q & 0xFF) << (byte * 8), 1))
+    words.store(packed)
+    summed = gl.sum(_signed(packed, gl.full_like(packed, 0x01010101), gl.zeros_like(packed)), 0)
     gl.thread_barrier()
-    scale = gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
-    return words, gl.sum(gl.sum(q, 1), 0), scale
+    return words, summed, gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
 
 
 @gluon.jit
@@ -139,11 +174,12 @@ def _store(r, total, of_token, by, added, out, rn, N, BIAS: gl.constexpr):
 
 @gluon.jit
 def gemv(
-    w, x, total, token_scale, weight, scale, bias, out, N, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr,
+    w, x, total, token_scale, gated, weight, scale, bias, out, N, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr,
     BN: gl.constexpr, TK: gl.constexpr, WK: gl.constexpr, M: gl.constexpr, CODES: gl.constexpr, FLOATS: gl.constexpr,
-    EPS: gl.constexpr, NORM: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
+    EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
-    """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats."""
+    """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats, as `_quantised`
+    takes it."""
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps() // WK, WK], [1, 0])
     BK: gl.constexpr = TK * 4 * WK
     COUNT: gl.constexpr = (KW + BK - 1) // BK
@@ -166,7 +202,7 @@ def gemv(
     wait_for_inputs()
     by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
     if FLOATS:
-        words, summed, of_token = _quantised(x, weight, K, KW, WIDE, PLANES, EPS, NORM)
+        words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED)
     for m in gl.static_range(M):
         if not FLOATS:
             summed = gl.load(total + m) if CODES else 0

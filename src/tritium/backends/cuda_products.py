@@ -88,6 +88,15 @@ class Parts(NamedTuple):
     cut: Cut
     norm: Step | None
     tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations gives them
+    gate: Gate | None = None  # what they are, where the kernel that multiplies one token can make them
+
+
+class Gate(NamedTuple):
+    """relu2 of one input times another, and a norm or none. Numbers are those of `cut.before_inputs`."""
+
+    gate: int
+    up: int
+    norm: Step | None
 
 
 @lru_cache(maxsize=1024)
@@ -106,7 +115,20 @@ def parts(body: Fragment) -> Parts | str:
     k = before.out.shape[-1]
     if cuda_tuned.wide(k) != k:
         return f"maps before a product make tokens as its kernels read them, of a multiple of 128 columns, not of {k}"
-    return Parts(cut, None, _quantised(before))
+    return Parts(cut, None, _quantised(before), _gate(before))
+
+
+def _gate(before: Fragment) -> Gate | None:
+    n, steps = len(before.inputs), before.steps
+    if [s.op for s in steps] not in ([ops.relu2, ops.multiply], [ops.relu2, ops.multiply, ops.rms_norm]):
+        return None
+    gate, sides = steps[0].inputs[0], steps[1].inputs
+    up = sides[1] if sides[0] == n else sides[0]
+    norm = steps[2] if len(steps) > 2 else None
+    if gate is None or up is None or n not in sides or up == n or (norm is not None and norm.inputs[0] != n + 1):
+        return None
+    whole = all(before.spec(i) == before.out and before.out.dtype is dt.f32 for i in (gate, up))
+    return Gate(gate, up, norm) if whole else None
 
 
 def _quantised(body: Fragment) -> Fragment:
@@ -137,25 +159,35 @@ def fused_product(space: Space, body: Fragment) -> Fn:
 
     found = parts(body)
     assert isinstance(found, Parts), found
-    cut, norm = found.cut, found.norm
+    cut, norm, gate = found.cut, found.norm, found.gate
     product, shape = cut.core, cut.core.spec.shape
+    columns = body.spec(product.inputs[0] or 0).shape[-1]
     to, group = space.twin(product.spec.dtype), dict(product.attrs)["group"]
     tokens = None if found.tokens is None else cuda_fused.maker(found.tokens.out, found.tokens)
     after = None if cut.after is None else cuda_fused.maker(cut.after.out, cut.after)
     as_bias = prod(shape[:-1]) == 1 and bias_free(product) and _adds(cut)  # of one token the sum is what a bias is
 
+    def normed(step: Step | None, first: list[Any]) -> Any:
+        if step is None:
+            return None
+        weight = None if len(step.inputs) < 2 or step.inputs[1] is None else first[step.inputs[1]]
+        return cuda_ternary.Norm(weight, dict(step.attrs)["eps"])
+
     def multiplied(xs: tuple[Any, ...], w: Any, scale: Value, bias: Value | None) -> Value:
         first = [xs[i] for i in cut.before_inputs]
-        if tokens is not None:
-            q, scales, sums = tokens(*first)
-            k = q.shape[-1]
-            made = cuda_ternary.Tokens(q.reshape(-1, k), scales.reshape(-1), sums.reshape(-1), k)
-            return cuda_ternary.product(made, w, scale, bias, to, group).reshape(shape)
-        if norm is None:
-            return cuda_ternary.linear(xs[product.inputs[0] or 0], w, scale, bias, to, group)
-        x, weight = (None if i is None else first[i] for i in (*norm.inputs, None)[:2])
-        before = cuda_ternary.Norm(weight, dict(norm.attrs)["eps"])
-        return cuda_ternary.linear(x, w, scale, bias, to, group, before)
+        if tokens is None:
+            x = first[norm.inputs[0] or 0] if norm is not None else xs[product.inputs[0] or 0]
+            return cuda_ternary.linear(x, w, scale, bias, to, group, normed(norm, first))
+        if gate is not None and not group:
+            x, up = (first[i].reshape(-1, columns) for i in (gate.gate, gate.up))
+            alone = cuda_ternary.alone_on(x, w)
+            if alone is not None:
+                return cuda_ternary.fused(x, w, scale, bias, to, normed(gate.norm, first), up, choice=alone).reshape(
+                    shape
+                )
+        q, scales, sums = tokens(*first)
+        made = cuda_ternary.Tokens(q.reshape(-1, columns), scales.reshape(-1), sums.reshape(-1), columns)
+        return cuda_ternary.product(made, w, scale, bias, to, group).reshape(shape)
 
     def run(*xs: Any) -> Any:
         w, scale, bias = (None if i is None else xs[i] for i in (*product.inputs, None)[1:4])

@@ -15,13 +15,13 @@ import torch
 
 from tritium import settings
 from tritium.backends import cuda_tuned as tuned
-from tritium.backends.cuda_graph import in_graph
 from tritium.backends.cuda_tuned import Case, Choice
 from tritium.backends.cuda_weights import Value, Weights, capturing
 from tritium.errors import ArgumentError
 from tritium.tuned import remembered
 
 ONE_PASS = 32768  # columns of a row that one program holds in registers
+ALONE = 3  # programs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 
 
 # ---- devices
@@ -279,8 +279,8 @@ def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
     weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
     early = job.w.keeps("planes" if codes else "straight")
     cuda_gemv.gemv[(-(-n // c.get("rows")),)](
-        weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1], WIDE=1,
-        BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0,
+        weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1], WIDE=1,
+        BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0, GATED=False,
         **job.flags, **_options(g, c.get("warps"), early=early),
     )  # fmt: skip
 
@@ -440,14 +440,28 @@ def linear(
     lead, k = x.shape[:-1], x.shape[-1]
     _same(k, w)
     flat, to = x.reshape(lead.numel(), k), out_dtype or x.dtype
-    g, case = gpu(x.device), Case(w.shape[0], k, lead.numel(), w.ternary, floats=True)
-    if case.m == 1 and case.n and not group and g.capability == tuned.HOPPER and g.has_gluon and not _captured():
-        c = choice or _choose(g, case)
-        if c.kernel == "gemv" and tuned.fits(case, c):
-            return fused(flat, w, scale, bias, to, norm, choice=c).reshape(*lead, w.shape[0])
-    tiled = not group and _tiled(g, case._replace(floats=False), choice)
-    y = product(quantise(flat, norm, tiled), w, scale, bias, to, group, choice=choice, space=space)
+    alone = None if group else alone_on(flat, w, choice)
+    if alone is not None:
+        return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
+    tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
+    y = product(tokens, w, scale, bias, to, group, choice=choice, space=space)
     return y.reshape(*lead, w.shape[0])
+
+
+def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | None:
+    """How the kernel is cut that takes x [m, k] as floats, and norms and quantises it by itself; None: others must before."""
+    g, case = gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary, floats=True)
+    if case.m != 1 or not case.n or g.capability != tuned.HOPPER or not g.has_gluon:
+        return None
+    c = picked or _choose(g, case)
+    if c.kernel != "gemv" or not tuned.fits(case, c):
+        return None
+    return c if -(-case.n // c.get("rows")) <= ALONE * g.processors else None
+
+
+def quantise_for(w: Weights, x: Value, norm: Norm | None = None, picked: Choice | None = None) -> Tokens:
+    """As `quantise`, in the order that the kernel reads best which will multiply them with w."""
+    return quantise(x, norm, _tiled(gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary), picked))
 
 
 def _tiled(g: Gpu, case: Case, picked: Choice | None) -> bool:
@@ -455,15 +469,11 @@ def _tiled(g: Gpu, case: Case, picked: Choice | None) -> bool:
     return bool(case.m and case.n) and (picked or _choose(g, case)).kernel == "fragments"
 
 
-def _captured() -> bool:
-    """In a graph a launch costs less than to quantise a token in every program; outside, the host is what is waited for."""
-    return in_graph()
-
-
 def fused(
-    x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, *, choice: Choice
-) -> Value:
-    """One token [1, k] of floats in one launch: every program quantises it for itself."""
+    x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, gated: Value | None = None,
+    *, choice: Choice,
+) -> Value:  # fmt: skip
+    """One token [1, k] of floats in one launch, or relu2 of it times `gated`: every program norms and quantises it for itself."""
     from tritium.backends import cuda_gemv
 
     x, c, g = _readable(x), choice, gpu(x.device)
@@ -476,10 +486,10 @@ def fused(
     early = w.keeps("planes" if w.ternary else "straight")
     with current(out):
         cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
-            weights, x, out, out, weight, scale, _bias(bias, out), out, w.shape[0], K=x.shape[1],
-            KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"),
-            M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, ROWS=scale.ndim > 0,
-            BIAS=bias is not None, **_options(g, c.get("warps"), early=early),
+            weights, x, out, out, x if gated is None else _readable(gated), weight, scale, _bias(bias, out), out, w.shape[0],
+            K=x.shape[1], KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"),
+            WK=c.get("across"), M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, GATED=gated is not None,
+            ROWS=scale.ndim > 0, BIAS=bias is not None, **_options(g, c.get("warps"), early=early),
         )  # fmt: skip
     return out
 

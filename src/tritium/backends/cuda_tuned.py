@@ -231,7 +231,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2: choice("fragments", 1, 1, 4, 1, 20),
         4: choice("fragments", 1, 1, 4, 1, 20),
         8: choice("fragments", 2, 2, 1, 1, 10),
-        16: choice("fragments", 2, 2, 1, 2, 10),
+        16: choice("fragments", 1, 1, 4, 1, 20),
         32: choice("wgmma", 64, 16, 128, 1, 6, 104, 136, 0),
         64: choice("wgmma", 128, 16, 128, 0, 6, 104, 136, 0),
         128: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
@@ -240,11 +240,11 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
     },
     (13824, 2560): {
-        1: choice("gemv", 32, 8, 1, 2),
+        1: choice("gemv", 64, 8, 1, 4),
         2: choice("gemv", 8, 8, 1, 1),
         4: choice("fragments", 1, 1, 4, 1, 20),
         8: choice("fragments", 2, 1, 4, 1, 18),
-        16: choice("fragments", 2, 1, 4, 2, 14),
+        16: choice("fragments", 1, 1, 4, 2, 20),
         32: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
         64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
         128: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
@@ -253,11 +253,11 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
     },
     (2560, 6912): {
-        1: choice("gemv", 16, 8, 2, 4),
+        1: choice("gemv", 8, 8, 8, 8),
         2: choice("gemv", 4, 32, 1, 4),
         4: choice("fragments", 2, 4, 1, 1, 14),
         8: choice("fragments", 2, 4, 1, 1, 14),
-        16: choice("fragments", 1, 4, 2, 2, 14),
+        16: choice("fragments", 1, 2, 1, 1, 24),
         32: choice("wgmma", 128, 32, 64, 0, 6, 80, 104, -6),
         64: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -6),
         128: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -3),
@@ -266,11 +266,11 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
     },
     (4096, 4096): {
-        1: choice("gemv", 8, 16, 2, 4),
+        1: choice("gemv", 8, 32, 1, 4),
         2: choice("gemv", 4, 16, 1, 1),
         4: choice("fragments", 2, 2, 2, 1, 16),
         8: choice("fragments", 2, 2, 2, 1, 16),
-        16: choice("fragments", 1, 2, 1, 2, 16),
+        16: choice("fragments", 2, 2, 2, 1, 16),
         32: choice("wgmma", 128, 16, 128, 0, 6, 104, 136, -2),
         64: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, -2),
         128: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
@@ -279,7 +279,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
     },
     (14336, 4096): {
-        1: choice("gemv", 8, 16, 1, 2),
+        1: choice("gemv", 16, 32, 1, 8),
         2: choice("fragments", 2, 2, 2, 1, 16),
         4: choice("fragments", 2, 2, 2, 1, 16),
         8: choice("fragments", 2, 2, 2, 1, 16),
@@ -292,11 +292,11 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
     },
     (8192, 8192): {
-        1: choice("gemv", 16, 32, 1, 4),
+        1: choice("gemv", 8, 16, 4, 8),
         2: choice("fragments", 1, 4, 1, 1, 16),
         4: choice("fragments", 2, 2, 2, 1, 18),
         8: choice("fragments", 2, 2, 2, 1, 18),
-        16: choice("fragments", 1, 2, 2, 2, 24),
+        16: choice("fragments", 2, 2, 1, 2, 14),
         32: choice("fragments", 1, 2, 2, 4, 24),
         64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, -2),
         128: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
@@ -305,7 +305,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
     },
     (28672, 8192): {
-        1: choice("gemv", 4, 32, 1, 1),
+        1: choice("gemv", 8, 32, 2, 4),
         2: choice("fragments", 1, 1, 4, 1, 24),
         4: choice("fragments", 2, 1, 4, 1, 18),
         8: choice("fragments", 4, 2, 2, 1, 7),
@@ -323,6 +323,12 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         4: choice("fragments", 1, 1, 4, 1, 20),
         8: choice("fragments", 1, 1, 4, 1, 20),
     },
+}
+OF_FLOATS: dict[tuple[int, int], dict[int, Choice]] = {  # of one token that the kernel norms and quantises by itself
+    (3840, 2560): {1: choice("gemv", 64, 8, 1, 4)},
+    (2560, 2560): {1: choice("gemv", 64, 8, 1, 4)},
+    (13824, 2560): {1: choice("gemv", 64, 8, 1, 8)},
+    (2560, 6912): {1: choice("gemv", 32, 32, 1, 8)},
 }
 _found: dict[Case, Choice] = {}
 Measured = Mapping[tuple[int, int], Mapping[int, Choice]]  # of shapes (n, k) and batches
@@ -383,6 +389,8 @@ def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Meas
     if _is_measured(case):
         of_hopper: Measured = TABLE if hopper else {}
         near = _nearest(case, {s: {**of_hopper.get(s, {}), **here.get(s, {})} for s in (*of_hopper, *here)})
+    elif case.codes and hopper:
+        near = _nearest(case, OF_FLOATS)
     if near is not None:
         return near
     if hopper:
@@ -464,7 +472,8 @@ def _unevenness(case: Case, c: Choice, processors: int) -> float:
     count = -(-words(case) // step)
     waste = count * step / words(case)
     programs = -(-case.n // c.get("rows"))
-    return abs(math.log(programs * c.get("warps") / (16 * processors))) + abs(math.log(count / 4)) + 4 * (waste - 1)
+    beside = 4 if case.floats else 16  # warps on each: where every program quantises the token, fewer are better
+    return abs(math.log(programs * c.get("warps") / (beside * processors))) + abs(math.log(count / 4)) + 4 * (waste - 1)
 
 
 def _unusual(case: Case, c: Choice) -> float:
