@@ -332,6 +332,24 @@ def test_a_bias_may_be_part_of_a_larger_tensor(m: int) -> None:
     same(ct.linear(torch.from_numpy(x).to(PLACE), made, scale, bias), expected)
 
 
+@runs
+@pytest.mark.parametrize(("m", "codes"), [(1, True), (5, True), (5, False), (70, True)])
+def test_what_is_added_may_be_of_each_result(m: int, codes: bool) -> None:
+    rng = np.random.default_rng(m)
+    _, made = weights(rng, 40, 300, codes)
+    tokens = ct.quantise(torch.from_numpy(rng.standard_normal((m, 300)).astype(np.float32)).to(PLACE))
+    scale, added = torch.full((), 0.5, device=PLACE), torch.from_numpy(rng.standard_normal((m, 40)).astype(np.float32))
+    for to in (torch.float32, torch.float16):
+        for way in ways(Case(40, 300, m, codes)):
+            apart = ct.product(tokens, made, scale, choice=way).cpu() + added
+            poison(m, 40)
+            found = ct.product(tokens, made, scale, added.to(PLACE), to, choice=way)
+            assert torch.equal(found.cpu(), apart.to(to)), way
+    groups = torch.from_numpy(rng.random((40, 3)).astype(np.float32)).to(PLACE)
+    apart = ct.product(tokens, made, groups, group=100).cpu() + added
+    assert torch.equal(ct.product(tokens, made, groups, added.to(PLACE), group=100).cpu(), apart)
+
+
 @on_cuda
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("norm", ["none", "plain", "weighted"])

@@ -83,9 +83,11 @@ def _token(first, e):
 
 @gluon.jit
 def _store(r, m, tile, e, total, of_token, scale, bias, out, M, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
-    """r [tiles, 128] of tokens m, less their totals, scaled; an out of int32 takes the integers."""
+    """r [tiles, 128] of tokens m, less their totals, scaled; an out of int32 takes the integers. BIAS: 0 none, 1 one for each row, 2
+    for each result."""
     n = gl.expand_dims(tile * 16, 1) + gl.expand_dims(e // 16 + 8 * (e % 4 // 2), 0)
     inside = gl.expand_dims(m < M, 0) & (n < N)
+    to = gl.expand_dims(m.to(gl.int64), 0) * N + n
     r = r - total
     if out.dtype.element_ty == gl.int32:
         y = r
@@ -95,9 +97,11 @@ def _store(r, m, tile, e, total, of_token, scale, bias, out, M, N, ROWS: gl.cons
         else:
             by = of_token * scale
         y = r.to(gl.float32) * by
-        if BIAS:
+        if BIAS == 1:
             y = y + gl.load(bias + n, mask=inside, other=0.0).to(gl.float32)
-    gl.store(out + gl.expand_dims(m.to(gl.int64), 0) * N + n, y.to(out.dtype.element_ty), mask=inside)
+        elif BIAS == 2:
+            y = y + gl.load(bias + to, mask=inside, other=0.0).to(gl.float32)
+    gl.store(out + to, y.to(out.dtype.element_ty), mask=inside)
 
 
 @gluon.jit(do_not_specialize=["M"])

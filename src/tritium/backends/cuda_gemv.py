@@ -154,7 +154,7 @@ def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
     added = 0.0
     if out.dtype.element_ty != gl.int32:
         by = gl.load(scale + rn, mask=rn < N, other=0.0) if ROWS else gl.load(scale)
-        if BIAS:
+        if BIAS == 1:
             added = gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
     return by, added
 
@@ -179,7 +179,7 @@ def gemv(
     EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
     """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats, as `_quantised`
-    takes it."""
+    takes it. BIAS: 0 none, 1 one for each row, 2 for each result."""
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps() // WK, WK], [1, 0])
     BK: gl.constexpr = TK * 4 * WK
     COUNT: gl.constexpr = (KW + BK - 1) // BK
@@ -204,6 +204,8 @@ def gemv(
     if FLOATS:
         words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED)
     for m in gl.static_range(M):
+        if BIAS == 2 and out.dtype.element_ty != gl.int32:
+            added = gl.load(bias + m * N + rn, mask=rn < N, other=0.0).to(gl.float32)
         if not FLOATS:
             summed = gl.load(total + m) if CODES else 0
             of_token = gl.load(token_scale + m) if out.dtype.element_ty != gl.int32 else 0.0

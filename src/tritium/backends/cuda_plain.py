@@ -57,6 +57,17 @@ def times(a, b, acc, BYTES: tl.constexpr):
 
 
 @triton.jit
+def add_bias(y, bias, rn, rm, M, N, BIAS: tl.constexpr):
+    """y [BN, BM] with what is added to it. BIAS: 0 none, 1 one for each row, 2 for each result."""
+    if BIAS == 1:
+        y = y + tl.load(bias + rn, mask=rn < N, other=0.0).to(tl.float32)[:, None]
+    elif BIAS == 2:
+        at = bias + rm[:, None].to(tl.int64) * N + rn[None, :]
+        y = y + tl.trans(tl.load(at, mask=(rm < M)[:, None] & (rn < N)[None, :], other=0.0).to(tl.float32))
+    return y
+
+
+@triton.jit
 def finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N,
            CODES: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """acc [BN, BM] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers."""
@@ -71,9 +82,7 @@ def finish(acc, rn, rm, total, token_scale, scale, bias, out, M, N,
             by = of_token[None, :] * tl.load(scale + rn, mask=rn < N, other=0.0)[:, None]
         else:
             by = (of_token * tl.load(scale))[None, :]
-        y = acc.to(tl.float32) * by
-        if BIAS:
-            y = y + tl.load(bias + rn, mask=rn < N, other=0.0).to(tl.float32)[:, None]
+        y = add_bias(acc.to(tl.float32) * by, bias, rn, rm, M, N, BIAS)
     place = out + rm[:, None].to(tl.int64) * N + rn[None, :]
     tl.store(place, tl.trans(y.to(out.dtype.element_ty)), mask=inside[:, None] & (rn < N)[None, :])
 
@@ -203,8 +212,6 @@ def grouped(
             b = tl.load(from_x + at[:, None], mask=inside[:, None], other=0)
             acc = times(a, b, acc, BYTES)
         y = y + acc.to(tl.float32) * tl.load(scale + near * GROUPS + g)[:, None]
-    y = y * tl.load(token_scale + rm, mask=rm < M, other=0.0)[None, :]
-    if BIAS:
-        y = y + tl.load(bias + rn, mask=rn < N, other=0.0).to(tl.float32)[:, None]
+    y = add_bias(y * tl.load(token_scale + rm, mask=rm < M, other=0.0)[None, :], bias, rn, rm, M, N, BIAS)
     place = out + rm[:, None].to(tl.int64) * N + rn[None, :]
     tl.store(place, tl.trans(y.to(out.dtype.element_ty)), mask=(rm < M)[:, None] & (rn < N)[None, :])

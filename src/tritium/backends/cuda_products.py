@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -165,7 +164,7 @@ def fused_product(space: Space, body: Fragment) -> Fn:
     to, group = space.twin(product.spec.dtype), dict(product.attrs)["group"]
     tokens = None if found.tokens is None else cuda_fused.maker(found.tokens.out, found.tokens)
     after = None if cut.after is None else cuda_fused.maker(cut.after.out, cut.after)
-    as_bias = prod(shape[:-1]) == 1 and bias_free(product) and _adds(cut)  # of one token the sum is what a bias is
+    as_bias = bias_free(product) and _adds(cut)
 
     def normed(step: Step | None, first: list[Any]) -> Any:
         if step is None:
@@ -193,7 +192,7 @@ def fused_product(space: Space, body: Fragment) -> Fn:
         w, scale, bias = (None if i is None else xs[i] for i in (*product.inputs, None)[1:4])
         w, scale, others = weights(space, w), _scale(scale), [xs[i] for i in cut.after_inputs]
         if as_bias:
-            return multiplied(xs, w, scale, others[0].reshape(-1)).reshape(shape)
+            return multiplied(xs, w, scale, others[0].reshape(-1, shape[-1])).reshape(shape)
         y = multiplied(xs, w, scale, bias)
         return y if after is None else after(y, *others)
 

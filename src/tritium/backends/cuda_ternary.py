@@ -242,12 +242,12 @@ class _Job(NamedTuple):
     bias: Value
     out: Value
     rows: bool
-    has_bias: bool
+    biases: int  # 0: none, 1: one for each row, 2: for each result
     space: Workspace
 
     @property
-    def flags(self) -> dict[str, bool]:
-        return {"ROWS": self.rows, "BIAS": self.has_bias}
+    def flags(self) -> dict[str, Any]:
+        return {"ROWS": self.rows, "BIAS": self.biases}
 
     @property
     def ends(self) -> tuple[Value, ...]:
@@ -391,7 +391,7 @@ def integer_product(
         else integers(q, _tiled(gpu(q.device), Case(w.shape[0], k, q.shape[0], w.ternary), choice))
     )
     out = torch.empty((t.m, w.shape[0]), dtype=torch.int32, device=t.q.device)
-    return _multiply(_Job(t, w, out, out, out, False, False, space or _workspace(out.device)), choice)
+    return _multiply(_Job(t, w, out, out, out, False, 0, space or _workspace(out.device)), choice)
 
 
 def product(
@@ -400,15 +400,21 @@ def product(
 ) -> Value:  # fmt: skip
     """Quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m, n].
 
-    scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups].
+    scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups]. bias: one for
+    each row [n], or whatever is to be added to the results [m, n].
     """
     _same(t.k, w)
     out = torch.empty((t.m, w.shape[0]), dtype=out_dtype, device=t.q.device)
     scale = scale.float().contiguous()
     if group:
         return _grouped(t, w, scale, bias, out, group)
-    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, bias is not None, space or _workspace(out.device))
+    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias), space or _workspace(out.device))
     return _multiply(job, choice)
+
+
+def _biases(bias: Value | None) -> int:
+    """What a kernel is told: 0 none, 1 one for each row, 2 for each result."""
+    return 0 if bias is None else bias.ndim
 
 
 def _bias(bias: Value | None, out: Value) -> Value:
@@ -426,7 +432,7 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
     with current(out):
         cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
             w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
-            BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=bias is not None,
+            BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=_biases(bias),
             BYTES=g.bytes, **g.starting, **_options(g, 4),
         )  # fmt: skip
     return out
@@ -489,7 +495,7 @@ def fused(
             weights, x, out, out, x if gated is None else _readable(gated), weight, scale, _bias(bias, out), out, w.shape[0],
             K=x.shape[1], KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"),
             WK=c.get("across"), M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, GATED=gated is not None,
-            ROWS=scale.ndim > 0, BIAS=bias is not None, **_options(g, c.get("warps"), early=early),
+            ROWS=scale.ndim > 0, BIAS=_biases(bias), **_options(g, c.get("warps"), early=early),
         )  # fmt: skip
     return out
 
