@@ -21,12 +21,11 @@ from tritium.backends import cuda_ternary, cuda_weights
 from tritium.config import Config
 from tritium.layers import BitLinear, unpacked
 from tritium.model import Model
-from tritium.network import KVCache
 from tritium.perf.absent import Absent
 from tritium.perf.meter import EnergyMeter
 from tritium.perf.sensors_nvidia import nvidia
 from tritium.perf.tables import Table
-from tritium.session import programs
+from tritium.session import Session, programs
 from tritium.weights import Network, Source, assemble, make_head
 
 LAYERS = 30
@@ -158,15 +157,13 @@ def random_model(seed: int) -> Model:
 
 def step_us(model: Model, batch: int, held: int, rounds: int) -> Any:
     """Microseconds of the device for a decode step of so many sequences that hold so many tokens each."""
-    c = model.config
-    pick = programs(model.network).pick
-    shape = {"slots": batch, "heads": c.kv_heads, "capacity": held + 1, "size": c.size}
-    caches = [t for _ in range(c.layers) for t in KVCache.empty(**shape, dtype=tt.f16, device="cuda")]
-    for cache in caches:
+    session = Session(model.network, model.config, slots=batch, context=held + 1)
+    for cache in session.caches:
         cache[...] = 0.5
     places = np.array([(slot, held, 1) for slot in range(batch)], np.int32)
-    given = [np.ones((batch, 1), np.int32), places, np.arange(batch, dtype=np.int32)]
-    operands = [*(tt.asarray(a, device="cuda") for a in given), *caches]
+    given = [tt.asarray(a, device="cuda") for a in (np.ones((batch, 1), np.int64), places)]
+    operands = [*given, session.turns, *session.caches]
+    pick = programs(model.network).pick
     backend = tt.device("cuda").backend
 
     def again() -> Any:

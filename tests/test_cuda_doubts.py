@@ -1,4 +1,4 @@
-"""What is doubtful on a GPU is told by one launch: which of them, whatever their shapes, and nothing of it is taken back.
+"""The end of a program on a GPU: what is small is copied, and what is doubtful told, by one launch; nothing told is taken back.
 
 The file runs itself twice more: in Triton's interpreter, and compiled, on CUDA where there is a device.
 """
@@ -29,7 +29,7 @@ kernels = kernels_of("cuda_doubts")
 
 
 def told_of(bad: list[Any], told: Any) -> list[bool]:
-    kernels().tell(bad, told)
+    kernels().settle((), bad, told)
     if CUDA:
         torch.cuda.synchronize()
     found: list[bool] = told.tolist()
@@ -64,6 +64,85 @@ def test_views_and_numbers_tell_too() -> None:
     assert told_of([one, one.T == 1, one[:, :1], one[1:].to(torch.float32)], told) == [True, True, False, False]
 
 
+kinds = st.sampled_from(["float32", "float16", "int64", "int32", "uint8", "bool"])
+
+
+@runs
+@settings(max_examples=25 if INTERPRETED else 100, deadline=None)
+@given(st.lists(st.tuples(shapes, kinds), max_size=11), st.lists(st.booleans(), max_size=11), st.integers(0, 2**32))
+def test_any_values_go_to_their_places_beside_any_doubts(
+    values: list[tuple[tuple[int, ...], str]], doubts: list[bool], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    given_ = [torch.from_numpy(rng.integers(0, 2, s)).to(getattr(torch, t)).to(PLACE) for s, t in values]
+    places = [torch.full_like(v, 1) for v in given_]
+    told = torch.zeros(len(doubts), dtype=torch.bool, device=PLACE)
+    bad = [torch.tensor([False, d], device=PLACE) for d in doubts]
+    kernels().settle(list(zip(places, given_, strict=True)), bad, told)
+    assert all(torch.equal(p, v) for p, v in zip(places, given_, strict=True))
+    assert told.tolist() == doubts
+
+
+@runs
+def test_large_values_and_views_are_copied_too() -> None:
+    module = kernels()
+    large = torch.arange(module.SMALL, dtype=torch.int32, device=PLACE)
+    square = torch.arange(6.0, device=PLACE).view(2, 3)
+    given_ = [large, square.T, square[:, 1:], square.double()]
+    places = [torch.zeros_like(large), *(torch.zeros((3, 2), device=PLACE) for _ in "a")]
+    places += [torch.zeros((2, 4), device=PLACE)[:, ::2], torch.zeros((2, 3), device=PLACE)]
+    told = torch.zeros(1, dtype=torch.bool, device=PLACE)
+    module.settle(list(zip(places, given_, strict=True)), [square > 4], told)
+    assert all(torch.equal(p, v.to(p.dtype)) for p, v in zip(places, given_, strict=True))
+    assert told.tolist() == [True]
+
+
+@runs
+def test_what_a_program_ends_with_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of torch's: what a graph of it holds."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    called: list[str] = []
+    launched: list[tuple[int, ...]] = []
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(fn.overloadpacket.__name__)
+            return fn(*args, **(kwargs or {}))
+
+    class Launches:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            launched.append(grid)
+            return lambda *xs, **options: None
+
+    module = kernels()
+    monkeypatch.setattr(module, "settle_kernel", Launches())
+    values = [torch.zeros((64, n), device=PLACE) for n in (1, 2, 3)]
+    bad = [torch.zeros(64, dtype=torch.bool, device=PLACE) for _ in range(4)]
+    told = torch.zeros(4, dtype=torch.bool, device=PLACE)
+    copies = [(torch.empty_like(v), v) for v in values]
+    with Calls():
+        module.settle(copies, bad, told)
+    assert launched == [(1, 7)]
+    assert set(called) <= {"detach", "view", "slice"}  # none of them launches
+
+
+@runs
+def test_a_program_may_return_what_an_argument_was_and_exchange_two() -> None:
+    """Nothing is read from where something else has been written meanwhile."""
+    kernels()
+    from tritium.backends.cuda_graph import Captures
+    from tritium.backends.values import Form
+
+    one, two, three = (torch.tensor([n, n + 1], dtype=torch.int32, device=PLACE) for n in (1, 5, 9))
+    handed = [torch.zeros_like(one), torch.zeros(1, dtype=torch.int32, device=PLACE)]
+    ends = Captures(None, list, Form(3, (0, 1, 2), 2, list))  # type: ignore[arg-type]
+    made = torch.tensor([70, 80], dtype=torch.int32, device=PLACE)
+    results = ends._end([one, three[1:], two, one, made], [one, two, three], handed, None)
+    assert [x.tolist() for x in (*handed, *results)] == [[1, 2], [10]] * 2
+    assert [x.tolist() for x in (one, two, three)] == [[5, 6], [1, 2], [70, 80]]
+
+
 @runs
 @pytest.mark.skipif(not CUDA, reason="needs a GPU")
 def test_memory_of_the_host_is_written_by_the_kernel_itself() -> None:
@@ -82,11 +161,11 @@ def test_it_compiles_for_every_gpu(capability: int, many: bool) -> None:
     from triton.compiler import ASTSource
 
     module = kernels()
-    kernel = module.tell_kernel
+    kernel = module.settle_kernel
     fixed = {"BLOCK": module.MANY if many else module.FEW, "EARLY": capability == 90}
-    kinds = {n: "*u8" if n.startswith(("b", "told")) else "i32" for n in kernel.arg_names} | dict.fromkeys(
-        fixed, "constexpr"
+    given_ = {n: "*u8" if n.startswith(("b", "t")) else "i32" for n in kernel.arg_names}
+    source = ASTSource(
+        kernel, given_ | dict.fromkeys(fixed, "constexpr"), {(kernel.arg_names.index(k),): v for k, v in fixed.items()}
     )
-    source = ASTSource(kernel, kinds, {(kernel.arg_names.index(k),): v for k, v in fixed.items()})
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4 if many else 1})
     assert ".local" not in made.asm["ptx"]

@@ -80,6 +80,18 @@ def test_donated_arguments_are_written_in_place_and_clones_are_not() -> None:
     assert cache.torch().data_ptr() == pointer
 
 
+def test_a_result_may_be_what_a_donated_argument_was() -> None:
+    def step(count: Any, x: Any) -> Any:
+        before = count.clone()
+        count += x
+        return before
+
+    fn = tt.compile(step, donate="count")
+    count, x = there(0, 0), there(1, 2)
+    assert [fn(count, x).tolist() for _ in range(5)] == [[n, 2 * n] for n in range(5)]
+    assert count.tolist() == [5, 10]
+
+
 def test_captured_tensors_may_change() -> None:
     scale = there(2)
     fn = tt.compile(lambda x: x * scale)

@@ -124,6 +124,14 @@ def test_views_of_a_table_and_of_numbers() -> None:
     at = np.arange(8)
     got, _ = kernels().take(x, torch.from_numpy(at).to(PLACE)[::3])
     np.testing.assert_array_equal(bits(got), bytes_[::3][:3].reshape(-1))
+    columns = torch.from_numpy(np.array([[3, 8, 70], [80, -1, 1], [2, 9, 90]], np.int32)).to(PLACE)
+    got, outside = kernels().take(x, columns[:, 1:2])
+    assert tuple(got.shape) == (3, 1, 5)
+    assert bool(outside.any())
+    np.testing.assert_array_equal(bits(got[:2]), bytes_[[8, 8]].reshape(-1))
+    got, outside = kernels().take(x, columns[:2, :2].T)  # at no single stride
+    assert outside.any()
+    np.testing.assert_array_equal(bits(got[[0, 1, 1], [0, 0, 1]]), bytes_[[3, 8, 8]].reshape(-1))
 
 
 @runs
@@ -139,13 +147,14 @@ def test_one_launch_gives_rows_and_doubt(monkeypatch: pytest.MonkeyPatch) -> Non
             return fn(*args, **(kwargs or {}))
 
     module = kernels()
-    x, at = torch.ones((8, 640), device=PLACE), torch.zeros((8, 1), dtype=torch.int32, device=PLACE)
+    x, places = torch.ones((8, 640), device=PLACE), torch.zeros((8, 3), dtype=torch.int32, device=PLACE)
     launched = []
-    monkeypatch.setattr(module, "take_kernel", {(8,): lambda *xs, **options: launched.append(options)})
-    with Calls():
-        module.take(x, at)
-    assert [(o["ROWS"], o["COLUMNS"]) for o in launched] == [(2, 256)]
-    assert set(called) <= {"detach", "empty", "view"}  # none of them launches
+    monkeypatch.setattr(module, "take_kernel", {(8,): lambda *xs, **options: launched.append((xs[6], options))})
+    for at in (places[:, :1].contiguous(), places[:, 1:2]):
+        with Calls():
+            module.take(x, at)
+    assert [(step, o["ROWS"], o["COLUMNS"]) for step, o in launched] == [(1, 2, 256), (3, 2, 256)]
+    assert set(called) <= {"detach", "empty", "view", "_reshape_alias"}  # none of them launches
 
 
 # ---- as rows
@@ -217,7 +226,9 @@ def test_what_is_not_taken_is_torch_s() -> None:
 @compiles
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize("word", ["i8", "i16", "i32", "i64"])
-@pytest.mark.parametrize("ones", [(), ("count",), ("size", "count", "width", "blocks")], ids=len)
+@pytest.mark.parametrize(
+    "ones", [(), ("step",), ("count", "step"), ("size", "count", "step", "width", "blocks")], ids=len
+)
 def test_it_compiles_for_every_gpu(capability: int, word: str, ones: tuple[str, ...]) -> None:
     """Triton makes a constant of a size that is 1."""
     import triton

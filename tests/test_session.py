@@ -197,7 +197,7 @@ def table(rows: Any, device: str = "cpu") -> Session:
     numbers = tt.asarray(np.asarray(rows, np.float32), device=device)
     network: Any = SimpleNamespace(
         embedding=lambda ids: tt.take(numbers, ids.reshape(-1), axis=0).reshape(*ids.shape, -1),
-        rope=SimpleNamespace(angles=lambda positions: None), blocks=(), head=lambda x: x, device=tt.device(device),
+        rope=tt.nn.RoPE(8).to(device), blocks=(), head=lambda x: x, device=tt.device(device),
     )  # fmt: skip
     c = Config("llama", vocab=numbers.shape[1], width=8, inner=8, layers=1, heads=1, kv_heads=1, size=8, context=64)
     return Session(network, c, slots=12)
@@ -276,6 +276,16 @@ def test_two_numbers_a_sequence_are_brought_back_in_one_tensor(
     assert brought == [((4, 2), tt.f32)]  # a program of four
 
 
+@pytest.mark.parametrize("device", OTHERS)
+def test_what_a_step_leaves_for_the_next_is_neither_joined_nor_written_in_parts(device: str, model: Model) -> None:
+    """Each of these would be launches of its own at the end of every step."""
+    session = model.to(device).session(slots=3)
+    session.pick([0, 1, 2], [1] * 3)
+    graph = next(iter(session._programs.pick._entries.values())).program.graph
+    assert not {"update", "concat", "copy"} & {n.op.name for n in graph.order()}
+    assert [i for i, _ in graph.writes][:2] == [0, 1]
+
+
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a session's device one that works by itself, and tells which steps its programs were begun with."""
@@ -336,14 +346,106 @@ def test_a_step_that_was_begun_in_vain_changes_nothing(device: str, instead: str
     np.testing.assert_array_equal(one.extend(0, IDS[:2]), two.extend(0, IDS[:2]))
 
 
-@pytest.mark.parametrize(("said", "ahead"), [(None, False), ("0", False), ("1", True)])
-def test_a_gpu_runs_ahead_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, ahead: bool
+def test_a_gpu_of_cuda_runs_ahead() -> None:
+    pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install 'tritium[cuda]'")
+    from tritium.backends.cuda_device import Cuda
+
+    assert Cuda.runs_ahead
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+def test_what_a_step_begun_in_vain_wrote_is_read_by_nobody(device: str, model: Model, ahead: Any) -> None:
+    """It stands behind what counts, and is written over; the slots then hold other texts than it was begun for."""
+    far = model.to(device)
+    session = far.session(slots=2)
+    for slot in (0, 1):
+        session.extend(slot, IDS[: 4 + slot])
+    begun = ahead(session)
+    session.pick([0, 1], [1, 2], ahead=True)
+    assert len(begun) == 2
+    for slot, ids in ((1, IDS[6:12]), (0, IDS[2:9])):
+        session.truncate(slot, 0)
+        np.testing.assert_array_equal(session.extend(slot, ids), far.session().extend(0, ids))
+    assert session._ahead is None
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+def test_every_step_begun_has_tokens_and_places_that_exist(device: str, model: Model, ahead: Any) -> None:
+    """So that no check of it can find anything, wanted or not: up to the last place of the context, and in padding."""
+    session = model.to(device).session(slots=3, context=8)
+    for slot in range(3):
+        session.extend(slot, IDS[: 2 + slot])
+    seen: list[Any] = []
+    ahead(session)
+    begin = session._begin
+
+    def noted(ids: Any, places: Any) -> Any:
+        seen.append((ids.numpy().copy(), places.numpy().copy()))
+        return begin(ids, places)
+
+    session._begin = noted  # type: ignore[method-assign]
+    ids = [1, 2, 3]
+    for _ in range(4):
+        ids = session.pick([0, 1, 2], ids, ahead=True).ids
+    assert len(seen) == 4  # none beyond
+    for ids_, places in seen:
+        assert ((ids_ >= 0) & (ids_ < TINY.vocab)).all()
+        assert (places[:, 1] + places[:, 2] <= session.capacity).all()
+        assert places[3].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("device", ["cpu", *OTHERS])
+@pytest.mark.parametrize("at", ["this step", "the next"])
+def test_a_step_that_fails_leaves_slots_as_before_and_nothing_under_way(
+    device: str, at: str, model: Model, ahead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TRITIUM_CUDA_AHEAD", raising=False)
-    if said is not None:
-        monkeypatch.setenv("TRITIUM_CUDA_AHEAD", said)
-    assert tt.settings.cuda_ahead() == ahead
+    far = model.to(device)
+    session = far.session()
+    session.extend(0, IDS[:4])
+    begun = ahead(session)
+    bring, calls = session.device.backend.bring, []
+
+    def failing(found: Any) -> Any:
+        calls.append(found)
+        if at == "the next" and len(calls) == 2:
+            raise ContextError("there is no room")
+        if at == "this step" and len(calls) == 1:
+
+            def there() -> Any:
+                raise ContextError("it was doubtful")
+
+            return there
+        return bring(found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.device.backend, "bring", failing, raising=False)
+        with pytest.raises(ContextError):
+            session.pick([0], [1], ahead=True)
+    assert len(begun) == 2
+    assert session.tokens(0) == IDS[:4]
+    assert session._ahead is None
+    want = far.session()
+    want.extend(0, IDS[:4])
+    assert session.pick([0], [1]) == want.pick([0], [1])
+
+
+def test_a_whole_text_is_the_same_with_steps_begun_ahead(model: Model, ahead: Any) -> None:
+    """Also where texts end one after another, others take their slots, and one ends with a stop token."""
+    from tritium.generation import generate_batch
+
+    prompts = [IDS[: 3 + i] for i in range(5)]
+
+    def texts(session: Session, *eos: int) -> list[list[int]]:
+        known: Any = SimpleNamespace(eos=frozenset(eos), bytes_of=lambda token: b"x", decode=lambda ids: "")
+        return [g.tokens for g in generate_batch(session, known, prompts, max_tokens=7)]
+
+    stop = texts(model.session(slots=2))[1][2]
+    session = model.session(slots=2)
+    begun = ahead(session)
+    found = texts(session, stop)
+    assert found == texts(model.session(slots=2), stop)
+    assert len({len(tokens) for tokens in found}) > 1
+    assert begun
 
 
 def test_no_step_is_begun_beyond_the_context(model: Model, ahead: Any) -> None:

@@ -52,15 +52,16 @@ class ForeignProgram:
         token = interpreter.set(None)
         try:
             given = dict(zip((*graph.inputs, *inside), tensors, strict=True))
-            found = inner.results(inner.run(given, over=backend.writes_arguments), tuple(tensors[:count]))
+            made = inner.run(given, over=backend.writes_arguments)
+            become = {i: made[n] for i, n in graph.writes}  # whoever compiles it puts them into the arguments
+            found = inner._replace(writes=()).results(made, tuple(become.get(i, tensors[i]) for i in range(count)))
         finally:
             interpreter.reset(token)
             self._doubts = backend.tracing.pop()
         results = (found,) if isinstance(found, Tensor) else found
-        written = tuple(tensors[i] for i, _ in graph.writes)
         bad = [d.bad for d in self._doubts]
         any_bad = [backend.any_of(bad)] if bad else []
-        return [*(_value(backend, x) for x in (*results, *written)), *any_bad, *bad]
+        return [*(_value(backend, x) for x in (*results, *become.values())), *any_bad, *bad]
 
     def __call__(self, *args: Tensor) -> Any:
         graph, backend = self.graph, self.backend

@@ -6,7 +6,7 @@ Knows nothing of text, sampling or files. One thread at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import index
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from tritium.compiled import Compiled
 from tritium.config import Config
 from tritium.errors import ArgumentError, ContextError
 from tritium.functions import arange, asarray
-from tritium.network import KVCache
+from tritium.network import Angles, KVCache
 from tritium.tensor import Tensor
 from tritium.weights import Network
 
@@ -37,8 +37,8 @@ class Programs(NamedTuple):
 
     last: Compiled  # logits after the last token of each sequence
     every: Compiled  # log-probabilities after every token
-    pick: Compiled  # as `last`, but of each sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens
-    # and places it was given become those of the next step
+    pick: Compiled  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
+    # places it was given become those of the next step
 
 
 class Picked(NamedTuple):
@@ -59,29 +59,33 @@ class _Ahead(NamedTuple):
 def programs(network: Network) -> Programs:
     """The functions of a network; nothing is compiled yet."""
 
-    def body(ids: Tensor, places: Tensor, caches: tuple[Tensor, ...]) -> Tensor:
+    def body(ids: Tensor, places: Tensor, angles: Angles, caches: tuple[Tensor, ...]) -> Tensor:
         x = network.embedding(ids)
-        positions = places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32)
-        angles = network.rope.angles(positions)
         for i, block in enumerate(network.blocks):
             x = block(x, angles, KVCache(caches[i]), places)
         return x.reshape(-1, x.shape[-1])
 
+    def angles(ids: Tensor, places: Tensor) -> Angles:
+        return network.rope.angles(places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32))
+
     def last(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
-        return network.head(ops.take(body(ids, places, caches), at, axis=0))
+        return network.head(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
 
     def every(ids: Tensor, places: Tensor, *caches: Tensor) -> Tensor:
-        return ops.log_softmax(network.head(body(ids, places, caches)), axis=-1)
+        return ops.log_softmax(network.head(body(ids, places, angles(ids, places), caches)), axis=-1)
 
-    def pick(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
-        logits = last(ids, places, at, *caches)
+    def pick(ids: Tensor, places: Tensor, turns: Tensor, *caches: Tensor) -> Tensor:
+        """Written so that little is launched around the layers: angles are looked up, what is written is so as a whole."""
+        turned = ops.take(turns, places[:, 1:2], axis=0)
+        logits = network.head(body(ids, places, Angles(turned[:, :, 0], turned[:, :, 1]), caches))
+        count, vocab = logits.shape
         best = ops.argmax(logits, axis=-1, keepdims=True)
-        rows = ops.expand_dims(arange(logits.shape[0], dtype=dt.i64) * logits.shape[1], -1)
-        largest = ops.take(logits.reshape(-1), best + rows, axis=0)
-        ids[...] = best.astype(dt.i32)
+        at = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
+        largest = ops.take(logits.reshape(-1), at, axis=0)
+        ops.copy(best, out=ids)
         starts = (arange(3, dtype=dt.i32) == 1).astype(dt.i32)
-        places[...] = places + places[:, 2:] * starts  # of padding, which counts nothing, they stay
-        return ops.concat(best.astype(dt.f32), largest, axis=-1)
+        ops.add(places, places[:, 2:] * starts, out=places)  # of padding, which counts nothing, they stay
+        return ops.where(arange(2) == 0, ops.broadcast_to(best, (count, 2)).astype(dt.f32), largest)
 
     return Programs(
         Compiled(last, donate="caches"),
@@ -128,6 +132,7 @@ class Session:
         capacity = config.context if context is None else self.check_context(config, context)
         self.config, self.slots, self.capacity = config, slots, capacity
         self._programs = made or programs(network)
+        self._rope = network.rope
         self.device = network.device
         # The CPU has its logits at hand. Measured at 128,256 of them, a program that also finds the largest and where it stands
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
@@ -202,7 +207,7 @@ class Session:
         if coming is not None and (coming.slots, coming.ids) == (slots, ids):
             told = coming.told
         else:
-            told = self._begin(*self._padded(slots, ids))
+            told = self._begin(*self._padded(slots, ids, "picked", np.int64))
         further = None
         if ahead and self.device.backend.runs_ahead and all(len(self._tokens[s]) + 1 < self.capacity for s in slots):
             further = self._begin(*self._next(len(slots)))
@@ -215,17 +220,24 @@ class Session:
 
     def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
         """Have the next tokens picked; what is given waits for them. Tokens and places are those of the next step then."""
-        at = self._sent(np.arange(ids.shape[0], dtype=np.int32), "at")
-        found = self._programs.pick(ids, places, at, *self.caches)
-        for what, x in (("ids", ids), ("places", places)):
+        found = self._programs.pick(ids, places, self.turns, *self.caches)
+        for what, x in (("picked", ids), ("places", places)):
             self._inputs[what, x.shape] = x, None  # it is no longer what was sent
         return self.device.backend.bring(found)
+
+    @cached_property
+    def turns(self) -> Tensor:
+        """Cosine and sine of every position there is room for, f32 [capacity, 2, D / 2]: compiled, so that they have the bits that
+        other programs compute."""
+        made = Compiled(lambda positions: ops.stack(*self._rope.angles(positions), axis=1))
+        found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
+        return found
 
     def _together(self, what: str, program: Compiled, slots: Sequence[int], ids: Ids) -> Logits:
         """One token more in each of several slots; the rows of a program's result."""
         slots, ids = self._one_each(what, slots, ids)
         self._ahead = None
-        padded, places = self._padded(slots, ids)
+        padded, places = self._padded(slots, ids, "ids", np.int32)
         at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
         rows = np.asarray(program(padded, places, at, *self.caches).numpy())
         self._append(slots, ids)
@@ -242,18 +254,20 @@ class Session:
         for slot, token in zip(slots, ids, strict=True):
             self._tokens[slot].append(token)
 
-    def _padded(self, slots: list[int], ids: list[int]) -> tuple[Tensor, Tensor]:
+    def _padded(
+        self, slots: list[int], ids: list[int], what: str, kind: type[np.integer[Any]]
+    ) -> tuple[Tensor, Tensor]:
         """Tokens and places for a program of as many sequences or more, on the device."""
         size = next(b for b in TOGETHER if b >= len(slots))
-        padded, places = np.zeros((size, 1), np.int32), np.zeros((size, 3), np.int32)
+        padded, places = np.zeros((size, 1), kind), np.zeros((size, 3), np.int32)
         padded[: len(slots), 0] = ids
         places[: len(slots)] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
-        return self._sent(padded, "ids"), self._sent(places, "places")
+        return self._sent(padded, what), self._sent(places, "places")
 
     def _next(self, count: int) -> tuple[Tensor, Tensor]:
         """Tokens and places as the step before has left them on the device."""
         size = next(b for b in TOGETHER if b >= count)
-        return self._inputs["ids", (size, 1)][0], self._inputs["places", (size, 3)][0]
+        return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, 3)][0]
 
     def score(self, slot: int, ids: Ids) -> Logits:
         """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""

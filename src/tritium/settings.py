@@ -13,7 +13,6 @@ Knows nothing else of the package.
 | TRITIUM_DATA         | the folder of baselines and of the history of runs         |
 | TRITIUM_TUNED        | 0: ignore what was tuned; all: also what may change bits   |
 | TRITIUM_CUDA_EARLY   | 0: kernels on a GPU start one after the other              |
-| TRITIUM_CUDA_AHEAD   | 1: greedy steps on a GPU are begun before they are asked   |
 | TRITIUM_API_KEY      | what clients of `tritium serve` must send                  |
 """
 
@@ -33,11 +32,6 @@ def device() -> str | None:
 def cuda_early() -> bool:
     """Whether kernels on a GPU may start before the one in front of them is done, and wait where they need its results."""
     return os.environ.get("TRITIUM_CUDA_EARLY", "") != "0"
-
-
-def cuda_ahead() -> bool:
-    """Whether greedy decoding on a GPU begins a step before the host has seen the one before."""
-    return os.environ.get("TRITIUM_CUDA_AHEAD", "") not in ("", "0")
 
 
 def pure() -> bool:

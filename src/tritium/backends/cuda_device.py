@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tritium import dtype as dt
-from tritium import ops, settings
+from tritium import ops
 from tritium.backends import Device, Kernel, cuda_rows
 from tritium.backends.cuda_graph import Graphs, in_graph
 from tritium.backends.torch_device import Block, Torch
@@ -56,6 +56,7 @@ class Cuda(Torch):
 
     compiler = "CUDA graphs"
     writes_arguments = True
+    runs_ahead = True
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, f"cuda:{device.index}", CudaSpace)
@@ -65,10 +66,6 @@ class Cuda(Torch):
         self.has_triton = find_spec("triton") is not None
         self.kernels = cuda_rows.kernels(self.space, self.kernels, self.has_triton)
         self._writes_cache = self.kernels[ops.update_cache][0]
-
-    @property
-    def runs_ahead(self) -> bool:  # type: ignore[override]
-        return settings.cuda_ahead()
 
     # -- values in and out, by way of pinned memory
 

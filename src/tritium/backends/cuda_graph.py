@@ -1,6 +1,7 @@
 """Programs as CUDA graphs: captured for the memory they read and write, then replayed without Python between their calls.
 
-Knows nothing of rows or tensors of ours. There are two ways. By copies: new arguments are copied into the graph's own memory, and
+Knows nothing of rows or tensors of ours. What arguments become, results and what is doubtful are settled at a graph's end, in one
+launch where they are small. There are two ways. By copies: new arguments are copied into the graph's own memory, and
 results out of it; this serves any arguments. Directly: where the arguments lie as they lay at the last call, a graph is captured
 that reads them there, and hands out memory of its own while nobody holds what it handed out before.
 """
@@ -33,11 +34,11 @@ KEPT = 8  # captures of one program: each is for other memory
 
 
 @lru_cache(maxsize=1)
-def _tell() -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
-    """The kernel that tells the host what is doubtful; None: Triton is not installed."""
+def _settle() -> Callable[..., None] | None:
+    """The kernel that ends a program; None: Triton is not installed."""
     if find_spec("triton") is None:
         return None
-    found: Callable[[Sequence[torch.Tensor], torch.Tensor], None] = import_module("tritium.backends.cuda_doubts").tell
+    found: Callable[..., None] = import_module("tritium.backends.cuda_doubts").settle
     return found
 
 
@@ -49,13 +50,9 @@ class Flags(NamedTuple):
     here: torch.Tensor  # pinned
 
     def join(self, bad: Sequence[torch.Tensor]) -> None:
-        """What is doubtful now joins what was found before."""
-        tell = _tell()
-        if tell is not None:
-            tell(bad, self.here)
-        else:
-            self.there.logical_or_(torch.stack([b.any() for b in bad]))
-            self.here.copy_(self.there, non_blocking=True)
+        """What is doubtful now joins what was found before, where no kernel of ours does it."""
+        self.there.logical_or_(torch.stack([b.any() for b in bad]))
+        self.here.copy_(self.there, non_blocking=True)
 
     def clear(self) -> None:
         """Forget what was found."""
@@ -277,18 +274,16 @@ class Captures:
             finally:
                 _now.rehearsing = False
             flags = self._flags_for(form.doubts())
-            if flags is not None:
-                flags.join(self._doubtful(found))
-                flags.clear()
             if handed is not None:
                 handed += [torch.empty_like(r, memory_format=torch.contiguous_format) for r in found[: form.results]]
+            self._end(found, tried, handed or (), flags)
+            if flags is not None:
+                flags.clear()
             stream.synchronize()
             try:
                 graph.capture_begin(pool=graphs.pool, capture_error_mode="thread_local")
                 try:
-                    results = self._placed(self._run(*stands), stands, flags)
-                    for to, value in zip(handed or (), results, strict=False):
-                        to.copy_(value)
+                    results = self._end(self._run(*stands), stands, handed or (), flags)
                 finally:
                     graph.capture_end()
             except RuntimeError as error:
@@ -305,16 +300,30 @@ class Captures:
         here = torch.zeros(len(doubts), dtype=torch.bool, pin_memory=True)
         return Flags([d._replace(bad=None) for d in doubts], there, here)
 
-    def _placed(self, found: list[Any], stands: list[torch.Tensor], flags: Flags | None) -> list[torch.Tensor]:
-        """The results. Written arguments go to their own memory; what is doubtful joins what was found before."""
+    def _end(
+        self, found: list[Any], stands: Sequence[torch.Tensor], handed: Sequence[torch.Tensor], flags: Flags | None
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """The results, which go to `handed` too. Written arguments go to their own memory; what is doubtful joins what was found
+        before."""
         form = self._form
-        for i, value in zip(form.written, found[form.results :], strict=False):
-            if value is not stands[i]:
-                stands[i].copy_(value)
-        if flags is not None:
-            flags.join(self._doubtful(found))
-        return found[: form.results]
+        new = [(stands[i], v) for i, v in zip(form.written, found[form.results :], strict=False) if v is not stands[i]]
+        over = {to.untyped_storage().data_ptr() for to, _ in new}
 
-    def _doubtful(self, found: list[Any]) -> list[torch.Tensor]:
-        """What each check found; before them stands whether any found something."""
-        return found[self._form.results + len(self._form.written) + 1 :]
+        def kept(value: torch.Tensor) -> torch.Tensor:
+            """What does not lie where something is written now."""
+            return value.clone() if value.untyped_storage().data_ptr() in over else value
+
+        results = [kept(r) for r in found[: form.results]]
+        copies = [*((to, kept(v)) for to, v in new), *zip(handed, results, strict=False)]
+        bad = (
+            [] if flags is None else [kept(b) for b in found[form.results + len(form.written) + 1 :]]
+        )  # behind whether any is
+        settle = _settle()
+        if settle is not None:
+            settle(copies, bad, None if flags is None else flags.here)
+            return results
+        for to, value in copies:
+            to.copy_(value)
+        if flags is not None:
+            flags.join(bad)
+        return results

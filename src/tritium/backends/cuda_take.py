@@ -22,17 +22,17 @@ _AS_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @triton.jit
 def take_kernel(
-    table, at, out, outside, size, count, width, blocks,
+    table, at, out, outside, size, count, step, width, blocks,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """out[i] = table[at[i]], rows of `width` words; outside[j]: whether any number of the ROWS from j ROWS on is. The COLUMNS of
+    """out[i] = table[at[i step]], rows of `width` words; outside[j]: whether any number of the ROWS from j ROWS on is. The COLUMNS of
     some rows are one program; negative numbers count from the end."""
     begin(EARLY)
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     i = part.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = block.to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     meant = i < count
-    row = tl.load(at + i, mask=meant, other=0).to(tl.int64)
+    row = tl.load(at + i * step, mask=meant, other=0).to(tl.int64)
     there = meant & (row >= -size) & (row < size)
     row = tl.where(row < 0, row + size, row)
     along = (c < width)[None, :]
@@ -45,7 +45,7 @@ def take_kernel(
 def take(x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows [*indices, ...] of a table x [n, ...] that int32 or int64 indices name, and bools of which any is true where one
     is outside."""
-    x, at = x.contiguous(), indices.contiguous()
+    x, at = x.contiguous(), indices.reshape(-1)  # of a column it stays a view
     n, items, count = x.shape[0], prod(x.shape[1:]), at.numel()
     out = torch.empty((*indices.shape, *x.shape[1:]), dtype=x.dtype, device=x.device)
     word = _word(x, items)
@@ -58,7 +58,7 @@ def take(x: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Te
         made = out.view(-1).view(word)
         with current(x):
             take_kernel[(parts * blocks,)](
-                x.view(-1).view(word) if x.numel() else made, at, made, outside, n, count, width, blocks,
+                x.view(-1).view(word) if x.numel() else made, at, made, outside, n, count, at.stride(0), width, blocks,
                 ROWS=rows, COLUMNS=columns, num_warps=2, **gpu(x.device).starting,
             )  # fmt: skip
     return out, outside
