@@ -25,7 +25,7 @@ from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
-from tritium.backends import cuda_products  # noqa: E402
+from tritium.backends import cuda_counts, cuda_products  # noqa: E402
 from tritium.backends import cuda_ternary as ct  # noqa: E402
 from tritium.backends import cuda_weights as cw  # noqa: E402
 from tritium.backends.torch_space import Space  # noqa: E402
@@ -121,7 +121,9 @@ def test_sums_are_exact_at_any_shape_and_batch(n: int, k: int, m: int, codes: bo
     np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w))
 
 
-TURNS = [(64, 16, 64, 1, 6, 80, 104), (128, 64, 64, 1, 6, 168, 240), (64, 128, 64, 1, 5, 168, 240)]
+TURNS = [
+    (64, 16, 64, 1, 6, 80, 104), (128, 64, 64, 1, 6, 168, 240), (64, 128, 64, 1, 5, 168, 240), (128, 128, 64, 1, 4, 168, 240),
+]  # fmt: skip
 
 
 @on_cuda
@@ -139,10 +141,33 @@ def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tup
     assert all(torch.equal(y, expected) for y in found)
 
 
+@on_cuda
+@pytest.mark.parametrize("numbers", [*TURNS, (128, 64, 64, 0, 6, 104, 136), (256, 128, 64, 0, 4, 168, 240)])
+def test_a_last_round_that_is_shared_multiplies_exactly(
+    numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper = ct.gpu(torch.device("cuda", 0))
+    if hopper.capability != cuda_tuned.HOPPER:
+        pytest.skip("warpgroups multiply on Hopper")
+    rng = np.random.default_rng(0)
+    w, made = weights(rng, 1300, 6912, True)
+    q = rng.integers(-128, 128, (300, 6912)).astype(np.int8)
+    expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
+    tiles = -(-1300 // numbers[0]) * -(-300 // numbers[1])
+    for left in {1, 2, 3, tiles // 3}:
+        processors = next(p for p in range(tiles, 0, -1) if tiles % p == left or p == 1)
+        monkeypatch.setattr(ct, "gpu", lambda _, few=processors: hopper._replace(processors=few))
+        space = cuda_counts.Workspace(torch.device(PLACE))
+        poison(300, 1300)
+        found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, 1), space=space) for _ in range(5)]
+        assert all(torch.equal(y, expected) for y in found)
+        assert not space.counts.any()
+
+
 @runs
 def test_counts_are_zero_after_shared_tiles_and_sums_left_behind_do_not_matter() -> None:
     w, made = weights(np.random.default_rng(0), 40, 600, True)
-    space = ct.Workspace(torch.device(PLACE))
+    space = cuda_counts.Workspace(torch.device(PLACE))
     q = torch.ones((5, 600), dtype=torch.int8, device=PLACE)
     expected = quantized.dot(np.ones((5, 600), np.int8), w)
     for _ in range(2):
@@ -154,7 +179,7 @@ def test_counts_are_zero_after_shared_tiles_and_sums_left_behind_do_not_matter()
 
 
 def test_room_that_was_handed_out_stays_and_doubles_when_it_grows() -> None:
-    space = ct.Workspace(torch.device("cpu"))
+    space = cuda_counts.Workspace(torch.device("cpu"))
     first = space.sized(100, 4)
     partial, counts = first[0].data_ptr(), first[1].data_ptr()
     held = weakref.ref(first[0])
@@ -170,14 +195,14 @@ def test_room_that_was_handed_out_stays_and_doubles_when_it_grows() -> None:
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=20))
 def test_rooms_left_behind_are_less_than_the_one_in_use(sizes: list[int]) -> None:
-    space = ct.Workspace(torch.device("cpu"))
+    space = cuda_counts.Workspace(torch.device("cpu"))
     for size in sizes:
         assert space.sized(size, 1)[0].numel() >= size
     assert sum(room.numel() for room in space._left) <= space.partial.numel()
 
 
 def test_a_capture_with_too_little_room_takes_memory_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = ct.Workspace(torch.device("cpu"))
+    space = cuda_counts.Workspace(torch.device("cpu"))
     before = space.sized(10, 2)
     monkeypatch.setattr(ct, "capturing", lambda: True)
     partial, counts = space.sized(11, 2)
@@ -196,7 +221,7 @@ def test_a_graph_is_right_after_the_workspace_has_grown() -> None:
     w, made = weights(np.random.default_rng(6), 200, 2560, True)
     q = torch.ones((40, 2560), dtype=torch.int8, device="cuda")
     expected = torch.from_numpy(quantized.dot(np.ones((40, 2560), np.int8), w)).to("cuda")
-    space, graph = ct.Workspace(torch.device("cuda", 0)), torch.cuda.CUDAGraph()
+    space, graph = cuda_counts.Workspace(torch.device("cuda", 0)), torch.cuda.CUDAGraph()
     ct.integer_product(q, made, choice=SPLIT, space=space)
     with torch.cuda.graph(graph):
         found = ct.integer_product(q, made, choice=SPLIT, space=space)
@@ -216,10 +241,10 @@ def test_a_capture_without_a_rehearsal_is_right() -> None:
     w, made = weights(np.random.default_rng(7), 200, 2560, True)
     q = torch.ones((40, 2560), dtype=torch.int8, device="cuda")
     expected = torch.from_numpy(quantized.dot(np.ones((40, 2560), np.int8), w)).to("cuda")
-    ct.integer_product(q, made, choice=SPLIT, space=ct.Workspace(torch.device("cuda", 0)))  # compiles
+    ct.integer_product(q, made, choice=SPLIT, space=cuda_counts.Workspace(torch.device("cuda", 0)))  # compiles
     fresh, space, graph = (
         weights(np.random.default_rng(7), 200, 2560, True)[1],
-        ct.Workspace(torch.device("cuda", 0)),
+        cuda_counts.Workspace(torch.device("cuda", 0)),
         torch.cuda.CUDAGraph(),
     )
     with torch.cuda.graph(graph):
@@ -534,13 +559,6 @@ def test_what_a_tuner_found_comes_first() -> None:
     assert cuda_tuned.choose(case, (9, 0), 132) != mine
 
 
-@given(st.integers(1, 3000), st.integers(1, 200), st.sampled_from([0, 1, 2, -2, -7]))
-def test_programs_are_never_more_than_steps(tiles: int, steps: int, spread: int) -> None:
-    programs, split = ct._spread(spread, tiles, steps, 132)
-    assert 1 <= split <= steps
-    assert 1 <= programs <= tiles * split
-
-
 def test_stages_leave_room_for_results_of_four_bytes() -> None:
     room, out = 232448, 2 * 16384 + 256  # of a multiprocessor of Hopper; of both warpgroups, and barriers
     for found in {c for batches in cuda_tuned.TABLE.values() for c in batches.values() if c.kernel == "wgmma"}:
@@ -596,7 +614,7 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
         "wgmma": (
             cuda_wgmma.wgmma,
             {"w": f"tensordesc<u8[64, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[64, 64],{pieces[1]!r}>",
-             "partial": "*i32", "counts": "*i32", "M": "i32", "N": "i32", "KB": "i32"},
+             "partial": "*i32", "counts": "*i32", "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
             {"BN": 128, "BM": 64, "BK": 64, "TURNS": False, "STAGES": 4, "GROUP": 8, "SPLIT": 2, "CODES": True, "REGISTERS": 136},
             {"num_warps": 4, "maxnreg": 104},
         ),

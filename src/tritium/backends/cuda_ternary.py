@@ -6,7 +6,6 @@ device, and after the first call only results are allocated. On CPU tensors Trit
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,8 +14,10 @@ import torch
 
 from tritium import settings
 from tritium.backends import cuda_tuned as tuned
+from tritium.backends.cuda_counts import Workspace, workspace
+from tritium.backends.cuda_spread import spread
 from tritium.backends.cuda_tuned import Case, Choice
-from tritium.backends.cuda_weights import Value, Weights, capturing
+from tritium.backends.cuda_weights import Value, Weights
 from tritium.errors import ArgumentError
 from tritium.tuned import remembered
 
@@ -25,54 +26,6 @@ ALONE = 3  # programs on each multiprocessor up to which each quantises the toke
 
 
 # ---- devices
-
-
-class Workspace:
-    """Sums of the parts of tiles that programs share, and how many of them are there: counts are zero between launches.
-
-    One launch at a time may use it. Launches on a stream follow each other, so there is one for each stream. Graphs captured on
-    one stream share its workspace: they are replayed one after the other, as those of `cuda_graph` are, or each is given its own.
-    A graph names memory by its address, so what was handed out stays for as long as the workspace: room at least doubles when it
-    grows, and all that was left behind is less than what is used. Nothing grows while a stream is captured, for what is made
-    then belongs to that graph and is zero only where it has run: who captures with too little room gets memory of the graph, which
-    each replay sets to zero.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.partial = self.counts = torch.zeros(0, dtype=torch.int32, device=device)
-        self._left: list[Value] = []  # rooms before: captured graphs may name them
-        self._lock = threading.Lock()
-
-    def sized(self, sums: int, tiles: int) -> tuple[Value, Value]:
-        """Room for so many sums, of any values, and so many counts, all zero."""
-        enough = self.partial.numel() >= sums and self.counts.numel() >= tiles
-        if not enough and capturing():
-            return self._new(torch.empty, sums), self._new(torch.zeros, tiles)
-        with self._lock:
-            if self.partial.numel() < sums:
-                self.partial = self._new(torch.empty, self._grown(self.partial, sums))
-            if self.counts.numel() < tiles:
-                self.counts = self._new(torch.zeros, self._grown(self.counts, tiles))
-            return self.partial, self.counts
-
-    def _new(self, make: Any, size: int) -> Value:
-        made: Value = make(size, dtype=torch.int32, device=self.device)
-        return made
-
-    def _grown(self, room: Value, least: int) -> int:
-        self._left.append(room)
-        return max(least, 2 * room.numel())
-
-
-_spaces: dict[tuple[int, int], Workspace] = {}
-
-
-def _workspace(device: torch.device) -> Workspace:
-    on_gpu = device.type == "cuda"
-    key = (device.index or 0, torch.cuda.current_stream(device).cuda_stream) if on_gpu else (0, 0)
-    found = _spaces.get(key)
-    return found if found is not None else _spaces.setdefault(key, Workspace(device))
 
 
 class Gpu(NamedTuple):
@@ -337,8 +290,10 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     early = job.w.keeps("planes" if codes else "straight")
     stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
-    programs, split = _spread(c.get("spread"), tiles, -(-weights.shape[1] // step), g.processors)
-    space = job.space.sized(tiles * split * rows * tokens, 2 * tiles) if split > 1 else (job.out, job.out)
+    columns = step * (4 if codes else 1)
+    programs, split, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), columns, g.processors)
+    cut = tiles - whole
+    space = job.space.sized(cut * split * rows * tokens, 2 * cut) if cut else (job.out, job.out)
     layouts = [
         gl.NVMMASharedLayout.get_default_for([high, step], kind)
         for high, kind in ((part, gl.uint8 if codes else gl.int8), (tokens, gl.int8))
@@ -346,7 +301,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     cuda_wgmma.wgmma[(programs,)](
         TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
         TensorDescriptor.from_tensor(job.tokens.q, [tokens, step], layouts[1]), *job.ends, *space, m, n, weights.shape[1],
-        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, CODES=codes,
+        whole, BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, CODES=codes,
         REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
 
@@ -354,12 +309,6 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
 def _stages(asked: int, nbytes: int, of_result: int) -> int:
     """As many stages of so many bytes as asked; fewer where results of four bytes each need more room on their way out."""
     return asked if of_result < 4 else min(asked, tuned.SHARED // nbytes)
-
-
-def _spread(spread: int, tiles: int, steps: int, processors: int) -> tuple[int, int]:
-    """(programs, parts that a tile is split into)."""
-    split = max(min(-spread, steps), 1)
-    return (min(spread * processors, tiles) if spread > 0 else tiles * split), split
 
 
 _KERNELS = {
@@ -391,7 +340,7 @@ def integer_product(
         else integers(q, _tiled(gpu(q.device), Case(w.shape[0], k, q.shape[0], w.ternary), choice))
     )
     out = torch.empty((t.m, w.shape[0]), dtype=torch.int32, device=t.q.device)
-    return _multiply(_Job(t, w, out, out, out, False, 0, space or _workspace(out.device)), choice)
+    return _multiply(_Job(t, w, out, out, out, False, 0, space or workspace(out.device)), choice)
 
 
 def product(
@@ -408,7 +357,7 @@ def product(
     scale = scale.float().contiguous()
     if group:
         return _grouped(t, w, scale, bias, out, group)
-    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias), space or _workspace(out.device))
+    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias), space or workspace(out.device))
     return _multiply(job, choice)
 
 

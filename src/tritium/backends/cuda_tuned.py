@@ -60,8 +60,8 @@ def choice(kernel: str, *numbers: int) -> Choice:
     gemv: rows of a program; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
     beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens;
     bytes of a row in a step; turns (each warpgroup has tiles of its own); stages; registers a thread starts with and may
-    have; spread: 0 a program for each tile, above 0 so many programs on each multiprocessor, below 0 so many for each tile, which
-    share its columns.
+    have; spread: 0 a program for each tile, above 0 so many programs on each multiprocessor, which take tiles in turns and share
+    the columns of those of the last round where that ends it sooner, below 0 so many for each tile, which share its columns.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
@@ -143,8 +143,7 @@ def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
             for step in (64, 128) if case.codes else (128,):
                 found = _tile(case, rows, tokens, step, turns)
                 if found is not None:
-                    whole = rows * tokens // (1 if turns else 2) > 64 * 128  # two such sums do not fit in registers
-                    steps = 1 if whole else -(-words(case) * 4 // step)
+                    steps = -(-words(case) * 4 // step)
                     for spread in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1):
                         yield choice("wgmma", *found, spread)
 

@@ -1,8 +1,8 @@
 """Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups multiply.
 
 Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda_plain` and become the left operand in
-registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. SPLIT parts of the columns of a tile
-may be jobs of their own: each leaves its sums in `partial`, and the last to come adds them up and finishes.
+registers; int8 weights are multiplied out of shared memory. Programs take jobs in turns: the first `whole` tiles, then SPLIT
+parts of the columns of every other tile. Each part leaves its sums in `partial`, and the last to come adds them up and finishes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from tritium.backends.cuda_gemv import may_start, wait_for_inputs
 from tritium.backends.cuda_plain import FIELD
 
+# Steps without a pause between: products of decoded codes that run on while a loop goes round would be compiled one by one.
+AT_ONCE = gl.constexpr(2)
+
 
 @gluon.jit
 def _field(w, S: gl.constexpr):
@@ -29,11 +32,25 @@ def _field(w, S: gl.constexpr):
 
 
 @gluon.jit
-def _job(t, tiles, steps, SPLIT: gl.constexpr):
-    """Job t: its tile, which part of it, the first step, how many."""
-    part = t // tiles
+def _job(t, whole, cut, steps, SPLIT: gl.constexpr):
+    """Job t: its tile, which part of it, the first step, how many. First come the whole tiles, then the first parts of all that
+    are cut, then their second ones."""
+    if SPLIT == 1:
+        return t, 0, 0, steps
+    late = gl.maximum(t - whole, 0)
+    part = late // cut
     first = part * steps // SPLIT
-    return t % tiles, part, first, (part + 1) * steps // SPLIT - first
+    return (
+        gl.where(t < whole, t, whole + late % cut),
+        part,
+        first,
+        gl.where(t < whole, steps, (part + 1) * steps // SPLIT - first),
+    )
+
+
+@gluon.jit
+def _jobs(whole, cut, SPLIT: gl.constexpr):
+    return whole + cut * SPLIT
 
 
 @gluon.jit
@@ -48,38 +65,52 @@ def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def _finish(acc, off_n, off_m, total, token_scale, scale, bias, out, M, N,
+def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N,
             CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers."""
+    """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers. BIAS: 0
+    none, 1 one for each row, 2 for each result.
+
+    On their way out sums stay within their warp, so that no warp waits for another.
+    """
     BN: gl.constexpr = acc.shape[0]
     BM: gl.constexpr = acc.shape[1]
     L: gl.constexpr = acc.type.layout
-    rm = off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, L))
     if CODES:
-        acc = acc - gl.expand_dims(gl.load(total + rm, mask=rm < M, other=0), 0)
+        acc = acc - gl.expand_dims(gl.convert_layout(less, gl.SliceLayout(0, L)), 0)
     if out.dtype.element_ty == gl.int32:
         y = acc
     else:
         rn = off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
-        of_token = gl.load(token_scale + rm, mask=rm < M, other=0.0)
         if ROWS:
-            by = gl.expand_dims(of_token, 0) * gl.expand_dims(gl.load(scale + rn, mask=rn < N, other=0.0), 1)
+            of_row = gl.load(scale + rn, mask=rn < N, other=0.0)
+            by = gl.expand_dims(gl.convert_layout(of_token, gl.SliceLayout(0, L)), 0) * gl.expand_dims(of_row, 1)
         else:
-            by = gl.expand_dims(of_token * gl.load(scale), 0)
+            by = gl.expand_dims(gl.convert_layout(of_token * gl.load(scale), gl.SliceLayout(0, L)), 0)
         y = acc.to(gl.float32) * by
-        if BIAS:
+        if BIAS == 1:
             y = y + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
-    to: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
-    found = gl.convert_layout(y.to(out.dtype.element_ty), to)
+    to: gl.constexpr = gl.BlockedLayout([8, 1], [2, 16], [4, 1], [0, 1])
     n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
     m = gl.expand_dims(off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, to)), 0)
-    gl.store(out + m.to(gl.int64) * N + n, found, mask=(m < M) & (n < N))
+    at, inside = m.to(gl.int64) * N + n, (m < M) & (n < N)
+    if BIAS == 2 and out.dtype.element_ty != gl.int32:
+        y = gl.convert_layout(y, to) + gl.load(bias + at, mask=inside, other=0.0).to(gl.float32)
+    gl.store(out + at, gl.convert_layout(y.to(out.dtype.element_ty), to), mask=inside)
 
 
 @gluon.jit
 def _fence():
     """What this thread wrote before is seen by who sees what it writes after, on the whole GPU."""
     gl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _plus(acc, at):
+    """acc and what lies in memory. Each sum is added as it comes: not all that are read need a register at once."""
+    return gl.inline_asm_elementwise(
+        "{ .reg .s32 t; ld.global.cg.s32 t, [$2]; add.s32 $0, $1, t; }", "=r,r,l", [acc, at],
+        dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -104,29 +135,36 @@ def _join(acc, partial, count, part, SPLIT: gl.constexpr):
     if last:
         _fence()
         if SIZE > 64 * 32:  # sums of several parts at once would not fit in registers
-            for other in range(1, SPLIT):
-                acc += gl.load(at + (part + other) % SPLIT * SIZE, cache_modifier=".cg")
+            for _ in range(1, SPLIT):
+                part = gl.where(part == SPLIT - 1, 0, part + 1)
+                acc = _plus(acc, at + part * SIZE)
         else:
-            for other in gl.static_range(1, SPLIT):
-                acc += gl.load(at + (part + other) % SPLIT * SIZE, cache_modifier=".cg")
+            for _ in gl.static_range(1, SPLIT):
+                part = gl.where(part == SPLIT - 1, 0, part + 1)
+                acc = _plus(acc, at + part * SIZE)
         gl.store(count, 0)
     return last, acc
 
 
 @gluon.jit
-def _decoded(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
-    """n steps of a tile of codes: a plane is decoded while the products of the one before run."""
+def _decoded(acc, ready, free, w_bufs, x_bufs, it, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+             COUNT: gl.constexpr):  # fmt: skip
+    """COUNT steps of a tile of codes. A plane is decoded while the products of the one before run, and those of the last plane
+    of a step run while the next step starts: its stage is free after the first plane of that."""
     left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=4)
-    for _ in range(n):
+    for step in gl.static_range(COUNT):
         s = it % STAGES
         mbarrier.wait(ready.index(s), (it // STAGES) & 1)
         codes = w_bufs.index(s * PARTS + W).load(left)
         for plane in gl.static_range(4):
             decoded = _field(codes, plane)
             acc = warpgroup_mma(decoded, x_bufs.index(s * 4 + plane).permute((1, 0)), acc, is_async=True)
-        acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
-        mbarrier.arrive(free.index(s), count=1)
+            if plane == 0 and step > 0:
+                acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
+                mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
+        acc = warpgroup_mma_wait(num_outstanding=0 if step == COUNT - 1 else 1, deps=(acc,))
         it += 1
+    mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
     return acc, it
 
 
@@ -147,7 +185,7 @@ def _straight(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: g
 
 
 @gluon.jit
-def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, tiles, steps,
+def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, cut, steps,
              BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
              GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
@@ -163,49 +201,57 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
     HALF: gl.constexpr = (PARTS - 1) * W
     wait_for_inputs()
     it = 0
-    for t in range(gl.program_id(0), tiles * SPLIT, gl.num_programs(0)):
-        tile, part, _, n = _job(t, tiles, steps, SPLIT)
+    for t in range(gl.program_id(0), _jobs(whole, cut, SPLIT), gl.num_programs(0)):
+        tile, part, _, n = _job(t, whole, cut, steps, SPLIT)
         j = t // gl.num_programs(0)
         mine = (j % 2 == W) if TURNS else (j >= 0)
         if mine:
             off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
             off_n += HALF * PART
+            rm = off_m + gl.arange(0, BM, layout=gl.BlockedLayout([1], [32], [4], [0]))
+            less = gl.load(total + rm, mask=rm < M, other=0)  # early: they come while products run
+            of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
             acc = gl.zeros((PART, BM), gl.int32, L)
             if TURNS:
                 mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
             if CODES:
-                acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
+                for _ in range(n // AT_ONCE):
+                    acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, AT_ONCE)
+                for _ in range(n % AT_ONCE):
+                    acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, 1)
             else:
                 acc, it = _straight(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
             if TURNS:
                 mbarrier.arrive(turn.index(1 - W), count=1)
-            complete = True
-            if SPLIT > 1:
-                place = tile * PARTS + HALF
+            complete = t < whole
+            if SPLIT == 1:
+                complete = True
+            elif not complete:
+                place = (tile - whole) * PARTS + HALF
                 complete, acc = _join(
                     acc, partial + place.to(gl.int64) * (SPLIT * PART * BM), counts + place, part, SPLIT
                 )
             if complete:
-                _finish(acc, off_n, off_m, total, token_scale, scale, bias, out, M, N, CODES, ROWS, BIAS)
+                _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N, CODES, ROWS, BIAS)
         else:
             it += n
 
 
 @gluon.jit
-def _first(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole, cut, steps,
            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
            ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, tiles, steps,
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, cut, steps,
              BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS, 0)  # fmt: skip
 
 
 @gluon.jit
-def _second(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole, cut, steps,
             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
             ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, tiles, steps,
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, cut, steps,
              BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS, 1)  # fmt: skip
 
 
@@ -216,7 +262,7 @@ def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS:
 
 
 @gluon.jit
-def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole, cut, steps,
              BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
              STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
@@ -224,7 +270,7 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale,
     PLANES: gl.constexpr = 4 if CODES else 1
     BYTES: gl.constexpr = BN * BK + PLANES * BM * BK
     PART: gl.constexpr = BN // PARTS
-    tile, _, k, n = _job(gl.program_id(0), tiles, steps, SPLIT)
+    tile, _, k, n = _job(gl.program_id(0), whole, cut, steps, SPLIT)
     off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
     early = gl.minimum(n, STAGES)
     for i in range(early):
@@ -232,8 +278,8 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale,
         _fetch_weights(w, w_bufs, ready.index(i), off_n, (k + i) * BK, i, True, PART, PARTS)
     wait_for_inputs()
     it = 0
-    for t in range(gl.program_id(0), tiles * SPLIT, gl.num_programs(0)):
-        tile, _, k, n = _job(t, tiles, steps, SPLIT)
+    for t in range(gl.program_id(0), _jobs(whole, cut, SPLIT), gl.num_programs(0)):
+        tile, _, k, n = _job(t, whole, cut, steps, SPLIT)
         off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
         for i in range(n):
             s = it % STAGES
@@ -246,37 +292,40 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale,
             it += 1
 
 
-@gluon.jit(do_not_specialize=["M"])
+@gluon.jit(do_not_specialize=["M", "whole"])
 def wgmma(
-    w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+    w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
     BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr,
     CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w."""
+    """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
+    Tiles from `whole` on are cut into SPLIT parts."""
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
-    tiles = gl.cdiv(N, BN) * gl.cdiv(M, BM)
+    cut = gl.cdiv(N, BN) * gl.cdiv(M, BM) - whole
     steps = gl.cdiv(KB, BK)
     w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
     x_bufs = gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, BM, BK], x.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
+    turn = free
+    if TURNS:  # a barrier that nobody looks at would be written over by results on their way out
+        turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(2):
+            mbarrier.init(turn.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(free.index(i), count=PARTS)
     fence_async_shared()  # copies look at barriers in a way of their own
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
-            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
-                BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
-            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
-                BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
-            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, tiles, steps,
-                BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, cut, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, cut, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, cut, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip

@@ -154,9 +154,9 @@ class Contest:
         return cuda_ternary.product(tokens, self._weights[at], self._scale, choice=c, space=space)
 
     def _space(self) -> Any:
-        from tritium.backends import cuda_ternary
+        from tritium.backends import cuda_counts
 
-        return cuda_ternary.Workspace(self._scale.device)
+        return cuda_counts.Workspace(self._scale.device)
 
     def _compiled(self) -> dict[str, str]:
         """The kernels of all candidates, several at a time; of those that are not there, why."""
