@@ -7,6 +7,9 @@ does is settled when it is imported, so it is not imported here.
 from __future__ import annotations
 
 import importlib.util
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from hypothesis import strategies as st
 from tritium.backends import reference
 from tritium.backends.attention import factor_of
 from tritium.ops import attention, rope, update_cache
-from triton_runs import INTERPRETED, MODE, PLACE, in_both_modes, kernels_of, passes, runs
+from triton_runs import INTERPRETED, MODE, PLACE, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="attention on CUDA needs PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -145,6 +148,93 @@ def test_one_token_of_large_heads_and_what_is_not_a_number() -> None:
     want = by_reference(attention, np.empty_like(q), q, k.float().numpy(), v.float().numpy(), None, scale=None)
     got = kernels().attend(there(q), k.to(PLACE), v.to(PLACE), None, factor_of(128, None))
     np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+def new_places(rng: np.random.Generator, kind: str, batch: int, slots: int, capacity: int) -> np.ndarray[Any, Any]:
+    """Slot, start and count of new tokens. alone: a slot for each; company: several in a slot, some at one place; padded: some
+    count nothing; outside: some are not inside the cache, or say that they bring more than one token."""
+    slot = rng.permutation(slots)[:batch] if kind == "alone" else rng.integers(0, max(slots // 3, 1), batch)
+    start = rng.integers(0, capacity, batch) if kind == "alone" else rng.integers(0, min(capacity, 20), batch)
+    count = np.ones(batch, np.int64) if kind in ("alone", "company") else rng.integers(0, 2, batch)
+    if kind == "outside":
+        slot, start, count = (
+            np.where(rng.random(batch) < 0.2, bad, good)
+            for bad, good in ((rng.choice([-1, slots], batch), slot), (rng.choice([-1, capacity], batch), start),
+                              (rng.choice([-1, 2, 3], batch), count))
+        )  # fmt: skip
+    return np.stack([slot, start, count], 1).astype(np.int32)
+
+
+@on_gpu
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "per", "shared", "capacity", "brain"),
+    [(1, 4, 5, 600, False), (1, 4, 2, 47, True), (1, 1, 1, 16, False), (3, 3, 2, 33, False), (3, 2, 3, 1, True),
+     (9, 4, 5, 90, True), (64, 4, 5, 70, False)],
+)  # fmt: skip
+def test_new_tokens_in_one_launch_have_the_bits_of_three(
+    batch: int, per: int, shared: int, capacity: int, brain: bool, settled: bool
+) -> None:
+    """Turned, written to the cache and attended to; what nobody has written is not read."""
+    if not kernels().decodes(torch.device(PLACE, 0), 128, per * shared, shared):
+        pytest.skip("this GPU has no kernel for one new token")
+    rng = np.random.default_rng(batch * capacity + per)
+    heads, slots, dtype = per * shared, batch + 1, torch.bfloat16 if brain else torch.float16
+    factor = factor_of(128, None)
+    for kind in ("alone", "company", "padded", "outside") * 3:
+        wide = there(rng.standard_normal((batch, 1, (heads + 2 * shared) * 128 + 128)).astype(np.float32))
+        x = wide[..., 128:].unflatten(-1, (heads + 2 * shared, 128))  # rows of it are further apart than its heads say
+        cos, sin = (there(rng.standard_normal((batch, 1, 64)).astype(np.float32)) for _ in range(2))
+        places = new_places(rng, kind, batch, slots, capacity)
+        cache = torch.from_numpy(rng.standard_normal((slots, 2 * shared, capacity, 128))).to(dtype)
+        if kind == "alone":
+            for slot, start, _ in places:
+                cache[slot, :, start:] = torch.nan
+        apart, together, at = cache.to(PLACE), cache.to(PLACE), there(places)
+        turned = kernels().rope(x, cos, sin, torch.float32, False, heads + shared)
+        kernels().write(apart, turned[:, :, heads:], at)
+        want = kernels().attend(turned[:, :, :heads], apart[:, :shared], apart[:, shared:], at, factor)
+        torch.cuda.synchronize()
+        got = kernels().attend_new(x, cos, sin, together, at, factor, settled)
+        np.testing.assert_array_equal(got.cpu().numpy(), want.cpu().numpy(), err_msg=kind)
+        np.testing.assert_array_equal(together.float().cpu().numpy(), apart.float().cpu().numpy(), err_msg=kind)
+        assert kind != "alone" or np.isfinite(got.cpu().numpy()).all()
+
+
+@compiles
+@pytest.mark.parametrize(("parts", "batch"), [(1, 1), (16, 1), (32, 1), (1, 64), (4, 16)])
+@pytest.mark.parametrize(("fresh", "settled"), [(False, False), (True, False), (True, True)])
+def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool, settled: bool, tmp_path: Path) -> None:
+    """Products of rotary pairs are rounded before they are added; of one sequence no register is spilled."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from tritium.backends import cuda_decode
+
+    kernel = cuda_decode.decode
+    fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
+             "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
+    pointers = dict.fromkeys(("q", "cos", "sin", "out"), "*fp32") | dict.fromkeys(("k", "v"), "*fp16")
+    pointers |= dict.fromkeys(("part", "tops", "totals"), "*fp64") | dict.fromkeys(("places", "counts"), "*i32")
+    kinds = {n: "constexpr" if n in fixed else pointers.get(n, "i32") for n in kernel.arg_names}
+    whole = [n for n in kernel.arg_names if n in pointers or n.endswith(("_batch", "_head", "_slot"))]
+    aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in whole}
+    source = GluonASTSource(kernel, kinds, {(kernel.arg_names.index(n),): v for n, v in fixed.items()}, aligned)
+    options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.REGISTERS, "launch_pdl": True}
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    ptx = made.asm["ptx"]
+    assert ("mul.rn.f32" in ptx) == fresh
+    assert "fma.rn.f32" not in ptx
+    waits, first_load = ptx.index("griddepcontrol.wait"), ptx.index("ld.global.cg.v2.b32")
+    assert (first_load < waits) == settled
+    file = tmp_path / "decode.cubin"
+    file.write_bytes(made.asm["cubin"])
+    said = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
+    used = subprocess.run(said, capture_output=True, text=True, check=True).stdout
+    stack = re.search(r"STACK:(\d+)", used)
+    assert stack is not None, used
+    assert int(stack[1]) <= (0 if batch == 1 else 128)
 
 
 @runs

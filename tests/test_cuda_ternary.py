@@ -204,7 +204,7 @@ def test_rooms_left_behind_are_less_than_the_one_in_use(sizes: list[int]) -> Non
 def test_a_capture_with_too_little_room_takes_memory_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     space = cuda_counts.Workspace(torch.device("cpu"))
     before = space.sized(10, 2)
-    monkeypatch.setattr(ct, "capturing", lambda: True)
+    monkeypatch.setattr(cuda_counts, "capturing", lambda: True)
     partial, counts = space.sized(11, 2)
     assert (partial.numel(), counts.tolist()) == (11, [0, 0])
     assert partial.data_ptr() != before[0].data_ptr()

@@ -45,7 +45,7 @@ LAYERS = {
     4: "launch ceilings",
     5: "tensor interop functions indexing eager tree",
     6: "graph graph_text graph_picture placement",
-    7: "passes fuse patterns batch plan schedule cost",
+    7: "passes fuse patterns batch plan schedule cost new_token",
     8: "steps foreign program compiled deferred analysis builder",
     9: "quant counts contract contraction layers network nn memory threads pipeline batching "
     "text tokens chat sampling config weights session model prepacked generation "

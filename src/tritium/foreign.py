@@ -14,7 +14,8 @@ from tritium import buffer, ops
 from tritium.backends import packed
 from tritium.backends.values import Doubt, Form, ValueBackend
 from tritium.errors import DeviceError
-from tritium.graph import Graph, run_node
+from tritium.graph import Graph, Joined, Node, run_node
+from tritium.new_token import NewToken, new_tokens
 from tritium.op import Spec, interpreter
 from tritium.tensor import Tensor, wrap
 
@@ -31,6 +32,8 @@ class ForeignProgram:
         self._argument, self._specs = partial(_argument, backend), [n.spec for n in graph.inputs]
         self._again: tuple[Any, Any] | None = None
         self._doubts: list[Doubt] = []
+        found = new_tokens(graph) if backend.writes_arguments else []
+        self.new_tokens = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
         written = tuple(i for i, _ in graph.writes)
         form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts)
         self._run = backend.compiled(self._nodes, form)
@@ -52,7 +55,8 @@ class ForeignProgram:
         token = interpreter.set(None)
         try:
             given = dict(zip((*graph.inputs, *inside), tensors, strict=True))
-            made = inner.run(given, over=backend.writes_arguments)
+            joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.new_tokens]
+            made = inner.run(given, over=backend.writes_arguments, joined=joined)
             become = {i: made[n] for i, n in graph.writes}  # whoever compiles it puts them into the arguments
             found = inner._replace(writes=()).results(made, tuple(become.get(i, tensors[i]) for i in range(count)))
         finally:
@@ -62,6 +66,14 @@ class ForeignProgram:
         bad = [d.bad for d in self._doubts]
         any_bad = [backend.any_of(bad)] if bad else []
         return [*(_value(backend, x) for x in (*results, *become.values())), *any_bad, *bad]
+
+    def _attend(self, t: NewToken, env: dict[Node, Any]) -> dict[Node, Any]:
+        """New tokens as one call, which writes the cache where it lies. Before it nothing in the program writes there, nor where
+        the places are, unless they are made in it."""
+        settled = t.places.op is ops.given
+        x, cos, sin, cache, places = (env[n] for n in (t.x, t.cos, t.sin, t.cache, t.places))
+        value = self.backend.attend_new(x, cos, sin, cache, places, t.scale, settled)
+        return {t.update: cache, t.attention: _held(self.backend, value, t.attention.spec)}
 
     def __call__(self, *args: Tensor) -> Any:
         graph, backend = self.graph, self.backend

@@ -7,7 +7,7 @@ needs is never reached.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -211,6 +211,13 @@ def _whose(storage: Any) -> str:
     return "an argument" if storage.cell.owner == "argument" else f"a tensor that was {storage.cell.owner}"
 
 
+class Joined(NamedTuple):
+    """Nodes that a device carries out as one call, where the last of them stands. No other node reads what is inside."""
+
+    nodes: tuple[Node, ...]
+    call: Callable[[dict[Node, Any]], dict[Node, Any]]  # from the values known so far to those that others read
+
+
 class Graph(NamedTuple):
     """A function written down: arguments, results, and the tensors it captured."""
 
@@ -279,9 +286,11 @@ class Graph(NamedTuple):
         results = tuple(env[n] for n in self.outputs)
         return results[0] if self.single else results
 
-    def run(self, env: dict[Node, Any], keep: bool = False, over: bool = False) -> dict[Node, Any]:
+    def run(
+        self, env: dict[Node, Any], keep: bool = False, over: bool = False, joined: Sequence[Joined] = ()
+    ) -> dict[Node, Any]:
         """The value of every root (with `keep`, of every node), from those of the inputs. `over`: what a donated argument becomes
-        is written over it at once, where nobody reads the argument any more."""
+        is written over it at once, where nobody reads the argument any more. `joined`: what is carried out as one call."""
         order = self.order()
         places = (
             {n: self.inputs[i] for i, n in self.writes if n.op.inplace and n.inputs[:1] == (self.inputs[i],)}
@@ -296,17 +305,24 @@ class Graph(NamedTuple):
                     left[i] = left.get(i, 0) + 1
         for node in self.roots:
             left[node] = left.get(node, 0) + 1
+        last = {j.nodes[-1]: j for j in joined}
+        inside = {n for j in joined for n in j.nodes[:-1]}
         for node in order:
-            if node not in env:
+            if node in inside:
+                continue
+            group = last.get(node)
+            if group is not None:
+                env.update(group.call(env))
+            elif node not in env:
                 xs = [None if i is None else env[i] for i in node.inputs]
                 to = places.get(node)
                 out = env[to] if to is not None and left[to] == 1 else None
                 env[node] = run_node(node, xs, device, out)
-            for i in node.inputs:
+            for i in (i for n in (group.nodes if group is not None else (node,)) for i in n.inputs):
                 if i is not None:
                     left[i] -= 1
                     if not keep and not left[i] and i.op is not ops.given:
-                        del env[i]  # its memory serves the next node
+                        env.pop(i, None)  # its memory serves the next node
         return env
 
     def results(self, env: dict[Node, Any], args: tuple[Tensor, ...]) -> Any:

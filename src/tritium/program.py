@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tritium import dtype as dt
-from tritium import launch, ops, recording, steps
+from tritium import launch, new_token, ops, recording, steps
 from tritium.backends import Backend
 from tritium.backends.values import ValueBackend
 from tritium.batch import batched
@@ -90,7 +90,7 @@ class Program:
             self.steps = steps.build(self.graph, self.backend, self.layouts)
         except UnableError as why:
             self.steps, self.why_not_native = None, str(why)
-        self.ran = launch.Ran(self.name, self.launches)
+        self.ran = launch.Ran(self.name, self.launches)  # while someone watches: node by node
         if self.steps is not None:
             about = (self.ran, *(c.about(self.backend.device) for c in self.steps.calls))
             self.native = steps.native_program(self.steps, self.graph, self.layouts, about)
@@ -105,7 +105,8 @@ class Program:
     @property
     def notes(self) -> list[Note]:
         """What every pass did, and what it left and why."""
-        return [*self._notes, *(note(o) for o in self.opportunities)]
+        together = [] if self.foreign is None else [new_token.note(t) for t in self.foreign.new_tokens]
+        return [*self._notes, *(note(o) for o in self.opportunities), *together]
 
     # -- running
 
@@ -202,7 +203,8 @@ class Program:
         """Kernel calls of one run."""
         if self.steps is not None:
             return len(self.steps.calls)
-        return sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in self.graph.order())
+        inside = {n for t in self.foreign.new_tokens for n in t.nodes[:-1]} if self.foreign is not None else ()
+        return sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) and n not in inside for n in self.graph.order())
 
     @property
     def bytes_moved(self) -> int:

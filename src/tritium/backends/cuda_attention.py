@@ -411,19 +411,51 @@ def _sums_of_parts(lines: int, size: int, device: torch.device) -> tuple[torch.T
 
 def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether the kernel for one token a sequence takes them."""
-    g = gpu(q.device)
-    halves = k.dtype in _HALVES and v.dtype is k.dtype and k.stride(-1) == v.stride(-1) == 1
-    return g.has_gluon and g.capability == HOPPER and halves and q.shape[3] == 128 and q.shape[2] <= 4 * k.shape[1]
+    lie = k.stride(-1) == v.stride(-1) == 1 and k.stride(2) == v.stride(2)
+    return lie and v.dtype is k.dtype and k.dtype in _HALVES and decodes(q.device, q.shape[3], q.shape[2], k.shape[1])
+
+
+def decodes(device: torch.device, size: int, heads: int, shared: int) -> bool:
+    """Whether there is a kernel for one token a sequence of such heads."""
+    g = gpu(device)
+    return g.has_gluon and g.capability == HOPPER and size == 128 and heads <= 4 * shared
 
 
 def _decode(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float, out: torch.Tensor
 ) -> None:
+    q = q.float() if q.stride(-1) == 1 else q.float().contiguous()
+    _launch_decode(q, q, q, k, v, places, factor, out, BATCH=1, FRESH=False, SETTLED=False)
+
+
+def attend_new(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cache: torch.Tensor, places: torch.Tensor, factor: float, settled: bool
+) -> torch.Tensor:  # fmt: skip
+    """What `rope`, `update_cache` and `attention` say of one new token a sequence, in one launch, where `decodes` says so.
+
+    x: f32 [batch, 1, heads + 2 kv heads, size], of which all but the last kv heads, the values, are turned; cache: keys and values
+    [slots, 2 kv heads, capacity, size], written. settled: the places and all older keys and values were there before the kernels
+    that may still be running were launched."""
+    batch, _, every, size = x.shape
+    shared = cache.shape[1] // 2
+    out = torch.empty((batch, 1, every - 2 * shared, size), dtype=x.dtype, device=x.device)
+    cos, sin = (a.float().expand(batch, 1, size // 2) for a in (cos, sin))
+    x, cos, sin = (a if a.stride(-1) == 1 else a.contiguous() for a in (x, cos, sin))
+    k, v = cache[:, :shared], cache[:, shared:]
+    settled &= places.is_contiguous()
+    block = triton.next_power_of_2(batch)
+    _launch_decode(x, cos, sin, k, v, places, factor, out, BATCH=block, FRESH=True, SETTLED=settled)
+    return out
+
+
+def _launch_decode(
+    q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None,
+    factor: float, out: torch.Tensor, **how: int,
+) -> None:  # fmt: skip
     from tritium.backends import cuda_decode
 
-    batch, _, heads, size = q.shape
+    batch, _, heads, size = out.shape
     slots, shared, capacity, _ = k.shape
-    q = q.float() if q.stride(-1) == 1 else q.float().contiguous()
     per, groups = heads // shared, batch * shared
     used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
     part = tops = totals = counts = out  # of one part nobody looks at them
@@ -433,9 +465,10 @@ def _decode(
         counts = counters(q.device).some(groups)
     early = {"launch_pdl": True} if gpu(q.device).early else {}
     cuda_decode.decode[(batch, shared, parts)](
-        q, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, slots, capacity, q.stride(0),
-        q.stride(2), *k.stride()[:3], *v.stride()[:3], out.stride(0), out.stride(2), PER=per, USED=used, PARTS=parts,
-        PLACED=places is not None, FACTOR=factor, num_warps=cuda_decode.WARPS, **early,
+        q, cos, sin, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, batch, slots, capacity,
+        q.stride(0), q.stride(2), cos.stride(0), sin.stride(0), *k.stride()[:2], *v.stride()[:2], out.stride(0), out.stride(2),
+        PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), PLACED=places is not None, FACTOR=factor,
+        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.REGISTERS, **how, **early,
     )  # fmt: skip
 
 

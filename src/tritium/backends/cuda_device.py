@@ -18,7 +18,7 @@ import torch
 from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Device, Kernel, cuda_rows
-from tritium.backends.cuda_graph import Graphs, in_graph
+from tritium.backends.cuda_graph import Graphs, in_graph, in_own_graph
 from tritium.backends.torch_device import Block, Torch
 from tritium.backends.torch_space import Space, Value
 from tritium.backends.values import Form, is_whole
@@ -27,6 +27,7 @@ from tritium.dtype import DType
 from tritium.errors import DeviceError, OutOfMemoryError
 from tritium.fragment import Fragment
 from tritium.layout import Shape
+from tritium.op import Spec
 
 PINNED = 1 << 28  # bytes of a transfer for which pinned memory is taken; it is kept for the next one
 
@@ -141,6 +142,22 @@ class Cuda(Torch):
 
     def write_places(self, cache: Value, values: Value, places: Value) -> None:
         cuda_rows.write_places(self.space, cache, values, places)
+
+    def takes_new(self, x: Spec, cache: Spec, interleaved: bool) -> bool:
+        return self.has_triton and cuda_rows.takes_new(self.space, x, cache, interleaved)
+
+    def attend_new(
+        self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool
+    ) -> Value:
+        """What is settled in a program is so on the device only where its kernels are a graph: that begins when all before it has
+        ended."""
+        value = cache.storage.alone().reshape(cache.shape)
+        heads, c, s, at = (self.array(a) for a in (x, cos, sin, places))
+        with torch.cuda.device(self.place):
+            try:
+                return cuda_rows.attend_new(self.space, heads, c, s, value, at, scale, settled and in_own_graph())
+            except torch.OutOfMemoryError as error:
+                raise self._no_room(error) from None
 
     def refuses(self, body: Fragment) -> str | None:
         if not self.has_triton:

@@ -25,9 +25,15 @@ from tritium.backends.values import Doubt, Form
 _now = threading.local()
 
 
+def in_own_graph() -> bool:
+    """Whether what is launched now goes into a graph of a program, or rehearses it: nothing else is in that graph, and all that was
+    launched before has ended when it runs. What a rehearsal computes nobody reads."""
+    return getattr(_now, "capturing", False)
+
+
 def in_graph() -> bool:
-    """Whether what is launched now goes into a graph, or rehearses it."""
-    return getattr(_now, "rehearsing", False) or torch.cuda.is_current_stream_capturing()
+    """Whether what is launched now goes into any graph, or rehearses it."""
+    return in_own_graph() or torch.cuda.is_current_stream_capturing()
 
 
 KEPT = 8  # captures of one program: each is for other memory
@@ -268,11 +274,7 @@ class Captures:
         stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
-            _now.rehearsing = True
-            try:
-                found = self._run(*tried)  # compiles and loads kernels, and fills caches: a capture may do neither
-            finally:
-                _now.rehearsing = False
+            found = self._run_for_graph(tried)  # compiles and loads kernels, and fills caches: a capture may do neither
             flags = self._flags_for(form.doubts())
             if handed is not None:
                 handed += [torch.empty_like(r, memory_format=torch.contiguous_format) for r in found[: form.results]]
@@ -283,7 +285,7 @@ class Captures:
             try:
                 graph.capture_begin(pool=graphs.pool, capture_error_mode="thread_local")
                 try:
-                    results = self._end(self._run(*stands), stands, handed or (), flags)
+                    results = self._end(self._run_for_graph(stands), stands, handed or (), flags)
                 finally:
                     graph.capture_end()
             except RuntimeError as error:
@@ -292,6 +294,13 @@ class Captures:
                 graphs.renew()
         current.wait_stream(stream)
         return None if self.alone else Graph(graph.replay, Baked(baked), copied, results, flags)
+
+    def _run_for_graph(self, values: Sequence[torch.Tensor]) -> list[Any]:
+        _now.capturing = True
+        try:
+            return self._run(*values)
+        finally:
+            _now.capturing = False
 
     def _flags_for(self, doubts: list[Doubt]) -> Flags | None:
         if not doubts:

@@ -80,6 +80,27 @@ def _attention(space: Space) -> Fn:
     return maker
 
 
+MOST_NEW = 64  # sequences whose new tokens one launch takes: each looks at the places of all
+
+
+def takes_new(space: Space, x: Spec, cache: Spec, interleaved: bool) -> bool:
+    """Whether one launch does what `rope`, `update_cache` and `attention` do for new tokens."""
+    (batch, _, every, size), (slots, both, capacity, _) = x.shape, cache.shape
+    kinds = x.dtype is dt.f32 and cache.dtype in (dt.f16, dt.bf16) and not interleaved
+    there = 0 < batch <= MOST_NEW and slots > 0 and capacity > 0
+    return kinds and there and bool(_module("attention").decodes(space.device, size, every - both, both // 2))
+
+
+def attend_new(
+    space: Space, x: Value, cos: Value, sin: Value, cache: Value, places: Value, scale: float | None, settled: bool
+) -> Value:
+    """What those rows say, as one launch, into the cache itself."""
+    _check_places(space, places, cache, x.shape[1], "update_cache")
+    run = steady(space, _module("attention").attend_new)
+    found: Value = run(x, cos, sin, cache, places, factor_of(x.shape[-1], scale), settled)
+    return found
+
+
 def _rope(space: Space, otherwise: Fn) -> Fn:
     def maker(out: Spec, interleaved: bool, heads: int | None) -> Fn:
         if len(out.shape) != 4:

@@ -255,6 +255,18 @@ class ValueBackend(Backend):
         may end before what is doubtful, if the device raises that by itself."""
         return None
 
+    def takes_new(self, x: Spec, cache: Spec, interleaved: bool) -> bool:
+        """Whether `attend_new` is there for heads x of new tokens and such a cache."""
+        return False
+
+    def attend_new(
+        self, x: Array, cos: Array, sin: Array, cache: Array, places: Array, scale: float | None, settled: bool
+    ) -> Any:
+        """One new token a sequence, in a program: its heads x [batch, 1, heads + 2 kv heads, D] of Q, K and V are turned but for V,
+        those of K and V are written to the cache where it lies, and those of Q attend to it; the value of the attention.
+        settled: nothing in the program writes the cache or the places before."""
+        raise self._untold("how to attend to new tokens in one call")
+
     # -- checks of values
 
     @property
