@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from made_results import ENVIRONMENT
 from test_see_doctor import QUIET
 from tritium.cli import cli
-from tritium.see import doctor, targets
+from tritium.errors import ArgumentError, FormatError
+from tritium.see import doctor, targets, targets_file
 from tritium.see.targets import Figure, Reached, Target
 
 
@@ -109,6 +111,13 @@ def test_a_script_that_is_not_there_is_an_error() -> None:
 # ---- targets
 
 
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is known already: nothing is measured of it."""
+    monkeypatch.setattr(targets_file, "this_environment", lambda threads, limits: ENVIRONMENT)
+    monkeypatch.setattr(targets_file, "this_machines_limits", lambda threads: None)
+
+
 def made(outcome: Any, name: str = "a call") -> Reached:
     target = Target("001", "Performance Targets", name, "cpu", "< 1ms", 1e-3, "s", True, lambda bench, device: "")
     figure = None if outcome == "not measured" else Figure(1e-4, 0.9e-4, 1.1e-4, 0.5e-4, "a made up call\x1b[2J")
@@ -139,3 +148,98 @@ def test_targets_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("targets", "--json", "--quick")
     assert json.loads(done.output)["targets"][0]["outcome"] == "pass"
     assert seen["seconds"] == targets.QUICK_S
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of targets; from now on nothing can be measured."""
+    monkeypatch.setattr(
+        targets, "measure_targets", lambda **_: (made("pass"), made("not reached"), made("not measured"))
+    )
+    assert run("targets", "--output", str(tmp_path / "targets.json")).exit_code == 0
+    monkeypatch.delattr(targets, "measure_targets")
+    return tmp_path / "targets.json"
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"),
+    [("html", "<!doctype html>"), ("HTM", "<!doctype html>"), ("md", "# "), ("txt", "! "), ("json", "{\n")],
+)
+def test_the_name_of_the_output_chooses_its_form(
+    ending: str, begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "measure_targets", lambda **_: (made("not reached"),))
+    path = tmp_path / f"targets.{ending}"
+    path.write_text("what was there before")
+    done = run("targets", "--output", str(path))
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1] == f"written: {path}"
+    assert "100 µs (90 … 110)" in done.output
+    assert path.read_text(encoding="utf-8").startswith(begins)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["targets.pdf", "targets", "targets.htmll"])
+def test_an_ending_that_is_no_form_is_refused_before_anything_is_measured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(targets, "measure_targets")
+    done = run("targets", "--output", str(tmp_path / name))
+    assert isinstance(done.exception, ArgumentError)
+    assert "name the file .html, .md, .txt or .json" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(targets, "measure_targets")
+    done = run("targets", "--output", str(tmp_path / "nowhere" / "targets.html"))
+    assert done.exit_code == 2
+    assert "there is no such folder" in done.output
+
+
+def test_the_json_that_is_written_is_the_json_that_is_printed(stored: Path) -> None:
+    again = stored.with_name("again.json")
+    done = run("targets", "--input", str(stored), "--json", "--output", str(again))
+    assert done.stdout == stored.read_text() == again.read_text()
+    assert done.stderr == f"written: {again}\n"
+
+
+def test_a_stored_measurement_is_shown_with_its_own_machine_and_nothing_is_measured(stored: Path) -> None:
+    page = stored.with_name("targets.html")
+    done = run("targets", "--input", str(stored), "--output", str(page))
+    assert done.exit_code == 0, done.output
+    assert "1 pass, 1 not reached, 1 not measured" in done.output
+    assert ENVIRONMENT.hard.cpu in page.read_text(encoding="utf-8")
+
+
+def test_strict_judges_the_outcomes_of_the_file(stored: Path) -> None:
+    page = stored.with_name("targets.txt")
+    assert run("targets", "--input", str(stored), "--strict", "--output", str(page)).exit_code == 1
+    assert page.exists()
+    stored.write_text(stored.read_text().replace('"not reached"', '"pass"'))
+    assert run("targets", "--input", str(stored), "--strict").exit_code == 0
+
+
+def test_what_cannot_be_asked_together_is_refused(stored: Path) -> None:
+    done = run("targets", "--input", str(stored), "--quick")
+    assert done.exit_code == 2
+    assert "--input measures nothing: leave one of them out" in done.output
+    before = stored.read_text()
+    done = run("targets", "--input", str(stored), "--output", str(stored))
+    assert done.exit_code == 2
+    assert "would be written over; name another file" in done.output
+    assert stored.read_text() == before
+
+
+def test_an_input_that_is_not_there_or_is_something_else_is_an_error(tmp_path: Path) -> None:
+    done = run("targets", "--input", str(tmp_path / "nowhere.json"))
+    assert done.exit_code == 2
+    assert "nowhere.json' does not exist" in done.output
+    other = tmp_path / "other.json"
+    other.write_text('{"a": 1}')
+    done = run("targets", "--input", str(other), "--output", str(tmp_path / "a.html"))
+    assert isinstance(done.exception, FormatError)
+    assert "other.json: not what tritium targets found" in str(done.exception)
+    assert not (tmp_path / "a.html").exists()

@@ -62,6 +62,7 @@ LAYERS = {
     "perf.worker perf.workloads",
     11: "see see.attribution see.critical see.hotspots see.op_table see.profile see.profile_diff see.profile_file see.profile_page "
     "see.roofline see.sampler see.spans see.doctor see.doctor_checks see.doctor_readings see.doctor_script see.doctor_watch see.targets "
+    "see.targets_file see.targets_page "
     "see.accounts see.advice see.allocations see.hub see.leaks see.memory_file see.memory_page see.memory_pressure see.plugin "
     "see.python_memory "
     "see.chrome see.escape see.flame see.flame_diff see.flame_frames see.flame_look see.folded see.nvtx see.speedscope "

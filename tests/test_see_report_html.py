@@ -158,7 +158,8 @@ def test_on_a_narrow_screen_the_plot_of_a_ratio_stands_below_its_figures(full: R
 
 
 def test_a_filter_without_a_match_says_so(page: Page) -> None:
-    assert 'none.textContent = "No case matches."' in page.scripts[-1]
+    assert 'const nothing = "No " + box.dataset.noun + " matches.";' in page.scripts[-1]
+    assert [given["data-noun"] for tag, given in page.elements if tag == "input"] == ["case"]
 
 
 def test_a_span_is_drawn_inside_its_column() -> None:

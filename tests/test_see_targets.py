@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from tritium.errors import ArgumentError
 from tritium.perf import quick
 from tritium.perf.case import Made
 from tritium.see import targets
-from tritium.see.targets import TARGETS, Bench, Figure, Reached, Target, as_dict, judged, measure_targets, rows, summary
+from tritium.see.targets import TARGETS, Bench, Figure, Reached, Target, counts, judged, measure_targets, rows, summary
 from tritium.threads import get_num_threads
 
 FASTER = Target("000", "a table", "a call", "cpu", "< 1 ms", 1e-3, "s", True, lambda bench, device: figure(1e-4))
@@ -95,12 +94,16 @@ def test_a_row_shows_the_interval_in_the_unit_of_the_value() -> None:
     assert share[3:5] == ["95 %", "-"]
 
 
-def test_json_is_plain_and_whole() -> None:
-    found = (Reached(FASTER, "pass", figure(1e-4)), Reached(RATE, "not measured", reason="no GPU"))
-    read = json.loads(json.dumps(as_dict(found), allow_nan=False))["targets"]
-    assert read[0]["figure"]["value"] == 1e-4
-    assert (read[1]["outcome"], read[1]["reason"], read[1]["figure"]) == ("not measured", "no GPU", None)
-    assert read[0]["section"] == "a table"
+def test_large_numbers_have_no_exponent() -> None:
+    (row,) = rows((Reached(RATE, "pass", Figure(12345, 9999, 14321)),))
+    assert row[3] == "12300 GFLOP/s (10000 … 14300)"
+    (row,) = rows((Reached(FASTER, "pass", Figure(915e-9, 646e-9, 1.204e-6)),))
+    assert row[3] == "915 ns (646 … 1200)"
+
+
+def test_outcomes_are_counted_in_the_order_of_the_words() -> None:
+    found = (Reached(RATE, "not measured", reason="no GPU"), Reached(FASTER, "pass", figure(1e-4)))
+    assert list(counts(found).items()) == [("pass", 1), ("not reached", 0), ("undecided", 0), ("not measured", 1)]
 
 
 def test_a_device_with_a_clock_of_its_own_is_timed_by_it() -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from tritium.cli_target import check_target, run_target
+from tritium.cli_target import check_folders, check_outputs, check_target, run_target
 from tritium.cli_text import bar, shown, table
 
+FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
 COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
 MISSED = {"pass": "green", "not reached": "yellow", "undecided": "yellow"}
 
@@ -60,18 +61,35 @@ def _kept(codes: list[int], code: int) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with intervals and sources.")
 @click.option("--quick", is_flag=True, help="A tenth of a second for each figure instead of half of one.")
 @click.option("--strict", is_flag=True, help="Exit code 1 when a target is not reached.")
-def targets(as_json: bool, quick: bool, strict: bool) -> None:
+@click.option(
+    "--output", type=FILE, metavar="FILE", help="Write it too, by the name's ending: .html, .md, .txt, .json."
+)
+@click.option("--input", "source", type=THERE, metavar="FILE", help="Show what --output FILE.json or --json wrote.")
+def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source: str | None) -> None:
     """The guides' performance targets, measured here beside what this machine's ceilings allow.
 
     The targets are the guides', for their own libraries and machines. One that cannot be measured says why. The ceilings are
-    measured once on a machine (a few seconds) and then read from a file.
+    measured once on a machine (a few seconds) and then read from a file. With --input nothing is measured: outcomes and
+    machine are those of the file.
     """
-    from tritium.see.targets import HEADS, QUICK_S, SECONDS, as_dict, measure_targets, rows, summary
+    from tritium.see import targets_file, targets_page
+    from tritium.see.reports import form_of
+    from tritium.see.targets import HEADS, QUICK_S, SECONDS, rows, summary
 
-    with bar("measuring") as progress:
-        found = measure_targets(seconds=QUICK_S if quick else SECONDS, progress=progress)
+    if source is not None and quick:
+        raise click.UsageError("--quick is of a measurement, and --input measures nothing: leave one of them out.")
+    if output is not None:
+        form_of(output, what="targets")  # before anything is measured
+        check_outputs([output], inputs=[source] if source is not None else [])
+        check_folders([output])
+    if source is not None:
+        measured = targets_file.load(source)
+    else:
+        with bar("measuring") as progress:
+            measured = targets_file.measured(seconds=QUICK_S if quick else SECONDS, progress=progress)
+    found = measured.found
     if as_json:
-        click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False))
+        click.echo(measured.json(), nl=False)
     else:
         body = [[shown(cell) for cell in row] for row in rows(found)]
         head, rule, *lines = table(body, list(HEADS)).splitlines()
@@ -81,6 +99,8 @@ def targets(as_json: bool, quick: bool, strict: bool) -> None:
         click.echo()
         for line in summary(found):
             click.echo(shown(line))
+    if output is not None:
+        click.echo(f"written: {shown(str(targets_page.save(measured, output)))}", err=as_json)
     if strict and any(r.outcome == "not reached" for r in found):
         raise SystemExit(1)
 

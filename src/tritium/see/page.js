@@ -51,12 +51,13 @@ paint(THEMES.includes(asked("theme")) ? asked("theme") : "auto");
 
 // ---- filter: cards and rows by the name of their case
 const box = one("#filter");
+const nothing = "No " + box.dataset.noun + " matches.";
 const cards = all(".card").map((card) => [card, card.querySelector(".name").textContent.toLowerCase()]);
 const rows = all("table.filtered tbody tr").map((row) => [row, row.cells[0].textContent.toLowerCase()]);
 const tables = all("table.filtered").map((table) => {
   const none = document.createElement("p");
   none.className = "none";
-  none.textContent = "No case matches.";
+  none.textContent = nothing;
   none.hidden = true;
   table.parentElement.after(none);
   return [table, none];
@@ -72,7 +73,7 @@ function filter(text) {
   for (const [table, none] of tables) none.hidden = !words.length || [...table.tBodies[0].rows].some((row) => !row.hidden);
   for (const [mark, name] of marks) mark.classList.toggle("off", words.length > 0 && !fits(name));
   const count = one("#count");
-  if (count) count.textContent = !words.length ? "" : shown ? shown + " of " + cards.length + " cases" : "No case matches.";
+  if (count) count.textContent = !words.length ? "" : shown ? shown + " of " + cards.length + " cases" : nothing;
 }
 
 box.addEventListener("input", () => { filter(box.value); set("filter", box.value.trim()); });

@@ -1,4 +1,4 @@
-"""A report as one HTML file: no network, a strict policy, readable without script.
+"""A report, or other sections, as one HTML file: no network, a strict policy, readable without script.
 
 Knows nothing of results: it writes blocks down. Every text goes through `escape`; the only script is page.js beside this
 file, and the policy names its hash.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from tritium.perf import names
 from tritium.see import charts, flame_look
 from tritium.see.escape import attribute, html, script_json
 from tritium.see.sections import (
@@ -53,24 +54,38 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _script() -> str:
-    return f'{_asset("page.js")}\n{flame_look.script()}\nfor (const graph of document.querySelectorAll("svg.flame")) flameGraph(graph);\n'
+def _script(flames: bool) -> str:
+    graphs = 'for (const graph of document.querySelectorAll("svg.flame")) flameGraph(graph);'
+    return f"{_asset('page.js')}\n{flame_look.script()}\n{graphs}\n" if flames else _asset("page.js")
 
 
 @cache
-def _style() -> str:
+def _style(flames: bool) -> str:
     light = "".join(f"{name}:{value};" for name, value in charts.variables("light").items())
     paper = f"@media print{{:root,:root[data-theme]{{{light}}}}}"  # whatever the screen shows, paper is white
-    return f"{charts.css()}\n{flame_look.css()}\n{_asset('page.css')}{paper}\n"
+    graphs = f"{flame_look.css()}\n" if flames else ""
+    return f"{charts.css()}\n{graphs}{_asset('page.css')}{paper}\n"
 
 
 def page(report: Report) -> str:
-    """The whole file."""
-    digest = base64.b64encode(sha256(_script().encode()).digest()).decode()
-    top, rest = report.sections[0], report.sections[1:]
-    toc = "".join(f'<li><a href="#{s.id}">{html(s.title)}</a></li>' for s in report.sections)
-    body = "\n".join(section_html(s) for s in rest)
+    """The whole file of a report, with its data inside."""
+    made = f"Made by Tritium from results of {names.visible(report.given.results.created)}. Offline, and the same bytes from the same results."
     data = {"name": _stem(report), "gzip": report.data.results, "csv": report.data.figures}
+    return whole(report.title, report.sections, made, data, flames=True)
+
+
+def whole(
+    title: str, sections: Sequence[Section], made: str, inside: Mapping[str, str] | None = None,
+    *, noun: str = "case", flames: bool = False,
+) -> str:  # fmt: skip
+    """The whole file of any sections. `made`: its last line; `inside`: data that can be saved from it.
+
+    `noun`: what the rows and cards are that the filter chooses; `flames`: with what moves flame graphs.
+    """
+    script = _script(flames)
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode()
+    toc = "".join(f'<li><a href="#{s.id}">{html(s.title)}</a></li>' for s in sections)
+    body = "\n".join(section_html(s) for s in sections)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -79,30 +94,30 @@ def page(report: Report) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="tritium">
-<title>{html(report.title)}</title>
+<title>{html(title)}</title>
 <link rel="icon" href="data:,">
 <style>
-{_style()}</style>
+{_style(flames)}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the report</a>
 <header class="bar">
 <a class="brand" href="#verdict">{LOGO}<span>Tritium</span></a>
 <div class="tools" hidden>
-<input id="filter" type="search" placeholder="Filter cases" aria-label="Filter cases by name" autocomplete="off" spellcheck="false">
+<input id="filter" type="search" placeholder="Filter {noun}s" aria-label="Filter {noun}s by name" autocomplete="off" spellcheck="false"
+ data-noun="{noun}">
 <button id="theme" type="button" aria-label="Colours: as the system">auto</button>
 </div>
 </header>
 <div class="frame">
 <nav class="toc" aria-label="Contents"><ol>{toc}</ol></nav>
 <main id="main" tabindex="-1">
-{section_html(top)}
 {body}
 </main>
 </div>
-<footer><p>Made by Tritium from results of {html(report.given.results.created)}. Offline, and the same bytes from the same results.</p></footer>
-<script type="application/json" id="inside">{script_json(data)}</script>
-<script>{_script()}</script>
+<footer><p>{html(made, LONG)}</p></footer>
+<script type="application/json" id="inside">{script_json(dict(inside or {}))}</script>
+<script>{script}</script>
 </body>
 </html>
 """

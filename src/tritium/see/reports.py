@@ -74,15 +74,7 @@ class Report:
 
     def save(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
         """Write it, in the form its suffix (or `to`) names: .html, .md, .txt or .json. Whole or not at all."""
-        suffix = Path(path).suffix.lower()
-        form = to or FORMATS.get(suffix)
-        if form not in set(FORMATS.values()):
-            given = repr(to) if to else f"a name that ends in {suffix!r}" if suffix else "a name without a suffix"
-            raise ArgumentError(
-                f"report: {names.visible(given)} is no form of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
-                f"name the file .html, .md, .txt or .json.{nearest(suffix, FORMATS)}"
-            )
-        return write_text(path, getattr(self, form)())
+        return write_text(path, getattr(self, form_of(path, to))())
 
     @cached_property
     def pictures(self) -> tuple[Picture | Drawing, ...]:
@@ -192,6 +184,19 @@ def _no_history(history: History | Trends, found: Trends) -> str:
 
 
 # ---- pieces
+
+
+def form_of(path: str | os.PathLike[str], to: str | None = None, what: str = "report") -> str:
+    """The form that the suffix of a name (or `to`) asks for: html, markdown, text or json."""
+    suffix = Path(path).suffix.lower()
+    form = to or FORMATS.get(suffix, "")
+    if form not in set(FORMATS.values()):
+        given = repr(to) if to else f"a name that ends in {suffix!r}" if suffix else "a name without a suffix"
+        raise ArgumentError(
+            f"{what}: {names.visible(given)} is no form of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
+            f"name the file .html, .md, .txt or .json.{nearest(suffix, FORMATS)}"
+        )
+    return form
 
 
 def _pictures(block: Block) -> Iterator[Picture | Drawing]:

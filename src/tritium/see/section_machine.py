@@ -42,12 +42,14 @@ SOON_NOISY = 0.02  # spread of canaries between processes from which on small di
 
 def environment(given: Given) -> Section:
     """Where it was measured; and in what two measurements differ."""
-    env = given.results.environment
-    blocks: list[Block] = list(_differences(given))
-    blocks.append(Facts(tuple((name, Cell(value)) for name, value in _facts(env) if value)))
+    return Section("environment", "Environment", (*_differences(given), *machine(given.results.environment)))
+
+
+def machine(env: Environment) -> Iterator[Block]:
+    """What an environment tells of itself, and its ceilings."""
+    yield Facts(tuple((name, Cell(value)) for name, value in _facts(env) if value))
     if env.limits is not None:
-        blocks.append(Fold("Ceilings of this machine, measured", (_ceilings(env),)))
-    return Section("environment", "Environment", tuple(blocks))
+        yield Fold("Ceilings of this machine, measured", (_ceilings(env),))
 
 
 def _differences(given: Given) -> Iterator[Block]:
@@ -183,14 +185,10 @@ def _selftest(given: Given) -> Iterator[tuple[str, Tone]]:
 def reproduce(given: Given) -> Section:
     """What to type to measure the same again."""
     results, env, plan = given.results, given.results.environment, given.results.plan
-    lines = [f"git checkout {shlex.quote(env.commit)}"] if env.commit else []
-    if env.packages:
-        lines.append("python -m pip install " + " ".join(shlex.quote(f"{k}=={v}") for k, v in env.packages.items()))
-    lines += [f"export {k}={shlex.quote(v)}" for k, v in env.variables.items()]
-    lines += [results.command] if results.command and not given.imported else []
+    lines = typed(env, "" if given.imported else results.command)
     versions = [f"Tritium {env.tritium}" if env.tritium else "", f"Python {env.python}" if env.python else ""]
     facts = [
-        ("commit", env.commit + (" with uncommitted changes: the commit alone does not give this code" if env.dirty else "") or "not known"),
+        ("commit", commit_text(env)),
         ("versions", ", ".join(filter(None, (*versions, *(f"{k} {v}" for k, v in env.packages.items()))))),
         ("plan", f"{plan.name}: {many(plan.generations, 'process')}, {many(plan.rounds, 'round')} of {many(plan.batches, 'batch')}"),
         ("seed", "" if given.imported else str(plan.seed)),
@@ -207,6 +205,21 @@ def reproduce(given: Given) -> Section:
         blocks.append(Line("The verdict was made by:"))
         blocks.append(Code(given.verdicts.command))
     return Section("reproduce", "How to reproduce", tuple(blocks))
+
+
+def typed(env: Environment, command: str) -> list[str]:
+    """What to type, line by line: the commit, the packages, the variables, the command."""
+    lines = [f"git checkout {shlex.quote(env.commit)}"] if env.commit else []
+    if env.packages:
+        lines.append("python -m pip install " + " ".join(shlex.quote(f"{k}=={v}") for k, v in env.packages.items()))
+    lines += [f"export {k}={shlex.quote(v)}" for k, v in env.variables.items()]
+    return [*lines, command] if command else lines
+
+
+def commit_text(env: Environment) -> str:
+    """The commit, and whether it alone gives this code."""
+    changed = " with uncommitted changes: the commit alone does not give this code" if env.dirty else ""
+    return env.commit + changed or "not known"
 
 
 def data(given: Given, found: Data) -> Section:

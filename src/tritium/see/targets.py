@@ -9,9 +9,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -434,13 +434,18 @@ def judged(target: Target, found: Figure) -> Outcome:
 def value_text(value: float, unit: Unit, like: float | None = None) -> str:
     """A value with its unit; `like`: in the unit that suits that one, and the unit left out."""
     if unit == "%":
-        return f"{100 * value:.3g}" + " %" * (like is None)
+        return _digits(100 * value) + " %" * (like is None)
     if unit != "s":
-        return f"{value:.3g}" + f" {unit}" * (like is None)
+        return _digits(value) + f" {unit}" * (like is None)
     if like is None:
         return seconds_text(value)
     scale = next((s for s in (1.0, 1e-3, 1e-6) if like >= s), 1e-9)
-    return f"{value / scale:.3g}"
+    return _digits(value / scale)
+
+
+def _digits(value: float) -> str:
+    """Three digits, and no exponent where a person can do without: 1230."""
+    return f"{float(f'{value:.3g}'):g}"
 
 
 HEADS = ("guide", "target", "asked", "measured", "possible here", "outcome", "by")
@@ -461,10 +466,20 @@ def rows(found: tuple[Reached, ...]) -> list[list[str]]:
     return out
 
 
+def counts(found: tuple[Reached, ...]) -> dict[Outcome, int]:
+    """How many there are of each outcome."""
+    return {outcome: sum(r.outcome == outcome for r in found) for outcome in get_args(Outcome)}
+
+
 def summary(found: tuple[Reached, ...]) -> list[str]:
-    """How many were reached, what this machine cannot reach, and why the rest was not measured."""
-    counts = {o: sum(r.outcome == o for r in found) for o in ("pass", "not reached", "undecided", "not measured")}
-    out = [", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n) + ". The targets are the guides' own."]
+    """How many were reached, and the notes."""
+    told = ", ".join(f"{n} {outcome}" for outcome, n in counts(found).items() if n)
+    return [f"{told}. The targets are the guides' own.", *notes(found)]
+
+
+def notes(found: tuple[Reached, ...]) -> list[str]:
+    """What this machine cannot reach, and why the rest was not measured."""
+    out = []
     for r in found:
         t, f = r.target, r.figure
         if f is not None and f.possible is not None and (f.possible > t.limit if t.lower else f.possible < t.limit):
@@ -476,13 +491,3 @@ def summary(found: tuple[Reached, ...]) -> list[str]:
         if r.outcome == "not measured":
             reasons[r.reason] = reasons.get(r.reason, 0) + 1
     return out + [f"not measured ({n}): {why}" for why, n in reasons.items()]
-
-
-def as_dict(found: tuple[Reached, ...]) -> dict[str, Any]:
-    """As JSON has it."""
-    listed = []
-    for r in found:
-        about = {f.name: getattr(r.target, f.name) for f in fields(Target) if f.name != "figure"}
-        figure = asdict(r.figure) if r.figure is not None else None
-        listed.append(about | {"outcome": r.outcome, "reason": r.reason, "figure": figure})
-    return {"schema": 1, "threads": get_num_threads(), "targets": listed}
