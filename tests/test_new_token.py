@@ -51,15 +51,18 @@ def test_the_rows_of_a_new_token_are_found_together() -> None:
 
 def test_each_layer_of_a_model_has_one_where_one_token_comes() -> None:
     session = tt.load().session(slots=2)
-    kv = session.caches
-    for ids, many in ((np.zeros((2, 1), np.int32), len(kv)), (np.zeros((2, 4), np.int32), 0)):
-        places, at = np.array([[0, 0, 1], [1, 0, 1]], np.int32), np.arange(2, dtype=np.int32)
-        for program in (session._programs.last, session._programs.pick):
-            graph = program.program(*map(tt.asarray, (ids, places, at)), *kv).graph
-            tokens = new_tokens(graph)
-            assert len(tokens) == many
-            assert [t.cache for t in tokens] == list(graph.inputs[3:])[:many]
-            assert all(t.places.op is ops.given for t in tokens)
+    kv, places = session.caches, np.array([[0, 0, 1], [1, 0, 1]], np.int32)
+    at, one, four = np.arange(2, dtype=np.int32), np.zeros((2, 1), np.int32), np.zeros((2, 4), np.int32)
+    last, pick = session._programs.last, session._programs.pick
+    for program, given, many in (
+        (last, (one, places, at), len(kv)),
+        (last, (four, places, at), 0),
+        (pick, (one.astype(np.int64), places, session.turns), len(kv)),
+    ):
+        graph = program.program(*map(tt.asarray, given), *kv).graph
+        tokens = new_tokens(graph)
+        assert [t.cache for t in tokens] == list(graph.inputs[3:])[:many]
+        assert all(t.places.op is ops.given for t in tokens)
 
 
 def turned_twice(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
