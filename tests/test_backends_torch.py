@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tritium as tt
-from tritium import backends, ops
+from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium.backends import Absent, attention, quantized
 from tritium.backends import torch as probe
@@ -444,6 +444,15 @@ def test_out_and_in_place_calls_write_where_they_are_told() -> None:
     assert back(y).tolist() == [[30.0] * 3, [3.0] * 3]
     ops.add(y[0], y[1], out=y[1])
     assert back(y)[1].tolist() == [33.0] * 3
+
+
+def test_memory_of_the_user_is_compared_where_no_address_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.arange(8.0)
+    first, last, other = (tt.device("torch").backend.adopt(t) for t in (whole[:5], whole[3:], torch.ones(5)))
+    monkeypatch.setattr(tt.device("torch").backend.space, "on_host", False)
+    assert buffer.overlap(first, last) == 2
+    assert buffer.overlap(first, first) == 1
+    assert buffer.overlap(first, other) == 0
 
 
 def test_overlapping_copies_read_before_they_write() -> None:

@@ -89,14 +89,14 @@ def overlap(a: Array, b: Array) -> int:
     if not (isinstance(a.storage, Held) or isinstance(b.storage, Held)):
         return pure.overlap(a, b)
     if a.storage is b.storage:
-        return pure.overlap(_alone(a), _alone(b))
+        return pure.overlap(_from(a, 0), _from(b, 0))
     seen = all(isinstance(x.storage, Held) and x.storage.fixed for x in (a, b))  # two views of one memory of the user's
-    return pure.overlap(a, b) if seen else 0
+    return pure.overlap(*(_from(x, x.storage.begin) for x in (a, b))) if seen else 0
 
 
-def _alone(a: Array) -> Array:
-    """The same layout on memory that begins at 0: enough to tell how parts of one storage meet."""
-    return pure.Array(pure.NOWHERE, a.dtype, a.shape, a.strides, a.offset)
+def _from(a: Array, begin: int) -> Array:
+    """The same layout on memory that begins there: enough to tell how two meet."""
+    return pure.Array(pure.Place(begin), a.dtype, a.shape, a.strides, a.offset)
 
 
 def watch(watcher: pure.Watcher | None) -> None:

@@ -278,13 +278,13 @@ class Array:
         return int(self.storage.address) + span(self.dtype, self.offset)
 
 
-class _Nowhere:
+class Place:
     """A storage of which only the address matters."""
 
-    address = 0
+    __slots__ = ("address",)
 
-
-NOWHERE = _Nowhere()
+    def __init__(self, address: int) -> None:
+        self.address = address
 
 
 def span(t: DType, elements: int) -> int:

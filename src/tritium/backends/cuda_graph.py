@@ -8,9 +8,11 @@ that reads them there, and hands out memory of its own while nobody holds what i
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -37,6 +39,18 @@ def in_graph() -> bool:
 
 
 KEPT = 8  # captures of one program: each is for other memory
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile: to destroy another graph would break off a capture."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @lru_cache(maxsize=1)
@@ -283,11 +297,12 @@ class Captures:
                 flags.clear()
             stream.synchronize()
             try:
-                graph.capture_begin(pool=graphs.pool, capture_error_mode="thread_local")
-                try:
-                    results = self._end(self._run_for_graph(stands), stands, handed or (), flags)
-                finally:
-                    graph.capture_end()
+                with _uncollected():
+                    graph.capture_begin(pool=graphs.pool, capture_error_mode="thread_local")
+                    try:
+                        results = self._end(self._run_for_graph(stands), stands, handed or (), flags)
+                    finally:
+                        graph.capture_end()
             except RuntimeError as error:
                 self.alone = str(error).partition("\n")[0]
                 settings.log.warning("%s: a program could not be captured: %s", graphs.place, self.alone)

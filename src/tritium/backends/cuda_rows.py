@@ -16,6 +16,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, torch_unsigned
 from tritium.backends.attention import factor_of, outside
+from tritium.backends.cuda_graph import in_graph
 from tritium.backends.cuda_products import matmul
 from tritium.backends.elements import one_axis
 from tritium.backends.torch_products import steady
@@ -201,6 +202,25 @@ def _single(row: Op, torch_kernel: Kernel) -> Fn:
     return maker
 
 
+def _cast(torch_kernel: Kernel) -> Fn:
+    """Half floats as f32: in a graph by a kernel of ours, which starts early; outside, the host would wait longer for it."""
+    ours: Fn = _module("fused").single(ops.astype, torch_kernel.fn)
+
+    def maker(out: Spec, **attrs: Any) -> Fn:
+        library, early = torch_kernel.fn(out, **attrs), ours(out, **attrs)
+        if out.dtype is not dt.f32:
+            return library
+
+        def run(x: Value) -> Value:
+            halves = x.dtype in (torch.float16, torch.bfloat16)
+            found: Value = (early if halves and in_graph() else library)(x)
+            return found
+
+        return run
+
+    return maker
+
+
 def refuses(body: Fragment) -> str | None:
     """Why a body would not gain by running as one call; None: it does."""
     module = _module("products")
@@ -242,6 +262,7 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     found[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *found[ops.take]]
     found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
     found[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *found[ops.argmax]]
+    found[ops.astype] = [found[ops.astype][0]._replace(fn=_cast(found[ops.astype][0])), *found[ops.astype][1:]]
     for row in _module("fused").SINGLE:
         found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
     return found

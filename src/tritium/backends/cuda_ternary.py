@@ -6,6 +6,7 @@ device, and after the first call only results are allocated. On CPU tensors Trit
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -284,6 +285,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
 
     from tritium.backends import cuda_wgmma
 
+    _enter()
     m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
     weights = job.w.planes() if codes else job.w.straight()
     rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
@@ -304,6 +306,16 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
         whole, BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, CODES=codes,
         REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
+
+
+def _enter() -> None:
+    """Have CUDA know this thread: one that has launched nothing yet could make no descriptor."""
+    if not getattr(_thread, "known", False) and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream().query()
+        _thread.known = True
+
+
+_thread = threading.local()
 
 
 def _stages(asked: int, nbytes: int, of_result: int) -> int:

@@ -100,14 +100,14 @@ def _gemv_fits(case: Case, rows: int, lanes: int, across: int, warps: int) -> bo
 
 
 def gemvs(case: Case) -> Iterator[Choice]:
-    for warps in (1, 2, 4, 8):
+    for warps in (1, 2, 4, 8, 16) if case.floats else (1, 2, 4, 8):
         for across in (1, 2, 4, 8):
             for lanes in (8, 16, 32):
                 step = lanes * 4 * across
                 waste = -(-words(case) // step) * step / words(case)
                 for each in (1, 2, 4):
                     rows = each * (32 // lanes) * (warps // across)
-                    whole = across <= warps and 2 <= rows <= 64 and rows & (rows - 1) == 0
+                    whole = across <= warps and 2 <= rows <= max(64, 8 * warps) and rows & (rows - 1) == 0
                     if whole and waste <= 1.25 and _gemv_fits(case, rows, lanes, across, warps):
                         yield choice("gemv", rows, lanes, across, warps)
 
@@ -259,7 +259,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         16: choice("fragments", 1, 2, 1, 1, 24),
         32: choice("wgmma", 128, 32, 64, 0, 6, 80, 104, -6),
         64: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -6),
-        128: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -3),
+        128: choice("wgmma", 128, 64, 64, 0, 8, 104, 136, -3),
         256: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, -3),
         512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
         2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
@@ -301,7 +301,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         128: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
         256: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
         512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
-        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
     },
     (28672, 8192): {
         1: choice("gemv", 8, 32, 2, 4),
@@ -314,7 +314,7 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         128: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
         256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
         512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
-        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
+        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
     },
     (3840, 2560): {
         1: choice("gemv", 32, 8, 1, 2),
@@ -323,11 +323,13 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         8: choice("fragments", 1, 1, 4, 1, 20),
     },
 }
-OF_FLOATS: dict[tuple[int, int], dict[int, Choice]] = {  # of one token that the kernel norms and quantises by itself
+OF_FLOATS: dict[
+    tuple[int, int], dict[int, Choice]
+] = {  # one token that the kernel norms and quantises, raced in whole layers
     (3840, 2560): {1: choice("gemv", 64, 8, 1, 4)},
-    (2560, 2560): {1: choice("gemv", 64, 8, 1, 4)},
+    (2560, 2560): {1: choice("gemv", 32, 16, 1, 8)},
     (13824, 2560): {1: choice("gemv", 64, 8, 1, 8)},
-    (2560, 6912): {1: choice("gemv", 32, 32, 1, 8)},
+    (2560, 6912): {1: choice("gemv", 32, 16, 1, 8)},
 }
 _found: dict[Case, Choice] = {}
 Measured = Mapping[tuple[int, int], Mapping[int, Choice]]  # of shapes (n, k) and batches

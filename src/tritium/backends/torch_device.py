@@ -54,6 +54,10 @@ class Block(Memory):
             raise DeviceError(f"The memory of {self.device} has no address; copy it to the host with .to('cpu').")
         return self.alone().data_ptr()
 
+    @property
+    def begin(self) -> int:
+        return self.alone().data_ptr()
+
     def export(self) -> int:
         """The address, for someone who may write there: from now on writes go into this memory."""
         address = self.address

@@ -67,6 +67,11 @@ class Memory(Held):
     def address(self) -> int:
         raise DeviceError(f"The memory of {self.device} has no address; copy it to the host with .to('cpu').")
 
+    @property
+    def begin(self) -> int:
+        """Where it begins, as the device counts: to be compared, not read."""
+        return self.address
+
     def export(self) -> int:
         return self.address
 
