@@ -124,7 +124,8 @@ def rope(
 
 
 @triton.jit
-def outside_kernel(places, bad, batch, slots, capacity, tokens, BATCH: tl.constexpr):
+def outside_kernel(places, bad, batch, slots, capacity, tokens, BATCH: tl.constexpr, EARLY: tl.constexpr):
+    begin(EARLY)
     o = tl.arange(0, BATCH)
     meant = o < batch
     slot = tl.load(places + o * 3, mask=meant, other=0)
@@ -140,7 +141,9 @@ def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> tor
     bad = torch.empty(batch, dtype=torch.bool, device=places.device)
     if batch:
         block = triton.next_power_of_2(batch)
-        outside_kernel[(1,)](places.contiguous(), bad, batch, slots, capacity, tokens, BATCH=block, num_warps=1)
+        outside_kernel[(1,)](
+            places.contiguous(), bad, batch, slots, capacity, tokens, BATCH=block, num_warps=1, **gpu(places.device).starting
+        )
     return bad
 
 
