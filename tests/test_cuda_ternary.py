@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tritium import dtype as dt
 from tritium import settings as tritium_settings
 from tritium.backends import cuda_tuned, packed, quantized
+from tritium.backends.cuda_spread import spread
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
@@ -142,26 +143,32 @@ def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tup
 
 
 @on_cuda
-@pytest.mark.parametrize("numbers", [*TURNS, (128, 64, 64, 0, 6, 104, 136), (256, 128, 64, 0, 4, 168, 240)])
-def test_a_last_round_that_is_shared_multiplies_exactly(
-    numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "m", [1, 300, 321, 512]
+)  # pieces that lie behind the last token, that hold some, that are full
+@pytest.mark.parametrize(
+    ("codes", "numbers"),
+    [*((True, numbers) for numbers in TURNS[1:]), (True, (128, 64, 64, 0, 6, 104, 136)), (True, (128, 128, 64, 0, 5, 168, 240)),
+     (True, (256, 128, 64, 0, 4, 168, 240)), (False, (128, 256, 128, 0, 4, 168, 240)), (False, (64, 128, 128, 1, 6, 104, 136))],
+)  # fmt: skip
+def test_a_last_round_of_pieces_multiplies_exactly(
+    codes: bool, numbers: tuple[int, ...], m: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hopper = ct.gpu(torch.device("cuda", 0))
     if hopper.capability != cuda_tuned.HOPPER:
         pytest.skip("warpgroups multiply on Hopper")
-    rng = np.random.default_rng(0)
-    w, made = weights(rng, 1300, 6912, True)
-    q = rng.integers(-128, 128, (300, 6912)).astype(np.int8)
+    rng = np.random.default_rng(m)
+    w, made = weights(rng, 1300, 2700, codes)  # 11 steps of codes
+    q = rng.integers(-128, 128, (m, 2700)).astype(np.int8)
     expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
-    tiles = -(-1300 // numbers[0]) * -(-300 // numbers[1])
-    for left in {1, 2, 3, tiles // 3}:
-        processors = next(p for p in range(tiles, 0, -1) if tiles % p == left or p == 1)
-        monkeypatch.setattr(ct, "gpu", lambda _, few=processors: hopper._replace(processors=few))
-        space = cuda_counts.Workspace(torch.device(PLACE))
-        poison(300, 1300)
-        found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, 1), space=space) for _ in range(5)]
+    tiles = -(-1300 // numbers[0]) * -(-m // numbers[1])
+    dealt = {processors: spread(1, tiles, 11, numbers[1], processors)[2] for processors in range(1, tiles + 1)}
+    alike = [[n for n, p in dealt.items() if p == pieces] for pieces in (1, 2, 4) if numbers[1] // pieces >= 32]
+    for processors in {n for found in alike for n in (found[0], found[-1])}:
+        monkeypatch.setattr(ct, "gpu", lambda _, count=processors: hopper._replace(processors=count))
+        poison(m, 1300)
+        found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, 1)) for _ in range(5)]
         assert all(torch.equal(y, expected) for y in found)
-        assert not space.counts.any()
 
 
 @runs
@@ -614,8 +621,10 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
         "wgmma": (
             cuda_wgmma.wgmma,
             {"w": f"tensordesc<u8[64, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[64, 64],{pieces[1]!r}>",
-             "partial": "*i32", "counts": "*i32", "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
-            {"BN": 128, "BM": 64, "BK": 64, "TURNS": False, "STAGES": 4, "GROUP": 8, "SPLIT": 2, "CODES": True, "REGISTERS": 136},
+             "x_piece": f"tensordesc<i8[32, 64],{pieces[1]!r}>", "partial": "*i32", "counts": "*i32",
+             "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
+            {"BN": 128, "BM": 64, "BK": 64, "TURNS": False, "STAGES": 4, "GROUP": 8, "SPLIT": 2, "PIECES": 2, "CODES": True,
+             "REGISTERS": 136},
             {"num_warps": 4, "maxnreg": 104},
         ),
     }[name]  # fmt: skip

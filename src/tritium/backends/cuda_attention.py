@@ -142,7 +142,15 @@ def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> tor
     if batch:
         block = triton.next_power_of_2(batch)
         outside_kernel[(1,)](
-            places.contiguous(), bad, batch, slots, capacity, tokens, BATCH=block, num_warps=1, **gpu(places.device).starting
+            places.contiguous(),
+            bad,
+            batch,
+            slots,
+            capacity,
+            tokens,
+            BATCH=block,
+            num_warps=1,
+            **gpu(places.device).starting,
         )
     return bad
 

@@ -292,18 +292,18 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     early = job.w.keeps("planes" if codes else "straight")
     stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
-    columns = step * (4 if codes else 1)
-    programs, split, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), columns, g.processors)
-    cut = tiles - whole
-    space = job.space.sized(cut * split * rows * tokens, 2 * cut) if cut else (job.out, job.out)
+    programs, split, pieces, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
+    space = job.space.sized(tiles * split * rows * tokens, 2 * tiles) if split > 1 else (job.out, job.out)
     layouts = [
         gl.NVMMASharedLayout.get_default_for([high, step], kind)
         for high, kind in ((part, gl.uint8 if codes else gl.int8), (tokens, gl.int8))
     ]
     cuda_wgmma.wgmma[(programs,)](
         TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
-        TensorDescriptor.from_tensor(job.tokens.q, [tokens, step], layouts[1]), *job.ends, *space, m, n, weights.shape[1],
-        whole, BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, CODES=codes,
+        TensorDescriptor.from_tensor(job.tokens.q, [tokens, step], layouts[1]),
+        TensorDescriptor.from_tensor(job.tokens.q, [tokens // pieces, step], layouts[1]) if pieces > 1 else None,
+        *job.ends, *space, m, n, weights.shape[1], whole,
+        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, PIECES=pieces, CODES=codes,
         REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
     )  # fmt: skip
 

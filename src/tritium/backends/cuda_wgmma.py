@@ -1,8 +1,9 @@
 """Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups multiply.
 
 Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda_plain` and become the left operand in
-registers; int8 weights are multiplied out of shared memory. Programs take jobs in turns: the first `whole` tiles, then SPLIT
-parts of the columns of every other tile. Each part leaves its sums in `partial`, and the last to come adds them up and finishes.
+registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. Where SPLIT programs share the columns
+of each, every one leaves its sums in `partial`, and the last to come adds them up and finishes. Tiles from `whole` on, which are
+fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ def _field(w, S: gl.constexpr):
 
 
 @gluon.jit
-def _job(t, whole, cut, steps, SPLIT: gl.constexpr):
-    """Job t: its tile, which part of it, the first step, how many. First come the whole tiles, then the first parts of all that
-    are cut, then their second ones."""
+def _job(t, whole, steps, SPLIT: gl.constexpr):
+    """Job t of the tiles that are whole: its tile, which part of the columns, the first step, how many. The first parts of all
+    come first, then the second ones."""
     if SPLIT == 1:
         return t, 0, 0, steps
-    late = gl.maximum(t - whole, 0)
-    part = late // cut
+    part = t // whole
     first = part * steps // SPLIT
-    return (
-        gl.where(t < whole, t, whole + late % cut),
-        part,
-        first,
-        gl.where(t < whole, steps, (part + 1) * steps // SPLIT - first),
-    )
+    return t % whole, part, first, (part + 1) * steps // SPLIT - first
 
 
 @gluon.jit
-def _jobs(whole, cut, SPLIT: gl.constexpr):
-    return whole + cut * SPLIT
+def _piece(t, whole, PIECES: gl.constexpr):
+    """Job t, from `whole` on: its tile and which piece of the tokens."""
+    return whole + (t - whole) // PIECES, (t - whole) % PIECES
+
+
+@gluon.jit
+def _jobs(whole, tiles, PIECES: gl.constexpr):
+    return whole + (tiles - whole) * PIECES
 
 
 @gluon.jit
@@ -147,10 +148,17 @@ def _join(acc, partial, count, part, SPLIT: gl.constexpr):
 
 
 @gluon.jit
+def _tokens(x_bufs, i, TOKENS: gl.constexpr):
+    """The first so many tokens of a buffer, as a right operand."""
+    return x_bufs.index(i).slice(0, TOKENS).permute((1, 0))
+
+
+@gluon.jit
 def _decoded(acc, ready, free, w_bufs, x_bufs, it, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
              COUNT: gl.constexpr):  # fmt: skip
-    """COUNT steps of a tile of codes. A plane is decoded while the products of the one before run, and those of the last plane
+    """COUNT steps of codes. A plane is decoded while the products of the one before run, and those of the last plane
     of a step run while the next step starts: its stage is free after the first plane of that."""
+    TOKENS: gl.constexpr = acc.shape[1]
     left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=4)
     for step in gl.static_range(COUNT):
         s = it % STAGES
@@ -158,7 +166,7 @@ def _decoded(acc, ready, free, w_bufs, x_bufs, it, W: gl.constexpr, PARTS: gl.co
         codes = w_bufs.index(s * PARTS + W).load(left)
         for plane in gl.static_range(4):
             decoded = _field(codes, plane)
-            acc = warpgroup_mma(decoded, x_bufs.index(s * 4 + plane).permute((1, 0)), acc, is_async=True)
+            acc = warpgroup_mma(decoded, _tokens(x_bufs, s * 4 + plane, TOKENS), acc, is_async=True)
             if plane == 0 and step > 0:
                 acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
                 mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
@@ -170,12 +178,13 @@ def _decoded(acc, ready, free, w_bufs, x_bufs, it, W: gl.constexpr, PARTS: gl.co
 
 @gluon.jit
 def _straight(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
-    """n steps of a tile of int8 weights. The products of a step run while the next one starts: a stage is free a step later."""
+    """n steps of int8 weights. The products of a step run while the next one starts: a stage is free a step later."""
+    TOKENS: gl.constexpr = acc.shape[1]
     acc = warpgroup_mma_init(acc)
     for i in range(n):
         s = it % STAGES
         mbarrier.wait(ready.index(s), (it // STAGES) & 1)
-        acc = warpgroup_mma(w_bufs.index(s * PARTS + W), x_bufs.index(s).permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma(w_bufs.index(s * PARTS + W), _tokens(x_bufs, s, TOKENS), acc, is_async=True)
         acc = warpgroup_mma_init(warpgroup_mma_wait(num_outstanding=1, deps=(acc,)))
         mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1, pred=i > 0)
         it += 1
@@ -185,74 +194,100 @@ def _straight(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: g
 
 
 @gluon.jit
-def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, cut, steps,
+def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
+              tile, off_n, off_m, part, it, j, n,
+              PART: gl.constexpr, TOKENS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+              SPLIT: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
+    """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them."""
+    L: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(TOKENS, 128), 32]
+    )
+    HALF: gl.constexpr = (PARTS - 1) * W
+    rm = off_m + gl.arange(0, TOKENS, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    less = gl.load(total + rm, mask=rm < M, other=0)  # early: they come while products run
+    of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
+    acc = gl.zeros((PART, TOKENS), gl.int32, L)
+    if TURNS:
+        mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
+    if CODES:
+        for _ in range(n // AT_ONCE):
+            acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, AT_ONCE)
+        for _ in range(n % AT_ONCE):
+            acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, 1)
+    else:
+        acc, it = _straight(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
+    if TURNS:
+        mbarrier.arrive(turn.index(1 - W), count=1)
+    complete = True
+    if SPLIT > 1:
+        place = tile * PARTS + HALF
+        complete, acc = _join(acc, partial + place.to(gl.int64) * (SPLIT * PART * TOKENS), counts + place, part, SPLIT)
+    if complete:
+        _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N, CODES, ROWS, BIAS)
+    return it
+
+
+@gluon.jit
+def _is_mine(j, TURNS: gl.constexpr, W: gl.constexpr):
+    return (j % 2 == W) if TURNS else (j >= 0)
+
+
+@gluon.jit
+def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
-             GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+             GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
     """Warpgroup W: its part of the rows of every tile, or, in TURNS, every other tile.
 
     A barrier tells only odd rounds from even ones. So a warpgroup may not look for the steps of its tile before the other has
     had all of those before them: it waits for its turn.
     """
-    L: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(BM, 128), 32]
-    )
     PART: gl.constexpr = BN // PARTS
     HALF: gl.constexpr = (PARTS - 1) * W
     wait_for_inputs()
     it = 0
-    for t in range(gl.program_id(0), _jobs(whole, cut, SPLIT), gl.num_programs(0)):
-        tile, part, _, n = _job(t, whole, cut, steps, SPLIT)
+    for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
+        tile, part, _, n = _job(t, whole, steps, SPLIT)
         j = t // gl.num_programs(0)
-        mine = (j % 2 == W) if TURNS else (j >= 0)
-        if mine:
+        if _is_mine(j, TURNS, W):
             off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
-            off_n += HALF * PART
-            rm = off_m + gl.arange(0, BM, layout=gl.BlockedLayout([1], [32], [4], [0]))
-            less = gl.load(total + rm, mask=rm < M, other=0)  # early: they come while products run
-            of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
-            acc = gl.zeros((PART, BM), gl.int32, L)
-            if TURNS:
-                mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
-            if CODES:
-                for _ in range(n // AT_ONCE):
-                    acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, AT_ONCE)
-                for _ in range(n % AT_ONCE):
-                    acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, 1)
-            else:
-                acc, it = _straight(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
-            if TURNS:
-                mbarrier.arrive(turn.index(1 - W), count=1)
-            complete = t < whole
-            if SPLIT == 1:
-                complete = True
-            elif not complete:
-                place = (tile - whole) * PARTS + HALF
-                complete, acc = _join(
-                    acc, partial + place.to(gl.int64) * (SPLIT * PART * BM), counts + place, part, SPLIT
-                )
-            if complete:
-                _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N, CODES, ROWS, BIAS)
+            it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
+                           tile, off_n + HALF * PART, off_m, part, it, j, n,
+                           PART, BM, PARTS, TURNS, STAGES, SPLIT, CODES, ROWS, BIAS, W)  # fmt: skip
         else:
             it += n
+    if PIECES > 1:
+        TOKENS: gl.constexpr = BM // PIECES
+        for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
+            tile, piece = _piece(t, whole, PIECES)
+            j = t // gl.num_programs(0)
+            if _is_mine(j, TURNS, W):
+                off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
+                               tile, off_n + HALF * PART, off_m + piece * TOKENS, 0, it, j, steps,
+                               PART, TOKENS, PARTS, TURNS, STAGES, 1, CODES, ROWS, BIAS, W)  # fmt: skip
+            else:
+                it += steps
 
 
 @gluon.jit
-def _first(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole, cut, steps,
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts,
+           M, N, KB, whole, tiles, steps,
            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
-           STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+           STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
            ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, cut, steps,
-             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS, 0)  # fmt: skip
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 0)  # fmt: skip
 
 
 @gluon.jit
-def _second(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole, cut, steps,
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts,
+            M, N, KB, whole, tiles, steps,
             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
-            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
             ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, cut, steps,
-             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS, 1)  # fmt: skip
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 1)  # fmt: skip
 
 
 @gluon.jit
@@ -262,48 +297,68 @@ def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS:
 
 
 @gluon.jit
-def _produce(ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole, cut, steps,
+def _fetch(ready, free, w_bufs, x_bufs, w, x, off_n, off_m, KB, k, n, it, early,
+           BK: gl.constexpr, PART: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PLANES: gl.constexpr):  # fmt: skip
+    """n steps from step k of a row on: all rows of a tile, and as many tokens as x gives at once. Of the first `early` of a program
+    weights are on their way. The step behind them."""
+    TOKENS: gl.constexpr = x.block_shape[0]
+    for i in range(k, k + n):
+        s = it % STAGES
+        bar = ready.index(s)
+        mbarrier.wait(free.index(s), ((it // STAGES) & 1) ^ 1)
+        mbarrier.expect(bar, (PARTS * PART + PLANES * TOKENS) * BK, pred=it >= early)
+        _fetch_weights(w, w_bufs, bar, off_n, i * BK, s, it >= early, PART, PARTS)
+        for p in gl.static_range(PLANES):
+            to = x_bufs.index(s * PLANES + p).slice(0, TOKENS)
+            tma.async_copy_global_to_shared(x, [off_m, p * KB + i * BK], bar, to)
+        it += 1
+    return it
+
+
+@gluon.jit
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts,
+             M, N, KB, whole, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
-             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, CODES: gl.constexpr,
+             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
              ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """Fetch the tiles of every step, STAGES ahead; the first weights before the tokens are there."""
     PLANES: gl.constexpr = 4 if CODES else 1
-    BYTES: gl.constexpr = BN * BK + PLANES * BM * BK
     PART: gl.constexpr = BN // PARTS
-    tile, _, k, n = _job(gl.program_id(0), whole, cut, steps, SPLIT)
+    tile, _, k, n = _job(gl.program_id(0), whole, steps, SPLIT)
     off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
     early = gl.minimum(n, STAGES)
     for i in range(early):
-        mbarrier.expect(ready.index(i), BYTES)
+        mbarrier.expect(ready.index(i), (BN + PLANES * BM) * BK)
         _fetch_weights(w, w_bufs, ready.index(i), off_n, (k + i) * BK, i, True, PART, PARTS)
     wait_for_inputs()
     it = 0
-    for t in range(gl.program_id(0), _jobs(whole, cut, SPLIT), gl.num_programs(0)):
-        tile, _, k, n = _job(t, whole, cut, steps, SPLIT)
+    for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
+        tile, _, k, n = _job(t, whole, steps, SPLIT)
         off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
-        for i in range(n):
-            s = it % STAGES
-            bar = ready.index(s)
-            mbarrier.wait(free.index(s), ((it // STAGES) & 1) ^ 1)
-            mbarrier.expect(bar, BYTES, pred=it >= early)
-            _fetch_weights(w, w_bufs, bar, off_n, (k + i) * BK, s, it >= early, PART, PARTS)
-            for p in gl.static_range(PLANES):
-                tma.async_copy_global_to_shared(x, [off_m, p * KB + (k + i) * BK], bar, x_bufs.index(s * PLANES + p))
-            it += 1
+        it = _fetch(
+            ready, free, w_bufs, x_bufs, w, x, off_n, off_m, KB, k, n, it, early, BK, PART, PARTS, STAGES, PLANES
+        )
+    if PIECES > 1:
+        for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
+            tile, piece = _piece(t, whole, PIECES)
+            off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+            off_m += piece * (BM // PIECES)
+            it = _fetch(ready, free, w_bufs, x_bufs, w, x_piece, off_n, off_m, KB, 0, steps, it, early,
+                        BK, PART, PARTS, STAGES, PLANES)  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["M", "whole"])
 def wgmma(
-    w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
-    BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr,
-    CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
+    w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
+    BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
-    Tiles from `whole` on are cut into SPLIT parts."""
+    x_piece is that of the tokens of a piece, or None where there are none: then all tiles are whole."""
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
-    cut = gl.cdiv(N, BN) * gl.cdiv(M, BM) - whole
+    tiles = gl.cdiv(N, BN) * gl.cdiv(M, BM)
     steps = gl.cdiv(KB, BK)
     w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
     x_bufs = gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, BM, BK], x.layout)
@@ -320,12 +375,12 @@ def wgmma(
     fence_async_shared()  # copies look at barriers in a way of their own
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
-            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
-                whole, cut, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
-            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
-                whole, cut, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
-            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
-                whole, cut, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, CODES, ROWS, BIAS)),
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
         ],
         [4, 1], [REGISTERS, 24],
     )  # fmt: skip
