@@ -60,8 +60,8 @@ def choice(kernel: str, *numbers: int) -> Choice:
     gemv: rows of a program; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
     beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens;
     bytes of a row in a step; turns (each warpgroup has tiles of its own); stages; registers a thread starts with and may
-    have; spread: 0 a program for each tile, above 0 so many programs on each multiprocessor, which take tiles in turns and share
-    the columns of those of the last round where that ends it sooner, below 0 so many for each tile, which share its columns.
+    have; spread: 0 a program for each tile, above 0 so many programs on each multiprocessor, which take tiles in turns, those
+    of the last round in halves or quarters of their tokens where each has a program, below 0 so many for each tile, which share its columns.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
@@ -100,14 +100,14 @@ def _gemv_fits(case: Case, rows: int, lanes: int, across: int, warps: int) -> bo
 
 
 def gemvs(case: Case) -> Iterator[Choice]:
-    for warps in (1, 2, 4, 8, 16) if case.floats else (1, 2, 4, 8):
+    for warps in (1, 2, 4, 8):
         for across in (1, 2, 4, 8):
             for lanes in (8, 16, 32):
                 step = lanes * 4 * across
                 waste = -(-words(case) // step) * step / words(case)
                 for each in (1, 2, 4):
                     rows = each * (32 // lanes) * (warps // across)
-                    whole = across <= warps and 2 <= rows <= max(64, 8 * warps) and rows & (rows - 1) == 0
+                    whole = across <= warps and 2 <= rows <= 64 and rows & (rows - 1) == 0
                     if whole and waste <= 1.25 and _gemv_fits(case, rows, lanes, across, warps):
                         yield choice("gemv", rows, lanes, across, warps)
 
