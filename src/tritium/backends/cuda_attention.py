@@ -479,7 +479,7 @@ def _launch_decode(
         q, cos, sin, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, batch, slots, capacity,
         q.stride(0), q.stride(2), cos.stride(0), sin.stride(0), *k.stride()[:2], *v.stride()[:2], out.stride(0), out.stride(2),
         PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), PLACED=places is not None, FACTOR=factor,
-        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.REGISTERS, **how, **early,
+        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.registers(batch, parts), **how, **early,
     )  # fmt: skip
 
 

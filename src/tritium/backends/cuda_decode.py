@@ -22,7 +22,6 @@ LANES = gl.constexpr(32)
 SIZE = gl.constexpr(128)  # of a head; as many threads
 HALF = gl.constexpr(64)  # pairs of a head, and how far apart the elements of a pair are
 WARPS = 4
-REGISTERS = 168  # of a thread: three programs fit a multiprocessor
 JOINED = gl.constexpr(64)  # sums of shares that a thread loads together: what registers hold
 
 # A thread holds parts of two keys: of each two runs of four elements, so far apart that both elements of a rotary pair are its own.
@@ -31,9 +30,15 @@ LK = gl.constexpr(
         [[0, 1], [0, 2], [0, 64], [1, 0]], [[0, 4], [0, 8], [0, 16], [0, 32], [2, 0]], [[4, 0], [8, 0]], [], [16, 128]
     )
 )
+LH = gl.constexpr(gl.DistributedLinearLayout([[1], [2]], [[4], [8], [16], [32], [0]], [[0], [0]], [], [64]))
 LV = gl.constexpr(gl.BlockedLayout([16, 1], [1, 32], [1, 4], [0, 1]))
 LS = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))  # scores: a warp for each query
 LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+def registers(batch: int, parts: int) -> int:
+    """Of a thread: three programs fit a multiprocessor; of several sequences whose shares are joined, two."""
+    return 200 if batch > 1 and parts > 1 else 168
 
 
 @gluon.jit
@@ -134,19 +139,18 @@ def _times(a, b):
 
 @gluon.jit
 def _angles(cos, sin, b, c_batch, s_batch):
-    """Cosine and sine for each element of a head."""
-    i = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LK)) % HALF
+    """Cosine and sine of each pair of a head."""
+    i = gl.arange(0, HALF, layout=LH)
     return gl.load(cos + b.to(gl.int64) * c_batch + i), gl.load(sin + b.to(gl.int64) * s_batch + i)
 
 
 @gluon.jit
 def _turned(x, c, s, upto):
-    """A head whose pairs are turned; only the first elements are looked at. Every thread reads both sides of its pairs: nothing
-    passes through shared memory."""
-    i = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LK))
-    own, other = gl.load(x + i, mask=i < upto, other=0.0), gl.load(x + (i + HALF) % SIZE, mask=i < upto, other=0.0)
-    by_cos, by_sin = _times(own, c), _times(other, s)
-    return gl.where(i < HALF, by_cos - by_sin, by_cos + by_sin)
+    """A head whose pairs are turned; only the first pairs are looked at."""
+    i = gl.arange(0, HALF, layout=LH)
+    a, z = gl.load(x + i, mask=i < upto, other=0.0), gl.load(x + HALF + i, mask=i < upto, other=0.0)
+    pairs = gl.join(_times(a, c) - _times(z, s), _times(z, c) + _times(a, s))
+    return gl.convert_layout(pairs.permute((1, 0)).reshape([SIZE]), gl.SliceLayout(0, LK))
 
 
 @gluon.jit
