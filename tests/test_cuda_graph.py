@@ -5,6 +5,7 @@ Skipped without a GPU.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,34 @@ def test_a_program_that_cannot_be_captured_runs_and_harms_no_other() -> None:
     fn = tt.compile(lambda v: v * 3)
     assert fn(x).tolist() == [3, 6]
     assert run_of(fn, x).alone == ""
+
+
+def test_nothing_is_collected_while_a_graph_is_captured() -> None:
+    seen: list[bool] = []
+
+    def run(v: Any) -> list[Any]:
+        seen.append(gc.isenabled())
+        return [v + 1]
+
+    program = tt.device("cuda").backend.graphs.program(run, Form(1, (), 1, list))
+    assert program(torch.ones(2, device="cuda"))[0].tolist() == [2, 2]
+    assert seen == [True, False]  # rehearsed, captured
+    assert gc.isenabled()
+    assert program.alone == ""
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_half_floats_become_f32_as_outside_of_a_program(kind: str) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
+    halves = tt.from_torch(torch.from_numpy(every).cuda().view(torch.float16 if kind == "f16" else torch.bfloat16))
+    fn = tt.compile(lambda x: x.astype("f32"))
+    for x in (halves, halves.reshape(256, 256).T):
+        want = x.astype("f32").numpy().view(np.int32)
+        for _ in range(3):
+            found = fn(x).numpy()
+            nan = np.isnan(found)
+            np.testing.assert_array_equal(nan, np.isnan(want.view(np.float32)))
+            np.testing.assert_array_equal(found.view(np.int32)[~nan], want[~nan])
 
 
 def test_a_whole_decode_step_is_one_graph() -> None:
