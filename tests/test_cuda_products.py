@@ -150,6 +150,7 @@ GATES: dict[str, tuple[Callable[..., Any], bool]] = {
     "normed": (lambda a, b: tt.rms_norm(tt.relu2(a) * b, tt.ones((128,))), True),
     "the other way round": (lambda a, b: tt.rms_norm(b * tt.relu2(a)), True),
     "no norm": (lambda a, b: tt.relu2(a) * b, True),
+    "a weight made of the gate": (lambda a, b: tt.rms_norm(tt.relu2(a) * b, tt.relu2(a)[0]), False),
     "another activation": (lambda a, b: tt.rms_norm(tt.silu(a) * b), False),
     "of itself": (lambda a, b: tt.square(tt.relu2(a)) * b, False),
     "one more map": (lambda a, b: tt.rms_norm(tt.relu2(a) * b + 1), False),

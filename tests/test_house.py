@@ -26,7 +26,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A module may import those of its own layer and of the layers before it.
 LAYERS = {
-    0: "errors settings dtype layout",
+    0: "errors settings dtype layout garbage",
     1: "pure buffer op fragment",
     2: "ops",
     3: "backends backends.attention backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized "
@@ -39,7 +39,7 @@ LAYERS = {
     "backends.cuda backends.cuda_attention backends.cuda_device backends.cuda_graph backends.cuda_products backends.cuda_rows "
     "backends.cuda_fragments backends.cuda_gemv backends.cuda_plain backends.cuda_quantise backends.cuda_ternary backends.cuda_tuned "
     "backends.cuda_counts backends.cuda_decode backends.cuda_doubts backends.cuda_linear backends.cuda_order backends.cuda_take "
-    "backends.cuda_argmax backends.cuda_spread backends.cuda_weights backends.cuda_wgmma "
+    "backends.cuda_argmax backends.cuda_cache backends.cuda_spread backends.cuda_weights backends.cuda_wgmma "
     "backends.cuda_functions backends.cuda_fused backends.cuda_fused_code backends.cuda_fused_text "
     "machine recording tuned",
     4: "launch ceilings",

@@ -119,6 +119,14 @@ def _text_for_a_number(data: Any) -> None:
     data["targets"][0]["figure"]["low"] = "little"
 
 
+def _an_end_before_its_beginning(data: Any) -> None:
+    data["targets"][0]["figure"] |= {"low": 2.0, "high": 1.0}
+
+
+def _no_time(data: Any) -> None:
+    data["seconds"] = -1
+
+
 def _another_unit(data: Any) -> None:
     data["targets"][0]["unit"] = "parsec"
 
@@ -134,6 +142,8 @@ def _another_key(data: Any) -> None:
         (_no_figure, r"targets\[0\]: 'pass' with no figure"), (_a_figure, r"targets\[1\]: 'not measured' with a figure"),
         (_text_for_a_number, "low: a number is needed"), (_another_unit, "'parsec' is not one of s"),
         (_another_key, "environment: unknown key 'owner'"),
+        (_an_end_before_its_beginning, r"targets\[0\]: an interval from 2.0 to 1.0"),
+        (_no_time, "-1.0 seconds for each figure"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_inside_is_named_with_its_place(tmp_path: Path, change: Any, said: str) -> None:

@@ -88,6 +88,9 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
         with bar("measuring") as progress:
             measured = targets_file.measured(seconds=QUICK_S if quick else SECONDS, progress=progress)
     found = measured.found
+    written = (
+        None if output is None else targets_page.save(measured, output)
+    )  # before anyone can stop reading what is printed
     if as_json:
         click.echo(measured.json(), nl=False)
     else:
@@ -99,8 +102,8 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
         click.echo()
         for line in summary(found):
             click.echo(shown(line))
-    if output is not None:
-        click.echo(f"written: {shown(str(targets_page.save(measured, output)))}", err=as_json)
+    if written is not None:
+        click.echo(f"written: {shown(str(written))}", err=as_json)
     if strict and any(r.outcome == "not reached" for r in found):
         raise SystemExit(1)
 

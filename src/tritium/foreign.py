@@ -57,12 +57,15 @@ class ForeignProgram:
             given = dict(zip((*graph.inputs, *inside), tensors, strict=True))
             joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.new_tokens]
             made = inner.run(given, over=backend.writes_arguments, joined=joined)
-            become = {i: made[n] for i, n in graph.writes}  # whoever compiles it puts them into the arguments
+            # Whoever compiles it puts what arguments become into them, one after the other: what lies in another is copied before.
+            lent = [t.storage for t in tensors[:count]]
+            become = {i: _own(made[n], lent, tensors[i]) for i, n in graph.writes}
             found = inner._replace(writes=()).results(made, tuple(become.get(i, tensors[i]) for i in range(count)))
+            over = [tensors[i].storage for i in become]
+            results = [_own(x, over) for x in ((found,) if isinstance(found, Tensor) else found)]
         finally:
             interpreter.reset(token)
             self._doubts = backend.tracing.pop()
-        results = (found,) if isinstance(found, Tensor) else found
         bad = [d.bad for d in self._doubts]
         any_bad = [backend.any_of(bad)] if bad else []
         return [*(_value(backend, x) for x in (*results, *become.values())), *any_bad, *bad]
@@ -171,6 +174,12 @@ def _value(backend: ValueBackend, x: Tensor) -> Any:
 
 def _seen(value: Any, spec: Spec) -> Any:
     return packed.Packed(value, spec.dtype, spec.shape) if spec.dtype.is_packed else value
+
+
+def _own(x: Tensor, lent: list[Any], to: Tensor | None = None) -> Tensor:
+    """A tensor, copied where it lies in memory that is lent, unless that is where it belongs."""
+    there = to is not None and x.storage is to.storage and (x.offset, x.strides) == (to.offset, to.strides)
+    return x if there or not any(x.storage is s for s in lent) else ops.copy(x)
 
 
 def _held(backend: ValueBackend, value: Any, spec: Spec) -> Tensor:

@@ -6,7 +6,6 @@ needs is never reached.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tritium import dtype as dt
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
 from tritium.fragment import spec_text, value_text
+from tritium.garbage import no_collections
 from tritium.layout import Layout
 from tritium.op import Call, Kind, Op, Spec, exact, interpreter
 from tritium.tensor import Tensor
@@ -316,7 +316,7 @@ class Graph(NamedTuple):
             elif node not in env:
                 xs = [None if i is None else env[i] for i in node.inputs]
                 to = places.get(node)
-                out = env[to] if to is not None and left[to] == 1 else None
+                out = env[to] if to is not None and left[to] == 1 and not _is_seen(to, env, left) else None
                 env[node] = run_node(node, xs, device, out)
             for i in (i for n in (group.nodes if group is not None else (node,)) for i in n.inputs):
                 if i is not None:
@@ -385,6 +385,17 @@ def _ask(what: str) -> Callable[[Graph], Any]:
     return answers[what]
 
 
+def _is_seen(base: Node, env: Mapping[Node, Any], left: Mapping[Node, int]) -> bool:
+    """Whether a view of a node, or a view of one, is still to be read."""
+
+    def under(n: Node) -> Node:
+        while n.op.kind is Kind.VIEW and n.inputs[0] is not None:
+            n = n.inputs[0]
+        return n
+
+    return any(n is not base and left.get(n, 0) and under(n) is base for n in env)
+
+
 def run_node(node: Node, xs: list[Any], device: Any, out: Any = None) -> Any:
     attrs = dict(node.attrs)
     if node.op is ops.const:
@@ -394,19 +405,6 @@ def run_node(node: Node, xs: list[Any], device: Any, out: Any = None) -> Any:
     if node.op.kind is Kind.SOURCE and device is not None:
         attrs.setdefault("device", device)
     return EAGER.emit(node.op, tuple(xs), attrs, out, None)
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Graphs are many small objects and no garbage: walking all of them again and again would make time grow faster than
-    the graph."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 @contextmanager
@@ -436,7 +434,7 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
         raise ArgumentError(
             f"trace: donate={sorted(donated)} names arguments that are not there; there are {len(given)}."
         )
-    with no_collections(), tracing(Trace(donated)) as t:
+    with no_collections(), tracing(Trace(donated)) as t:  # many small objects and no garbage: to walk them takes time
         arguments = [t.argument(i, s) for i, s in enumerate(given)]
         inputs = tuple(t.given(i, a.spec) for i, a in enumerate(arguments))
         before = [a.storage.cell.node for a in arguments]

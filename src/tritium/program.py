@@ -21,7 +21,8 @@ from tritium.buffer import overlap
 from tritium.errors import ArgumentError, VerifyError
 from tritium.foreign import ForeignProgram
 from tritium.fuse import Fused, Opportunity, fuse, note
-from tritium.graph import Graph, Node, no_collections, run_node
+from tritium.garbage import no_collections
+from tritium.graph import Graph, Node, run_node
 from tritium.layout import Layout
 from tritium.op import Cost, Kind, Spec, interpreter
 from tritium.passes import Note, Simplified, simplify

@@ -151,7 +151,10 @@ class Cuda(Torch):
     ) -> Value:
         """What is settled in a program is so on the device only where its kernels are a graph: that begins when all before it has
         ended."""
-        value = cache.storage.alone().reshape(cache.shape)
+        before = cache.storage.value
+        value = cache.storage.alone()
+        settled &= value is before  # a copy that was made just now is not
+        value = value.reshape(cache.shape)
         heads, c, s, at = (self.array(a) for a in (x, cos, sin, places))
         with torch.cuda.device(self.place):
             try:

@@ -8,11 +8,9 @@ that reads them there, and hands out memory of its own while nobody holds what i
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,6 +21,7 @@ import torch
 
 from tritium import settings
 from tritium.backends.values import Doubt, Form
+from tritium.garbage import no_collections
 
 _now = threading.local()
 
@@ -39,18 +38,6 @@ def in_graph() -> bool:
 
 
 KEPT = 8  # captures of one program: each is for other memory
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage is collected meanwhile: to destroy another graph would break off a capture."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 @lru_cache(maxsize=1)
@@ -297,7 +284,7 @@ class Captures:
                 flags.clear()
             stream.synchronize()
             try:
-                with _uncollected():
+                with no_collections():  # to destroy another graph would break off a capture
                     graph.capture_begin(pool=graphs.pool, capture_error_mode="thread_local")
                     try:
                         results = self._end(self._run_for_graph(stands), stands, handed or (), flags)

@@ -124,7 +124,9 @@ def _gate(before: Fragment) -> Gate | None:
     gate, sides = steps[0].inputs[0], steps[1].inputs
     up = sides[1] if sides[0] == n else sides[0]
     norm = steps[2] if len(steps) > 2 else None
-    if gate is None or up is None or n not in sides or up == n or (norm is not None and norm.inputs[0] != n + 1):
+    if gate is None or up is None or n not in sides or up == n:
+        return None
+    if norm is not None and (norm.inputs[0] != n + 1 or any(i is not None and i >= n for i in norm.inputs[1:])):
         return None
     whole = all(before.spec(i) == before.out and before.out.dtype is dt.f32 for i in (gate, up))
     return Gate(gate, up, norm) if whole else None

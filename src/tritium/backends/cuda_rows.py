@@ -16,7 +16,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, torch_unsigned
 from tritium.backends.attention import factor_of, outside
-from tritium.backends.cuda_graph import in_graph
+from tritium.backends.cuda_graph import in_own_graph
 from tritium.backends.cuda_products import matmul
 from tritium.backends.elements import one_axis
 from tritium.backends.torch_products import steady
@@ -44,7 +44,7 @@ def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str)
     seen, told = getattr(places, "checked", (None, None))
     if now is not None and seen is now and told == key:
         return
-    space.doubt(_module("attention").outside(places, *key), outside(what, *key))
+    space.doubt(_module("cache").outside(places, *key), outside(what, *key))
     if now is not None:
         places.checked = (now, key)
 
@@ -52,7 +52,7 @@ def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str)
 def write_places(space: Space, cache: Value, values: Value, places: Value) -> None:
     """What `update_cache` says, into the cache itself."""
     _check_places(space, places, cache, values.shape[1], "update_cache")
-    _module("attention").write(cache, values, places)
+    _module("cache").write(cache, values, places)
 
 
 def _update_cache(space: Space) -> Fn:
@@ -106,7 +106,7 @@ def _rope(space: Space, otherwise: Fn) -> Fn:
     def maker(out: Spec, interleaved: bool, heads: int | None) -> Fn:
         if len(out.shape) != 4:
             return otherwise(out, interleaved=interleaved, heads=heads)
-        turned, to = _module("attention").rope, space.twin(out.dtype)
+        turned, to = _module("cache").rope, space.twin(out.dtype)
         return lambda x, cos, sin: turned(x, cos, sin, to, interleaved, heads)
 
     return maker
@@ -203,7 +203,7 @@ def _single(row: Op, torch_kernel: Kernel) -> Fn:
 
 
 def _cast(torch_kernel: Kernel) -> Fn:
-    """Half floats as f32: in a graph by a kernel of ours, which starts early; outside, the host would wait longer for it."""
+    """Half floats as f32: in a program by a kernel of ours, which starts early; outside, the host would wait longer for it."""
     ours: Fn = _module("fused").single(ops.astype, torch_kernel.fn)
 
     def maker(out: Spec, **attrs: Any) -> Fn:
@@ -213,7 +213,7 @@ def _cast(torch_kernel: Kernel) -> Fn:
 
         def run(x: Value) -> Value:
             halves = x.dtype in (torch.float16, torch.bfloat16)
-            found: Value = (early if halves and in_graph() else library)(x)
+            found: Value = (early if halves and in_own_graph() else library)(x)
             return found
 
         return run

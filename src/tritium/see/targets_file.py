@@ -105,6 +105,8 @@ def load(path: str | os.PathLike[str]) -> Measured:
     file = records.read(File, data, where)
     if not file.targets:
         raise FormatError(f"{where}: there is no target in it. Measure again: tritium targets --output FILE.json.")
+    if not file.seconds > 0:
+        raise FormatError(f"{where}: {file.seconds} seconds for each figure; a time above 0 is needed.")
     found = tuple(_reached(row, f"{where}.targets[{i}]") for i, row in enumerate(file.targets))
     return Measured(found, file.environment, file.created, file.seconds)
 
@@ -113,6 +115,10 @@ def _reached(row: Row, where: str) -> Reached:
     if (row.figure is None) != (row.outcome == "not measured"):
         has = "no figure" if row.figure is None else "a figure"
         raise FormatError(f"{where}: {row.outcome!r} with {has}; only what was not measured has none.")
+    if row.figure is not None and not row.figure.low <= row.figure.high:
+        raise FormatError(
+            f"{where}: an interval from {row.figure.low} to {row.figure.high}; it must begin below its end."
+        )
     target = Target(**{name: getattr(row, name) for name in ABOUT}, figure=_read)
     return Reached(target, row.outcome, row.figure, row.reason)
 

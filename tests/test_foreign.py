@@ -1,0 +1,82 @@
+"""Programs of a device's own compiler: what arguments become, whichever of them lies in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium import ops
+
+torch = pytest.importorskip("torch", reason="a device that stands for CUDA needs PyTorch: pip install torch")
+
+
+@pytest.fixture(autouse=True)
+def _writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch on the CPU as a device that writes donated arguments where they lie; nothing is captured."""
+    backend = type(tt.device("torch").backend)
+    for name, value in (
+        ("compiler", "calls one after another"), ("writes_arguments", True), ("compiled", lambda self, run, form: run),
+    ):  # fmt: skip
+        monkeypatch.setattr(backend, name, value)
+
+
+def own() -> list[Any]:
+    return [tt.tensor(v, device="torch") for v in ([1.0, 2.0], [3.0, 4.0])]
+
+
+def views() -> list[Any]:
+    return list(tt.tensor([[1.0, 2.0], [3.0, 4.0]], device="torch"))
+
+
+def shared() -> list[Any]:
+    made = own()
+    for x in made:
+        x.torch()  # someone else looks at their memory
+    return made
+
+
+def swapped(a: Any, b: Any) -> Any:
+    old = a.clone()
+    ops.copy(b, out=a)
+    ops.copy(old, out=b)
+    return a.sum()
+
+
+def moved_on(a: Any, b: Any) -> Any:
+    new = a + 1
+    ops.copy(a, out=b)
+    ops.copy(new, out=a)
+    return b.sum()
+
+
+def replaced(a: Any, b: Any) -> Any:
+    old = a.clone()
+    a += b
+    return old
+
+
+@pytest.mark.parametrize("make", [own, views, shared])
+@pytest.mark.parametrize("fn", [swapped, moved_on, replaced])
+def test_arguments_become_what_others_were(fn: Callable[..., Any], make: Callable[[], list[Any]]) -> None:
+    wanted, given = own(), make()
+    want = fn(*wanted)
+    compiled = tt.compile(fn, donate=("a", "b"))
+    got = compiled(*given)
+    assert compiled.program(*given).foreign is not None
+    assert [x.tolist() for x in (got, *given)] == [x.tolist() for x in (want, *wanted)]
+
+
+def test_a_view_of_what_an_argument_was_is_read_before_it_is_written_over() -> None:
+    def fn(buffer: Any) -> Any:
+        old = buffer.clone()
+        buffer += 1
+        return old.reshape(2, 3) * buffer.reshape(2, 3)
+
+    wanted, given = (tt.asarray(np.arange(6, dtype=np.float32), device="torch") for _ in range(2))
+    want = fn(wanted)
+    assert tt.compile(fn, donate="buffer")(given).tolist() == want.tolist()
+    assert given.tolist() == wanted.tolist()
