@@ -22,6 +22,7 @@ from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, kernels_of,
 torch = pytest.importorskip("torch", reason="argmax on CUDA needs PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("argmax on CUDA needs Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+from cuda_arrays import Calls, Launches  # noqa: E402
 
 DTYPES = (dt.f32, dt.f16, dt.bf16)
 LOGITS = 128_256  # a row of them, as a model of many words has
@@ -154,30 +155,16 @@ def test_few_rows_are_two_launches_and_many_are_one(
     rows: int, grids: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing of torch's but new memory: what a graph of it holds."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    called: list[str] = []
-    launched: list[tuple[int, ...]] = []
-
-    class Calls(TorchDispatchMode):
-        def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            called.append(fn.overloadpacket.__name__)
-            return fn(*args, **(kwargs or {}))
-
-    class Launches:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            launched.append(grid)
-            return lambda *xs, **options: None
-
+    calls, launches = Calls(), Launches()
     module = kernels()
     x = torch.empty((rows, LOGITS), device=PLACE)
     found = module.gpu(torch.device(PLACE))._replace(processors=132)
-    for name, value in (("gpu", lambda _: found), ("pieces_kernel", Launches()), ("places_kernel", Launches())):
+    for name, value in (("gpu", lambda _: found), ("pieces_kernel", launches), ("places_kernel", launches)):
         monkeypatch.setattr(module, name, value)
-    with Calls():
+    with calls:
         module.argmax(x)
-    assert launched == grids
-    assert set(called) <= {"empty", "view", "_reshape_alias", "_unsafe_view"}  # none of them launches
+    assert launches.grids == grids
+    assert set(calls.names) <= {"empty", "view", "_reshape_alias", "_unsafe_view"}  # none of them launches
 
 
 @runs

@@ -18,6 +18,7 @@ from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, kerne
 torch = pytest.importorskip("torch", reason="doubts on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("doubts on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+from cuda_arrays import Calls, Launches  # noqa: E402
 
 
 @in_both_modes
@@ -100,31 +101,17 @@ def test_large_values_and_views_are_copied_too() -> None:
 @runs
 def test_what_a_program_ends_with_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing of torch's: what a graph of it holds."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    called: list[str] = []
-    launched: list[tuple[int, ...]] = []
-
-    class Calls(TorchDispatchMode):
-        def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            called.append(fn.overloadpacket.__name__)
-            return fn(*args, **(kwargs or {}))
-
-    class Launches:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            launched.append(grid)
-            return lambda *xs, **options: None
-
+    calls, launches = Calls(), Launches()
     module = kernels()
-    monkeypatch.setattr(module, "settle_kernel", Launches())
+    monkeypatch.setattr(module, "settle_kernel", launches)
     values = [torch.zeros((64, n), device=PLACE) for n in (1, 2, 3)]
     bad = [torch.zeros(64, dtype=torch.bool, device=PLACE) for _ in range(4)]
     told = torch.zeros(4, dtype=torch.bool, device=PLACE)
     copies = [(torch.empty_like(v), v) for v in values]
-    with Calls():
+    with calls:
         module.settle(copies, bad, told)
-    assert launched == [(1, 7)]
-    assert set(called) <= {"detach", "view", "slice"}  # none of them launches
+    assert launches.grids == [(1, 7)]
+    assert set(calls.names) <= {"detach", "view", "slice"}  # none of them launches
 
 
 @runs
