@@ -31,6 +31,12 @@ PACKED = gl.constexpr("""{
 }""")  # the integers nearest to four numbers, to which ROUND was added, as bytes: they are the lowest of each
 
 
+@gluon.constexpr_function
+def _power_of_2(least):
+    """The next one that is not below."""
+    return 1 << max(least - 1, 0).bit_length()
+
+
 @gluon.jit
 def may_start():
     """The next kernel of the stream may be launched: it waits for this one where it needs its results."""
@@ -92,14 +98,49 @@ def _fours(v):
 
 @gluon.jit
 def _squares(v):
-    wide = v.to(gl.float64)
-    return wide * wide
+    """The sum of the squares of each word."""
+    a, b, c, d = _fours(v.to(gl.float64))
+    return (a * a + b * b) + (c * c + d * d)
 
 
 @gluon.jit
 def _sizes(v):
-    """The bits of numbers without their sign: they stand in the order of the sizes."""
-    return v.to(gl.int32, bitcast=True) & MOST
+    """The bits of the largest of each word without its sign: they stand in the order of the sizes."""
+    a, b, c, d = _fours(v.to(gl.int32, bitcast=True) & MOST)
+    return gl.maximum(gl.maximum(a, b), gl.maximum(c, d))
+
+
+@gluon.jit
+def _line(dtype: gl.constexpr, size: gl.constexpr):
+    return gl.allocate_shared_memory(dtype, [size], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def _of_all(v, shared, LARGEST: gl.constexpr):
+    """The largest or the sum of what all threads have, one each, for every thread. Warps leave theirs in shared memory and each
+    thread looks at all: behind one barrier, where a reduction of Triton's has two, and every layer waits for them."""
+    WARPS: gl.constexpr = gl.num_warps()
+    EACH: gl.constexpr = gl.BlockedLayout([WARPS], [32], [WARPS], [0])
+    v = gl.reshape(v, [WARPS, 32])
+    shared.store(gl.max(v, 1) if LARGEST else gl.sum(v, 1))
+    gl.thread_barrier()
+    found = shared.load(EACH)
+    return gl.max(found, 0) if LARGEST else gl.sum(found, 0)
+
+
+@gluon.jit
+def _one_after_another(parts):
+    """Tensors of one size as one, filled up with zeros to a power of two of them: one store has no barriers in between."""
+    COUNT: gl.constexpr = _power_of_2(len(parts))
+    SIZE: gl.constexpr = parts[0].shape[0]
+    for _ in gl.static_range(COUNT - len(parts)):
+        parts = parts + (gl.zeros_like(parts[0]),)
+    for _ in gl.static_range(COUNT.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts) // 2):
+            halves = halves + (gl.join(parts[i], parts[i + len(parts) // 2]),)
+        parts = halves
+    return parts[0].reshape([SIZE, COUNT]).permute((1, 0)).reshape([SIZE * COUNT])
 
 
 @gluon.jit
@@ -111,50 +152,70 @@ def _read(x, at, inside):
 def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
                EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr):  # fmt: skip
     """A token as words of int8 in shared memory, WIDE a plane; its sum and its scale. GATED: it is relu2(x) * gated. NORM: 0 none,
-    1 plain, 2 weighted."""
+    1 plain, 2 weighted. Each thread has a word of every PART."""
+    PART: gl.constexpr = 32 * gl.num_warps()
+    PARTS: gl.constexpr = (PLANES * WIDE + PART - 1) // PART
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
-    word = gl.arange(0, PLANES * WIDE, layout=gl.SliceLayout(1, L))
-    j = word % WIDE
-    at = gl.expand_dims(word // WIDE * KW + j, 1) * 4 + gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
-    inside = gl.expand_dims(j < KW, 1) & (at < K)
-    v = _read(x, at, inside)
-    if GATED:  # all are asked for together
-        other = _read(gated, at, inside)
-    if NORM == 2:
-        by = _read(weight, at, inside)
+    thread = gl.arange(0, PART, layout=gl.SliceLayout(1, L))
+    of_word = gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
+    of_squares, of_sizes = _line(gl.float64, gl.num_warps()), _line(gl.int32, gl.num_warps())
+    of_sums, words = _line(gl.int32, gl.num_warps()), _line(gl.int32, _power_of_2(PARTS) * PART)
+    v = ()
+    other = ()
+    by = ()
+    for i in gl.static_range(PARTS):  # all are asked for together
+        plane, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
+        at = gl.expand_dims(plane * KW + j, 1) * 4 + of_word
+        inside = gl.expand_dims((plane < PLANES) & (j < KW), 1) & (at < K)
+        v = v + (_read(x, at, inside),)
+        if GATED:
+            other = other + (_read(gated, at, inside),)
+        if NORM == 2:
+            by = by + (_read(weight, at, inside),)
     if GATED:
-        v = gl.where(v < 0.0, 0.0, v)
-        v = v * v * other
+        rest = v
+        v = ()
+        for i in gl.static_range(PARTS):
+            positive = gl.where(rest[i] < 0.0, 0.0, rest[i])
+            v = v + (positive * positive * other[i],)
     if NORM > 0:
-        a, b, c, d = _fours(v)
-        squares = gl.sum((_squares(a) + _squares(b)) + (_squares(c) + _squares(d)), 0)
-        v = v * gl.rsqrt(squares * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(gl.float32)
-    if NORM == 2:
-        v = v * by
-    a, b, c, d = _fours(v)
-    bits = gl.max(gl.maximum(gl.maximum(_sizes(a), _sizes(b)), gl.maximum(_sizes(c), _sizes(d))), 0)
+        squares = _squares(v[0])
+        for i in gl.static_range(1, PARTS):
+            squares += _squares(v[i])
+        norm = gl.rsqrt(_of_all(squares, of_squares, False) * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(gl.float32)
+        rest = v
+        v = ()
+        for i in gl.static_range(PARTS):
+            v = v + ((rest[i] * norm * by[i] if NORM == 2 else rest[i] * norm),)
+    sizes = _sizes(v[0])
+    for i in gl.static_range(1, PARTS):
+        sizes = gl.maximum(sizes, _sizes(v[i]))
+    bits = _of_all(sizes, of_sizes, True)
     whole = bits < INFINITE  # else the scale is no number, and neither is any result
     largest = gl.maximum(gl.where(whole, bits, 0).to(gl.float32, bitcast=True), SMALLEST)
     steps = gl.div_rn(127.0, largest)
-    packed = gl.inline_asm_elementwise(
-        PACKED, "=r,r,r,r,r", [a * steps + ROUND, b * steps + ROUND, c * steps + ROUND, d * steps + ROUND],
-        dtype=gl.int32, is_pure=True, pack=1,
-    )  # fmt: skip
-    words = gl.allocate_shared_memory(gl.int32, [PLANES * WIDE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    words.store(packed)
-    summed = gl.sum(_signed(packed, gl.full_like(packed, 0x01010101), gl.zeros_like(packed)), 0)
-    gl.thread_barrier()
+    packed = ()
+    summed = gl.zeros([PART], gl.int32, gl.SliceLayout(1, L))
+    for i in gl.static_range(PARTS):
+        a, b, c, d = _fours(v[i] * steps + ROUND)
+        part = gl.inline_asm_elementwise(PACKED, "=r,r,r,r,r", [a, b, c, d], dtype=gl.int32, is_pure=True, pack=1)
+        packed = packed + (gl.convert_layout(part, gl.SliceLayout(1, L), assert_trivial=True),)
+        summed = _signed(packed[i], gl.full_like(packed[i], 0x01010101), summed)
+    words.store(_one_after_another(packed))
+    summed = _of_all(summed, of_sums, False)
+    of_squares._keep_alive()  # each of them has a place of its own: one that lay over another would need a barrier more
+    of_sizes._keep_alive()
     return words, summed, gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
 
 
 @gluon.jit
 def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
-    """What the results of some rows are multiplied with, and what is added to them."""
+    """What the results of some rows are multiplied with, and what is added to them: of several tokens to those of the first."""
     by = 0.0
     added = 0.0
     if out.dtype.element_ty != gl.int32:
         by = gl.load(scale + rn, mask=rn < N, other=0.0) if ROWS else gl.load(scale)
-        if BIAS == 1:
+        if BIAS > 0:
             added = gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
     return by, added
 
@@ -198,13 +259,13 @@ def gemv(
             )
         ws = ws + (words,)
     if FLOATS and NORM == 2 and gl.program_id(0) == 0:  # one for all: lines that all ask for are handed out one by one
-        ask(weight + gl.minimum(gl.arange(0, 4 * PLANES * WIDE // 32, layout=gl.SliceLayout(0, L)) * 32, K - 1))
+        ask(weight + gl.minimum(gl.arange(0, _power_of_2(K // 32), layout=gl.SliceLayout(0, L)) * 32, K - 1))
     wait_for_inputs()
     by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
     if FLOATS:
         words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED)
     for m in gl.static_range(M):
-        if BIAS == 2 and out.dtype.element_ty != gl.int32:
+        if BIAS == 2 and m > 0 and out.dtype.element_ty != gl.int32:
             added = gl.load(bias + m * N + rn, mask=rn < N, other=0.0).to(gl.float32)
         if not FLOATS:
             summed = gl.load(total + m) if CODES else 0

@@ -454,7 +454,7 @@ def fused(
     with current(out):
         cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
             weights, x, out, out, x if gated is None else _readable(gated), weight, scale, _bias(bias, out), out, w.shape[0],
-            K=x.shape[1], KW=weights.shape[1], WIDE=1 << (reach - 1).bit_length(), BN=c.get("rows"), TK=c.get("lanes"),
+            K=x.shape[1], KW=weights.shape[1], WIDE=reach, BN=c.get("rows"), TK=c.get("lanes"),
             WK=c.get("across"), M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, GATED=gated is not None,
             ROWS=scale.ndim > 0, BIAS=_biases(bias), **_options(g, c.get("warps"), early=early),
         )  # fmt: skip
