@@ -156,3 +156,19 @@ def test_it_compiles_for_every_gpu(capability: int, many: bool) -> None:
     )
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4 if many else 1})
     assert ".local" not in made.asm["ptx"]
+
+
+@runs
+@settings(max_examples=25 if INTERPRETED else 100, deadline=None)
+@given(shapes, kinds, st.integers(0, 2**32))
+def test_a_small_value_is_told_to_the_host_bit_by_bit(shape: tuple[int, ...], kind: str, seed: int) -> None:
+    module = kernels()
+    value = torch.from_numpy(np.random.default_rng(seed).integers(0, 100, shape)).to(getattr(torch, kind)).to(PLACE)
+    assert module.is_told(value) == (0 < value.nbytes <= module.SMALL)
+    assert not module.is_told(torch.zeros((4, 4), device=PLACE).T[1:])
+    if module.is_told(value):
+        here = torch.full(value.shape, 1, dtype=value.dtype, pin_memory=CUDA)
+        module.tell(value, here)
+        if CUDA:
+            torch.cuda.synchronize()
+        assert torch.equal(here, value.cpu())

@@ -260,3 +260,20 @@ def test_transfers_keep_every_dtype() -> None:
     for t in ("f32", "f16", "bf16", "f64", "i8", "u64", "bool"):
         x = tt.arange(6, dtype="f32").to(t)
         assert x.to("cuda").to("cpu").tolist() == x.tolist()
+
+
+def test_what_is_brought_is_what_was_there_and_keeps_its_memory_until_it_is_written() -> None:
+    backend = tt.device("cuda").backend
+    for t in ("f32", "bf16", "i64", "bool"):
+        x = tt.arange(6, dtype="f32").to(t).to("cuda")
+        assert backend.bring(x)().tolist() == x.tolist()
+    assert backend.bring(tt.ones((300, 300), device="cuda"))().sum() == 90000  # too large for a kernel to tell
+    torch.cuda.synchronize()
+    torch.cuda._sleep(200_000_000)  # a tenth of a second: the device has not come to the next calls yet
+    there = backend.bring(tt.ones((4,), device="cuda"))
+    backend.bring(tt.zeros((4,), device="cuda"))  # nobody asks for it
+    assert [done.query() for done, _ in backend._held] == [False, False]
+    assert there().tolist() == [1, 1, 1, 1]
+    torch.cuda.synchronize()
+    assert backend.bring(tt.ones((4,), device="cuda"))().tolist() == [1, 1, 1, 1]
+    assert len(backend._held) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 import ml_dtypes
@@ -67,6 +68,8 @@ class Cuda(Torch):
         self.has_triton = find_spec("triton") is not None
         self.kernels = cuda_rows.kernels(self.space, self.kernels, self.has_triton)
         self._writes_cache = self.kernels[ops.update_cache][0]
+        self._held: list[tuple[torch.cuda.Event, Value]] = []
+        self._holding = Lock()
 
     # -- values in and out, by way of pinned memory
 
@@ -98,9 +101,13 @@ class Cuda(Torch):
     def bring(self, a: Array) -> Callable[[], np.ndarray[Any, Any]]:
         value = self.value(a)
         here = torch.empty(value.shape, dtype=value.dtype, pin_memory=0 < value.nbytes <= PINNED)
-        here.copy_(value, non_blocking=True)
+        told = self._tell(value, here)
+        if not told:
+            here.copy_(value, non_blocking=True)
         done = torch.cuda.Event()
         done.record(torch.cuda.current_stream(self.place))
+        if told:
+            self._hold(done, here)
 
         t = a.dtype  # the array itself is let go: a graph hands out the same memory again only when nobody holds it
 
@@ -110,6 +117,24 @@ class Cuda(Torch):
             return self._as_numpy(here, t)
 
         return there
+
+    def _tell(self, value: Value, here: Value) -> bool:
+        """Have a kernel of ours write a small value to pinned memory, where there is one."""
+        if not self.has_triton:
+            return False
+        from tritium.backends import cuda_doubts
+
+        small = cuda_doubts.is_told(value)
+        if small:
+            cuda_doubts.tell(value, here)
+        return small
+
+    def _hold(self, done: torch.cuda.Event, here: Value) -> None:
+        """Keep pinned memory until it is written, though nobody may ask for it: of kernels of ours torch knows nothing, and would
+        hand it out again."""
+        with self._holding:
+            self._held = [pair for pair in self._held if not pair[0].query()]
+            self._held.append((done, here))
 
     @staticmethod
     def _as_numpy(here: Value, t: DType) -> np.ndarray[Any, Any]:

@@ -1,6 +1,7 @@
 """The end of a program on a GPU in one Triton kernel: small values go to their places, and the host is told what is doubtful.
 
-Knows nothing of what is checked, of messages or of graphs. Of doubts it writes only those that are true.
+Knows nothing of what is checked, of messages or of graphs. Of doubts it writes only those that are true. What the host is told is
+written to pinned memory.
 """
 
 from __future__ import annotations
@@ -74,7 +75,22 @@ def settle(
             to.copy_(value)
     looked = [((b if b.dtype is torch.bool else b != 0).contiguous(), k) for k, b in enumerate(bad)]
     marks = [] if told is None else [(_bytes(b), told[k:].view(torch.uint8)) for b, k in looked]
-    jobs = [*small, *marks]
+    _launch([*small, *marks], len(small))
+
+
+def tell(value: torch.Tensor, here: torch.Tensor) -> None:
+    """Write a small value to pinned memory, which stays as it is until the kernel is done. A copy would be made by another engine:
+    it waits for the kernels before it, and those behind wait for it (15 µs on an H200, where a kernel takes 3)."""
+    _launch([(_bytes(value), _bytes(here))], 1)
+
+
+def is_told(value: torch.Tensor) -> bool:
+    """Whether `tell` takes a value: a few bytes that lie one after another."""
+    return 0 < value.nbytes <= SMALL and value.is_contiguous()
+
+
+def _launch(jobs: list[tuple[torch.Tensor, torch.Tensor]], copies: int) -> None:
+    """Bytes of values and where they go: of the first `copies` all of them, of others whether any is not 0."""
     for first in range(0, len(jobs), TOGETHER):
         some = jobs[first : first + TOGETHER]
         most = max(b.numel() for b, _ in some)
@@ -84,7 +100,7 @@ def settle(
         filled = [*some, *some[:1] * (TOGETHER - len(some))]
         with current(some[0][0]):
             settle_kernel[(triton.cdiv(most, block), len(some))](
-                *(b for b, _ in filled), *(t for _, t in filled), *(b.numel() for b, _ in filled), len(small) - first,
+                *(b for b, _ in filled), *(t for _, t in filled), *(b.numel() for b, _ in filled), copies - first,
                 BLOCK=block, num_warps=1 if block == FEW else 4, **gpu(some[0][0].device).starting,
             )  # fmt: skip
 

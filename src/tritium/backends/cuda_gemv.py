@@ -182,7 +182,9 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
         squares = _squares(v[0])
         for i in gl.static_range(1, PARTS):
             squares += _squares(v[i])
-        norm = gl.rsqrt(_of_all(squares, of_squares, False) * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(gl.float32)
+        norm = gl.rsqrt(_of_all(squares, of_squares, False) * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(
+            gl.float32
+        )
         rest = v
         v = ()
         for i in gl.static_range(PARTS):
