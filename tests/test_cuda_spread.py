@@ -13,7 +13,7 @@ from tritium.backends.cuda_spread import FEWEST, spread
 
 SPREADS = st.tuples(
     st.sampled_from([0, 1, 2, -2, -7]), st.integers(1, 3000), st.integers(1, 200),
-    st.sampled_from([16, 32, 64, 128, 256]), st.integers(1, 140),
+    st.sampled_from([16, 32, 64, 128, 160, 192, 256]), st.integers(1, 140),
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_programs_are_never_more_than_jobs_nor_parts_more_than_steps(given: tupl
         left = tiles % programs
         assert split == 1
         assert programs <= number * processors
-        assert (pieces > 1) == (0 < 2 * left <= programs and tokens >= 2 * FEWEST)
+        assert (pieces > 1) == (0 < 2 * left <= programs and tokens >= 2 * FEWEST and tokens.bit_count() == 1)
     if pieces > 1:
         assert whole % programs == 0
         assert (tiles - whole) * pieces <= programs
@@ -38,7 +38,8 @@ def test_programs_are_never_more_than_jobs_nor_parts_more_than_steps(given: tupl
 @pytest.mark.parametrize(
     ("tiles", "tokens", "pieces"),
     [(320, 128, 2), (160, 128, 4), (13 * 132 + 12, 128, 4), (132 + 33, 128, 4), (132 + 34, 128, 2), (132 + 66, 128, 2),
-     (132 + 67, 128, 1), (132 + 1, 256, 4), (132 + 1, 64, 2), (132 + 1, 32, 1), (264, 128, 1), (100, 128, 1)],
+     (132 + 67, 128, 1), (132 + 1, 256, 4), (132 + 1, 64, 2), (132 + 1, 32, 1), (264, 128, 1), (100, 128, 1),
+     (132 + 1, 160, 1), (132 + 1, 192, 1)],
 )  # fmt: skip
 def test_tiles_of_a_last_round_are_cut_where_every_piece_has_a_program(tiles: int, tokens: int, pieces: int) -> None:
     whole = tiles if pieces == 1 else tiles // 132 * 132

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tritium import dtype as dt
 from tritium import settings as tritium_settings
 from tritium.backends import cuda_tuned, packed, quantized
-from tritium.backends.cuda_spread import spread
+from tritium.backends.cuda_spread import UNEVEN, spread
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
@@ -169,6 +169,52 @@ def test_a_last_round_of_pieces_multiplies_exactly(
         poison(m, 1300)
         found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, 1)) for _ in range(5)]
         assert all(torch.equal(y, expected) for y in found)
+
+
+TWO_TENSORS = [
+    (True, (256, 160, 64, 0, 3, 168, 240)), (True, (256, 160, 32, 0, 6, 168, 240)), (True, (128, 160, 64, 0, 4, 168, 240)),
+    (True, (128, 192, 64, 0, 3, 168, 240)), (True, (128, 160, 64, 1, 4, 168, 240)), (False, (256, 160, 128, 0, 3, 168, 240)),
+    (False, (128, 160, 128, 0, 5, 104, 136)),
+]  # fmt: skip
+
+
+@on_cuda
+@pytest.mark.parametrize("m", [1, 129, 161, 170, 320, 2047])  # of the last tile: tokens of one tensor, of both, all
+@pytest.mark.parametrize(("codes", "numbers"), TWO_TENSORS)
+def test_tiles_of_two_tensors_of_tokens_multiply_exactly(
+    codes: bool, numbers: tuple[int, ...], m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopper = ct.gpu(torch.device("cuda", 0))
+    if hopper.capability != cuda_tuned.HOPPER:
+        pytest.skip("warpgroups multiply on Hopper")
+    rng = np.random.default_rng(m)
+    w, made = weights(rng, 1301, 2600, codes)  # 10.5 steps of codes
+    q = rng.integers(-128, 128, (m, 2600)).astype(np.int8)
+    expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
+    for number, processors in ((0, 132), (1, 132), (1, 4)):
+        monkeypatch.setattr(ct, "gpu", lambda _, count=processors: hopper._replace(processors=count))
+        poison(m, 1301)
+        found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, number)) for _ in range(5)]
+        assert all(torch.equal(y, expected) for y in found)
+
+
+@on_cuda
+@pytest.mark.parametrize("to", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("codes", "numbers"), TWO_TENSORS)
+def test_tiles_of_two_tensors_of_tokens_are_scaled_and_added_to_as_others(
+    codes: bool, numbers: tuple[int, ...], to: str
+) -> None:
+    if ct.gpu(torch.device("cuda", 0)).capability != cuda_tuned.HOPPER:
+        pytest.skip("warpgroups multiply on Hopper")
+    _, made = weights(np.random.default_rng(9), 777, 1100, codes)
+    kind = getattr(torch, to)
+    tokens = ct.quantise(torch.randn((333, 1100), device=PLACE))
+    usual, way = choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0), choice("wgmma", *numbers, 0)
+    for scale in (torch.full((), 0.5, device=PLACE), torch.rand(777, device=PLACE)):
+        for bias in (None, torch.randn(777, device=PLACE), torch.randn((333, 777), device=PLACE).to(kind)):
+            expected = ct.product(tokens, made, scale, bias, kind, choice=usual)
+            poison(333, 777)
+            assert torch.equal(ct.product(tokens, made, scale, bias, kind, choice=way), expected)
 
 
 @runs
@@ -568,7 +614,9 @@ def test_what_a_tuner_found_comes_first() -> None:
 
 def test_stages_leave_room_for_results_of_four_bytes() -> None:
     room, out = 232448, 2 * 16384 + 256  # of a multiprocessor of Hopper; of both warpgroups, and barriers
-    for found in {c for batches in cuda_tuned.TABLE.values() for c in batches.values() if c.kernel == "wgmma"}:
+    every = [c for batches in cuda_tuned.TABLE.values() for c in batches.values() if c.kernel == "wgmma"]
+    every += [c for c in cuda_tuned.wgmmas(Case(2560, 2560, 2048)) if c.get("tokens") in UNEVEN]
+    for found in every:
         rows, tokens, step, _, asked = (number for _, number in found.config[:5])
         nbytes = step * (rows + 4 * tokens)
         assert 3 <= ct._stages(asked, nbytes, 4) <= (room - out) // nbytes
@@ -597,7 +645,7 @@ def test_kernels_start_early_unless_that_is_refused(
 
 
 @compiles
-@pytest.mark.parametrize("name", ["gemv", "fragments", "wgmma"])
+@pytest.mark.parametrize("name", ["gemv", "fragments", "wgmma", "wgmma, two tensors"])
 def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -621,11 +669,20 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
         "wgmma": (
             cuda_wgmma.wgmma,
             {"w": f"tensordesc<u8[64, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[64, 64],{pieces[1]!r}>",
-             "x_piece": f"tensordesc<i8[32, 64],{pieces[1]!r}>", "partial": "*i32", "counts": "*i32",
+             "x_fewer": f"tensordesc<i8[32, 64],{pieces[1]!r}>", "partial": "*i32", "counts": "*i32",
              "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
             {"BN": 128, "BM": 64, "BK": 64, "TURNS": False, "STAGES": 4, "GROUP": 8, "SPLIT": 2, "PIECES": 2, "CODES": True,
              "REGISTERS": 136},
             {"num_warps": 4, "maxnreg": 104},
+        ),
+        "wgmma, two tensors": (
+            cuda_wgmma.wgmma,
+            {"w": f"tensordesc<u8[128, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[128, 64],{pieces[1]!r}>",
+             "x_fewer": f"tensordesc<i8[32, 64],{pieces[1]!r}>", "partial": "*i32", "counts": "*i32",
+             "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
+            {"BN": 256, "BM": 160, "BK": 64, "TURNS": False, "STAGES": 3, "GROUP": 8, "SPLIT": 1, "PIECES": 1, "CODES": True,
+             "REGISTERS": 240},
+            {"num_warps": 4, "maxnreg": 168},
         ),
     }[name]  # fmt: skip
     numbers |= {"ROWS": True, "BIAS": True}
@@ -634,7 +691,7 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     constants = {(kernel.arg_names.index(a),): v for a, v in numbers.items()}
     source = GluonASTSource(kernel, {a: kinds[a] for a in kernel.arg_names}, constants, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options | {"enable_fp_fusion": False})
-    word = {"gemv": "dp4a", "fragments": "mma.sync", "wgmma": "wgmma.mma_async"}[name]
+    word = {"gemv": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]
     assert ".local" not in made.asm["ptx"]

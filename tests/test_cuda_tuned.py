@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tritium import backends, tuned
 from tritium.backends import cuda_tuned
+from tritium.backends.cuda_spread import UNEVEN
 from tritium.backends.cuda_tuned import HOPPER, Case, Choice, choice, choose, parsed, shipped
 from tritium.perf import tune, tune_file
 
@@ -73,6 +74,36 @@ def test_a_short_list_begins_with_what_is_shipped_and_has_some_of_every_kernel(
     assert {c.kernel for c in listed} >= {c.kernel for c in every}
     assert all(cuda_tuned.fits(case, c) for c in listed)
     assert capability == HOPPER or {c.kernel for c in listed} <= set(cuda_tuned.PLAIN)
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_tiles_of_two_powers_of_two_are_tried_where_they_fill_rounds_and_are_never_shared(codes: bool) -> None:
+    uneven: dict[int, list[Choice]] = {
+        m: [c for c in cuda_tuned.wgmmas(Case(2560, 2560, m, codes)) if c.get("tokens") in UNEVEN]
+        for m in (100, 512, 2048)
+    }
+    assert not uneven[100] + uneven[512]
+    assert {(c.get("rows"), c.get("tokens")) for c in uneven[2048]} == {(128, 160), (256, 160)}
+    assert {c.get("spread") for c in uneven[2048] if c.get("rows") == 256} == {0}  # 130 tiles of 132
+    assert not [c for c in cuda_tuned.wgmmas(Case(4096, 4096, 2048, codes)) if c.get("tokens") in UNEVEN]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spread", "fits"),
+    [
+        (128, -2, True),
+        (160, 0, True),
+        (160, 1, True),
+        (160, -2, False),
+        (192, 1, True),
+        (168, 0, False),
+        (224, 0, False),
+    ],
+)
+def test_a_tile_is_one_or_two_powers_of_two_and_shared_only_if_it_is_one(tokens: int, spread: int, fits: bool) -> None:
+    cut = choice("wgmma", 128, tokens, 64, 0, 3, 168, 240, spread)
+    assert cuda_tuned.fits(Case(2560, 2560, 2048), cut) == fits
+    assert not cuda_tuned.fits(Case(2560, 2560, 2048, floats=True), cut)
 
 
 def test_without_tensor_cores_for_int8_every_batch_takes_the_kernel_that_needs_none() -> None:

@@ -1,9 +1,28 @@
-"""How the tiles of a product are dealt to the programs of a launch. Knows nothing of torch, of triton or of choices."""
+"""How the tiles of a product are cut and dealt to the programs of a launch. Knows nothing of torch, of triton or of choices."""
 
 from __future__ import annotations
 
 PIECES = 4, 2  # that the tokens of a tile are cut into
+UNEVEN = 160, 192  # tokens of tiles of two tensors that are worth trying
 FEWEST = 32  # tokens of a piece: of fewer, weights are fetched and decoded for longer than they are multiplied
+
+
+def tensors(tokens: int) -> tuple[int, int]:
+    """The tokens of a tile as those of its two tensors: the largest power of two, and the rest, which may be none."""
+    widest = 1 << (tokens.bit_length() - 1)
+    return widest, tokens - widest
+
+
+def is_possible(number: int, tokens: int) -> bool:
+    """Whether tiles of so many tokens can be dealt by such a number: those of two tensors, both powers of two, are not shared."""
+    _, rest = tensors(tokens)
+    return not rest or (number >= 0 and rest >= 16 and rest == tensors(rest)[0])
+
+
+def filled(n: int, m: int, rows: int, tokens: int, processors: int) -> float:
+    """How much of what all multiprocessors can multiply in the rounds of such tiles n rows and m tokens ask for."""
+    rounds = -(-(-(-n // rows) * -(-m // tokens)) // processors)
+    return n * m / (rounds * processors * rows * tokens)
 
 
 def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) -> tuple[int, int, int, int]:
@@ -11,12 +30,13 @@ def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) ->
     are not cut so), where a tile is so many tokens and steps.
 
     number: 0 a program for each tile, below 0 so many for each, above 0 so many on each multiprocessor: these take tiles in turns,
-    and where those of the last round are so few that every piece of them has a program of its own, each takes one piece.
+    and where those of the last round are so few that every piece of them has a program of its own, each takes one piece. Tiles
+    of two tensors have no pieces.
     """
     if number <= 0:
         split = max(min(-number, steps), 1)
         return tiles * split, split, 1, tiles
     programs = min(number * processors, tiles)
-    left = tiles % programs
+    left = 0 if tensors(tokens)[1] else tiles % programs
     pieces = next((p for p in PIECES if left and left * p <= programs and tokens // p >= FEWEST), 1)
     return programs, 1, pieces, tiles if pieces == 1 else tiles - left

@@ -16,7 +16,7 @@ import torch
 from tritium import settings
 from tritium.backends import cuda_tuned as tuned
 from tritium.backends.cuda_counts import Workspace, workspace
-from tritium.backends.cuda_spread import spread
+from tritium.backends.cuda_spread import spread, tensors
 from tritium.backends.cuda_tuned import Case, Choice
 from tritium.backends.cuda_weights import Value, Weights
 from tritium.errors import ArgumentError
@@ -294,14 +294,16 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
     programs, split, pieces, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
     space = job.space.sized(tiles * split * rows * tokens, 2 * tiles) if split > 1 else (job.out, job.out)
+    widest, rest = tensors(tokens)
+    fewer = rest or (tokens // pieces if pieces > 1 else 0)
     layouts = [
         gl.NVMMASharedLayout.get_default_for([high, step], kind)
-        for high, kind in ((part, gl.uint8 if codes else gl.int8), (tokens, gl.int8))
+        for high, kind in ((part, gl.uint8 if codes else gl.int8), (widest, gl.int8))
     ]
     cuda_wgmma.wgmma[(programs,)](
         TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
-        TensorDescriptor.from_tensor(job.tokens.q, [tokens, step], layouts[1]),
-        TensorDescriptor.from_tensor(job.tokens.q, [tokens // pieces, step], layouts[1]) if pieces > 1 else None,
+        TensorDescriptor.from_tensor(job.tokens.q, [widest, step], layouts[1]),
+        TensorDescriptor.from_tensor(job.tokens.q, [fewer, step], layouts[1]) if fewer else None,
         *job.ends, *space, m, n, weights.shape[1], whole,
         BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, PIECES=pieces, CODES=codes,
         REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),

@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tritium import tuned
+from tritium.backends.cuda_spread import UNEVEN, filled, is_possible
 
 HOPPER = (9, 0)
 AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
@@ -58,10 +59,11 @@ def choice(kernel: str, *numbers: int) -> Choice:
     """The numbers in the order of `NAMES`.
 
     gemv: rows of a program; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
-    beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens;
-    bytes of a row in a step; turns (each warpgroup has tiles of its own); stages; registers a thread starts with and may
-    have; spread: 0 a program for each tile, above 0 so many programs on each multiprocessor, which take tiles in turns, those
-    of the last round in halves or quarters of their tokens where each has a program, below 0 so many for each tile, which share its columns.
+    beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens (a
+    power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has tiles of its own);
+    stages; registers a thread starts with and may have; spread: 0 a program for each tile, above 0 so many programs on each
+    multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their tokens where each has a
+    program, below 0 so many for each tile, which share its columns. Tiles of two powers of two are neither cut nor shared.
     """
     return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
 
@@ -137,15 +139,18 @@ def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
 def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
     possible = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
     sizes = [t for t in possible if t // 2 < case.m or t == 16]
-    for tokens in sizes[-3:]:
-        for rows, turns in ((128, 0), (256, 0), (64, 1), (128, 1)):
-            tiles = -(-case.n // rows) * -(-case.m // tokens)
-            for step in (64, 128) if case.codes else (128,):
-                found = _tile(case, rows, tokens, step, turns)
-                if found is not None:
-                    steps = -(-words(case) * 4 // step)
-                    for spread in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1):
-                        yield choice("wgmma", *found, spread)
+    cuts = [
+        *itertools.product(sizes[-3:], ((128, 0), (256, 0), (64, 1), (128, 1)), (64, 128) if case.codes else (128,))
+    ]
+    full = partial(filled, case.n, case.m, processors=processors)
+    fuller = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if full(rows, t) > full(rows, 128)]
+    cuts += [(*one, step) for one in fuller for step in ((32, 64) if case.codes else (128,))]
+    for tokens, (rows, turns), step in cuts:
+        found = _tile(case, rows, tokens, step, turns)
+        if found is not None:
+            tiles, steps = -(-case.n // rows) * -(-case.m // tokens), -(-words(case) * 4 // step)
+            ways = (choice("wgmma", *found, s) for s in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1))
+            yield from (c for c in ways if fits(case, c))
 
 
 def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[int, ...] | None:
@@ -159,7 +164,7 @@ def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[in
     stages = SHARED // stage
     if held[0] == 80 and stages // 2 >= 3:
         stages //= 2
-    if part * tokens > 128 * 128 or stages < 3:
+    if part * tokens > 128 * 160 or stages < 3:
         return None
     return rows, tokens, step, turns, min(stages, 6), *held
 
@@ -323,9 +328,8 @@ TABLE: dict[tuple[int, int], dict[int, Choice]] = {
         8: choice("fragments", 1, 1, 4, 1, 20),
     },
 }
-OF_FLOATS: dict[
-    tuple[int, int], dict[int, Choice]
-] = {  # one token that the kernel norms and quantises, raced in whole layers
+# One token that the kernel norms and quantises, raced in whole layers.
+OF_FLOATS: dict[tuple[int, int], dict[int, Choice]] = {
     (3840, 2560): {1: choice("gemv", 64, 8, 1, 4)},
     (2560, 2560): {1: choice("gemv", 32, 16, 1, 8)},
     (13824, 2560): {1: choice("gemv", 64, 8, 1, 8)},
@@ -427,7 +431,8 @@ def fits(case: Case, found: Choice) -> bool:
         return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
     if found.kernel == "gemv_plain":
         return case.m <= 65535  # a program for each token and some rows
-    return not case.floats
+    dealt = found.kernel != "wgmma" or is_possible(found.get("spread"), found.get("tokens"))
+    return dealt and not case.floats
 
 
 def _tiles(case: Case, processors: int) -> Choice:

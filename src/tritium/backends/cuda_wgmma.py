@@ -3,7 +3,8 @@
 Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda_plain` and become the left operand in
 registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. Where SPLIT programs share the columns
 of each, every one leaves its sums in `partial`, and the last to come adds them up and finishes. Tiles from `whole` on, which are
-fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums.
+fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums. Tensors have a power of two
+tokens: a tile of more has the rest in others, which are multiplied with the same weights. Tuples hold what there is of each.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N,
+def _finish(acc, off_n, off_m, of_tokens, scale, bias, out, M, N,
             CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
     """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers. BIAS: 0
     none, 1 one for each row, 2 for each result.
@@ -76,6 +77,7 @@ def _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N,
     BN: gl.constexpr = acc.shape[0]
     BM: gl.constexpr = acc.shape[1]
     L: gl.constexpr = acc.type.layout
+    less, of_token = of_tokens
     if CODES:
         acc = acc - gl.expand_dims(gl.convert_layout(less, gl.SliceLayout(0, L)), 0)
     if out.dtype.element_ty == gl.int32:
@@ -135,7 +137,7 @@ def _join(acc, partial, count, part, SPLIT: gl.constexpr):
     last = gl.atomic_add(count, 1, sem="acq_rel") == SPLIT - 1
     if last:
         _fence()
-        if SIZE > 64 * 32:  # sums of several parts at once would not fit in registers
+        if SIZE > 64 * 32 and SIZE * (SPLIT - 1) > 128 * 64:  # sums of several parts at once would not fit in registers
             for _ in range(1, SPLIT):
                 part = gl.where(part == SPLIT - 1, 0, part + 1)
                 acc = _plus(acc, at + part * SIZE)
@@ -148,49 +150,83 @@ def _join(acc, partial, count, part, SPLIT: gl.constexpr):
 
 
 @gluon.jit
-def _tokens(x_bufs, i, TOKENS: gl.constexpr):
-    """The first so many tokens of a buffer, as a right operand."""
-    return x_bufs.index(i).slice(0, TOKENS).permute((1, 0))
+def _times(accs, w, x_bufs, i, TOKENS: gl.constexpr):
+    """accs and the products of w with the TOKENS of stage i: on their way."""
+    found = ()
+    for h in gl.static_range(len(accs)):
+        right = x_bufs[h].index(i).slice(0, min(TOKENS, x_bufs[h].shape[1])).permute((1, 0))
+        found += (warpgroup_mma(w, right, accs[h], is_async=True),)
+    return found
 
 
 @gluon.jit
-def _decoded(acc, ready, free, w_bufs, x_bufs, it, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
-             COUNT: gl.constexpr):  # fmt: skip
+def _wait(accs, running: gl.constexpr):
+    """Wait until no more than so many products of all tokens run."""
+    found = warpgroup_mma_wait(num_outstanding=running * len(accs), deps=accs)
+    return (found,) if len(accs) == 1 else found
+
+
+@gluon.jit
+def _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS: gl.constexpr, W: gl.constexpr, PARTS: gl.constexpr,
+             STAGES: gl.constexpr, COUNT: gl.constexpr):  # fmt: skip
     """COUNT steps of codes. A plane is decoded while the products of the one before run, and those of the last plane
-    of a step run while the next step starts: its stage is free after the first plane of that."""
-    TOKENS: gl.constexpr = acc.shape[1]
-    left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=4)
+    of a step run while the next step starts: its stage is free after the first plane of that. Where sums, codes and four planes
+    would fill all registers, products of two planes at most run at once."""
+    FULL: gl.constexpr = w_bufs.shape[1] * TOKENS // 128 + 5 * w_bufs.shape[1] * w_bufs.shape[2] // 512 > 224
+    left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accs[0].type.layout, k_width=4)
     for step in gl.static_range(COUNT):
         s = it % STAGES
         mbarrier.wait(ready.index(s), (it // STAGES) & 1)
         codes = w_bufs.index(s * PARTS + W).load(left)
         for plane in gl.static_range(4):
             decoded = _field(codes, plane)
-            acc = warpgroup_mma(decoded, _tokens(x_bufs, s * 4 + plane, TOKENS), acc, is_async=True)
+            accs = _times(accs, decoded, x_bufs, s * 4 + plane, TOKENS)
+            if (plane == 0 and step > 0) or (plane > 0 and FULL):
+                accs = _wait(accs, 1)
             if plane == 0 and step > 0:
-                acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
                 mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
-        acc = warpgroup_mma_wait(num_outstanding=0 if step == COUNT - 1 else 1, deps=(acc,))
+        accs = _wait(accs, 0 if step == COUNT - 1 else 1)
         it += 1
     mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
-    return acc, it
+    return accs, it
 
 
 @gluon.jit
-def _straight(acc, ready, free, w_bufs, x_bufs, it, n, W: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr):
+def _run_on(accs):
+    """Sums whose products may run while a loop goes round."""
+    found = ()
+    for h in gl.static_range(len(accs)):
+        found += (warpgroup_mma_init(accs[h]),)
+    return found
+
+
+@gluon.jit
+def _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS: gl.constexpr, W: gl.constexpr, PARTS: gl.constexpr,
+              STAGES: gl.constexpr):  # fmt: skip
     """n steps of int8 weights. The products of a step run while the next one starts: a stage is free a step later."""
-    TOKENS: gl.constexpr = acc.shape[1]
-    acc = warpgroup_mma_init(acc)
+    accs = _run_on(accs)
     for i in range(n):
         s = it % STAGES
         mbarrier.wait(ready.index(s), (it // STAGES) & 1)
-        acc = warpgroup_mma(w_bufs.index(s * PARTS + W), _tokens(x_bufs, s, TOKENS), acc, is_async=True)
-        acc = warpgroup_mma_init(warpgroup_mma_wait(num_outstanding=1, deps=(acc,)))
+        accs = _times(accs, w_bufs.index(s * PARTS + W), x_bufs, s, TOKENS)
+        accs = _run_on(_wait(accs, 1))
         mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1, pred=i > 0)
         it += 1
-    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+    accs = _wait(accs, 0)
     mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
-    return acc, it
+    return accs, it
+
+
+@gluon.jit
+def _begin(total, token_scale, off_m, M, PART: gl.constexpr, TOKENS: gl.constexpr):
+    """Of tokens from off_m on, what is less and their scales, asked for early: they come while products run. No sums yet."""
+    L: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(TOKENS, 128), 32]
+    )
+    rm = off_m + gl.arange(0, TOKENS, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    less = gl.load(total + rm, mask=rm < M, other=0)
+    of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
+    return (less, of_token), gl.zeros((PART, TOKENS), gl.int32, L)
 
 
 @gluon.jit
@@ -199,31 +235,33 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
               PART: gl.constexpr, TOKENS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
               SPLIT: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
     """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them."""
-    L: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(TOKENS, 128), 32]
-    )
     HALF: gl.constexpr = (PARTS - 1) * W
-    rm = off_m + gl.arange(0, TOKENS, layout=gl.BlockedLayout([1], [32], [4], [0]))
-    less = gl.load(total + rm, mask=rm < M, other=0)  # early: they come while products run
-    of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
-    acc = gl.zeros((PART, TOKENS), gl.int32, L)
+    WIDE: gl.constexpr = min(TOKENS, x_bufs[0].shape[1])
+    of_wide, acc = _begin(total, token_scale, off_m, M, PART, WIDE)
+    accs = (acc,)
+    if TOKENS > WIDE:
+        of_rest, rest = _begin(total, token_scale, off_m + WIDE, M, PART, TOKENS - WIDE)
+        accs = (acc, rest)
     if TURNS:
         mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
     if CODES:
         for _ in range(n // AT_ONCE):
-            acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, AT_ONCE)
+            accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
         for _ in range(n % AT_ONCE):
-            acc, it = _decoded(acc, ready, free, w_bufs, x_bufs, it, HALF, PARTS, STAGES, 1)
+            accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, 1)
     else:
-        acc, it = _straight(acc, ready, free, w_bufs, x_bufs, it, n, HALF, PARTS, STAGES)
+        accs, it = _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS, HALF, PARTS, STAGES)
     if TURNS:
         mbarrier.arrive(turn.index(1 - W), count=1)
+    acc = accs[0]
     complete = True
     if SPLIT > 1:
         place = tile * PARTS + HALF
         complete, acc = _join(acc, partial + place.to(gl.int64) * (SPLIT * PART * TOKENS), counts + place, part, SPLIT)
     if complete:
-        _finish(acc, off_n, off_m, less, of_token, scale, bias, out, M, N, CODES, ROWS, BIAS)
+        if TOKENS > WIDE:  # first: then those registers are free for the others
+            _finish(accs[1], off_n, off_m + WIDE, of_rest, scale, bias, out, M, N, CODES, ROWS, BIAS)
+        _finish(acc, off_n, off_m, of_wide, scale, bias, out, M, N, CODES, ROWS, BIAS)
     return it
 
 
@@ -271,7 +309,7 @@ def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias,
 
 
 @gluon.jit
-def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts,
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
            M, N, KB, whole, tiles, steps,
            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
@@ -281,7 +319,7 @@ def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale,
 
 
 @gluon.jit
-def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts,
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
             M, N, KB, whole, tiles, steps,
             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
@@ -297,11 +335,10 @@ def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS:
 
 
 @gluon.jit
-def _fetch(ready, free, w_bufs, x_bufs, w, x, off_n, off_m, KB, k, n, it, early,
+def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, TOKENS: gl.constexpr,
            BK: gl.constexpr, PART: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PLANES: gl.constexpr):  # fmt: skip
-    """n steps from step k of a row on: all rows of a tile, and as many tokens as x gives at once. Of the first `early` of a program
-    weights are on their way. The step behind them."""
-    TOKENS: gl.constexpr = x.block_shape[0]
+    """n steps from step k of a row on: all rows of a tile, and TOKENS, as many as xs give at once. Of the first `early` of a
+    program weights are on their way. The step behind them."""
     for i in range(k, k + n):
         s = it % STAGES
         bar = ready.index(s)
@@ -309,14 +346,16 @@ def _fetch(ready, free, w_bufs, x_bufs, w, x, off_n, off_m, KB, k, n, it, early,
         mbarrier.expect(bar, (PARTS * PART + PLANES * TOKENS) * BK, pred=it >= early)
         _fetch_weights(w, w_bufs, bar, off_n, i * BK, s, it >= early, PART, PARTS)
         for p in gl.static_range(PLANES):
-            to = x_bufs.index(s * PLANES + p).slice(0, TOKENS)
-            tma.async_copy_global_to_shared(x, [off_m, p * KB + i * BK], bar, to)
+            for h in gl.static_range(len(xs)):
+                to = x_bufs[h].index(s * PLANES + p).slice(0, xs[h].block_shape[0])
+                at = off_m + h * xs[0].block_shape[0]
+                tma.async_copy_global_to_shared(xs[h], [at, p * KB + i * BK], bar, to)
         it += 1
     return it
 
 
 @gluon.jit
-def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts,
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
              M, N, KB, whole, tiles, steps,
              BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
              STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
@@ -332,36 +371,44 @@ def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scal
         _fetch_weights(w, w_bufs, ready.index(i), off_n, (k + i) * BK, i, True, PART, PARTS)
     wait_for_inputs()
     it = 0
+    xs = (x,) if len(x_bufs) == 1 else (x, x_fewer)
     for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
         tile, _, k, n = _job(t, whole, steps, SPLIT)
         off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
         it = _fetch(
-            ready, free, w_bufs, x_bufs, w, x, off_n, off_m, KB, k, n, it, early, BK, PART, PARTS, STAGES, PLANES
+            ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, BM, BK, PART, PARTS, STAGES, PLANES
         )
     if PIECES > 1:
         for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
             tile, piece = _piece(t, whole, PIECES)
             off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
             off_m += piece * (BM // PIECES)
-            it = _fetch(ready, free, w_bufs, x_bufs, w, x_piece, off_n, off_m, KB, 0, steps, it, early,
-                        BK, PART, PARTS, STAGES, PLANES)  # fmt: skip
+            it = _fetch(ready, free, w_bufs, x_bufs, w, (x_fewer,), off_n, off_m, KB, 0, steps, it, early,
+                        BM // PIECES, BK, PART, PARTS, STAGES, PLANES)  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["M", "whole"])
 def wgmma(
-    w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
+    w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
     BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
-    x_piece is that of the tokens of a piece, or None where there are none: then all tiles are whole."""
+    x takes the largest power of two tokens of a tile, x_fewer those of a piece, or those that a tile has beyond x: such tiles
+    are neither cut nor shared. Where there are neither it is None."""
     PLANES: gl.constexpr = 4 if CODES else 1
     PARTS: gl.constexpr = 1 if TURNS else 2
     may_start()
     tiles = gl.cdiv(N, BN) * gl.cdiv(M, BM)
     steps = gl.cdiv(KB, BK)
     w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
-    x_bufs = gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, BM, BK], x.layout)
+    x_bufs = (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x.block_shape[0], BK], x.layout),)
+    if x.block_shape[0] < BM:
+        gl.static_assert(SPLIT == 1 and PIECES == 1, "tiles of two tensors of tokens are neither shared nor cut")
+        gl.static_assert(
+            x.block_shape[0] + x_fewer.block_shape[0] == BM, "x and x_fewer do not hold the tokens of a tile"
+        )
+        x_bufs += (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x_fewer.block_shape[0], BK], x_fewer.layout),)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = free
@@ -375,11 +422,11 @@ def wgmma(
     fence_async_shared()  # copies look at barriers in a way of their own
     gl.warp_specialize(  # a tuple with a name would lose its constants
         [
-            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
                 whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
-            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
                 whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
-            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_piece, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
                 whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
         ],
         [4, 1], [REGISTERS, 24],
