@@ -135,12 +135,19 @@ def test_one_token_of_large_heads_and_what_is_not_a_number() -> None:
     np.testing.assert_array_equal(got.cpu().numpy(), want)
 
 
+KINDS = ("alone", "company", "apart", "last", "padded", "outside")
+
+
 def new_places(rng: np.random.Generator, kind: str, batch: int, slots: int, capacity: int) -> np.ndarray[Any, Any]:
-    """Slot, start and count of new tokens. alone: a slot for each; company: several in a slot, some at one place; padded: some
-    count nothing; outside: some are not inside the cache, or say that they bring more than one token."""
+    """Slot, start and count of new tokens. alone: a slot for each; company: several in a slot, some at one place; apart: in a slot,
+    but mostly in other shares of its keys; last: at the last places of a slot; padded: some count nothing; outside: some are not
+    inside the cache, or say that they bring more than one token."""
     slot = rng.permutation(slots)[:batch] if kind == "alone" else rng.integers(0, max(slots // 3, 1), batch)
-    start = rng.integers(0, capacity, batch) if kind == "alone" else rng.integers(0, min(capacity, 20), batch)
-    count = np.ones(batch, np.int64) if kind in ("alone", "company") else rng.integers(0, 2, batch)
+    low, high = {"alone": (0, capacity), "apart": (0, capacity), "last": (max(capacity - 3, 0), capacity)}.get(
+        kind, (0, min(capacity, 20))
+    )
+    start = rng.integers(low, high, batch)
+    count = rng.integers(0, 2, batch) if kind in ("padded", "outside") else np.ones(batch, np.int64)
     if kind == "outside":
         slot, start, count = (
             np.where(rng.random(batch) < 0.2, bad, good)
@@ -155,7 +162,8 @@ def new_places(rng: np.random.Generator, kind: str, batch: int, slots: int, capa
 @pytest.mark.parametrize(
     ("batch", "per", "shared", "capacity", "brain"),
     [(1, 4, 5, 600, False), (1, 4, 2, 47, True), (1, 1, 1, 16, False), (3, 3, 2, 33, False), (3, 2, 3, 1, True),
-     (9, 4, 5, 90, True), (64, 4, 5, 70, False)],
+     (2, 4, 5, 400, False), (2, 1, 1, 700, True), (8, 4, 5, 192, False), (8, 2, 5, 130, True), (9, 4, 5, 90, True),
+     (16, 4, 5, 300, False), (64, 4, 5, 70, False), (90, 4, 5, 140, False)],
 )  # fmt: skip
 def test_new_tokens_in_one_launch_have_the_bits_of_three(
     batch: int, per: int, shared: int, capacity: int, brain: bool, settled: bool
@@ -166,7 +174,7 @@ def test_new_tokens_in_one_launch_have_the_bits_of_three(
     rng = np.random.default_rng(batch * capacity + per)
     heads, slots, dtype = per * shared, batch + 1, torch.bfloat16 if brain else torch.float16
     factor = factor_of(128, None)
-    for kind in ("alone", "company", "padded", "outside") * 3:
+    for kind in KINDS * 3:
         wide = there(rng.standard_normal((batch, 1, (heads + 2 * shared) * 128 + 128)).astype(np.float32))
         x = wide[..., 128:].unflatten(-1, (heads + 2 * shared, 128))  # rows of it are further apart than its heads say
         cos, sin = (there(rng.standard_normal((batch, 1, 64)).astype(np.float32)) for _ in range(2))
@@ -187,10 +195,24 @@ def test_new_tokens_in_one_launch_have_the_bits_of_three(
 
 
 @compiles
-@pytest.mark.parametrize(("parts", "batch"), [(1, 1), (16, 1), (32, 1), (1, 64), (4, 16)])
+@pytest.mark.parametrize(("groups", "capacity", "want"), [
+    (5, 192, 16), (5, 129, 16), (5, 16, 1), (5, 1, 1), (5, 4096, 32), (20, 300, 19), (40, 192, 9), (40, 64, 4), (80, 192, 4),
+    (320, 192, 1), (397, 192, 1), (5000, 4096, 1),
+])  # fmt: skip
+def test_as_many_programs_share_new_tokens_as_run_at_once(groups: int, capacity: int, want: int) -> None:
+    assert kernels()._shares(groups, capacity, 16, 396) == want
+
+
+@compiles
+@pytest.mark.parametrize(("parts", "batch", "per"), [
+    (1, 1, 4), (16, 1, 4), (32, 1, 1), (26, 1, 4), (16, 2, 4), (9, 8, 4), (5, 8, 2), (4, 16, 3), (1, 64, 4),
+])  # fmt: skip
 @pytest.mark.parametrize(("fresh", "settled"), [(False, False), (True, False), (True, True)])
-def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool, settled: bool, tmp_path: Path) -> None:
-    """Products of rotary pairs are rounded before they are added; no register is spilled."""
+def test_the_kernel_for_new_tokens_is_built(
+    parts: int, batch: int, per: int, fresh: bool, settled: bool, tmp_path: Path
+) -> None:
+    """Products of rotary pairs are rounded before they are added; no register is spilled, and as many programs fit a
+    multiprocessor as are said to."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
@@ -198,15 +220,15 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
     from tritium.backends import cuda_decode
 
     kernel = cuda_decode.decode
-    fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
-             "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
+    fixed = {"PER": per, "USED": triton.next_power_of_2(per), "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True,
+             "FRESH": fresh, "SETTLED": settled, "FACTOR": factor_of(128, None)}  # fmt: skip
     pointers = dict.fromkeys(("q", "cos", "sin", "out"), "*fp32") | dict.fromkeys(("k", "v"), "*fp16")
     pointers |= dict.fromkeys(("part", "tops", "totals"), "*fp64") | dict.fromkeys(("places", "counts"), "*i32")
     kinds = {n: "constexpr" if n in fixed else pointers.get(n, "i32") for n in kernel.arg_names}
     whole = [n for n in kernel.arg_names if n in pointers or n.endswith(("_batch", "_head", "_slot"))]
     aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in whole}
     source = GluonASTSource(kernel, kinds, {(kernel.arg_names.index(n),): v for n, v in fixed.items()}, aligned)
-    options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.registers(batch, parts), "launch_pdl": True}
+    options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.REGISTERS, "launch_pdl": True}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     ptx = made.asm["ptx"]
     assert ("mul.rn.f32" in ptx) == fresh
@@ -217,9 +239,11 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
     file.write_bytes(made.asm["cubin"])
     said = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
     used = subprocess.run(said, capture_output=True, text=True, check=True).stdout
-    stack = re.search(r"STACK:(\d+)", used)
-    assert stack is not None, used
-    assert int(stack[1]) == 0
+    found = re.search(r"REG:(\d+) STACK:(\d+)", used)
+    assert found is not None, used
+    assert int(found[2]) == 0
+    assert int(found[1]) * 32 * cuda_decode.WARPS * cuda_decode.BESIDE <= 65536
+    assert (made.metadata.shared + 1024) * cuda_decode.BESIDE <= 227 * 1024
 
 
 @runs

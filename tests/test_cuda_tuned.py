@@ -106,6 +106,16 @@ def test_a_tile_is_one_or_two_powers_of_two_and_shared_only_if_it_is_one(tokens:
     assert not cuda_tuned.fits(Case(2560, 2560, 2048, floats=True), cut)
 
 
+@pytest.mark.parametrize(
+    ("m", "tokens"), [(1024, 128), (1500, 128), (1900, 160), (2048, 160), (3000, 128), (4096, 160)]
+)
+def test_a_tile_that_was_measured_to_make_one_round_is_taken_only_where_it_fills_rounds(m: int, tokens: int) -> None:
+    found = choose(Case(2560, 2560, m), HOPPER, 132)
+    assert (found.kernel, found.get("tokens")) == ("wgmma", tokens)
+    if m == 2048:
+        assert choose(Case(2560, 2560, m), HOPPER, 114).get("tokens") == 128  # a GPU of fewer multiprocessors
+
+
 def test_without_tensor_cores_for_int8_every_batch_takes_the_kernel_that_needs_none() -> None:
     for m in (1, 8, 100, 4000):
         case = Case(2560, 2560, m)

@@ -25,6 +25,13 @@ def filled(n: int, m: int, rows: int, tokens: int, processors: int) -> float:
     return n * m / (rounds * processors * rows * tokens)
 
 
+def work(n: int, m: int, rows: int, tokens: int, number: int, processors: int) -> float:
+    """How many sums one multiprocessor has to make, one after another, of tiles that are dealt by a number not below 0."""
+    tiles = -(-n // rows) * -(-m // tokens)
+    _, _, pieces, whole = spread(number, tiles, 1, tokens, processors)
+    return rows * tokens * (-(-whole // processors) + (tiles > whole) / pieces)
+
+
 def spread(number: int, tiles: int, steps: int, tokens: int, processors: int) -> tuple[int, int, int, int]:
     """(programs, how many share the columns of a tile, pieces that the tokens of those of the last round are cut into, tiles that
     are not cut so), where a tile is so many tokens and steps.

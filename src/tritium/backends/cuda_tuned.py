@@ -1,6 +1,6 @@
 """Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: measured, or by rule.
 
-Knows nothing of torch or triton. `TABLE` is data measured on Hopper; before it comes what `tritium tune` found on this GPU,
+Knows nothing of torch or triton. `TABLE` is what was measured on Hopper; before it comes what `tritium tune` found on this GPU,
 before that what `use` was given.
 """
 
@@ -14,7 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tritium import tuned
-from tritium.backends.cuda_spread import UNEVEN, filled, is_possible
+from tritium.backends import cuda_measured
+from tritium.backends.cuda_spread import UNEVEN, filled, is_possible, tensors, work
 
 HOPPER = (9, 0)
 AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
@@ -229,112 +230,8 @@ def _unlike(one: Choice, other: Choice) -> float:
 
 # ---- what is chosen
 
-TABLE: dict[tuple[int, int], dict[int, Choice]] = {
-    (2560, 2560): {
-        1: choice("gemv", 32, 8, 1, 2),
-        2: choice("fragments", 1, 1, 4, 1, 20),
-        4: choice("fragments", 1, 1, 4, 1, 20),
-        8: choice("fragments", 2, 2, 1, 1, 10),
-        16: choice("fragments", 1, 1, 4, 1, 20),
-        32: choice("wgmma", 64, 16, 128, 1, 6, 104, 136, 0),
-        64: choice("wgmma", 128, 16, 128, 0, 6, 104, 136, 0),
-        128: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
-        256: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
-        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
-        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
-    },
-    (13824, 2560): {
-        1: choice("gemv", 64, 8, 1, 4),
-        2: choice("gemv", 8, 8, 1, 1),
-        4: choice("fragments", 1, 1, 4, 1, 20),
-        8: choice("fragments", 2, 1, 4, 1, 18),
-        16: choice("fragments", 1, 1, 4, 2, 20),
-        32: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
-        64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
-        128: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
-        256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
-        512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
-        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
-    },
-    (2560, 6912): {
-        1: choice("gemv", 8, 8, 8, 8),
-        2: choice("gemv", 4, 32, 1, 4),
-        4: choice("fragments", 2, 4, 1, 1, 14),
-        8: choice("fragments", 2, 4, 1, 1, 14),
-        16: choice("fragments", 1, 2, 1, 1, 24),
-        32: choice("wgmma", 128, 32, 64, 0, 6, 80, 104, -6),
-        64: choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -6),
-        128: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, -3),
-        256: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, -3),
-        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
-        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
-    },
-    (4096, 4096): {
-        1: choice("gemv", 8, 32, 1, 4),
-        2: choice("gemv", 4, 16, 1, 1),
-        4: choice("fragments", 2, 2, 2, 1, 16),
-        8: choice("fragments", 2, 2, 2, 1, 16),
-        16: choice("fragments", 2, 2, 2, 1, 16),
-        32: choice("wgmma", 128, 16, 128, 0, 6, 104, 136, -2),
-        64: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, -2),
-        128: choice("wgmma", 128, 32, 128, 0, 4, 168, 240, 0),
-        256: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
-        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
-        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
-    },
-    (14336, 4096): {
-        1: choice("gemv", 16, 32, 1, 8),
-        2: choice("fragments", 2, 2, 2, 1, 16),
-        4: choice("fragments", 2, 2, 2, 1, 16),
-        8: choice("fragments", 2, 2, 2, 1, 16),
-        16: choice("fragments", 1, 2, 2, 2, 8),
-        32: choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 0),
-        64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
-        128: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
-        256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
-        512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
-        2048: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
-    },
-    (8192, 8192): {
-        1: choice("gemv", 8, 16, 4, 8),
-        2: choice("fragments", 1, 4, 1, 1, 16),
-        4: choice("fragments", 2, 2, 2, 1, 18),
-        8: choice("fragments", 2, 2, 2, 1, 18),
-        16: choice("fragments", 2, 2, 1, 2, 14),
-        32: choice("fragments", 1, 2, 2, 4, 24),
-        64: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, -2),
-        128: choice("wgmma", 128, 64, 128, 0, 4, 168, 240, 0),
-        256: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 0),
-        512: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
-        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
-    },
-    (28672, 8192): {
-        1: choice("gemv", 8, 32, 2, 4),
-        2: choice("fragments", 1, 1, 4, 1, 24),
-        4: choice("fragments", 2, 1, 4, 1, 18),
-        8: choice("fragments", 4, 2, 2, 1, 7),
-        16: choice("fragments", 2, 1, 4, 2, 14),
-        32: choice("wgmma", 256, 32, 128, 0, 4, 168, 240, 0),
-        64: choice("wgmma", 256, 64, 128, 0, 3, 168, 240, 0),
-        128: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 0),
-        256: choice("wgmma", 256, 128, 64, 0, 4, 168, 240, 1),
-        512: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
-        2048: choice("wgmma", 128, 128, 64, 0, 5, 168, 240, 1),
-    },
-    (3840, 2560): {
-        1: choice("gemv", 32, 8, 1, 2),
-        2: choice("fragments", 1, 1, 4, 1, 20),
-        4: choice("fragments", 1, 1, 4, 1, 20),
-        8: choice("fragments", 1, 1, 4, 1, 20),
-    },
-}
-# One token that the kernel norms and quantises, raced in whole layers.
-OF_FLOATS: dict[tuple[int, int], dict[int, Choice]] = {
-    (3840, 2560): {1: choice("gemv", 64, 8, 1, 4)},
-    (2560, 2560): {1: choice("gemv", 32, 16, 1, 8)},
-    (13824, 2560): {1: choice("gemv", 64, 8, 1, 8)},
-    (2560, 6912): {1: choice("gemv", 32, 16, 1, 8)},
-}
+TABLE = {shape: {m: choice(*cut) for m, cut in of.items()} for shape, of in cuda_measured.PRODUCTS.items()}
+OF_FLOATS = {shape: {m: choice(*cut) for m, cut in of.items()} for shape, of in cuda_measured.OF_FLOATS.items()}
 _found: dict[Case, Choice] = {}
 Measured = Mapping[tuple[int, int], Mapping[int, Choice]]  # of shapes (n, k) and batches
 
@@ -397,7 +294,7 @@ def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Meas
     elif case.codes and hopper:
         near = _nearest(case, OF_FLOATS)
     if near is not None:
-        return near
+        return _fuller(case, near, processors)
     if hopper:
         return _by_rule(case, processors)
     return choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case, processors)
@@ -417,6 +314,17 @@ def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
     largest = max(measured)
     batch = min((b for b in measured if m <= b <= 4 * m), default=largest if LARGE <= largest < m else None)
     return None if batch is None else measured[batch]
+
+
+def _fuller(case: Case, near: Choice, processors: int) -> Choice:
+    """A tile of two tensors makes one round of rows and tokens that it was measured with: of others a usual one may need less."""
+    if near.kernel != "wgmma" or not tensors(near.get("tokens"))[1]:
+        return near
+    usual = _large(case, processors)
+    one, other = (
+        work(case.n, case.m, c.get("rows"), c.get("tokens"), c.get("spread"), processors) for c in (near, usual)
+    )
+    return near if one <= other else usual
 
 
 def _apart(measured: int, wanted: int) -> float:
