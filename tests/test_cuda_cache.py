@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritium.ops import rope, update_cache
-from triton_runs import INTERPRETED, PLACE, in_both_modes, kernels_of, passes, runs
+from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="caches on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -113,3 +113,14 @@ def test_rope_leaves_the_other_heads_alone(interleaved: bool, kind: Any) -> None
         if want is None:
             want = kernels().rope(there(x), there(cos), there(sin), torch.float32, interleaved).cpu().numpy()
         np.testing.assert_array_equal(whole.cpu().numpy(), want)
+
+
+@compiles
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("to", ["fp32", "fp16"])
+def test_rope_compiles_for_every_kind_of_heads(kind: str, to: str) -> None:
+    """The interpreter lets a name change its type, which a compiler does not."""
+    kernel = kernels().rope_kernel
+    given_ = dict.fromkeys(kernel.arg_names, "i32") | {"x": f"*{kind}", "cos": "*fp32", "sin": "*fp32", "out": f"*{to}"}
+    fixed = {"HALF": 64, "WIDE": 64, "APART": 64, "STEP": 1, "EARLY": True}
+    assert ".local" not in built(kernel, given_, fixed, 90, num_warps=1).asm["ptx"]

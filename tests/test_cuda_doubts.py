@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, kernels_of, passes, runs
+from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="doubts on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -142,19 +142,13 @@ def test_memory_of_the_host_is_written_by_the_kernel_itself() -> None:
 @compiles
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize("many", [False, True])
-def test_it_compiles_for_every_gpu(capability: int, many: bool) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+@pytest.mark.parametrize("name", ["settle_kernel", "tell_kernel"])
+def test_it_compiles_for_every_gpu(name: str, capability: int, many: bool) -> None:
     module = kernels()
-    kernel = module.settle_kernel
+    kernel = getattr(module, name)
+    given_ = {n: "*u8" if n.startswith(("b", "t", "value", "here")) else "i32" for n in kernel.arg_names}
     fixed = {"BLOCK": module.MANY if many else module.FEW, "EARLY": capability == 90}
-    given_ = {n: "*u8" if n.startswith(("b", "t")) else "i32" for n in kernel.arg_names}
-    source = ASTSource(
-        kernel, given_ | dict.fromkeys(fixed, "constexpr"), {(kernel.arg_names.index(k),): v for k, v in fixed.items()}
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4 if many else 1})
+    made = built(kernel, given_, fixed, capability, num_warps=4 if many else 1)
     assert ".local" not in made.asm["ptx"]
 
 

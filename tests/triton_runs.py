@@ -56,3 +56,14 @@ def passes(file: str, mode: str) -> None:
     args = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", file]
     done = subprocess.run(args, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def built(kernel: Any, types: dict[str, str], fixed: dict[str, Any], capability: int, **options: Any) -> Any:
+    """A kernel of Triton's compiled for a GPU that need not be here: the types of its arguments, and which are constants."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = {(kernel.arg_names.index(k),): v for k, v in fixed.items()}
+    source = ASTSource(kernel, types | dict.fromkeys(fixed, "constexpr"), constants)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -331,12 +331,6 @@ def attend_new(
     return out
 
 
-def _shares(groups: int, capacity: int, keys: int, most: int) -> int:
-    """How many programs share the keys of one new token: none waits for another to end where `most` run at once. Where fewer do,
-    a power of two, so that caches of many lengths have one kernel."""
-    return max(1, min(triton.next_power_of_2(triton.cdiv(capacity, keys)), PARTS, most // groups))
-
-
 def _launch_decode(
     q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None,
     factor: float, out: torch.Tensor, **how: int,
@@ -346,8 +340,7 @@ def _launch_decode(
     batch, _, heads, size = out.shape
     slots, shared, capacity, _ = k.shape
     per, groups = heads // shared, batch * shared
-    used = triton.next_power_of_2(per)
-    parts = _shares(groups, capacity, cuda_decode.KEYS.value, cuda_decode.BESIDE * gpu(q.device).processors)
+    used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
     part = tops = totals = counts = out  # of one part nobody looks at them
     if parts > 1:
         lines = groups * parts * used
@@ -358,7 +351,7 @@ def _launch_decode(
         q, cos, sin, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, batch, slots, capacity,
         q.stride(0), q.stride(2), cos.stride(0), sin.stride(0), *k.stride()[:2], *v.stride()[:2], out.stride(0), out.stride(2),
         PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), PLACED=places is not None, FACTOR=factor,
-        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.REGISTERS, **how, **early,
+        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.registers(batch, parts), **how, **early,
     )  # fmt: skip
 
 

@@ -75,9 +75,9 @@ def rope_kernel(
     if h < turned:
         c = tl.load(cos + b * c_batch + t * c_token + i, mask=fits)
         s = tl.load(sin + b * s_batch + t * s_token + i, mask=fits)
-        a, z = a.to(tl.float32), z.to(tl.float32)
-        tl.store(to, (a * c - z * s).to(out.dtype.element_ty), mask=fits)
-        tl.store(to + APART, (z * c + a * s).to(out.dtype.element_ty), mask=fits)
+        wide_a, wide_z = a.to(tl.float32), z.to(tl.float32)
+        tl.store(to, (wide_a * c - wide_z * s).to(out.dtype.element_ty), mask=fits)
+        tl.store(to + APART, (wide_z * c + wide_a * s).to(out.dtype.element_ty), mask=fits)
     else:
         tl.store(to, a.to(out.dtype.element_ty), mask=fits)
         tl.store(to + APART, z.to(out.dtype.element_ty), mask=fits)

@@ -62,6 +62,14 @@ def settle_kernel(
         _one(b7, t7, n7, at, copied)
 
 
+@triton.jit(do_not_specialize=["size"], do_not_specialize_on_alignment=["value", "here"])
+def tell_kernel(value, here, size, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """What `settle_kernel` does for one value: of few arguments, since the host starts it once a step."""
+    begin(EARLY)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(here + at, tl.load(value + at, mask=at < size, other=0), mask=at < size)
+
+
 def settle(
     copies: Sequence[tuple[torch.Tensor, torch.Tensor]], bad: Sequence[torch.Tensor] = (), told: torch.Tensor | None = None
 ) -> None:  # fmt: skip
@@ -75,22 +83,7 @@ def settle(
             to.copy_(value)
     looked = [((b if b.dtype is torch.bool else b != 0).contiguous(), k) for k, b in enumerate(bad)]
     marks = [] if told is None else [(_bytes(b), told[k:].view(torch.uint8)) for b, k in looked]
-    _launch([*small, *marks], len(small))
-
-
-def tell(value: torch.Tensor, here: torch.Tensor) -> None:
-    """Write a small value to pinned memory, which stays as it is until the kernel is done. A copy would be made by another engine:
-    it waits for the kernels before it, and those behind wait for it (15 µs on an H200, where a kernel takes 3)."""
-    _launch([(_bytes(value), _bytes(here))], 1)
-
-
-def is_told(value: torch.Tensor) -> bool:
-    """Whether `tell` takes a value: a few bytes that lie one after another."""
-    return 0 < value.nbytes <= SMALL and value.is_contiguous()
-
-
-def _launch(jobs: list[tuple[torch.Tensor, torch.Tensor]], copies: int) -> None:
-    """Bytes of values and where they go: of the first `copies` all of them, of others whether any is not 0."""
+    jobs = [*small, *marks]
     for first in range(0, len(jobs), TOGETHER):
         some = jobs[first : first + TOGETHER]
         most = max(b.numel() for b, _ in some)
@@ -100,9 +93,29 @@ def _launch(jobs: list[tuple[torch.Tensor, torch.Tensor]], copies: int) -> None:
         filled = [*some, *some[:1] * (TOGETHER - len(some))]
         with current(some[0][0]):
             settle_kernel[(triton.cdiv(most, block), len(some))](
-                *(b for b, _ in filled), *(t for _, t in filled), *(b.numel() for b, _ in filled), copies - first,
+                *(b for b, _ in filled), *(t for _, t in filled), *(b.numel() for b, _ in filled), len(small) - first,
                 BLOCK=block, num_warps=1 if block == FEW else 4, **gpu(some[0][0].device).starting,
             )  # fmt: skip
+
+
+def tell(value: torch.Tensor, here: torch.Tensor) -> None:
+    """Write a small value to pinned memory, which stays as it is until the kernel is done. A copy would be made by another engine:
+    it waits for the kernels before it, and those behind wait for it (15 µs on an H200, where a kernel takes 3)."""
+    size = value.nbytes
+    with current(value):
+        tell_kernel[(triton.cdiv(size, MANY),)](
+            _bytes(value),
+            _bytes(here),
+            size,
+            BLOCK=MANY if size > FEW else FEW,
+            num_warps=1,
+            **gpu(value.device).starting,
+        )
+
+
+def is_told(value: torch.Tensor) -> bool:
+    """Whether `tell` takes a value: a few bytes that lie one after another."""
+    return 0 < value.nbytes <= SMALL and value.is_contiguous()
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:
