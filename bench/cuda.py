@@ -10,8 +10,9 @@ figures.
     python bench/cuda.py --output cuda.json               every sample, with GPU, driver, versions and command
 
 Parts. `products`: int8 tokens times ternary weights, bf16 out, beside torch's bf16, fp8 and int8 products; weights are cold
-(256 MB and more between two uses), calls are replayed as CUDA graphs, arms take turns, long ones each after a while at its own
-clock: what draws most power runs at the lowest, and the next would find that; at one token also with floats in.
+(256 MB and more between two uses), calls are replayed as CUDA graphs, arms take turns; where any is long, each runs at its own clock
+for a while before it is timed: what draws most power runs at the lowest, and the next would find that; at one token also with
+floats in.
 `dense`: fused rows of 2^28 elements as a share of the bandwidth. `chain`: all linear layers of BitNet-2B for one token, µs and
 mJ. `model`: a model of that shape with random weights: decode, prefill. `host`: what a call costs the host. `exact`: random
 sizes against the integer reference, with poisoned outputs, and graphs of many launches back to back. Shown are medians, and

@@ -52,6 +52,7 @@ ARMS = (
     Arm("wgmma, programs stay", 256, choice("wgmma", 128, 32, 128, 0, 6, 168, 240, 1)),
     Arm("wgmma, in turns", 256, choice("wgmma", 64, 16, 128, 1, 6, 104, 136, 1)),
     Arm("wgmma, split", 128, choice("wgmma", 128, 64, 64, 0, 4, 80, 104, -3)),
+    Arm("wgmma, two tensors", 320, choice("wgmma", 256, 160, 32, 0, 4, 168, 240, 0)),
     Arm(CONTROL, 128, None),
 )
 MOST = max(arm.m for arm in ARMS)

@@ -17,7 +17,7 @@ from cuda_report import Samples, Taken
 Call = Callable[[], Any]
 LEAST_MS = 2.0  # of the device, for one value
 WARM_MS = 40.0  # before the first value: clocks rise
-LONG_US, SETTLE_MS = 20.0, 50.0  # of a call, from which on the clock is let settle before a value, and for how long
+LONG_US, SETTLE_MS = 20.0, 50.0  # of a call of any arm, from which on the clock settles before every value; how long
 COLD_BYTES = 1 << 28  # of weights between two uses of the same: several times the second cache
 
 
@@ -78,26 +78,24 @@ def device_ms(call: Call, times: int) -> float:
 def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int) -> dict[str, Taken]:
     """Microseconds of a call of each arm, by the device's events. Arms take turns, so that what drifts reaches all alike.
 
-    Before a value of long calls the same arm runs untimed for a while: they reach the limit of power, and the clock they then find
-    would otherwise be the one that the arm before them left.
+    Where a call of any arm is long, every arm runs untimed for a while before each of its values: long calls reach the limit of
+    power, and the next would find the clock that they left.
     """
     found: dict[str, Taken] = {name: arm for name, arm in arms.items() if isinstance(arm, str)}
     ready = {name: arm for name, arm in arms.items() if not isinstance(arm, str)}
-    repeats: dict[str, int] = {}
-    settles: dict[str, int] = {}
+    calls = {name: arm.calls if isinstance(arm, Replay) else 1 for name, arm in ready.items()}
+    once_ms: dict[str, float] = {}
     for name, arm in ready.items():
-        once = max(device_ms(arm, 3) / 3, 1e-3)
-        device_ms(arm, max(1, math.ceil(WARM_MS / len(ready) / once)))
-        repeats[name] = max(1, math.ceil(LEAST_MS / once))
-        long = isinstance(arm, Replay) and 1e3 * once / arm.calls >= LONG_US
-        settles[name] = math.ceil(SETTLE_MS / once) if long else 0
+        device_ms(arm, max(1, math.ceil(WARM_MS / len(ready) / max(device_ms(arm, 3) / 3, 1e-3))))
+        once_ms[name] = max(device_ms(arm, 3) / 3, 1e-3)
+    settled = any(1e3 * once_ms[name] / calls[name] >= LONG_US for name in ready)
     values: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(rounds):
         for name, arm in ready.items():
-            calls = repeats[name] * (arm.calls if isinstance(arm, Replay) else 1)
-            for _ in range(settles[name]):
-                arm()
-            values[name].append(1e3 * device_ms(arm, repeats[name]) / calls)
+            if settled:
+                device_ms(arm, math.ceil(SETTLE_MS / once_ms[name]))
+            times = max(1, math.ceil(LEAST_MS / once_ms[name]))
+            values[name].append(1e3 * device_ms(arm, times) / (times * calls[name]))
     return found | {name: Samples(tuple(us)) for name, us in values.items()}
 
 

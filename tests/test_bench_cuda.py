@@ -395,3 +395,40 @@ def test_wrong_elements_of_ours_miss_the_goal_and_those_of_torch_are_shown(launc
     assert made.table.below[-1] == "first"
     assert [(g.value, g.verdict) for g in made.goals] == [(3.0, "MISSED")]
     assert json.loads(json.dumps(made.record))["wrong"][1] == ["2560×2560", "gemv", "1", 3]
+
+
+# ---- how times are taken
+
+
+@pytest.mark.parametrize("slowest_us", [3.0, 40.0])
+def test_where_a_call_is_long_every_arm_settles_before_each_value(
+    monkeypatch: pytest.MonkeyPatch, slowest_us: float
+) -> None:
+    pytest.importorskip("torch", reason="times of a GPU are taken by PyTorch")
+    monkeypatch.syspath_prepend(str(BENCH))
+    import cuda_timing
+
+    taken: list[tuple[str, float]] = []
+
+    class Called:
+        def __init__(self, name: str, us: float) -> None:
+            self.name, self.us = name, us
+
+        def __call__(self) -> None:
+            pass
+
+    def device_ms(call: Any, times: int) -> float:
+        taken.append((call.name, times * call.us / 1e3))
+        return taken[-1][1]
+
+    monkeypatch.setattr(cuda_timing, "device_ms", device_ms)
+    found = cuda_timing.in_turn({"slow": Called("slow", slowest_us), "fast": Called("fast", 2.0), "none": "not run"}, 3)
+    assert found["none"] == "not run"
+    assert found["slow"].us == pytest.approx([slowest_us] * 3)
+    assert found["fast"].us == pytest.approx([2.0] * 3)
+    warm, rounds = taken[:6], taken[6:]
+    assert {name for name, ms in warm if ms >= cuda_timing.WARM_MS / 2} == {"slow", "fast"}
+    assert [ms >= cuda_timing.LEAST_MS for _, ms in rounds] == [True] * len(rounds)
+    settles = [name for name, ms in rounds if ms >= cuda_timing.SETTLE_MS]
+    assert settles == (["slow", "fast"] * 3 if slowest_us >= cuda_timing.LONG_US else [])
+    assert len(rounds) == 6 + len(settles)

@@ -23,13 +23,12 @@ from tritium.backends import cuda_tuned, packed, quantized
 from tritium.backends.cuda_spread import UNEVEN, spread
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
-from triton_runs import CUDA, INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
+from triton_runs import CUDA, INTERPRETED, PLACE, built_of_gluon, compiles, in_both_modes, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
-from tritium.backends import cuda_counts, cuda_products  # noqa: E402
+from tritium.backends import cuda_counts  # noqa: E402
 from tritium.backends import cuda_ternary as ct  # noqa: E402
 from tritium.backends import cuda_weights as cw  # noqa: E402
-from tritium.backends.torch_space import Space  # noqa: E402
 
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 MOST = (20, 140, 6) if INTERPRETED else (900, 5000, 600)
@@ -428,14 +427,21 @@ def test_what_is_added_may_be_of_each_result(m: int, codes: bool) -> None:
     assert torch.equal(ct.product(tokens, made, groups, added.to(PLACE), group=100).cpu(), apart)
 
 
+ALONE = [(k, codes, norm, gated, "float32") for k, codes in ((2001, True), (2560, True), (6912, True), (1100, False), (1101, False))
+         for norm in ("none", "plain", "weighted") for gated in (False, True)]  # fmt: skip
+ALONE += [(2560, True, "weighted", False, kind) for kind in ("float16", "bfloat16")]
+
+
 @on_cuda
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("norm", ["none", "plain", "weighted"])
-@pytest.mark.parametrize("codes", [True, False])
-def test_one_launch_for_a_token_gives_the_bits_of_two(norm: str, gated: bool, codes: bool) -> None:
-    _, made = weights(np.random.default_rng(1), 300, 1100, codes)
-    x, up, by = (torch.randn(shape, device=PLACE) for shape in ((1, 1100), (1, 1100), (1100,)))
-    scale, bias = torch.full((), 0.5, device=PLACE), torch.randn(300, device=PLACE)
+@pytest.mark.parametrize(("k", "codes", "norm", "gated", "kind"), ALONE)
+def test_one_launch_for_a_token_gives_the_bits_of_two(k: int, codes: bool, norm: str, gated: bool, kind: str) -> None:
+    case = Case(300, k, 1, codes, True)
+    every = [c for c in cuda_tuned.gemvs(case) if cuda_tuned.fits(case, c)]
+    cuts = {every[0], every[len(every) // 2], every[-1], cuda_tuned.shipped(case, (9, 0), 132)}
+    assert {c.kernel for c in cuts} == {"gemv"}
+    _, made = weights(np.random.default_rng(1), 300, k, codes)
+    x, up = (torch.randn((1, k), device=PLACE).to(getattr(torch, kind)) for _ in range(2))
+    scale, bias, by = (torch.full((), 0.5, device=PLACE), *(torch.randn(size, device=PLACE) for size in (300, k)))
     before = None if norm == "none" else ct.Norm(by if norm == "weighted" else None, 1e-5)
     for broken in (None, math.inf, math.nan):
         if broken is not None:
@@ -443,7 +449,7 @@ def test_one_launch_for_a_token_gives_the_bits_of_two(norm: str, gated: bool, co
         token = torch.relu(x).square() * up if gated else x
         two = ct.product(ct.quantise(token, before), made, scale, bias)
         assert bool(two.isnan().all()) == (broken is not None)
-        for way in [c for c in ways(Case(300, 1100, 1, codes, True)) if c.kernel == "gemv"]:
+        for way in cuts:
             one = ct.fused(x, made, scale, bias, torch.float32, before, up if gated else None, choice=way)
             assert torch.equal(one.view(torch.int32), two.view(torch.int32)) or broken is not None, way
             assert torch.equal(one.isnan(), two.isnan()), way
@@ -505,103 +511,7 @@ def test_a_graph_replays_layers_exactly() -> None:
             same(y, expected)
 
 
-# ---- arrangements
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 300), st.integers(0, 2**31))
-def test_every_code_stands_where_tensor_cores_look_for_it(n: int, k: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    w = rng.integers(-1, 2, (n, k)).astype(np.int8)
-    made = cw.ternary(torch.from_numpy(packed.pack(w, dt.tern2).data), (n, k))
-    found = made.fragments().numpy().view(np.uint8).reshape(-1, made.wide // 128, 32, 4, 4)
-    t, c, lane, r, b, p = np.meshgrid(*(np.arange(s) for s in (*found.shape, 4)), indexing="ij")
-    j = 2 * p + r // 2
-    row, column = 16 * t + lane // 4 + 8 * (r % 2), 128 * c + 64 * (j // 4) + 16 * (lane % 4) + 4 * (j % 4) + b
-    whole = np.zeros((found.shape[0] * 16, made.wide), np.uint8)
-    whole[:n, :k] = w + 1
-    np.testing.assert_array_equal((found[..., None] >> (2 * np.arange(4, dtype=np.uint8))) & 3, whole[row, column])
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 300), st.booleans(), st.integers(0, 2**31))
-def test_planes_hold_columns_a_quarter_of_a_row_apart(n: int, k: int, straight: bool, seed: int) -> None:
-    w = np.random.default_rng(seed).integers(-1, 2, (n, k)).astype(np.int8)
-    given = torch.from_numpy(w if straight else packed.pack(w, dt.tern2).data)
-    made = cw.ternary_of(given) if straight else cw.ternary(given, (n, k))
-    fields = [(made.planes().numpy() >> (2 * s)) & 3 for s in range(4)]
-    np.testing.assert_array_equal(np.concatenate(fields, 1)[:, :k], w + 1)
-    np.testing.assert_array_equal(made.straight().numpy()[:, :k], w)
-    assert not made.straight()[:, k:].any()
-
-
-@pytest.mark.parametrize("kind", [t for t in dt.PACKED if t.is_ternary], ids=str)
-def test_weights_of_every_ternary_dtype_are_read_as_codes(kind: dt.DType) -> None:
-    w = np.random.default_rng(2).integers(-1, 2, (70, 300)).astype(np.int8)
-    stored = packed.pack(w, kind)
-    space = Space(torch.device("cpu"), lambda *told: None)
-    made = cuda_products.weights(space, packed.Packed(torch.from_numpy(stored.data), kind, (70, 300)))
-    assert made.ternary
-    np.testing.assert_array_equal(made.straight().numpy()[:, :300], w)
-
-
-def test_an_arrangement_is_made_once_when_it_is_needed() -> None:
-    made = cw.ternary_of(torch.zeros((16, 128), dtype=torch.int8))
-    assert made.held() == {}
-    assert made.planes() is made.planes()
-    assert made.held() == {"planes": 16 * 32}
-
-
-@pytest.mark.parametrize("k", [128, 100])
-def test_int8_weights_are_laid_row_by_row(k: int) -> None:
-    w = torch.arange(6 * k, dtype=torch.int32).to(torch.int8).reshape(k, 6).t()
-    found = cw.int8(w).straight()
-    assert found.is_contiguous()
-    assert torch.equal(found[:, :k], w)
-    assert not found[:, k:].any()
-
-
-def test_an_arrangement_made_in_a_capture_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, whole = (
-        cw.ternary_of(torch.ones((16, 128), dtype=torch.int8)),
-        cw.int8(torch.ones((16, 128), dtype=torch.int8)),
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(cw, "capturing", lambda: True)
-        for name in ("planes", "fragments", "straight"):
-            assert torch.equal(getattr(made, name)(), getattr(made, name)())
-            assert not made.keeps(name)
-        assert whole.straight() is whole.data
-        assert not whole.keeps("straight")
-    assert made.held() == whole.held() == {}
-    made.planes()
-    assert made.keeps("planes")
-    assert not made.keeps("fragments")
-    assert whole.straight() is whole.data
-    assert not whole.keeps("straight")  # who owns it may write it at any time
-
-
 # ---- choices
-
-
-@given(st.integers(1, 200_000), st.integers(1, 40_000), st.integers(1, 5000), st.booleans(), st.booleans())
-def test_what_is_chosen_fits(n: int, k: int, m: int, codes: bool, hopper: bool) -> None:
-    case = Case(n, k, m, codes)
-    found = cuda_tuned.choose(case, (9, 0) if hopper else (8, 6), 132)
-    assert cuda_tuned.fits(case, found)
-    assert hopper or found.kernel in cuda_tuned.PLAIN
-
-
-@given(st.integers(1, 40_000), st.integers(1, 8192), st.integers(1, 4096))
-def test_a_shape_that_was_not_measured_takes_what_a_near_one_took(n: int, k: int, m: int) -> None:
-    """Or, where that would leave rounds emptier than a usual tile, the usual one."""
-    found = cuda_tuned.choose(Case(n, k, m), (9, 0), 132)
-    usual = cuda_tuned._large(Case(n, k, m), 132)
-    assert found in [usual, *(c for batches in cuda_tuned.TABLE.values() for c in batches.values())]
-
-
-def test_a_choice_says_its_kernel_and_how_it_is_cut() -> None:
-    assert str(choice("gemv_plain", 8, 128, 4)) == "gemv_plain(rows=8, words=128, warps=4)"
 
 
 def test_what_a_tuner_found_comes_first() -> None:
@@ -649,51 +559,45 @@ def test_kernels_start_early_unless_that_is_refused(
 @compiles
 @pytest.mark.parametrize("name", ["gemv", "fragments", "wgmma", "wgmma, two tensors"])
 def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon._runtime import GluonASTSource
 
     from tritium.backends import cuda_fragments, cuda_gemv, cuda_wgmma
 
     ends = {"total": "*i32", "token_scale": "*fp32", "scale": "*fp32", "bias": "*fp32", "out": "*bf16"}
-    pieces = [gl.NVMMASharedLayout.get_default_for([64, 64], t) for t in (gl.uint8, gl.int8)]
+    spaces = {"partial": "*i32", "counts": "*i32"} | dict.fromkeys(("M", "N", "KB", "whole"), "i32")
+    common = {"TURNS": False, "GROUP": 8, "CODES": True}
+
+    def boxes(part: int, tokens: int, fewer: int, step: int) -> dict[str, str]:
+        codes, halves = (gl.NVMMASharedLayout.get_default_for([64, step], t) for t in (gl.uint8, gl.int8))
+        of_tokens = {"x": tokens, "x_fewer": fewer}
+        return {"w": f"tensordesc<u8[{part}, {step}],{codes!r}>"} | {
+            name: f"tensordesc<i8[{count}, {step}],{halves!r}>" for name, count in of_tokens.items()
+        }
+
     kernel, kinds, numbers, options = {
         "gemv": (
-            cuda_gemv.gemv, {"w": "*i32", "x": "*bf16", "gated": "*bf16", "weight": "*fp32", "N": "i32"},
-            {"K": 2560, "KW": 160, "WIDE": 256, "BN": 8, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
-             "EPS": 1e-5, "NORM": 2, "GATED": True}, {"num_warps": 2},
+            cuda_gemv.gemv, {"w": "*i32", "x": "*fp32", "gated": "*fp32", "weight": "*fp32", "N": "i32"},
+            {"K": 2560, "KW": 160, "WIDE": 160, "BN": 64, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
+             "EPS": 1e-5, "NORM": 2, "GATED": True}, {"num_warps": 8},
         ),
         "fragments": (
             cuda_fragments.fragments, {"w": "*i32", "x": "*i32", "M": "i32", "N": "i32", "TILES": "i32"},
             {"BLOCKS": 20, "NT": 1, "WK": 4, "WN": 1, "TG": 2, "AHEAD": 5, "TILED": True}, {"num_warps": 4},
         ),
         "wgmma": (
-            cuda_wgmma.wgmma,
-            {"w": f"tensordesc<u8[64, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[64, 64],{pieces[1]!r}>",
-             "x_fewer": f"tensordesc<i8[32, 64],{pieces[1]!r}>", "partial": "*i32", "counts": "*i32",
-             "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
-            {"BN": 128, "BM": 64, "BK": 64, "TURNS": False, "STAGES": 4, "GROUP": 8, "SPLIT": 2, "PIECES": 2, "CODES": True,
-             "REGISTERS": 136},
+            cuda_wgmma.wgmma, boxes(64, 64, 32, 64) | spaces,
+            common | {"BN": 128, "BM": 64, "BK": 64, "STAGES": 4, "SPLIT": 3, "PIECES": 1, "REGISTERS": 136},
             {"num_warps": 4, "maxnreg": 104},
         ),
         "wgmma, two tensors": (
-            cuda_wgmma.wgmma,
-            {"w": f"tensordesc<u8[128, 64],{pieces[0]!r}>", "x": f"tensordesc<i8[128, 64],{pieces[1]!r}>",
-             "x_fewer": f"tensordesc<i8[32, 64],{pieces[1]!r}>", "partial": "*i32", "counts": "*i32",
-             "M": "i32", "N": "i32", "KB": "i32", "whole": "i32"},
-            {"BN": 256, "BM": 160, "BK": 64, "TURNS": False, "STAGES": 3, "GROUP": 8, "SPLIT": 1, "PIECES": 1, "CODES": True,
-             "REGISTERS": 240},
+            cuda_wgmma.wgmma, boxes(128, 128, 32, 32) | spaces,
+            common | {"BN": 256, "BM": 160, "BK": 32, "STAGES": 4, "SPLIT": 1, "PIECES": 1, "REGISTERS": 240},
             {"num_warps": 4, "maxnreg": 168},
         ),
     }[name]  # fmt: skip
-    numbers |= {"ROWS": True, "BIAS": True}
-    kinds = ends | kinds | dict.fromkeys(numbers, "constexpr")
-    aligned = {(kernel.arg_names.index(a),): [["tt.divisibility", 16]] for a, t in kinds.items() if t.startswith("*")}
-    constants = {(kernel.arg_names.index(a),): v for a, v in numbers.items()}
-    source = GluonASTSource(kernel, {a: kinds[a] for a in kernel.arg_names}, constants, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options | {"enable_fp_fusion": False})
+    options |= {"enable_fp_fusion": False, "even": ("N", "KB")}
+    made = built_of_gluon(kernel, ends | kinds, numbers | {"ROWS": True, "BIAS": 1}, **options)
     word = {"gemv": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]
-    assert ".local" not in made.asm["ptx"]
+    assert spilled(made) == 0

@@ -6,8 +6,10 @@ Which of them Triton does is settled when it is imported, so such a file runs it
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -67,3 +69,36 @@ def built(kernel: Any, types: dict[str, str], fixed: dict[str, Any], capability:
     constants = {(kernel.arg_names.index(k),): v for k, v in fixed.items()}
     source = ASTSource(kernel, types | dict.fromkeys(fixed, "constexpr"), constants)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def built_of_gluon(
+    kernel: Any, types: dict[str, str], fixed: dict[str, Any], even: tuple[str, ...] = (), **options: Any
+) -> Any:
+    """A kernel of Gluon's compiled for Hopper, as `built`; pointers, and numbers whose names end so, are multiples of 16."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    kinds = types | dict.fromkeys(fixed, "constexpr")
+    at = kernel.arg_names.index
+    whole = [
+        name for name, kind in kinds.items() if kind.startswith("*") or (kind != "constexpr" and name.endswith(even))
+    ]
+    aligned = {(at(name),): [["tt.divisibility", 16]] for name in whole}
+    constants = {(at(name),): value for name, value in fixed.items()}
+    source = GluonASTSource(kernel, {name: kinds[name] for name in kernel.arg_names}, constants, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def spilled(made: Any) -> int:
+    """Bytes of a thread that a compiled kernel keeps in memory for want of registers: only the last compiler knows them."""
+    import triton
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        said = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        used = subprocess.run(said, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"STACK:(\d+)", used)
+    assert found is not None, used
+    return int(found[1])

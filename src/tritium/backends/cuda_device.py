@@ -119,8 +119,9 @@ class Cuda(Torch):
         return there
 
     def _tell(self, value: Value, here: Value) -> bool:
-        """Have a kernel of ours write a small value to pinned memory, where there is one."""
-        if not self.has_triton:
+        """Have a kernel of ours write a small value to pinned memory, where there is one and nobody captures: how long the memory is
+        needed would not be known then."""
+        if not self.has_triton or torch.cuda.is_current_stream_capturing():
             return False
         from tritium.backends import cuda_doubts
 
@@ -133,8 +134,8 @@ class Cuda(Torch):
         """Keep pinned memory until it is written, though nobody may ask for it: of kernels of ours torch knows nothing, and would
         hand it out again."""
         with self._holding:
-            self._held = [pair for pair in self._held if not pair[0].query()]
             self._held.append((done, here))
+            self._held = [pair for pair in self._held if not pair[0].query()]
 
     @staticmethod
     def _as_numpy(here: Value, t: DType) -> np.ndarray[Any, Any]:

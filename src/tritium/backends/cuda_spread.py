@@ -26,7 +26,7 @@ def filled(n: int, m: int, rows: int, tokens: int, processors: int) -> float:
 
 
 def work(n: int, m: int, rows: int, tokens: int, number: int, processors: int) -> float:
-    """How many sums one multiprocessor has to make, one after another, of tiles that are dealt by a number not below 0."""
+    """How many sums one multiprocessor has to make, one after another, of tiles that are dealt by such a number, not below 0."""
     tiles = -(-n // rows) * -(-m // tokens)
     _, _, pieces, whole = spread(number, tiles, 1, tokens, processors)
     return rows * tokens * (-(-whole // processors) + (tiles > whole) / pieces)

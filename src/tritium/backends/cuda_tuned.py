@@ -144,8 +144,8 @@ def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
         *itertools.product(sizes[-3:], ((128, 0), (256, 0), (64, 1), (128, 1)), (64, 128) if case.codes else (128,))
     ]
     full = partial(filled, case.n, case.m, processors=processors)
-    fuller = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if full(rows, t) > full(rows, 128)]
-    cuts += [(*one, step) for one in fuller for step in ((32, 64) if case.codes else (128,))]
+    better = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if full(rows, t) > full(rows, 128)]
+    cuts += [(*one, step) for one in better for step in ((32, 64) if case.codes else (128,))]
     for tokens, (rows, turns), step in cuts:
         found = _tile(case, rows, tokens, step, turns)
         if found is not None:
@@ -191,7 +191,7 @@ def _is_old(capability: tuple[int, int]) -> bool:
     return (0, 0) < capability < AMPERE
 
 
-def candidates(case: Case, capability: tuple[int, int]) -> list[Choice]:
+def candidates(case: Case, capability: tuple[int, int], processors: int = 132) -> list[Choice]:
     """Every way worth measuring."""
     found: list[Choice] = []
     hopper = capability == HOPPER
@@ -204,7 +204,7 @@ def candidates(case: Case, capability: tuple[int, int]) -> list[Choice]:
         if hopper and case.codes and case.m <= 64:
             found += fragment_cuts(case)
         if hopper and case.m > 8:
-            found += wgmmas(case)
+            found += wgmmas(case, processors)
     return found
 
 
@@ -214,7 +214,7 @@ def shortlist(case: Case, capability: tuple[int, int], processors: int, most: in
     near = (_nearest(case, TABLE) if capability == HOPPER else None) or first
     usual = _usual(case, processors) | {near.kernel: near} | {first.kernel: first}
     listed = [first, near]
-    every = candidates(case, capability)
+    every = candidates(case, capability, processors)
     kernels = dict.fromkeys(c.kernel for c in every)
     for kernel in kernels:
         cuts = [c for c in every if c.kernel == kernel]
@@ -294,7 +294,7 @@ def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Meas
     elif case.codes and hopper:
         near = _nearest(case, OF_FLOATS)
     if near is not None:
-        return _fuller(case, near, processors)
+        return _in_one_round(case, near, processors)
     if hopper:
         return _by_rule(case, processors)
     return choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case, processors)
@@ -316,15 +316,16 @@ def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
     return None if batch is None else measured[batch]
 
 
-def _fuller(case: Case, near: Choice, processors: int) -> Choice:
-    """A tile of two tensors makes one round of rows and tokens that it was measured with: of others a usual one may need less."""
+def _in_one_round(case: Case, near: Choice, processors: int) -> Choice:
+    """A tile of two tensors was measured where all programs run at once: elsewhere, or where a usual tile leaves less to each, that
+    is taken."""
     if near.kernel != "wgmma" or not tensors(near.get("tokens"))[1]:
         return near
     usual = _large(case, processors)
-    one, other = (
-        work(case.n, case.m, c.get("rows"), c.get("tokens"), c.get("spread"), processors) for c in (near, usual)
-    )
-    return near if one <= other else usual
+    rows, tokens = near.get("rows"), near.get("tokens")
+    other = work(case.n, case.m, usual.get("rows"), usual.get("tokens"), max(usual.get("spread"), 0), processors)
+    alone = -(-case.n // rows) * -(-case.m // tokens) <= processors
+    return near if alone and rows * tokens <= other else usual
 
 
 def _apart(measured: int, wanted: int) -> float:
