@@ -17,7 +17,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.layout import Layout
 from tritium.op import Spec
-from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, kernels_of, passes, runs
+from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs
 
 torch = pytest.importorskip("torch", reason="argmax on CUDA needs PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -243,21 +243,10 @@ def test_what_is_not_taken_is_torch_s() -> None:
 # ---- without a GPU
 
 
-def built(name: str, capability: int, kinds: dict[str, str], fixed: dict[str, Any], warps: int, even: Any = ()) -> str:
-    """The PTX of a kernel. even: arguments that are multiples of 16."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    kernel = getattr(kernels(), name)
+def ptx_of(name: str, capability: int, kinds: dict[str, str], fixed: dict[str, Any], warps: int, even: Any = ()) -> str:
+    """Of a kernel. even: arguments that are multiples of 16."""
     fixed = fixed | {"EARLY": capability == 90}
-    kinds = dict.fromkeys(kernel.arg_names, "i32") | kinds | dict.fromkeys(fixed, "constexpr")
-    constants = {(kernel.arg_names.index(k),): v for k, v in fixed.items()}
-    aligned = {(kernel.arg_names.index(k),): [["tt.divisibility", 16]] for k in even}
-    source = ASTSource(kernel, kinds, constants, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
-    ptx: str = made.asm["ptx"]
-    return ptx
+    return str(built(getattr(kernels(), name), kinds, fixed, capability, even, num_warps=warps).asm["ptx"])
 
 
 @compiles
@@ -266,7 +255,7 @@ def built(name: str, capability: int, kinds: dict[str, str], fixed: dict[str, An
 @pytest.mark.parametrize(("block", "whole"), [(1024, True), (1024, False), (4096, True), (4096, False)])
 def test_pieces_compile_for_every_gpu(capability: int, t: str, block: int, whole: bool) -> None:
     kinds = {"x": f"*{t}", "made": "*i64"}
-    ptx = built(
+    ptx = ptx_of(
         "pieces_kernel", capability, kinds, {"WHOLE": whole, "BLOCK": block}, 8, ("x", "size", "stride", "length")
     )
     assert ".local" not in ptx
@@ -279,14 +268,14 @@ def test_pieces_compile_for_every_gpu(capability: int, t: str, block: int, whole
 @pytest.mark.parametrize("wide", [{"stride": "i64"}, {"length": "i64"}, {"stride": "i64", "length": "i64"}], ids=str)
 def test_sizes_beyond_32_bits_compile(wide: dict[str, str]) -> None:
     for t in ("fp32", "bf16"):
-        ptx = built("pieces_kernel", 90, {"x": f"*{t}", "made": "*i64"} | wide, {"WHOLE": True, "BLOCK": 4096}, 8)
+        ptx = ptx_of("pieces_kernel", 90, {"x": f"*{t}", "made": "*i64"} | wide, {"WHOLE": True, "BLOCK": 4096}, 8)
         assert ".local" not in ptx
-    built("pieces_kernel", 90, {"x": "*fp32", "made": "*i64"}, {"WHOLE": True, "BLOCK": 4096, "stride": 1}, 8)
+    ptx_of("pieces_kernel", 90, {"x": "*fp32", "made": "*i64"}, {"WHOLE": True, "BLOCK": 4096, "stride": 1}, 8)
 
 
 @compiles
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize(("block", "warps"), [(2, 1), (128, 1), (512, 4)])
 def test_places_compile_for_every_gpu(capability: int, block: int, warps: int) -> None:
-    ptx = built("places_kernel", capability, {"keys": "*i64", "out": "*i64"}, {"BLOCK": block}, warps)
+    ptx = ptx_of("places_kernel", capability, {"keys": "*i64", "out": "*i64"}, {"BLOCK": block}, warps)
     assert ".local" not in ptx

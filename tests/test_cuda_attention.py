@@ -20,7 +20,7 @@ from triton_runs import (
     INTERPRETED,
     MODE,
     PLACE,
-    built_of_gluon,
+    built,
     compiles,
     in_both_modes,
     kernels_of,
@@ -212,11 +212,12 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
     kernel = cuda_decode.decode
     fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
              "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
-    kinds = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(("q", "cos", "sin", "out"), "*fp32")
+    kinds = dict.fromkeys(("q", "cos", "sin", "out"), "*fp32")
     kinds |= dict.fromkeys(("part", "tops", "totals"), "*fp64") | dict.fromkeys(("k", "v"), "*fp16")
     kinds |= dict.fromkeys(("places", "counts"), "*i32")
     options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.registers(batch, parts), "launch_pdl": True}
-    made = built_of_gluon(kernel, kinds, fixed, even=("_batch", "_head", "_slot"), **options)
+    even = [n for n in kernel.arg_names if n in kinds or n.endswith(("_batch", "_head", "_slot"))]
+    made = built(kernel, kinds, fixed, 90, even, **options)
     ptx = made.asm["ptx"]
     assert ("mul.rn.f32" in ptx) == fresh
     assert "fma.rn.f32" not in ptx

@@ -30,7 +30,7 @@ from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Sample
 from tritium.passes import simplify
 from tritium.testing import arrays, assert_close, case_id, cases, expected, spec_of
-from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, passes, runs
+from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs
 
 torch = pytest.importorskip("torch", reason="fused kernels on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -427,10 +427,6 @@ COMPILED: list[tuple[str, Any, tuple[Spec, ...], str]] = [
 
 
 def ptx(body: Fragment) -> str:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     p = plan(body)
     fn = cuda_fused.kernel(p.source)
     short = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
@@ -438,13 +434,11 @@ def ptx(body: Fragment) -> str:
     kinds += ["constexpr" if n == 1 else "i32" for n in p.sizes] + ["constexpr"] * (len(p.constants) + 1)
     numbers = (*p.sizes, *p.constants, True)  # started early
     first = len(kinds) - len(numbers)
-    fixed = {(first + i,): n for i, n in enumerate(numbers) if kinds[first + i] == "constexpr"}
-    whole = [i for i in range(len(kinds)) if i < first or (kinds[i] == "i32" and numbers[i - first] % 16 == 0)]
-    said = {(i,): [["tt.divisibility", 16]] for i in whole}
-    source = ASTSource(fn, dict(zip(fn.arg_names, kinds, strict=True)), fixed, said)
-    options = {"num_warps": p.warps, **cuda_fused.OPTIONS}
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    return str(made.asm["ptx"])
+    names = fn.arg_names
+    fixed = {names[first + i]: n for i, n in enumerate(numbers) if kinds[first + i] == "constexpr"}
+    even = [names[i] for i in range(len(kinds)) if i < first or (kinds[i] == "i32" and numbers[i - first] % 16 == 0)]
+    types = dict(zip(names, kinds, strict=True))
+    return str(built(fn, types, fixed, 90, even, num_warps=p.warps, **cuda_fused.OPTIONS).asm["ptx"])
 
 
 @compiles

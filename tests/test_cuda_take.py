@@ -18,7 +18,7 @@ from tritium import ops
 from tritium.errors import BoundsError
 from tritium.layout import Layout
 from tritium.op import Spec
-from triton_runs import INTERPRETED, PLACE, compiles, in_both_modes, kernels_of, passes, runs
+from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="takes on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -231,19 +231,8 @@ def test_what_is_not_taken_is_torch_s() -> None:
 )
 def test_it_compiles_for_every_gpu(capability: int, word: str, ones: tuple[str, ...]) -> None:
     """Triton makes a constant of a size that is 1."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    kernel = kernels().take_kernel
     fixed = {"ROWS": 2, "COLUMNS": 256, "EARLY": capability == 90} | dict.fromkeys(ones, 1)
-    kinds = dict.fromkeys(kernel.arg_names, "i32") | {
-        "table": f"*{word}",
-        "out": f"*{word}",
-        "at": "*i32",
-        "outside": "*i1",
-    }
-    kinds |= dict.fromkeys(fixed, "constexpr")
-    source = ASTSource(kernel, kinds, {(kernel.arg_names.index(k),): v for k, v in fixed.items()})
-    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 2})
+    kinds = {"table": f"*{word}", "out": f"*{word}", "at": "*i32", "outside": "*i1"}
+    made = built(kernels().take_kernel, kinds, fixed, capability, num_warps=2)
     assert ".local" not in made.asm["ptx"]
+    assert spilled(made) == 0

@@ -23,7 +23,7 @@ from tritium.backends import cuda_tuned, packed, quantized
 from tritium.backends.cuda_spread import UNEVEN, spread
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
-from triton_runs import CUDA, INTERPRETED, PLACE, built_of_gluon, compiles, in_both_modes, passes, runs, spilled
+from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
 from tritium.backends import cuda_counts  # noqa: E402
@@ -121,6 +121,22 @@ def test_sums_are_exact_at_any_shape_and_batch(n: int, k: int, m: int, codes: bo
     np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w))
 
 
+def on_hopper() -> ct.Gpu:
+    """The GPU, if warpgroups multiply there."""
+    found = ct.gpu(torch.device("cuda", 0))
+    if found.capability != cuda_tuned.HOPPER:
+        pytest.skip("warpgroups multiply on Hopper")
+    return found
+
+
+def a_product(n: int, k: int, m: int, codes: bool, seed: int) -> tuple[cw.Weights, Any, Any]:
+    """Weights, integer tokens and the sums of both by the reference, the last two there."""
+    rng = np.random.default_rng(seed)
+    w, made = weights(rng, n, k, codes)
+    q = rng.integers(-128, 128, (m, k)).astype(np.int8)
+    return made, torch.from_numpy(q).to(PLACE), torch.from_numpy(quantized.dot(q, w)).to(PLACE)
+
+
 TURNS = [
     (64, 16, 64, 1, 6, 80, 104), (128, 64, 64, 1, 6, 168, 240), (64, 128, 64, 1, 5, 168, 240), (128, 128, 64, 1, 4, 168, 240),
 ]  # fmt: skip
@@ -130,13 +146,9 @@ TURNS = [
 @pytest.mark.parametrize("spread", [0, 1, -3])
 @pytest.mark.parametrize("numbers", [*TURNS, (128, 64, 64, 0, 6, 104, 136), (256, 128, 64, 0, 4, 168, 240)])
 def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tuple[int, ...], spread: int) -> None:
-    if ct.gpu(torch.device("cuda", 0)).capability != cuda_tuned.HOPPER:
-        pytest.skip("warpgroups multiply on Hopper")
-    rng = np.random.default_rng(spread + 3)
-    w, made = weights(rng, 1300, 6912, True)  # 27 steps a tile: more than stages
-    q = rng.integers(-128, 128, (300, 6912)).astype(np.int8)
+    on_hopper()
+    made, given, expected = a_product(1300, 6912, 300, True, seed=spread + 3)  # 27 steps a tile: more than stages
     poison(300, 1300)
-    expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
     found = [ct.integer_product(given, made, choice=choice("wgmma", *numbers, spread)) for _ in range(20)]
     assert all(torch.equal(y, expected) for y in found)
 
@@ -153,13 +165,8 @@ def test_warpgroups_that_take_turns_or_share_tiles_multiply_exactly(numbers: tup
 def test_a_last_round_of_pieces_multiplies_exactly(
     codes: bool, numbers: tuple[int, ...], m: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hopper = ct.gpu(torch.device("cuda", 0))
-    if hopper.capability != cuda_tuned.HOPPER:
-        pytest.skip("warpgroups multiply on Hopper")
-    rng = np.random.default_rng(m)
-    w, made = weights(rng, 1300, 2700, codes)  # 11 steps of codes
-    q = rng.integers(-128, 128, (m, 2700)).astype(np.int8)
-    expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
+    hopper = on_hopper()
+    made, given, expected = a_product(1300, 2700, m, codes, seed=m)  # 11 steps of codes
     tiles = -(-1300 // numbers[0]) * -(-m // numbers[1])
     dealt = {processors: spread(1, tiles, 11, numbers[1], processors)[2] for processors in range(1, tiles + 1)}
     alike = [[n for n, p in dealt.items() if p == pieces] for pieces in (1, 2, 4) if numbers[1] // pieces >= 32]
@@ -183,13 +190,8 @@ TWO_TENSORS = [
 def test_tiles_of_two_tensors_of_tokens_multiply_exactly(
     codes: bool, numbers: tuple[int, ...], m: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hopper = ct.gpu(torch.device("cuda", 0))
-    if hopper.capability != cuda_tuned.HOPPER:
-        pytest.skip("warpgroups multiply on Hopper")
-    rng = np.random.default_rng(m)
-    w, made = weights(rng, 1301, 2600, codes)  # 10.5 steps of codes
-    q = rng.integers(-128, 128, (m, 2600)).astype(np.int8)
-    expected, given = torch.from_numpy(quantized.dot(q, w)).to(PLACE), torch.from_numpy(q).to(PLACE)
+    hopper = on_hopper()
+    made, given, expected = a_product(1301, 2600, m, codes, seed=m)  # 10.5 steps of codes
     for number, processors in ((0, 132), (1, 132), (1, 4)):
         monkeypatch.setattr(ct, "gpu", lambda _, count=processors: hopper._replace(processors=count))
         poison(m, 1301)
@@ -203,8 +205,7 @@ def test_tiles_of_two_tensors_of_tokens_multiply_exactly(
 def test_tiles_of_two_tensors_of_tokens_are_scaled_and_added_to_as_others(
     codes: bool, numbers: tuple[int, ...], to: str
 ) -> None:
-    if ct.gpu(torch.device("cuda", 0)).capability != cuda_tuned.HOPPER:
-        pytest.skip("warpgroups multiply on Hopper")
+    on_hopper()
     _, made = weights(np.random.default_rng(9), 777, 1100, codes)
     kind = getattr(torch, to)
     tokens = ct.quantise(torch.randn((333, 1100), device=PLACE))
@@ -564,7 +565,7 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     from tritium.backends import cuda_fragments, cuda_gemv, cuda_wgmma
 
     ends = {"total": "*i32", "token_scale": "*fp32", "scale": "*fp32", "bias": "*fp32", "out": "*bf16"}
-    spaces = {"partial": "*i32", "counts": "*i32"} | dict.fromkeys(("M", "N", "KB", "whole"), "i32")
+    spaces = {"partial": "*i32", "counts": "*i32"}
     common = {"TURNS": False, "GROUP": 8, "CODES": True}
 
     def boxes(part: int, tokens: int, fewer: int, step: int) -> dict[str, str]:
@@ -576,12 +577,12 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
 
     kernel, kinds, numbers, options = {
         "gemv": (
-            cuda_gemv.gemv, {"w": "*i32", "x": "*fp32", "gated": "*fp32", "weight": "*fp32", "N": "i32"},
+            cuda_gemv.gemv, {"w": "*i32", "x": "*fp32", "gated": "*fp32", "weight": "*fp32"},
             {"K": 2560, "KW": 160, "WIDE": 160, "BN": 64, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
              "EPS": 1e-5, "NORM": 2, "GATED": True}, {"num_warps": 8},
         ),
         "fragments": (
-            cuda_fragments.fragments, {"w": "*i32", "x": "*i32", "M": "i32", "N": "i32", "TILES": "i32"},
+            cuda_fragments.fragments, {"w": "*i32", "x": "*i32"},
             {"BLOCKS": 20, "NT": 1, "WK": 4, "WN": 1, "TG": 2, "AHEAD": 5, "TILED": True}, {"num_warps": 4},
         ),
         "wgmma": (
@@ -595,8 +596,10 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
             {"num_warps": 4, "maxnreg": 168},
         ),
     }[name]  # fmt: skip
-    options |= {"enable_fp_fusion": False, "even": ("N", "KB")}
-    made = built_of_gluon(kernel, ends | kinds, numbers | {"ROWS": True, "BIAS": 1}, **options)
+    kinds |= ends
+    even = [n for n in kernel.arg_names if n in ("N", "KB") or kinds.get(n, "").startswith("*")]
+    numbers, options = numbers | {"ROWS": True, "BIAS": 1}, options | {"enable_fp_fusion": False}
+    made = built(kernel, kinds, numbers, 90, even, **options)
     word = {"gemv": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -60,34 +60,22 @@ def passes(file: str, mode: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def built(kernel: Any, types: dict[str, str], fixed: dict[str, Any], capability: int, **options: Any) -> Any:
-    """A kernel of Triton's compiled for a GPU that need not be here: the types of its arguments, and which are constants."""
+def built(
+    kernel: Any, types: dict[str, str], fixed: dict[str, Any], capability: int, even: Iterable[str] = (), **options: Any
+) -> Any:
+    """A kernel of Triton's or Gluon's compiled for a GPU that need not be here: the types of its arguments (others are i32), which
+    are constants, and which multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-
-    constants = {(kernel.arg_names.index(k),): v for k, v in fixed.items()}
-    source = ASTSource(kernel, types | dict.fromkeys(fixed, "constexpr"), constants)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-
-
-def built_of_gluon(
-    kernel: Any, types: dict[str, str], fixed: dict[str, Any], even: tuple[str, ...] = (), **options: Any
-) -> Any:
-    """A kernel of Gluon's compiled for Hopper, as `built`; pointers, and numbers whose names end so, are multiples of 16."""
-    import triton
-    from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    kinds = types | dict.fromkeys(fixed, "constexpr")
+    kinds = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(fixed, "constexpr")
     at = kernel.arg_names.index
-    whole = [
-        name for name, kind in kinds.items() if kind.startswith("*") or (kind != "constexpr" and name.endswith(even))
-    ]
-    aligned = {(at(name),): [["tt.divisibility", 16]] for name in whole}
     constants = {(at(name),): value for name, value in fixed.items()}
-    source = GluonASTSource(kernel, {name: kinds[name] for name in kernel.arg_names}, constants, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    aligned = {(at(name),): [["tt.divisibility", 16]] for name in even}
+    source = (GluonASTSource if kernel.is_gluon() else ASTSource)(kernel, kinds, constants, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
 def spilled(made: Any) -> int:

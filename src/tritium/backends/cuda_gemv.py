@@ -7,6 +7,7 @@ every program then quantises it for itself, step by step as `cuda_quantise` does
 
 from __future__ import annotations
 
+from triton import next_power_of_2
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -29,12 +30,6 @@ PACKED = gl.constexpr("""{
     prmt.b32 t1, $3, $4, 0x0040;
     prmt.b32 $0, t0, t1, 0x5410;
 }""")  # the integers nearest to four numbers, to which ROUND was added, as bytes: they are the lowest of each
-
-
-@gluon.constexpr_function
-def _power_of_2(least):
-    """The next one that is not below."""
-    return 1 << max(least - 1, 0).bit_length()
 
 
 @gluon.jit
@@ -131,7 +126,7 @@ def _of_all(v, shared, LARGEST: gl.constexpr):
 @gluon.jit
 def _one_after_another(parts):
     """Tensors of one size as one, filled up with zeros to a power of two of them: one store has no barriers in between."""
-    COUNT: gl.constexpr = _power_of_2(len(parts))
+    COUNT: gl.constexpr = next_power_of_2(len(parts))
     SIZE: gl.constexpr = parts[0].shape[0]
     for _ in gl.static_range(COUNT - len(parts)):
         parts = parts + (gl.zeros_like(parts[0]),)
@@ -159,7 +154,7 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
     thread = gl.arange(0, PART, layout=gl.SliceLayout(1, L))
     of_word = gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
     of_squares, of_sizes = _line(gl.float64, gl.num_warps()), _line(gl.int32, gl.num_warps())
-    of_sums, words = _line(gl.int32, gl.num_warps()), _line(gl.int32, _power_of_2(PARTS) * PART)
+    of_sums, words = _line(gl.int32, gl.num_warps()), _line(gl.int32, next_power_of_2(PARTS) * PART)
     v = ()
     other = ()
     by = ()
@@ -261,7 +256,9 @@ def gemv(
             )
         ws = ws + (words,)
     if FLOATS and NORM == 2 and gl.program_id(0) == 0:  # one for all: lines that all ask for are handed out one by one
-        ask(weight + gl.minimum(gl.arange(0, _power_of_2(K // 32), layout=gl.SliceLayout(0, L)) * 32, K - 1))
+        ask(
+            weight + gl.minimum(gl.arange(0, next_power_of_2(max(K // 32, 1)), layout=gl.SliceLayout(0, L)) * 32, K - 1)
+        )
     wait_for_inputs()
     by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
     if FLOATS:

@@ -19,12 +19,6 @@ def is_possible(number: int, tokens: int) -> bool:
     return not rest or (number >= 0 and rest >= 16 and rest == tensors(rest)[0])
 
 
-def filled(n: int, m: int, rows: int, tokens: int, processors: int) -> float:
-    """How much of what all multiprocessors can multiply in the rounds of such tiles n rows and m tokens ask for."""
-    rounds = -(-(-(-n // rows) * -(-m // tokens)) // processors)
-    return n * m / (rounds * processors * rows * tokens)
-
-
 def work(n: int, m: int, rows: int, tokens: int, number: int, processors: int) -> float:
     """How many sums one multiprocessor has to make, one after another, of tiles that are dealt by such a number, not below 0."""
     tiles = -(-n // rows) * -(-m // tokens)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tritium import tuned
 from tritium.backends import cuda_measured
-from tritium.backends.cuda_spread import UNEVEN, filled, is_possible, tensors, work
+from tritium.backends.cuda_spread import UNEVEN, is_possible, tensors, work
 
 HOPPER = (9, 0)
 AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
@@ -143,8 +143,8 @@ def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
     cuts = [
         *itertools.product(sizes[-3:], ((128, 0), (256, 0), (64, 1), (128, 1)), (64, 128) if case.codes else (128,))
     ]
-    full = partial(filled, case.n, case.m, processors=processors)
-    better = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if full(rows, t) > full(rows, 128)]
+    left = partial(work, case.n, case.m, number=0, processors=processors)
+    better = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if left(rows, t) < left(rows, 128)]
     cuts += [(*one, step) for one in better for step in ((32, 64) if case.codes else (128,))]
     for tokens, (rows, turns), step in cuts:
         found = _tile(case, rows, tokens, step, turns)
