@@ -6,10 +6,8 @@ does is settled when it is imported, so it is not imported here.
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import math
-import weakref
 from typing import Any
 
 import numpy as np
@@ -121,6 +119,18 @@ def test_sums_are_exact_at_any_shape_and_batch(n: int, k: int, m: int, codes: bo
     np.testing.assert_array_equal(found.cpu().numpy(), quantized.dot(q, w))
 
 
+@on_cuda
+@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize("k", [1, 100, 2560, 8200, 32768, 33000, 70000])
+def test_one_token_of_any_length_is_multiplied_exactly_however_it_is_cut(k: int, codes: bool) -> None:
+    on_hopper()
+    made, given, expected = a_product(300, k, 1, codes, seed=k)
+    cuts = list(cuda_tuned.gemvs(Case(300, k, 1, codes)))
+    for way in [cuts[0], cuts[len(cuts) // 2], cuts[-1]] if cuts else [None]:
+        poison(1, 300)
+        assert torch.equal(ct.integer_product(given, made, choice=way), expected), way
+
+
 def on_hopper() -> ct.Gpu:
     """The GPU, if warpgroups multiply there."""
     found = ct.gpu(torch.device("cuda", 0))
@@ -217,76 +227,65 @@ def test_tiles_of_two_tensors_of_tokens_are_scaled_and_added_to_as_others(
             assert torch.equal(ct.product(tokens, made, scale, bias, kind, choice=way), expected)
 
 
-@runs
-def test_counts_are_zero_after_shared_tiles_and_sums_left_behind_do_not_matter() -> None:
-    w, made = weights(np.random.default_rng(0), 40, 600, True)
-    space = cuda_counts.Workspace(torch.device(PLACE))
-    q = torch.ones((5, 600), dtype=torch.int8, device=PLACE)
-    expected = quantized.dot(np.ones((5, 600), np.int8), w)
-    for _ in range(2):
-        found = ct.integer_product(q, made, choice=choice("gemm_plain", 16, 16, 64, 2, 4, 3), space=space)
-        np.testing.assert_array_equal(found.cpu().numpy(), expected)
-        assert space.partial.numel()
-        assert not bool(space.counts.any())
-        space.partial.fill_(123456789)
-
-
-def test_room_that_was_handed_out_stays_and_doubles_when_it_grows() -> None:
-    space = cuda_counts.Workspace(torch.device("cpu"))
-    first = space.sized(100, 4)
-    partial, counts = first[0].data_ptr(), first[1].data_ptr()
-    held = weakref.ref(first[0])
-    del first
-    larger = space.sized(101, 4)
-    gc.collect()
-    assert held() is not None
-    assert (larger[0].numel(), larger[0].data_ptr() != partial, larger[1].data_ptr()) == (200, True, counts)
-    assert space.sized(200, 2)[0].data_ptr() == larger[0].data_ptr()
-    assert space.sized(1, 1000)[1].numel() == 1000
-    assert not bool(space.counts.any())
-
-
-@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=20))
-def test_rooms_left_behind_are_less_than_the_one_in_use(sizes: list[int]) -> None:
-    space = cuda_counts.Workspace(torch.device("cpu"))
-    for size in sizes:
-        assert space.sized(size, 1)[0].numel() >= size
-    assert sum(room.numel() for room in space._left) <= space.partial.numel()
-
-
-def test_a_capture_with_too_little_room_takes_memory_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = cuda_counts.Workspace(torch.device("cpu"))
-    before = space.sized(10, 2)
-    monkeypatch.setattr(cuda_counts, "capturing", lambda: True)
-    partial, counts = space.sized(11, 2)
-    assert (partial.numel(), counts.tolist()) == (11, [0, 0])
-    assert partial.data_ptr() != before[0].data_ptr()
-    assert counts.data_ptr() != before[1].data_ptr()
-    assert all(a.data_ptr() == b.data_ptr() for a, b in zip(space.sized(10, 2), before, strict=True))
-    assert (space.partial.numel(), space.counts.numel()) == (10, 2)
+@on_cuda
+@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize(
+    "numbers", [(128, 16, 64, 0, 6, 104, 136), (128, 64, 64, 0, 4, 168, 240), (128, 64, 64, 1, 4, 168, 240)]
+)
+@pytest.mark.parametrize(("k", "parts"), [(100, 2), (300, 2), (800, 4), (2600, 8), (6912, 2), (6912, 3), (6912, 6)])
+def test_programs_that_share_tiles_multiply_exactly(codes: bool, numbers: tuple[int, ...], k: int, parts: int) -> None:
+    on_hopper()
+    made, given, expected = a_product(700, k, 70, codes, seed=k + parts)  # one step a part, and up to thirteen
+    way = choice("wgmma", *numbers, -parts)
+    poison(70, 700)
+    assert torch.equal(ct.integer_product(given, made, choice=way), expected)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream):  # launches that follow each other at once
+        found = [ct.integer_product(given, made, choice=way) for _ in range(20)]
+    for _ in range(20):
+        for y in found:
+            y.fill_(123456789)
+        graph.replay()
+        assert all(torch.equal(y, expected) for y in found)
 
 
 SPLIT = choice("gemm_plain", 16, 16, 64, 4, 4, 3)
 
 
+@runs
+def test_counts_are_zero_after_shared_tiles() -> None:
+    w, made = weights(np.random.default_rng(0), 40, 600, True)
+    q = torch.ones((5, 600), dtype=torch.int8, device=PLACE)
+    expected = quantized.dot(np.ones((5, 600), np.int8), w)
+    for _ in range(2):
+        found = ct.integer_product(q, made, choice=SPLIT)
+        np.testing.assert_array_equal(found.cpu().numpy(), expected)
+        assert not bool(cuda_counts.counters(found.device).some(1).any())
+
+
 @on_cuda
-def test_a_graph_is_right_after_the_workspace_has_grown() -> None:
-    w, made = weights(np.random.default_rng(6), 200, 2560, True)
-    q = torch.ones((40, 2560), dtype=torch.int8, device="cuda")
-    expected = torch.from_numpy(quantized.dot(np.ones((40, 2560), np.int8), w)).to("cuda")
-    space, graph = cuda_counts.Workspace(torch.device("cuda", 0)), torch.cuda.CUDAGraph()
-    ct.integer_product(q, made, choice=SPLIT, space=space)
-    with torch.cuda.graph(graph):
-        found = ct.integer_product(q, made, choice=SPLIT, space=space)
-    space.sized(100 * space.partial.numel(), 100 * space.counts.numel())
-    others = [
-        torch.full((size,), 7, dtype=torch.int32, device="cuda") for size in (64, 512, 4096, 1 << 20) for _ in range(50)
-    ]
+@pytest.mark.parametrize("way", [SPLIT, choice("wgmma", 128, 64, 64, 0, 4, 104, 136, -3)])
+def test_graphs_of_shared_tiles_run_beside_each_other(way: Choice) -> None:
+    if way is not SPLIT:
+        on_hopper()
+    made, given, expected = a_product(2560, 6912, 40, True, seed=6)
+    graphs = []
     for _ in range(3):
-        found.fill_(123456789)
-        graph.replay()
-        assert torch.equal(found, expected)
-    assert all(bool((x == 7).all()) for x in others)
+        ct.integer_product(given, made, choice=way)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = [ct.integer_product(given, made, choice=way) for _ in range(20)]
+        graphs.append((graph, found, torch.cuda.Stream()))
+    for _ in range(5):
+        for _, found, _ in graphs:
+            for y in found:
+                y.fill_(123456789)
+        torch.cuda.synchronize()
+        for graph, _, stream in graphs:
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(y, expected) for _, found, _ in graphs for y in found)
 
 
 @on_cuda
@@ -294,15 +293,11 @@ def test_a_capture_without_a_rehearsal_is_right() -> None:
     w, made = weights(np.random.default_rng(7), 200, 2560, True)
     q = torch.ones((40, 2560), dtype=torch.int8, device="cuda")
     expected = torch.from_numpy(quantized.dot(np.ones((40, 2560), np.int8), w)).to("cuda")
-    ct.integer_product(q, made, choice=SPLIT, space=cuda_counts.Workspace(torch.device("cuda", 0)))  # compiles
-    fresh, space, graph = (
-        weights(np.random.default_rng(7), 200, 2560, True)[1],
-        cuda_counts.Workspace(torch.device("cuda", 0)),
-        torch.cuda.CUDAGraph(),
-    )
+    ct.integer_product(q, made, choice=SPLIT)  # compiles
+    fresh, graph = weights(np.random.default_rng(7), 200, 2560, True)[1], torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = [ct.integer_product(q, fresh, choice=SPLIT, space=space) for _ in range(3)]
-    assert torch.equal(ct.integer_product(q, fresh, choice=SPLIT, space=space), expected)  # before any replay
+        found = [ct.integer_product(q, fresh, choice=SPLIT) for _ in range(3)]
+    assert torch.equal(ct.integer_product(q, fresh, choice=SPLIT), expected)  # before any replay
     for _ in range(3):
         for y in found:
             y.fill_(123456789)

@@ -139,9 +139,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calls, "choices", [])
     product = tune_cuda.Contest._product
 
-    def watched(self: Any, c: Choice, at: int, space: Any) -> Any:
+    def watched(self: Any, c: Choice, at: int) -> Any:
         Calls.choices.append(c)
-        return product(self, c, at, space)
+        return product(self, c, at)
 
     monkeypatch.setattr(tune_cuda.Contest, "_product", watched)
     monkeypatch.setattr(tune_cuda, "Replay", Calls)
@@ -184,8 +184,8 @@ def test_a_candidate_that_is_wrong_in_one_launch_has_failed(
 ) -> None:
     product = tune_cuda.Contest._product
 
-    def wrong(self: Any, c: Choice, at: int, space: Any) -> Any:
-        y = product(self, c, at, space)
+    def wrong(self: Any, c: Choice, at: int) -> Any:
+        y = product(self, c, at)
         if c == OTHER and at == launch:
             y[1, 3] += 1
         return y
@@ -215,10 +215,10 @@ def test_what_a_kernel_leaves_out_is_seen_and_so_is_another_zero(here: None) -> 
 def test_one_that_cannot_be_built_and_one_that_is_late_say_so(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     product = tune_cuda.Contest._product
 
-    def refused(self: Any, c: Choice, at: int, space: Any) -> Any:
+    def refused(self: Any, c: Choice, at: int) -> Any:
         if c == OTHER:
             raise MemoryError("no room for 9 stages\nand more")
-        return product(self, c, at, space)
+        return product(self, c, at)
 
     monkeypatch.setattr(tune_cuda.Contest, "_product", refused)
     contest = tune_cuda.Contest(CASE, [str(RIGHT), str(OTHER)])

@@ -1,4 +1,4 @@
-"""Memory of a GPU that launches hand on: numbers that are zero between them, and room for sums of parts.
+"""Memory of a GPU that launches hand on: numbers that are zero between them.
 
 Knows nothing of kernels.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import threading
 from functools import lru_cache
-from typing import Any
 
 import torch
 
-from tritium.backends.cuda_weights import Value, capturing
+from tritium.backends.cuda_weights import capturing
 
 
 class Counters:
@@ -60,52 +59,3 @@ class Counters:
 def counters(device: torch.device) -> Counters:
     """Those of a device."""
     return Counters(device)
-
-
-class Workspace:
-    """Sums of the parts of tiles that programs share, and how many of them are there: counts are zero between launches.
-
-    One launch at a time may use it. Launches on a stream follow each other, so there is one for each stream. Graphs captured on
-    one stream share its workspace: they are replayed one after the other, as those of `cuda_graph` are, or each is given its own.
-    A graph names memory by its address, so what was handed out stays for as long as the workspace: room at least doubles when it
-    grows, and all that was left behind is less than what is used. Nothing grows while a stream is captured, for what is made
-    then belongs to that graph and is zero only where it has run: who captures with too little room gets memory of the graph, which
-    each replay sets to zero.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.partial = self.counts = torch.zeros(0, dtype=torch.int32, device=device)
-        self._left: list[Value] = []  # rooms before: captured graphs may name them
-        self._lock = threading.Lock()
-
-    def sized(self, sums: int, tiles: int) -> tuple[Value, Value]:
-        """Room for so many sums, of any values, and so many counts, all zero."""
-        enough = self.partial.numel() >= sums and self.counts.numel() >= tiles
-        if not enough and capturing():
-            return self._new(torch.empty, sums), self._new(torch.zeros, tiles)
-        with self._lock:
-            if self.partial.numel() < sums:
-                self.partial = self._new(torch.empty, self._grown(self.partial, sums))
-            if self.counts.numel() < tiles:
-                self.counts = self._new(torch.zeros, self._grown(self.counts, tiles))
-            return self.partial, self.counts
-
-    def _new(self, make: Any, size: int) -> Value:
-        made: Value = make(size, dtype=torch.int32, device=self.device)
-        return made
-
-    def _grown(self, room: Value, least: int) -> int:
-        self._left.append(room)
-        return max(least, 2 * room.numel())
-
-
-_spaces: dict[tuple[int, int], Workspace] = {}
-
-
-def workspace(device: torch.device) -> Workspace:
-    """That of the current stream of a device."""
-    on_gpu = device.type == "cuda"
-    key = (device.index or 0, torch.cuda.current_stream(device).cuda_stream) if on_gpu else (0, 0)
-    found = _spaces.get(key)
-    return found if found is not None else _spaces.setdefault(key, Workspace(device))

@@ -206,6 +206,22 @@ def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.con
 
 
 @gluon.jit
+def _copied(x, KW: gl.constexpr, WIDE: gl.constexpr, LINES: gl.constexpr):
+    """Lines of KW words of int8 in shared memory, WIDE each: what many threads need comes once."""
+    PART: gl.constexpr = 32 * gl.num_warps()
+    PARTS: gl.constexpr = (LINES * WIDE + PART - 1) // PART
+    thread = gl.arange(0, PART, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    words = _line(gl.int32, next_power_of_2(PARTS) * PART)
+    parts = ()
+    for i in gl.static_range(PARTS):
+        line, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
+        parts = parts + (gl.load(x + line * KW + j, mask=(line < LINES) & (j < KW), other=0),)
+    words.store(_one_after_another(parts))
+    gl.thread_barrier()
+    return words
+
+
+@gluon.jit
 def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
     """What the results of some rows are multiplied with, and what is added to them: of several tokens to those of the first."""
     by = 0.0
@@ -215,6 +231,12 @@ def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
         if BIAS > 0:
             added = gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
     return by, added
+
+
+@gluon.jit
+def _of_token(total, token_scale, out, CODES: gl.constexpr):
+    """What the results of a token are less, and its scale."""
+    return gl.load(total) if CODES else 0, gl.load(token_scale) if out.dtype.element_ty != gl.int32 else 0.0
 
 
 @gluon.jit
@@ -237,7 +259,8 @@ def gemv(
     EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
     """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats, as `_quantised`
-    takes it. BIAS: 0 none, 1 one for each row, 2 for each result."""
+    takes it. WIDE: words of a plane of tokens in shared memory; 0: they are read where they are. BIAS: 0 none, 1 one for each
+    row, 2 for each result."""
     L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps() // WK, WK], [1, 0])
     BK: gl.constexpr = TK * 4 * WK
     COUNT: gl.constexpr = (KW + BK - 1) // BK
@@ -263,12 +286,15 @@ def gemv(
     by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
     if FLOATS:
         words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED)
+    else:
+        summed, of_token = _of_token(total, token_scale, out, CODES)
+        if WIDE > 0:
+            words = _copied(x, KW, WIDE, M * PLANES)
     for m in gl.static_range(M):
-        if BIAS == 2 and m > 0 and out.dtype.element_ty != gl.int32:
-            added = gl.load(bias + m * N + rn, mask=rn < N, other=0.0).to(gl.float32)
-        if not FLOATS:
-            summed = gl.load(total + m) if CODES else 0
-            of_token = gl.load(token_scale + m) if out.dtype.element_ty != gl.int32 else 0.0
+        if m > 0:
+            summed, of_token = _of_token(total + m, token_scale + m, out, CODES)
+            if BIAS == 2 and out.dtype.element_ty != gl.int32:
+                added = gl.load(bias + m * N + rn, mask=rn < N, other=0.0).to(gl.float32)
         token = x + m * PLANES * KW
         c0 = gl.zeros((BN, BK), gl.int32, L)
         c1 = c0
@@ -277,7 +303,10 @@ def gemv(
         for i in gl.static_range(COUNT):
             a = ()
             for s in gl.static_range(PLANES):
-                a = a + ((_shared(words, rk, s, i, WIDE, BK) if FLOATS else _words(token + s * KW, rk, i, KW, BK)),)
+                if WIDE > 0:
+                    a = a + (_shared(words, rk, m * PLANES + s, i, WIDE, BK),)
+                else:
+                    a = a + (_words(token + s * KW, rk, i, KW, BK),)
             if CODES:
                 c0, c1, c2, c3 = _masked(ws[i], a[0], a[1], a[2], a[3], c0, c1, c2, c3)
             else:

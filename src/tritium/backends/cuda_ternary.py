@@ -15,7 +15,7 @@ import torch
 
 from tritium import settings
 from tritium.backends import cuda_tuned as tuned
-from tritium.backends.cuda_counts import Workspace, workspace
+from tritium.backends.cuda_counts import counters
 from tritium.backends.cuda_spread import spread, tensors
 from tritium.backends.cuda_tuned import Case, Choice
 from tritium.backends.cuda_weights import Value, Weights
@@ -23,6 +23,7 @@ from tritium.errors import ArgumentError
 from tritium.tuned import remembered
 
 ONE_PASS = 32768  # columns of a row that one program holds in registers
+COPIED = 32768  # columns of one token that programs bring to shared memory; those of more are read where they are
 ALONE = 3  # programs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 
 
@@ -197,7 +198,6 @@ class _Job(NamedTuple):
     out: Value
     rows: bool
     biases: int  # 0: none, 1: one for each row, 2: for each result
-    space: Workspace
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -206,6 +206,13 @@ class _Job(NamedTuple):
     @property
     def ends(self) -> tuple[Value, ...]:
         return self.tokens.total, self.tokens.scale, self.scale, self.bias, self.out
+
+    def shared(self, split: int, sums: int, counts: int) -> tuple[Value, Value]:
+        """Where so many programs leave the sums of each tile, all of them and of any values, and count each other, from zero."""
+        if split == 1:
+            return self.out, self.out
+        device = self.out.device
+        return torch.empty(split * sums, dtype=torch.int32, device=device), counters(device).some(counts)
 
 
 def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *, codes: bool = True) -> Choice:
@@ -232,11 +239,18 @@ def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
     n, codes = job.w.shape[0], job.w.ternary
     weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
     early = job.w.keeps("planes" if codes else "straight")
+    reach = _reach(weights, c) if m == 1 and wide <= COPIED else 0
     cuda_gemv.gemv[(-(-n // c.get("rows")),)](
-        weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1], WIDE=1,
-        BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0, GATED=False,
-        **job.flags, **_options(g, c.get("warps"), early=early),
+        weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1],
+        WIDE=reach, BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0,
+        GATED=False, **job.flags, **_options(g, c.get("warps"), early=early),
     )  # fmt: skip
+
+
+def _reach(weights: Value, c: Choice) -> int:
+    """Words of a row of weights, and those behind them that a program also takes."""
+    step = c.get("lanes") * 4 * c.get("across")
+    return -(-weights.shape[1] // step) * step
 
 
 def _gemv_plain(job: _Job, c: Choice, g: Gpu) -> None:
@@ -271,7 +285,7 @@ def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
     weights = job.w.planes() if codes else job.w.straight()
     rows, tokens, step, split = (c.get(name) for name in ("rows", "tokens", "bytes", "split"))
     tiles = -(-n // rows) * -(-m // tokens)
-    space = job.space.sized(tiles * split * rows * tokens, tiles) if split > 1 else (job.out, job.out)
+    space = job.shared(split, tiles * rows * tokens, tiles)
     cuda_plain.gemm[(tiles, split)](
         weights, job.tokens.q, *job.ends, *space, m, n, weights.shape[1], BN=rows, BM=tokens, BK=step, SPLIT=split, GROUP=8,
         CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), BYTES=g.bytes, **g.starting,
@@ -293,7 +307,7 @@ def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
     stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
     tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
     programs, split, pieces, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
-    space = job.space.sized(tiles * split * rows * tokens, 2 * tiles) if split > 1 else (job.out, job.out)
+    space = job.shared(split, tiles * rows * tokens, 2 * tiles)
     widest, rest = tensors(tokens)
     fewer = rest or (tokens // pieces if pieces > 1 else 0)
     layouts = [
@@ -342,9 +356,7 @@ def _multiply(job: _Job, picked: Choice | None) -> Value:
     return job.out
 
 
-def integer_product(
-    q: Value | Tokens, w: Weights, *, choice: Choice | None = None, space: Workspace | None = None
-) -> Value:
+def integer_product(q: Value | Tokens, w: Weights, *, choice: Choice | None = None) -> Value:
     """q [m, k] of int8 times w.T as int32 [m, n], exactly."""
     k = q.k if isinstance(q, Tokens) else q.shape[1]
     _same(k, w)
@@ -354,12 +366,12 @@ def integer_product(
         else integers(q, _tiled(gpu(q.device), Case(w.shape[0], k, q.shape[0], w.ternary), choice))
     )
     out = torch.empty((t.m, w.shape[0]), dtype=torch.int32, device=t.q.device)
-    return _multiply(_Job(t, w, out, out, out, False, 0, space or workspace(out.device)), choice)
+    return _multiply(_Job(t, w, out, out, out, False, 0), choice)
 
 
 def product(
     t: Tokens, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype = torch.float32, group: int = 0,
-    *, choice: Choice | None = None, space: Workspace | None = None,
+    *, choice: Choice | None = None,
 ) -> Value:  # fmt: skip
     """Quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m, n].
 
@@ -371,7 +383,7 @@ def product(
     scale = scale.float().contiguous()
     if group:
         return _grouped(t, w, scale, bias, out, group)
-    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias), space or workspace(out.device))
+    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias))
     return _multiply(job, choice)
 
 
@@ -403,7 +415,7 @@ def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value
 
 def linear(
     x: Value, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype | None = None, group: int = 0,
-    norm: Norm | None = None, *, choice: Choice | None = None, space: Workspace | None = None,
+    norm: Norm | None = None, *, choice: Choice | None = None,
 ) -> Value:  # fmt: skip
     """x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with bias."""
     lead, k = x.shape[:-1], x.shape[-1]
@@ -413,7 +425,7 @@ def linear(
     if alone is not None:
         return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
     tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
-    y = product(tokens, w, scale, bias, to, group, choice=choice, space=space)
+    y = product(tokens, w, scale, bias, to, group, choice=choice)
     return y.reshape(*lead, w.shape[0])
 
 
@@ -448,15 +460,13 @@ def fused(
     x, c, g = _readable(x), choice, gpu(x.device)
     out = torch.empty((1, w.shape[0]), dtype=to, device=x.device)
     weights = (w.planes() if w.ternary else w.straight()).view(torch.int32)
-    step = c.get("lanes") * 4 * c.get("across")
-    reach = -(-weights.shape[1] // step) * step
     kind, weight, eps = _norm(norm, x)
     scale = scale.float().contiguous()
     early = w.keeps("planes" if w.ternary else "straight")
     with current(out):
         cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
             weights, x, out, out, x if gated is None else _readable(gated), weight, scale, _bias(bias, out), out, w.shape[0],
-            K=x.shape[1], KW=weights.shape[1], WIDE=reach, BN=c.get("rows"), TK=c.get("lanes"),
+            K=x.shape[1], KW=weights.shape[1], WIDE=_reach(weights, c), BN=c.get("rows"), TK=c.get("lanes"),
             WK=c.get("across"), M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, GATED=gated is not None,
             ROWS=scale.ndim > 0, BIAS=_biases(bias), **_options(g, c.get("warps"), early=early),
         )  # fmt: skip

@@ -2,9 +2,10 @@
 
 Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda_plain` and become the left operand in
 registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. Where SPLIT programs share the columns
-of each, every one leaves its sums in `partial`, and the last to come adds them up and finishes. Tiles from `whole` on, which are
-fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums. Tensors have a power of two
-tokens: a tile of more has the rest in others, which are multiplied with the same weights. Tuples hold what there is of each.
+of each, all but the last to come leave their sums in `partial`, and the last adds them up and finishes. Tiles from `whole` on,
+which are fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums. Tensors have a power
+of two tokens: a tile of more has the rest in others, which are multiplied with the same weights. Tuples hold what there is of
+each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,29 @@ from tritium.backends.cuda_plain import FIELD
 
 # Steps without a pause between: products of decoded codes that run on while a loop goes round would be compiled one by one.
 AT_ONCE = gl.constexpr(2)
+LEFT = gl.constexpr(1 << 16)  # what a count grows by where the sums of a part have been left
+# Four sums at a time, those that a thread has side by side.
+LEAVE = gl.constexpr("st.global.cg.v4.s32 [$8], {$4, $5, $6, $7}; // $0 $1 $2 $3")
+ADD = gl.constexpr("""{
+    .reg .s32 t0, t1, t2, t3;
+    ld.global.cg.v4.s32 {t0, t1, t2, t3}, [$8];
+    add.s32 $0, $4, t0;
+    add.s32 $1, $5, t1;
+    add.s32 $2, $6, t2;
+    add.s32 $3, $7, t3;
+}""")
+TAKE = gl.constexpr("""{
+    .reg .pred first;
+    setp.eq.s32 first, $1, 0;
+    mov.u32 $0, 0;
+    @first atom.global.relaxed.gpu.add.u32 $0, [$2], 1;
+}""")
+AWAIT = gl.constexpr("""{
+    .reg .pred less;
+    again: ld.acquire.gpu.global.u32 $0, [$1];
+    setp.lt.u32 less, $0, $2;
+    @less bra again;
+}""")
 
 
 @gluon.jit
@@ -102,41 +126,64 @@ def _finish(acc, off_n, off_m, of_tokens, scale, bias, out, M, N,
 
 
 @gluon.jit
-def _fence():
-    """What this thread wrote before is seen by who sees what it writes after, on the whole GPU."""
-    gl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+def _threads():
+    return gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+
+
+@gluon.jit
+def _come(count):
+    """How many warpgroups came before this one to the end of their part of a tile: for its first thread, 0 for the others. It is asked
+    for some steps early, and nobody waits for the answer here."""
+    thread = _threads()
+    return gl.inline_asm_elementwise(
+        TAKE, "=&r,r,l", [thread, count + thread * 0], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _await(count, least: gl.constexpr):
+    """Until a count is so large. Every thread looks for itself, and then sees what was written before it grew."""
+    thread = _threads()
+    gl.inline_asm_elementwise(
+        AWAIT, "=&r,l,r", [count + thread * 0, gl.full_like(thread, least)], dtype=gl.int32, is_pure=False, pack=1
+    )
+    gl.thread_barrier()  # before anybody clears it
+
+
+@gluon.jit
+def _leave(acc, at):
+    gl.inline_asm_elementwise(LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4)
 
 
 @gluon.jit
 def _plus(acc, at):
-    """acc and what lies in memory. Each sum is added as it comes: not all that are read need a register at once."""
+    """acc and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
     return gl.inline_asm_elementwise(
-        "{ .reg .s32 t; ld.global.cg.s32 t, [$2]; add.s32 $0, $1, t; }", "=r,r,l", [acc, at],
-        dtype=gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+        ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4
+    )
 
 
 @gluon.jit
-def _join(acc, partial, count, part, SPLIT: gl.constexpr):
-    """Leave the sums of a part of a tile. Whether it is the last of SPLIT to come, and then the sums of all.
+def _join(acc, partial, count, before, part, SPLIT: gl.constexpr):
+    """Leave the sums of a part of a tile; or, where `before` tells that it is the last of SPLIT to come, add up those of all.
+    Whether it is the last, and the sums.
 
-    Every part has memory of its own, written once by a launch and read only after all have written, so nothing must be zero
-    before and nothing is cleared but the count. Sums lie so that the lanes of a warp write to neighbours.
+    The last waits for others. They have come before, so they are running, and wait for nobody: a program has one job where tiles
+    are shared. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
+    be zero before and nothing is cleared but the count. Sums lie so that the lanes of a warp write to neighbours: `at` is the
+    place of the first of four.
     """
     L: gl.constexpr = acc.type.layout
     BM: gl.constexpr = acc.shape[1]
     SIZE: gl.constexpr = acc.shape[0] * BM
     r = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, L))
     c = gl.arange(0, BM, layout=gl.SliceLayout(0, L))
-    row = r // 64 * (64 * BM) + r % 16 // 8 * 256 + r % 64 // 16 * 32 + r % 8 * 4
-    column = (c // 8 * 4 + c % 2) * 128 + c % 8 // 2
+    row = r // 64 * (64 * BM) + r % 64 // 16 * 128 + r % 8 * 16
+    column = c // 8 * 512 + c % 8 // 2 * 4
     at = partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
-    gl.store(at + part * SIZE, acc, cache_modifier=".cg")
-    _fence()
-    gl.thread_barrier()
-    last = gl.atomic_add(count, 1, sem="acq_rel") == SPLIT - 1
+    last = gl.sum(before, 0) % LEFT == SPLIT - 1
     if last:
-        _fence()
+        _await(count, (SPLIT - 1) * LEFT + SPLIT)
         if SIZE > 64 * 32 and SIZE * (SPLIT - 1) > 128 * 64:  # sums of several parts at once would not fit in registers
             for _ in range(1, SPLIT):
                 part = gl.where(part == SPLIT - 1, 0, part + 1)
@@ -146,6 +193,10 @@ def _join(acc, partial, count, part, SPLIT: gl.constexpr):
                 part = gl.where(part == SPLIT - 1, 0, part + 1)
                 acc = _plus(acc, at + part * SIZE)
         gl.store(count, 0)
+    else:
+        _leave(acc, at + part * SIZE)
+        gl.thread_barrier()
+        gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all that stand before the barrier
     return last, acc
 
 
@@ -244,8 +295,16 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
         accs = (acc, rest)
     if TURNS:
         mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
+    place = tile * PARTS + HALF
+    early = 0
+    if SPLIT > 1 and CODES:  # some steps are left to do while it is asked who comes last
+        early = gl.maximum(n - 1, 0) // AT_ONCE
+        for _ in range(early):
+            accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
+    if SPLIT > 1:
+        before = _come(counts + place)
     if CODES:
-        for _ in range(n // AT_ONCE):
+        for _ in range(n // AT_ONCE - early):
             accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
         for _ in range(n % AT_ONCE):
             accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, 1)
@@ -256,8 +315,8 @@ def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias
     acc = accs[0]
     complete = True
     if SPLIT > 1:
-        place = tile * PARTS + HALF
-        complete, acc = _join(acc, partial + place.to(gl.int64) * (SPLIT * PART * TOKENS), counts + place, part, SPLIT)
+        own = partial + place.to(gl.int64) * (SPLIT * PART * TOKENS)
+        complete, acc = _join(acc, own, counts + place, before, part, SPLIT)
     if complete:
         if TOKENS > WIDE:  # first: then those registers are free for the others
             _finish(accs[1], off_n, off_m + WIDE, of_rest, scale, bias, out, M, N, CODES, ROWS, BIAS)

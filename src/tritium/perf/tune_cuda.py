@@ -147,23 +147,18 @@ class Contest:
         self._choices = {name: c for name in names if (c := cuda_tuned.parsed(name)) is not None}
         self._refused = self._compiled()
 
-    def _product(self, c: Choice, at: int, space: Any) -> Any:
+    def _product(self, c: Choice, at: int) -> Any:
         from tritium.backends import cuda_ternary
 
         tokens = self._tokens[c.kernel == "fragments"]
-        return cuda_ternary.product(tokens, self._weights[at], self._scale, choice=c, space=space)
-
-    def _space(self) -> Any:
-        from tritium.backends import cuda_counts
-
-        return cuda_counts.Workspace(self._scale.device)
+        return cuda_ternary.product(tokens, self._weights[at], self._scale, choice=c)
 
     def _compiled(self) -> dict[str, str]:
         """The kernels of all candidates, several at a time; of those that are not there, why."""
 
         def once(name: str) -> str:
             try:
-                self._product(self._choices[name], 0, self._space())
+                self._product(self._choices[name], 0)
             except Exception as error:  # one that cannot be built has failed, the others race
                 return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".strip(": ")
             return ""
@@ -188,8 +183,7 @@ class Contest:
 
     def _proved(self, c: Choice) -> tuple[Replay, int]:
         """A graph over all weights, every result of it right; replays of a sample."""
-        space = self._space()
-        replay = Replay([lambda at=at: self._product(c, at, space) for at in range(len(self._weights))])  # type: ignore[misc]
+        replay = Replay([lambda at=at: self._product(c, at) for at in range(len(self._weights))])  # type: ignore[misc]
         return replay, max(1, math.ceil(SAMPLE_S / self._looked_at(replay, 1)))
 
     def _looked_at(self, replay: Replay, times: int) -> float:
