@@ -15,7 +15,8 @@ import torch
 from cuda_report import Samples, Taken
 
 Call = Callable[[], Any]
-LEAST_MS = 2.0  # of the device, for one value
+LEAST_MS = 2.0  # of the device, for one value of a graph
+LEAST_CALLS_MS = 20.0  # of calls: the first waits for the host, which is then ahead
 WARM_MS = 40.0  # before the first value: clocks rise
 LONG_US, SETTLE_MS = 20.0, 50.0  # of a call of any arm, from which on the clock settles before every value; how long
 COLD_BYTES = 1 << 28  # of weights between two uses of the same: several times the second cache
@@ -94,7 +95,8 @@ def in_turn(arms: Mapping[str, Replay | Call | str], rounds: int) -> dict[str, T
         for name, arm in ready.items():
             if settled:
                 device_ms(arm, math.ceil(SETTLE_MS / once_ms[name]))
-            times = max(1, math.ceil(LEAST_MS / once_ms[name]))
+            least = LEAST_MS if isinstance(arm, Replay) else LEAST_CALLS_MS
+            times = max(1, math.ceil(least / once_ms[name]))
             values[name].append(1e3 * device_ms(arm, times) / (times * calls[name]))
     return found | {name: Samples(tuple(us)) for name, us in values.items()}
 

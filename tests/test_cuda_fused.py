@@ -30,7 +30,7 @@ from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Sample
 from tritium.passes import simplify
 from tritium.testing import arrays, assert_close, case_id, cases, expected, spec_of
-from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs
+from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, registers, runs, spilled
 
 torch = pytest.importorskip("torch", reason="fused kernels on CUDA need PyTorch: pip install 'tritium[cuda]'")
 if importlib.util.find_spec("triton") is None:
@@ -279,6 +279,37 @@ def test_rows_too_long_to_be_kept_are_looped_over(name: str, monkeypatch: pytest
 
 
 @runs
+@pytest.mark.parametrize("columns", [32, 24])  # all of a program's, and fewer
+@pytest.mark.parametrize("name", ["rms_norm and quantise", "layer_norm and gelu"])
+def test_what_long_rows_share_is_read_where_it_is_needed(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, fn, specs, ulps = next(b for b in BODIES if b[0] == name)
+    body = body_of(fn, *(Spec((8, columns)[-s.ndim :], s.dtype) for s in specs))
+    before = plan(body)
+    monkeypatch.setattr(cuda_fused_text, "HALF", 16)
+    monkeypatch.setattr(cuda_fused_text, "MANY", 2)
+    cuda_fused.planned.cache_clear()
+    after = plan(body)
+    assert after.warps == before.warps // 2
+    assert ("along" in after.source) is (columns == 24)
+    first_fold = after.source.index("tl.sum")
+    assert before.source.index("tl.load(x1") < first_fold < after.source.index("tl.load(x1")
+    rng = np.random.default_rng(4)
+    agree(body, [drawn(s, rng) for s in body.inputs], ulps)
+    cuda_fused.planned.cache_clear()
+
+
+@compiles
+def test_two_programs_of_long_rows_fit_on_a_processor() -> None:
+    rows = Spec((16384, 16384))
+    body = body_of(lambda x, v: tt.quantize_activations(tt.rms_norm(x, v)), rows, Spec((16384,)))
+    made = compiled(body)
+    assert spilled(made) == 0
+    assert 2 * registers(made) * 32 * plan(body).warps <= 1 << 16
+
+
+@runs
 def test_views_are_read_where_they_lie() -> None:
     body = body_of(lambda x, y: tt.relu(x + y) * 2.0, M, M)
     rng = np.random.default_rng(3)
@@ -426,25 +457,30 @@ COMPILED: list[tuple[str, Any, tuple[Spec, ...], str]] = [
 ]
 
 
-def ptx(body: Fragment) -> str:
+def ptx(made: Any) -> str:
+    return str(made.asm["ptx"])
+
+
+def compiled(body: Fragment) -> Any:
+    """Its kernel for Hopper, started early."""
     p = plan(body)
     fn = cuda_fused.kernel(p.source)
     short = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
     kinds = ["*" + short.get(str(s.dtype), str(s.dtype)) for s in (*body.inputs, *outputs(body.out))]
     kinds += ["constexpr" if n == 1 else "i32" for n in p.sizes] + ["constexpr"] * (len(p.constants) + 1)
-    numbers = (*p.sizes, *p.constants, True)  # started early
+    numbers = (*p.sizes, *p.constants, True)
     first = len(kinds) - len(numbers)
     names = fn.arg_names
     fixed = {names[first + i]: n for i, n in enumerate(numbers) if kinds[first + i] == "constexpr"}
     even = [names[i] for i in range(len(kinds)) if i < first or (kinds[i] == "i32" and numbers[i - first] % 16 == 0)]
     types = dict(zip(names, kinds, strict=True))
-    return str(built(fn, types, fixed, 90, even, num_warps=p.warps, **cuda_fused.OPTIONS).asm["ptx"])
+    return built(fn, types, fixed, 90, even, num_warps=p.warps, **cuda_fused.OPTIONS)
 
 
 @compiles
 @pytest.mark.parametrize(("fn", "specs", "holds"), [c[1:] for c in COMPILED], ids=[c[0] for c in COMPILED])
 def test_a_body_compiles_for_hopper(fn: Any, specs: tuple[Spec, ...], holds: str) -> None:
-    assert re.search(holds, ptx(body_of(fn, *specs)))
+    assert re.search(holds, ptx(compiled(body_of(fn, *specs))))
 
 
 @compiles
@@ -468,9 +504,9 @@ def test_every_row_compiles_for_hopper(t: Any) -> None:
     ]
     body = Fragment((Spec((64,), t),) * 2, tuple(steps), tuple(range(2, 2 + len(steps))))
     assert len(steps) > 15
-    assert "st.global" in ptx(body)
+    assert "st.global" in ptx(compiled(body))
 
 
 @compiles
 def test_products_and_sums_are_rounded_apart() -> None:
-    assert "fma" not in ptx(body_of(lambda x, y: (x * y + x) * y - x, Spec((1 << 20,)), Spec((1 << 20,))))
+    assert "fma" not in ptx(compiled(body_of(lambda x, y: (x * y + x) * y - x, Spec((1 << 20,)), Spec((1 << 20,)))))

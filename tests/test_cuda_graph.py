@@ -53,6 +53,18 @@ def test_the_same_memory_is_read_where_it_lies() -> None:
     assert run_of(fn, x, y).direct is not None
 
 
+def test_a_program_of_large_operands_is_launched_call_by_call() -> None:
+    fn = tt.compile(lambda x: tt.relu(x + 1))
+    x = tt.randn((1 << 23,), seed=3).to("cuda")  # 32 MB, and as much comes out
+    y = fn(x)
+    assert fn.program(x).foreign is None
+    assert "runs node by node: cuda cannot use CUDA graphs here: its arguments and results are so large" in fn.explain(
+        x
+    )
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x.numpy() + 1, 0))
+    assert fn.program(x[: 1 << 20]).foreign is not None
+
+
 def test_what_was_handed_out_is_not_written_while_someone_holds_a_view_of_it() -> None:
     fn = tt.compile(lambda x: x + 1)
     x = there(1, 2, 3)

@@ -79,7 +79,17 @@ def built(
 
 
 def spilled(made: Any) -> int:
-    """Bytes of a thread that a compiled kernel keeps in memory for want of registers: only the last compiler knows them."""
+    """Bytes of a thread that a compiled kernel keeps in memory for want of registers."""
+    return _used(made, "STACK")
+
+
+def registers(made: Any) -> int:
+    """Of a thread."""
+    return _used(made, "REG")
+
+
+def _used(made: Any, what: str) -> int:
+    """Only the last compiler knows it."""
     import triton
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -87,6 +97,6 @@ def spilled(made: Any) -> int:
         file.flush()
         said = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         used = subprocess.run(said, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"STACK:(\d+)", used)
+    found = re.search(rf"{what}:(\d+)", used)
     assert found is not None, used
     return int(found[1])

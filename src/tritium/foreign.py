@@ -16,7 +16,7 @@ from tritium.backends.values import Doubt, Form, ValueBackend
 from tritium.errors import DeviceError
 from tritium.graph import Graph, Joined, Node, run_node
 from tritium.new_token import NewToken, new_tokens
-from tritium.op import Spec, interpreter
+from tritium.op import Kind, Spec, interpreter
 from tritium.tensor import Tensor, wrap
 
 
@@ -35,7 +35,16 @@ class ForeignProgram:
         found = new_tokens(graph) if backend.writes_arguments else []
         self.new_tokens = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
         written = tuple(i for i, _ in graph.writes)
-        form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts)
+        moved = [n.spec for i, n in enumerate(graph.inputs) if i not in written] + [n.spec for n in graph.outputs]
+        steps = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in graph.order())
+        form = Form(
+            len(graph.inputs),
+            written,
+            len(graph.outputs),
+            lambda: self._doubts,
+            sum(s.nbytes for s in moved),
+            max(steps, 1),
+        )
         self._run = backend.compiled(self._nodes, form)
 
     @property

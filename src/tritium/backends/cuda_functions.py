@@ -10,6 +10,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+ROUND = tl.constexpr(12582912.0)  # 1.5 * 2**23: a small number that it is added to has no room for a fraction
+ROUND_BITS = tl.constexpr(0x4B400000)
+
 # ---- arithmetic
 
 
@@ -169,6 +172,12 @@ def rint(x):
     if x.dtype.is_floating():
         x = libdevice.rint(x)
     return x
+
+
+@triton.jit
+def nearest(x):
+    """The int32 nearest to an f32 of a size below 2**22, halves to even: what ROUND leaves in the lowest bits."""
+    return (x + ROUND).to(tl.int32, bitcast=True) - ROUND_BITS
 
 
 @triton.jit

@@ -32,7 +32,11 @@ SINGLE = (
     ops.layer_norm,
     ops.rms_norm,
     ops.quantize_activations,
+    ops.gelu,
 )  # that gain by themselves
+SHORT = (
+    4096  # programs of a launch that is over so soon that to start it early is a gain; each program pays for the wait
+)
 OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}  # each operation is rounded, small numbers stay
 
 
@@ -94,7 +98,7 @@ class _Launch:
         if ready is not None and _aligned(operands):
             ready(stream, operands)
             return
-        early = _early(device)
+        early = self.grid[0] <= SHORT and _early(device)
         tail, options = (*self.tail, early), self.options | ({"launch_pdl": True} if early else {})
         made = self.fn[self.grid](*operands, *tail, **options)
         if _aligned(operands) and hasattr(made, "packed_metadata"):

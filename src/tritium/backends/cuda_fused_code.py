@@ -352,9 +352,7 @@ def _quantized(lines: _Lines, step: Step, x: int) -> tuple[int, int, int]:
     size = lines.fold("max", lines.map("abs({0})", (x,), dt.f32))
     amax = lines.map(f"maximum(where(isfinite({{0}}), {{0}}, {zero}), {tiny})", (size,), dt.f32)
     factor = lines.map(f"divide({most}, {{0}})", (amax,), dt.f32)
-    steps = lines.map(f"rint(where(isfinite({{1}}), {{0}}, {zero}) * {{2}})", (x, size, factor), dt.f32)
-    low = constant(-128.0, dt.f32)
-    q = lines.map(f"minimum(maximum({{0}}, {low}), {most}).to(tl.int32)", (steps,), dt.i32)
+    q = lines.map(f"nearest(where(isfinite({{1}}), {{0}}, {zero}) * {{2}})", (x, size, factor), dt.i32)  # 127 at most
     scale = lines.map(f"where(isfinite({{1}}), divide({{0}}, {most}), float('nan'))", (amax, size), dt.f32)
     return lines.map("{0}.to(tl.int8)", (q,), dt.i8), scale, lines.fold("sum", q)
 

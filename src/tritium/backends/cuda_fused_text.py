@@ -22,6 +22,7 @@ from tritium.layout import contiguous_strides
 Strides = tuple[int, ...]
 
 KEPT = 16384  # elements of a row that one program holds
+HALF = KEPT // 2  # of longer rows that are folded twice, two programs share a processor if they spare registers
 LONGEST = 1 << 17  # of a row, unless there are rows enough for every processor
 MANY = 256  # rows
 TILE = 2048  # elements that one program of maps computes
@@ -194,11 +195,15 @@ _FOLD = {
 class _Text:
     """Writes the lines of a kernel."""
 
-    def __init__(self, body: Fragment, made: Listing, places: _Places) -> None:
+    def __init__(self, body: Fragment, made: Listing, places: _Places, even: bool) -> None:
         self.body, self.made, self.places = body, made, places
+        self.even = even  # programs have whole rows, and nothing lies outside
+        self.late = False  # what all rows share is read where it is needed, not before
         self.lines: list[str] = []
         n = len(body.inputs)
         self.at = [places.of(k) for k in range(n + len(body.outputs))]
+        # Vectors that all rows share: they may be far away, as weights are.
+        self.shared = [i for i, (at, mask) in enumerate(self.at[:n]) if at and mask == "along"]
         self.is_full = [bool(made.shape) and body.spec(v).shape == made.shape for v in body.outputs]
 
     def add(self, line: str, depth: int = 1) -> None:
@@ -216,12 +221,12 @@ class _Text:
 
     def _load(self, node: Node) -> str:
         at, mask = self.at[node.given]
-        text = f"tl.load(x{node.given}{f' + {at}' if at else ''}{f', {mask}' if mask else ''})"
+        text = f"tl.load(x{node.given}{f' + {at}' if at else ''}{f', {mask}' if mask and not self.even else ''})"
         given = self.body.inputs[node.given].dtype
         return text if given is node.dtype else f"{text}.to({TYPES[node.dtype]})"
 
     def _masked(self, node: Node) -> str:
-        return f"tl.where(inside, {node.text}, {_start(node.fold, node.dtype)})"
+        return node.text if self.even else f"tl.where(inside, {node.text}, {_start(node.fold, node.dtype)})"
 
     def store(self, k: int, depth: int = 1) -> None:
         at, mask = self.at[len(self.body.inputs) + k]
@@ -229,18 +234,21 @@ class _Text:
             at, mask = ("c", "along") if self.places.flat else ("r", "here")
         v, t = self.made.outputs[k], self.body.spec(self.body.outputs[k]).dtype
         value = name(v) if self.made.nodes[v].dtype is t else f"{name(v)}.to({TYPES[t]})"
-        self.add(f"tl.store(y{k} + {at}, {value}, {mask})", depth)
+        self.add(f"tl.store(y{k} + {at}, {value}{'' if self.even else f', {mask}'})", depth)
 
     def asked(self, kind: str) -> list[str]:
-        """Vectors that all rows share: they may be far away, as weights are."""
-        shared = [i for i, (at, mask) in enumerate(self.at[: len(self.body.inputs)]) if at and mask == "along"]
-        return [f"ask(x{i}, columns, C, EARLY)" for i in shared] if kind == "kept" else []
+        return [f"ask(x{i}, columns, C, EARLY)" for i in self.shared] if kind == "kept" else []
 
     # -- the forms
 
     def straight(self) -> None:
-        for v in range(len(self.made.nodes)):
-            self.node(v)
+        nodes, written = self.made.nodes, set[int]()
+        later = {v for v, n in enumerate(nodes) if self.late and n.given in self.shared}
+        for v in (*(v for v in range(len(nodes)) if v not in later), *sorted(later)):
+            for needed in (*nodes[v].args, v):
+                if needed not in written:
+                    written.add(needed)
+                    self.node(needed)
         for k in range(len(self.made.outputs)):
             self.store(k)
 
@@ -350,6 +358,7 @@ _HEADS = {
         "along = c < columns",
         "inside = here & along",
     ),
+    "even": ("r = pid * R + tl.arange(0, R)[:, None]", "c = tl.arange(0, C)[None, :]"),
     "looped": ("r = pid * R + tl.arange(0, R)[:, None]", "here = r < rows"),
 }
 
@@ -373,7 +382,11 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     reach = max(sum((n - 1) * s for n, s in zip(grid.sizes, of, strict=True)) for of in grid.strides)
     wide = max(reach, (rows + form.rows) * (columns + form.columns)) >= 2**31
     places = _Places(grid, widths, kind == "flat")
-    text = _Text(body, made, places)
+    even = kind == "kept" and columns == form.columns and rows % form.rows == 0
+    text = _Text(body, made, places, even)
+    folds = sum(bool(n.fold) for n in made.nodes)
+    if kind == "kept" and rows >= MANY and columns > HALF and folds > 1 and text.shared:
+        text.late, form = True, form._replace(warps=form.warps // 2)
     pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
     for line in (
         "let_next_start(EARLY)",
@@ -381,7 +394,7 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
         "columns = units * UNIT",
         *text.asked(kind),
         "wait(EARLY)",
-        *_HEADS[kind],
+        *_HEADS["even" if even else kind],
     ):
         text.add(line)
     for line in places.head:

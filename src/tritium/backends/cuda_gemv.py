@@ -11,7 +11,8 @@ from triton import next_power_of_2
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tritium.backends.cuda_quantise import INFINITE, MOST, ROUND, SMALLEST
+from tritium.backends.cuda_functions import ROUND
+from tritium.backends.cuda_quantise import INFINITE, MOST, SMALLEST
 
 MASKED = gl.constexpr("""{
     .reg .b32 t0, t1, t2, t3;

@@ -8,11 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda_functions import nearest
 from tritium.backends.cuda_order import ask, begin, let_next_start, wait
 
-ROUND = tl.constexpr(
-    12582912.0
-)  # 1.5 * 2**23: added and taken away again, it leaves the nearest integer, halves to even
 INFINITE = tl.constexpr(
     0x7F800000
 )  # the bits of infinity: those of every NaN are larger, those of every number smaller
@@ -96,7 +94,7 @@ def tokens(
         if PASSES > 1:
             v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
         near = tl.where(whole, v, 0.0) * steps
-        n = ((near + ROUND) - ROUND).to(tl.int32)
+        n = nearest(near)
         tl.store(q + _place(row, i * BLOCK + o, KP, TILED), n.to(tl.int8), mask=i * BLOCK + o < KP)
         added += tl.sum(n, 0)
     tl.store(scale + row, tl.where(whole, tl.div_rn(largest, 127.0), float("nan")))
