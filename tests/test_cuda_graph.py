@@ -53,16 +53,38 @@ def test_the_same_memory_is_read_where_it_lies() -> None:
     assert run_of(fn, x, y).direct is not None
 
 
-def test_a_program_of_large_operands_is_launched_call_by_call() -> None:
+def test_a_program_of_large_results_is_launched_call_by_call() -> None:
     fn = tt.compile(lambda x: tt.relu(x + 1))
-    x = tt.randn((1 << 23,), seed=3).to("cuda")  # 32 MB, and as much comes out
-    y = fn(x)
-    assert fn.program(x).foreign is None
-    assert "runs node by node: cuda cannot use CUDA graphs here: its arguments and results are so large" in fn.explain(
-        x
-    )
-    np.testing.assert_array_equal(y.numpy(), np.maximum(x.numpy() + 1, 0))
-    assert fn.program(x[: 1 << 20]).foreign is not None
+    x = tt.randn((1 << 24,), seed=3).to("cuda")
+    for _ in range(4):
+        np.testing.assert_array_equal(fn(x).numpy(), np.maximum(x.numpy() + 1, 0))
+    assert run_of(fn, x).direct is None
+    assert "runs call by call: its results are so large" in fn.explain(x)
+    assert "runs as one call of CUDA graphs" in fn.explain(x[: 1 << 20])
+
+
+def test_large_arguments_are_not_copied() -> None:
+    fn = tt.compile(lambda x: tt.relu(x + 1).sum())
+    kept = [tt.randn((1 << 25,), seed=i).to("cuda") for i in (1, 2)]
+    want = [fn(x).item() for x in kept]
+    run = run_of(fn, kept[0])
+    assert [fn(x).item() for x in (*kept, *kept)] == [*want, *want]  # others at every call
+    assert run.direct is None
+    assert [fn(kept[1]).item() for _ in range(4)] == [want[1]] * 4
+    assert run.direct is not None
+    assert not run._kept
+
+
+def test_a_program_of_large_results_runs_into_a_capture_of_someone_else() -> None:
+    fn = tt.compile(lambda table, at: tt.take(table, at, axis=0) * 2)
+    table, at = tt.randn((1 << 13, 1 << 12), seed=3).to("cuda"), tt.arange(1 << 13).to("cuda")
+    want = fn(table, at)
+    assert run_of(fn, table, at).alone
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = fn(table, at)
+    graph.replay()
+    np.testing.assert_array_equal(found.numpy(), want.numpy())
 
 
 def test_what_was_handed_out_is_not_written_while_someone_holds_a_view_of_it() -> None:

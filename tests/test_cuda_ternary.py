@@ -232,10 +232,10 @@ def test_tiles_of_two_tensors_of_tokens_are_scaled_and_added_to_as_others(
 @pytest.mark.parametrize(
     "numbers", [(128, 16, 64, 0, 6, 104, 136), (128, 64, 64, 0, 4, 168, 240), (128, 64, 64, 1, 4, 168, 240)]
 )
-@pytest.mark.parametrize(("k", "parts"), [(100, 2), (300, 2), (800, 4), (2600, 8), (6912, 2), (6912, 3), (6912, 6)])
+@pytest.mark.parametrize(("k", "parts"), [(300, 2), (800, 4), (2600, 8), (6912, 2), (6912, 3), (6912, 6)])
 def test_programs_that_share_tiles_multiply_exactly(codes: bool, numbers: tuple[int, ...], k: int, parts: int) -> None:
     on_hopper()
-    made, given, expected = a_product(700, k, 70, codes, seed=k + parts)  # one step a part, and up to thirteen
+    made, given, expected = a_product(700, k, 70, codes, seed=k + parts)  # from one step a part to 27
     way = choice("wgmma", *numbers, -parts)
     poison(70, 700)
     assert torch.equal(ct.integer_product(given, made, choice=way), expected)
@@ -552,8 +552,11 @@ def test_kernels_start_early_unless_that_is_refused(
 # ---- building
 
 
+SHARED = {str(c): c for of in cuda_tuned.TABLE.values() for c in of.values() if dict(c.config).get("spread", 0) < 0}
+
+
 @compiles
-@pytest.mark.parametrize("name", ["gemv", "fragments", "wgmma", "wgmma, two tensors"])
+@pytest.mark.parametrize("name", ["gemv", "gemv of integers", "fragments", "wgmma, two tensors", *SHARED])
 def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     from triton.experimental.gluon import language as gl
 
@@ -570,32 +573,41 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
             name: f"tensordesc<i8[{count}, {step}],{halves!r}>" for name, count in of_tokens.items()
         }
 
-    kernel, kinds, numbers, options = {
+    shared = {
+        cut: (
+            cuda_wgmma.wgmma, boxes(c.get("rows") // 2, c.get("tokens"), 32, c.get("bytes")) | spaces,
+            common | {"BN": c.get("rows"), "BM": c.get("tokens"), "BK": c.get("bytes"), "STAGES": c.get("stages"),
+                      "SPLIT": -c.get("spread"), "PIECES": 1, "REGISTERS": c.get("most")},
+            {"num_warps": 4, "maxnreg": c.get("registers")},
+        )
+        for cut, c in SHARED.items()
+    }  # fmt: skip
+    kernel, kinds, numbers, options = (shared | {
         "gemv": (
             cuda_gemv.gemv, {"w": "*i32", "x": "*fp32", "gated": "*fp32", "weight": "*fp32"},
             {"K": 2560, "KW": 160, "WIDE": 160, "BN": 64, "TK": 8, "WK": 1, "M": 1, "CODES": True, "FLOATS": True,
              "EPS": 1e-5, "NORM": 2, "GATED": True}, {"num_warps": 8},
         ),
+        "gemv of integers": (
+            cuda_gemv.gemv, {"w": "*i32", "x": "*i32", "gated": "*bf16", "weight": "*bf16"},
+            {"K": 8192, "KW": 512, "WIDE": 512, "BN": 8, "TK": 32, "WK": 1, "M": 1, "CODES": True, "FLOATS": False,
+             "EPS": 0.0, "NORM": 0, "GATED": False}, {"num_warps": 4},
+        ),
         "fragments": (
             cuda_fragments.fragments, {"w": "*i32", "x": "*i32"},
             {"BLOCKS": 20, "NT": 1, "WK": 4, "WN": 1, "TG": 2, "AHEAD": 5, "TILED": True}, {"num_warps": 4},
-        ),
-        "wgmma": (
-            cuda_wgmma.wgmma, boxes(64, 64, 32, 64) | spaces,
-            common | {"BN": 128, "BM": 64, "BK": 64, "STAGES": 4, "SPLIT": 3, "PIECES": 1, "REGISTERS": 136},
-            {"num_warps": 4, "maxnreg": 104},
         ),
         "wgmma, two tensors": (
             cuda_wgmma.wgmma, boxes(128, 128, 32, 32) | spaces,
             common | {"BN": 256, "BM": 160, "BK": 32, "STAGES": 4, "SPLIT": 1, "PIECES": 1, "REGISTERS": 240},
             {"num_warps": 4, "maxnreg": 168},
         ),
-    }[name]  # fmt: skip
+    })[name]  # fmt: skip
     kinds |= ends
     even = [n for n in kernel.arg_names if n in ("N", "KB") or kinds.get(n, "").startswith("*")]
     numbers, options = numbers | {"ROWS": True, "BIAS": 1}, options | {"enable_fp_fusion": False}
     made = built(kernel, kinds, numbers, 90, even, **options)
-    word = {"gemv": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
+    word = {"gemv": "dp4a", "gemv of integers": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]
-    assert spilled(made) == 0
+    assert spilled(made) <= (8 if name in SHARED else 0)  # two registers, where parts of a tile meet

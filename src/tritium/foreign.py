@@ -35,22 +35,20 @@ class ForeignProgram:
         found = new_tokens(graph) if backend.writes_arguments else []
         self.new_tokens = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
         written = tuple(i for i, _ in graph.writes)
-        moved = [n.spec for i, n in enumerate(graph.inputs) if i not in written] + [n.spec for n in graph.outputs]
-        steps = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in graph.order())
-        form = Form(
-            len(graph.inputs),
-            written,
-            len(graph.outputs),
-            lambda: self._doubts,
-            sum(s.nbytes for s in moved),
-            max(steps, 1),
-        )
+        calls = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in graph.order())
+        nbytes = sum(n.spec.nbytes for n in graph.outputs)
+        form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts, nbytes, max(calls, 1))
         self._run = backend.compiled(self._nodes, form)
 
     @property
     def is_compiled(self) -> bool:
         """Whether the compiler is there."""
         return self._run is not None
+
+    @property
+    def alone(self) -> str:
+        """Why the compiler runs the nodes as they are, one after another; empty: it does not."""
+        return str(getattr(self._run, "alone", ""))
 
     def _nodes(self, *values: Any) -> list[Any]:
         """The nodes one after another on values that stand for the operands; the compiler calls it to see them."""

@@ -417,7 +417,8 @@ def explanation(p: Program) -> list[str]:
         )
         lines.append("runs as one native call")
     elif isinstance(p.backend, ValueBackend) and p.foreign is not None:
-        lines.append(f"runs as one call of {p.backend.compiler}")
+        why = p.foreign.alone
+        lines.append(f"runs call by call: {why}" if why else f"runs as one call of {p.backend.compiler}")
     else:
         lines.append(f"runs node by node: {p.why_not_native}")
     for title, applied in (("applied", True), ("not applied", False)):

@@ -30,7 +30,6 @@ from tritium.fragment import Fragment
 from tritium.layout import Shape
 from tritium.op import Spec
 
-COPIED = 1 << 25  # bytes that are copied in about the time in which the host launches a call
 PINNED = 1 << 28  # bytes of a transfer for which pinned memory is taken; it is kept for the next one
 
 
@@ -199,10 +198,6 @@ class Cuda(Torch):
         return None if in_graph() else super().any_of(bad)
 
     def compiled(self, run: Callable[..., Any], form: Form) -> Callable[..., Any] | None:
-        """As graphs, unless to copy arguments and results would take longer than the host needs to launch every call."""
-        if not form.written and form.nbytes > COPIED * form.steps:
-            self.why_not_compiled = "its arguments and results are so large that copies would take longer than launches"
-            return None
         return self.graphs.program(run, form)
 
     # -- waiting

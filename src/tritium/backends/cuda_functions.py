@@ -223,7 +223,39 @@ def logaddexp(a, b):
 
 @triton.jit
 def gelu(x):
-    return x * libdevice.normcdf(x)
+    if x.dtype.is_fp32():
+        y = _gelu(x)
+    else:
+        y = x * libdevice.normcdf(x)
+    return y
+
+
+@triton.jit
+def _gelu(x):
+    """As on the CPU, in f32: max(x, 0) - y * Phi(-y) with y = |x|, and Phi(-y) = e^(-y*y/2) * P(t) / (y + 4), t = (y - 4) / (y + 4).
+    CUDA's own normcdf takes twice as many instructions, more than fit into the time in which an element comes and goes."""
+    y = tl.minimum(tl.abs(x), 13.27)  # here the power below is 0
+    u = y / (y + 4.0)
+    t = tl.fma(u, 2.0, -1.0)
+    p = tl.fma(t, -0.0001324320101, 0.0001783737626)
+    p = tl.fma(p, t, 0.00156958933)
+    p = tl.fma(p, t, -0.003512079848)
+    p = tl.fma(p, t, -0.00752500388)
+    p = tl.fma(p, t, 0.06040376524)
+    p = tl.fma(p, t, -0.1865234859)
+    p = tl.fma(p, t, 0.3871369038)
+    p = tl.fma(p, t, -0.6078965866)
+    p = tl.fma(p, t, 0.7552851354)
+    square = y * y
+    lost = tl.fma(y, y, -square)
+    k = tl.fma(square, -0.72134752, ROUND + 127.0)
+    n = k - (ROUND + 127.0)
+    rest = tl.fma(n, -4.24388880e-4, tl.fma(n, 1.38671875, square)) + lost  # e^(-rest / 2) is left beside 2^n
+    power = (k.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
+    tail = u * p * tl.exp2(rest * -0.72134752) * power
+    return tl.where(
+        x == float("-inf"), float("nan"), tl.where(x < 0.0, 0.0, x) - tail
+    )  # -inf * 0, as by the definition
 
 
 @triton.jit

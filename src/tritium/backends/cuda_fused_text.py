@@ -22,7 +22,7 @@ from tritium.layout import contiguous_strides
 Strides = tuple[int, ...]
 
 KEPT = 16384  # elements of a row that one program holds
-HALF = KEPT // 2  # of longer rows that are folded twice, two programs share a processor if they spare registers
+HALF = KEPT // 2  # of longer rows of f32 that are folded thrice, two programs share a processor if they spare registers
 LONGEST = 1 << 17  # of a row, unless there are rows enough for every processor
 MANY = 256  # rows
 TILE = 2048  # elements that one program of maps computes
@@ -226,7 +226,9 @@ class _Text:
         return text if given is node.dtype else f"{text}.to({TYPES[node.dtype]})"
 
     def _masked(self, node: Node) -> str:
-        return node.text if self.even else f"tl.where(inside, {node.text}, {_start(node.fold, node.dtype)})"
+        if self.even:  # an operand may have one element for a row
+            return f"tl.broadcast_to({node.text}, (R, C))"
+        return f"tl.where(inside, {node.text}, {_start(node.fold, node.dtype)})"
 
     def store(self, k: int, depth: int = 1) -> None:
         at, mask = self.at[len(self.body.inputs) + k]
@@ -385,8 +387,8 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     even = kind == "kept" and columns == form.columns and rows % form.rows == 0
     text = _Text(body, made, places, even)
     folds = sum(bool(n.fold) for n in made.nodes)
-    if kind == "kept" and rows >= MANY and columns > HALF and folds > 1 and text.shared:
-        text.late, form = True, form._replace(warps=form.warps // 2)
+    if even and rows >= MANY and columns > HALF and folds > 2 and text.shared and min(widths[: len(body.inputs)]) == 4:
+        text.late, form = True, form._replace(warps=max(form.warps // 2, 1))
     pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
     for line in (
         "let_next_start(EARLY)",

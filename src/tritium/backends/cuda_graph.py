@@ -3,7 +3,8 @@
 Knows nothing of rows or tensors of ours. What arguments become, results and what is doubtful are settled at a graph's end, in one
 launch where they are small. There are two ways. By copies: new arguments are copied into the graph's own memory, and
 results out of it; this serves any arguments. Directly: where the arguments lie as they lay at the last call, a graph is captured
-that reads them there, and hands out memory of its own while nobody holds what it handed out before.
+that reads them there, and hands out memory of its own while nobody holds what it handed out before. Where copies would take longer
+than launches, a program runs as it is.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def in_graph() -> bool:
 
 
 KEPT = 8  # captures of one program: each is for other memory
+COPIED = 1 << 25  # bytes that are copied in about the time in which the host launches a call
+LARGE = "its results are so large that to copy them would take longer than to launch each call"
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +197,8 @@ class Captures:
         self.direct: Direct | None = None
         self._directs = 0  # that were made
         self._before: Baked | None = None  # the operands of the last call that was not direct
-        self.alone = ""  # why it cannot be captured
+        self.most = COPIED * form.calls
+        self.alone = LARGE if form.nbytes > self.most else ""  # why it is not captured
 
     def __call__(self, *values: torch.Tensor) -> list[Any]:
         if self.alone or torch.cuda.is_current_stream_capturing():
@@ -212,9 +216,11 @@ class Captures:
         given = [values[i] for i in self._copied]
         written = [values[i] for i in form.written]
         baked = [*written, *values[form.arguments :]]
-        graph = self._find(baked)
         more = self._directs < KEPT  # that may be captured
         same = more and self._before is not None and self._before.are(values)
+        if sum(v.nbytes for v in given) > self.most:
+            return self._uncopied(values, same, more)
+        graph = self._find(baked)
         if graph is None:
             graph = self._capture(
                 values, [torch.empty_like(v, memory_format=torch.contiguous_format) for v in given], baked
@@ -232,6 +238,14 @@ class Captures:
         graph.replay()
         results = [r.clone() for r in graph.results]
         return [*results, *written]
+
+    def _uncopied(self, values: tuple[torch.Tensor, ...], same: bool, more: bool) -> list[Any]:
+        """Large arguments that lie elsewhere than at the last call: as it is; from the next call on directly, if they stay."""
+        if same:
+            self._make_direct(values)
+        elif more:
+            self._before = Baked(values)
+        return self._run(*values)
 
     def _find(self, baked: Sequence[torch.Tensor]) -> Graph | None:
         """The capture for this memory."""

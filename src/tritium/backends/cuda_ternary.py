@@ -1,7 +1,7 @@
 """Linear layers of ternary or int8 weights on a GPU: quantise tokens, multiply exactly, scale. Runs the kernels of `cuda_*`.
 
-Knows nothing of the table, of tensors of ours or of graphs. Everything is captured by CUDA graphs: nothing waits for the
-device, and after the first call only results are allocated. On CPU tensors Triton's interpreter runs the plain kernels.
+Knows nothing of the table, of tensors of ours or of graphs. Everything is captured by CUDA graphs: once kernels are there nothing
+waits for the device, and only results and sums of parts are allocated. On CPU tensors Triton's interpreter runs the plain kernels.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Form(NamedTuple):
     written: tuple[int, ...]  # the arguments that it may write
     results: int  # its first results are new; then follow the written arguments, and then what is doubtful
     doubts: Callable[[], list[Doubt]]  # once it has been called
-    nbytes: int = 0  # of new results, and of arguments that it does not write
-    steps: int = 1  # calls that it makes
+    nbytes: int = 0  # of the new results
+    calls: int = 1  # that it makes
 
 
 class Memory(Held):
