@@ -60,6 +60,8 @@ def test_a_program_of_large_results_is_launched_call_by_call() -> None:
         np.testing.assert_array_equal(fn(x).numpy(), np.maximum(x.numpy() + 1, 0))
     assert run_of(fn, x).direct is None
     assert "runs call by call: its results are so large" in fn.explain(x)
+    same = tt.compile(lambda x: x.reshape(1 << 12, 1 << 12).T)(x)
+    assert same.torch().data_ptr() != x.torch().data_ptr()
     assert "runs as one call of CUDA graphs" in fn.explain(x[: 1 << 20])
 
 

@@ -202,7 +202,7 @@ class Captures:
 
     def __call__(self, *values: torch.Tensor) -> list[Any]:
         if self.alone or torch.cuda.is_current_stream_capturing():
-            return self._run(*values)
+            return self._as_it_is(values)
         with self._graphs.lock:
             direct = self.direct
             if direct is not None and direct.graph.baked.are(values):
@@ -226,7 +226,7 @@ class Captures:
                 values, [torch.empty_like(v, memory_format=torch.contiguous_format) for v in given], baked
             )
             if graph is None:
-                return self._run(*values)
+                return self._as_it_is(values)
             self._keep(graph)
         elif same:
             self._make_direct(values)
@@ -245,7 +245,14 @@ class Captures:
             self._make_direct(values)
         elif more:
             self._before = Baked(values)
-        return self._run(*values)
+        return self._as_it_is(values)
+
+    def _as_it_is(self, values: Sequence[torch.Tensor]) -> list[Any]:
+        """Call by call. Results are new memory here too: what only looks at an operand is copied."""
+        found, count = self._run(*values), self._form.results
+        lent = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in self._form.written}
+        own = [r.clone() if r.untyped_storage().data_ptr() in lent else r for r in found[:count]]
+        return [*own, *found[count:]]
 
     def _find(self, baked: Sequence[torch.Tensor]) -> Graph | None:
         """The capture for this memory."""
