@@ -263,6 +263,21 @@ def test_a_body_agrees_with_its_rows_one_by_one(fn: Any, specs: tuple[Spec, ...]
 
 
 @runs
+@pytest.mark.parametrize(("fn", "specs", "ulps"), [b[1:] for b in BODIES], ids=[b[0] for b in BODIES])
+def test_programs_that_are_full_need_no_masks(fn: Any, specs: tuple[Spec, ...], ulps: float) -> None:
+    rng, power = np.random.default_rng(1), cuda_fused_text.power
+    powers = [
+        Spec(tuple(map(power, s.shape[:-1])) + tuple(n if n == 1 else 4 * power(n) for n in s.shape[-1:]), s.dtype)
+        for s in specs
+    ]
+    for body in bodies(fn, *powers):
+        is_full = max(s.size for s in powers) > 1
+        assert bool(re.search(rf"\b({'|'.join(cuda_fused_text.MASKS)})\b", plan(body).source)) is not is_full
+        cut = INTERPRETED and any(t.dtype is bf16 for s in body.steps for t in outputs(s.spec))
+        agree(body, [drawn(s, rng) for s in body.inputs], 4 if cut else ulps)
+
+
+@runs
 @pytest.mark.parametrize(
     "name", ["softmax with a mask", "rms_norm and quantise", "layer_norm and gelu", "rms_norm by hand"]
 )

@@ -171,6 +171,7 @@ class _Places:
 
 # ---- lines
 
+MASKS = "here", "along", "inside"
 _IDENTITY = {"max": "-", "min": ""}
 
 
@@ -197,7 +198,7 @@ class _Text:
 
     def __init__(self, body: Fragment, made: Listing, places: _Places, even: bool) -> None:
         self.body, self.made, self.places = body, made, places
-        self.even = even  # programs have whole rows, and nothing lies outside
+        self.even = even  # programs are full: nothing lies outside
         self.late = False  # what all rows share is read where it is needed, not before
         self.lines: list[str] = []
         n = len(body.inputs)
@@ -360,7 +361,6 @@ _HEADS = {
         "along = c < columns",
         "inside = here & along",
     ),
-    "even": ("r = pid * R + tl.arange(0, R)[:, None]", "c = tl.arange(0, C)[None, :]"),
     "looped": ("r = pid * R + tl.arange(0, R)[:, None]", "here = r < rows"),
 }
 
@@ -384,10 +384,18 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     reach = max(sum((n - 1) * s for n, s in zip(grid.sizes, of, strict=True)) for of in grid.strides)
     wide = max(reach, (rows + form.rows) * (columns + form.columns)) >= 2**31
     places = _Places(grid, widths, kind == "flat")
-    even = kind == "kept" and columns == form.columns and rows % form.rows == 0
+    even = kind != "looped" and columns % form.columns == 0 and rows % form.rows == 0
     text = _Text(body, made, places, even)
     folds = sum(bool(n.fold) for n in made.nodes)
-    if even and rows >= MANY and columns > HALF and folds > 2 and text.shared and min(widths[: len(body.inputs)]) == 4:
+    if (
+        kind == "kept"
+        and even
+        and rows >= MANY
+        and columns > HALF
+        and folds > 2
+        and text.shared
+        and min(widths[: len(body.inputs)]) == 4
+    ):
         text.late, form = True, form._replace(warps=max(form.warps // 2, 1))
     pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
     for line in (
@@ -396,7 +404,7 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
         "columns = units * UNIT",
         *text.asked(kind),
         "wait(EARLY)",
-        *_HEADS["even" if even else kind],
+        *(line for line in _HEADS[kind] if not (even and line.split()[0] in MASKS)),
     ):
         text.add(line)
     for line in places.head:
