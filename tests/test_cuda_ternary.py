@@ -253,7 +253,11 @@ SPLIT = choice("gemm_plain", 16, 16, 64, 4, 4, 3)
 
 
 @runs
-def test_counts_are_zero_after_shared_tiles() -> None:
+def test_counts_are_zero_after_shared_tiles_and_what_was_in_their_memory_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **of: empty(*size, **of).fill_(123))
     w, made = weights(np.random.default_rng(0), 40, 600, True)
     q = torch.ones((5, 600), dtype=torch.int8, device=PLACE)
     expected = quantized.dot(np.ones((5, 600), np.int8), w)
@@ -610,4 +614,5 @@ def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     word = {"gemv": "dp4a", "gemv of integers": "dp4a", "fragments": "mma.sync"}.get(name, "wgmma.mma_async")
     assert word in made.asm["ptx"]
     assert "fma.rn.f32" not in made.asm["ptx"]
-    assert spilled(made) <= (8 if name in SHARED else 0)  # two registers, where parts of a tile meet
+    # Two registers, where parts of the largest tile meet.
+    assert spilled(made) <= (8 if name in SHARED and SHARED[name].get("tokens") == 128 else 0)

@@ -11,7 +11,7 @@ from tritium import backends, cost, ops
 from tritium.backends import Device
 from tritium.fuse import Opportunity, pattern, saved_bytes
 from tritium.graph import Graph, Node, answers
-from tritium.op import Cost, Kind, outputs
+from tritium.op import Cost, outputs
 from tritium.plan import Block, memory_groups
 from tritium.program import Program, sized
 
@@ -147,7 +147,7 @@ def _calls(p: Program) -> list[_Call]:
     return [
         _Call(step_name(n), "node by node", n.op, tuple(i.spec for i in n.inputs if i is not None), outputs(n.spec),
               p.cost_of(n), dict(n.attrs), None)
-        for n in p.graph.order() if n.op.kind not in (Kind.VIEW, Kind.SOURCE)
+        for n in p.graph.calls()
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tritium.backends.values import Doubt, Form, ValueBackend
 from tritium.errors import DeviceError
 from tritium.graph import Graph, Joined, Node, run_node
 from tritium.new_token import NewToken, new_tokens
-from tritium.op import Kind, Spec, interpreter
+from tritium.op import Spec, interpreter
 from tritium.tensor import Tensor, wrap
 
 
@@ -35,9 +35,8 @@ class ForeignProgram:
         found = new_tokens(graph) if backend.writes_arguments else []
         self.new_tokens = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
         written = tuple(i for i, _ in graph.writes)
-        calls = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in graph.order())
-        nbytes = sum(n.spec.nbytes for n in graph.outputs)
-        form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts, nbytes, max(calls, 1))
+        nbytes, calls = sum(n.spec.nbytes for n in graph.outputs), max(len(graph.calls()), 1)
+        form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts, nbytes, calls)
         self._run = backend.compiled(self._nodes, form)
 
     @property

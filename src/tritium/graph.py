@@ -249,6 +249,10 @@ class Graph(NamedTuple):
                 stack += [(node, True), *((i, False) for i in reversed(node.inputs) if i is not None)]
         return list(done)
 
+    def calls(self) -> list[Node]:
+        """Those of `order` that are computed: not what is there, nor what only looks at it."""
+        return [n for n in self.order() if n.op.kind not in (Kind.VIEW, Kind.SOURCE)]
+
     def __call__(self, *args: Tensor) -> Any:
         """Run the nodes one after another on real tensors."""
         if len(args) != len(self.inputs):

@@ -205,7 +205,7 @@ class Program:
         if self.steps is not None:
             return len(self.steps.calls)
         inside = {n for t in self.foreign.new_tokens for n in t.nodes[:-1]} if self.foreign is not None else ()
-        return sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) and n not in inside for n in self.graph.order())
+        return sum(n not in inside for n in self.graph.calls())
 
     @property
     def bytes_moved(self) -> int:
@@ -408,8 +408,7 @@ def tolerance(new: Node, old: Node) -> float:
 
 
 def explanation(p: Program) -> list[str]:
-    before = sum(n.op.kind not in (Kind.VIEW, Kind.SOURCE) for n in p.source.order())
-    lines = [f"{before} calls written, {p.launches} run, {sized(p.bytes_moved)} moved"]
+    lines = [f"{len(p.source.calls())} calls written, {p.launches} run, {sized(p.bytes_moved)} moved"]
     if p.steps is not None:
         lines.append(
             f"memory: arena {sized(p.arena_bytes)}, {sized(p.naive_bytes)} without sharing, at least "

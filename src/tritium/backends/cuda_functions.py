@@ -233,7 +233,7 @@ def gelu(x):
 @triton.jit
 def _gelu(x):
     """As on the CPU, in f32: max(x, 0) - y * Phi(-y) with y = |x|, and Phi(-y) = e^(-y*y/2) * P(t) / (y + 4), t = (y - 4) / (y + 4).
-    CUDA's own normcdf takes twice as many instructions, more than fit into the time in which an element comes and goes."""
+    CUDA's own normcdf takes half as many instructions again, more than fit into the time in which an element comes and goes."""
     y = tl.minimum(tl.abs(x), 13.27)  # here the power below is 0
     u = y / (y + 4.0)
     t = tl.fma(u, 2.0, -1.0)
@@ -253,9 +253,8 @@ def _gelu(x):
     rest = tl.fma(n, -4.24388880e-4, tl.fma(n, 1.38671875, square)) + lost  # e^(-rest / 2) is left beside 2^n
     power = (k.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
     tail = u * p * tl.exp2(rest * -0.72134752) * power
-    return tl.where(
-        x == float("-inf"), float("nan"), tl.where(x < 0.0, 0.0, x) - tail
-    )  # -inf * 0, as by the definition
+    found = tl.where(x < 0.0, 0.0, x) - tail
+    return tl.where(x == float("-inf"), float("nan"), found)  # -inf * 0, as by the definition
 
 
 @triton.jit

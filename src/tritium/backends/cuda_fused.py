@@ -34,9 +34,7 @@ SINGLE = (
     ops.quantize_activations,
     ops.gelu,
 )  # that gain by themselves
-SHORT = (
-    4096  # programs of a launch that is over so soon that to start it early is a gain; each program pays for the wait
-)
+SHORT = 4096  # programs of a launch that is over so soon that an early start is a gain: each program pays for the wait
 OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}  # each operation is rounded, small numbers stay
 
 

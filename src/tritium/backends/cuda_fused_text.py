@@ -386,16 +386,8 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     places = _Places(grid, widths, kind == "flat")
     even = kind != "looped" and columns % form.columns == 0 and rows % form.rows == 0
     text = _Text(body, made, places, even)
-    folds = sum(bool(n.fold) for n in made.nodes)
-    if (
-        kind == "kept"
-        and even
-        and rows >= MANY
-        and columns > HALF
-        and folds > 2
-        and text.shared
-        and min(widths[: len(body.inputs)]) == 4
-    ):
+    tight = kind == "kept" and even and rows >= MANY and columns > HALF and min(widths[: len(body.inputs)]) == 4
+    if tight and text.shared and sum(bool(n.fold) for n in made.nodes) > 2:
         text.late, form = True, form._replace(warps=max(form.warps // 2, 1))
     pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
     for line in (

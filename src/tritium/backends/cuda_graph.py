@@ -197,8 +197,8 @@ class Captures:
         self.direct: Direct | None = None
         self._directs = 0  # that were made
         self._before: Baked | None = None  # the operands of the last call that was not direct
-        self.most = COPIED * form.calls
-        self.alone = LARGE if form.nbytes > self.most else ""  # why it is not captured
+        self._most = COPIED * form.calls
+        self.alone = LARGE if form.nbytes > self._most else ""  # why it is not captured
 
     def __call__(self, *values: torch.Tensor) -> list[Any]:
         if self.alone or torch.cuda.is_current_stream_capturing():
@@ -218,7 +218,7 @@ class Captures:
         baked = [*written, *values[form.arguments :]]
         more = self._directs < KEPT  # that may be captured
         same = more and self._before is not None and self._before.are(values)
-        if sum(v.nbytes for v in given) > self.most:
+        if sum(v.nbytes for v in given) > self._most:
             return self._uncopied(values, same, more)
         graph = self._find(baked)
         if graph is None:
