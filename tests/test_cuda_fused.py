@@ -22,10 +22,11 @@ from tritium.backends.cuda_fused_code import WHOLE
 from tritium.backends.cuda_fused_text import plan
 from tritium.backends.quantized import tokens
 from tritium.backends.tape_code import UnfitError
-from tritium.dtype import ALL, bf16, bool_, f16, f32, f64, i8, i32, i64, u64
+from tritium.dtype import ALL, DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u64
 from tritium.errors import DTypeError
 from tritium.fragment import Fragment, Step
 from tritium.fuse import fuse
+from tritium.layout import Layout
 from tritium.op import OPS, Kind, Op, Spec, outputs
 from tritium.ops import Sample
 from tritium.passes import simplify
@@ -381,8 +382,11 @@ def test_operands_of_any_shape_that_broadcasts_agree(shape: list[int], ones: lis
         agree(body, [drawn(s, rng) for s in body.inputs], 0)
 
 
+FOLDS = (ops.sum, ops.mean, ops.max, ops.min)
+
+
 @runs
-@pytest.mark.parametrize(("op", "sample"), [(o, s) for o, s in TABLE if o in cuda_fused.SINGLE], ids=case_id)
+@pytest.mark.parametrize(("op", "sample"), [(o, s) for o, s in TABLE if o in (*cuda_fused.SINGLE, *FOLDS)], ids=case_id)
 def test_a_single_row_runs_by_the_same_kernels(op: Op, sample: Sample) -> None:
     data, attrs = arrays(op, sample), op.defaults | dict(sample.attrs)
     specs = tuple(spec_of(x) for x in data)
@@ -395,6 +399,45 @@ def test_a_single_row_runs_by_the_same_kernels(op: Op, sample: Sample) -> None:
         several = found if isinstance(found, tuple) else (found,)
         got = tuple(numpy_of(g, s) for g, s in zip(several, outputs(decision.out), strict=True))
         assert_close(op, got if len(got) > 1 else got[0], expected(op, data, dict(sample.attrs)), data, attrs)
+
+
+@runs
+@pytest.mark.parametrize("op", FOLDS, ids=lambda op: op.name)
+def test_many_long_rows_are_folded_by_a_kernel_of_ours_and_others_by_torch(op: Op) -> None:
+    from tritium.backends import cuda_rows, torch_rows
+    from tritium.backends.torch_space import Space
+
+    space = Space(torch.device(PLACE), lambda *_: None)
+    space.on_host = False
+    found = cuda_rows.kernels(space, torch_rows.kernels(space), True)[op]
+    given = op.defaults | {"axis": -1}
+
+    def name(shape: tuple[int, ...], axis: Any, strides: tuple[int, ...] | None = None, t: DType = f32) -> str:
+        lies = None if strides is None else Layout(shape, strides, 0)
+        asked = (Spec(shape, t),), given | {"axis": axis}, (lies,)
+        chosen: str = next(k.name for k in found if k.accepts is None or k.accepts(*asked))
+        return chosen
+
+    for t in (f32, f16, bf16, f64):
+        assert name((256, 4096), -1, (4096, 1), t) == "triton"
+    assert name((16, 16, 4096), (2,)) == "triton"
+    assert name((1 << 20, 1), 1) == "triton"
+    assert name((256, 4096), 1, (8192, 1)) == "triton"
+    for shape, axis in (
+        ((255, 8192), -1),
+        ((256, 4095), -1),
+        ((512, 4096), 0),
+        ((512, 4096), None),
+        ((512, 4096), (0, 1)),
+        ((), None),
+    ):
+        assert name(shape, axis) == "torch"
+    assert name((4096, 4096), -1, (1, 4096)) == "torch"
+    assert name((4096, 4096), -1, None, i32) == "torch"
+    x = torch_of(np.random.default_rng(6).standard_normal((5, 3, 200)).astype(np.float32), Spec((5, 3, 200)))
+    out = op.decide((Spec((5, 3, 200)),), given).out
+    want = getattr(x.double(), {"max": "amax", "min": "amin"}.get(op.name, op.name))(-1).to(x.dtype)
+    assert torch.equal(found[0].fn(out, **given)(x), want)
 
 
 @runs
@@ -475,6 +518,7 @@ COMPILED: list[tuple[str, Any, tuple[Spec, ...], str]] = [
         "NaN",
     ),
     ("layer_norm", lambda x, w: tt.relu(tt.layer_norm(x, w, w)), (Spec((64, 768), bf16), Spec((768,), bf16)), "f64"),
+    ("gelu", lambda x: tt.gelu(x) + 1.0, (Spec((1 << 20,)),), r"rcp\.approx\.ftz\.f32"),
     ("functions", lambda x: tt.gelu(x) + tt.sin(x) * tt.exp(x) + tt.erf(x), (Spec((1 << 20,)),), "fma"),
     ("doubles", lambda x: tt.sqrt(x * 2.0) / (x + 1.0), (Spec((1 << 10,), f64),), r"sqrt\.rn\.f64"),
     ("quotients", lambda x: tt.sqrt(x * 2.0) / (x + 1.0), (Spec((1 << 10,)),), r"div\.rn\.f32"),
@@ -489,13 +533,13 @@ def ptx(made: Any) -> str:
 
 
 def compiled(body: Fragment) -> Any:
-    """Its kernel for Hopper, started early."""
+    """Its kernel for Hopper, started early, with instructions of that GPU."""
     p = plan(body)
     fn = cuda_fused.kernel(p.source)
     short = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
     kinds = ["*" + short.get(str(s.dtype), str(s.dtype)) for s in (*body.inputs, *outputs(body.out))]
-    kinds += ["constexpr" if n == 1 else "i32" for n in p.sizes] + ["constexpr"] * (len(p.constants) + 1)
-    numbers = (*p.sizes, *p.constants, True)
+    kinds += ["constexpr" if n == 1 else "i32" for n in p.sizes] + ["constexpr"] * (len(p.constants) + 2)
+    numbers = (*p.sizes, *p.constants, True, True)
     first = len(kinds) - len(numbers)
     names = fn.arg_names
     fixed = {names[first + i]: n for i, n in enumerate(numbers) if kinds[first + i] == "constexpr"}

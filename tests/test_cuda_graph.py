@@ -65,6 +65,18 @@ def test_a_program_of_large_results_is_launched_call_by_call() -> None:
     assert "runs as one call of CUDA graphs" in fn.explain(x[: 1 << 20])
 
 
+def test_large_results_share_no_memory() -> None:
+    def fn(x: tt.Tensor) -> tuple[tt.Tensor, ...]:
+        y = x + 1
+        return y, y, y.reshape(1 << 12, 1 << 12), x
+
+    x = tt.randn((1 << 24,), seed=3).to("cuda")
+    found = tt.compile(fn)(x)
+    assert len({r.torch().data_ptr() for r in (*found, x)}) == 5
+    for got, want in zip(found, fn(x), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
 def test_large_arguments_are_not_copied() -> None:
     fn = tt.compile(lambda x: tt.relu(x + 1).sum())
     kept = [tt.randn((1 << 25,), seed=i).to("cuda") for i in (1, 2)]
@@ -312,4 +324,4 @@ def test_what_is_brought_is_what_was_there_and_keeps_its_memory_until_it_is_writ
     assert there().tolist() == [1, 1, 1, 1]
     torch.cuda.synchronize()
     assert backend.bring(tt.ones((4,), device="cuda"))().tolist() == [1, 1, 1, 1]
-    assert len(backend._held) == 1
+    assert len(backend._held) <= 1  # of the two before nothing is kept any more; the last may have been written already

@@ -46,7 +46,7 @@ LAYERS = {
     5: "tensor interop functions indexing eager tree",
     6: "graph graph_text graph_picture placement",
     7: "passes fuse patterns batch plan schedule cost new_token",
-    8: "steps foreign program compiled deferred analysis builder",
+    8: "steps value_steps foreign program compiled deferred analysis builder",
     9: "quant counts contract contraction layers network nn memory threads pipeline batching "
     "text tokens chat sampling config weights session model prepacked generation "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "

@@ -18,6 +18,7 @@ from tritium.graph import Graph, Joined, Node, run_node
 from tritium.new_token import NewToken, new_tokens
 from tritium.op import Spec, interpreter
 from tritium.tensor import Tensor, wrap
+from tritium.value_steps import ValueSteps, listed
 
 
 class ForeignProgram:
@@ -31,6 +32,7 @@ class ForeignProgram:
         self._inside = _Inside(backend, (*graph.captured.values(), *self._numbers.values()))
         self._argument, self._specs = partial(_argument, backend), [n.spec for n in graph.inputs]
         self._again: tuple[Any, Any] | None = None
+        self._listed: list[ValueSteps | None] = []  # once the nodes have been asked for
         self._doubts: list[Doubt] = []
         found = new_tokens(graph) if backend.writes_arguments else []
         self.new_tokens = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
@@ -51,30 +53,37 @@ class ForeignProgram:
 
     def _nodes(self, *values: Any) -> list[Any]:
         """The nodes one after another on values that stand for the operands; the compiler calls it to see them."""
-        graph, backend = self.graph, self.backend
-        inside = (*graph.captured, *self._numbers)
-        specs = [n.spec for n in (*graph.inputs, *inside)]
-        tensors = [wrap(backend.hold(v, s)) for v, s in zip(values, specs, strict=True)]
-        count = len(graph.inputs)
-        inner = graph._replace(captured=dict(zip(inside, tensors[count:], strict=True)))
+        backend = self.backend
+        operands = (*self.graph.inputs, *self.graph.captured, *self._numbers)
+        if not self._listed:
+            self._listed = [None if self.new_tokens else listed(self.graph, operands, backend)]
+        steps = self._listed[0]
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
-            given = dict(zip((*graph.inputs, *inside), tensors, strict=True))
-            joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.new_tokens]
-            made = inner.run(given, over=backend.writes_arguments, joined=joined)
-            # Whoever compiles it puts what arguments become into them, one after the other: what lies in another is copied before.
-            lent = [t.storage for t in tensors[:count]]
-            become = {i: _own(made[n], lent, tensors[i]) for i, n in graph.writes}
-            found = inner._replace(writes=()).results(made, tuple(become.get(i, tensors[i]) for i in range(count)))
-            over = [tensors[i].storage for i in become]
-            results = [_own(x, over) for x in ((found,) if isinstance(found, Tensor) else found)]
+            found = self._on_tensors(operands, values) if steps is None else backend.carried_out(steps, values)
         finally:
             interpreter.reset(token)
             self._doubts = backend.tracing.pop()
         bad = [d.bad for d in self._doubts]
         any_bad = [backend.any_of(bad)] if bad else []
-        return [*(_value(backend, x) for x in (*results, *become.values())), *any_bad, *bad]
+        return [*found, *any_bad, *bad]
+
+    def _on_tensors(self, operands: tuple[Node, ...], values: tuple[Any, ...]) -> list[Any]:
+        """Results, and what arguments become: as a graph runs on any tensors."""
+        graph, backend = self.graph, self.backend
+        tensors = [wrap(backend.hold(v, n.spec)) for v, n in zip(values, operands, strict=True)]
+        count = len(graph.inputs)
+        inner = graph._replace(captured=dict(zip(operands[count:], tensors[count:], strict=True)))
+        joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.new_tokens]
+        made = inner.run(dict(zip(operands, tensors, strict=True)), over=backend.writes_arguments, joined=joined)
+        # Whoever compiles it puts what arguments become into them, one after the other: what lies in another is copied before.
+        lent = [t.storage for t in tensors[:count]]
+        become = {i: _own(made[n], lent, tensors[i]) for i, n in graph.writes}
+        found = inner._replace(writes=()).results(made, tuple(become.get(i, tensors[i]) for i in range(count)))
+        over = [tensors[i].storage for i in become]
+        results = [_own(x, over) for x in ((found,) if isinstance(found, Tensor) else found)]
+        return [_value(backend, x) for x in (*results, *become.values())]
 
     def _attend(self, t: NewToken, env: dict[Node, Any]) -> dict[Node, Any]:
         """New tokens as one call, which writes the cache where it lies. Before it nothing in the program writes there, nor where

@@ -156,9 +156,12 @@ class Cuda(Torch):
     # -- calls
 
     def run(self, kernel: Kernel, out: Any, ins: tuple[Array | None, ...], attrs: Mapping[str, Any]) -> None:
+        self.carried_out(super().run, kernel, out, ins, attrs)
+
+    def carried_out(self, fn: Callable[..., Any], *args: Any) -> Any:
         with torch.cuda.device(self.place):
             try:
-                super().run(kernel, out, ins, attrs)
+                return fn(*args)
             except torch.OutOfMemoryError as error:
                 raise self._no_room(error) from None
 
@@ -181,12 +184,8 @@ class Cuda(Torch):
         value = cache.storage.alone()
         settled &= value is before  # a copy that was made just now is not
         value = value.reshape(cache.shape)
-        heads, c, s, at = (self.array(a) for a in (x, cos, sin, places))
-        with torch.cuda.device(self.place):
-            try:
-                return cuda_rows.attend_new(self.space, heads, c, s, value, at, scale, settled and in_own_graph())
-            except torch.OutOfMemoryError as error:
-                raise self._no_room(error) from None
+        operands = (*(self.array(a) for a in (x, cos, sin)), value, self.array(places))
+        return self.carried_out(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph())
 
     def refuses(self, body: Fragment) -> str | None:
         if not self.has_triton:

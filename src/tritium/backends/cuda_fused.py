@@ -96,8 +96,9 @@ class _Launch:
         if ready is not None and _aligned(operands):
             ready(stream, operands)
             return
-        early = self.grid[0] <= SHORT and _early(device)
-        tail, options = (*self.tail, early), self.options | ({"launch_pdl": True} if early else {})
+        early, asm = _told(device)
+        early &= self.grid[0] <= SHORT
+        tail, options = (*self.tail, early, asm), self.options | ({"launch_pdl": True} if early else {})
         made = self.fn[self.grid](*operands, *tail, **options)
         if _aligned(operands) and hasattr(made, "packed_metadata"):
             self.ready[device] = self._bound(made, tail)
@@ -112,13 +113,15 @@ class _Launch:
         return launch
 
 
-def _early(device: int) -> bool:
-    """Whether kernels may start there before the one in front of them is done; -1: Triton's interpreter."""
+def _told(device: int) -> tuple[bool, bool]:
+    """Whether kernels may start there before the one in front of them is done, and whether they may use instructions of NVIDIA's
+    GPUs; -1: Triton's interpreter."""
     import torch
 
     from tritium.backends.cuda_ternary import gpu
 
-    return device >= 0 and gpu(torch.device("cuda", device)).early
+    found = gpu(torch.device("cpu") if device < 0 else torch.device("cuda", device))
+    return found.early, found.capability > (0, 0)
 
 
 def _aligned(operands: tuple[Any, ...]) -> bool:

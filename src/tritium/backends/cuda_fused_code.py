@@ -135,7 +135,7 @@ def _template(step: Step, kind: DType) -> str:
     """The expr of a row for these operands."""
     given = [i for i in step.inputs if i is not None]
     if step.op is ops.gelu:
-        return "gelu({0})" if dict(step.attrs)["approximate"] == "none" else "gelu_tanh({0})"
+        return "gelu({0}, ASM)" if dict(step.attrs)["approximate"] == "none" else "gelu_tanh({0})"
     if step.op is ops.clip and len(given) < 3:
         row = ops.positive if len(given) == 1 else ops.maximum if step.inputs[1] is not None else ops.minimum
         return row.expr or ""

@@ -31,8 +31,8 @@ FEW = 1 << 18  # elements below which programs are smaller, so that all processo
 
 
 class Plan(NamedTuple):
-    """A kernel and how it is launched: after the operands come sizes, then the constants of the compiler, the last of which says
-    whether it is started early."""
+    """A kernel and how it is launched: after the operands come sizes, then the constants of the compiler, the last two of which
+    say whether it is started early and whether it may use instructions of NVIDIA's GPUs."""
 
     source: str
     sizes: tuple[int, ...]
@@ -407,7 +407,13 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
         text.straight()
     unit = min(columns & -columns, 16)
     operands = [f"x{i}" for i in range(len(body.inputs))] + [f"y{k}" for k in range(len(body.outputs))]
-    named = [*operands, "rows", "units", *places.names, *(f"{n}: tl.constexpr" for n in ("UNIT", "R", "C", "EARLY"))]
+    named = [
+        *operands,
+        "rows",
+        "units",
+        *places.names,
+        *(f"{n}: tl.constexpr" for n in ("UNIT", "R", "C", "EARLY", "ASM")),
+    ]
     source = "\n".join([f"def fused({', '.join(named)}):", *text.lines, ""])
     sizes = (rows, columns // unit, *places.values)
     return Plan(source, sizes, (unit, form.rows, form.columns), form.programs, form.warps)

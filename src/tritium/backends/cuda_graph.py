@@ -248,10 +248,14 @@ class Captures:
         return self._as_it_is(values)
 
     def _as_it_is(self, values: Sequence[torch.Tensor]) -> list[Any]:
-        """Call by call. Results are new memory here too: what only looks at an operand is copied."""
+        """Call by call. Results are new memory here too: what only looks at an operand, or at another result, is copied."""
         found, count = self._run(*values), self._form.results
-        lent = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in self._form.written}
-        own = [r.clone() if r.untyped_storage().data_ptr() in lent else r for r in found[:count]]
+        taken = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in self._form.written}
+        own = []
+        for r in found[:count]:
+            at = r.untyped_storage().data_ptr()
+            own.append(r.clone() if at in taken else r)
+            taken.add(at)
         return [*own, *found[count:]]
 
     def _find(self, baked: Sequence[torch.Tensor]) -> Graph | None:

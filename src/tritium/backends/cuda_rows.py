@@ -16,13 +16,14 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, torch_unsigned
 from tritium.backends.attention import factor_of, outside
+from tritium.backends.cuda_fused_text import MANY
 from tritium.backends.cuda_graph import in_own_graph
 from tritium.backends.cuda_products import matmul
 from tritium.backends.elements import one_axis
 from tritium.backends.torch_products import steady
 from tritium.backends.torch_space import Space, Value
 from tritium.fragment import Fragment
-from tritium.layout import Layout, axis_of, reshape
+from tritium.layout import Layout, axes_of, axis_of, reshape
 from tritium.op import Op, Spec
 
 Fn = Callable[..., Any]
@@ -186,9 +187,23 @@ def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
     return lambda x: argmax(x.reshape(-1) if axis is None else x).view(out.shape)
 
 
-# ---- all of them
+# ---- folds of rows
 
 _LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
+_FOLDS = (ops.sum, ops.mean, ops.max, ops.min)
+
+
+def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Whether long rows are folded, each by itself, and there are many of them."""
+    x, lies = specs[0], layouts[0]
+    if x.size < _LARGE or not x.dtype.is_float or x.size < MANY * x.shape[-1] or attrs["axis"] is None:
+        return False
+    alone = axes_of(attrs["axis"], x.ndim, "a fold") == (x.ndim - 1,)
+    return alone and (lies is None or lies.strides[-1] == 1)
+
+
+# ---- all of them
+
 _AS_EXACT = (ops.softmax, ops.log_softmax, ops.layer_norm)  # rows that torch computes as well
 
 
@@ -263,6 +278,9 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
     found[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *found[ops.argmax]]
     found[ops.astype] = [found[ops.astype][0]._replace(fn=_cast(found[ops.astype][0])), *found[ops.astype][1:]]
+    for row in _FOLDS:
+        single = _module("fused").single(row, found[row][0].fn)
+        found[row] = [Kernel("triton", single, _accepts_fold), *found[row]]
     for row in _module("fused").SINGLE:
         found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
     return found

@@ -223,6 +223,10 @@ class ValueBackend(Backend):
         for o, value in zip(outs, made if several else (made,), strict=True):
             self.put(o, value)
 
+    def carried_out(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """What a function of values gives, called on this device."""
+        return fn(*args)
+
     def ready(self, kernel: Kernel, out: Any, attrs: Mapping[str, Any]) -> Callable[..., Any]:
         """What a kernel became for such a result and such attributes; remembered."""
         key = (kernel, out, exact(tuple(attrs.values())))
