@@ -156,7 +156,7 @@ def test_values_are_let_go_when_nobody_reads_them_any_more() -> None:
         return run
 
     looked = listed._replace(steps=[s._replace(fn=watched(s.fn)) for s in listed.steps])
-    assert looked(_operands(made, x))[0].item() == 24.0
+    assert looked.run(_operands(made, x))[0].item() == 24.0
     assert alive == [0, 1, 1, 1]
 
 

@@ -61,7 +61,7 @@ class ForeignProgram:
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
-            found = self._on_tensors(operands, values) if steps is None else backend.carried_out(steps, values)
+            found = self._on_tensors(operands, values) if steps is None else backend.carried_out(steps.run, values)
         finally:
             interpreter.reset(token)
             self._doubts = backend.tracing.pop()

@@ -37,7 +37,7 @@ class ValueSteps(NamedTuple):
     results: list[int]
     made: int  # values besides the operands
 
-    def __call__(self, operands: Sequence[Any]) -> list[Any]:
+    def run(self, operands: Sequence[Any]) -> list[Any]:
         values = [*operands, *[None] * self.made]
         for fn, reads, makes, over in self.steps:
             values[makes] = fn(*[values[i] for i in reads])

@@ -190,13 +190,14 @@ def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
 # ---- folds of rows
 
 _LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
+_FOLDED = 1 << 24  # the same of folds, which torch launches sooner
 _FOLDS = (ops.sum, ops.mean, ops.max, ops.min)
 
 
 def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
     """Whether long rows are folded, each by itself, and there are many of them."""
     x, lies = specs[0], layouts[0]
-    if x.size < _LARGE or not x.dtype.is_float or x.size < MANY * x.shape[-1] or attrs["axis"] is None:
+    if x.size < _FOLDED or not x.dtype.is_float or x.size < MANY * x.shape[-1] or attrs["axis"] is None:
         return False
     alone = axes_of(attrs["axis"], x.ndim, "a fold") == (x.ndim - 1,)
     return alone and (lies is None or lies.strides[-1] == 1)
