@@ -526,9 +526,9 @@ def ptx(made: Any) -> str:
     return str(made.asm["ptx"])
 
 
-def compiled(body: Fragment) -> Any:
+def compiled(body: Fragment, strides: Any = None) -> Any:
     """Its kernel for Hopper, started early, with instructions of that GPU."""
-    p = plan(body)
+    p = plan(body, strides)
     fn = cuda_fused.kernel(p.source)
     short = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
     kinds = ["*" + short.get(str(s.dtype), str(s.dtype)) for s in (*body.inputs, *outputs(body.out))]
@@ -546,6 +546,17 @@ def compiled(body: Fragment) -> Any:
 @pytest.mark.parametrize(("fn", "specs", "holds"), [c[1:] for c in COMPILED], ids=[c[0] for c in COMPILED])
 def test_a_body_compiles_for_hopper(fn: Any, specs: tuple[Spec, ...], holds: str) -> None:
     assert re.search(holds, ptx(compiled(body_of(fn, *specs))))
+
+
+@compiles
+@pytest.mark.parametrize("t", [f32, bf16], ids=str)
+def test_whole_lines_are_read_of_an_operand_that_lies_column_by_column(t: DType) -> None:
+    body = body_of(lambda x, y: tt.relu(x + y), *[Spec((4096, 4096), t)] * 2)
+    for strides, turns in ((((4096, 1), (4096, 1)), False), (((4096, 1), (1, 4096)), True), (((1, 4096),) * 2, True)):
+        text = ptx(compiled(body, strides))
+        assert "ld.global.v4" in text
+        assert not re.search(r"ld\.global\.[bus]", text)
+        assert ("ld.shared" in text) is turns
 
 
 @compiles

@@ -25,7 +25,9 @@ KEPT = 16384  # elements of a row that one program holds
 HALF = KEPT // 2  # of longer rows of f32 that are folded thrice, two programs share a processor if they spare registers
 LONGEST = 1 << 17  # of a row, unless there are rows enough for every processor
 MANY = 256  # rows
-TILE = 2048  # elements that one program of maps computes
+TILE = 2048  # bytes of a tile of maps: 16 for each thread of 4 warps
+SIDE = 64  # of a tile where an operand lies column by column: whole lines are read of both
+PIECE = 1024  # elements of rows that one program folds, if they are short
 LOOP = 4096  # elements of a row looked at together
 FEW = 1 << 18  # elements below which programs are smaller, so that all processors have some
 
@@ -326,16 +328,18 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _form(kind: str, rows: int, columns: int, width: int) -> _Form:
+def _form(kind: str, rows: int, columns: int, width: int, turned: bool) -> _Form:
     if kind == "flat":
         block = max(4096 // width, 512) if columns >= FEW else 256
         return _Form(kind, 1, block, -(-columns // block), 4 if columns >= FEW else 2)
     if kind == "tiles":
-        across = min(power(columns), 1024)
-        down = min(max(TILE // across, 1), power(rows))
-        return _Form(kind, down, across, -(-rows // down) * -(-columns // across), _warps(down * across))
+        most = max(TILE // width, TILE // 4)
+        across = min(power(columns), SIDE if turned else most)
+        down = min(max((SIDE * SIDE if turned else most) // across, 1), power(rows))
+        warps = min(max(down * across * width // 512, 1), 8 if turned else 4)
+        return _Form(kind, down, across, -(-rows // down) * -(-columns // across), warps)
     across = power(columns) if kind == "kept" else LOOP
-    down = min(max(TILE // 2 // across, 1), power(rows))
+    down = min(max(PIECE // across, 1), power(rows))
     return _Form(kind, down, across, -(-rows // down), _warps(down * across))
 
 
@@ -380,7 +384,8 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
         raise UnfitError(f"{rows} rows of {columns} elements are too few to be shared by all processors")
     kind = _kind(made, grid)
     widths = [s.dtype.nbytes for s in (*body.inputs, *(body.spec(v) for v in body.outputs))]
-    form = _form(kind, rows, columns, max(widths))
+    turned = any(len(s) > 1 and s[-1] > 1 and s[-2] == 1 for s in grid.strides)
+    form = _form(kind, rows, columns, max(widths), turned)
     reach = max(sum((n - 1) * s for n, s in zip(grid.sizes, of, strict=True)) for of in grid.strides)
     wide = max(reach, (rows + form.rows) * (columns + form.columns)) >= 2**31
     places = _Places(grid, widths, kind == "flat")
