@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tritium as tt
 from tritium import ops
-from tritium.backends import cuda_fused, cuda_fused_code, cuda_fused_text
+from tritium.backends import cuda_fused, cuda_fused_code, cuda_fused_form, cuda_fused_text
 from tritium.backends.cuda_fused_code import WHOLE
 from tritium.backends.cuda_fused_text import plan
 from tritium.backends.quantized import tokens
@@ -266,7 +266,7 @@ def test_a_body_agrees_with_its_rows_one_by_one(fn: Any, specs: tuple[Spec, ...]
 @runs
 @pytest.mark.parametrize(("fn", "specs", "ulps"), [b[1:] for b in BODIES], ids=[b[0] for b in BODIES])
 def test_programs_that_are_full_need_no_masks(fn: Any, specs: tuple[Spec, ...], ulps: float) -> None:
-    rng, power = np.random.default_rng(1), cuda_fused_text.power
+    rng, power = np.random.default_rng(1), cuda_fused_form.power
     powers = [
         Spec(tuple(map(power, s.shape[:-1])) + tuple(n if n == 1 else 4 * power(n) for n in s.shape[-1:]), s.dtype)
         for s in specs
@@ -283,8 +283,8 @@ def test_programs_that_are_full_need_no_masks(fn: Any, specs: tuple[Spec, ...], 
     "name", ["softmax with a mask", "rms_norm and quantise", "layer_norm and gelu", "rms_norm by hand"]
 )
 def test_rows_too_long_to_be_kept_are_looped_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_fused_text, "KEPT", 8)
-    monkeypatch.setattr(cuda_fused_text, "LOOP", 16)
+    monkeypatch.setattr(cuda_fused_form, "KEPT", 8)
+    monkeypatch.setattr(cuda_fused_form, "LOOP", 16)
     cuda_fused.planned.cache_clear()
     _, fn, specs, ulps = next(b for b in BODIES if b[0] == name)
     body = body_of(fn, *specs)
@@ -299,8 +299,9 @@ def test_what_long_rows_share_is_read_where_it_is_needed(monkeypatch: pytest.Mon
     _, fn, _, ulps = next(b for b in BODIES if b[0] == "rms_norm and quantise")
     body = body_of(fn, Spec((8, 2048)), Spec((2048,)))
     before = plan(body)
-    monkeypatch.setattr(cuda_fused_text, "HALF", 1024)
-    monkeypatch.setattr(cuda_fused_text, "MANY", 8)
+    monkeypatch.setattr(cuda_fused_form, "HALF", 1024)
+    monkeypatch.setattr(cuda_fused_form, "SHORT", 1024)
+    monkeypatch.setattr(cuda_fused_form, "MANY", 8)
     cuda_fused.planned.cache_clear()
     after = plan(body)
     assert after.warps == before.warps // 2 > 0
@@ -308,6 +309,33 @@ def test_what_long_rows_share_is_read_where_it_is_needed(monkeypatch: pytest.Mon
     assert before.source.index("tl.load(x1") < first_fold < after.source.index("tl.load(x1")
     rng = np.random.default_rng(4)
     agree(body, [drawn(s, rng) for s in body.inputs], ulps)
+    cuda_fused.planned.cache_clear()
+
+
+@runs
+@pytest.mark.parametrize(
+    ("t", "columns", "looped"),
+    [(f32, 4096, 0), (f32, 3500, 0), (f32, 2560, 1024), (bf16, 4096, 1024), (bf16, 2560, 512)],
+)
+@pytest.mark.parametrize("fn", [tt.rms_norm, tt.layer_norm], ids=lambda f: f.name)
+def test_many_long_rows_that_are_normed_leave_room_for_other_programs(
+    fn: Any, t: DType, columns: int, looped: int
+) -> None:
+    weights = [Spec((columns,), t)] * (fn.arity - 1)
+    few, many = (body_of(lambda x, *w: fn(x * 2.0, *w), Spec((n, columns), t), *weights) for n in (7, 8))
+    assert "for start" not in plan(few).source
+    found = plan(many)
+    assert ("for start" in found.source) is bool(looped)
+    if looped:
+        assert found.constants[2] == looped
+        assert bool(re.search(r"\b(along|inside)\b", found.source)) is bool(columns % looped)
+    else:
+        assert (found.warps, found.registers) == (4, 128)
+        assert found.source.index("tl.sum") < found.source.index("tl.load(x1")
+    rng = np.random.default_rng(7)
+    agree(many, [drawn(s, rng) for s in many.inputs], 2 if t is bf16 else 8)
+    both = body_of(lambda x, y: tt.rms_norm(x + y), *[Spec((8, columns), t)] * 2)
+    assert "for start" not in plan(both).source  # both would be read twice
     cuda_fused.planned.cache_clear()
 
 

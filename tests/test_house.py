@@ -40,7 +40,7 @@ LAYERS = {
     "backends.cuda_fragments backends.cuda_gemv backends.cuda_plain backends.cuda_quantise backends.cuda_ternary backends.cuda_tuned "
     "backends.cuda_counts backends.cuda_decode backends.cuda_doubts backends.cuda_linear backends.cuda_order backends.cuda_take "
     "backends.cuda_argmax backends.cuda_cache backends.cuda_measured backends.cuda_spread backends.cuda_weights backends.cuda_wgmma "
-    "backends.cuda_functions backends.cuda_fused backends.cuda_fused_code backends.cuda_fused_text "
+    "backends.cuda_functions backends.cuda_fused backends.cuda_fused_code backends.cuda_fused_form backends.cuda_fused_text "
     "machine recording tuned",
     4: "launch ceilings",
     5: "tensor interop functions indexing eager tree",

@@ -16,7 +16,8 @@ from typing import Any
 
 from tritium import dtype as dt
 from tritium import ops
-from tritium.backends.cuda_fused_text import Plan, Strides, plan
+from tritium.backends.cuda_fused_form import Strides
+from tritium.backends.cuda_fused_text import Plan, plan
 from tritium.backends.tape_code import UnfitError
 from tritium.dtype import DType
 from tritium.fragment import Fragment, Step
@@ -88,7 +89,7 @@ class _Launch:
     def __init__(self, p: Plan) -> None:
         self.fn, self.grid = kernel(p.source), (p.programs, 1, 1)
         self.tail = (*p.sizes, *p.constants)
-        self.options = {"num_warps": p.warps, **OPTIONS}
+        self.options = {"num_warps": p.warps, **OPTIONS} | ({"maxnreg": p.registers} if p.registers else {})
         self.ready: dict[int, Fn] = {}  # by device
 
     def __call__(self, device: int, stream: int, operands: tuple[Any, ...]) -> None:

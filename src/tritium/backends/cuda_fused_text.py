@@ -1,35 +1,19 @@
 """The source of one Triton kernel for a fused body and the strides of its operands, and the numbers it is launched with.
 
-Knows nothing of torch or Triton. Sizes are arguments, not text, so bodies that differ in sizes share a kernel. Four forms:
-
-    flat     every operand lies row by row, or is one number
-    tiles    maps of operands that are broadcast or strided: rows and columns in tiles
-    kept     rows that are folded, each held whole by one program
-    looped   longer rows: what a fold needs is computed once more for each
+Knows nothing of torch or Triton, nor of how elements are shared among programs (`cuda_fused_form`). Sizes are arguments, not
+text, so bodies that differ in sizes share a kernel.
 """
 
 from __future__ import annotations
 
-from math import prod
 from typing import NamedTuple
 
 from tritium.backends.cuda_fused_code import TYPES, Listing, Node, listing, name
+from tritium.backends.cuda_fused_form import LONGEST, MANY, Grid, Strides, form, power
 from tritium.backends.tape_code import UnfitError
 from tritium.dtype import DType, iinfo
 from tritium.fragment import Fragment
 from tritium.layout import contiguous_strides
-
-Strides = tuple[int, ...]
-
-KEPT = 16384  # elements of a row that one program holds
-HALF = KEPT // 2  # of longer rows of f32 that are folded thrice, two programs share a processor if they spare registers
-LONGEST = 1 << 17  # of a row, unless there are rows enough for every processor
-MANY = 256  # rows
-TILE = 2048  # bytes of a tile of maps: 16 for each thread of 4 warps
-SIDE = 64  # of a tile where an operand lies column by column: whole lines are read of both
-PIECE = 1024  # elements of rows that one program folds, if they are short
-LOOP = 4096  # elements of a row looked at together
-FEW = 1 << 18  # elements below which programs are smaller, so that all processors have some
 
 
 class Plan(NamedTuple):
@@ -41,19 +25,13 @@ class Plan(NamedTuple):
     constants: tuple[int, ...]
     programs: int
     warps: int
-
-
-class _Grid(NamedTuple):
-    """All elements as few axes: strides of each operand, inputs first; the last axis is the columns."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[Strides, ...]
+    registers: int = 0  # of a thread at most; 0: as many as the compiler takes
 
 
 # ---- axes
 
 
-def _grid(shape: tuple[int, ...], strides: list[Strides], apart: bool) -> _Grid:
+def _grid(shape: tuple[int, ...], strides: list[Strides], apart: bool) -> Grid:
     """Axes along which every operand goes on as before are one. The last stays apart where rows are folded."""
     sizes: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
@@ -73,8 +51,8 @@ def _grid(shape: tuple[int, ...], strides: list[Strides], apart: bool) -> _Grid:
             else:
                 k.append(s[d])
     if not sizes:
-        return _Grid((1,), tuple((0,) for _ in strides))
-    return _Grid(tuple(sizes), tuple(map(tuple, kept)))
+        return Grid((1,), tuple((0,) for _ in strides))
+    return Grid(tuple(sizes), tuple(map(tuple, kept)))
 
 
 def _shown(shape: tuple[int, ...], strides: Strides, whole: int) -> Strides:
@@ -114,7 +92,7 @@ def _is_lead(shape: tuple[int, ...], shown: tuple[int, ...]) -> bool:
 class _Places:
     """Offsets as text. Strides and sizes that are neither 0, 1 nor those of columns become arguments."""
 
-    def __init__(self, grid: _Grid, widths: list[int], flat: bool) -> None:
+    def __init__(self, grid: Grid, widths: list[int], flat: bool) -> None:
         self.grid, self.widths, self.flat = grid, widths, flat
         self.values: list[int] = []
         self.names: list[str] = []
@@ -198,10 +176,10 @@ _FOLD = {
 class _Text:
     """Writes the lines of a kernel."""
 
-    def __init__(self, body: Fragment, made: Listing, places: _Places, even: bool) -> None:
+    def __init__(self, body: Fragment, made: Listing, places: _Places, even: bool, late: bool) -> None:
         self.body, self.made, self.places = body, made, places
         self.even = even  # programs are full: nothing lies outside
-        self.late = False  # what all rows share is read where it is needed, not before
+        self.late = late  # what all rows share is read where it is needed, not before
         self.lines: list[str] = []
         n = len(body.inputs)
         self.at = [places.of(k) for k in range(n + len(body.outputs))]
@@ -304,48 +282,14 @@ class _Text:
                 left += self.made.nodes[v].args
         self.add("for start in range(0, columns, C):")
         self.add("c = start + tl.arange(0, C)[None, :]", 2)
-        self.add("along = c < columns", 2)
-        self.add("inside = here & along", 2)
+        if not self.even:
+            self.add("along = c < columns", 2)
+            self.add("inside = here & along", 2)
         for v in sorted(needed):
             self.node(v, 2)
 
 
 # ---- all of a kernel
-
-
-class _Form(NamedTuple):
-    """How the elements are shared among programs."""
-
-    kind: str
-    rows: int  # that one program has
-    columns: int
-    programs: int
-    warps: int
-
-
-def power(n: int) -> int:
-    """The least power of 2 that is not smaller."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def _form(kind: str, rows: int, columns: int, width: int, turned: bool) -> _Form:
-    if kind == "flat":
-        block = max(4096 // width, 512) if columns >= FEW else 256
-        return _Form(kind, 1, block, -(-columns // block), 4 if columns >= FEW else 2)
-    if kind == "tiles":
-        most = max(TILE // width, TILE // 4)
-        across = min(power(columns), SIDE if turned else most)
-        down = min(max((SIDE * SIDE if turned else most) // across, 1), power(rows))
-        warps = min(max(down * across * width // 512, 1), 8 if turned else 4)
-        return _Form(kind, down, across, -(-rows // down) * -(-columns // across), warps)
-    across = power(columns) if kind == "kept" else LOOP
-    down = min(max(PIECE // across, 1), power(rows))
-    return _Form(kind, down, across, -(-rows // down), _warps(down * across))
-
-
-def _warps(elements: int) -> int:
-    """About 16 elements a thread, so that each loads 16 bytes at once."""
-    return min(max(power(elements) // 512, 1), 16)
 
 
 _HEADS = {
@@ -369,31 +313,21 @@ _HEADS = {
 }
 
 
-def _kind(made: Listing, grid: _Grid) -> str:
-    if made.rows:
-        return "kept" if grid.sizes[-1] <= KEPT else "looped"
-    return "flat" if len(grid.sizes) == 1 and all(s[0] in (0, 1) for s in grid.strides) else "tiles"
-
-
 def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     """The kernel of a body for inputs of these strides (None: each lies row by row); UnfitError says why there is none."""
     made = listing(body)
     grid = _grid(made.shape, _operands(body, made, strides), made.rows)
-    rows, columns = prod(grid.sizes[:-1]), grid.sizes[-1]
+    rows, columns = grid.rows, grid.columns
     if made.rows and columns > LONGEST and rows < MANY:
         raise UnfitError(f"{rows} rows of {columns} elements are too few to be shared by all processors")
-    kind = _kind(made, grid)
     widths = [s.dtype.nbytes for s in (*body.inputs, *(body.spec(v) for v in body.outputs))]
-    turned = any(len(s) > 1 and s[-1] > 1 and s[-2] == 1 for s in grid.strides)
-    form = _form(kind, rows, columns, max(widths), turned)
+    found = form(made, grid, widths)
+    kind = found.kind
     reach = max(sum((n - 1) * s for n, s in zip(grid.sizes, of, strict=True)) for of in grid.strides)
-    wide = max(reach, (rows + form.rows) * (columns + form.columns)) >= 2**31
+    wide = max(reach, (rows + found.rows) * (columns + found.columns)) >= 2**31
     places = _Places(grid, widths, kind == "flat")
-    even = kind != "looped" and columns % form.columns == 0 and rows % form.rows == 0
-    text = _Text(body, made, places, even)
-    tight = kind == "kept" and even and rows >= MANY and columns > HALF and min(widths[: len(body.inputs)]) == 4
-    if tight and text.shared and sum(bool(n.fold) for n in made.nodes) > 2:
-        text.late, form = True, form._replace(warps=max(form.warps // 2, 1))
+    even = columns % found.columns == 0 and rows % found.rows == 0
+    text = _Text(body, made, places, even, found.late)
     pid = f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}"
     for line in (
         "let_next_start(EARLY)",
@@ -421,4 +355,4 @@ def plan(body: Fragment, strides: tuple[Strides, ...] | None = None) -> Plan:
     ]
     source = "\n".join([f"def fused({', '.join(named)}):", *text.lines, ""])
     sizes = (rows, columns // unit, *places.values)
-    return Plan(source, sizes, (unit, form.rows, form.columns), form.programs, form.warps)
+    return Plan(source, sizes, (unit, found.rows, found.columns), found.programs, found.warps, found.registers)

@@ -16,7 +16,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, torch_unsigned
 from tritium.backends.attention import factor_of, outside
-from tritium.backends.cuda_fused_text import MANY
+from tritium.backends.cuda_fused_form import MANY
 from tritium.backends.cuda_graph import in_own_graph
 from tritium.backends.cuda_products import matmul
 from tritium.backends.elements import one_axis
