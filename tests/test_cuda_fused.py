@@ -319,8 +319,10 @@ def test_what_long_rows_share_is_read_where_it_is_needed(monkeypatch: pytest.Mon
 )
 @pytest.mark.parametrize("fn", [tt.rms_norm, tt.layer_norm], ids=lambda f: f.name)
 def test_many_long_rows_that_are_normed_leave_room_for_other_programs(
-    fn: Any, t: DType, columns: int, looped: int
+    fn: Any, t: DType, columns: int, looped: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cuda_fused_form, "MANY", 8)
+    cuda_fused.planned.cache_clear()
     weights = [Spec((columns,), t)] * (fn.arity - 1)
     few, many = (body_of(lambda x, *w: fn(x * 2.0, *w), Spec((n, columns), t), *weights) for n in (7, 8))
     assert "for start" not in plan(few).source
