@@ -89,3 +89,41 @@ def test_the_compiler_is_told_how_much_comes_out_and_how_many_calls_there_are(mo
     tt.compile(lambda x, y: tt.softmax(x @ y.T, axis=0)).program(x, y)
     tt.compile(lambda x: x.sum(axis=0)).program(x)
     assert [(form.nbytes, form.calls) for form in told] == [(8 * 8 * 4, 2), (4 * 4, 1)]
+
+
+def in_rows(a: Any, b: Any) -> Any:
+    a[...] = a + b
+    return a[:1], a.sum(), a
+
+
+def twice(a: Any, b: Any) -> Any:
+    new = a + b + 1
+    ops.copy(new, out=a)
+    ops.copy(new, out=b)
+    return new, new * 2
+
+
+def crossed(a: Any, b: Any) -> Any:
+    old = a.clone()
+    ops.copy(b, out=a)
+    ops.copy(old, out=b)
+    return old, a + b
+
+
+@pytest.mark.parametrize("fn", [in_rows, twice, crossed])
+def test_call_by_call_no_memory_is_shared(fn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tritium.backends.cuda_graph import Captures
+
+    def as_it_is(self: Any, run: Any, form: Any) -> Any:
+        made = Captures(None, run, form)  # type: ignore[arg-type]  # nothing is captured
+        return lambda *values: made._as_it_is(values)
+
+    monkeypatch.setattr(type(tt.device("torch").backend), "compiled", as_it_is)
+    wanted, given = own(), own()
+    want, got = fn(*wanted), tt.compile(fn, donate=("a", "b"))(*given)
+    kept = [x for x in (*given, *got) if not any(x is y for y in given)] + given
+    assert [x.tolist() for x in (*got, *given)] == [x.tolist() for x in (*want, *wanted)]
+    for x in kept:
+        before = [(y, y.tolist()) for y in kept if y is not x]
+        x.add_(1.0)
+        assert all(y.tolist() == was for y, was in before)

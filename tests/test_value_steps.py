@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ def test_random_programs(code: list[programs.Line]) -> None:
 
     class Words(programs.OnTensors):
         captured = there(programs.W.copy())
-        zeros = staticmethod(lambda shape: tt.zeros(shape, device="torch"))
+        nothing = there(np.zeros(programs.SHAPE, np.float32))  # tt.zeros is a source, which is not listed
+        zeros = staticmethod(lambda shape: Words.nothing.clone())
 
     made = program(lambda *args: programs.run(code, Words, *args), *tensors)
     for got, want in zip(made(*tensors), programs.run(code, programs.OnNumpy, *data), strict=True):
@@ -129,12 +131,34 @@ def test_an_operand_that_is_left_out_and_several_results() -> None:
 
 
 def test_what_is_doubtful_is_told() -> None:
-    x, at = there(np.arange(5, dtype=np.float32)), there(np.array([1, 7]))
-    made = program(lambda x, at: tt.take(x, at) + 1, x, at)
-    with pytest.raises(BoundsError, match="outside an axis of size 5"):
-        made(x, at)
-    assert made(x, there(np.array([1, 4]))).tolist() == [2, 5]
+    x, rows = there(np.arange(12, dtype=np.float32).reshape(3, 4)), there(np.array([0, 2]))
+    made = program(lambda x, i, j: x[i, j] * 2, x, rows, rows)
+    with pytest.raises(BoundsError, match="outside an axis of size 4"):
+        made(x, rows, there(np.array([1, 9])))
+    assert made(x, rows, there(np.array([1, 3]))).tolist() == [2, 22]
     assert steps(made) is not None
+    assert made._doubts
+
+
+def test_each_thread_is_told_of_its_own_doubts() -> None:
+    x, rows = there(np.arange(12, dtype=np.float32).reshape(3, 4)), there(np.array([0, 2]))
+    good, bad = there(np.array([1, 3])), there(np.array([1, 9]))
+    made = program(lambda x, i, j: x[i, j] * 2, x, rows, rows)
+    made(x, rows, good)
+
+    def told(k: int) -> list[bool]:
+        found = []
+        for n in range(100):
+            try:
+                made(x, rows, bad if (n + k) % 2 else good)
+                found.append(False)
+            except BoundsError:
+                found.append(True)
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        for k, found in enumerate(pool.map(told, range(8))):
+            assert found == [bool((n + k) % 2) for n in range(100)]
 
 
 def test_values_are_let_go_when_nobody_reads_them_any_more() -> None:

@@ -61,11 +61,12 @@ class ForeignProgram:
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
-            found = self._on_tensors(operands, values) if steps is None else backend.carried_out(steps.run, values)
+            found = self._on_tensors(operands, values) if steps is None else steps.run(values)
         finally:
             interpreter.reset(token)
-            self._doubts = backend.tracing.pop()
-        bad = [d.bad for d in self._doubts]
+            doubts = backend.tracing.pop()
+        self._doubts = [d._replace(bad=None) for d in doubts]  # those of any call say the same
+        bad = [d.bad for d in doubts]
         any_bad = [backend.any_of(bad)] if bad else []
         return [*found, *any_bad, *bad]
 
@@ -98,7 +99,8 @@ class ForeignProgram:
         assert self._run is not None
         for i, _ in graph.writes:
             backend.owned(args[i])
-        found = self._run(*map(self._argument, args, self._specs), *self._inside.values())
+        values = (*map(self._argument, args, self._specs), *self._inside.values())
+        found = backend.on_device(self._run, *values)
         count = len(graph.outputs)
         self._check(found[count + len(graph.writes) :])
         results: list[Tensor] = []

@@ -1,7 +1,8 @@
 """A graph as functions of the values that a device's library keeps: no tensor of ours is made between them.
 
 Knows nothing of compilers, nor of what the functions do. What it cannot list runs node by node: graphs that write their
-arguments, results of packed elements, and rows that have no kernel of their own.
+arguments or have a tensor without elements; sources; packed elements that are made; views that are copies; rows that convert or
+have no kernel of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tritium import ops
+from tritium import ops, settings
 from tritium.backends.namespace import Fitted
 from tritium.backends.packed import Packed
 from tritium.backends.values import ValueBackend
@@ -54,7 +55,8 @@ def listed(graph: Graph, operands: Sequence[Node], backend: ValueBackend) -> Val
     """The functions of a graph of these operands; None: it runs node by node."""
     try:
         return _Listing(graph, operands, backend).steps()
-    except UnlistedError:
+    except UnlistedError as why:
+        settings.log.debug("%s: a program runs node by node: %s", backend.device, why)
         return None
 
 
@@ -121,10 +123,11 @@ class _Listing:
         return base, seen
 
     def _look(self, base: Node, seen: Layout) -> Callable[[Any], Any]:
+        reshape, strided = self.backend.reshape, self.backend.strided
         flat = is_contiguous(seen.shape, seen.strides) and seen.offset == 0
         if flat and prod(seen.shape) == base.spec.size:
-            return lambda value: self.backend.reshape(value, seen.shape)
-        return lambda value: self.backend.strided(value, seen)
+            return lambda value: reshape(value, seen.shape)
+        return lambda value: strided(value, seen)
 
     def _function(self, n: Node) -> Callable[..., Any]:
         """What a call of a row comes to, as `Eager` and the backend's `run` would have it."""

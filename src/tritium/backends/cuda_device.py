@@ -156,9 +156,9 @@ class Cuda(Torch):
     # -- calls
 
     def run(self, kernel: Kernel, out: Any, ins: tuple[Array | None, ...], attrs: Mapping[str, Any]) -> None:
-        self.carried_out(super().run, kernel, out, ins, attrs)
+        self.on_device(super().run, kernel, out, ins, attrs)
 
-    def carried_out(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def on_device(self, fn: Callable[..., Any], *args: Any) -> Any:
         with torch.cuda.device(self.place):
             try:
                 return fn(*args)
@@ -185,7 +185,7 @@ class Cuda(Torch):
         settled &= value is before  # a copy that was made just now is not
         value = value.reshape(cache.shape)
         operands = (*(self.array(a) for a in (x, cos, sin)), value, self.array(places))
-        return self.carried_out(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph())
+        return self.on_device(cuda_rows.attend_new, self.space, *operands, scale, settled and in_own_graph())
 
     def refuses(self, body: Fragment) -> str | None:
         if not self.has_triton:

@@ -97,7 +97,7 @@ class _Launch:
         if ready is not None and _aligned(operands):
             ready(stream, operands)
             return
-        early, asm = _told(device)
+        early, asm = _abilities(device)
         early &= self.grid[0] <= SHORT
         tail, options = (*self.tail, early, asm), self.options | ({"launch_pdl": True} if early else {})
         made = self.fn[self.grid](*operands, *tail, **options)
@@ -114,7 +114,7 @@ class _Launch:
         return launch
 
 
-def _told(device: int) -> tuple[bool, bool]:
+def _abilities(device: int) -> tuple[bool, bool]:
     """Whether kernels may start there before the one in front of them is done, and whether they may use instructions of NVIDIA's
     GPUs; -1: Triton's interpreter."""
     import torch
@@ -186,7 +186,7 @@ def fused(otherwise: Maker) -> Maker:
 
 
 def single(op: Op, otherwise: Maker) -> Maker:
-    """The maker of one row of SINGLE by the same kernels; otherwise where they do not take the operands."""
+    """The maker of one row by the same kernels; otherwise where they do not take the operands."""
 
     def made(out: Any, **attrs: Any) -> Fn:
         known: dict[Any, Fn] = {}

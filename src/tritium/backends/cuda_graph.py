@@ -248,15 +248,20 @@ class Captures:
         return self._as_it_is(values)
 
     def _as_it_is(self, values: Sequence[torch.Tensor]) -> list[Any]:
-        """Call by call. Results are new memory here too: what only looks at an operand, or at another result, is copied."""
-        found, count = self._run(*values), self._form.results
-        taken = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in self._form.written}
-        own = []
-        for r in found[:count]:
-            at = r.untyped_storage().data_ptr()
-            own.append(r.clone() if at in taken else r)
-            taken.add(at)
-        return [*own, *found[count:]]
+        """Call by call. Results and what arguments become are memory of their own here too: what lies in an operand, or in another
+        of them, is copied."""
+        found, form = self._run(*values), self._form
+        taken = {v.untyped_storage().data_ptr() for i, v in enumerate(values) if i not in form.written}
+
+        def own(value: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+            memory = value.untyped_storage().data_ptr()
+            shared = memory in taken and value is not at
+            taken.add(memory)
+            return value.clone() if shared else value
+
+        end = form.results + len(form.written)
+        become = [own(v, values[i]) for i, v in zip(form.written, found[form.results : end], strict=True)]
+        return [*map(own, found[: form.results]), *become, *found[end:]]
 
     def _find(self, baked: Sequence[torch.Tensor]) -> Graph | None:
         """The capture for this memory."""

@@ -16,6 +16,7 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel, torch_unsigned
 from tritium.backends.attention import factor_of, outside
+from tritium.backends.cuda_fused_code import FOLDS
 from tritium.backends.cuda_fused_form import MANY
 from tritium.backends.cuda_graph import in_own_graph
 from tritium.backends.cuda_products import matmul
@@ -191,16 +192,26 @@ def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
 
 _LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
 _FOLDED = 1 << 24  # the same of folds, which torch launches sooner
-_FOLDS = (ops.sum, ops.mean, ops.max, ops.min)
 
 
 def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-    """Whether long rows are folded, each by itself, and there are many of them."""
-    x, lies = specs[0], layouts[0]
+    """Whether many elements are folded, those of each row by themselves, and there are many rows."""
+    x = specs[0]
     if x.size < _FOLDED or not x.dtype.is_float or x.size < MANY * x.shape[-1] or attrs["axis"] is None:
         return False
-    alone = axes_of(attrs["axis"], x.ndim, "a fold") == (x.ndim - 1,)
-    return alone and (lies is None or lies.strides[-1] == 1)
+    return axes_of(attrs["axis"], x.ndim, "a fold") == (x.ndim - 1,)
+
+
+def _folded(row: Op, torch_kernel: Kernel) -> Fn:
+    """By a kernel of ours where rows lie in one piece. The value is asked: of a shape a backend remembers one choice for all
+    layouts that are not row by row, and what a program is given may lie in any way."""
+    ours: Fn = _module("fused").single(row, torch_kernel.fn)
+
+    def maker(out: Spec, **attrs: Any) -> Fn:
+        library, rows = torch_kernel.fn(out, **attrs), ours(out, **attrs)
+        return lambda x: (rows if x.stride(-1) == 1 or x.shape[-1] == 1 else library)(x)
+
+    return maker
 
 
 # ---- all of them
@@ -279,9 +290,8 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
     found[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *found[ops.argmax]]
     found[ops.astype] = [found[ops.astype][0]._replace(fn=_cast(found[ops.astype][0])), *found[ops.astype][1:]]
-    for row in _FOLDS:
-        single = _module("fused").single(row, found[row][0].fn)
-        found[row] = [Kernel("triton", single, _accepts_fold), *found[row]]
+    for row in FOLDS:
+        found[row] = [Kernel("triton", _folded(row, found[row][0]), _accepts_fold), *found[row]]
     for row in _module("fused").SINGLE:
         found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
     return found

@@ -223,7 +223,7 @@ class ValueBackend(Backend):
         for o, value in zip(outs, made if several else (made,), strict=True):
             self.put(o, value)
 
-    def carried_out(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def on_device(self, fn: Callable[..., Any], *args: Any) -> Any:
         """What a function of values gives, called on this device."""
         return fn(*args)
 
