@@ -466,7 +466,7 @@ def test_many_long_rows_are_folded_by_a_kernel_of_ours_and_others_by_torch(op: O
         x.transpose(0, 1).contiguous().transpose(0, 1),
         x.mT.contiguous().mT,
     ):  # the last lies column by column
-        assert torch.allclose(run(y), want, rtol=1e-6, atol=1e-6)
+        assert torch.allclose(run(y), want, rtol=1e-5, atol=1e-4)
     assert torch.equal(run(x), want)
 
 
