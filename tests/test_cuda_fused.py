@@ -300,7 +300,7 @@ def test_what_long_rows_share_is_read_where_it_is_needed(monkeypatch: pytest.Mon
     body = body_of(fn, Spec((8, 2048)), Spec((2048,)))
     before = plan(body)
     monkeypatch.setattr(cuda_fused_form, "HALF", 1024)
-    monkeypatch.setattr(cuda_fused_form, "SHORT", 1024)
+    monkeypatch.setattr(cuda_fused_form, "SMALL", 1024)
     monkeypatch.setattr(cuda_fused_form, "MANY", 8)
     cuda_fused.planned.cache_clear()
     after = plan(body)

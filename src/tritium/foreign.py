@@ -18,7 +18,7 @@ from tritium.graph import Graph, Joined, Node, run_node
 from tritium.new_token import NewToken, new_tokens
 from tritium.op import Spec, interpreter
 from tritium.tensor import Tensor, wrap
-from tritium.value_steps import ValueSteps, listed
+from tritium.value_steps import ValueSteps, listed, seen
 
 
 class ForeignProgram:
@@ -32,6 +32,7 @@ class ForeignProgram:
         self._inside = _Inside(backend, (*graph.captured.values(), *self._numbers.values()))
         self._argument, self._specs = partial(_argument, backend), [n.spec for n in graph.inputs]
         self._again: tuple[Any, Any] | None = None
+        self._operands = (*graph.inputs, *graph.captured, *self._numbers)
         self._listed: list[ValueSteps | None] = []  # once the nodes have been asked for
         self._doubts: list[Doubt] = []
         found = new_tokens(graph) if backend.writes_arguments else []
@@ -54,14 +55,13 @@ class ForeignProgram:
     def _nodes(self, *values: Any) -> list[Any]:
         """The nodes one after another on values that stand for the operands; the compiler calls it to see them."""
         backend = self.backend
-        operands = (*self.graph.inputs, *self.graph.captured, *self._numbers)
         if not self._listed:
-            self._listed = [None if self.new_tokens else listed(self.graph, operands, backend)]
+            self._listed = [None if self.new_tokens else listed(self.graph, self._operands, backend)]
         steps = self._listed[0]
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
-            found = self._on_tensors(operands, values) if steps is None else steps.run(values)
+            found = self._on_tensors(values) if steps is None else steps.run(values)
         finally:
             interpreter.reset(token)
             doubts = backend.tracing.pop()
@@ -70,9 +70,9 @@ class ForeignProgram:
         any_bad = [backend.any_of(bad)] if bad else []
         return [*found, *any_bad, *bad]
 
-    def _on_tensors(self, operands: tuple[Node, ...], values: tuple[Any, ...]) -> list[Any]:
+    def _on_tensors(self, values: tuple[Any, ...]) -> list[Any]:
         """Results, and what arguments become: as a graph runs on any tensors."""
-        graph, backend = self.graph, self.backend
+        graph, backend, operands = self.graph, self.backend, self._operands
         tensors = [wrap(backend.hold(v, n.spec)) for v, n in zip(values, operands, strict=True)]
         count = len(graph.inputs)
         inner = graph._replace(captured=dict(zip(operands[count:], tensors[count:], strict=True)))
@@ -109,7 +109,7 @@ class ForeignProgram:
             results.append(_held(backend, value, n.spec) if same is None else args[same])
         for (i, n), value in zip(graph.writes, found[count:], strict=False):
             if value is not args[i].storage.value:
-                backend.put(args[i], _seen(value, n.spec))
+                backend.put(args[i], seen(value, n.spec))
         return results[0] if graph.single else tuple(results)
 
     def again(self, args: tuple[Tensor, ...]) -> Any:
@@ -187,10 +187,6 @@ def _value(backend: ValueBackend, x: Tensor) -> Any:
     """What stands for a tensor: of a packed dtype its bytes."""
     found = backend.array(x)
     return found.data if isinstance(found, packed.Packed) else found
-
-
-def _seen(value: Any, spec: Spec) -> Any:
-    return packed.Packed(value, spec.dtype, spec.shape) if spec.dtype.is_packed else value
 
 
 def _own(x: Tensor, lent: list[Any], to: Tensor | None = None) -> Tensor:

@@ -69,8 +69,9 @@ def _packed(n: Node) -> bool:
     return any(s.dtype.is_packed for s in outputs(n.spec))
 
 
-def _as_packed(spec: Spec, value: Any) -> Packed:
-    return Packed(value, spec.dtype, spec.shape)
+def seen(value: Any, spec: Spec) -> Any:
+    """A value as kernels take it: bytes of packed elements with what they mean."""
+    return Packed(value, spec.dtype, spec.shape) if spec.dtype.is_packed else value
 
 
 class _Listing:
@@ -104,30 +105,30 @@ class _Listing:
     def _step(self, n: Node, is_read: bool) -> Step | None:
         at = self.number[n]
         if _looks(n):
-            base, seen = self.lie[n] = self._seen(n)
-            return Step(self._look(base, seen), (self.number[base],), at, []) if is_read else None
+            base, lies = self.lie[n] = self._view(n)
+            return Step(self._look(base, lies), (self.number[base],), at, []) if is_read else None
         if isinstance(n.spec, Spec):
             self.lie[n] = n, Layout(n.spec.shape, n.spec.strides, 0)
         if n in self.given:
-            return Step(partial(_as_packed, n.spec), (self.given[n],), at, []) if _packed(n) else None
+            return Step(partial(seen, spec=n.spec), (self.given[n],), at, []) if _packed(n) else None
         fn = itemgetter(dict(n.attrs)["index"]) if n.op is ops.item else self._function(n)
         return Step(fn, tuple(self.none if i is None else self.number[i] for i in n.inputs), at, [])
 
-    def _seen(self, n: Node) -> tuple[Node, Layout]:
+    def _view(self, n: Node) -> tuple[Node, Layout]:
         assert n.op.view is not None
         assert n.inputs[0] is not None
         base, before = self.lie[n.inputs[0]]
-        seen = n.op.view(before, **dict(n.attrs))
-        if seen is None:
+        lies = n.op.view(before, **dict(n.attrs))
+        if lies is None:
             raise UnlistedError(f"{n.op.name} that is a copy")
-        return base, seen
+        return base, lies
 
-    def _look(self, base: Node, seen: Layout) -> Callable[[Any], Any]:
+    def _look(self, base: Node, lies: Layout) -> Callable[[Any], Any]:
         reshape, strided = self.backend.reshape, self.backend.strided
-        flat = is_contiguous(seen.shape, seen.strides) and seen.offset == 0
-        if flat and prod(seen.shape) == base.spec.size:
-            return lambda value: reshape(value, seen.shape)
-        return lambda value: strided(value, seen)
+        flat = is_contiguous(lies.shape, lies.strides) and lies.offset == 0
+        if flat and prod(lies.shape) == base.spec.size:
+            return lambda value: reshape(value, lies.shape)
+        return lambda value: strided(value, lies)
 
     def _function(self, n: Node) -> Callable[..., Any]:
         """What a call of a row comes to, as `Eager` and the backend's `run` would have it."""

@@ -20,7 +20,7 @@ Strides = tuple[int, ...]
 
 KEPT = 16384  # elements of a row that one program holds
 HALF = KEPT // 2
-SHORT = 2048  # elements of a row that one program holds with registers to spare
+SMALL = 2048  # elements of a row that one program holds with registers to spare
 LOOP = 4096  # elements of a row looked at together
 LONGEST = 1 << 17  # of a row, unless there are rows enough for every processor
 MANY = 256  # rows
@@ -44,6 +44,14 @@ class Grid(NamedTuple):
     @property
     def columns(self) -> int:
         return self.sizes[-1]
+
+    def is_shared(self, k: int) -> bool:
+        """Whether all rows read the same of operand k."""
+        return not any(self.strides[k][:-1])
+
+    def vectors(self, count: int) -> list[int]:
+        """Which of the first operands are vectors that all rows share."""
+        return [k for k in range(count) if self.is_shared(k) and self.strides[k][-1]]
 
 
 class Form(NamedTuple):
@@ -101,14 +109,14 @@ def _folded(made: Listing, grid: Grid, widths: list[int]) -> Form:
     down = min(max(PIECE // whole, 1), power(rows))
     kept = Form("kept", down, whole, -(-rows // down), _warps(down * whole))
     width = max(widths[: len(made.shown)])
-    if rows < MANY or columns <= SHORT or not _writes_rows(made) or width > 4:
+    if rows < MANY or columns <= SMALL or not _writes_rows(made) or width > 4:
         return kept
     folds = [n for n in made.nodes if n.fold]
     wide = any(n.dtype is dt.f64 for n in folds)
     if len(folds) > 2:
-        tight = width == 4 and columns > HALF and columns == whole and _shares(made, grid)
+        tight = width == 4 and columns > HALF and columns == whole and bool(grid.vectors(len(made.shown)))
         return kept._replace(late=True, warps=kept.warps // 2) if tight else kept
-    once = sum(n.full for n in made.nodes if n.given >= 0 and not _is_shared(grid.strides[n.given])) == 1
+    once = sum(n.full for n in made.nodes if n.given >= 0 and not grid.is_shared(n.given)) == 1
     if width == 2 and once and (wide or columns > HALF):
         chunk = next((c for c in (whole // 4, whole // 8) if c >= 512 and columns % c == 0), whole // 4)
         return _looped(rows, chunk, max(chunk // 256, 4))
@@ -131,12 +139,3 @@ def _warps(elements: int) -> int:
 def _writes_rows(made: Listing) -> bool:
     """Whether a result is as large as what is folded."""
     return any(made.nodes[v].full for v in made.outputs)
-
-
-def _is_shared(strides: Strides) -> bool:
-    """Whether all rows read the same elements."""
-    return not any(strides[:-1])
-
-
-def _shares(made: Listing, grid: Grid) -> bool:
-    return any(_is_shared(s) and s[-1] for s in grid.strides[: len(made.shown)])

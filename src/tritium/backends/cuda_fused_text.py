@@ -183,8 +183,7 @@ class _Text:
         self.lines: list[str] = []
         n = len(body.inputs)
         self.at = [places.of(k) for k in range(n + len(body.outputs))]
-        # Vectors that all rows share: they may be far away, as weights are.
-        self.shared = [i for i, (at, mask) in enumerate(self.at[:n]) if at and mask == "along"]
+        self.shared = places.grid.vectors(n)  # they may be far away, as weights are
         self.is_full = [bool(made.shape) and body.spec(v).shape == made.shape for v in body.outputs]
 
     def add(self, line: str, depth: int = 1) -> None:
