@@ -98,6 +98,10 @@ inline bool is_storage(PyObject* o) { return Py_TYPE(o) == globals.storage_type;
 inline bool is_held(PyObject* o) { return PyObject_TypeCheck(o, globals.held_type); }
 inline bool is_array(PyObject* o) { return PyObject_TypeCheck(o, globals.array_type); }
 
+// The package's own errors, by their names in tritium.errors.
+PyObject* error_class(const char* name);  // a new reference, or nullptr with an exception
+void raise_error(const char* name, const char* message);
+
 // Storage. Where a function returns nullptr or false, a Python exception is set.
 Storage* storage_new(int64_t nbytes);
 Storage* storage_wrap(char* data, int64_t nbytes, PyObject* owner, bool writable);

@@ -309,9 +309,7 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
 void raise_fault() {
   const Fault fault = take_fault();
   const bool number = fault.kind == Faulty::number, code = fault.kind == Faulty::code;
-  PyObject* errors = PyImport_ImportModule("tritium.errors");
-  PyObject* kind = errors ? PyObject_GetAttrString(errors, number || code ? "QuantError" : "BoundsError") : nullptr;
-  Py_XDECREF(errors);
+  PyObject* kind = error_class(number || code ? "QuantError" : "BoundsError");
   if (!kind) return;
   long long v[std::size(fault.values)];
   std::copy(std::begin(fault.values), std::end(fault.values), v);

@@ -9,6 +9,20 @@ namespace tritium::python {
 
 Globals globals;
 
+PyObject* error_class(const char* name) {
+  PyObject* errors = PyImport_ImportModule("tritium.errors");
+  PyObject* kind = errors ? PyObject_GetAttrString(errors, name) : nullptr;
+  Py_XDECREF(errors);
+  return kind;
+}
+
+void raise_error(const char* name, const char* message) {
+  PyObject* kind = error_class(name);
+  if (!kind) return;
+  PyErr_SetString(kind, message);
+  Py_DECREF(kind);
+}
+
 namespace {
 
 constexpr int64_t kQuietBytes = 1 << 20;  // a copy of more than this lets other Python threads run
@@ -37,7 +51,7 @@ Block* allocate(int64_t nbytes) {
   try {
     return pool_allocate(nbytes);
   } catch (const std::bad_alloc& error) {
-    PyErr_SetString(PyExc_MemoryError, error.what());
+    raise_error("OutOfMemoryError", error.what());
     return nullptr;
   }
 }

@@ -20,7 +20,7 @@ from tritium import layout as lay
 from tritium.backends import Device
 from tritium.backends.cast import cast
 from tritium.dtype import DType
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TraceError
 from tritium.interop import from_dlpack, from_numpy
 from tritium.op import SCALARS, Spec, interpreter
 from tritium.tensor import Tensor, wrap
@@ -249,7 +249,7 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
     if isinstance(parts, int):
         if parts < 1 or size % parts:
             raise ShapeError(
-                f"split: axis {along} of {x.spec} does not divide into {parts} equal parts; give their sizes."
+                f"split: axis {along} of {x.spec} does not divide into {lay.count_text(parts)} equal parts; give sizes."
             )
         parts = [size // parts] * parts
     if builtins.sum(parts) != size:
@@ -258,30 +258,64 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
     return tuple(x.slice(along, a, b) for a, b in pairwise(ends))
 
 
-def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: int | Tensor | Sequence[int], /, *, axis: int | None = None) -> Tensor:
     """Every element (or slice) several times in a row; `repeats` may differ from slice to slice."""
     if axis is None:
         x, axis = ops.reshape(x, (-1,)), 0
     along = lay.axis_of(axis, x.ndim, "repeat")
-    if isinstance(repeats, int):
-        index = np.repeat(np.arange(x.shape[along]), repeats)
-    else:
-        counts = repeats._host()  # the size of the result depends on these values
-        if counts.size not in (1, x.shape[along]):
-            raise ShapeError(f"repeat: {counts.size} repeats for axis {along} of {x.spec}; give one, or one for each.")
-        index = np.repeat(np.arange(x.shape[along]), np.broadcast_to(counts, (x.shape[along],)))
+    before, size, after = x.shape[:along], x.shape[along], x.shape[along + 1 :]
+    counts = _repeat_counts(repeats, x, along)
+    if isinstance(counts, int):
+        lay.check_extent((*before, size, counts, *after), "repeat")
+        wide = ops.broadcast_to(ops.expand_dims(x, axis=along + 1), (*before, size, counts, *after))
+        return ops.reshape(ops.copy(wide), (*before, size * counts, *after))
+    # In f64 a sum of at most MAX_ELEMENTS is exact, and a larger one does not wrap.
+    total = int(counts.sum(dtype=np.float64))
+    lay.check_extent((*before, total, *after), "repeat")
+    try:
+        index = np.repeat(np.arange(size), counts.astype(np.int64))
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"repeat: an index of {total} elements does not fit in memory ({error}). Repeat fewer times, or in parts."
+        ) from None
     return ops.take(x, asarray(index, device=_where(x, None)), axis=along)
 
 
-def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
+def _repeat_counts(repeats: Any, x: Tensor, along: int) -> int | np.ndarray[Any, Any]:
+    """One count for all slices, or one for each, none below 0."""
+    if isinstance(repeats, (int, np.integer)):
+        counts: Any = builtins.int(repeats)
+        lowest = counts
+    else:
+        if not isinstance(repeats, (Tensor, np.ndarray, list, tuple)):
+            raise ArgumentError(f"repeat: repeats must be an integer or a tensor of integers, given {repeats!r}.")
+        requested = asarray(repeats)
+        if (requested.dtype.is_float and requested.size) or requested.dtype.is_packed:
+            raise DTypeError(f"repeat: repeats must be integers, given {requested.spec}; cast with .to('i64').")
+        if requested.ndim > 1 or requested.size not in (1, x.shape[along]):
+            raise ShapeError(
+                f"repeat: {requested.size} repeats for axis {along} of {x.spec} ({requested.spec}); give one, or one for each."
+            )
+        counts = requested._host().reshape(-1)  # the size of the result depends on these values
+        lowest = builtins.int(counts.min()) if counts.size else 0
+        counts = builtins.int(counts[0]) if counts.size == 1 else counts
+    if lowest < 0:
+        raise ArgumentError(f"repeat: repeats are 0 or more, given {lay.count_text(lowest)}.")
+    return counts
+
+
+def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
     """The whole tensor repeated along each axis."""
-    lead = len(repetitions) - x.ndim
+    counts = ops.size_of(repetitions)
+    lead = len(counts) - x.ndim
     x = ops.reshape(x, (1,) * lead + x.shape) if lead > 0 else x
-    times = (1,) * (x.ndim - len(repetitions)) + tuple(repetitions)
+    times = (1,) * (x.ndim - len(counts)) + counts
+    shape = tuple(t * n for t, n in zip(times, x.shape, strict=True))
+    lay.check_extent(shape, "tile")
     pairs = [(1, n) for n in x.shape]
     wide = tuple(s for t, n in zip(times, x.shape, strict=True) for s in (t, n))
     spread = ops.broadcast_to(ops.reshape(x, tuple(s for p in pairs for s in p)), wide)
-    return ops.reshape(ops.copy(spread), tuple(t * n for t, n in zip(times, x.shape, strict=True)))
+    return ops.reshape(ops.copy(spread), shape)
 
 
 # ---- sums of products
@@ -333,7 +367,7 @@ def diff(
     ends = [t for t in (prepend, x, append) if t is not None]
     x = ops.concat(ends, axis=axis) if len(ends) > 1 else x
     along = lay.axis_of(axis, x.ndim, "diff")
-    for _ in range(n):
+    for _ in range(builtins.min(n, x.shape[along])):  # after that many it is empty, and stays so
         x = ops.subtract(x.slice(along, 1, None), x.slice(along, 0, builtins.max(x.shape[along] - 1, 0)))
     return x
 

@@ -18,6 +18,7 @@ from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import Array
 from tritium.dtype import DType
+from tritium.errors import OutOfMemoryError
 from tritium.layout import Shape
 from tritium.op import Cost, Op, Spec, Specs, exact
 
@@ -134,14 +135,17 @@ def launch(
     backend: Backend, kernel: Kernel, op: Op, out: Any, ins: tuple[Array | None, ...], attrs: dict[str, Any]
 ) -> None:
     """Run a kernel on memory. `out` is one array, or a tuple for rows of several outputs."""
-    if not watchers and not recording.active:
-        backend.run(kernel, out, ins, attrs)
-        return
     outs = out if isinstance(out, tuple) else (out,)
-    backend.settle([x for x in ins if x is not None])
-    start, stop = time.perf_counter_ns(), backend.timer()
-    backend.run(kernel, out, ins, attrs)
-    backend.settle(outs)
+    try:
+        if not watchers and not recording.active:
+            backend.run(kernel, out, ins, attrs)
+            return
+        backend.settle([x for x in ins if x is not None])
+        start, stop = time.perf_counter_ns(), backend.timer()
+        backend.run(kernel, out, ins, attrs)
+        backend.settle(outs)
+    except MemoryError as error:
+        raise _no_memory(op, error) from error
     elapsed = stop()
     _tell(launched(op, kernel.name, backend.device, _seen(ins), _seen(outs), attrs), start, elapsed)
 
@@ -150,16 +154,29 @@ def launch_dynamic(backend: Backend, op: Op, ins: tuple[Array | None, ...], attr
     """Run a kernel that makes its own memory; what it gave."""
     fn = backend.dynamic[op]
     arrays = [backend.array(x) for x in ins if x is not None]
-    if not watchers and not recording.active:
-        return fn(*arrays, **attrs)
-    start, stop = time.perf_counter_ns(), backend.timer()
-    found = fn(*arrays, **attrs)
+    try:
+        if not watchers and not recording.active:
+            return fn(*arrays, **attrs)
+        start, stop = time.perf_counter_ns(), backend.timer()
+        found = fn(*arrays, **attrs)
+    except MemoryError as error:
+        raise _no_memory(op, error) from error
     elapsed = stop()
     several = found if isinstance(found, tuple) else (found,)
     made = tuple(made_of(f, backend) for f in several)
     name = "numpy" if isinstance(several[0], np.ndarray) else backend.device.type
     _tell(launched(op, name, backend.device, _seen(ins), made, attrs), start, elapsed)
     return found
+
+
+def _no_memory(op: Op, error: MemoryError) -> OutOfMemoryError:
+    """The package's own error for a kernel that could not allocate: NumPy and other libraries raise theirs."""
+    if isinstance(error, OutOfMemoryError):
+        return error
+    return OutOfMemoryError(
+        f"{op.name}: a temporary array of its kernel does not fit in memory ({error}). Free tensors (del), or work in "
+        f"smaller batches."
+    )
 
 
 def made_of(found: Any, backend: Any) -> Spec:

@@ -12,6 +12,8 @@ from tritium.errors import BoundsError, ShapeError, ViewError
 
 Shape = tuple[int, ...]
 
+MAX_ELEMENTS = 2**53  # more than any memory holds; native code counts elements and bytes of a layout in 64 bits
+
 
 class Layout(NamedTuple):
     """Element (i, j, …) lies at offset + i * strides[0] + j * strides[1] + …"""
@@ -64,7 +66,25 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
 
 
 def text(shape: tuple[int | None, ...]) -> str:
-    return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
+    return "[" + ",".join("?" if n is None else count_text(n) for n in shape) + "]"
+
+
+def count_text(n: int) -> str:
+    """A count as digits, or as the power of 2 below it: Python refuses to write integers of thousands of digits."""
+    size = abs(n).bit_length()
+    return str(n) if size <= 128 else f"{'-' if n < 0 else ''}2**{size - 1}…"
+
+
+def check_extent(shape: Shape, what: str = "") -> None:
+    """Raise unless the strides and the number of elements of a shape can be counted. An axis of size 0 counts as 1: the
+    other axes have strides all the same."""
+    extent = prod(max(n, 1) for n in shape)
+    if extent > MAX_ELEMENTS:
+        spanned = "has" if 0 not in shape else "is empty, but its other axes span"
+        raise ShapeError(
+            f"{what + ': ' if what else ''}the shape {text(shape)} {spanned} {count_text(extent)} elements, more than can "
+            f"be addressed; at most {MAX_ELEMENTS} (2**53) are possible. Give smaller sizes or counts."
+        )
 
 
 def axis_of(axis: int, ndim: int, what: str) -> int:
@@ -133,8 +153,9 @@ def moveaxis(x: Layout, source: int | tuple[int, ...], destination: int | tuple[
     return permute(x, tuple(order))
 
 
-def broadcast_to(x: Layout, shape: Shape) -> Layout:
-    if len(shape) < len(x.shape) or broadcast_shapes(x.shape, shape, what="broadcast_to") != tuple(shape):
+def broadcast_to(x: Layout, shape: int | Shape) -> Layout:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if len(shape) < len(x.shape) or broadcast_shapes(x.shape, shape, what="broadcast_to") != shape:
         raise ShapeError(
             f"broadcast_to: {text(x.shape)} does not broadcast to {text(shape)}; sizes must be equal or 1."
         )
@@ -142,7 +163,7 @@ def broadcast_to(x: Layout, shape: Shape) -> Layout:
     strides = (0,) * lead + tuple(
         0 if n == 1 and m != 1 else s for n, m, s in zip(x.shape, shape[lead:], x.strides, strict=True)
     )
-    return Layout(tuple(shape), strides, x.offset)
+    return Layout(shape, strides, x.offset)
 
 
 def expand_dims(x: Layout, axis: int | tuple[int, ...]) -> Layout:
@@ -264,7 +285,8 @@ def normal_key(key: Any, shape: Shape) -> Key:
             d += 1
         elif isinstance(p, slice):
             start, stop, step = p.indices(shape[d])
-            out.append((start, stop, step))
+            reach = max(shape[d], 1)  # a longer step names no more elements, and its stride may not fit in 64 bits
+            out.append((start, stop, max(-reach, min(step, reach))))
             d += 1
         else:
             i = p.__index__()

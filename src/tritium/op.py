@@ -18,7 +18,7 @@ from tritium import dtype as dt
 from tritium.buffer import MAX_DIMS, Row
 from tritium.dtype import DType, promote
 from tritium.errors import ArgumentError, DTypeError, ShapeError, nearest
-from tritium.layout import Layout, Shape, in_tiles, text, tiled_strides
+from tritium.layout import Layout, Shape, check_extent, in_tiles, text, tiled_strides
 
 
 class Kind(Enum):
@@ -315,8 +315,8 @@ class Op(Row):
             given = ", ".join(str(s) for s in specs if s is not None)
             raise DTypeError(f"{self.name}: {error} Given {given}.") from None
         for s in outputs(decision.out):
-            if self.kind is not Kind.DYNAMIC and s.nbytes >= 2**62:
-                raise ShapeError(f"{self.name}: {s} needs {s.nbytes} bytes, more than can be addressed.")
+            if self.kind is not Kind.DYNAMIC:
+                check_extent(in_tiles(s.shape, s.dtype.rows, s.dtype.block), self.name)
             if len(s.shape) > MAX_DIMS:
                 raise ShapeError(f"{self.name}: {len(s.shape)} dimensions were asked; at most {MAX_DIMS} are possible.")
         return decision

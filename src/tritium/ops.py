@@ -234,10 +234,15 @@ def free(out: Any, *ins: Any, **attrs: Any) -> int:
 
 
 def size_of(shape: int | tuple[int, ...]) -> Shape:
-    found = (shape,) if isinstance(shape, int) else tuple(shape)
-    if builtins.any(not isinstance(n, int) or n < 0 for n in found):
-        raise ShapeError(f"{found!r} is not a shape; give sizes of 0 or more, such as (64, 64).")
-    return found
+    """A shape in Python's own types, checked: sizes are integers of 0 or more, and memory could hold the elements."""
+    sizes: tuple[Any, ...] = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    if builtins.any(not isinstance(n, int) or n < 0 for n in sizes):
+        shown = ", ".join(lay.count_text(n) if isinstance(n, int) else repr(n) for n in sizes)
+        raise ShapeError(
+            f"({shown}{',' if len(sizes) == 1 else ''}) is not a shape; give sizes of 0 or more, such as (64, 64)."
+        )
+    lay.check_extent(sizes)
+    return sizes
 
 
 @op(SOURCE, flops=free)
@@ -277,8 +282,26 @@ def arange(
     if step == 0:
         raise ArgumentError("arange: step is 0; give a step that leads from start to stop.")
     first, last = (0, start) if stop is None else (start, stop)
+    for v in (first, last, step):
+        if isinstance(v, int) and not -(2**63) <= v < 2**64:
+            raise ArgumentError(
+                f"arange: {lay.count_text(v)} does not fit in 64 bits; give smaller numbers, or floats."
+            )
     kind = dtype or dt.promote(*(dt.of_scalar(v) for v in (first, last, step)))
-    return Spec((builtins.max(0, ceil((last - first) / step)),), kind)
+    return Spec((builtins.max(0, _steps(first, last, step)),), kind)
+
+
+def _steps(first: float, last: float, step: float) -> int:
+    """How many steps lead from first to last: exact for integers, which may be larger than floats can tell."""
+    if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
+        return -((first - last) // step)
+    try:
+        return ceil((last - first) / step)
+    except (OverflowError, ValueError):  # infinite, or not a number
+        raise ArgumentError(
+            f"arange: from {first!r} to {last!r} in steps of {step!r} is no finite number of elements; give finite numbers "
+            f"and a larger step."
+        ) from None
 
 
 @op(SOURCE, samples=[sample(start=0.0, stop=1.0, num=5), sample(start=-1.0, stop=1.0, num=4, dtype=f64, endpoint=False),
@@ -371,7 +394,7 @@ def moveaxis(x: Spec, /, source: Any, destination: Any) -> Spec:
 @op(VIEW, view=lay.broadcast_to, samples=[sample(F32(4), shape=(3, 4)), sample(F32(3, 1), shape=(3, 5))])
 def broadcast_to(x: Spec, /, shape: tuple[int, ...]) -> Spec:
     """Repeated to a larger shape without copying."""
-    return seen(x, lay.broadcast_to, shape=shape)
+    return seen(x, lay.broadcast_to, shape=size_of(shape))
 
 
 @op(VIEW, view=lay.expand_dims, samples=[sample(F32(3, 4), axis=1), sample(F32(), axis=0)])
@@ -1133,10 +1156,18 @@ def roll(x: Spec, /, shift: Any, *, axis: Any = None) -> Spec:
     return x
 
 
+def _check_diagonal(k: int, what: str) -> None:
+    """Kernels take the diagonal in 64 bits; none of a matrix lies further than MAX_ELEMENTS from the main one."""
+    if not isinstance(k, int) or builtins.abs(k) > lay.MAX_ELEMENTS:
+        shown = lay.count_text(k) if isinstance(k, int) else repr(k)
+        raise ArgumentError(f"{what}: k={shown} is no diagonal; give an integer of at most 2**53 either way.")
+
+
 @op(MOVE, flops=free, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)])
 def tril(x: Spec, /, *, k: int = 0) -> Spec:
     """The part of each matrix on and below its k-th diagonal; zeros above."""
     axis_of(-2, x.ndim, "tril")
+    _check_diagonal(k, "tril")
     return x
 
 
@@ -1144,6 +1175,7 @@ def tril(x: Spec, /, *, k: int = 0) -> Spec:
 def triu(x: Spec, /, *, k: int = 0) -> Spec:
     """The part of each matrix on and above its k-th diagonal; zeros below."""
     axis_of(-2, x.ndim, "triu")
+    _check_diagonal(k, "triu")
     return x
 
 

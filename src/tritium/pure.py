@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tritium.dtype import DType
-from tritium.errors import ShapeError, ViewError
+from tritium.errors import OutOfMemoryError, ShapeError, ViewError
 from tritium.layout import Shape, in_tiles, is_contiguous, tiled_strides
 
 ALIGNMENT = 64
@@ -55,17 +55,14 @@ class _Pool:
         with self.lock:
             blocks = self.free.get(size)
             reused = bool(blocks)
+            block = blocks.pop() if blocks else self._new_block(size, nbytes)
             of_class = self.classes.setdefault(size, {"live": 0, "hits": 0, "misses": 0})
             of_class["live"] += 1
             of_class["hits" if reused else "misses"] += 1
-            if blocks:
-                block = blocks.pop()
+            if reused:
                 self.pooled -= size
                 self.hits += 1
             else:
-                raw = np.empty(size + ALIGNMENT, np.uint8)
-                start = -raw.ctypes.data % ALIGNMENT
-                block = raw[start : start + size]
                 self.misses += 1
             self.allocations += 1
             self.live_blocks += 1
@@ -73,6 +70,17 @@ class _Pool:
             self.current_block_bytes += size
             self.peak = max(self.peak, self.current)
         return block, size, reused
+
+    def _new_block(self, size: int, nbytes: int) -> np.ndarray[Any, Any]:
+        try:
+            raw = np.empty(size + ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"a tensor of {nbytes} bytes does not fit in memory: {self.current} bytes are in live tensors, {self.pooled} "
+                f"idle in the pool. Free tensors (del), work in smaller batches, or use a smaller dtype."
+            ) from None
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + size]
 
     def give(self, block: np.ndarray[Any, Any], nbytes: int, keep: bool) -> None:
         size = block.size
