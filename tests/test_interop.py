@@ -87,7 +87,7 @@ def test_a_read_only_array_cannot_be_written() -> None:
     x = tt.from_numpy(data)
     assert (x + 1).tolist() == [1, 2, 3]
     for write in (lambda: x.add_(1), lambda: x.zero_(), lambda: x[:1].copy_(5)):
-        with pytest.raises((ViewError, ValueError), match=r"read-only"):
+        with pytest.raises(ViewError, match="read-only"):
             write()
     y = x.clone()
     y += 1

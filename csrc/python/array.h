@@ -143,6 +143,7 @@ void raise_fault();  // the exception of the fault that a kernel left behind
 
 // DLPack.
 PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy);
-PyObject* dlpack_import(PyObject* capsule);
+// `writable` is for capsules of the first version, which do not say whether their memory may be written.
+PyObject* dlpack_import(PyObject* capsule, bool writable);
 
 }  // namespace tritium::python

@@ -251,8 +251,11 @@ NB_MODULE(_native, m) {
           return checked(dlpack_export(array.ptr(), max_version.ptr(), copy.ptr()));
         },
         "array"_a, "max_version"_a.none() = nb::none(), "copy"_a.none() = nb::none(), "The array as a DLPack capsule.");
-  m.def("from_dlpack_capsule", [](nb::handle capsule) { return checked(dlpack_import(capsule.ptr())); }, "capsule"_a,
-        "(Storage, dtype code, shape, strides, offset) of a DLPack capsule, which is used up.");
+  m.def("from_dlpack_capsule",
+        [](nb::handle capsule, bool writable) { return checked(dlpack_import(capsule.ptr(), writable)); }, "capsule"_a,
+        "writable"_a,
+        "(Storage, dtype code, shape, strides, offset) of a DLPack capsule, which is used up. A versioned capsule says "
+        "whether its memory may be written; for others `writable` does.");
 
   m.def("kernel", kernel, "name"_a, "isa"_a.none() = nb::none(), "The kernel of that name, or None.");
   m.def("kernels", kernels, "name"_a, "isa"_a.none() = nb::none(), "The kernels of that name that can run here, best first.");

@@ -155,10 +155,9 @@ bool acceptable(const DLTensor& t) {
 }
 
 template <class Managed>
-PyObject* take(PyObject* capsule) {
+PyObject* take(PyObject* capsule, bool writable) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kName<Managed>));
   if (!managed) return nullptr;
-  bool writable = true;
   if constexpr (std::is_same_v<Managed, Versioned>) {
     if (managed->major != 1)
       return PyErr_Format(PyExc_BufferError, "DLPack %u is not known here; version 1 is.", managed->major);
@@ -228,9 +227,9 @@ PyObject* dlpack_export(PyObject* array, PyObject* max_version, PyObject* copy) 
   return capsule;
 }
 
-PyObject* dlpack_import(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, kName<Versioned>)) return take<Versioned>(capsule);
-  if (PyCapsule_IsValid(capsule, kName<Plain>)) return take<Plain>(capsule);
+PyObject* dlpack_import(PyObject* capsule, bool writable) {
+  if (PyCapsule_IsValid(capsule, kName<Versioned>)) return take<Versioned>(capsule, writable);
+  if (PyCapsule_IsValid(capsule, kName<Plain>)) return take<Plain>(capsule, writable);
   return PyErr_Format(PyExc_BufferError, "a DLPack capsule that nobody has consumed yet is needed, given %R.", capsule);
 }
 

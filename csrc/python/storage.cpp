@@ -250,7 +250,7 @@ Storage* storage_clone(Storage* s) {
 
 bool storage_own(Storage* s) {
   if (!s->writable) {
-    PyErr_SetString(PyExc_ValueError, "This tensor looks at read-only memory; write to a copy: x.clone().");
+    raise_error("ViewError", "This tensor looks at read-only memory; write to a copy: x.clone().");
     return false;
   }
   while (s->block && s->block->handles > 1) {

@@ -22,6 +22,11 @@ from tritium.tensor import Tensor, wrap
 
 _GPUS = (2, 10)  # DLPack's numbers for devices of CUDA and of ROCm
 
+# DLPack before version 1.0 does not say whether memory may be written. These libraries let others write their arrays
+# (NumPy does not export read-only ones that way), and these share memory between arrays that never change.
+_WRITABLE = frozenset(("cupy", "numba", "numpy", "paddle", "torch", "tritium", "warp"))
+_IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
+
 
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     """The elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
@@ -115,7 +120,11 @@ def _values_of(x: Tensor, what: str) -> ValueBackend:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor that looks at the memory of any DLPack array; copied only when asked."""
+    """A tensor that looks at the memory of any DLPack array; copied only when asked.
+
+    It is read-only where the producer says so, where its library's arrays are immutable (JAX, TensorFlow, MLX), and where
+    neither the capsule nor the library is known to allow writes. Write to a copy: copy=True, or x.clone().
+    """
     if type(x).__module__.partition(".")[0] == "mlx":  # whose memory several arrays may be on: it is not written
         found = shared(from_mlx(x), backends.device("cpu"))
         return _placed(ops.copy(found) if copy else found, device)
@@ -124,6 +133,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         import torch
 
         found = from_torch(torch.from_dlpack(x))
+        found.storage.writable = _may_write(x) is True  # torch does not tell what the capsule said
         return _placed(ops.copy(found) if copy else found, device)
     if where[0] != 1:
         raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
@@ -142,14 +152,27 @@ def _placed(x: Tensor, device: Any) -> Tensor:
     return x if device is None else x.to(device=device)
 
 
+def _may_write(x: Any) -> bool | None:
+    """Whether the library of a DLPack array allows others to write it; None: it is not known here."""
+    libraries = {c.__module__.partition(".")[0] for c in type(x).__mro__}
+    if libraries & _IMMUTABLE:
+        return False
+    return True if libraries & _WRITABLE else None
+
+
 def _import(x: Any) -> Tensor:
+    may_write = _may_write(x)
     if buffer.native is None:
-        return from_numpy(np.from_dlpack(x))
+        data = np.from_dlpack(x)  # of an unversioned capsule read-only, whoever made it
+        if may_write is False:
+            data.flags.writeable = False
+        return from_numpy(data)
     try:
-        capsule = x.__dlpack__(max_version=(1, 0))
+        # An unversioned capsule of an immutable array cannot claim to be writable.
+        capsule = x.__dlpack__() if may_write is False else x.__dlpack__(max_version=(1, 0))
     except TypeError:  # a producer of the first version of the protocol
         capsule = x.__dlpack__()
-    storage, code, shape, strides, offset = buffer.native.from_dlpack_capsule(capsule)
+    storage, code, shape, strides, offset = buffer.native.from_dlpack_capsule(capsule, may_write is True)
     return Tensor(storage, dt.ALL[code], shape, strides, offset)
 
 
