@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import Shape
-from tritium.config import FIXED, MOST, MOST_LAYERS, Config
+from tritium.config import MOST, MOST_LAYERS, Config
 from tritium.errors import FormatError, TritiumError
 from tritium.io import gguf, names
+from tritium.io.supported import FIXED, check_keys
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -48,6 +49,77 @@ def test_a_value_that_changes_nothing_is_read(field: str, value: Any) -> None:
 def test_a_part_of_the_head_that_is_turned_is_refused_wherever_it_is_said() -> None:
     with pytest.raises(FormatError, match="partial_rotary_factor"):
         Config.from_hf(SAID | {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}})
+
+
+UNKNOWN: dict[str, Any] = {
+    "scale_emb": 12, "use_qk_norm": True, "gdn_activation_layout": "grouped", "text_config": {"hidden_size": 8},
+    "layer_types": ["full_attention"], "activation_transform": "", "schema_version": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", UNKNOWN)
+def test_a_field_nobody_here_has_heard_of_is_refused_by_name(field: str) -> None:
+    with pytest.raises(FormatError, match=f"the configuration, {field}: found .*not understood.*not supported"):
+        Config.from_hf(SAID | {field: UNKNOWN[field]})
+    assert Config.from_hf(SAID | {field: None}) == Config.from_hf(SAID | {field: False}) == Config.from_hf(SAID)
+
+
+@pytest.mark.parametrize("block", ["quantization", "quantization_config"])
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"mode": "mxfp4"}, "mode"),
+        ({"rotation": "orthogonal"}, "rotation"),
+        ({"transform_config": {"groups": 1}}, "transform_config"),
+        ({"quant_method": "gptq"}, "quant_method"),
+        ({"model.layers.0.mlp.up_proj": {"bits": 2, "mode": "nvfp4"}}, "model.layers.0.mlp.up_proj.mode"),
+        ({"model.layers.0.mlp.up_proj": {"bits": 2, "signs": 1}}, "model.layers.0.mlp.up_proj"),
+    ],
+)
+def test_a_way_to_quantise_that_is_not_computed_is_refused_by_name(
+    fields: dict[str, Any], name: str, block: str
+) -> None:
+    with pytest.raises(FormatError, match=rf"the configuration, {block}\.{name}: "):
+        Config.from_hf(SAID | {block: {"group_size": 64, "bits": 2} | fields})
+
+
+def test_the_fields_of_published_models_are_understood() -> None:
+    """Those of microsoft's 2B-4T, Falcon-E, 1bitLLM and a pack of MLX, and what transformers writes without being asked."""
+    more: dict[str, Any] = {
+        "attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_bitnet.BitNetConfig"}, "dtype": "bfloat16",
+        "initializer_range": 0.02, "torch_dtype": "bfloat16", "transformers_version": "4.52.0", "use_cache": True,
+        "pad_token_id": 0, "weight_bits": 1, "input_bits": 8, "_name_or_path": "x", "num_return_sequences": 1, "top_k": 50,
+        "id2label": {"0": "LABEL_0"}, "quantization": {"group_size": 64, "bits": 2, "model.layers.0.mlp.up_proj": True},
+        "quantization_config": {
+            "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline", "use_rms_norm": False,
+            "rms_norm_eps": 1e-6, "modules_to_not_convert": None,
+        },
+    }  # fmt: skip
+    assert Config.from_hf(SAID | more) == Config.from_hf(SAID)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "prism.rotation.size",
+        "qwen3.block_count",
+        "llama.attention.qk_norm",
+        "llama.rope.dimension_sections",
+        "general",
+        "x",
+    ],
+)
+@pytest.mark.parametrize("value", [7, "a", [1, 2], True])
+def test_a_gguf_key_that_is_not_understood_is_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(FormatError, match=f"GGUF metadata, {key}: found .*not understood"):
+        check_keys({"general.architecture": "llama", "llama.block_count": 2, key: value}, "llama")
+
+
+def test_gguf_keys_that_describe_are_let_pass() -> None:
+    check_keys(
+        {"general.url": "x", "quantize.imatrix.file": "x", "tokenizer.ggml.tokens": ["a"], "split.count": 1,
+         "llama.nextn_predict_layers": 0}, "llama",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 from tritium.errors import FormatError
 from tritium.io.reader import fault, printable
+from tritium.io.supported import REMEDY, check_config
 from tritium.network import ACTIVATIONS, SCALINGS
 
 FAMILIES = ("bitnet", "llama")
@@ -21,23 +22,6 @@ SIZES = ("vocab", "width", "inner", "layers", "heads", "kv_heads", "size", "cont
 ABSENT: dict[str, dict[str, Any]] = {  # what a field means that config.json leaves out, as transformers has it
     "bitnet": {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "relu2"},
     "llama": {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu"},
-}
-
-# Fields that change the computation, with the only values that are computed here (None: also when the field is absent).
-FIXED: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (None, False),
-    "mlp_bias": (None, False),
-    "pretraining_tp": (None, 1),
-    "partial_rotary_factor": (None, 1, 1.0),
-    "sliding_window": (None,),
-    "attn_logit_softcapping": (None,),
-    "final_logit_softcapping": (None,),
-    "logits_scaling": (None, 1, 1.0),
-    "residual_multiplier": (None, 1, 1.0),
-    "embedding_multiplier": (None, 1, 1.0),
-    "attention_multiplier": (None,),
-    "num_local_experts": (None, 0, 1),
-    "is_encoder_decoder": (None, False),
 }
 
 
@@ -93,22 +77,14 @@ class Config:
 
     @classmethod
     def from_hf(cls, said: Mapping[str, Any]) -> Config:
-        """From config.json. A field that would change the answer in a way not computed here is refused by name."""
+        """From config.json. A field that would change the answer, or that is not understood, is refused by name."""
         family = str(said.get("model_type", "")).lower()
         if family not in FAMILIES:
             raise _refused("model_type", said.get("model_type"), f"one of {', '.join(FAMILIES)}")
         rope = said.get("rope_parameters") or {}
         if not isinstance(rope, Mapping):
             raise _refused("rope_parameters", rope, "an object")
-        for key, values in FIXED.items():
-            for part in (said, rope):
-                if not any(type(v) is type(part.get(key)) and v == part.get(key) for v in values):
-                    raise _refused(key, part[key], " or ".join(str(v) for v in values if v is not None) or "not there")
-        quantization = said.get("quantization_config")
-        if isinstance(quantization, Mapping) and quantization.get("use_rms_norm"):
-            raise _refused(
-                "quantization_config.use_rms_norm", True, "False: a norm in every projection is not computed"
-            )
+        check_config(said)
         heads = _count(said, "num_attention_heads")
         width = _count(said, "hidden_size")
         absent = ABSENT[family]
@@ -139,8 +115,7 @@ class Config:
 
 
 def _refused(field: str, found: Any, needed: str) -> FormatError:
-    remedy = "This model is computed differently, so its answers would be wrong here; it is not supported."
-    return fault(f"the configuration, {field}", printable(repr(found)), needed, remedy)
+    return fault(f"the configuration, {field}", printable(repr(found)), needed, REMEDY)
 
 
 def _count(said: Mapping[str, Any], field: str, default: int | None = None) -> int:

@@ -24,7 +24,6 @@ from tritium import dtype as dt
 from tritium.config import Config
 from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.io import ModelFile, gguf
-from tritium.io.gguf import scalar
 from tritium.io.names import config_from_gguf
 from tritium.io.reader import fault, forget, map_file, printable
 from tritium.io.stream import Progress
@@ -38,13 +37,6 @@ SHIPPED = "kjv.gguf"  # the small model in the package
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 TOKENIZER = "tokenizer.gguf"  # the keys of a vocabulary, in a file of our own
 STORAGES = {"tern2": dt.tern2, "tern5": dt.tern5}
-# Keys of GGUF, after the architecture, that change the computation, with the values that change nothing.
-FIXED = {
-    "rope.scale_linear": (1,), "rope.scaling.type": ("none", "linear"), "rope.scaling.attn_factor": (1,), "expert_count": (0,),
-    "attention.sliding_window": (0,), "attn_logit_softcapping": (0,), "final_logit_softcapping": (0,), "logit_scale": (0, 1),
-    "residual_scale": (0, 1), "embedding_scale": (0, 1), "attention.scale": (0,), "attention.clamp_kqv": (0,),
-    "attention.max_alibi_bias": (0,), "attention.causal": (True,), "use_parallel_residual": (False,),
-}  # fmt: skip
 
 
 class Model:
@@ -265,6 +257,7 @@ def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None)
 
 def read_config(found: ModelFile) -> Config:
     """The configuration of an opened model, of either world."""
+    found.check()
     if found.container == "safetensors":
         if not found.config:
             raise fault(printable(found.path.name), "no config.json beside it", "the model's own", "Put it there.")
@@ -273,32 +266,9 @@ def read_config(found: ModelFile) -> Config:
         raise FormatError(f"{printable(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
     entries = found.named
     said = config_from_gguf(found.metadata, found.arch, tied="lm_head.weight" not in entries)
-    said |= _rope_of(found, found.arch.gguf, said.get("head_dim"))
     table = entries.get("model.embed_tokens.weight")
     if table is not None and len(table.shape) == 2:
         said.setdefault("vocab_size", table.shape[0])
     if "rope_freqs" in entries:  # what scaled RoPE divides each frequency by
         said["rope_scaling"] = {"rope_type": "factors", "factors": entries["rope_freqs"].float32().tolist()}
     return Config.from_hf(said)
-
-
-def _rope_of(found: ModelFile, arch: str, size: Any) -> dict[str, Any]:
-    """What a GGUF file says of RoPE beyond a configuration's own keys; a key that would change the answer is refused."""
-
-    def value(key: str) -> Any:
-        return scalar(found.metadata, f"{arch}.{key}")
-
-    def refused(key: str, needed: str) -> FormatError:
-        remedy = "This model is computed differently, so its answers would be wrong here; it is not supported."
-        return fault(f"{printable(found.path.name)}, {arch}.{key}", printable(repr(value(key))), needed, remedy)
-
-    for key, values in FIXED.items():
-        if f"{arch}.{key}" in found.metadata and value(key) not in values:  # a list has no value: refused too
-            raise refused(key, " or ".join(str(v) for v in values))
-    for key in ("attention.key_length", "attention.value_length"):
-        if value(key) is not None and size is not None and value(key) != size:
-            raise refused(key, f"{size}, as rope.dimension_count")
-    said: dict[str, Any] = {"rope_theta": 10000.0} if value("rope.freq_base") is None else {}
-    if value("rope.scaling.type") == "linear":
-        said["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
-    return said

@@ -86,6 +86,7 @@ def convert(
     form, path = FORMATS[to], Path(target)
     _check_target(Path(source), path, form, overwrite)
     model = open_model(source, variant=variant, ternarise=ternarise)
+    model.check()
     work = _Work(3 * model.nbytes, progress)
     found = []
     for e in _wanted(model, form, work):

@@ -6,7 +6,7 @@ Knows nothing of files: readers fill it with the calls that read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Entry:
         return f"{printable(self.file)}, tensor {printable(self.name)!r}"
 
     def _read(self, call: Callable[[], Any]) -> Any:
+        if self.refused:
+            raise fault(self.where, self.stored, "a weight that can be used as it is stored", self.refused)
         try:
             found = call()
         except FormatError as error:
@@ -113,6 +115,19 @@ class ModelFile:
     beliefs: tuple[str, ...]  # what was decided, and why
     gguf: gguf.File | None = field(default=None, repr=False)
     inverted: bool | None = None  # weight_scale divides
+    refused: str = ""  # why nothing can be computed with it, or written from it
+
+    def refuse(self, reason: str) -> ModelFile:
+        """The same model, none of whose weights can be read; with no reason, the model itself."""
+        if not reason:
+            return self
+        entries = {name: replace(e, refused=e.refused or reason) for name, e in self.entries.items()}
+        return replace(self, entries=entries, refused=reason)
+
+    def check(self) -> None:
+        """Raise where the model is one that can only be looked at."""
+        if self.refused:
+            raise FormatError(f"{printable(self.path.name)}: {self.refused}")
 
     @property
     def nbytes(self) -> int:

@@ -16,12 +16,12 @@ from tritium.io import codecs, ggml, gguf, names
 from tritium.io.dequantize import dequantize
 from tritium.io.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.reader import printable
+from tritium.io.supported import transform_in_gguf
 from tritium.io.ternary import Array
 
 CODECS: dict[str, Any] = {
     "I2_S": codecs.i2_s, "TQ1_0": codecs.tq1_0, "TQ2_0": codecs.tq2_0, "Q2_0": codecs.q2_0, "PQ2_0": codecs.pq2_0,
 }  # fmt: skip
-_ROTATED = "This model rotates its activations (prism.hadamard.*); without that its weights alone give nonsense."
 
 
 def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> ModelFile:
@@ -50,7 +50,7 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
         arch=arch,
         beliefs=tuple(beliefs),
         gguf=file,
-    )
+    ).refuse(transform_in_gguf(file.metadata, file.tensors))
 
 
 def _entry(
@@ -59,8 +59,6 @@ def _entry(
     kind, shape = t.type.name, t.shape
     raw = partial(file.data, t.name)
     refused = f"{kind} is not read: {t.type.refused}." if t.type.refused else ""
-    if kind == "PQ2_0" and any(key.startswith("prism.hadamard") for key in file.metadata):
-        refused = _ROTATED
     made: dict[str, Any] = {}
     if kind in CODECS:
         codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else CODECS[kind]

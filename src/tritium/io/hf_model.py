@@ -17,6 +17,7 @@ from tritium.errors import FormatError
 from tritium.io import codecs, names, safetensors
 from tritium.io.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.reader import contained, fault, map_file, printable
+from tritium.io.supported import check_quantization, transform_in_config
 from tritium.io.ternary import Array, Ternary
 
 
@@ -77,10 +78,23 @@ def read(
         beliefs = [b for b in beliefs if "weight_scale" not in b]
     if masters and any(e.role == "master" for e in entries.values()):
         beliefs.append("the floats of its projections are masters of ternary weights: the configuration is a BitNet's")
+    notes = {key: text for file in files.values() for key, text in file.metadata.items() if key != "config"}
+    reason = transform_in_config(config, notes, owner) or _unread_quantization(config, entries)
     return ModelFile(
         path=path, container="safetensors", entries=entries, metadata=metadata, config=config, arch=names.arch_of(config),
         beliefs=tuple(beliefs), inverted=inverted,
-    )  # fmt: skip
+    ).refuse(reason)  # fmt: skip
+
+
+def _unread_quantization(config: dict[str, Any], entries: dict[str, Entry]) -> str:
+    """Why MLX's weights cannot be decoded as `scale * q + bias`; "" where they can, or where there are none."""
+    if not any(e.stored.startswith("MLX") for e in entries.values()):
+        return ""
+    try:
+        check_quantization("quantization", config.get("quantization"))
+    except FormatError as error:
+        return str(error)
+    return ""
 
 
 def _config_in(metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -128,6 +128,8 @@ def _zeros(ternary: list[Entry], warnings: list[str]) -> dict[str, tuple[int, in
     """(zeros, weights) of each tensor; what cannot be decoded becomes a warning."""
     out = {}
     for e in ternary:
+        if e.refused:
+            continue  # told once for all of them
         try:
             t = e.ternary()
         except FormatError as error:
@@ -144,8 +146,7 @@ Findings = tuple[list[str], list[str]]
 
 
 def _opaque(model: ModelFile) -> Findings:
-    found = sorted({e.refused for e in model.entries.values() if e.refused})
-    return [], found
+    return [], sorted({model.refused, *(e.refused for e in model.entries.values())} - {""})
 
 
 def _inverted(model: ModelFile) -> Findings:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tritium.io import gguf
 from tritium.io.reader import fault, printable
+from tritium.io.supported import REMEDY, check_config, check_keys
 from tritium.io.ternary import Array
 
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -148,7 +149,9 @@ _KEYS = {  # of the configuration: (of GGUF, after the architecture, and its typ
 
 
 def config_to_gguf(config: Mapping[str, Any], arch: Arch) -> dict[str, bytes]:
-    """Metadata values, as bytes, for a configuration. A scaled RoPE has no key here, so it is refused."""
+    """Metadata values, as bytes, for a configuration. What has no key here is refused: a scaled RoPE, and every field that
+    changes the answer or is not understood."""
+    check_config(config)
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
     scaling = config.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
@@ -174,7 +177,8 @@ def config_to_gguf(config: Mapping[str, Any], arch: Arch) -> dict[str, bytes]:
 
 
 def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dict[str, Any]:
-    """A Hugging Face configuration from the metadata of a GGUF file."""
+    """A Hugging Face configuration from the metadata of a GGUF file; a key that is not understood is refused by name."""
+    check_keys(metadata, arch.gguf)
     config: dict[str, Any] = {
         "architectures": [arch.model_class],
         "model_type": arch.model_type,
@@ -190,4 +194,20 @@ def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dic
         token = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
         if isinstance(token, int):
             config[f"{key}_token_id"] = token
-    return config
+    return config | _rope_from_gguf(metadata, arch.gguf, config.get("head_dim"))
+
+
+def _rope_from_gguf(metadata: Mapping[str, Any], arch: str, size: Any) -> dict[str, Any]:
+    """What a GGUF file says of RoPE beyond _KEYS; its defaults are not those of Hugging Face."""
+
+    def value(key: str) -> Any:
+        return gguf.scalar(metadata, f"{arch}.{key}")
+
+    for key in ("attention.key_length", "attention.value_length"):
+        if value(key) is not None and size is not None and value(key) != size:
+            needed = f"{size}, as rope.dimension_count"
+            raise fault(f"GGUF metadata, {arch}.{key}", printable(repr(value(key))), needed, REMEDY)
+    rope: dict[str, Any] = {"rope_theta": 10000.0} if value("rope.freq_base") is None else {}
+    if value("rope.scaling.type") == "linear":
+        rope["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
+    return rope
