@@ -25,6 +25,7 @@ from tritium import cli_bench
 from tritium.cli import cli
 from tritium.errors import TritiumError
 from tritium.perf import registry, store
+from tritium.perf.canary import COMPUTE
 from tritium.perf.run import Results
 from tritium.perf.suites import NAMES, SUITES
 
@@ -38,6 +39,8 @@ class Engine:
         self.asked: dict[str, Any] = {}
         self.complete = True
         self.status = "ok"
+        self.statuses: dict[tuple[str, str], str] = {}  # of (case, arm), in place of the one above
+        self.canary = False  # as the engine: a canary on every arm, which works everywhere
 
     def __call__(self, cases: Any, arms: Any, plan: Any, **more: Any) -> Results:
         self.asked = {"cases": cases, "arms": arms, "plan": plan} | more
@@ -47,8 +50,10 @@ class Engine:
         for case in cases:
             for i, arm in enumerate(arms):
                 made = run(case.name, arm.name, 1e-3 * (i + 1), rng, case.work, generations=plan.generations)
-                made = replace(made, context=case.context, status=self.status, first_call_s=0.01)
-                runs.append(made if self.status == "ok" else replace(made, series=(), reason="it is so"))
+                status = self.statuses.get((case.name, arm.name), self.status)
+                made = replace(made, context=case.context, status=status, first_call_s=0.01)
+                runs.append(made if status == "ok" else replace(made, series=(), reason="it is so"))
+        runs += [run(COMPUTE, arm.name, 1e-6, rng) for arm in arms if self.canary]
         notes = (
             *more["notes"],
             *(() if self.complete else ("interrupted in generation 2 of 8; what was measured is kept",)),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 INTERRUPTED = 130
+MOST_NAMED = 8  # failed cells in one message
 LINE_S = 5.0  # between lines of progress where nobody watches a terminal
 
 
@@ -225,7 +226,9 @@ COMMANDS = (compare, bench)
 
 
 def measured(suite: str, asked: Asked) -> None:
-    """Measure, print, write; exit code 130 when it was interrupted."""
+    """Measure, print, write; exit with 130 when it was interrupted, else as perf.verdict has it for measurements."""
+    from tritium.perf.verdict import NOTHING_MEASURED, measurement_exit_code
+
     try:
         results = _measure(suite, asked)
     except KeyboardInterrupt:
@@ -238,9 +241,27 @@ def measured(suite: str, asked: Asked) -> None:
     _print(suite, asked, results)
     if not results.complete:
         sys.exit(INTERRUPTED)
-    if not any(run.status == "ok" for run in results.runs):
+    code = measurement_exit_code(results)
+    if failures := _failures(results):
+        click.secho(f"error: {failures}; the reasons stand above.", fg="red", err=True)
+    if code == NOTHING_MEASURED:
         click.secho("error: nothing could be measured; the reasons stand above.", fg="red", err=True)
-        sys.exit(2)
+    if code:
+        sys.exit(code)
+
+
+def _failures(results: Results) -> str:
+    """Which cells failed, "" where none did: "1 of 4 cells failed: add 64x64 f32 [numpy] crashed"."""
+    from tritium.perf.canary import is_canary
+    from tritium.perf.verdict import failed_cells
+
+    failed = failed_cells(results)
+    if not failed:
+        return ""
+    cells = sum(not is_canary(run.case) for run in results)
+    listed = ", ".join(shown(f"{run.case} [{run.arm}] {run.status}") for run in failed[:MOST_NAMED])
+    more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+    return f"{len(failed)} of {cells} cells failed: {listed}{more}"
 
 
 def _measure(suite: str, asked: Asked) -> Results:
@@ -396,11 +417,15 @@ def _after(suite: str, asked: Asked, results: Results) -> None:
     click.echo(f"written: {shown(str(output))} ({_span(results.elapsed_s)})", err=aside)
     if asked.report:
         write_beside(output, results, err=aside)
-    click.echo(f"next: {_next(suite, asked, output)}", err=aside)
+    click.echo(f"next: {_next(suite, asked, results, output)}", err=aside)
 
 
-def _next(suite: str, asked: Asked, output: Path) -> str:
+def _next(suite: str, asked: Asked, results: Results, output: Path) -> str:
+    from tritium.perf.verdict import measurement_exit_code
+
     name = shown(str(output))
+    if measurement_exit_code(results):
+        return f"measure again when every cell runs: {name} has cells without a time, so it is no baseline to propose"
     if asked.quick:
         full = "tritium compare" if suite == "compare" else f"tritium bench {suite}"
         return f"{full} measures longer, and its results can gate; tritium bench --list tells what else there is"

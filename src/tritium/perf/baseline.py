@@ -16,6 +16,7 @@ from pathlib import Path
 from tritium import settings
 from tritium.errors import ArgumentError, BaselineError, FormatError, TritiumError, nearest
 from tritium.perf import store
+from tritium.perf.canary import is_canary
 from tritium.perf.names import terminal
 from tritium.perf.run import Results
 
@@ -64,9 +65,11 @@ def create(
     check_name(name)
     if not results.complete:
         raise ArgumentError(f"baseline {name}: these results were interrupted; measure to the end, or resume, first.")
-    if not any(run.status == "ok" for run in results):
+    cells = [run for run in results if not is_canary(run.case)]
+    if not any(run.status == "ok" for run in cells):
         raise ArgumentError(
-            f"baseline {name}: no case of these results was measured ({len(results.runs)} failed or skipped)."
+            f"baseline {name}: no case of these results was measured ({len(cells)} failed or skipped); a baseline needs"
+            " at least one. Measure again where the cases run."
         )
     return _add(name, results, description, force, release, at or folder())
 

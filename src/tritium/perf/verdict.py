@@ -1,5 +1,7 @@
 """What a comparison says: a verdict for every case and metric, and one for the whole suite with its exit code.
 
+The exit codes of every command that measures stand here: those of a gate, and those of a measurement that judges nothing.
+
 Knows nothing of statistics or files. The words stand here once; pages for people are made from them.
 """
 
@@ -10,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tritium.errors import ArgumentError, nearest
+from tritium.perf.canary import is_canary
+from tritium.perf.run import Results, Run
 
 Outcome = Literal["SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT"]
 Status = Literal["AllPass", "HasRegressions", "HasCriticalRegressions", "Inconclusive", "NotComparable", "NoBaseline"]
@@ -28,6 +32,9 @@ EXIT_CODES: dict[Status, int] = {
     "Inconclusive": INCONCLUSIVE,
     "NotComparable": NOT_COMPARABLE,
 }
+# Of compare and bench, which judge nothing: 0 where every cell was measured or skipped, and
+FAILED_CELLS = REGRESSION  # some cell failed: what used to be measured there is lost, as in a gate
+NOTHING_MEASURED = USAGE  # not one cell was measured: this command cannot work here
 ALLOWED: dict[str, Status] = {
     "inconclusive": "Inconclusive", "not-comparable": "NotComparable", "missing-baseline": "NoBaseline",
 }  # fmt: skip
@@ -156,6 +163,19 @@ def no_baseline(base: str, why: str, **about: object) -> Suite:
     """There was nothing to compare with."""
     counts = dict.fromkeys(map(str, OUTCOMES), 0)
     return Suite((), "NoBaseline", NO_BASELINE, counts, base=base, notes=(why,), **about)  # type: ignore[arg-type]
+
+
+def failed_cells(results: Results) -> tuple[Run, ...]:
+    """The requested cells that have no time because they crashed, gave a wrong answer, or ended otherwise; a skipped cell is
+    none of them, and the canaries nobody requested."""
+    return tuple(r for r in results if r.status not in ("ok", "skipped", "interrupted") and not is_canary(r.case))
+
+
+def measurement_exit_code(results: Results) -> int:
+    """What compare and bench exit with. A canary runs everywhere, so its times do not make a measurement."""
+    if not any(run.status == "ok" for run in results if not is_canary(run.case)):
+        return NOTHING_MEASURED
+    return FAILED_CELLS if failed_cells(results) else PASS
 
 
 def allow(suite: Suite, names: Sequence[str]) -> Suite:
