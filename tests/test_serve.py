@@ -322,6 +322,36 @@ def test_a_key_is_asked_for_and_compared() -> None:
         assert call(s, "GET", "/v1/models", authorization="Bearer s3crét")[0] == 401
 
 
+@pytest.mark.parametrize(
+    ("header", "status", "code"),
+    [
+        (b"host: localhost", 401, "invalid_api_key"),
+        (b"host: localhost\r\nauthorization: Bearer wrong", 401, "invalid_api_key"),
+        (b"host: evil.example\r\nauthorization: Bearer s3cret", 403, "host_not_allowed"),
+        (b"host: localhost\r\norigin: https://evil.example\r\nauthorization: Bearer s3cret", 403, "origin_not_allowed"),
+    ],
+)
+@pytest.mark.parametrize("framing", [b"content-length: 1000000000", b"transfer-encoding: chunked"])
+def test_who_may_not_ask_is_refused_before_the_body(header: bytes, status: int, code: str, framing: bytes) -> None:
+    with make(api_key="s3cret", limits=Limits(read_s=600)) as s:
+        sock = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\n%s\r\n%s\r\n\r\n" % (header, framing))
+        parts = []
+        while part := sock.recv(65536):  # ends: the server closes, and no byte of a body was sent
+            parts.append(part)
+        sock.close()
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in head.lower()
+    assert json.loads(body)["error"]["code"] == code
+
+
+def test_a_trusted_page_can_read_why_its_key_is_refused() -> None:
+    with make(api_key="s3cret", allowed_origins=["https://good.example"]) as s:
+        status, headers, _ = call(s, "POST", "/v1/completions", {}, origin="https://good.example")
+    assert (status, headers["access-control-allow-origin"]) == (401, "https://good.example")
+
+
 def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITIUM_API_KEY", "k")
     with make() as s:
@@ -488,6 +518,25 @@ def test_half_a_request_runs_out_of_time() -> None:
         assert text.startswith(b"HTTP/1.1 408")
         assert json.loads(text.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
         sock.close()
+
+
+def test_a_body_in_tiny_chunks_does_not_delay_others() -> None:
+    """The bound on the work between two passes of the event loop is tested in test_serve_http; this is the whole server."""
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    with make(limits=Limits(framing_bytes=16 << 20)) as s:
+        sock = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+        sender = threading.Thread(target=sock.sendall, args=(head + b"1\r\n \r\n" * 60_000 + b"0\r\n\r\n",))
+        sender.start()
+        longest = 0.0
+        while sender.is_alive():
+            begin_s = time.monotonic()
+            assert call(s, "GET", "/health")[0] == 200
+            longest = max(longest, time.monotonic() - begin_s)
+        answer = sock.recv(65536)
+        sock.close()
+        sender.join()
+    assert answer.startswith(b"HTTP/1.1 400")  # spaces are no JSON
+    assert longest < 2.0
 
 
 # ---- the end

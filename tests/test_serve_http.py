@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 
-from tritium.serve_http import HTTPRequest, HTTPResponse, Limits, Site
+from tritium.serve_http import TURN_BYTES, Connection, HTTPRequest, HTTPResponse, Limits, Site
 
 QUICK = Limits(read_s=0.3, idle_s=0.3, write_s=0.3, body_bytes=1000, header_bytes=2000, connections=4)
 
@@ -22,8 +22,13 @@ QUICK = Limits(read_s=0.3, idle_s=0.3, write_s=0.3, body_bytes=1000, header_byte
 class Running:
     """A site in a thread."""
 
-    def __init__(self, handle: Callable[[HTTPRequest], Awaitable[HTTPResponse]], limits: Limits) -> None:
-        self.site = Site(handle, lambda status, message: HTTPResponse(status, message.encode()), limits)
+    def __init__(
+        self,
+        handle: Callable[[HTTPRequest], Awaitable[HTTPResponse]],
+        limits: Limits,
+        admit: Callable[[HTTPRequest], HTTPResponse | None],
+    ) -> None:
+        self.site = Site(handle, lambda status, message: HTTPResponse(status, message.encode()), limits, admit=admit)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.ready = threading.Event()
@@ -52,9 +57,11 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    handle: Callable[[HTTPRequest], Awaitable[HTTPResponse]] | None = None, limits: Limits = QUICK
+    handle: Callable[[HTTPRequest], Awaitable[HTTPResponse]] | None = None,
+    limits: Limits = QUICK,
+    admit: Callable[[HTTPRequest], HTTPResponse | None] = lambda head: None,
 ) -> Iterator[Running]:
-    found = Running(handle or echo, limits)
+    found = Running(handle or echo, limits, admit)
     try:
         yield found
     finally:
@@ -316,3 +323,157 @@ def test_draining_closes_quiet_connections_and_waits_for_busy_ones() -> None:
         r.stop()
         assert read_all(quiet) == b""
         assert read_all(busy).startswith(b"HTTP/1.1 200")
+
+
+# ---- a client that costs much takes turns with the others
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+MOST_EVENTS = TURN_BYTES // 6 + 8  # b"1\r\nx\r\n" is the shortest chunk; the rest is heads, ends and waits
+PATIENT = Limits(framing_bytes=8 << 20, read_s=120)
+
+
+class Turns:
+    """The most events of HTTP that were handled between two passes of the event loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events = self.most = self.total = 0
+        next_event = Connection._next_event
+
+        def count(connection: Connection) -> object:
+            self.events += 1
+            self.total += 1
+            self.most = max(self.most, self.events)
+            return next_event(connection)
+
+        monkeypatch.setattr(Connection, "_next_event", count)
+
+    def watch(self, r: Running) -> None:
+        def tick() -> None:
+            self.events = 0
+            if not r.over.is_set():
+                r.loop.call_soon(tick)
+
+        r.loop.call_soon_threadsafe(tick)
+
+
+def chunked(sizes: list[int], extension: bytes = b"") -> bytes:
+    return b"".join(b"%x%s\r\n%s\r\n" % (n, extension, b"x" * n) for n in sizes) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        CHUNKED + chunked([1] * 50_000),
+        CHUNKED + chunked([1, 1, 1, 4000, 1, 70_000] * 15 + [1] * 10_000),
+        CHUNKED + chunked([1] * 20_000, b";extension=1"),
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 3000 + CHUNKED + chunked([1]),
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n" + bytes(2_000_000),
+    ],
+    ids=["small chunks", "mixed chunks", "extensions", "many requests", "one large body"],
+)
+def test_no_client_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    turns = Turns(monkeypatch)
+    with running(limits=PATIENT) as r:
+        turns.watch(r)
+        s = r.connect()
+        sender = threading.Thread(target=s.sendall, args=(sent,))
+        sender.start()
+        answer = bytearray()
+        while b"POST / " not in answer:
+            answer += s.recv(65536)
+        sender.join()
+        s.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert turns.most <= MOST_EVENTS, (turns.most, turns.total)
+
+
+def test_slow_small_chunks_run_out_of_time() -> None:
+    with running() as r:
+        s = r.connect()
+        s.sendall(CHUNKED)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                s.sendall(b"1\r\nx\r\n")
+                time.sleep(0.01)
+        assert until(lambda: not r.site.connections)
+        s.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chunked([1] * 2000),
+        chunked([100] * 100, b";" + b"x" * 500),
+        b"0\r\n" + b"".join(b"t%d: x\r\n" % i for i in range(2000)) + b"\r\n",
+    ],
+    ids=["chunks", "extensions", "trailers"],
+)
+def test_framing_is_bounded(body: bytes) -> None:
+    with running(limits=Limits(framing_bytes=2000)) as r:
+        s = r.connect()
+        s.sendall(CHUNKED + body)
+        answer = read_all(s)
+    assert answer.startswith(b"HTTP/1.1 413 "), answer
+    assert b"2000 bytes" in answer
+    assert b"Content-Length" in answer
+
+
+def test_usual_chunks_are_far_from_the_bound_on_framing() -> None:
+    with running(limits=Limits()) as r:
+        s = r.connect()
+        s.sendall(CHUNKED + chunked([1024] * 2000))
+        assert b"HTTP/1.1 200" in s.recv(1000)
+        s.close()
+
+
+def test_a_sender_is_paused_while_its_bytes_wait() -> None:
+    """What is sent faster than it is parsed waits in the sender's kernel, not in this process."""
+    most = 0
+    received = Connection.data_received
+
+    def data_received(self: Connection, data: bytes) -> None:
+        nonlocal most
+        received(self, data)
+        most = max(most, len(self._inbox))
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(Connection, "data_received", data_received)
+        with running(limits=PATIENT) as r:
+            s = r.connect()
+            s.sendall(CHUNKED + chunked([1] * 120_000))
+            assert b"HTTP/1.1 200" in s.recv(1000)
+            s.close()
+    assert most <= 512 << 10  # one read of the transport (256 KiB) above the mark
+
+
+# ---- who may not ask is told so at the header
+
+
+def test_a_caller_is_refused_before_the_body() -> None:
+    def admit(head: HTTPRequest) -> HTTPResponse | None:
+        return None if head.headers.get("pass") == "yes" else HTTPResponse(401, b"who?", {"www-authenticate": "Bearer"})
+
+    async def handle(request: HTTPRequest) -> HTTPResponse:
+        assert request.headers["pass"] == "yes"
+        return await echo(request)
+
+    slow = Limits(read_s=60)
+    heads = [
+        CHUNKED,
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+    ]
+    with running(handle, slow, admit) as r:
+        for sent in heads:
+            s = r.connect()
+            s.sendall(sent)
+            answer = read_all(s)  # the server does not wait for the rest
+            assert answer.startswith(b"HTTP/1.1 401 "), answer
+            assert b"www-authenticate" in answer
+            assert b"connection: close" in answer.lower()
+            assert answer.endswith(b"who?")
+        s = r.connect()
+        s.sendall(b"POST / HTTP/1.1\r\nhost: x\r\npass: yes\r\ncontent-length: 2\r\nconnection: close\r\n\r\nab")
+        assert read_all(s).endswith(b"POST / ab")

@@ -141,7 +141,7 @@ class Server:
 
     async def _main(self, listener: socket.socket, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        site = self._http.Site(self._handle, self._refuse, self.limits)
+        site = self._http.Site(self._handle, self._refuse, self.limits, admit=self._admit)
         try:
             await site.start(listener)
         finally:
@@ -155,15 +155,26 @@ class Server:
 
     # A request: who asks, and for what.
 
+    def _admit(self, head: HTTPRequest) -> HTTPResponse | None:
+        """What refuses a caller by the header, so that only those who may ask have their body read."""
+        try:
+            self._access.check(head.method, head.path, head.headers)
+        except ProtocolError as e:
+            return self._finish(head, self._error(e))
+        return None
+
     async def _handle(self, request: HTTPRequest) -> HTTPResponse:
         try:
-            self._access.check(request.method, request.path, request.headers)
             if request.method == "OPTIONS" and "origin" in request.headers:
                 response = self._http.HTTPResponse(204, b"", PREFLIGHT)
             else:
                 response = await self._route(request)(request)
         except ProtocolError as e:
             response = self._error(e)
+        return self._finish(request, response)
+
+    def _finish(self, request: HTTPRequest, response: HTTPResponse) -> HTTPResponse:
+        """Log a response, with the headers that let a trusted page read it."""
         if more := self._access.cors(request.headers.get("origin")):
             response = replace(response, headers={**response.headers, **more})
         log.info("%s %s: %d", request.method, request.path, response.status)
