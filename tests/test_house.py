@@ -51,7 +51,7 @@ LAYERS = {
     "text tokens chat sampling config weights session model prepacked generation "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.supported io.ternary io.tokenizer io.verify",
-    10: "testing bench_model scheduler serve serve_access serve_answers serve_http serve_openai torch torch_export torch_linear "
+    10: "testing bench_model scheduler serve serve_access serve_answers serve_fields serve_http serve_openai torch torch_export torch_linear "
     "perf perf.absent perf.against perf.baseline perf.canary perf.case perf.cells perf.changes perf.compare "
     "perf.config perf.context perf.counters perf.crossover perf.drift perf.energy perf.environment perf.exports perf.files "
     "perf.github perf.history perf.imports perf.judge perf.libraries perf.measuring perf.meter perf.moves "

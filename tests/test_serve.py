@@ -244,6 +244,8 @@ def test_the_public_client(server: Server) -> None:
         ("POST", "completions", {"prompt": "a", "logit_bias": {"257": 1}}, 400, "logit_bias", "invalid_value"),
         ("POST", "completions", {"prompt": "a" * 513}, 400, None, "context_length_exceeded"),
         ("POST", "completions", {"prompt": "a", "model": "gpt"}, 404, "model", "model_not_found"),
+        ("POST", "completions", {"prompt": "a", "temprature": 0}, 400, "temprature", "unknown_parameter"),
+        ("POST", "completions", {"prompt": "a", "guided_regex": "[0-9]"}, 400, "guided_regex", "unsupported_parameter"),
         ("POST", "completions", {"prompt": "a", "suffix": "b"}, 400, "suffix", "unsupported_parameter"),
         ("POST", "chat/completions", {"messages": [{"role": "user"}]}, 400, "messages[0].content", "invalid_value"),
         ("POST", "completions", {"prompt": "a?"}, 500, None, None),
@@ -278,6 +280,12 @@ def test_a_model_without_template_cannot_chat() -> None:
         assert "no chat template" in found["error"]["message"]
     with make(template=None, chat_template=TEMPLATE) as s:
         assert post(s, "chat/completions", messages=USER, max_tokens=1)[0] == 200
+
+
+def test_a_template_is_shown_the_name_in_a_message() -> None:
+    with make(template="{% for m in messages %}{{ m.name }}: {{ m.content }}{% endfor %}") as s:
+        status, found = post(s, "chat/completions", messages=[{**USER[0], "name": "ann"}], max_tokens=4)
+    assert (status, found["choices"][0]["message"]["content"]) == (200, expected("ann: hi", 4))
 
 
 def test_a_template_that_refuses_is_a_400() -> None:

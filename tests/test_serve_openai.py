@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from markov import TOKENIZER, encode
+from tritium import serve_fields as fields
 from tritium import serve_openai as openai
 from tritium.sampling import Logprobs, Sampler
 from tritium.scheduler import Usage
 from tritium.serve_openai import Asked, ProtocolError, read_request
 
 USER = [{"role": "user", "content": "hi"}]
-FIELDS = sorted({*openai.SAMPLER, *openai.COMMON, *openai.COMPLETION, *openai.CHAT, *openai.REFUSED})
+FIELDS = sorted(
+    {*fields.COMMON, *fields.COMPLETION, *fields.CHAT, *fields.WITHOUT_EFFECT, *fields.REFUSED}
+)  # of either route
 
 
 def asked(chat: bool = False, **body: Any) -> Asked:
@@ -48,7 +51,7 @@ def test_all_fields_arrive() -> None:
     found = asked(
         prompt=["a", "b"], temperature=0.5, top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.2, presence_penalty=-1,
         frequency_penalty=2, logit_bias={"5": -100}, seed=-3, n=2, stop=["x", "y"], stream=True, logprobs=3, max_tokens=7,
-        stream_options={"include_usage": True}, model="m", user="me", unknown=[1],
+        stream_options={"include_usage": True}, model="m", user="me",
     )  # fmt: skip
     assert found.prompts == ("a", "b")
     assert found.sampler == Sampler(
@@ -63,7 +66,10 @@ def test_messages_are_roles_and_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     given = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts, "name": "n"}]
     found = asked(chat=True, messages=given, max_tokens=5, max_completion_tokens=6, logprobs=True, top_logprobs=2)
-    assert found.messages == ({"role": "system", "content": "be brief"}, {"role": "user", "content": "ab"})
+    assert found.messages == (
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "ab", "name": "n"},
+    )
     assert (found.max_tokens, found.logprobs) == (6, 2)
 
 
@@ -119,17 +125,6 @@ def test_a_wrong_value_is_named(field: str, value: Any) -> None:
 )
 def test_a_wrong_message_is_named(messages: Any, param: str) -> None:
     assert fault(json.dumps({"messages": messages}).encode(), chat=True).param == param
-
-
-@pytest.mark.parametrize("field", sorted(openai.REFUSED))
-def test_what_would_change_the_answer_is_refused_by_name(field: str) -> None:
-    error = fault(json.dumps({"messages": USER, field: {"type": "json_schema"}}).encode(), chat=True)
-    assert (error.param, error.code) == (field, "unsupported_parameter")
-
-
-def test_what_changes_nothing_is_taken() -> None:
-    neutral = {name: values[0] for name, values in openai.REFUSED.items() if values}
-    assert asked(chat=True, messages=USER, **neutral) == asked(chat=True, messages=USER)
 
 
 @pytest.mark.parametrize(

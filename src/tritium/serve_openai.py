@@ -1,7 +1,6 @@
 """The shapes of the OpenAI protocol: JSON to a request, tokens to JSON, and what is wrong with a body.
 
-Knows nothing of sockets, keys or threads. A field that would change the answer and is not supported is refused by name;
-fields that only describe the caller are ignored.
+Knows nothing of sockets, keys or threads. Which fields there are, and which are refused, is listed in serve_fields.
 """
 
 from __future__ import annotations
@@ -14,6 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from tritium.sampling import Logprobs, Sampler
 from tritium.scheduler import Usage
+from tritium.serve_fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    FORMAT,
+    MESSAGE,
+    PART,
+    RESPONSE_FORMAT,
+    STREAM_OPTIONS,
+    FieldError,
+)
 
 if TYPE_CHECKING:
     from tritium.tokens import Tokenizer
@@ -148,40 +157,54 @@ def messages(v: Any) -> tuple[dict[str, str], ...]:
 
 def message(m: Any, where: str) -> dict[str, str]:
     if not isinstance(m, dict):
-        raise _FieldError(where, "an object with role and content")
+        raise _wrong(where, "an object with role and content")
     role = m.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise _FieldError(f"{where}.role", f"one of {', '.join(ROLES)} (tools are not supported)")
-    if m.get("tool_calls") or m.get("function_call"):
-        raise _FieldError(f"{where}.tool_calls", "absent: tools are not supported by this server")
-    return {"role": ROLES[role], "content": content(m.get("content"), f"{where}.content")}
+        raise _wrong(f"{where}.role", f"one of {', '.join(ROLES)} (tools are not supported)")
+    fields = MESSAGE.select(m, f"{where}.")
+    result = {"role": ROLES[role], "content": content(fields.get("content"), f"{where}.content")}
+    if "name" in fields:  # for templates that write it
+        result["name"] = _text(fields["name"], f"{where}.name")
+    return result
 
 
 def content(v: Any, where: str) -> str:
     """Text, or a list of parts that are all text."""
-    parts = v if isinstance(v, list) else [{"type": "text", "text": v}]
-    for i, part in enumerate(parts):
+    if not isinstance(v, list):
+        return _text(v, where)
+    texts = []
+    for i, part in enumerate(v):
         if not isinstance(part, dict) or part.get("type") != "text":
-            raise _FieldError(f"{where}[{i}].type", "'text': this server reads text alone")
-        try:
-            string(part.get("text"))
-        except ValueError as e:
-            raise _FieldError(f"{where}[{i}].text" if parts is v else where, str(e)) from None
-    return "".join(part["text"] for part in parts)
+            raise _wrong(f"{where}[{i}].type", "'text': this server reads text alone")
+        texts.append(_text(PART.select(part, f"{where}[{i}].").get("text"), f"{where}[{i}].text"))
+    return "".join(texts)
 
 
 def usage_wanted(v: Any) -> bool:
     if not isinstance(v, dict):
         raise ValueError('an object such as {"include_usage": true}')
-    return flag(v.get("include_usage") or False)
+    return flag(STREAM_OPTIONS.select(v, "stream_options.").get("include_usage", False))
 
 
-class _FieldError(ValueError):
-    """A field inside another is wrong; `param` names it whole."""
+def response_format(v: Any) -> None:
+    if not isinstance(v, dict) or v.get("type") != "text":
+        raise FieldError(
+            "response_format",
+            f'response_format is not supported by this server: {FORMAT}. Leave it out, or send {{"type": "text"}}.',
+            "unsupported_parameter",
+        )
+    RESPONSE_FORMAT.select(v, "response_format.")
 
-    def __init__(self, param: str, needed: str) -> None:
-        super().__init__(needed)
-        self.param = param
+
+def _text(v: Any, param: str) -> str:
+    try:
+        return string(v)
+    except ValueError as e:
+        raise _wrong(param, str(e)) from None
+
+
+def _wrong(param: str, needed: str) -> FieldError:
+    return FieldError(param, f"{param} must be {needed}.")
 
 
 SAMPLER = {  # field: (check, what it is when absent)
@@ -203,6 +226,7 @@ COMMON = {
     "stream": (flag, False),
     "stream_options": (usage_wanted, False),
     "max_tokens": (whole(1, 1 << 31), None),
+    "response_format": (response_format, None),
 }
 COMPLETION = {
     "prompt": (prompts, None),
@@ -214,21 +238,6 @@ CHAT = {
     "max_completion_tokens": (whole(1, 1 << 31), None),
     "logprobs": (flag, False),
     "top_logprobs": (whole(0, MOST_LOGPROBS), None),
-}
-REFUSED: dict[str, tuple[Any, ...]] = {  # field: values that change nothing; any other would be a wrong answer
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"], []),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "suffix": ("",),
-    "best_of": (1,),
-    "grammar": ("",),
-    "json_schema": (),
 }
 
 
@@ -250,15 +259,13 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 def read_request(body: bytes, *, chat: bool) -> Asked:
     """A body as a request; ProtocolError (400) names the field at fault."""
-    given = {name: value for name, value in read_json(body).items() if value is not None}
-    for name, neutral in REFUSED.items():
-        if name in given and not any(given[name] == v and type(given[name]) is type(v) for v in neutral):
-            raise ProtocolError(
-                400, f"{name} is not supported by this server; leave it out.", param=name, code="unsupported_parameter"
-            )
-    f = {
-        name: _value(given, name, *row) for name, row in {**SAMPLER, **COMMON, **(CHAT if chat else COMPLETION)}.items()
-    }
+    value = read_json(body)
+    checks: dict[str, tuple[Callable[[Any], Any], Any]] = {**SAMPLER, **COMMON, **(CHAT if chat else COMPLETION)}
+    try:
+        fields = (CHAT_FIELDS if chat else COMPLETION_FIELDS).select(value)
+        f = {name: _value(fields, name, *row) for name, row in checks.items()}
+    except FieldError as e:
+        raise ProtocolError(400, str(e), param=e.param, code=e.code) from None
     needed = "messages" if chat else "prompt"
     if f[needed] is None:
         raise ProtocolError(400, f"{needed} is missing.", param=needed, code="missing_required_parameter")
@@ -281,14 +288,13 @@ def read_request(body: bytes, *, chat: bool) -> Asked:
     )
 
 
-def _value(given: Mapping[str, Any], name: str, check: Callable[[Any], Any], default: Any) -> Any:
-    if name not in given:
+def _value(fields: Mapping[str, Any], name: str, check: Callable[[Any], Any], default: Any) -> Any:
+    if name not in fields:
         return default
     try:
-        return check(given[name])
+        return check(fields[name])
     except ValueError as e:
-        param = e.param if isinstance(e, _FieldError) else name
-        raise ProtocolError(400, f"{param} must be {e}.", param=param, code="invalid_value") from None
+        raise _wrong(name, str(e)) from None
 
 
 def _check_together(f: Mapping[str, Any], chat: bool) -> None:
