@@ -48,7 +48,7 @@ LAYERS = {
     7: "passes fuse patterns batch plan schedule cost new_token",
     8: "steps value_steps foreign program compiled deferred analysis builder",
     9: "quant counts contract contraction layers network nn memory threads pipeline batching "
-    "text tokens chat sampling config weights session model prepacked generation "
+    "text tokens chat chat_budget chat_sandbox sampling config weights session model prepacked generation "
     "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
     "io.names io.reader io.safetensors io.stream io.supported io.ternary io.tokenizer io.verify",
     10: "testing bench_model scheduler serve serve_access serve_answers serve_fields serve_http serve_openai torch torch_export torch_linear "
