@@ -39,6 +39,7 @@ from cuda_report import BATCHES, QUICK_BATCHES, SHAPES, Goal, Options, Shown, ba
 from timing import machine
 
 import tritium as tt
+from tritium.extras import install_command
 from tritium.perf.files import write_text
 
 PARTS = {
@@ -61,7 +62,7 @@ def absence() -> str | None:
     try:
         importlib.import_module("triton")
     except ImportError as error:
-        return f"{error}; pip install 'tritium[cuda]'"
+        return f"{error}; {install_command('cuda')}"
     return None
 
 

@@ -10,8 +10,8 @@ import os
 import pytest
 
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
-pytest.importorskip("torch", reason="needs torch: pip install 'tritium[torch]'")
-pytest.importorskip("triton", reason="needs triton: pip install 'tritium[cuda]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytest.importorskip("triton", reason="needs triton: pip install torch triton")
 
 import numpy as np
 from triton.runtime import interpreter

@@ -18,7 +18,7 @@ import pytest
 import tritium as tt
 from tritium.backends import packed
 
-mx = pytest.importorskip("mlx.core", reason="MLX is not installed: pip install 'tritium[mlx]'", exc_type=ImportError)
+mx = pytest.importorskip("mlx.core", reason="MLX is not installed: pip install mlx", exc_type=ImportError)
 mlx_metal, mlx_space = (import_module(f"tritium.backends.mlx_{n}") for n in ("metal", "space"))
 
 

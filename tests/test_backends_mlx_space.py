@@ -13,7 +13,7 @@ import tritium as tt
 from tritium import ops
 from tritium.testing import values
 
-pytest.importorskip("mlx.core", reason="MLX is not installed: pip install 'tritium[mlx]'", exc_type=ImportError)
+pytest.importorskip("mlx.core", reason="MLX is not installed: pip install mlx", exc_type=ImportError)
 
 HERE = tt.device("mlx:cpu")
 

@@ -37,7 +37,7 @@ from tritium.testing import (
     values,
 )
 
-torch = pytest.importorskip("torch", reason="the torch backend needs PyTorch: pip install 'tritium[torch]'")
+torch = pytest.importorskip("torch", reason="the torch backend needs PyTorch: pip install torch")
 
 ROWS = [row for row in OPS.values() if row.kind is Kind.MAP and row not in (ops.dequantize, ops.item)]
 
@@ -730,7 +730,7 @@ def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         absent = ask()
         assert isinstance(absent, Absent)
         assert absent.why == "PyTorch is not installed"
-        assert absent.remedy == "pip install 'tritium[torch]'"
+        assert absent.remedy == "pip install torch"
 
 
 def test_a_damaged_torch_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ def test_a_missed_goal_is_the_exit_code(
 
 @pytest.fixture(name="launches")
 def _launches(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    pytest.importorskip("torch", reason="products on CUDA need PyTorch: pip install 'tritium[cuda]'")
+    pytest.importorskip("torch", reason="products on CUDA need PyTorch: pip install torch triton")
     monkeypatch.syspath_prepend(str(BENCH))
     return importlib.import_module("cuda_launches")
 

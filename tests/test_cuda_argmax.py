@@ -19,9 +19,9 @@ from tritium.layout import Layout
 from tritium.op import Spec
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs
 
-torch = pytest.importorskip("torch", reason="argmax on CUDA needs PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="argmax on CUDA needs PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("argmax on CUDA needs Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+    pytest.skip("argmax on CUDA needs Triton: pip install torch triton", allow_module_level=True)
 from cuda_arrays import Calls, Launches  # noqa: E402
 
 DTYPES = (dt.f32, dt.f16, dt.bf16)

@@ -29,9 +29,9 @@ from triton_runs import (
     spilled,
 )
 
-torch = pytest.importorskip("torch", reason="attention on CUDA needs PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="attention on CUDA needs PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("attention on CUDA needs Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+    pytest.skip("attention on CUDA needs Triton: pip install torch triton", allow_module_level=True)
 from cuda_arrays import by_reference, halves, there  # noqa: E402
 
 

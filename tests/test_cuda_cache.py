@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tritium.ops import rope, update_cache
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
 
-torch = pytest.importorskip("torch", reason="caches on CUDA need PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="caches on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("caches on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+    pytest.skip("caches on CUDA need Triton: pip install torch triton", allow_module_level=True)
 from cuda_arrays import by_reference, halves, there  # noqa: E402
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install torch triton")
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
 
-torch = pytest.importorskip("torch", reason="doubts on CUDA need PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="doubts on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("doubts on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+    pytest.skip("doubts on CUDA need Triton: pip install torch triton", allow_module_level=True)
 from cuda_arrays import Calls, Launches  # noqa: E402
 
 

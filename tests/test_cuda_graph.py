@@ -17,7 +17,7 @@ from tritium.backends import Absent, cuda
 from tritium.backends.values import Form
 from tritium.errors import BoundsError, OutOfMemoryError
 
-torch = pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install torch triton")
 if isinstance(cuda.units(), Absent):
     pytest.skip(f"needs a GPU of CUDA: {cuda.units().why}", allow_module_level=True)  # type: ignore[union-attr]
 

@@ -22,9 +22,9 @@ from tritium.fuse import fuse, pattern
 from tritium.passes import simplify
 from triton_runs import INTERPRETED, PLACE, in_both_modes, passes, runs
 
-torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("layers on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+    pytest.skip("layers on CUDA need Triton: pip install torch triton", allow_module_level=True)
 from tritium.backends import cuda_fused, cuda_products  # noqa: E402
 from tritium.backends.torch_space import Space  # noqa: E402
 

@@ -20,9 +20,9 @@ from tritium.layout import Layout
 from tritium.op import Spec
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled
 
-torch = pytest.importorskip("torch", reason="takes on CUDA need PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="takes on CUDA need PyTorch: pip install torch triton")
 if importlib.util.find_spec("triton") is None:
-    pytest.skip("takes on CUDA need Triton: pip install 'tritium[cuda]'", allow_module_level=True)
+    pytest.skip("takes on CUDA need Triton: pip install torch triton", allow_module_level=True)
 
 DTYPES = tuple(t for t in dt.ALL if not t.is_packed)
 

@@ -23,7 +23,7 @@ from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.errors import ArgumentError
 from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes, passes, runs, spilled
 
-torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 from tritium.backends import cuda_counts  # noqa: E402
 from tritium.backends import cuda_ternary as ct  # noqa: E402
 from tritium.backends import cuda_weights as cw  # noqa: E402
@@ -40,7 +40,7 @@ def library() -> None:
         import interpreted  # noqa: F401
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'tritium[cuda]'")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install torch triton")
 @in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     passes(__file__, mode)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tritium import dtype as dt
 from tritium.backends import packed
 
-torch = pytest.importorskip("torch", reason="weights on CUDA need PyTorch: pip install 'tritium[cuda]'")
+torch = pytest.importorskip("torch", reason="weights on CUDA need PyTorch: pip install torch triton")
 from tritium.backends import cuda_products  # noqa: E402
 from tritium.backends import cuda_weights as cw  # noqa: E402
 from tritium.backends.torch_space import Space  # noqa: E402

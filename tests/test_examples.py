@@ -26,7 +26,7 @@ SIZES = "--layers 1 --intermediate 256 --context 32 --batch 8 --device cpu --sam
 
 @pytest.fixture(scope="module")
 def train_bytes() -> ModuleType:
-    pytest.importorskip("torch", reason="needs torch: pip install 'tritium[torch]'")
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
     sys.path.insert(0, str(EXAMPLES))
     try:
         return import_module("train_bytes")

@@ -26,7 +26,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A module may import those of its own layer and of the layers before it.
 LAYERS = {
-    0: "errors settings dtype layout garbage",
+    0: "errors extras settings dtype layout garbage",
     1: "pure buffer op fragment",
     2: "ops",
     3: "backends backends.attention backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized "

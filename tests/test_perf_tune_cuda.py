@@ -25,6 +25,7 @@ from tritium.backends import Absent, cuda, cuda_tuned
 from tritium.backends.cuda_tuned import Case, Choice, choice
 from tritium.cli import cli
 from tritium.errors import TuneError
+from tritium.extras import install_command
 from tritium.model import shipped
 from tritium.perf import tune, tune_choices, tune_cuda, tune_file
 from triton_runs import INTERPRETED, MODE, in_both_modes, passes
@@ -51,7 +52,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     backends.retuned()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install 'tritium[cuda]'")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install torch triton")
 @in_both_modes
 def test_all_of_this_where_triton_is(mode: str) -> None:
     if mode == "compiled" and isinstance(ABSENT, Absent):
@@ -76,7 +77,7 @@ def test_without_a_gpu_the_race_is_listed_with_the_reason() -> None:
 def test_without_triton_the_race_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "units", lambda: ("0",))
     monkeypatch.setattr(tune_cuda, "find_spec", lambda name: None)
-    assert tune_cuda.absence() == "Triton is not installed; pip install 'tritium[cuda]'"
+    assert tune_cuda.absence() == f"Triton is not installed; {install_command('cuda')}"
 
 
 def test_gpus_that_cannot_be_told_apart_are_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,7 +307,7 @@ def test_another_suffix_is_an_error_that_names_the_forms(few: Report, tmp_path: 
 
 
 def test_every_chart_and_flame_graph_is_written_as_a_png(full: Report, tmp_path: Path) -> None:
-    pytest.importorskip("resvg_py", reason="PNG needs resvg: pip install 'tritium[png]'")
+    pytest.importorskip("resvg_py", reason="PNG needs resvg: pip install resvg_py")
     written = full.charts(tmp_path / "new" / "folder", "png")
     assert len(written) == len(full.pictures)
     assert {"flame.png", "flame-diff.png", "devices.png"} <= {p.name for p in written}

@@ -424,7 +424,7 @@ def test_an_absent_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "h11", None)
     monkeypatch.delitem(sys.modules, "tritium.serve_http")
     monkeypatch.delattr("tritium.serve_http", raising=False)
-    with pytest.raises(PackageError, match=r"pip install 'tritium\[serve\]'"):
+    with pytest.raises(PackageError, match="pip install h11 tokenizers jinja2"):
         make()
 
 

@@ -21,7 +21,7 @@ from tiny import config as tiny_config
 from tritium import buffer, io
 from tritium.errors import ArgumentError, FormatError, QuantError
 
-torch = pytest.importorskip("torch", reason="needs torch: pip install 'tritium[torch]'")
+torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 from tritium.torch import (  # noqa: E402
     BitLinear,
     bit_linears,

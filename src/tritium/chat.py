@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tritium.errors import ArgumentError, FormatError, PackageError
+from tritium.extras import install_command
 from tritium.io.reader import printable
 from tritium.tokens import Tokenizer
 
@@ -132,7 +133,7 @@ def _package() -> Any:
         import jinja2.sandbox
     except ImportError as error:
         raise PackageError(
-            "Chat templates need the package 'jinja2', which is not installed; pip install 'tritium[model]'."
+            f"Chat templates need the package 'jinja2', which is not installed; {install_command('model')}."
         ) from error
     if tuple(int(n) for n in re.findall(r"\d+", jinja2.__version__)[:3]) < NEEDED:
         raise PackageError(

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from tritium import settings
 from tritium.errors import ArgumentError, PackageError, TritiumError
+from tritium.extras import install_command
 from tritium.scheduler import Scheduler
 from tritium.serve_access import PREFLIGHT, Access, Address
 from tritium.serve_answers import Answers, protocol_error
@@ -289,6 +290,6 @@ def _http() -> Any:
         if e.name != "h11":
             raise
         raise PackageError(
-            "serve: the package 'h11' is needed and not installed; pip install 'tritium[serve]'."
+            f"serve: the package 'h11' is needed and not installed; {install_command('serve')}."
         ) from None
     return serve_http

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import PackageError, TritiumError
+from tritium.extras import install_command
 from tritium.io import gguf
 from tritium.io import tokenizer as keys
 from tritium.io.reader import contained, fault, map_file, printable, read_json
@@ -42,7 +43,7 @@ def _package() -> Any:
         import tokenizers
     except ImportError as error:
         raise PackageError(
-            "This model's vocabulary needs the package 'tokenizers', which is not installed; pip install 'tritium[model]'."
+            f"This model's vocabulary needs the package 'tokenizers', which is not installed; {install_command('model')}."
         ) from error
     return tokenizers
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from tritium.backends import Absent, Backend, Device
 from tritium.backends.torch import absence
+from tritium.extras import install_command
 
 
 def units() -> tuple[str, ...] | Absent:
     """The numbers of the GPUs, or why there is none."""
-    if (absent := absence("pip install 'tritium[cuda]'")) is not None:
+    if (absent := absence(install_command("cuda"))) is not None:
         return absent
     torch: Any = importlib.import_module("torch")
     if torch.cuda.is_available():

@@ -25,10 +25,11 @@ from tritium.backends.values import Form, Memory, ValueBackend, kernels_of
 from tritium.buffer import Array
 from tritium.dtype import DType
 from tritium.errors import DeviceError, DTypeError
+from tritium.extras import install_command
 from tritium.layout import Layout, Shape, contiguous_strides
 from tritium.op import Spec
 
-REMEDY = "pip install 'tritium[mlx]' (macOS on Apple silicon, or Linux with mlx[cpu]), or use device='cpu'"
+REMEDY = f"{install_command('mlx')} (macOS on Apple silicon, or Linux), or use device='cpu'"
 
 _computing = threading.Lock()
 

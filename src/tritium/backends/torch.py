@@ -10,9 +10,10 @@ import importlib.util
 import platform
 
 from tritium.backends import Absent, Backend, Device
+from tritium.extras import install_command
 
 _KINDS = {"torch": "cpu", "mps": "mps"}  # what torch calls the devices of each kind
-_REMEDY = "pip install 'tritium[torch]'"
+_REMEDY = install_command("torch")
 
 
 def units() -> tuple[str, ...] | Absent:

@@ -17,6 +17,7 @@ from tritium import io, prepacked, tuned
 from tritium.backends import Absent, cuda, cuda_tuned
 from tritium.backends.cuda_tuned import Case, Choice
 from tritium.errors import TuneError
+from tritium.extras import install_command
 from tritium.io.reader import map_file
 from tritium.model import read_config
 
@@ -41,7 +42,7 @@ def absence() -> str:
     if isinstance(found, Absent):
         return f"there is no GPU of CUDA: {found.why}"
     if find_spec("triton") is None:
-        return "Triton is not installed; pip install 'tritium[cuda]'"
+        return f"Triton is not installed; {install_command('cuda')}"
     return "" if gpu() else "GPUs of several names look alike here; show one with CUDA_VISIBLE_DEVICES"
 
 

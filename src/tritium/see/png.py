@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from tritium.errors import ArgumentError, FormatError, PackageError
+from tritium.extras import install_command
 
 SIZE = re.compile(r'<svg\b[^>]*?\swidth="(\d+(?:\.\d+)?)"[^>]*?\sheight="(\d+(?:\.\d+)?)"')
 MOST_PIXELS = 200_000_000
@@ -39,6 +40,6 @@ def _package() -> Any:
         import resvg_py
     except ImportError as error:
         raise PackageError(
-            "PNG needs the package 'resvg_py', which is not installed; pip install 'tritium[png]'."
+            f"PNG needs the package 'resvg_py', which is not installed; {install_command('png')}."
         ) from error
     return resvg_py
