@@ -1,4 +1,4 @@
-"""Trains a byte-level BitNet b1.58 model of 3.2 million parameters on one text, and exports it for every ternary engine.
+"""Trains a byte-level BitNet b1.58 model of 3.2 million parameters on one text, and exports it.
 
 Knows nothing of a tokenizer: a token is a byte, and byte 0 stands before each chapter.
 

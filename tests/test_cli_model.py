@@ -121,6 +121,16 @@ def test_a_text_that_is_no_utf8_is_named(tmp_path: Path) -> None:
     assert "byte 2 is not UTF-8" in told("perplexity", str(tmp_path / "a.txt"))
 
 
+def test_an_int8_head_beside_its_table_makes_a_larger_file_and_the_help_says_so(tmp_path: Path) -> None:
+    from tritium.model import shipped
+
+    plain, int8 = tmp_path / "plain.tritium", tmp_path / "int8.tritium"
+    run("prepack", str(shipped()), str(plain))
+    run("prepack", str(shipped()), str(int8), "--head", "int8")
+    assert int8.stat().st_size > plain.stat().st_size
+    assert "int8 makes a larger file" in " ".join(run("prepack", "--help").output.split())
+
+
 def test_a_prepacked_file_generates_the_same(tmp_path: Path) -> None:
     from tritium.model import shipped
 
