@@ -22,7 +22,10 @@ import time
 from pathlib import Path
 
 import tritium
-from tritium.perf import noise, records, selftest, stats, store
+from tritium.perf.gate import noise, selftest
+from tritium.perf.records import json_io as records
+from tritium.perf.stats import estimates as stats
+from tritium.perf.store import results as store
 
 CONFIG = {
     "tensor_sizes": [[256, 256], [512, 512]],

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 import tritium as tt
-from tritium import steps
-from tritium.fuse import fuse
-from tritium.graph import Graph, run_node
+from tritium.compiler import steps
+from tritium.compiler.fuse import fuse
+from tritium.compiler.passes import simplify
+from tritium.compiler.patterns import apply_patterns
+from tritium.compiler.program import Program
+from tritium.graph.graph import Graph, run_node
 from tritium.op import Kind
-from tritium.passes import simplify
-from tritium.patterns import apply_patterns
-from tritium.program import Program
 
 Function = Callable[..., Any]
 WIDTH, HIDDEN = 2560, 6912  # of BitNet b1.58 2B-4T

@@ -17,9 +17,10 @@ import torch
 from cuda_report import Goal, Options, Shown
 from cuda_timing import captured
 
-from tritium.backends import cuda_ternary, cuda_weights
-from tritium.backends.cuda_tuned import HOPPER, PLAIN, Case, Choice, choice, fits
-from tritium.perf.tables import Table
+from tritium.backends.cuda.linear import ternary as cuda_ternary
+from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.backends.cuda.linear.choice import HOPPER, PLAIN, Case, Choice, choice, fits
+from tritium.perf.tables.tables import Table
 
 BACK_S, QUICK_BACK_S = 45.0, 15.0  # compiling included
 LAUNCHES, REPLAYS = 24, 50

@@ -16,17 +16,19 @@ from cuda_timing import LEAST_MS, Replay, captured, device_ms, in_turn, tried
 from make_model import FOUR, Shape
 
 import tritium as tt
-from tritium import bench_model, quant
-from tritium.backends import cuda_ternary, cuda_weights
-from tritium.config import Config
-from tritium.layers import BitLinear, unpacked
-from tritium.model import Model
-from tritium.perf.absent import Absent
-from tritium.perf.meter import EnergyMeter
-from tritium.perf.sensors_nvidia import nvidia
-from tritium.perf.tables import Table
-from tritium.session import Session, programs
-from tritium.weights import Network, Source, assemble, make_head
+from tritium import quant
+from tritium.backends.cuda.linear import ternary as cuda_ternary
+from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.models.config import Config
+from tritium.models.load import Model
+from tritium.models.session import Session, programs
+from tritium.models.weights import Network, Source, assemble, make_head
+from tritium.nn.linear import BitLinear, unpacked
+from tritium.perf.meters.absent import Absent
+from tritium.perf.meters.meter import EnergyMeter
+from tritium.perf.meters.nvidia import nvidia
+from tritium.perf.suites import model as bench_model
+from tritium.perf.tables.tables import Table
 
 LAYERS = 30
 LINEARS = ((3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912))  # of a layer: Q, K and V; result; gate and up; down

@@ -18,10 +18,11 @@ from cuda_launches import back_to_back
 from cuda_report import BF16, FP8, INT8, OURS, WHOLE, Cell, Goal, Options, Shown, product_goals, product_table
 from cuda_timing import Replay, captured, copies, in_turn, tried
 
-from tritium.backends import cuda_ternary, cuda_weights
-from tritium.backends.cuda_ternary import Tokens
-from tritium.backends.cuda_weights import Weights
-from tritium.perf.tables import Table
+from tritium.backends.cuda.linear import ternary as cuda_ternary
+from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.backends.cuda.linear.ternary import Tokens
+from tritium.backends.cuda.linear.weights import Weights
+from tritium.perf.tables.tables import Table
 
 INT_MM_ROWS = 32  # `_int_mm` takes more than 16 rows: fewer tokens are filled up
 EXACT_S, QUICK_EXACT_S = 30.0, 10.0

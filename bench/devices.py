@@ -30,15 +30,18 @@ import numpy as np
 from timing import machine
 
 import tritium as tt
-from tritium.perf import pages, peers, store, work
-from tritium.perf.canary import is_canary
-from tritium.perf.case import Case, Made, Recipe, UnsupportedError
-from tritium.perf.compare import compare_paired
-from tritium.perf.context import Context, Work
-from tritium.perf.crossover import LEAST_PROCESSES
-from tritium.perf.measuring import measure
-from tritium.perf.run import PLANS, Plan, Results
-from tritium.perf.tables import RULES, Table, time_text, told_apart
+from tritium.perf.engine.measuring import measure
+from tritium.perf.gate.compare import compare_paired
+from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
+from tritium.perf.records.context import Context, Work
+from tritium.perf.records.run import PLANS, Plan, Results
+from tritium.perf.store import results as store
+from tritium.perf.tables import pages
+from tritium.perf.tables.crossover import LEAST_PROCESSES
+from tritium.perf.tables.tables import RULES, Table, time_text, told_apart
+from tritium.perf.work import peers
+from tritium.perf.work import recipes as work
+from tritium.perf.work.canary import is_canary
 
 OPERATIONS = ("matmul", "add", "softmax", "bitlinear")
 SIZES, QUICK_SIZES = (64, 256, 512, 1024), (64, 256)

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import TritiumError
-from tritium.perf import baseline, store
-from tritium.perf.context import Context, Work
-from tritium.perf.environment import Environment, Hard
-from tritium.perf.history import History
-from tritium.perf.run import Plan, Results, Run, Series, Values
+from tritium.perf.records.context import Context, Work
+from tritium.perf.records.environment import Environment, Hard
+from tritium.perf.records.run import Plan, Results, Run, Series, Values
+from tritium.perf.store import baseline
+from tritium.perf.store import results as store
+from tritium.perf.store.history import History
 
 CALLS = ("open", "write", "fsync", "replace", "ftruncate", "mkdir")
 ONCE = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR}

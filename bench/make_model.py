@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from tritium.errors import TritiumError
-from tritium.io import codecs, ggml, gguf, names, safetensors, tokenizer
+from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import BF16, FORMATS
+from tritium.io.model import names, tokenizer
 from tritium.io.stream import Piece, appearing
 from tritium.io.ternary import Array, Ternary, rows_at_a_time
 

@@ -37,7 +37,7 @@ from timing import Call, machine
 
 import tritium as tt
 from tritium import recording
-from tritium.perf import stats
+from tritium.perf.stats import estimates as stats
 
 TARGETS_US = (5, 50, 500)
 LIMITED_US = 45  # limits are for calls of about 50 us and more

@@ -19,13 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tritium.perf import stats, store
-from tritium.perf.canary import COMPUTE, MEMORY, is_canary
-from tritium.perf.compare import Rules, compare_stored
-from tritium.perf.context import Context, Work
-from tritium.perf.environment import Environment, Hard
-from tritium.perf.judge import Estimate, decide, levels
-from tritium.perf.run import Plan, Results, Run, Series, rounds_of
+from tritium.perf.gate.compare import Rules, compare_stored
+from tritium.perf.gate.judge import Estimate, decide, levels
+from tritium.perf.records.context import Context, Work
+from tritium.perf.records.environment import Environment, Hard
+from tritium.perf.records.run import Plan, Results, Run, Series, rounds_of
+from tritium.perf.stats import estimates as stats
+from tritium.perf.store import results as store
+from tritium.perf.work.canary import COMPUTE, MEMORY, is_canary
 
 RULES = Rules(margins={"wall": 0.05}, paired=False, metrics=("wall",))
 HERE = Environment(Hard("cpu", "", 2, 2, "", "", "", 1), "", "", "", False, {}, "", 8.0, "", "", "", 0.0, None)

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from noise import FAMILIES, MOODY, UNLIKE, Family, Floats, log_ratios
 
-from tritium.perf import stats
-from tritium.perf.changes import change_points
-from tritium.perf.judge import Estimate, Judged, decide, estimate
-from tritium.perf.resample import student_quantile, walsh
-from tritium.perf.verdict import Rules
+from tritium.perf.gate.judge import Estimate, Judged, decide, estimate
+from tritium.perf.gate.verdict import Rules
+from tritium.perf.stats import estimates as stats
+from tritium.perf.stats.changes import change_points
+from tritium.perf.stats.resample import student_quantile, walsh
 
 Plan = tuple[int, int]
 DEFAULT, THOROUGH, QUICK = (15, 3), (28, 3), (8, 2)

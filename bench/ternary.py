@@ -300,7 +300,7 @@ def run_child(threads: int, cold: int) -> dict[str, Any]:
 
 def cold_bytes() -> int:
     """The last-level cache, or 512 MB where that is less or unknown."""
-    from tritium.machine import caches
+    from tritium.machine.facts import caches
 
     largest = max((cache.nbytes for cache in caches()), default=COLD_BYTES)
     return min(largest, COLD_BYTES)
@@ -361,7 +361,7 @@ def main() -> None:
     results = [run_child(threads, cold) for threads in args.threads]
     print(report(results, ceilings, cold, load, args.markdown))
     if args.json:
-        from tritium.ceilings import as_dict
+        from tritium.machine.ceilings import as_dict
 
         document = {"schema": 1, "machine": machine(), "load": load, "cold_bytes": cold, "ceilings": as_dict(ceilings)}
         unfinished = args.json.with_name(args.json.name + ".tmp")

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from tritium.backends.cpu import processor
+from tritium.backends.cpu.device import processor
 
 Call = Callable[[], Any]
 SETTLE_NS = 2_000_000

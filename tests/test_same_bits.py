@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import tritium as tt
-from tritium import model, nn, ops
-from tritium.backends import reference
+from tritium import nn, ops
+from tritium.backends.reference import kernels as reference
 from tritium.buffer import native
+from tritium.models import load as model
 from tritium.op import Op
 
 ISAS = sorted({native.isa_base(i) for i in native.isas()}) if native is not None else []

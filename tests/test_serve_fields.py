@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tritium import serve_fields as fields
-from tritium import serve_openai as openai
-from tritium.serve_openai import Asked, ProtocolError, read_request
+from tritium.serve import fields, openai
+from tritium.serve.openai import Asked, ProtocolError, read_request
 
 USER = [{"role": "user", "content": "hi"}]
 PAGE = Path(__file__).parent.parent / "docs" / "serve.md"

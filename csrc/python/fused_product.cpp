@@ -1,5 +1,5 @@
 // FusedProduct: made once from a kernel and two tapes, given to the kernel fused_product as its attribute `product`.
-// Knows nothing of fragments: backends/fused_product.py takes them apart.
+// Knows nothing of fragments: backends/cpu/fused_product.py takes them apart.
 #include "fused_product.h"
 
 #include "tape_object.h"

@@ -1,5 +1,5 @@
 // quantize_ternary: weights as -1, 0, 1 and the mean of their sizes, packed as they are made.
-// Knows nothing of Python. Sums keep the order that backends/quantized.py defines, so that every kernel gives its bits.
+// Knows nothing of Python. Sums keep the order that backends/reference/quantized.py defines, so that every kernel gives its bits.
 #include "../fault.h"
 #include "../integer/formats.h"
 #include "../integer/quantize.h"

@@ -25,7 +25,7 @@ from tritium.backends import (
     set_default_device,
     unregister,
 )
-from tritium.ceilings import ceilings
+from tritium.machine.ceilings import ceilings
 from tritium.dtype import (
     DType,
     bf16,
@@ -254,42 +254,53 @@ __all__ = [
 ]  # fmt: skip
 
 # Imported when first asked for: most programs need only some of it, and all of it would double the time of import.
-_GRAPHS = ("graph_picture", "analysis")  # what a graph asks of them
-_LATE = {
-    "Compiled": "compiled", "compile": "compiled", "try_fuse": "compiled", "Program": "program", "lazy": "deferred",
-    "Graph": "graph", "trace": "graph", "GraphBuilder": "builder", "einsum": "contraction",
-    "einsum_path": "contraction", "FusionPattern": "patterns", "add_pattern": "patterns",
-    "remove_pattern": "patterns", "Pipeline": "pipeline", "process_in_batches": "batching",
-    "find_optimal_batch_size": "batching", "stats": "counts", "enable_monitoring": "see.counters",
-    "disable_monitoring": "see.counters", "get_tensor_metrics": "see.counters", "io": "io", "load": "model",
-    "Model": "model", "profile": "see.profile", "timed": "see.profile", "track_memory": "see.allocations",
-    "perf": "perf", "see": "see", "tune": "perf.tune", "get_optimal_config": "perf.tune",
-}  # fmt: skip
+_GRAPHS = ("graph.picture", "compiler.explain")  # what a graph asks of them
+_NAMES = {
+    "compiler.compile": "Compiled compile try_fuse",
+    "compiler.program": "Program",
+    "compiler.lazy": "lazy",
+    "graph.graph": "Graph trace",
+    "compiler.builder": "GraphBuilder",
+    "contract.einsum": "einsum einsum_path",
+    "compiler.patterns": "FusionPattern add_pattern remove_pattern",
+    "batching.pipeline": "Pipeline",
+    "batching.batches": "process_in_batches find_optimal_batch_size",
+    "counts": "stats",
+    "see.monitor.counters": "enable_monitoring disable_monitoring get_tensor_metrics",
+    "io": "io",
+    "models.load": "load Model",
+    "see.profile.profile": "profile timed",
+    "see.memory.allocations": "track_memory",
+    "perf": "perf",
+    "see": "see",
+    "perf.tune.racing": "tune get_optimal_config",
+}
+_LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from tritium import io, perf, see
-    from tritium.batching import find_optimal_batch_size, process_in_batches
-    from tritium.builder import GraphBuilder
-    from tritium.compiled import Compiled, compile, try_fuse
-    from tritium.contraction import einsum, einsum_path
+    from tritium.batching.batches import find_optimal_batch_size, process_in_batches
+    from tritium.compiler.builder import GraphBuilder
+    from tritium.compiler.compile import Compiled, compile, try_fuse
+    from tritium.contract.einsum import einsum, einsum_path
     from tritium.counts import stats
-    from tritium.deferred import lazy
-    from tritium.graph import Graph, trace
-    from tritium.model import Model, load
-    from tritium.perf.tune import get_optimal_config, tune
-    from tritium.patterns import FusionPattern, add_pattern, remove_pattern
-    from tritium.pipeline import Pipeline
-    from tritium.program import Program
-    from tritium.see.allocations import track_memory
-    from tritium.see.counters import disable_monitoring, enable_monitoring, get_tensor_metrics
-    from tritium.see.profile import profile, timed
+    from tritium.compiler.lazy import lazy
+    from tritium.graph.graph import Graph, trace
+    from tritium.models.load import Model, load
+    from tritium.perf.tune.racing import get_optimal_config, tune
+    from tritium.compiler.patterns import FusionPattern, add_pattern, remove_pattern
+    from tritium.batching.pipeline import Pipeline
+    from tritium.compiler.program import Program
+    from tritium.see.memory.allocations import track_memory
+    from tritium.see.monitor.counters import disable_monitoring, enable_monitoring, get_tensor_metrics
+    from tritium.see.profile.profile import profile, timed
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'tritium' has no attribute {name!r}")
     module = import_module(f"tritium.{_LATE[name]}")
-    if "tritium.graph" in sys.modules:
+    if "tritium.graph.graph" in sys.modules:
         for other in _GRAPHS:
             import_module(f"tritium.{other}")
     found = globals()[name] = module if name in ("io", "perf", "see") else getattr(module, name)

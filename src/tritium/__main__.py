@@ -1,5 +1,5 @@
 """`python -m tritium` is the command line."""
 
-from tritium.cli import main
+from tritium.cli.root import main
 
 main()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tritium import compiled, launch, memory, program
+from tritium import launch, memory
+from tritium.compiler import compile as compiled
+from tritium.compiler import program
 
 
 def share(part: float, whole: float) -> float:

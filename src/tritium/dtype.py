@@ -92,7 +92,7 @@ f64 = DType("f64", "float", 1, 8, "float64", 12)
 i4 = DType("i4", "packed", 2, 1, "int4", 13, values=(-8, 7))  # two's complement nibbles
 tern2 = DType("tern2", "packed", 4, 1, "ternary2", 14, values=(-1, 1))  # 2-bit codes t + 1
 tern5 = DType("tern5", "packed", 5, 1, "ternary5", 15, values=(-1, 1))  # base-3 digits t + 1: 1.6 bits a weight
-# Tiles of rows x columns in the order a kernel reads them; backends/packed.py says where each element is.
+# Tiles of rows x columns in the order a kernel reads them; backends/reference/packed.py says where each element is.
 tern2_r64 = DType("tern2_r64", "packed", 64, 1024, "ternary2_r64", 16, rows=64, values=(-1, 1))
 tern5_r80 = DType("tern5_r80", "packed", 64, 1024, "ternary5_r80", 17, rows=80, values=(-1, 1))
 tern2_r16 = DType("tern2_r16", "packed", 16, 64, "ternary2_r16", 18, rows=16, values=(-1, 1))

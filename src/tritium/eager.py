@@ -12,7 +12,7 @@ import numpy as np
 from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium.backends import Backend, Device, Kernel
-from tritium.backends.cast import number
+from tritium.backends.reference.cast import number
 from tritium.buffer import overlap
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError

@@ -18,7 +18,7 @@ from tritium import backends, buffer, ops
 from tritium import dtype as dt
 from tritium import layout as lay
 from tritium.backends import Device
-from tritium.backends.cast import cast
+from tritium.backends.reference.cast import cast
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TraceError
 from tritium.interop import from_dlpack, from_numpy

@@ -12,8 +12,8 @@ import numpy as np
 
 from tritium import backends, buffer, ops
 from tritium import dtype as dt
-from tritium.backends import packed
-from tritium.backends.values import ValueBackend
+from tritium.backends.reference import packed
+from tritium.backends.values.device import ValueBackend
 from tritium.buffer import Storage, host
 from tritium.errors import ArgumentError, DeviceError, DTypeError
 from tritium.layout import Shape

@@ -1,6 +1,6 @@
 """The table: every operation is one row here, and nothing else in the package defines one.
 
-Knows nothing of devices, memory or tensors. A row says what the result is; `backends/reference.py` says its values.
+Knows nothing of devices, memory or tensors. A row says what the result is; `backends/reference/kernels.py` says its values.
 
 A rule's positional-only parameters are tensors (seen as Specs), its keywords attributes. Names and meanings are those
 of the Python array API standard 2024.12 where it has the name.

@@ -14,8 +14,9 @@ import numpy as np
 
 from tritium import backends, ops
 from tritium import dtype as dt
-from tritium.backends import packed, reference
-from tritium.backends.cast import cast
+from tritium.backends.reference import kernels as reference
+from tritium.backends.reference import packed
+from tritium.backends.reference.cast import cast
 from tritium.errors import DeviceError
 from tritium.functions import asarray
 from tritium.functions import tensor as new_tensor

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tritium import settings, tuned
+from tritium import settings
 from tritium.buffer import native
 from tritium.errors import ArgumentError
+from tritium.machine import tuned
 
 
 def get_num_threads() -> int:

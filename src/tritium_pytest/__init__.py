@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tritium.perf.plugin import Bench
-    from tritium.see.plugin import NoLeaks
+    from tritium.see.memory.plugin import NoLeaks
 
 BENCH: pytest.StashKey[Bench] = pytest.StashKey()
 LEAKS: pytest.StashKey[NoLeaks] = pytest.StashKey()
@@ -72,7 +72,7 @@ def tritium_bench(request: pytest.FixtureRequest) -> Bench:
 @pytest.fixture
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[NoLeaks]:
     """Fails a test that leaves tensors alive, and names op, line and size. `no_leaks.keep(x)`: x is meant to stay."""
-    from tritium.see.plugin import NoLeaks
+    from tritium.see.memory.plugin import NoLeaks
 
     node = request.node
     tracker = node.stash[LEAKS] = NoLeaks(node.nodeid)

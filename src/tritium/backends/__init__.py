@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import settings, tuned
+from tritium import settings
 from tritium.buffer import Array
 from tritium.dtype import DType, tern2
 from tritium.errors import DeviceError, nearest
 from tritium.fragment import Fragment
 from tritium.layout import Layout
+from tritium.machine import tuned
 from tritium.op import OPS, Kind, Op, Spec, Specs, exact
 
 
 class Kernel(NamedTuple):
     """One way to compute a row: NumPy's own signature, kernel(*ins, out=None, **attrs).
 
-    On a device that keeps values (`backends.values`) it is fn(out, **attrs): out is what will come out, as a Spec, and what
+    On a device that keeps values (`backends.values.device`) it is fn(out, **attrs): out is what will come out, as a Spec, and what
     fn gives is called with the values of the operands.
     """
 
@@ -134,7 +135,7 @@ class Backend:
 
     def first_illegal(self, a: Array) -> int:
         """Where, counted row by row, the first code of a packed array that means nothing stands; -1: all are legal."""
-        from tritium.backends import packed  # it imports this file
+        from tritium.backends.reference import packed  # it imports this file
 
         return packed.first_illegal(packed.Packed(self.download(a), a.dtype, a.shape))
 
@@ -248,9 +249,9 @@ def _asked(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absen
     return lambda: getattr(importlib.import_module(module), what)()
 
 
-_TORCH, _MLX, _CUDA = "tritium.backends.torch", "tritium.backends.mlx", "tritium.backends.cuda"
+_TORCH, _MLX, _CUDA = "tritium.backends.torch.probe", "tritium.backends.mlx.device", "tritium.backends.cuda.probe"
 _entries: dict[str, Entry] = {
-    "cpu": Entry(_lazy("tritium.backends.cpu"), lambda: 1),
+    "cpu": Entry(_lazy("tritium.backends.cpu.device"), lambda: 1),
     "mlx": Entry(_lazy(_MLX), _asked(_MLX, "units")),
     "torch": Entry(_lazy(_TORCH), _asked(_TORCH, "units")),
     "mps": Entry(_lazy(_TORCH), _asked(_TORCH, "mps_units")),

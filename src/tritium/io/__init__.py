@@ -5,10 +5,10 @@ Knows nothing of tensors or devices: what it gives is NumPy arrays over the byte
 
 from tritium.io import codecs, gguf, safetensors
 from tritium.io.convert import Converted, convert
-from tritium.io.entry import Entry, ModelFile
 from tritium.io.formats import FORMATS
 from tritium.io.inspect import Inspected, inspect
-from tritium.io.model import open  # noqa: A004
+from tritium.io.model.entry import Entry, ModelFile
+from tritium.io.model.opening import open  # noqa: A004
 from tritium.io.ternary import Ternary
 from tritium.io.verify import Verdict, verify
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import FormatError, nearest
-from tritium.io import codecs, ggml, gguf, names, safetensors, tokenizer
-from tritium.io.entry import ModelFile
+from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
     FORMATS,
     Format,
@@ -26,7 +25,9 @@ from tritium.io.formats import (
     safetensors_pieces,
     unknown,
 )
-from tritium.io.model import open as open_model
+from tritium.io.model import names, tokenizer
+from tritium.io.model.entry import ModelFile
+from tritium.io.model.opening import open as open_model
 from tritium.io.reader import contained, fault, map_file, printable
 from tritium.io.stream import Piece, Progress, Wrote, appearing, check_free
 from tritium.io.verify import compare_ternary

@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 
 from tritium.errors import FormatError
-from tritium.io import codecs, ggml, names
-from tritium.io.entry import FLOATS, Entry, ModelFile
+from tritium.io import codecs, ggml
+from tritium.io.model import names
+from tritium.io.model.entry import FLOATS, Entry, ModelFile
 from tritium.io.reader import fault, printable
 from tritium.io.safetensors import DTYPES, NAMES
 from tritium.io.stream import Piece

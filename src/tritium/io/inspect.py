@@ -14,8 +14,8 @@ import numpy as np
 
 from tritium.errors import FormatError
 from tritium.io import codecs, ggml, gguf
-from tritium.io.entry import Entry, ModelFile
-from tritium.io.model import open as open_model
+from tritium.io.model.entry import Entry, ModelFile
+from tritium.io.model.opening import open as open_model
 from tritium.io.reader import printable
 from tritium.io.ternary import Array, rows_at_a_time, unpack
 

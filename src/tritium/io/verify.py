@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tritium.errors import ArgumentError
-from tritium.io.entry import Entry, ModelFile
-from tritium.io.model import open as open_model
+from tritium.io.model.entry import Entry, ModelFile
+from tritium.io.model.opening import open as open_model
 from tritium.io.reader import printable
 from tritium.io.stream import Progress
 from tritium.io.ternary import Array, Ternary, rows_at_a_time, unpack

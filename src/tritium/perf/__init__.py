@@ -7,25 +7,31 @@ from importlib import import_module
 from typing import Any
 
 # Loaded when first used: a worker process imports only what it needs.
-_LATE = {
-    "Arm": "case", "Case": "case", "Made": "case", "Recipe": "case", "UnsupportedError": "case",
-    "Context": "context", "PLANS": "run", "Plan": "run", "Results": "run", "Run": "run", "Series": "run", "Work": "context",
-    "Environment": "environment", "this_environment": "environment",
-    "measure": "measuring", "benchmark": "registry", "cases": "rows", "traced": "rows",
-    "Rules": "verdict", "Verdict": "verdict", "compare_paired": "compare", "compare_stored": "compare",
-    "create_baseline": "regression", "regression_check": "regression", "run_regression_tests": "regression",
-    "export_metrics": "exports", "export_results": "pages", "load": "imports",
-    "Crossover": "crossover", "crossovers": "crossover",
-    "BenchmarkConfig": "config", "EnergyConfig": "config", "RegressionConfig": "config",
-    "SUITES": "suites", "compare_devices": "suites", "run_comparison": "suites", "device_selection_guide": "selection", "page": "pages",
-    **dict.fromkeys((
-        "assert_performance", "benchmark_contiguous", "benchmark_device_transfer", "benchmark_dispatch", "benchmark_element_wise",
-        "benchmark_elementwise", "benchmark_matmul", "benchmark_matmul_with_size", "benchmark_memory_allocation",
-        "benchmark_quantization", "benchmark_reduction", "benchmark_strided", "benchmark_with_dtype", "calculate_gflops",
-        "matmul", "timed",
-    ), "quick"),
-    "advise_batch": "tune", "get_optimal_config": "tune",
-}  # fmt: skip
+_NAMES = {
+    "records.case": "Arm Case Made Recipe UnsupportedError",
+    "records.context": "Context Work",
+    "records.run": "PLANS Plan Results Run Series",
+    "records.environment": "Environment this_environment",
+    "engine.measuring": "measure",
+    "work.registry": "benchmark",
+    "work.rows": "cases traced",
+    "gate.verdict": "Rules Verdict",
+    "gate.compare": "compare_paired compare_stored",
+    "gate.regression": "create_baseline regression_check run_regression_tests",
+    "formats.exports": "export_metrics",
+    "tables.pages": "export_results page",
+    "formats.imports": "load",
+    "tables.crossover": "Crossover crossovers",
+    "suites.config": "BenchmarkConfig EnergyConfig RegressionConfig",
+    "suites.suites": "SUITES compare_devices run_comparison",
+    "tables.selection": "device_selection_guide",
+    "suites.quick": "assert_performance benchmark_contiguous benchmark_device_transfer benchmark_dispatch "
+    "benchmark_element_wise benchmark_elementwise benchmark_matmul benchmark_matmul_with_size "
+    "benchmark_memory_allocation benchmark_quantization benchmark_reduction benchmark_strided "
+    "benchmark_with_dtype calculate_gflops matmul timed",
+    "tune.racing": "advise_batch get_optimal_config",
+}
+_LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 _MODULES = ("tune",)  # whose functions are called by their module: tt.perf.tune.explain(…)
 

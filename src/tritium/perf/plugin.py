@@ -18,14 +18,16 @@ from time import perf_counter_ns, process_time_ns
 from typing import Any, NamedTuple
 
 from tritium.errors import ArgumentError
-from tritium.perf import exports, imports, names, store
-from tritium.perf.context import Context
-from tritium.perf.environment import Environment, command_line, differences, this_environment
+from tritium.perf import names
+from tritium.perf.engine.worker import batch, calibrated
 from tritium.perf.files import write_text
-from tritium.perf.records import dumps, loads, plain, read, utc_now
-from tritium.perf.run import Plan, Results, Run, Series, Status, values_of
-from tritium.perf.stats import describe, steady, unpaired
-from tritium.perf.worker import batch, calibrated
+from tritium.perf.formats import exports, imports
+from tritium.perf.records.context import Context
+from tritium.perf.records.environment import Environment, command_line, differences, this_environment
+from tritium.perf.records.json_io import dumps, loads, plain, read, utc_now
+from tritium.perf.records.run import Plan, Results, Run, Series, Status, values_of
+from tritium.perf.stats.estimates import describe, steady, unpaired
+from tritium.perf.store import results as store
 
 ARM = "pytest"
 LEAST_BATCH_S = 0.005
@@ -262,7 +264,7 @@ def _save_as_pytest_benchmark(found: Results, path: str) -> None:
 
 def gathered(records: Sequence[str]) -> Results:
     """The runs of a session, as results."""
-    from tritium.backends import cpu
+    from tritium.backends.cpu import device as cpu
 
     runs = tuple(read(Run, loads(text, "a report"), "a report") for text in records)
     rounds = max((len(s.values[0]) for r in runs for s in r.series), default=1)
@@ -275,7 +277,7 @@ def gathered(records: Sequence[str]) -> Results:
 
 def page(found: Results, earlier: Results | None = None) -> list[str]:
     """A table of the session, and how it compares with an earlier one."""
-    from tritium.perf.tables import Table, seconds_text
+    from tritium.perf.tables.tables import Table, seconds_text
 
     forbids = _unlike(earlier, found.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
@@ -303,7 +305,7 @@ def page(found: Results, earlier: Results | None = None) -> list[str]:
 
 
 def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:
-    from tritium.perf.tables import seconds_text
+    from tritium.perf.tables.tables import seconds_text
 
     before = next((r for r in earlier if r.case == run.case and r.status == "ok" and r.seconds), None)
     if before is None or before.seconds is None or run.status != "ok":
@@ -329,14 +331,14 @@ def _unlike(earlier: Results, now: Environment) -> str:
 
 def machine() -> dict[str, Any]:
     """What makes machines unlike for Tritium: stable from run to run, since pytest-benchmark warns when it differs."""
-    from tritium.backends import cpu
+    from tritium.backends.cpu import device as cpu
 
     return {k: v for k, v in plain(this_environment(cpu.threads(), limits=False).hard).items() if v}
 
 
 def surroundings() -> dict[str, Any]:
     """The whole environment, as our own files have it."""
-    from tritium.backends import cpu
+    from tritium.backends.cpu import device as cpu
 
     found: dict[str, Any] = json.loads(dumps(this_environment(cpu.threads(), limits=False)))
     return found

@@ -7,20 +7,28 @@ from importlib import import_module
 from typing import Any
 
 # Loaded when first used.
-_LATE: dict[str, str] = {
-    "Diagnosis": "doctor", "diagnose": "doctor", "TARGETS": "targets", "measure_targets": "targets",
-    "Collector": "collector", "MetricsCollector": "collector", "Source": "collector", "TensorMetrics": "counters",
-    "Column": "metrics_file", "Metrics": "metrics_file", "load_metrics": "metrics_file",
-    "Endpoint": "endpoint", "Desk": "alerts", "Monitor": "monitor",
-    "Memory": "memory_file", "MemoryTracker": "allocations", "load_memory": "allocations", "track_allocation": "allocations",
-    "track_deallocation": "allocations", "track_memory": "allocations", "track_transfer": "allocations",
-    "LeakError": "leaks", "Pressure": "memory_pressure", "on_pressure": "memory_pressure", "pressure": "memory_pressure",
-    "Report": "reports", "report": "reports", "generate_comprehensive_report": "reports", "generate_executive_summary": "reports",
-    "generate_html_report": "reports", "generate_memory_analysis": "reports", "generate_performance_analysis": "reports",
-    "Timeline": "timeline", "What": "timeline",
-    "BottleneckAnalyzer": "hotspots", "Profile": "profile", "attribute": "attribution", "attributed": "attribution",
-    "diff": "profile_diff", "load_profile": "profile", "start_session": "profile", "stop_session": "profile",
-}  # fmt: skip
+_NAMES = {
+    "doctor.diagnosis": "Diagnosis diagnose",
+    "targets.targets": "TARGETS measure_targets",
+    "monitor.collector": "Collector MetricsCollector Source",
+    "monitor.counters": "TensorMetrics",
+    "monitor.metrics_file": "Column Metrics load_metrics",
+    "monitor.endpoint": "Endpoint",
+    "monitor.alerts": "Desk",
+    "monitor.monitor": "Monitor",
+    "memory.file": "Memory",
+    "memory.allocations": "MemoryTracker load_memory track_allocation track_deallocation track_memory track_transfer",
+    "memory.leaks": "LeakError",
+    "memory.pressure": "Pressure on_pressure pressure",
+    "reports.report": "Report report generate_comprehensive_report generate_executive_summary generate_html_report "
+    "generate_memory_analysis generate_performance_analysis",
+    "trace.timeline": "Timeline What",
+    "profile.hotspots": "BottleneckAnalyzer",
+    "profile.profile": "Profile load_profile start_session stop_session",
+    "profile.attribution": "attribute attributed",
+    "profile.diff": "diff",
+}
+_LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_LATE)
 

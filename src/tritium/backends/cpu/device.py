@@ -1,0 +1,350 @@
+"""The CPU: native kernels for this machine's instruction set, then NumPy on the same memory.
+
+Knows nothing of tensors or graphs. Without the native library every kernel is the reference's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium import buffer, ops, settings
+from tritium.backends import Backend, Device, Kernel
+from tritium.backends.cpu import fused_product, tape
+from tritium.backends.reference import kernels as reference
+from tritium.backends.reference import packed
+from tritium.backends.reference.packed import seen
+from tritium.buffer import Array, Storage, host, native
+from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80
+from tritium.fragment import Fragment
+from tritium.layout import Layout
+from tritium.machine import tuned
+from tritium.op import OPS, Kind, Op, Specs
+
+Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
+
+
+def on_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A NumPy kernel on our memory."""
+
+    def kernel(*ins: Array | None, out: Any, **attrs: Any) -> None:
+        made = tuple(seen(o) for o in out) if isinstance(out, tuple) else seen(out)
+        fn(*(None if x is None else seen(x) for x in ins), out=made, **attrs)
+
+    return kernel
+
+
+def takes(kernel: Any, wanted: Mapping[str, Any]) -> Accepts:
+    """A native kernel takes a call by the dtype of one input (or of the result) and by its name-like attributes."""
+    codes = frozenset(kernel.dtypes)
+
+    def accepts(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        if kernel.decides >= 0:
+            specs = (specs[kernel.decides],)
+        kind = next((s.dtype for s in reversed(specs) if s is not None), attrs.get("dtype"))
+        return kind is not None and kind.code in codes and all(attrs.get(k) == v for k, v in wanted.items())
+
+    return accepts
+
+
+def whole_groups(accepts: Accepts) -> Accepts:
+    """Kernels on tiles take groups of whole tiles."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        w = specs[1]
+        return w is not None and attrs.get("group", 0) % w.dtype.block == 0 and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def of_a_matrix(accepts: Accepts) -> Accepts:
+    """The native repack reads and writes matrices."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        return specs[0] is not None and specs[0].ndim == 2 and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def along_an_axis(accepts: Accepts) -> Accepts:
+    """The native concat and stack join a few arrays along an axis that has a number."""
+
+    def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+        return attrs["axis"] is not None and len(specs) <= native.MAX_INPUTS and accepts(specs, attrs, layouts)
+
+    return also
+
+
+def check_codes(w: Array) -> None:
+    """Bytes from outside may be no codes: an error naming the first. Products trust their weights."""
+    if w.dtype.is_ternary and native.first_illegal(w) >= 0:
+        packed.decode(seen(w))  # raises
+
+
+def checked_repack(kernel: Any) -> Callable[..., Any]:
+    """Plain integers may be outside what a packed dtype holds, and bytes may be no codes: they are looked at first."""
+
+    def repack(w: Array, *, out: Array, dtype: DType) -> None:
+        check_codes(w)
+        if w.dtype is i8 and dtype is not i8 and w.size:
+            low, high = dtype.values
+            values = host(w)
+            if int(values.min()) < low or int(values.max()) > high:
+                packed.pack(values, dtype)  # raises, naming the element
+        kernel(w, out=out)
+
+    return repack
+
+
+def runner(body: Fragment) -> Any:
+    """Who turns a body into a native call: it is made around a product, or it is a tape."""
+    return fused_product if any(s.op.kind is Kind.CONTRACT for s in body.steps) else tape
+
+
+@lru_cache(maxsize=1024)
+def fused_call(body: Fragment) -> tuple[Any, dict[str, Any]] | str:
+    """The native kernel that runs a body in one pass, and its attributes; or why there is none."""
+    found: tuple[Any, dict[str, Any]] | str = runner(body).native_call(body)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def fused_overwrites(body: Fragment, index: int) -> bool:
+    return bool(runner(body).overwrites(body, index))
+
+
+def run_fused(*ins: Array | None, out: Any, body: Fragment) -> None:
+    found = fused_call(body)
+    assert not isinstance(found, str)
+    kernel, attrs = found
+    kernel(*ins, out=out, **attrs)
+
+
+def is_one_pass(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return not isinstance(fused_call(attrs["body"]), str)
+
+
+# Rows whose attribute picks among native kernels.
+VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
+    ops.gelu: [("gelu", {"approximate": "none"}), ("gelu_tanh", {"approximate": "tanh"})],
+    ops.matmul: [
+        ("matmul", {"algorithm": "blas"}),
+        ("matmul_naive", {"algorithm": "naive"}),
+        ("matmul_blocked", {"algorithm": "blocked"}),
+        ("matmul_parallel", {"algorithm": "parallel"}),
+    ],
+}
+
+
+def kernel_lists() -> dict[Op, list[Kernel]]:
+    """For every row its kernels, best first."""
+    out: dict[Op, list[Kernel]] = {}
+    for row in OPS.values():
+        listed = [] if native is None else list(_native(row))
+        if row in reference.KERNELS:
+            listed.append(Kernel("numpy", on_numpy(reference.KERNELS[row])))
+        if listed:
+            out[row] = listed
+    return out
+
+
+def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
+    """The native kernels of a row, best first; those of another instruction set where one is named."""
+    if row is ops.fused:
+        yield Kernel(native.isa_base(native.isa()), run_fused, is_one_pass)
+        return
+    for name, wanted in VARIANTS.get(row, [(row.name, {})]):
+        for kernel in native.kernels(name, isa):
+            accepts = takes(kernel, wanted)
+            if row is ops.repack:
+                yield Kernel(kernel.isa, checked_repack(kernel), of_a_matrix(accepts))
+            elif row in (ops.concat, ops.stack):
+                yield Kernel(kernel.isa, kernel, along_an_axis(accepts))
+            elif min(kernel.dtypes) >= tern2_r64.code:
+                yield Kernel(kernel.isa, kernel, whole_groups(accepts))
+            else:
+                yield Kernel(kernel.isa, kernel, accepts)
+
+
+def alternatives(row: Op, isa: str) -> list[Kernel]:
+    """The kernels of a row for another instruction set, if they give the same bits: only exact rows have any."""
+    if native is None or row.ulps or row is ops.fused or isa not in native.isas():
+        return []
+    return list(_native(row, isa))
+
+
+TILINGS = {tern2: (tern2_r64, tern2_r16), tern5: (tern5_r80, tern2_r16), i8: (i8_r16,), i4: (i4_r32,)}
+
+
+def _has_own_kernel(t: DType) -> bool:
+    """Whether a kernel made for such tiles is here; the plain kernel reads them too, but no faster."""
+    tiled = [] if native is None else native.kernels("integer_matmul")
+    return any(min(k.dtypes) >= tern2_r64.code and t.code in k.dtypes for k in tiled)
+
+
+def tilings(t: DType) -> dict[str, DType]:
+    """The packings of these integers that weights may wait in here, by name; the plain one last."""
+    return {tiled.name: tiled for tiled in (*(x for x in TILINGS.get(t, ()) if _has_own_kernel(x)), t)}
+
+
+STORAGES = {t.name: t for t in (tern2, tern5)}
+
+
+def shipped_storage() -> DType:
+    """Memory bounds a single token; AVX-512 has instructions to spare for the denser packing, others do not."""
+    wide = native is not None and native.isa() in ("avx512vnni", "amx")
+    return tern5 if wide else tern2
+
+
+def _followed() -> Mapping[str, tuned.Choice]:
+    """What was tuned; nothing where TRITIUM_ISA says what to run."""
+    return {} if native is None or os.environ.get("TRITIUM_ISA") else tuned.choices()
+
+
+class Cpu(Backend):
+    """This machine's cores."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        if native is not None:
+            load_blas()
+            if asked := native.isa_rejected():
+                known = ", ".join(native.isas())
+                settings.log.warning("TRITIUM_ISA=%s is not available here (%s); using %s", asked, known, native.isa())
+            threads_asked = os.environ.get("TRITIUM_NUM_THREADS", "1")
+            if not threads_asked.isdigit() or int(threads_asked) < 1:
+                settings.log.warning(
+                    "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads_asked, threads()
+                )
+        self.kernels = kernel_lists()
+        self._tuned = _followed()
+        self.dynamic = {row: _adopting(fn) for row, fn in reference.DYNAMIC.items()}
+
+    def allocate(self, nbytes: int) -> Storage:
+        return Storage(nbytes)
+
+    def upload(self, data: np.ndarray[Any, Any], to: Array) -> None:
+        host(to)[...] = data
+
+    def download(self, a: Array) -> np.ndarray[Any, Any]:
+        return host(a)
+
+    def listed(self, op: Op, specs: Specs) -> Sequence[Kernel]:
+        """The kernel that was tuned for such operands goes first. Asked once for each kind of call."""
+        listed = self.kernels.get(op, ())
+        found = self._tuned.get(tuned.kernel_key(op.name, specs)) if self._tuned else None
+        return listed if found is None else [*alternatives(op, str(found.value)), *listed]
+
+    def retuned(self) -> None:
+        super().retuned()
+        self._tuned = _followed()
+        fused_call.cache_clear()
+
+    def tiling(self, t: DType) -> DType:
+        """Which packing of these integers the product kernels here read fastest."""
+        if native is None:
+            return t
+        found = self._tuned.get(f"tiling/{t.name}")
+        if found is not None and (liked := tilings(t).get(str(found.value))) is not None:
+            return liked
+        return next((tiled for tiled in TILINGS.get(t, ()) if _has_own_kernel(tiled)), t)
+
+    def densest(self) -> DType:
+        found = self._tuned.get("storage")
+        return STORAGES.get(str(found.value), shipped_storage()) if found is not None else shipped_storage()
+
+    def first_illegal(self, a: Array) -> int:
+        plain = native is None or a.ndim != 2
+        return super().first_illegal(a) if plain else int(native.first_illegal(a))
+
+    def refuses(self, body: Fragment) -> str | None:
+        found = fused_call(body) if native is not None else super().refuses(body)
+        return found if isinstance(found, str) else None
+
+    def overwrites(self, op: Op, attrs: Mapping[str, Any], index: int) -> bool:
+        return fused_overwrites(attrs["body"], index) if op is ops.fused else super().overwrites(op, attrs, index)
+
+    def native_call(
+        self, op: Op, specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]
+    ) -> tuple[Any, dict[str, Any]] | str:
+        if native is None:
+            return f"there is no native library: {buffer.native_absence}"
+        if op is ops.fused:
+            return fused_call(attrs["body"])
+        kernel = self.choose(op, specs, attrs, layouts)
+        if kernel is None or not isinstance(kernel.fn, native.Kernel):
+            given = ", ".join(str(s) for s in specs if s is not None)
+            return f"{op.name} of {given or 'nothing'} has no kernel that runs without Python"
+        return kernel.fn, dict(attrs)
+
+    def describe(self) -> dict[str, str]:
+        facts = {"processor": processor(), "cores": f"{os.cpu_count()} ({threads()} usable)", "memory": _memory()}
+        if native is None:
+            return facts | {"kernels": f"numpy {np.__version__} only: {buffer.native_absence}"}
+        products = native.kernels("quantized_matmul")[0].isa
+        return (
+            facts
+            | {
+                "isa": f"{native.isa()} (of {', '.join(native.isas())})",
+                "kernels": f"{native.isa_base(native.isa())}; products with packed weights: {products}",
+                "threads": str(native.num_threads()),
+                "blas": blas(),
+            }
+            | ({"tuned": f"{len(self._tuned)} choices followed, see tritium tune --list"} if self._tuned else {})
+        )
+
+
+def _adopting(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *ins, **attrs: fn(*(host(x) for x in ins), **attrs)
+
+
+def make(device: Device) -> Backend:
+    return Cpu(device)
+
+
+def load_blas() -> None:
+    """Give the native kernels the C BLAS of the scipy-openblas32 wheel; macOS has Accelerate linked."""
+    found = importlib.util.find_spec("scipy_openblas32")
+    if found is None or found.origin is None:
+        return
+    folder = Path(found.origin).parent / "lib"
+    for library in sorted(folder.glob("libscipy_openblas*")):
+        if native.blas_load(str(library)):
+            return
+    settings.log.warning("no usable BLAS in %s; matmul runs on our own blocked kernel", folder)
+
+
+def blas() -> str:
+    info = native.blas_info()
+    if info["vendor"] == "none":
+        return "none: our own blocked kernel (pip install scipy-openblas32)"
+    return f"{info['vendor']} {info['config']}".strip() + ", split over our threads"
+
+
+def threads() -> int:
+    if native is not None:
+        return int(native.available_threads())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "hardware", "cpu model")):
+                return f"{line.partition(':')[2].strip()} ({platform.machine()})"
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return f"{pages * page / 2**30:.1f} GiB"

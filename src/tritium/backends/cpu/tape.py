@@ -1,0 +1,120 @@
+"""A fragment as a native tape.
+
+Knows nothing of tensors, graphs or memory. What no tape can do is refused with a reason, and runs unfused.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from tritium import ops
+from tritium.backends.cpu.tape_code import Operand, Place, UnfitError
+from tritium.backends.cpu.tape_listing import Listing, Part, Reach, Stores, Whole, Writer, code_of
+from tritium.backends.cpu.tape_rows import WHOLE, by_rows
+from tritium.buffer import native
+from tritium.fragment import Fragment
+from tritium.op import Kind, Spec
+
+KEPT = 1024  # tapes
+KINDS = ("each", "once", "whole")
+
+
+def elementwise(body: Fragment) -> Listing:
+    writer = Writer(body)
+    shapes = {s.spec.shape for s in body.steps if s.op is not ops.const and isinstance(s.spec, Spec)}
+    if len(shapes) != 1:
+        raise UnfitError(f"its steps have {len(shapes)} shapes")
+    for v, step in body.numbered():
+        if step.op is ops.const:
+            writer.leaves[v] = writer.constant(step)
+        elif step.op.kind is not Kind.MAP or not isinstance(step.spec, Spec):
+            raise UnfitError(f"{step.op.name} is not elementwise")
+        else:
+            writer.write(v, code_of(step, body, writer.args(step)))
+    stores: Stores = {}
+    for i, v in enumerate(body.outputs):
+        if body.spec(v).shape not in shapes:
+            raise UnfitError(f"a result has the shape {body.spec(v).shape}")
+        stores.setdefault(writer.known(v), []).append((Operand(Place.OUTPUT, i), body.spec(v).dtype))
+    return writer.listing(False, {}, [Part("each", writer.stretch(list(writer.codes), stores))])
+
+
+@lru_cache(maxsize=KEPT)
+def listing(body: Fragment) -> Listing | str:
+    """The parts of a tape, or why there is none."""
+    try:
+        if not body.inputs:
+            raise UnfitError("it has no inputs")
+        rows = any(s.op in WHOLE for s in body.steps)
+        return by_rows(body) if rows else elementwise(body)
+    except UnfitError as why:
+        return str(why)
+
+
+@lru_cache(maxsize=KEPT)
+def tape_of(body: Fragment) -> Any:
+    """A native.Tape, or a string: why there is none."""
+    made = listing(body)
+    if isinstance(made, str):
+        return made
+    if native is None:
+        return "there is no native library"
+    operands = [(int(Place.SCRATCH), 0, made.lane.code, 0)]
+    operands += [(int(Place.INPUT), int(reach), t.code, 0) for t, reach in made.inputs]
+    operands += [(int(Place.OUTPUT), int(reach), t.code, 0) for t, reach in made.outputs]
+    operands += [(int(Place.CONSTANT), 0, made.lane.code, bits) for bits in made.constants]
+    operands += [(int(Place.SLOT), 0, made.lane.code, 0)] * made.slots
+    operands += [(int(Place.ROW), 0, t.code, 0) for t in made.kept]
+    if len(operands) > 128:
+        return f"it has {len(operands)} operands"
+    try:
+        return native.Tape(made.lane.code, made.rows, operands, *_numbered(made))
+    except ValueError as why:
+        return str(why)
+
+
+def _numbered(made: Listing) -> tuple[list[Any], list[Any]]:
+    """Instructions and parts as native code reads them: operands by number, stretches by their first instruction."""
+    sizes = (1, len(made.inputs), len(made.outputs), len(made.constants), made.slots, len(made.kept))
+
+    def number(o: Operand | None) -> int:
+        return -1 if o is None else sum(sizes[: o.place]) + o.number
+
+    instructions: list[Any] = []
+    parts: list[Any] = []
+    for part in made.parts:
+        w = part.whole or Whole("", (), (), made.lane, 0.0)
+        operands = [number(o) for o in w.args] + [-1] * (3 - len(w.args))
+        operands += [number(o) for o in w.results] + [-1] * (3 - len(w.results))
+        parts.append(
+            (KINDS.index(part.kind), len(instructions), len(part.code), w.name, tuple(operands), w.dtype.code, w.eps)
+        )
+        instructions += [(i.name, i.dtype.code, i.reversed, number(i.x), number(i.y)) for i in part.code]
+    return instructions, parts
+
+
+def native_call(body: Fragment, isa: str | None = None) -> Any:
+    """(kernel, attributes) for kernel(*inputs, out=…, **attributes), or a string: why there is none."""
+    tape = tape_of(body)
+    return tape if isinstance(tape, str) else (native.kernel("fused", isa), {"tape": tape})
+
+
+def overwrites(body: Fragment, i: int) -> bool:
+    """Whether result 0 may be written exactly over input i: nothing reads it after its place was written."""
+    made, out = listing(body), body.spec(body.outputs[0])
+    if isinstance(made, str) or body.inputs[i].shape != out.shape or body.inputs[i].dtype.nbytes != out.dtype.nbytes:
+        return False
+    if (made.inputs[i][1], made.outputs[0][1]) != (Reach.FULL, Reach.FULL):
+        return False
+    source, target, written = Operand(Place.INPUT, i), Operand(Place.OUTPUT, 0), False
+    for part in made.parts:
+        if part.whole:
+            if written and source in part.whole.args:
+                return False
+            written = written or target in part.whole.results
+        for one in part.code:
+            if written and source in (one.x, one.y):
+                return False
+            written = written or (one.name == "store" and one.x == target)
+    return True

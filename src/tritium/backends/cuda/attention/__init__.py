@@ -1,0 +1,4 @@
+"""Attention and KV caches on a GPU.
+
+Knows nothing of linear layers.
+"""

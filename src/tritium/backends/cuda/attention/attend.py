@@ -1,0 +1,374 @@
+"""Attention over caches of keys and values by Triton kernels: f64 inside, rounded once, so that bits do not depend on the device.
+
+Knows nothing of storages, tensors of ours or graphs. Where the tokens of a sequence lie is read on the device: nothing waits for
+the host, and a CUDA graph of it serves any length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tritium.backends.cuda.counts import counters
+from tritium.backends.cuda.linear.choice import HOPPER
+from tritium.backends.cuda.linear.plain import fence
+from tritium.backends.cuda.linear.ternary import gpu
+from tritium.backends.cuda.order import begin
+
+KEYS = 32  # that a program looks at together
+ROWS = 16  # queries of one kv head that it takes, at least: what a product of f64 needs
+MOST_ROWS = 64
+PROGRAMS = 264  # two for each multiprocessor of a large GPU
+PARTS = 32  # that share the keys of some queries, at most
+JOINED = 4096  # sums of parts that one program joins together: what registers hold
+FEW = 8  # queries of one kv head whose parts one program joins; of more, that takes longer than a second launch
+
+
+# ---- attention
+# Pairs of elements come as words of 32 bits: from loads of 16 bits Triton cannot make operands of a product of f64.
+
+
+@triton.jit
+def _wide(half, BRAIN: tl.constexpr):
+    """The half float in the low bits of a word, as f64."""
+    if BRAIN:
+        x = (half << 16).to(tl.float32, bitcast=True)
+    else:
+        special = (half & 0x7C00) == 0x7C00
+        size = (half & 0x7FFF) << 13
+        size = tl.where(special, size | 0x7F800000, size)
+        between = tl.where(special, 1.0, 5.192296858534828e33)  # 2**112: between the biases
+        x = size.to(tl.float32, bitcast=True) * between
+        x = tl.where((half & 0x8000) != 0, -x, x)
+    return x.to(tl.float64)
+
+
+WIDEN = tl.constexpr("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f64.f16 $0, l; cvt.f64.f16 $1, h; }")
+
+
+@triton.jit
+def _fetch(base, at, there, SINGLE: tl.constexpr):
+    """Elements 2i and 2i + 1 as they lie: two singles, or twice the word that holds both halves; `at` counts pairs."""
+    if SINGLE:
+        one = tl.load(base + 2 * at, mask=there, other=0.0)
+        two = tl.load(base + 2 * at + 1, mask=there, other=0.0)
+    else:
+        one = tl.load(base + at, mask=there, other=0)
+        two = one
+    return one, two
+
+
+@triton.jit
+def _pairs(one, two, SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr):
+    """What `_fetch` gave, as f64."""
+    if SINGLE:
+        one, two = one.to(tl.float64), two.to(tl.float64)
+    elif ASM and not BRAIN:
+        one, two = tl.inline_asm_elementwise(
+            WIDEN, "=d,=d,r", [one], dtype=(tl.float64, tl.float64), is_pure=True, pack=1
+        )
+    else:
+        one, two = _wide(one & 0xFFFF, BRAIN), _wide((two >> 16) & 0xFFFF, BRAIN)
+    return one, two
+
+
+@triton.jit
+def _inverse(total):
+    """By what sums of values are multiplied, given those of the weights; of no keys it is zero."""
+    none = total == 0.0
+    return tl.where(none, 0.0, 1.0 / tl.where(none, 1.0, total))
+
+
+@triton.jit
+def _give(out, y, row, d, tokens, g, o_token, o_head, SIZE: tl.constexpr, PER: tl.constexpr):
+    """y is the attention of queries `row` of a kv head."""
+    to = out + (row // PER).to(tl.int64)[:, None] * o_token + (g * PER + row % PER)[:, None] * o_head + d[None, :]
+    tl.store(to, y.to(out.dtype.element_ty), mask=(row < tokens * PER)[:, None] & (d < SIZE)[None, :])
+
+
+@triton.jit
+def _join(part, tops, totals, r, parts, d, PARTS: tl.constexpr):
+    """The attention of queries r: the sums of all parts, each by how much it counts; those of no keys count nothing."""
+    p = tl.arange(0, PARTS)
+    line = r[:, None] * PARTS + p[None, :]
+    there = (p < parts)[None, :]
+    at = part + line[:, :, None] * d.shape[0] + d[None, None, :]
+    sums = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
+    top = tl.load(tops + line, mask=there, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(totals + line, mask=there, other=0.0, cache_modifier=".cg")
+    most = tl.max(top, 1)
+    fade = tl.exp(top - tl.where(most == float("-inf"), 0.0, most)[:, None])
+    weight = fade * _inverse(tl.sum(total * fade, 1))[:, None]
+    weight = tl.where(total == 0.0, 0.0, weight)[:, :, None]
+    return tl.sum(tl.where(weight == 0.0, 0.0, sums * weight), 1)
+
+
+@triton.jit
+def _extent(
+    places, b, block, tokens, slots, capacity,
+    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr,
+):  # fmt: skip
+    """Where sequence b lies, how many keys the queries of a block see, how many of them a part takes, and how many parts do."""
+    if PLACED:
+        slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
+        inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
+        slot, start, count = tl.where(inside, slot, 0), tl.where(inside, start, 0), tl.where(inside, count, 0)
+    else:
+        slot, start, count = b, capacity - tokens, tokens
+    last = tl.minimum(start + (block * ROWS + ROWS - 1) // PER + 1, start + count)
+    last = tl.where(block * ROWS // PER < count, last, 0)
+    share = tl.maximum(tl.cdiv(tl.cdiv(last, PARTS), KEYS), 1) * KEYS
+    return slot, start, count, last, share, tl.maximum(tl.cdiv(last, share), 1)  # of no keys the first part says so
+
+
+@triton.jit
+def attend_kernel(
+    q, k, v, places, out, part, tops, totals, counts, tokens, slots, capacity, q_batch, q_token, q_head, k_slot, k_head, k_token,
+    v_slot, v_head, v_token, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
+    ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TOGETHER: tl.constexpr,
+    LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr, BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """A share of the keys for some queries of one kv head: sums of values and of weights, both against the largest score.
+
+    Programs without keys end at once. Each of the others leaves its sums in memory of its own; if LAST, the last of them to
+    arrive, as `counts` tells, joins them, and leaves the count zero for the next launch.
+    """
+    begin(EARLY)
+    blocks = tl.cdiv(tokens * PER, ROWS)
+    b, block, g, p = tl.program_id(0) // blocks, tl.program_id(0) % blocks, tl.program_id(1), tl.program_id(2)
+    row = block * ROWS + tl.arange(0, ROWS)
+    token, head = row // PER, g * PER + row % PER
+    asked = row < tokens * PER
+    d, e = tl.arange(0, WIDE), tl.arange(0, 2 * WIDE)
+    line = token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + e[None, :]
+    queries = tl.load(
+        q + b.to(tl.int64) * q_batch + line, mask=asked[:, None] & (e < (SIZE + 1) // 2 * 2)[None, :], other=0.0
+    )
+    one, two = tl.split(tl.reshape(queries.to(tl.float64) * FACTOR, (ROWS, WIDE, 2)))
+    slot, start, count, last, share, parts = _extent(
+        places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED
+    )
+    if p < parts:
+        first, end = p * share, tl.minimum(p * share + share, last)
+        live = (token < count) & asked
+        fits = d < (SIZE + 1) // 2
+        k_base = k + slot.to(tl.int64) * k_slot + g.to(tl.int64) * k_head
+        v_base = v + slot.to(tl.int64) * v_slot + g.to(tl.int64) * v_head
+        top = tl.full((ROWS,), float("-inf"), tl.float64)
+        summed = tl.zeros((ROWS, KEYS), tl.float64)
+        mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
+        mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
+        for at in range(first, end, KEYS):
+            key = at + tl.arange(0, KEYS)
+            there = key < end
+            k_one, k_two = _fetch(
+                k_base + key.to(tl.int64)[None, :] * k_token, d[:, None], there[None, :] & fits[:, None], SINGLE
+            )
+            v_one, v_two = _fetch(  # asked for together: neither waits for the other
+                v_base + key.to(tl.int64)[:, None] * v_token, d[None, :], there[:, None] & fits[None, :], SINGLE
+            )
+            k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
+            scores = tl.dot(one, k_one, out_dtype=tl.float64)
+            scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
+            sees = there[None, :] & (key[None, :] <= (start + token)[:, None]) & live[:, None]
+            scores = tl.where(sees, scores, float("-inf"))
+            most = tl.maximum(top, tl.max(scores, 1))
+            base = tl.where(most == float("-inf"), 0.0, most)
+            weights = tl.exp(scores - base[:, None])
+            fade = tl.exp(top - base)
+            summed = summed * fade[:, None] + weights
+            v_one, v_two = _pairs(v_one, v_two, SINGLE, BRAIN, ASM)
+            mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
+            mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
+            top = most
+        total = tl.sum(summed, 1)
+        out += b.to(tl.int64) * o_batch
+        if parts == 1:
+            none, inverse = (total == 0.0)[:, None], _inverse(total)[:, None]
+            y_one, y_two = tl.where(none, 0.0, mixed_one * inverse), tl.where(none, 0.0, mixed_two * inverse)
+            _give(out, tl.interleave(y_one, y_two), row, e, tokens, g, o_token, o_head, SIZE, PER)
+        elif PARTS > 1:
+            group = tl.program_id(0) * tl.num_programs(1) + g
+            tops += group.to(tl.int64) * (ROWS * PARTS)
+            totals += group.to(tl.int64) * (ROWS * PARTS)
+            part += group.to(tl.int64) * (ROWS * PARTS * 2 * WIDE)
+            to = tl.arange(0, ROWS) * PARTS + p
+            mixed = tl.interleave(mixed_one, mixed_two)
+            tl.store(tops + to, top, mask=asked, cache_modifier=".cg")
+            tl.store(totals + to, total, mask=asked, cache_modifier=".cg")
+            tl.store(part + to[:, None] * (2 * WIDE) + e[None, :], mixed, mask=asked[:, None], cache_modifier=".cg")
+            if LAST:
+                fence(ASM)
+                tl.debug_barrier()
+                if tl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
+                    fence(ASM)
+                    tl.store(counts + group, 0)
+                    for some in range(0, USED, TOGETHER):
+                        r = some + tl.arange(0, TOGETHER)
+                        y = _join(part, tops, totals, r, parts, e, PARTS)
+                        _give(out, y, block * ROWS + r, e, tokens, g, o_token, o_head, SIZE, PER)
+
+
+@triton.jit
+def join_kernel(
+    places, out, part, tops, totals, tokens, slots, capacity, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr,
+    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """What the last program does for few queries, in a launch of its own and a program for each query."""
+    begin(EARLY)
+    blocks = tl.cdiv(tokens * PER, ROWS)
+    b, r, g = tl.program_id(0) // (tokens * PER), tl.program_id(0) % (tokens * PER), tl.program_id(1)
+    block = r // ROWS
+    _, _, _, _, _, parts = _extent(places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED)
+    if parts > 1:
+        line = (((b * blocks + block) * tl.num_programs(1) + g).to(tl.int64) * ROWS + r % ROWS) * PARTS
+        one, d = tl.arange(0, 1), tl.arange(0, 2 * WIDE)
+        y = _join(part + line * (2 * WIDE), tops + line, totals + line, one, parts, d, PARTS)
+        _give(out + b.to(tl.int64) * o_batch, y, r + one, d, tokens, g, o_token, o_head, SIZE, PER)
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float
+) -> torch.Tensor:
+    """softmax(q kᵀ factor) v for q [batch, tokens, heads, size] over caches [slots, kv heads, capacity, size]."""
+    batch, tokens, heads, size = q.shape
+    slots, shared, capacity, _ = k.shape
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if not out.numel():
+        return out
+    if not capacity:
+        return out.zero_()
+    if tokens == 1 and _is_decoded(q, k, v):
+        _decode(q, k, v, places, factor, out)
+        return out
+    single = k.dtype not in _HALVES or v.dtype is not k.dtype or size % 2 == 1
+    caches = [_words(x, single) for x in (k, v)]
+    q = _even(q.float())
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    per, wide = heads // shared, max(triton.next_power_of_2((size + 1) // 2), 16)
+    rows = min(max(triton.next_power_of_2(tokens * per), ROWS), MOST_ROWS)
+    blocks = triton.cdiv(tokens * per, rows)
+    used = min(triton.next_power_of_2(tokens * per), rows)
+    groups = batch * blocks * shared
+    parts = _parts(groups, capacity, KEYS)
+    together = min(used, max(JOINED // (parts * 2 * wide), 1))
+    few, given = used <= FEW, q if places is None else places.contiguous()
+    part = tops = totals = counts = out  # of one part nobody looks at them
+    if parts > 1:
+        lines = groups * parts * rows
+        tops, totals, part = _sums_of_parts(lines, 2 * wide, q.device)
+        counts = counters(q.device).some(groups) if few else out
+    common: dict[str, Any] = {
+        "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
+        "PLACED": places is not None, "num_warps": 4, **gpu(q.device).starting,
+    }  # fmt: skip
+    attend_kernel[(batch * blocks, shared, parts)](
+        q, *caches, given, out, part, tops, totals, counts, tokens, slots, capacity, *q.stride()[:3], *caches[0].stride()[:3],
+        *caches[1].stride()[:3], *out.stride()[:3], USED=used, TOGETHER=together, LAST=few, SINGLE=single,
+        BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, ASM=_asm(q), **common,
+    )  # fmt: skip
+    if parts > 1 and not few:
+        join_kernel[(batch * tokens * per, shared)](
+            given, out, part, tops, totals, tokens, slots, capacity, *out.stride()[:3], **common
+        )
+    return out
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _parts(groups: int, capacity: int, keys: int) -> int:
+    """How many programs share the keys of some queries, each looking at so many together."""
+    return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, keys), PARTS)))
+
+
+def _sums_of_parts(lines: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Room for the largest scores, the sums of weights and those of values that parts leave for who joins them."""
+    space = torch.empty(lines * (size + 2), dtype=torch.float64, device=device)
+    return space[:lines], space[lines : 2 * lines], space[2 * lines :]
+
+
+def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the kernel for one token a sequence takes them."""
+    lie = k.stride(-1) == v.stride(-1) == 1 and k.stride(2) == v.stride(2)
+    return lie and v.dtype is k.dtype and k.dtype in _HALVES and decodes(q.device, q.shape[3], q.shape[2], k.shape[1])
+
+
+def decodes(device: torch.device, size: int, heads: int, shared: int) -> bool:
+    """Whether there is a kernel for one token a sequence of such heads."""
+    g = gpu(device)
+    return g.has_gluon and g.capability == HOPPER and size == 128 and heads <= 4 * shared
+
+
+def _decode(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None, factor: float, out: torch.Tensor
+) -> None:
+    q = q.float() if q.stride(-1) == 1 else q.float().contiguous()
+    _launch_decode(q, q, q, k, v, places, factor, out, BATCH=1, FRESH=False, SETTLED=False)
+
+
+def attend_new(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, cache: torch.Tensor, places: torch.Tensor, factor: float, settled: bool
+) -> torch.Tensor:  # fmt: skip
+    """What `rope`, `update_cache` and `attention` say of one new token a sequence, in one launch, where `decodes` says so.
+
+    x: f32 [batch, 1, heads + 2 kv heads, size], of which all but the last kv heads, the values, are turned; cache: keys and values
+    [slots, 2 kv heads, capacity, size], written. settled: the places and all older keys and values were there before the kernels
+    that may still be running were launched."""
+    batch, _, every, size = x.shape
+    shared = cache.shape[1] // 2
+    out = torch.empty((batch, 1, every - 2 * shared, size), dtype=x.dtype, device=x.device)
+    cos, sin = (a.float().expand(batch, 1, size // 2) for a in (cos, sin))
+    x, cos, sin = (a if a.stride(-1) == 1 else a.contiguous() for a in (x, cos, sin))
+    k, v = cache[:, :shared], cache[:, shared:]
+    settled &= places.is_contiguous()
+    block = triton.next_power_of_2(batch)
+    _launch_decode(x, cos, sin, k, v, places, factor, out, BATCH=block, FRESH=True, SETTLED=settled)
+    return out
+
+
+def _launch_decode(
+    q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, k: torch.Tensor, v: torch.Tensor, places: torch.Tensor | None,
+    factor: float, out: torch.Tensor, **how: int,
+) -> None:  # fmt: skip
+    from tritium.backends.cuda.attention import decode as cuda_decode
+
+    batch, _, heads, size = out.shape
+    slots, shared, capacity, _ = k.shape
+    per, groups = heads // shared, batch * shared
+    used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
+    part = tops = totals = counts = out  # of one part nobody looks at them
+    if parts > 1:
+        lines = groups * parts * used
+        tops, totals, part = _sums_of_parts(lines, size, q.device)
+        counts = counters(q.device).some(groups)
+    early = {"launch_pdl": True} if gpu(q.device).early else {}
+    cuda_decode.decode[(batch, shared, parts)](
+        q, cos, sin, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, batch, slots, capacity,
+        q.stride(0), q.stride(2), cos.stride(0), sin.stride(0), *k.stride()[:2], *v.stride()[:2], out.stride(0), out.stride(2),
+        PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), PLACED=places is not None, FACTOR=factor,
+        num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.registers(batch, parts), **how, **early,
+    )  # fmt: skip
+
+
+def _asm(x: torch.Tensor) -> bool:
+    """Whether kernels may speak the language of NVIDIA's GPUs."""
+    return gpu(x.device).capability > (0, 0)
+
+
+def _even(x: torch.Tensor) -> torch.Tensor:
+    """An even number of elements in each head: kernels take pairs."""
+    return torch.nn.functional.pad(x, (0, 1)) if x.shape[-1] % 2 else x
+
+
+def _words(x: torch.Tensor, single: bool) -> torch.Tensor:
+    """A cache as the kernel reads it: f32, or words of two halves. Where it is so, and lies so, it is not copied."""
+    if single:
+        x = _even(x.float())
+        return x if x.stride(-1) == 1 else x.contiguous()
+    even = x.stride(-1) == 1 and x.data_ptr() % 4 == 0 and not any(s % 2 for s in x.stride()[:-1])
+    return (x if even else x.contiguous()).view(torch.int32)

@@ -1,0 +1,142 @@
+"""What new tokens do to caches of keys and values, by Triton kernels: heads are turned, written to their places, and those
+places looked at.
+
+Knows nothing of storages, tensors of ours or graphs. Where the tokens of a sequence lie is read on the device: nothing waits for
+the host.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tritium.backends.cuda.linear.ternary import gpu
+from tritium.backends.cuda.order import begin
+
+# ---- writing
+
+
+@triton.jit
+def write_kernel(
+    cache, values, places, batch, tokens, slots, capacity, c_slot, c_head, c_token, v_batch, v_token, v_head, v_item,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, BATCH: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """cache[slot, h, start + t] = values[b, t, h] for t < count; of several sequences at one place the last is written."""
+    begin(EARLY)
+    b, t, h = tl.program_id(0) // tokens, tl.program_id(0) % tokens, tl.program_id(1)
+    slot, start, count = tl.load(places + b * 3), tl.load(places + b * 3 + 1), tl.load(places + b * 3 + 2)
+    inside = (slot >= 0) & (slot < slots) & (start >= 0) & (count <= tokens) & (start <= capacity - count)
+    o = tl.arange(0, BATCH)
+    later = (o > b) & (o < batch)
+    o_slot = tl.load(places + o * 3, mask=later, other=-1)
+    o_start = tl.load(places + o * 3 + 1, mask=later, other=0)
+    o_count = tl.load(places + o * 3 + 2, mask=later, other=0)
+    at = start + t
+    covered = tl.sum((later & (o_slot == slot) & (o_start <= at) & (at < o_start + o_count)).to(tl.int32), 0)
+    if inside & (t < count) & (covered == 0):
+        d = tl.arange(0, WIDE)
+        x = tl.load(
+            values + b.to(tl.int64) * v_batch + t.to(tl.int64) * v_token + h * v_head + d * v_item, mask=d < SIZE
+        )
+        to = cache + slot.to(tl.int64) * c_slot + h.to(tl.int64) * c_head + at.to(tl.int64) * c_token + d
+        tl.store(to, x.to(cache.dtype.element_ty), mask=d < SIZE)
+
+
+def write(cache: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> None:
+    """What `update_cache` says, into the cache itself, whose heads are contiguous. Sequences outside of it write nothing."""
+    slots, heads, capacity, size = cache.shape
+    batch, tokens = values.shape[:2]
+    if not (batch and tokens and heads and size):
+        return
+    write_kernel[(batch * tokens, heads)](
+        cache, values, places.contiguous(), batch, tokens, slots, capacity, *cache.stride()[:3], *values.stride(), SIZE=size,
+        WIDE=triton.next_power_of_2(size), BATCH=triton.next_power_of_2(batch), num_warps=1, **gpu(cache.device).starting,
+    )  # fmt: skip
+
+
+# ---- rotary positions
+
+
+@triton.jit
+def rope_kernel(
+    x, cos, sin, out, tokens, turned, x_batch, x_token, x_head, c_batch, c_token, s_batch, s_token, o_batch, o_token, o_head,
+    HALF: tl.constexpr, WIDE: tl.constexpr, APART: tl.constexpr, STEP: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """Pairs (i * STEP, i * STEP + APART) of one head turned by their angles, each product and sum rounded."""
+    begin(EARLY)
+    b, t, h = (tl.program_id(0) // tokens).to(tl.int64), (tl.program_id(0) % tokens).to(tl.int64), tl.program_id(1)
+    i = tl.arange(0, WIDE)
+    fits = i < HALF
+    one = x + b * x_batch + t * x_token + h * x_head + i * STEP
+    to = out + b * o_batch + t * o_token + h * o_head + i * STEP
+    a, z = tl.load(one, mask=fits), tl.load(one + APART, mask=fits)
+    if h < turned:
+        c = tl.load(cos + b * c_batch + t * c_token + i, mask=fits)
+        s = tl.load(sin + b * s_batch + t * s_token + i, mask=fits)
+        wide_a, wide_z = a.to(tl.float32), z.to(tl.float32)
+        tl.store(to, (wide_a * c - wide_z * s).to(out.dtype.element_ty), mask=fits)
+        tl.store(to + APART, (wide_z * c + wide_a * s).to(out.dtype.element_ty), mask=fits)
+    else:
+        tl.store(to, a.to(out.dtype.element_ty), mask=fits)
+        tl.store(to + APART, z.to(out.dtype.element_ty), mask=fits)
+
+
+def rope(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    dtype: torch.dtype,
+    interleaved: bool,
+    heads: int | None = None,
+) -> torch.Tensor:
+    """What the row `rope` says, for x [batch, tokens, heads, size]; of `heads` the first ones, and the others as they are."""
+    batch, tokens, all_heads, size = x.shape
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    if not out.numel():
+        return out
+    half = size // 2
+    cos, sin = (v.float().expand(batch, tokens, half) for v in (cos, sin))
+    x, cos, sin = (v if v.stride(-1) == 1 else v.contiguous() for v in (x, cos, sin))
+    rope_kernel[(batch * tokens, all_heads)](
+        x, cos, sin, out, tokens, all_heads if heads is None else heads, *x.stride()[:3], *cos.stride()[:2], *sin.stride()[:2],
+        *out.stride()[:3], HALF=half, WIDE=triton.next_power_of_2(half), APART=1 if interleaved else half,
+        STEP=2 if interleaved else 1, num_warps=1, enable_fp_fusion=False, **gpu(x.device).starting,
+    )  # fmt: skip
+    return out
+
+
+# ---- which sequences lie outside
+
+
+@triton.jit
+def outside_kernel(places, bad, batch, slots, capacity, tokens, BATCH: tl.constexpr, EARLY: tl.constexpr):
+    begin(EARLY)
+    o = tl.arange(0, BATCH)
+    meant = o < batch
+    slot = tl.load(places + o * 3, mask=meant, other=0)
+    start = tl.load(places + o * 3 + 1, mask=meant, other=0)
+    count = tl.load(places + o * 3 + 2, mask=meant, other=0)
+    wrong = (slot < 0) | (slot >= slots) | (start < 0) | (count < 0) | (count > tokens) | (start > capacity - count)
+    tl.store(bad + o, wrong, mask=meant)
+
+
+def outside(places: torch.Tensor, slots: int, capacity: int, tokens: int) -> torch.Tensor:
+    """Which sequences are not inside the cache, as bools."""
+    batch = places.shape[0]
+    bad = torch.empty(batch, dtype=torch.bool, device=places.device)
+    if batch:
+        block = triton.next_power_of_2(batch)
+        outside_kernel[(1,)](
+            places.contiguous(),
+            bad,
+            batch,
+            slots,
+            capacity,
+            tokens,
+            BATCH=block,
+            num_warps=1,
+            **gpu(places.device).starting,
+        )
+    return bad

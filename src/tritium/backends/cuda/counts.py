@@ -1,0 +1,61 @@
+"""Memory of a GPU that launches hand on: numbers that are zero between them.
+
+Knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+import torch
+
+from tritium.backends.cuda.linear.weights import capturing
+
+
+class Counters:
+    """Numbers that are zero between launches, for programs of one launch that count each other.
+
+    A launch takes those of its stream, where launches follow each other. One that goes into a graph takes some that nobody
+    else gets: its graph may run beside anything. They are kept for good, since nobody says when a graph is gone.
+    """
+
+    AHEAD = 1 << 16  # that are ready for a capture, which can zero none: those of some hundred launches
+    LINE = 32  # of them are given together, so that no two launches write to one line of the cache
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._kept: list[torch.Tensor] = []
+        self._fresh = self._zeros(0)
+        self._streams: dict[int, torch.Tensor] = {}
+        self._lock = threading.Lock()
+
+    def _zeros(self, n: int) -> torch.Tensor:
+        made = torch.zeros(n, dtype=torch.int32, device=self.device)
+        self._kept.append(made)
+        return made
+
+    def some(self, n: int) -> torch.Tensor:
+        """n of them for a launch on the current stream."""
+        n = -(-n // self.LINE) * self.LINE
+        on_gpu = self.device.type == "cuda"
+        with self._lock:
+            if capturing():
+                if self._fresh.numel() < n:  # the graph zeroes them itself, each time it runs
+                    return torch.zeros(n, dtype=torch.int32, device=self.device)
+                found, self._fresh = self._fresh[:n], self._fresh[n:]
+                return found
+            stream = torch.cuda.current_stream(self.device) if on_gpu else None
+            key = stream.cuda_stream if stream is not None else 0
+            if key not in self._streams or self._streams[key].numel() < n:
+                self._streams[key] = self._zeros(2 * n)
+            if stream is not None and self._fresh.numel() < self.AHEAD:
+                self._fresh = self._zeros(2 * self.AHEAD)
+                stream.synchronize()  # graphs that take them run on other streams
+            return self._streams[key]
+
+
+@lru_cache
+def counters(device: torch.device) -> Counters:
+    """Those of a device."""
+    return Counters(device)

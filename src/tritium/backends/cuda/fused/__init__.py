@@ -1,0 +1,4 @@
+"""Fused element-wise bodies on a GPU as one generated Triton kernel each.
+
+Knows nothing of programs.
+"""

@@ -1,0 +1,4 @@
+"""Linear layers on a GPU: products of quantised or half-float weights.
+
+Knows nothing of attention.
+"""

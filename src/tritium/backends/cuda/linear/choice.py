@@ -1,0 +1,409 @@
+"""Which kernel multiplies ternary or int8 weights with so many tokens on a GPU, and how it is cut: measured, or by rule.
+
+Knows nothing of torch or triton. `TABLE` is what was measured on Hopper; before it comes what `tritium tune` found on this GPU,
+before that what `use` was given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from tritium.backends.cuda.linear import measured as cuda_measured
+from tritium.backends.cuda.linear.spread import UNEVEN, is_possible, tensors, work
+from tritium.machine import tuned
+
+HOPPER = (9, 0)
+AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
+PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
+SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
+LARGE = 512  # tokens from which on more of them are more tiles of the same kind
+
+
+class Choice(NamedTuple):
+    """A kernel and the numbers it is cut by; `str` shows both."""
+
+    kernel: str
+    config: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.kernel}({', '.join(f'{name}={number}' for name, number in self.config)})"
+
+    def get(self, name: str) -> int:
+        return dict(self.config)[name]
+
+
+class Case(NamedTuple):
+    """What is multiplied: m tokens of k columns with n rows, of ternary codes or of int8; floats: the tokens come as they are."""
+
+    n: int
+    k: int
+    m: int
+    codes: bool = True
+    floats: bool = False
+
+
+NAMES = {
+    "gemv": ("rows", "lanes", "across", "warps"),
+    "fragments": ("tiles", "across", "beside", "groups", "ahead"),
+    "wgmma": ("rows", "tokens", "bytes", "turns", "stages", "registers", "most", "spread"),
+    "gemv_plain": ("rows", "words", "warps"),
+    "gemm_plain": ("rows", "tokens", "bytes", "split", "warps", "stages"),
+}
+
+
+def choice(kernel: str, *numbers: int) -> Choice:
+    """The numbers in the order of `NAMES`.
+
+    gemv: rows of a program; lanes and warps (across) along a row; warps. fragments: tiles of 16 rows for each of the warps
+    beside each other; warps across the columns; groups of 8 tokens; blocks of weights ahead. wgmma: a tile's rows and tokens (a
+    power of two, or two of them: 160 are 128 and 32); bytes of a row in a step; turns (each warpgroup has tiles of its own);
+    stages; registers a thread starts with and may have; spread: 0 a program for each tile, above 0 so many programs on each
+    multiprocessor, which take tiles in turns, those of the last round in halves or quarters of their tokens where each has a
+    program, below 0 so many for each tile, which share its columns. Tiles of two powers of two are neither cut nor shared.
+    """
+    return Choice(kernel, tuple(zip(NAMES[kernel], numbers, strict=True)))
+
+
+def parsed(text: str) -> Choice | None:
+    """The way back from `str`; None where no kernel is meant."""
+    found = re.fullmatch(r"(\w+)\((\w+=-?\d+(?:, \w+=-?\d+)*)\)", text)
+    if found is None or found[1] not in NAMES:
+        return None
+    pairs = [part.split("=") for part in found[2].split(", ")]
+    return choice(found[1], *(int(n) for _, n in pairs)) if NAMES[found[1]] == tuple(n for n, _ in pairs) else None
+
+
+def wide(k: int) -> int:
+    """Columns as kernels see them: filled up with zeros to whole blocks of 128, at least one."""
+    return max(-(-k // 128), 1) * 128
+
+
+def words(case: Case) -> int:
+    """32-bit words of a row of weights."""
+    return wide(case.k) // (16 if case.codes else 4)
+
+
+# ---- what is possible
+
+
+def _gemv_fits(case: Case, rows: int, lanes: int, across: int, warps: int) -> bool:
+    """All words of a thread are in flight at once: they, its sums, and its part of a token of floats must fit in registers."""
+    step = lanes * 4 * across
+    count = -(-words(case) // step)
+    threads = 32 * warps
+    of_thread = rows * step // (threads * 4)
+    if case.floats and (1 << (count * step - 1).bit_length()) * (16 if case.codes else 4) // threads >= 128:
+        return False
+    return of_thread >= 1 and of_thread * (count * 4 + (16 if case.codes else 4)) <= 150
+
+
+def gemvs(case: Case) -> Iterator[Choice]:
+    for warps in (1, 2, 4, 8):
+        for across in (1, 2, 4, 8):
+            for lanes in (8, 16, 32):
+                step = lanes * 4 * across
+                waste = -(-words(case) // step) * step / words(case)
+                for each in (1, 2, 4):
+                    rows = each * (32 // lanes) * (warps // across)
+                    whole = across <= warps and 2 <= rows <= 64 and rows & (rows - 1) == 0
+                    if whole and waste <= 1.25 and _gemv_fits(case, rows, lanes, across, warps):
+                        yield choice("gemv", rows, lanes, across, warps)
+
+
+def fragment_cuts(case: Case) -> Iterator[Choice]:
+    blocks = wide(case.k) // 128
+    need = -(-case.m // 8)
+    for groups in (1, 2, 4):  # sums of more do not fit in registers
+        if groups > 1 and groups // 2 >= need:
+            continue
+        for tiles in {1: (1, 2, 4), 2: (1, 2), 4: (1, 2)}[groups]:
+            for across, beside in ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (1, 4)):
+                count = -(-blocks // across)
+                if count * groups <= 512 and (blocks < across or count * across / blocks <= 1.25):
+                    ahead = min(count, 24, max((176 - 16 * tiles * groups) // (4 * tiles), 4))  # words beside sums
+                    yield choice("fragments", tiles, across, beside, groups, ahead)
+
+
+def _registers(part: int, tokens: int, step: int) -> tuple[int, int]:
+    """What a thread starts with and what a multiplying one may have, by what it holds: sums, and of codes (step, else 0)
+    those of a step and their four planes."""
+    sums = part * tokens // 128
+    held = sums + 5 * part * step // 512
+    return (80, 104) if sums <= 32 and held <= 72 else (104, 136) if held <= 88 else (168, 240)
+
+
+def wgmmas(case: Case, processors: int = 132) -> Iterator[Choice]:
+    possible = (16, 32, 64, 128) if case.codes else (16, 32, 64, 128, 256)  # 256 beside decoded planes spill
+    sizes = [t for t in possible if t // 2 < case.m or t == 16]
+    cuts = [
+        *itertools.product(sizes[-3:], ((128, 0), (256, 0), (64, 1), (128, 1)), (64, 128) if case.codes else (128,))
+    ]
+    left = partial(work, case.n, case.m, number=0, processors=processors)
+    better = [(t, (rows, 0)) for t in UNEVEN for rows in (128, 256) if left(rows, t) < left(rows, 128)]
+    cuts += [(*one, step) for one in better for step in ((32, 64) if case.codes else (128,))]
+    for tokens, (rows, turns), step in cuts:
+        found = _tile(case, rows, tokens, step, turns)
+        if found is not None:
+            tiles, steps = -(-case.n // rows) * -(-case.m // tokens), -(-words(case) * 4 // step)
+            ways = (choice("wgmma", *found, s) for s in spreads(tiles, steps, processors, 2 if found[5] == 80 else 1))
+            yield from (c for c in ways if fits(case, c))
+
+
+def _tile(case: Case, rows: int, tokens: int, step: int, turns: int) -> tuple[int, ...] | None:
+    """All numbers of a choice of wgmma but the last, or None where so much does not fit in a multiprocessor.
+
+    Programs of few registers may stand two on each, so they have fewer stages if that lets both fit.
+    """
+    part = rows if turns else rows // 2
+    stage = rows * step + tokens * step * (4 if case.codes else 1)
+    held = _registers(part, tokens, step if case.codes else 0)
+    stages = SHARED // stage
+    if held[0] == 80 and stages // 2 >= 3:
+        stages //= 2
+    if part * tokens > 128 * 160 or stages < 3:
+        return None
+    return rows, tokens, step, turns, min(stages, 6), *held
+
+
+def spreads(tiles: int, steps: int, processors: int, beside: int) -> Iterator[int]:
+    """A program for each tile, some on every multiprocessor where there are more tiles, or several for each tile."""
+    yield 0
+    yield from (n for n in (1, 2) if n <= beside and tiles > n * processors)
+    yield from (-n for n in (2, 3, 4, 6, 8) if tiles * n <= 2 * processors and steps >= 2 * n)
+
+
+def gemms(case: Case) -> Iterator[Choice]:
+    most = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    for rows, tokens in itertools.product((32, 64, 128), sorted({most, max(most // 2, 16)})):
+        for step, split in itertools.product((32, 64, 128), (1, 2, 4, 8)):
+            stage = step * (rows + tokens * (4 if case.codes else 1))
+            for warps, stages in itertools.product((4, 8), (2, 3, 4)):
+                if split <= -(-words(case) * 4 // step) and stage * stages <= SHARED:
+                    yield choice("gemm_plain", rows, tokens, step, split, warps, stages)
+
+
+def _is_old(capability: tuple[int, int]) -> bool:
+    return (0, 0) < capability < AMPERE
+
+
+def candidates(case: Case, capability: tuple[int, int], processors: int = 132) -> list[Choice]:
+    """Every way worth measuring."""
+    found: list[Choice] = []
+    hopper = capability == HOPPER
+    if case.m <= 8 or _is_old(capability):
+        cuts = itertools.product((2, 4, 8, 16), (64, 128, 256), (2, 4, 8))
+        found += [choice("gemv_plain", *numbers) for numbers in cuts]
+        found += gemvs(case) if hopper else ()
+    if case.m > 1 and not _is_old(capability):
+        found += gemms(case)
+        if hopper and case.codes and case.m <= 64:
+            found += fragment_cuts(case)
+        if hopper and case.m > 8:
+            found += wgmmas(case, processors)
+    return found
+
+
+def shortlist(case: Case, capability: tuple[int, int], processors: int, most: int) -> list[Choice]:
+    """What is shipped, and about so many more: of every kernel as many, those that are cut most like what is usual for it."""
+    first = shipped(case, capability, processors)
+    near = (_nearest(case, TABLE) if capability == HOPPER else None) or first
+    usual = _usual(case, processors) | {near.kernel: near} | {first.kernel: first}
+    listed = [first, near]
+    every = candidates(case, capability, processors)
+    kernels = dict.fromkeys(c.kernel for c in every)
+    for kernel in kernels:
+        cuts = [c for c in every if c.kernel == kernel]
+        listed += sorted(cuts, key=partial(_unlike, usual.get(kernel, cuts[0])))[: most // len(kernels)]
+    return list(dict.fromkeys(listed))
+
+
+def _unlike(one: Choice, other: Choice) -> float:
+    """How far apart two cuts of a kernel are: doublings, summed over their numbers; where one is not above 0, differences."""
+    pairs = [(a, b) for (_, a), (_, b) in zip(one.config, other.config, strict=True)]
+    return sum(abs(math.log2(a / b)) if a > 0 and b > 0 else abs(a - b) for a, b in pairs)
+
+
+# ---- what is chosen
+
+TABLE = {shape: {m: choice(*cut) for m, cut in of.items()} for shape, of in cuda_measured.PRODUCTS.items()}
+OF_FLOATS = {shape: {m: choice(*cut) for m, cut in of.items()} for shape, of in cuda_measured.OF_FLOATS.items()}
+_found: dict[Case, Choice] = {}
+Measured = Mapping[tuple[int, int], Mapping[int, Choice]]  # of shapes (n, k) and batches
+
+
+def use(found: Mapping[Case, Choice]) -> None:
+    """Prefer these where the case is the same: what a tuner measured on this machine. An empty mapping forgets all."""
+    if not found:
+        _found.clear()
+    _found.update(found)
+
+
+def choose(case: Case, capability: tuple[int, int], processors: int) -> Choice:
+    """The kernel for a case: what `use` was given or a tuner found, else what was measured near it, here or on Hopper, else by
+    rule."""
+    known = _found.get(case)
+    if known is not None:
+        return known
+    here = found_here(capability, processors)
+    known = here.get((case.n, case.k), {}).get(case.m) if _is_measured(case) else None
+    return _chosen(case, capability, processors, here) if known is None else known
+
+
+def shipped(case: Case, capability: tuple[int, int], processors: int) -> Choice:
+    """What is chosen where nothing was tuned."""
+    return _chosen(case, capability, processors, {})
+
+
+# ---- what was tuned on this GPU
+
+
+def kept_cases(gpu: str) -> dict[Case, Choice]:
+    """What is followed of what was tuned on a GPU."""
+    found = {Case(*sizes): parsed(str(kept.value)) for sizes, kept in tuned.products(gpu).items()}
+    return {case: cut for case, cut in found.items() if cut is not None}
+
+
+def found_here(capability: tuple[int, int], processors: int) -> Measured:
+    """What was tuned on the GPU of this process, as far as it can run there."""
+    table: dict[tuple[int, int], dict[int, Choice]] = {}
+    for case, cut in kept_cases(tuned.gpu(capability, processors)).items():
+        if fits(case, cut) and (cut.kernel in PLAIN or capability == HOPPER):
+            table.setdefault((case.n, case.k), {})[case.m] = cut
+    return table
+
+
+# ---- the nearest, and rules
+
+
+def _is_measured(case: Case) -> bool:
+    """Whether such cases are in tables: others go by rule."""
+    return case.codes and not case.floats
+
+
+def _chosen(case: Case, capability: tuple[int, int], processors: int, here: Measured) -> Choice:
+    hopper = capability == HOPPER
+    near = None
+    if _is_measured(case):
+        of_hopper: Measured = TABLE if hopper else {}
+        near = _nearest(case, {s: {**of_hopper.get(s, {}), **here.get(s, {})} for s in (*of_hopper, *here)})
+    elif case.codes and hopper:
+        near = _nearest(case, OF_FLOATS)
+    if near is not None:
+        return _in_one_round(case, near, processors)
+    if hopper:
+        return _by_rule(case, processors)
+    return choice("gemv_plain", 8, 128, 4) if case.m <= 4 or _is_old(capability) else _tiles(case, processors)
+
+
+def _nearest(case: Case, table: Measured) -> Choice | None:
+    """What was measured for the next larger batch and the most similar shape where it also fits this case."""
+    for shape in sorted(table, key=lambda s: _apart(s[0], case.n) + _apart(s[1], case.k)):
+        found = _of_batch(table[shape], case.m)
+        if found is not None and fits(case, found):
+            return found
+    return None
+
+
+def _of_batch(measured: Mapping[int, Choice], m: int) -> Choice | None:
+    """That of the next larger batch, if it is not more than four times as large; beyond the largest, that, if it is large."""
+    largest = max(measured)
+    batch = min((b for b in measured if m <= b <= 4 * m), default=largest if LARGE <= largest < m else None)
+    return None if batch is None else measured[batch]
+
+
+def _in_one_round(case: Case, near: Choice, processors: int) -> Choice:
+    """A tile of two tensors was measured where all programs run at once: elsewhere, or where a usual tile leaves less to each, that
+    is taken."""
+    if near.kernel != "wgmma" or not tensors(near.get("tokens"))[1]:
+        return near
+    usual = _large(case, processors)
+    rows, tokens = near.get("rows"), near.get("tokens")
+    other = work(case.n, case.m, usual.get("rows"), usual.get("tokens"), max(usual.get("spread"), 0), processors)
+    alone = -(-case.n // rows) * -(-case.m // tokens) <= processors
+    return near if alone and rows * tokens <= other else usual
+
+
+def _apart(measured: int, wanted: int) -> float:
+    return abs(math.log(measured / max(wanted, 1)))
+
+
+def fits(case: Case, found: Choice) -> bool:
+    """Whether a kernel cut so can run a case at all."""
+    if found.kernel == "gemv":
+        return case.m <= 8 and _gemv_fits(case, *(number for _, number in found.config))
+    if found.kernel == "fragments":
+        return case.codes and case.m <= 4096 and wide(case.k) // 128 <= 128 * found.get("across")
+    if found.kernel == "gemv_plain":
+        return case.m <= 65535  # a program for each token and some rows
+    dealt = found.kernel != "wgmma" or is_possible(found.get("spread"), found.get("tokens"))
+    return dealt and not case.floats
+
+
+def _tiles(case: Case, processors: int) -> Choice:
+    """For every GPU. Where tiles are few, several programs share the columns of each."""
+    tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    rows, step = 128 if case.n >= 8192 else 64, 64
+    split = _parts(case, -(-case.n // rows) * -(-case.m // tokens), step, processors)
+    return choice("gemm_plain", rows, tokens, step, split, 8 if rows * tokens > 8192 else 4, 3)
+
+
+def _parts(case: Case, tiles: int, step: int, processors: int) -> int:
+    """How many programs share a tile, so that all multiprocessors have some: each has two steps at least."""
+    return max(min(processors // max(tiles, 1), -(-words(case) * 4 // step) // 2, 8), 1)
+
+
+def _by_rule(case: Case, processors: int) -> Choice:
+    """On Hopper, where nothing near was measured."""
+    usual = _usual(case, processors)
+    if case.m <= 2 or (case.m <= 8 and not case.codes):
+        return usual.get("gemv", usual["gemv_plain"])
+    return (usual.get("fragments") if case.m <= 64 and case.codes else None) or usual["wgmma"]
+
+
+def _usual(case: Case, processors: int) -> dict[str, Choice]:
+    """The cut of each kernel by rule, where there is one."""
+    found = {
+        "gemv_plain": choice("gemv_plain", 8, 128, 4),
+        "gemm_plain": _tiles(case, processors),
+        "wgmma": _large(case, processors),
+    }
+    even = [c for c in gemvs(case) if c.get("warps") in (2, 4, 8)]
+    cuts = [c for c in fragment_cuts(case) if c.get("groups") * 8 >= min(case.m, 32)]
+    if even:
+        found["gemv"] = min(even, key=lambda c: _unevenness(case, c, processors))
+    if cuts:
+        found["fragments"] = min(cuts, key=lambda c: _unusual(case, c))
+    return found
+
+
+def _unevenness(case: Case, c: Choice, processors: int) -> float:
+    """Small where there are several programs on each multiprocessor, several words in flight, and few lanes idle."""
+    step = c.get("lanes") * 4 * c.get("across")
+    count = -(-words(case) // step)
+    waste = count * step / words(case)
+    programs = -(-case.n // c.get("rows"))
+    beside = 4 if case.floats else 16  # warps on each: where every program quantises the token, fewer are better
+    return abs(math.log(programs * c.get("warps") / (beside * processors))) + abs(math.log(count / 4)) + 4 * (waste - 1)
+
+
+def _unusual(case: Case, c: Choice) -> float:
+    """Small where groups are few, and near four warps and 48 rows a program, which most have that were measured fastest;
+    where rows are few, programs take fewer."""
+    warps, rows = c.get("across") * c.get("beside"), 16 * c.get("tiles") * c.get("beside")
+    return 4 * c.get("groups") + abs(math.log(warps / 4)) + abs(math.log(rows / min(max(case.n / 40, 16), 48)))
+
+
+def _large(case: Case, processors: int) -> Choice:
+    """Programs that stay where there are many tiles; else several for each tile, as long as each has some steps."""
+    tokens = min(max(1 << (case.m - 1).bit_length(), 16), 128)
+    step = 64 if case.codes else 128
+    found = _tile(case, 128, tokens, step, 0)
+    assert found is not None
+    tiles = -(-case.n // 128) * -(-case.m // tokens)
+    split = _parts(case, tiles, step, processors)
+    return choice("wgmma", *found, 1 if tiles > processors else -split if split > 1 else 0)

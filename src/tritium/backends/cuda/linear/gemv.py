@@ -1,0 +1,316 @@
+"""Products of one to eight tokens with all weights by dp4a, in Gluon: every thread streams 16 bytes of a row at a time.
+
+Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda.linear.plain`; int8 weights row by row. Fields are
+masked where they stand, each in an accumulator of its own, and shifted once at the end. One token may come as floats:
+every program then quantises it for itself, step by step as `cuda.linear.quantise` does.
+"""
+
+from __future__ import annotations
+
+from triton import next_power_of_2
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from tritium.backends.cuda.functions import ROUND
+from tritium.backends.cuda.linear.quantise import INFINITE, MOST, SMALLEST
+
+MASKED = gl.constexpr("""{
+    .reg .b32 t0, t1, t2, t3;
+    and.b32 t0, $4, 0x03030303;
+    and.b32 t1, $4, 0x0c0c0c0c;
+    and.b32 t2, $4, 0x30303030;
+    and.b32 t3, $4, 0xc0c0c0c0;
+    dp4a.u32.s32 $0, t0, $5, $9;
+    dp4a.u32.s32 $1, t1, $6, $10;
+    dp4a.u32.s32 $2, t2, $7, $11;
+    dp4a.u32.s32 $3, t3, $8, $12;
+}""")
+PACKED = gl.constexpr("""{
+    .reg .b32 t0, t1;
+    prmt.b32 t0, $1, $2, 0x0040;
+    prmt.b32 t1, $3, $4, 0x0040;
+    prmt.b32 $0, t0, t1, 0x5410;
+}""")  # the integers nearest to four numbers, to which ROUND was added, as bytes: they are the lowest of each
+
+
+@gluon.jit
+def may_start():
+    """The next kernel of the stream may be launched: it waits for this one where it needs its results."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def wait_for_inputs():
+    """Until the kernels before have ended. Only weights, which no kernel of ours writes, are read before."""
+    gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def ask(x):
+    """Have what x points at brought near. Nothing is read, so it may come before the wait."""
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0", "=r,l", [x.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _masked(w, a0, a1, a2, a3, c0, c1, c2, c3):
+    return gl.inline_asm_elementwise(
+        MASKED, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r", [w, a0, a1, a2, a3, c0, c1, c2, c3],
+        dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _signed(w, a, c):
+    return gl.inline_asm_elementwise(
+        "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [w, a, c], dtype=gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def _words(x, rk, i: gl.constexpr, KW: gl.constexpr, BK: gl.constexpr):
+    """Words i * BK on of a plane of tokens, as one row."""
+    if (i + 1) * BK <= KW:
+        return gl.expand_dims(gl.load(x + i * BK + rk), 0)
+    return gl.expand_dims(gl.load(x + i * BK + rk, mask=rk + i * BK < KW, other=0), 0)
+
+
+@gluon.jit
+def _shared(words, rk, plane: gl.constexpr, i: gl.constexpr, WIDE: gl.constexpr, BK: gl.constexpr):
+    return gl.expand_dims(words.slice(plane * WIDE + i * BK, BK).load(rk.type.layout), 0)
+
+
+@gluon.jit
+def _fours(v):
+    """Elements in four: those of each word that come first, second, third and last. Threads have whole words."""
+    even, odd = gl.split(gl.reshape(v, [v.shape[0], 2, 2]))
+    first, third = gl.split(even)
+    second, last = gl.split(odd)
+    return first, second, third, last
+
+
+@gluon.jit
+def _squares(v):
+    """The sum of the squares of each word."""
+    a, b, c, d = _fours(v.to(gl.float64))
+    return (a * a + b * b) + (c * c + d * d)
+
+
+@gluon.jit
+def _sizes(v):
+    """The bits of the largest of each word without its sign: they stand in the order of the sizes."""
+    a, b, c, d = _fours(v.to(gl.int32, bitcast=True) & MOST)
+    return gl.maximum(gl.maximum(a, b), gl.maximum(c, d))
+
+
+@gluon.jit
+def _line(dtype: gl.constexpr, size: gl.constexpr):
+    return gl.allocate_shared_memory(dtype, [size], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def _of_all(v, shared, LARGEST: gl.constexpr):
+    """The largest or the sum of what all threads have, one each, for every thread. Warps leave theirs in shared memory and each
+    thread looks at all: behind one barrier, where a reduction of Triton's has two, and every layer waits for them."""
+    WARPS: gl.constexpr = gl.num_warps()
+    EACH: gl.constexpr = gl.BlockedLayout([WARPS], [32], [WARPS], [0])
+    v = gl.reshape(v, [WARPS, 32])
+    shared.store(gl.max(v, 1) if LARGEST else gl.sum(v, 1))
+    gl.thread_barrier()
+    found = shared.load(EACH)
+    return gl.max(found, 0) if LARGEST else gl.sum(found, 0)
+
+
+@gluon.jit
+def _one_after_another(parts):
+    """Tensors of one size as one, filled up with zeros to a power of two of them: one store has no barriers in between."""
+    COUNT: gl.constexpr = next_power_of_2(len(parts))
+    SIZE: gl.constexpr = parts[0].shape[0]
+    for _ in gl.static_range(COUNT - len(parts)):
+        parts = parts + (gl.zeros_like(parts[0]),)
+    for _ in gl.static_range(COUNT.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts) // 2):
+            halves = halves + (gl.join(parts[i], parts[i + len(parts) // 2]),)
+        parts = halves
+    return parts[0].reshape([SIZE, COUNT]).permute((1, 0)).reshape([SIZE * COUNT])
+
+
+@gluon.jit
+def _read(x, at, inside):
+    return gl.load(x + at, mask=inside, other=0.0).to(gl.float32)
+
+
+@gluon.jit
+def _quantised(x, gated, weight, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr, PLANES: gl.constexpr,
+               EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr):  # fmt: skip
+    """A token as words of int8 in shared memory, WIDE a plane; its sum and its scale. GATED: it is relu2(x) * gated. NORM: 0 none,
+    1 plain, 2 weighted. Each thread has a word of every PART."""
+    PART: gl.constexpr = 32 * gl.num_warps()
+    PARTS: gl.constexpr = (PLANES * WIDE + PART - 1) // PART
+    L: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [gl.num_warps(), 1], [1, 0])
+    thread = gl.arange(0, PART, layout=gl.SliceLayout(1, L))
+    of_word = gl.expand_dims(gl.arange(0, 4, layout=gl.SliceLayout(0, L)), 0)
+    of_squares, of_sizes = _line(gl.float64, gl.num_warps()), _line(gl.int32, gl.num_warps())
+    of_sums, words = _line(gl.int32, gl.num_warps()), _line(gl.int32, next_power_of_2(PARTS) * PART)
+    v = ()
+    other = ()
+    by = ()
+    for i in gl.static_range(PARTS):  # all are asked for together
+        plane, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
+        at = gl.expand_dims(plane * KW + j, 1) * 4 + of_word
+        inside = gl.expand_dims((plane < PLANES) & (j < KW), 1) & (at < K)
+        v = v + (_read(x, at, inside),)
+        if GATED:
+            other = other + (_read(gated, at, inside),)
+        if NORM == 2:
+            by = by + (_read(weight, at, inside),)
+    if GATED:
+        rest = v
+        v = ()
+        for i in gl.static_range(PARTS):
+            positive = gl.where(rest[i] < 0.0, 0.0, rest[i])
+            v = v + (positive * positive * other[i],)
+    if NORM > 0:
+        squares = _squares(v[0])
+        for i in gl.static_range(1, PARTS):
+            squares += _squares(v[i])
+        norm = gl.rsqrt(_of_all(squares, of_squares, False) * (gl.to_tensor(1.0).to(gl.float64) / K) + EPS).to(
+            gl.float32
+        )
+        rest = v
+        v = ()
+        for i in gl.static_range(PARTS):
+            v = v + ((rest[i] * norm * by[i] if NORM == 2 else rest[i] * norm),)
+    sizes = _sizes(v[0])
+    for i in gl.static_range(1, PARTS):
+        sizes = gl.maximum(sizes, _sizes(v[i]))
+    bits = _of_all(sizes, of_sizes, True)
+    whole = bits < INFINITE  # else the scale is no number, and neither is any result
+    largest = gl.maximum(gl.where(whole, bits, 0).to(gl.float32, bitcast=True), SMALLEST)
+    steps = gl.div_rn(127.0, largest)
+    packed = ()
+    summed = gl.zeros([PART], gl.int32, gl.SliceLayout(1, L))
+    for i in gl.static_range(PARTS):
+        a, b, c, d = _fours(v[i] * steps + ROUND)
+        part = gl.inline_asm_elementwise(PACKED, "=r,r,r,r,r", [a, b, c, d], dtype=gl.int32, is_pure=True, pack=1)
+        packed = packed + (gl.convert_layout(part, gl.SliceLayout(1, L), assert_trivial=True),)
+        summed = _signed(packed[i], gl.full_like(packed[i], 0x01010101), summed)
+    words.store(_one_after_another(packed))
+    summed = _of_all(summed, of_sums, False)
+    of_squares._keep_alive()  # each of them has a place of its own: one that lay over another would need a barrier more
+    of_sizes._keep_alive()
+    return words, summed, gl.where(whole, gl.div_rn(largest, 127.0), float("nan"))
+
+
+@gluon.jit
+def _copied(x, KW: gl.constexpr, WIDE: gl.constexpr, LINES: gl.constexpr):
+    """Lines of KW words of int8 in shared memory, WIDE each: what many threads need comes once."""
+    PART: gl.constexpr = 32 * gl.num_warps()
+    PARTS: gl.constexpr = (LINES * WIDE + PART - 1) // PART
+    thread = gl.arange(0, PART, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    words = _line(gl.int32, next_power_of_2(PARTS) * PART)
+    parts = ()
+    for i in gl.static_range(PARTS):
+        line, j = (thread + i * PART) // WIDE, (thread + i * PART) % WIDE
+        parts = parts + (gl.load(x + line * KW + j, mask=(line < LINES) & (j < KW), other=0),)
+    words.store(_one_after_another(parts))
+    gl.thread_barrier()
+    return words
+
+
+@gluon.jit
+def _of_rows(scale, bias, out, rn, N, ROWS: gl.constexpr, BIAS: gl.constexpr):
+    """What the results of some rows are multiplied with, and what is added to them: of several tokens to those of the first."""
+    by = 0.0
+    added = 0.0
+    if out.dtype.element_ty != gl.int32:
+        by = gl.load(scale + rn, mask=rn < N, other=0.0) if ROWS else gl.load(scale)
+        if BIAS > 0:
+            added = gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32)
+    return by, added
+
+
+@gluon.jit
+def _of_token(total, token_scale, out, CODES: gl.constexpr):
+    """What the results of a token are less, and its scale."""
+    return gl.load(total) if CODES else 0, gl.load(token_scale) if out.dtype.element_ty != gl.int32 else 0.0
+
+
+@gluon.jit
+def _store(r, total, of_token, by, added, out, rn, N, BIAS: gl.constexpr):
+    """The results of one token: r less the sum of the token, scaled; an out of int32 takes the integers."""
+    r = r - total
+    if out.dtype.element_ty == gl.int32:
+        y = r
+    else:
+        y = r.to(gl.float32) * (of_token * by)
+        if BIAS:
+            y = y + added
+    gl.store(out + rn, y.to(out.dtype.element_ty), mask=rn < N)
+
+
+@gluon.jit
+def gemv(
+    w, x, total, token_scale, gated, weight, scale, bias, out, N, K: gl.constexpr, KW: gl.constexpr, WIDE: gl.constexpr,
+    BN: gl.constexpr, TK: gl.constexpr, WK: gl.constexpr, M: gl.constexpr, CODES: gl.constexpr, FLOATS: gl.constexpr,
+    EPS: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr,
+):  # fmt: skip
+    """BN rows a program: TK lanes and WK warps stand along a row of KW words. FLOATS: x is one token of floats, as `_quantised`
+    takes it. WIDE: words of a plane of tokens in shared memory; 0: they are read where they are. BIAS: 0 none, 1 one for each
+    row, 2 for each result."""
+    L: gl.constexpr = gl.BlockedLayout([1, 4], [32 // TK, TK], [gl.num_warps() // WK, WK], [1, 0])
+    BK: gl.constexpr = TK * 4 * WK
+    COUNT: gl.constexpr = (KW + BK - 1) // BK
+    PLANES: gl.constexpr = 4 if CODES else 1
+    may_start()
+    rn = gl.program_id(0) * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
+    rk = gl.arange(0, BK, layout=gl.SliceLayout(0, L))
+    row = w + gl.expand_dims(gl.minimum(rn, N - 1).to(gl.int64), 1) * KW + gl.expand_dims(rk, 0)
+    ws = ()
+    for i in gl.static_range(COUNT):
+        if (i + 1) * BK <= KW:
+            words = gl.load(row + i * BK, eviction_policy="evict_first")
+        else:
+            words = gl.load(
+                row + i * BK, mask=gl.expand_dims(rk + i * BK < KW, 0), other=0, eviction_policy="evict_first"
+            )
+        ws = ws + (words,)
+    if FLOATS and NORM == 2 and gl.program_id(0) == 0:  # one for all: lines that all ask for are handed out one by one
+        ask(
+            weight + gl.minimum(gl.arange(0, next_power_of_2(max(K // 32, 1)), layout=gl.SliceLayout(0, L)) * 32, K - 1)
+        )
+    wait_for_inputs()
+    by, added = _of_rows(scale, bias, out, rn, N, ROWS, BIAS)
+    if FLOATS:
+        words, summed, of_token = _quantised(x, gated, weight, K, KW, WIDE, PLANES, EPS, NORM, GATED)
+    else:
+        summed, of_token = _of_token(total, token_scale, out, CODES)
+        if WIDE > 0:
+            words = _copied(x, KW, WIDE, M * PLANES)
+    for m in gl.static_range(M):
+        if m > 0:
+            summed, of_token = _of_token(total + m, token_scale + m, out, CODES)
+            if BIAS == 2 and out.dtype.element_ty != gl.int32:
+                added = gl.load(bias + m * N + rn, mask=rn < N, other=0.0).to(gl.float32)
+        token = x + m * PLANES * KW
+        c0 = gl.zeros((BN, BK), gl.int32, L)
+        c1 = c0
+        c2 = c0
+        c3 = c0
+        for i in gl.static_range(COUNT):
+            a = ()
+            for s in gl.static_range(PLANES):
+                if WIDE > 0:
+                    a = a + (_shared(words, rk, m * PLANES + s, i, WIDE, BK),)
+                else:
+                    a = a + (_words(token + s * KW, rk, i, KW, BK),)
+            if CODES:
+                c0, c1, c2, c3 = _masked(ws[i], a[0], a[1], a[2], a[3], c0, c1, c2, c3)
+            else:
+                c0 = _signed(ws[i], a[0], c0)
+        r = gl.sum(c0 + (c1 >> 2) + (c2 >> 4) + (c3 >> 6), 1)
+        _store(r, summed if CODES else 0, of_token, by, added, out + m * N, rn, N, BIAS)

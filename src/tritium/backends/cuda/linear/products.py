@@ -1,0 +1,245 @@
+"""Linear layers on a GPU as rows: weights repacked once, a norm before the product in its kernel, maps around it in others.
+
+Knows nothing of storages, tensors of ours or graphs, nor of how a product is computed: that is `cuda.linear.ternary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.backends.cpu.fused_product import Parts as Cut
+from tritium.backends.cpu.fused_product import parts as cut_of
+from tritium.backends.cuda.fused import kernel as cuda_fused
+from tritium.backends.cuda.graph import in_graph
+from tritium.backends.cuda.linear import choice as cuda_tuned
+from tritium.backends.reference.packed import Packed
+from tritium.backends.torch.space import Space, Value
+from tritium.backends.values.packed import decode
+from tritium.fragment import Fragment, Step
+from tritium.op import Kind, Op, Spec
+
+Fn = Callable[..., Any]
+
+
+def weights(space: Space, w: Any) -> Any:
+    """Weights in the arrangements of the kernels. They are made once for each value and stay with it, until it is written."""
+    from tritium.backends.cuda.linear import weights as cuda_weights
+
+    packed = isinstance(w, Packed)
+    if not packed and in_graph():  # it may be written later, which a replay would not see
+        return cuda_weights.int8(w.contiguous())
+    data: Any = w.data if packed else w
+    about = (data._version, w.dtype, w.shape) if packed else (data._version,)
+    known = getattr(data, "repacked", None)
+    if known is not None and known[0] == about:
+        return known[1]
+    if packed and w.dtype is dt.tern2:
+        made = cuda_weights.ternary(data, w.shape)
+    else:
+        integers = decode(space, w, checked=False).contiguous()
+        made = cuda_weights.ternary_of(integers) if packed and w.dtype.is_ternary else cuda_weights.int8(integers)
+    if not (data.is_inference() or getattr(data, "exported", False)):  # else not all of its writes are counted
+        data.repacked = (about, made)
+    return made
+
+
+def integer_matmul(space: Space) -> Fn:
+    from tritium.backends.cuda.linear import ternary as cuda_ternary
+
+    def run(q: Value, w: Any) -> Value:
+        lead = q.shape[:-1]
+        sums = cuda_ternary.integer_product(q.reshape(lead.numel(), q.shape[-1]), weights(space, w))
+        return sums.reshape(*lead, w.shape[0])
+
+    return lambda out: run
+
+
+def quantized_matmul(space: Space) -> Fn:
+    from tritium.backends.cuda.linear import ternary as cuda_ternary
+
+    def maker(out: Spec, group: int) -> Fn:
+        to = space.twin(out.dtype)
+
+        def run(x: Value, w: Any, scale: Value, bias: Value | None) -> Value:
+            return cuda_ternary.linear(x, weights(space, w), _scale(scale), bias, to, group)
+
+        return run
+
+    return maker
+
+
+def _scale(scale: Value) -> Value:
+    """One number for all rows has no axis."""
+    return scale.reshape(()) if scale.ndim == 1 and scale.shape[0] == 1 else scale
+
+
+# ---- with what stands before and after it
+
+
+class Parts(NamedTuple):
+    """A body cut at its product. Before it stands a norm, or what makes quantised tokens, or neither."""
+
+    cut: Cut
+    norm: Step | None
+    tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations gives them
+    gate: Gate | None = None  # what they are, where the kernel that multiplies one token can make them
+
+
+class Gate(NamedTuple):
+    """relu2 of one input times another, and a norm or none. Numbers are those of `cut.before_inputs`."""
+
+    gate: int
+    up: int
+    norm: Step | None
+
+
+@lru_cache(maxsize=1024)
+def parts(body: Fragment) -> Parts | str:
+    """The parts of a body, or why it is not made of them."""
+    cut = cut_of(body)
+    if isinstance(cut, str):
+        return cut
+    before = cut.before
+    if before is None:
+        return Parts(cut, None, None)
+    if [s.op for s in before.steps] == [ops.rms_norm]:
+        return Parts(cut, before.steps[0], None)
+    if any(s.op not in (ops.rms_norm, ops.const) and s.op.kind is not Kind.MAP for s in before.steps):
+        return "before a product stand no more than maps and a root-mean-square norm"
+    k = before.out.shape[-1]
+    if cuda_tuned.wide(k) != k:
+        return f"maps before a product make tokens as its kernels read them, of a multiple of 128 columns, not of {k}"
+    return Parts(cut, None, _quantised(before), _gate(before))
+
+
+def _gate(before: Fragment) -> Gate | None:
+    n, steps = len(before.inputs), before.steps
+    if [s.op for s in steps] not in ([ops.relu2, ops.multiply], [ops.relu2, ops.multiply, ops.rms_norm]):
+        return None
+    gate, sides = steps[0].inputs[0], steps[1].inputs
+    up = sides[1] if sides[0] == n else sides[0]
+    norm = steps[2] if len(steps) > 2 else None
+    if gate is None or up is None or n not in sides or up == n:
+        return None
+    if norm is not None and (norm.inputs[0] != n + 1 or any(i is not None and i >= n for i in norm.inputs[1:])):
+        return None
+    whole = all(before.spec(i) == before.out and before.out.dtype is dt.f32 for i in (gate, up))
+    return Gate(gate, up, norm) if whole else None
+
+
+def _quantised(body: Fragment) -> Fragment:
+    """A body whose one result is quantised."""
+    x, at = body.out, len(body.inputs) + len(body.steps)
+    made = (Spec(x.shape, dt.i8), Spec(x.shape[:-1], dt.f32), Spec(x.shape[:-1], dt.i32))
+    items = (Step(ops.item, (at,), (("index", i),), s) for i, s in enumerate(made))
+    steps = (*body.steps, Step(ops.quantize_activations, body.outputs, (), made), *items)
+    return Fragment(body.inputs, steps, (at + 1, at + 2, at + 3))
+
+
+def has_product(body: Fragment) -> bool:
+    return any(s.op is ops.quantized_matmul for s in body.steps)
+
+
+def refuses(body: Fragment) -> str | None:
+    """Why a body with a product does not gain here; None: it does."""
+    found = parts(body)
+    if isinstance(found, str):
+        return found
+    around = (found.tokens, found.cut.after)
+    return next((why for b in around if b is not None and (why := cuda_fused.refuses(b)) is not None), None)
+
+
+def fused_product(space: Space, body: Fragment) -> Fn:
+    """A body with a product: a kernel for the maps before it, which also quantises, one for it, and one for the maps after it."""
+    from tritium.backends.cuda.linear import ternary as cuda_ternary
+
+    found = parts(body)
+    assert isinstance(found, Parts), found
+    cut, norm, gate = found.cut, found.norm, found.gate
+    product, shape = cut.core, cut.core.spec.shape
+    columns = body.spec(product.inputs[0] or 0).shape[-1]
+    to, group = space.twin(product.spec.dtype), dict(product.attrs)["group"]
+    tokens = None if found.tokens is None else cuda_fused.maker(found.tokens.out, found.tokens)
+    after = None if cut.after is None else cuda_fused.maker(cut.after.out, cut.after)
+    as_bias = bias_free(product) and _adds(cut)
+
+    def normed(step: Step | None, first: list[Any]) -> Any:
+        if step is None:
+            return None
+        weight = None if len(step.inputs) < 2 or step.inputs[1] is None else first[step.inputs[1]]
+        return cuda_ternary.Norm(weight, dict(step.attrs)["eps"])
+
+    def multiplied(xs: tuple[Any, ...], w: Any, scale: Value, bias: Value | None) -> Value:
+        first = [xs[i] for i in cut.before_inputs]
+        if tokens is None:
+            x = first[norm.inputs[0] or 0] if norm is not None else xs[product.inputs[0] or 0]
+            return cuda_ternary.linear(x, w, scale, bias, to, group, normed(norm, first))
+        if gate is not None and not group:
+            x, up = (first[i].reshape(-1, columns) for i in (gate.gate, gate.up))
+            alone = cuda_ternary.alone_on(x, w)
+            if alone is not None:
+                return cuda_ternary.fused(x, w, scale, bias, to, normed(gate.norm, first), up, choice=alone).reshape(
+                    shape
+                )
+        q, scales, sums = tokens(*first)
+        made = cuda_ternary.Tokens(q.reshape(-1, columns), scales.reshape(-1), sums.reshape(-1), columns)
+        return cuda_ternary.product(made, w, scale, bias, to, group).reshape(shape)
+
+    def run(*xs: Any) -> Any:
+        w, scale, bias = (None if i is None else xs[i] for i in (*product.inputs, None)[1:4])
+        w, scale, others = weights(space, w), _scale(scale), [xs[i] for i in cut.after_inputs]
+        if as_bias:
+            return multiplied(xs, w, scale, others[0].reshape(-1, shape[-1])).reshape(shape)
+        y = multiplied(xs, w, scale, bias)
+        return y if after is None else after(y, *others)
+
+    return run
+
+
+def bias_free(product: Step) -> bool:
+    return len(product.inputs) < 4 or product.inputs[3] is None
+
+
+def _adds(cut: Cut) -> bool:
+    """Whether all that follows a product is the sum with one more input, in f32 and of its shape."""
+    spec, after = cut.core.spec, cut.after
+    if after is None or spec.dtype is not dt.f32 or after.inputs != (spec, spec) or after.outputs != (2,):
+        return False
+    return [(s.op, s.spec) for s in after.steps] == [(ops.add, spec)] and set(after.steps[0].inputs) == {0, 1}
+
+
+# ---- integers of any width
+
+
+def matmul(space: Space, of_floats: Fn) -> Fn:
+    """Products of integers, modulo 2**64: a GPU multiplies them as parts of 16 bits in f64, whose sums are exact."""
+
+    def maker(out: Spec, algorithm: Any) -> Fn:
+        if out.dtype.is_float:
+            return of_floats(out, algorithm=algorithm)
+        to, limbs = space.twin(out.dtype), max(out.dtype.nbytes // 2, 1)
+        return lambda a, b: _integers(a.to(torch.int64), b.to(torch.int64), limbs).to(to)
+
+    return maker
+
+
+def _integers(a: Value, b: Value, limbs: int) -> Value:
+    step = 1 << 20  # columns: so many products of two parts are below 2**53
+    total: Any = 0
+    for at in range(0, max(a.shape[-1], 1), step):
+        x = a[..., at : at + step]
+        y = b[..., at : at + step] if b.ndim == 1 else b[..., at : at + step, :]
+        xs, ys = ([((v >> (16 * i)) & 0xFFFF).double() for i in range(limbs)] for v in (x, y))
+        for i in range(limbs):
+            for j in range(limbs - i):
+                total = total + (torch.matmul(xs[i], ys[j]).to(torch.int64) << (16 * (i + j)))
+    return total
+
+
+ROWS: dict[Op, Callable[[Space], Fn]] = {ops.integer_matmul: integer_matmul, ops.quantized_matmul: quantized_matmul}

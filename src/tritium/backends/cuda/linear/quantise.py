@@ -1,0 +1,120 @@
+"""Tokens to int8 in one Triton kernel: what `quantized.tokens` does to a row, after a root-mean-square norm if asked.
+
+Knows nothing of weights or products. Every float step is one rounding: kernels are built without fused multiply-add.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tritium.backends.cuda.functions import nearest
+from tritium.backends.cuda.order import ask, begin, let_next_start, wait
+
+INFINITE = tl.constexpr(
+    0x7F800000
+)  # the bits of infinity: those of every NaN are larger, those of every number smaller
+MOST = tl.constexpr(0x7FFFFFFF)  # all bits but the sign
+SMALLEST = tl.constexpr(1e-5)  # quantized.TINY
+
+
+@triton.jit
+def _row(x, weight, at, K, inverse, NORM: tl.constexpr):
+    """Part of a row as f32, normed."""
+    inside = at < K
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    if NORM > 0:
+        v = v * inverse
+    if NORM == 2:
+        v = v * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    return v
+
+
+@triton.jit
+def _inverse(squares, K: tl.constexpr, EPS: tl.constexpr):
+    """1 / sqrt(mean + eps): f64 to the end, then f32."""
+    mean = squares * (tl.full((), 1.0, tl.float64) / K) + EPS
+    return tl.rsqrt(mean).to(tl.float32)
+
+
+@triton.jit
+def _place(row, at, KP, TILED: tl.constexpr):
+    """Where columns of a row lie. TILED: eight rows side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best."""
+    if TILED:
+        return row // 8 * 8 * KP + at // 64 * 512 + row % 8 * 64 + at % 64
+    return row * KP + at
+
+
+@triton.jit
+def tokens(
+    x, weight, q, scale, total, KP, K: tl.constexpr,
+    EPS: tl.constexpr, BLOCK: tl.constexpr, PASSES: tl.constexpr, NORM: tl.constexpr, TILED: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """q [M, KP], scale [M], total [M] of x [M, K]; columns from K to KP become 0. NORM: 0 none, 1 plain, 2 weighted.
+
+    One program takes a row, in PASSES pieces; when it is one piece, it is read once.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    let_next_start(EARLY)
+    if NORM == 2:
+        ask(weight, K, BLOCK, EARLY)
+    wait(EARLY)
+    x += row * K
+    o = tl.arange(0, BLOCK)
+    if PASSES == 1:  # asked for together: neither waits for the other
+        v = tl.load(x + o, mask=o < K, other=0.0).to(tl.float32)
+        if NORM == 2:
+            by = tl.load(weight + o, mask=o < K, other=0.0).to(tl.float32)
+    inverse = tl.full((), 1.0, tl.float32)
+    if NORM > 0:
+        squares = tl.full((), 0.0, tl.float64)
+        for i in tl.static_range(PASSES):
+            if PASSES == 1:
+                wide = v.to(tl.float64)
+            else:
+                wide = tl.load(x + i * BLOCK + o, mask=i * BLOCK + o < K, other=0.0).to(tl.float64)
+            squares += tl.sum(wide * wide, 0)
+        inverse = _inverse(squares, K, EPS)
+    if PASSES == 1 and NORM > 0:
+        v = v * inverse
+        if NORM == 2:
+            v = v * by
+    bits = tl.full((), 0, tl.int32)
+    for i in tl.static_range(PASSES):
+        if PASSES > 1:
+            v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
+        bits = tl.maximum(bits, tl.max(v.to(tl.int32, bitcast=True) & MOST, 0))
+    whole = bits < INFINITE
+    largest = tl.where(whole, bits, 0).to(tl.float32, bitcast=True)
+    largest = tl.maximum(largest, SMALLEST)
+    steps = tl.div_rn(127.0, largest)
+    added = tl.full((), 0, tl.int32)
+    for i in tl.static_range(PASSES):
+        if PASSES > 1:
+            v = _row(x, weight, i * BLOCK + o, K, inverse, NORM)
+        near = tl.where(whole, v, 0.0) * steps
+        n = nearest(near)
+        tl.store(q + _place(row, i * BLOCK + o, KP, TILED), n.to(tl.int8), mask=i * BLOCK + o < KP)
+        added += tl.sum(n, 0)
+    tl.store(scale + row, tl.where(whole, tl.div_rn(largest, 127.0), float("nan")))
+    tl.store(total + row, added)
+
+
+@triton.jit
+def sums(
+    q, total, K, KP, padded,
+    BLOCK: tl.constexpr, PASSES: tl.constexpr, COPY: tl.constexpr, TILED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """total [M] of q [M, K]; COPY: also padded [M, KP] with zeros behind column K, TILED as by `tokens`."""
+    row = tl.program_id(0).to(tl.int64)
+    begin(EARLY)
+    o = tl.arange(0, BLOCK)
+    added = tl.full((), 0, tl.int32)
+    for i in tl.static_range(PASSES):
+        at = i * BLOCK + o
+        v = tl.load(q + row * K + at, mask=at < K, other=0)
+        added += tl.sum(v.to(tl.int32), 0)
+        if COPY:
+            tl.store(padded + _place(row, at, KP, TILED), v, mask=at < KP)
+    tl.store(total + row, added)

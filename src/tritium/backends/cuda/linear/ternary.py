@@ -1,0 +1,482 @@
+"""Linear layers of ternary or int8 weights on a GPU: quantise tokens, multiply exactly, scale. Runs the kernels of `cuda_*`.
+
+Knows nothing of the table, of tensors of ours or of graphs. Everything is captured by CUDA graphs: once kernels are there nothing
+waits for the device, and only results and sums of parts are allocated. On CPU tensors Triton's interpreter runs the plain kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from tritium import settings
+from tritium.backends.cuda.counts import counters
+from tritium.backends.cuda.linear import choice as tuned
+from tritium.backends.cuda.linear.choice import Case, Choice
+from tritium.backends.cuda.linear.spread import spread, tensors
+from tritium.backends.cuda.linear.weights import Value, Weights
+from tritium.errors import ArgumentError
+from tritium.machine.tuned import remembered
+
+ONE_PASS = 32768  # columns of a row that one program holds in registers
+COPIED = 32768  # columns of one token that programs bring to shared memory; those of more are read where they are
+ALONE = 3  # programs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
+
+
+# ---- devices
+
+
+class Gpu(NamedTuple):
+    """What decides about kernels. (0, 0): it is none of NVIDIA's, or the interpreter runs them. early: a kernel may start
+    before it may read."""
+
+    capability: tuple[int, int]
+    processors: int
+    has_gluon: bool
+
+    @property
+    def bytes(self) -> bool:
+        """Whether Triton multiplies int8 by its tensor cores: from Ampere on; the interpreter multiplies all."""
+        return self.capability >= tuned.AMPERE or self.capability == (0, 0)
+
+    @property
+    def early(self) -> bool:
+        return self.capability >= tuned.HOPPER and settings.cuda_early()
+
+    @property
+    def starting(self) -> dict[str, bool]:
+        """How a kernel that can wait is launched, and what it is told."""
+        return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
+
+
+@lru_cache
+def gpu(device: torch.device) -> Gpu:
+    if device.type != "cuda":
+        return Gpu((0, 0), 1, False)
+    found = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:  # its numbers mean other GPUs, which do not speak NVIDIA's assembly
+        return Gpu((0, 0), found.multi_processor_count, False)
+    return Gpu((found.major, found.minor), found.multi_processor_count, _has_gluon())
+
+
+@lru_cache
+def _has_gluon() -> bool:
+    """Whether this Triton has what the kernels for Hopper are written in."""
+    try:
+        from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_init
+
+        from tritium.backends.cuda.linear import fragments as cuda_fragments
+        from tritium.backends.cuda.linear import gemv as cuda_gemv
+        from tritium.backends.cuda.linear import wgmma as cuda_wgmma
+    except ImportError:
+        return False
+    return bool(warpgroup_mma_init and cuda_gemv and cuda_fragments and cuda_wgmma)
+
+
+def current(x: Value) -> AbstractContextManager[Any]:
+    """With its GPU as the one that kernels are launched on."""
+    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[str, Any]:
+    """One rounding for each float operation. early: it may start before the kernel in front of it is done, where the GPU can
+    hold it back. Only kernels do whose every thread waits before it reads what that one wrote; weights they read at once, so
+    those must have been there before."""
+    pdl = {"launch_pdl": True} if early and g.early else {}
+    return {"num_warps": warps, "enable_fp_fusion": False} | pdl | others
+
+
+# ---- tokens
+
+
+class Tokens(NamedTuple):
+    """Quantised tokens: q int8 [m, wide], scale f32 [m], total int32 [m] (the sums of q), and the k columns that count.
+
+    tiled: q has whole eights of rows, side by side in pieces of 64 bytes, as `cuda.linear.fragments` reads them best.
+    """
+
+    q: Value
+    scale: Value
+    total: Value
+    k: int
+    tiled: bool = False
+
+    @property
+    def m(self) -> int:
+        return self.total.shape[0]
+
+    def straight(self) -> Tokens:
+        """Row by row, for the other kernels."""
+        if not self.tiled:
+            return self
+        pieces = self.q.view(self.q.shape[0] // 8, -1, 8, 64).transpose(1, 2)
+        return self._replace(q=pieces.reshape(self.q.shape)[: self.m], tiled=False)
+
+
+class Norm(NamedTuple):
+    """A root-mean-square norm before the quantiser; without a weight the plain one."""
+
+    weight: Value | None
+    eps: float
+
+
+def _norm(norm: Norm | None, x: Value) -> tuple[int, Value, float]:
+    """What a kernel is told: the kind of the norm, its weight (of none, the tokens: nobody reads them), eps."""
+    if norm is None:
+        return 0, x, 0.0
+    return (1, x, norm.eps) if norm.weight is None else (2, norm.weight.contiguous(), norm.eps)
+
+
+def _readable(x: Value) -> Value:
+    return (x if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x.float()).contiguous()
+
+
+def _cut(columns: int) -> tuple[int, int, int]:
+    """(block, passes, warps) of a row."""
+    block = min(max(1 << (columns - 1).bit_length(), 128), ONE_PASS)
+    return block, -(-columns // block), min(max(block // 1024, 1), 16)
+
+
+def quantise(x: Value, norm: Norm | None = None, tiled: bool = False) -> Tokens:
+    """x [m, k] of floats as int8, by the steps of `quantized.tokens`; tiled as `Tokens` says."""
+    from tritium.backends.cuda.linear import quantise as cuda_quantise
+
+    m, k = x.shape
+    x = _readable(x)
+    wide, g = tuned.wide(k), gpu(x.device)
+    q = torch.empty((_rows(m, tiled), wide), dtype=torch.int8, device=x.device)
+    scale = torch.empty(m, dtype=torch.float32, device=x.device)
+    total = torch.empty(m, dtype=torch.int32, device=x.device)
+    block, passes, warps = _cut(wide)
+    kind, weight, eps = _norm(norm, x)
+    if m:
+        with current(x):
+            cuda_quantise.tokens[(m,)](
+                x, weight, q, scale, total, wide, K=k, EPS=eps, BLOCK=block, PASSES=passes,
+                NORM=kind, TILED=tiled, **g.starting, **_options(g, warps),
+            )  # fmt: skip
+    return Tokens(q, scale, total, k, tiled)
+
+
+def _rows(m: int, tiled: bool) -> int:
+    return -(-m // 8) * 8 if tiled else m
+
+
+def integers(q: Value, tiled: bool = False) -> Tokens:
+    """int8 [m, k] as tokens without scales: padded where a row is no whole number of blocks, and summed."""
+    from tritium.backends.cuda.linear import quantise as cuda_quantise
+
+    m, k = q.shape
+    q, wide, g = q.contiguous(), tuned.wide(k), gpu(q.device)
+    total = torch.empty(m, dtype=torch.int32, device=q.device)
+    copy = tiled or wide != k or q.data_ptr() % 16 != 0
+    padded = torch.empty((_rows(m, tiled), wide), dtype=torch.int8, device=q.device) if copy else q
+    block, passes, warps = _cut(wide)
+    if m:
+        with current(q):
+            cuda_quantise.sums[(m,)](
+                q, total, k, wide, padded, BLOCK=block, PASSES=passes, COPY=copy, TILED=tiled, **g.starting,
+                **_options(g, warps),
+            )  # fmt: skip
+    return Tokens(padded, total, total, k, tiled)
+
+
+# ---- products
+
+
+class _Job(NamedTuple):
+    """All that a kernel needs; scale and bias are placeholders where there are none."""
+
+    tokens: Tokens
+    w: Weights
+    scale: Value
+    bias: Value
+    out: Value
+    rows: bool
+    biases: int  # 0: none, 1: one for each row, 2: for each result
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        return {"ROWS": self.rows, "BIAS": self.biases}
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        return self.tokens.total, self.tokens.scale, self.scale, self.bias, self.out
+
+    def shared(self, split: int, sums: int, counts: int) -> tuple[Value, Value]:
+        """Where so many programs leave the sums of each tile, all of them and of any values, and count each other, from zero."""
+        if split == 1:
+            return self.out, self.out
+        device = self.out.device
+        return torch.empty(split * sums, dtype=torch.int32, device=device), counters(device).some(counts)
+
+
+def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *, codes: bool = True) -> Choice:
+    """The kernel that multiplies m tokens of k columns with n rows, and how it is cut: print it."""
+    g = Gpu(capability, 132, _has_gluon()) if capability else gpu(torch.device("cuda", torch.cuda.current_device()))
+    return _choose(g, Case(n, k, m, codes))
+
+
+@remembered
+def _choose(g: Gpu, case: Case) -> Choice:
+    return tuned.choose(case, g.capability if g.has_gluon else (0, 0), g.processors)
+
+
+def use(found: dict[Case, Choice]) -> None:
+    """As `cuda.linear.choice.use`."""
+    tuned.use(found)
+    _choose.cache_clear()
+
+
+def _gemv(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends.cuda.linear import gemv as cuda_gemv
+
+    m, wide = job.tokens.m, job.tokens.q.shape[1]
+    n, codes = job.w.shape[0], job.w.ternary
+    weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
+    early = job.w.keeps("planes" if codes else "straight")
+    reach = _reach(weights, c) if m == 1 and wide <= COPIED else 0
+    cuda_gemv.gemv[(-(-n // c.get("rows")),)](
+        weights, job.tokens.q.view(torch.int32), *job.ends[:2], job.out, job.out, *job.ends[2:], n, K=wide, KW=weights.shape[1],
+        WIDE=reach, BN=c.get("rows"), TK=c.get("lanes"), WK=c.get("across"), M=m, CODES=codes, FLOATS=False, EPS=0.0, NORM=0,
+        GATED=False, **job.flags, **_options(g, c.get("warps"), early=early),
+    )  # fmt: skip
+
+
+def _reach(weights: Value, c: Choice) -> int:
+    """Words of a row of weights, and those behind them that a program also takes."""
+    step = c.get("lanes") * 4 * c.get("across")
+    return -(-weights.shape[1] // step) * step
+
+
+def _gemv_plain(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends.cuda.linear import plain as cuda_plain
+
+    m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
+    weights = (job.w.planes() if codes else job.w.straight()).view(torch.int32)
+    cuda_plain.gemv[(-(-n // c.get("rows")), m)](
+        weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[1], BN=c.get("rows"), BK=c.get("words"),
+        CODES=codes, ASM=g.capability > (0, 0), **g.starting, **job.flags, **_options(g, c.get("warps")),
+    )  # fmt: skip
+
+
+def _fragments(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends.cuda.linear import fragments as cuda_fragments
+
+    m, n = job.tokens.m, job.w.shape[0]
+    weights = job.w.fragments()
+    early = job.w.keeps("fragments")
+    tiles, groups = c.get("tiles") * c.get("beside"), c.get("groups")
+    cuda_fragments.fragments[(-(-weights.shape[0] // tiles), -(-m // (8 * groups)))](
+        weights, job.tokens.q.view(torch.int32), *job.ends, m, n, weights.shape[0], BLOCKS=weights.shape[1],
+        NT=c.get("tiles"), WK=c.get("across"), WN=c.get("beside"), TG=groups, AHEAD=c.get("ahead"),
+        TILED=job.tokens.tiled, **job.flags, **_options(g, c.get("across") * c.get("beside"), early=early),
+    )  # fmt: skip
+
+
+def _gemm_plain(job: _Job, c: Choice, g: Gpu) -> None:
+    from tritium.backends.cuda.linear import plain as cuda_plain
+
+    m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
+    weights = job.w.planes() if codes else job.w.straight()
+    rows, tokens, step, split = (c.get(name) for name in ("rows", "tokens", "bytes", "split"))
+    tiles = -(-n // rows) * -(-m // tokens)
+    space = job.shared(split, tiles * rows * tokens, tiles)
+    cuda_plain.gemm[(tiles, split)](
+        weights, job.tokens.q, *job.ends, *space, m, n, weights.shape[1], BN=rows, BM=tokens, BK=step, SPLIT=split, GROUP=8,
+        CODES=codes, EVEN=weights.shape[1] % step == 0, ASM=g.capability > (0, 0), BYTES=g.bytes, **g.starting,
+        **job.flags, **_options(g, c.get("warps"), num_stages=c.get("stages")),
+    )  # fmt: skip
+
+
+def _wgmma(job: _Job, c: Choice, g: Gpu) -> None:
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from tritium.backends.cuda.linear import wgmma as cuda_wgmma
+
+    _enter()
+    m, n, codes = job.tokens.m, job.w.shape[0], job.w.ternary
+    weights = job.w.planes() if codes else job.w.straight()
+    rows, tokens, step, turns = (c.get(name) for name in ("rows", "tokens", "bytes", "turns"))
+    early = job.w.keeps("planes" if codes else "straight")
+    stages = _stages(c.get("stages"), step * (rows + tokens * (4 if codes else 1)), job.out.element_size())
+    tiles, part = -(-n // rows) * -(-m // tokens), rows if turns else rows // 2
+    programs, split, pieces, whole = spread(c.get("spread"), tiles, -(-weights.shape[1] // step), tokens, g.processors)
+    space = job.shared(split, tiles * rows * tokens, 2 * tiles)
+    widest, rest = tensors(tokens)
+    fewer = rest or (tokens // pieces if pieces > 1 else 0)
+    layouts = [
+        gl.NVMMASharedLayout.get_default_for([high, step], kind)
+        for high, kind in ((part, gl.uint8 if codes else gl.int8), (widest, gl.int8))
+    ]
+    cuda_wgmma.wgmma[(programs,)](
+        TensorDescriptor.from_tensor(weights, [part, step], layouts[0]),
+        TensorDescriptor.from_tensor(job.tokens.q, [widest, step], layouts[1]),
+        TensorDescriptor.from_tensor(job.tokens.q, [fewer, step], layouts[1]) if fewer else None,
+        *job.ends, *space, m, n, weights.shape[1], whole,
+        BN=rows, BM=tokens, BK=step, TURNS=bool(turns), STAGES=stages, GROUP=8, SPLIT=split, PIECES=pieces, CODES=codes,
+        REGISTERS=c.get("most"), **job.flags, **_options(g, 4, early=early, maxnreg=c.get("registers")),
+    )  # fmt: skip
+
+
+def _enter() -> None:
+    """Have CUDA know this thread: one that has launched nothing yet could make no descriptor."""
+    if not getattr(_thread, "known", False) and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream().query()
+        _thread.known = True
+
+
+_thread = threading.local()
+
+
+def _stages(asked: int, nbytes: int, of_result: int) -> int:
+    """As many stages of so many bytes as asked; fewer where results of four bytes each need more room on their way out."""
+    return asked if of_result < 4 else min(asked, tuned.SHARED // nbytes)
+
+
+_KERNELS = {
+    "gemv": _gemv, "gemv_plain": _gemv_plain, "fragments": _fragments, "gemm_plain": _gemm_plain, "wgmma": _wgmma,
+}  # fmt: skip
+
+
+def _multiply(job: _Job, picked: Choice | None) -> Value:
+    g = gpu(job.out.device)
+    m, n = job.tokens.m, job.w.shape[0]
+    if m and n:
+        c = picked or _choose(g, Case(n, job.tokens.k, m, job.w.ternary))
+        if c.kernel != "fragments":
+            job = job._replace(tokens=job.tokens.straight())
+        with current(job.out):
+            _KERNELS[c.kernel](job, c, g)
+    return job.out
+
+
+def integer_product(q: Value | Tokens, w: Weights, *, choice: Choice | None = None) -> Value:
+    """q [m, k] of int8 times w.T as int32 [m, n], exactly."""
+    k = q.k if isinstance(q, Tokens) else q.shape[1]
+    _same(k, w)
+    t = (
+        q
+        if isinstance(q, Tokens)
+        else integers(q, _tiled(gpu(q.device), Case(w.shape[0], k, q.shape[0], w.ternary), choice))
+    )
+    out = torch.empty((t.m, w.shape[0]), dtype=torch.int32, device=t.q.device)
+    return _multiply(_Job(t, w, out, out, out, False, 0), choice)
+
+
+def product(
+    t: Tokens, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype = torch.float32, group: int = 0,
+    *, choice: Choice | None = None,
+) -> Value:  # fmt: skip
+    """Quantised tokens times w.T, scaled: float(sums) * (token scale * scale) + bias, one rounding each, as [m, n].
+
+    scale: one number, one for each row [n], or, with group, one for each so many columns of each row [n, groups]. bias: one for
+    each row [n], or whatever is to be added to the results [m, n].
+    """
+    _same(t.k, w)
+    out = torch.empty((t.m, w.shape[0]), dtype=out_dtype, device=t.q.device)
+    scale = scale.float().contiguous()
+    if group:
+        return _grouped(t, w, scale, bias, out, group)
+    job = _Job(t, w, scale, _bias(bias, out), out, scale.ndim > 0, _biases(bias))
+    return _multiply(job, choice)
+
+
+def _biases(bias: Value | None) -> int:
+    """What a kernel is told: 0 none, 1 one for each row, 2 for each result."""
+    return 0 if bias is None else bias.ndim
+
+
+def _bias(bias: Value | None, out: Value) -> Value:
+    """What a kernel is given: the result stands for a bias that there is not."""
+    return out if bias is None else bias.contiguous()
+
+
+def _grouped(t: Tokens, w: Weights, scale: Value, bias: Value | None, out: Value, group: int) -> Value:
+    from tritium.backends.cuda.linear import plain as cuda_plain
+
+    g, (m, n) = gpu(out.device), out.shape
+    if not (m and n):
+        return out
+    rows, tokens = 64, min(max(1 << (m - 1).bit_length(), 16), 64)
+    with current(out):
+        cuda_plain.grouped[(-(-n // rows) * -(-m // tokens),)](
+            w.straight(), t.straight().q, t.scale, scale, _bias(bias, out), out, m, n, t.k, w.wide, group, scale.shape[1],
+            BN=rows, BM=tokens, BK=128 if group >= 128 else 64 if group >= 64 else 32, BIAS=_biases(bias),
+            BYTES=g.bytes, **g.starting, **_options(g, 4),
+        )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Value, w: Weights, scale: Value, bias: Value | None = None, out_dtype: torch.dtype | None = None, group: int = 0,
+    norm: Norm | None = None, *, choice: Choice | None = None,
+) -> Value:  # fmt: skip
+    """x [..., k] of floats through the layer, [..., n]: normed if asked, quantised, multiplied, scaled, with bias."""
+    lead, k = x.shape[:-1], x.shape[-1]
+    _same(k, w)
+    flat, to = x.reshape(lead.numel(), k), out_dtype or x.dtype
+    alone = None if group else alone_on(flat, w, choice)
+    if alone is not None:
+        return fused(flat, w, scale, bias, to, norm, choice=alone).reshape(*lead, w.shape[0])
+    tokens = quantise(flat, norm) if group else quantise_for(w, flat, norm, choice)
+    y = product(tokens, w, scale, bias, to, group, choice=choice)
+    return y.reshape(*lead, w.shape[0])
+
+
+def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | None:
+    """How the kernel is cut that takes x [m, k] as floats, and norms and quantises it by itself; None: others must before."""
+    g, case = gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary, floats=True)
+    if case.m != 1 or not case.n or g.capability != tuned.HOPPER or not g.has_gluon:
+        return None
+    c = picked or _choose(g, case)
+    if c.kernel != "gemv" or not tuned.fits(case, c):
+        return None
+    return c if -(-case.n // c.get("rows")) <= ALONE * g.processors else None
+
+
+def quantise_for(w: Weights, x: Value, norm: Norm | None = None, picked: Choice | None = None) -> Tokens:
+    """As `quantise`, in the order that the kernel reads best which will multiply them with w."""
+    return quantise(x, norm, _tiled(gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary), picked))
+
+
+def _tiled(g: Gpu, case: Case, picked: Choice | None) -> bool:
+    """Whether the kernel that will multiply reads tiled tokens."""
+    return bool(case.m and case.n) and (picked or _choose(g, case)).kernel == "fragments"
+
+
+def fused(
+    x: Value, w: Weights, scale: Value, bias: Value | None, to: torch.dtype, norm: Norm | None, gated: Value | None = None,
+    *, choice: Choice,
+) -> Value:  # fmt: skip
+    """One token [1, k] of floats in one launch, or relu2 of it times `gated`: every program norms and quantises it for itself."""
+    from tritium.backends.cuda.linear import gemv as cuda_gemv
+
+    x, c, g = _readable(x), choice, gpu(x.device)
+    out = torch.empty((1, w.shape[0]), dtype=to, device=x.device)
+    weights = (w.planes() if w.ternary else w.straight()).view(torch.int32)
+    kind, weight, eps = _norm(norm, x)
+    scale = scale.float().contiguous()
+    early = w.keeps("planes" if w.ternary else "straight")
+    with current(out):
+        cuda_gemv.gemv[(-(-w.shape[0] // c.get("rows")),)](
+            weights, x, out, out, x if gated is None else _readable(gated), weight, scale, _bias(bias, out), out, w.shape[0],
+            K=x.shape[1], KW=weights.shape[1], WIDE=_reach(weights, c), BN=c.get("rows"), TK=c.get("lanes"),
+            WK=c.get("across"), M=1, CODES=w.ternary, FLOATS=True, EPS=eps, NORM=kind, GATED=gated is not None,
+            ROWS=scale.ndim > 0, BIAS=_biases(bias), **_options(g, c.get("warps"), early=early),
+        )  # fmt: skip
+    return out
+
+
+def _same(k: int, w: Weights) -> None:
+    if k != w.shape[1]:
+        raise ArgumentError(
+            f"tokens have {k} columns and weights {w.shape[1]}; the layer takes tokens of {w.shape[1]} columns."
+        )

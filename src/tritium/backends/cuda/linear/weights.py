@@ -1,0 +1,137 @@
+"""Ternary or int8 weights on a GPU in the arrangements that its kernels read, made there from how they are stored.
+
+Knows nothing of tokens, products or choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from tritium.backends.cuda.linear.choice import wide
+
+Value: TypeAlias = torch.Tensor
+CHUNK = 1 << 26  # codes that are unpacked at a time
+
+
+class Weights:
+    """Weights [n, k] as kernels read them: every arrangement is made on the device when it is first needed, and kept."""
+
+    def __init__(self, data: Value, shape: tuple[int, int], packed: bool, ternary: bool) -> None:
+        self.data, self.shape, self.packed, self.ternary = data, shape, packed, ternary
+        self._made: dict[str, Value] = {}
+
+    @property
+    def wide(self) -> int:
+        return wide(self.shape[1])
+
+    def _codes(self, low: int, high: int) -> Value:
+        """w + 1 of some rows as uint8, columns filled up with codes that meet zeros."""
+        part = self.data[low:high]
+        if self.packed:
+            codes = torch.stack([(part >> (2 * i)) & 3 for i in range(4)], -1).reshape(high - low, -1)
+        else:
+            codes = (part + 1).view(torch.uint8)
+        codes = codes[:, : self.shape[1]]
+        return torch.nn.functional.pad(codes, (0, self.wide - codes.shape[1]))
+
+    def _each(self, out: Value, rows: int, make: Any) -> Value:
+        """out filled a few rows at a time."""
+        step = max(CHUNK // self.wide // rows, 1) * rows
+        for low in range(0, self.shape[0], step):
+            part = make(self._codes(low, min(low + step, self.shape[0])))
+            out[low // rows :][: part.shape[0]] = part
+        return out
+
+    def _arranged(self, name: str, make: Callable[[], Value]) -> Value:
+        """Made once and kept. In a capture it is not: what is made there has its values only where the graph has run."""
+        found = self._made.get(name)
+        if found is None:
+            found = make()
+            if not capturing():
+                self._made[name] = found if found is self.data else _settled(found)
+        return found
+
+    def keeps(self, name: str) -> bool:
+        """Whether an arrangement is there already, and no kernel that may still run has made it or written what is given."""
+        return self._made.get(name, self.data) is not self.data
+
+    def planes(self) -> Value:
+        """uint8 [n, wide / 4]: four codes a byte, columns a quarter of a row apart."""
+        return self._arranged("planes", self._planes)
+
+    def _planes(self) -> Value:
+        out = self.data.new_empty((self.shape[0], self.wide // 4), dtype=torch.uint8)
+        return self._each(out, 1, lambda c: _joined(c.view(c.shape[0], 4, -1), 1))
+
+    def fragments(self) -> Value:
+        """int32 [n / 16, wide / 128, 32, 4]; see `cuda.linear.fragments`."""
+        return self._arranged("fragments", self._fragments)
+
+    def _fragments(self) -> Value:
+        out = self.data.new_empty((-(-self.shape[0] // 16), self.wide // 128, 512), dtype=torch.uint8)
+        return self._each(out, 16, _in_fragments).view(torch.int32).view(*out.shape[:2], 32, 4)
+
+    def straight(self) -> Value:
+        """int8 [n, wide]."""
+        return self._arranged("straight", self._straight)
+
+    def _straight(self) -> Value:
+        if not self.ternary:
+            fits = self.wide == self.shape[1] and self.data.is_contiguous() and self.data.data_ptr() % 16 == 0
+            return (
+                self.data if fits else torch.nn.functional.pad(self.data.contiguous(), (0, self.wide - self.shape[1]))
+            )
+        out = self.data.new_empty((self.shape[0], self.wide), dtype=torch.int8)
+        self._each(out, 1, lambda c: c.view(torch.int8) - 1)
+        out[:, self.shape[1] :] = 0
+        return out
+
+    def held(self) -> dict[str, int]:
+        """The bytes of each arrangement made so far."""
+        return {name: x.numel() * x.element_size() for name, x in self._made.items()}
+
+
+def capturing() -> bool:
+    """Whether what is launched now goes into a graph instead of running."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _settled(made: Value) -> Value:
+    """Kernels read weights before the kernel in front of them has ended, which must not be the one that makes them."""
+    if made.is_cuda:
+        torch.cuda.current_stream(made.device).synchronize()
+    return made
+
+
+def _joined(codes: Value, axis: int) -> Value:
+    """Four codes along an axis as one byte."""
+    c0, c1, c2, c3 = codes.unbind(axis)
+    return c0 | c1 << 2 | c2 << 4 | c3 << 6
+
+
+def _in_fragments(codes: Value) -> Value:
+    """Rows in the order of `cuda.linear.fragments`: [tile, row half, row, block, j half, quarter, j pair, k half, byte] of codes."""
+    short = -codes.shape[0] % 16
+    codes = torch.nn.functional.pad(codes, (0, 0, 0, short))
+    parts = codes.view(codes.shape[0] // 16, 2, 8, codes.shape[1] // 128, 2, 4, 2, 2, 4)
+    words = parts.permute(0, 3, 2, 5, 7, 1, 8, 4, 6).reshape(parts.shape[0], parts.shape[3], 512, 4)
+    return _joined(words, 3)
+
+
+def ternary(data: Value, shape: tuple[int, int]) -> Weights:
+    """From the bytes of a tern2 tensor [n, k], four columns a byte, row by row."""
+    n, k = shape
+    return Weights(data.reshape(n, -(-k // 4)), (n, k), packed=True, ternary=True)
+
+
+def ternary_of(w: Value) -> Weights:
+    """From int8 [n, k] of -1, 0 and 1."""
+    return Weights(w, (w.shape[0], w.shape[1]), packed=False, ternary=True)
+
+
+def int8(w: Value) -> Weights:
+    """From int8 [n, k] of any values."""
+    return Weights(w, (w.shape[0], w.shape[1]), packed=False, ternary=False)

@@ -1,0 +1,492 @@
+"""Products of many tokens by Hopper's warpgroup tensor cores, in Gluon: one warp fetches tiles, two warpgroups multiply.
+
+Knows nothing of torch or of choices. Ternary codes lie in four planes as in `cuda.linear.plain` and become the left operand in
+registers; int8 weights are multiplied out of shared memory. Programs take tiles in turns. Where SPLIT programs share the columns
+of each, all but the last to come leave their sums in `partial`, and the last adds them up and finishes. Tiles from `whole` on,
+which are fewer than programs, are cut into PIECES of their tokens, one for a program: these share no sums. Tensors have a power
+of two tokens: a tile of more has the rest in others, which are multiplied with the same weights. Tuples hold what there is of
+each.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+from tritium.backends.cuda.linear.gemv import may_start, wait_for_inputs
+from tritium.backends.cuda.linear.plain import FIELD
+
+# Steps without a pause between: products of decoded codes that run on while a loop goes round would be compiled one by one.
+AT_ONCE = gl.constexpr(2)
+LEFT = gl.constexpr(1 << 16)  # what a count grows by where the sums of a part have been left
+# Four sums at a time, those that a thread has side by side.
+LEAVE = gl.constexpr("st.global.cg.v4.s32 [$8], {$4, $5, $6, $7}; // $0 $1 $2 $3")
+ADD = gl.constexpr("""{
+    .reg .s32 t0, t1, t2, t3;
+    ld.global.cg.v4.s32 {t0, t1, t2, t3}, [$8];
+    add.s32 $0, $4, t0;
+    add.s32 $1, $5, t1;
+    add.s32 $2, $6, t2;
+    add.s32 $3, $7, t3;
+}""")
+TAKE = gl.constexpr("""{
+    .reg .pred first;
+    setp.eq.s32 first, $1, 0;
+    mov.u32 $0, 0;
+    @first atom.global.relaxed.gpu.add.u32 $0, [$2], 1;
+}""")
+AWAIT = gl.constexpr("""{
+    .reg .pred less;
+    again: ld.acquire.gpu.global.u32 $0, [$1];
+    setp.lt.u32 less, $0, $2;
+    @less bra again;
+}""")
+
+
+@gluon.jit
+def _field(w, S: gl.constexpr):
+    """The codes of plane S of bytes, four at a time."""
+    return gl.inline_asm_elementwise(FIELD[S], "=r,r", [w], dtype=gl.int8, is_pure=True, pack=4)
+
+
+@gluon.jit
+def _job(t, whole, steps, SPLIT: gl.constexpr):
+    """Job t of the tiles that are whole: its tile, which part of the columns, the first step, how many. The first parts of all
+    come first, then the second ones."""
+    if SPLIT == 1:
+        return t, 0, 0, steps
+    part = t // whole
+    first = part * steps // SPLIT
+    return t % whole, part, first, (part + 1) * steps // SPLIT - first
+
+
+@gluon.jit
+def _piece(t, whole, PIECES: gl.constexpr):
+    """Job t, from `whole` on: its tile and which piece of the tokens."""
+    return whole + (t - whole) // PIECES, (t - whole) % PIECES
+
+
+@gluon.jit
+def _jobs(whole, tiles, PIECES: gl.constexpr):
+    return whole + (tiles - whole) * PIECES
+
+
+@gluon.jit
+def _place(tile, M, N, BN: gl.constexpr, BM: gl.constexpr, GROUP: gl.constexpr):
+    """The first row and token of a tile: GROUP columns of tiles side by side, so that their weights stay in the cache."""
+    across = gl.cdiv(N, BN)
+    down = gl.cdiv(M, BM)
+    first = tile // (GROUP * down) * GROUP
+    width = gl.minimum(across - first, GROUP)
+    rest = tile % (GROUP * down)
+    return (first + rest % width) * BN, rest // width * BM
+
+
+@gluon.jit
+def _finish(acc, off_n, off_m, of_tokens, scale, bias, out, M, N,
+            CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """acc [rows, tokens] less the sums of tokens, scaled, stored as out [M, N]; an out of int32 takes the integers. BIAS: 0
+    none, 1 one for each row, 2 for each result.
+
+    On their way out sums stay within their warp, so that no warp waits for another.
+    """
+    BN: gl.constexpr = acc.shape[0]
+    BM: gl.constexpr = acc.shape[1]
+    L: gl.constexpr = acc.type.layout
+    less, of_token = of_tokens
+    if CODES:
+        acc = acc - gl.expand_dims(gl.convert_layout(less, gl.SliceLayout(0, L)), 0)
+    if out.dtype.element_ty == gl.int32:
+        y = acc
+    else:
+        rn = off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
+        if ROWS:
+            of_row = gl.load(scale + rn, mask=rn < N, other=0.0)
+            by = gl.expand_dims(gl.convert_layout(of_token, gl.SliceLayout(0, L)), 0) * gl.expand_dims(of_row, 1)
+        else:
+            by = gl.expand_dims(gl.convert_layout(of_token * gl.load(scale), gl.SliceLayout(0, L)), 0)
+        y = acc.to(gl.float32) * by
+        if BIAS == 1:
+            y = y + gl.expand_dims(gl.load(bias + rn, mask=rn < N, other=0.0).to(gl.float32), 1)
+    to: gl.constexpr = gl.BlockedLayout([8, 1], [2, 16], [4, 1], [0, 1])
+    n = gl.expand_dims(off_n + gl.arange(0, BN, layout=gl.SliceLayout(1, to)), 1)
+    m = gl.expand_dims(off_m + gl.arange(0, BM, layout=gl.SliceLayout(0, to)), 0)
+    at, inside = m.to(gl.int64) * N + n, (m < M) & (n < N)
+    if BIAS == 2 and out.dtype.element_ty != gl.int32:
+        y = gl.convert_layout(y, to) + gl.load(bias + at, mask=inside, other=0.0).to(gl.float32)
+    gl.store(out + at, gl.convert_layout(y.to(out.dtype.element_ty), to), mask=inside)
+
+
+@gluon.jit
+def _threads():
+    return gl.arange(0, 128, layout=gl.BlockedLayout([1], [32], [4], [0]))
+
+
+@gluon.jit
+def _come(count):
+    """How many warpgroups came before this one to the end of their part of a tile: for its first thread, 0 for the others. It is asked
+    for some steps early, and nobody waits for the answer here."""
+    thread = _threads()
+    return gl.inline_asm_elementwise(
+        TAKE, "=&r,r,l", [thread, count + thread * 0], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _await(count, least: gl.constexpr):
+    """Until a count is so large. Every thread looks for itself, and then sees what was written before it grew."""
+    thread = _threads()
+    gl.inline_asm_elementwise(
+        AWAIT, "=&r,l,r", [count + thread * 0, gl.full_like(thread, least)], dtype=gl.int32, is_pure=False, pack=1
+    )
+    gl.thread_barrier()  # before anybody clears it
+
+
+@gluon.jit
+def _leave(acc, at):
+    gl.inline_asm_elementwise(LEAVE, "=r,=r,=r,=r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4)
+
+
+@gluon.jit
+def _plus(acc, at):
+    """acc and what lies in memory. Sums are added as they come: not all that are read need a register at once."""
+    return gl.inline_asm_elementwise(
+        ADD, "=&r,=&r,=&r,=&r,r,r,r,r,l,l,l,l", [acc, at], dtype=gl.int32, is_pure=False, pack=4
+    )
+
+
+@gluon.jit
+def _join(acc, partial, count, before, part, SPLIT: gl.constexpr):
+    """Leave the sums of a part of a tile; or, where `before` tells that it is the last of SPLIT to come, add up those of all.
+    Whether it is the last, and the sums.
+
+    The last waits for others. They have come before, so they are running, and wait for nobody: a program has one job where tiles
+    are shared. Every part has memory of its own, written once by a launch and read only after all have written, so nothing must
+    be zero before and nothing is cleared but the count. Sums lie so that the lanes of a warp write to neighbours: `at` is the
+    place of the first of four.
+    """
+    L: gl.constexpr = acc.type.layout
+    BM: gl.constexpr = acc.shape[1]
+    SIZE: gl.constexpr = acc.shape[0] * BM
+    r = gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, L))
+    c = gl.arange(0, BM, layout=gl.SliceLayout(0, L))
+    row = r // 64 * (64 * BM) + r % 64 // 16 * 128 + r % 8 * 16
+    column = c // 8 * 512 + c % 8 // 2 * 4
+    at = partial + gl.expand_dims(row, 1) + gl.expand_dims(column, 0)
+    last = gl.sum(before, 0) % LEFT == SPLIT - 1
+    if last:
+        _await(count, (SPLIT - 1) * LEFT + SPLIT)
+        if SIZE > 64 * 32 and SIZE * (SPLIT - 1) > 128 * 64:  # sums of several parts at once would not fit in registers
+            for _ in range(1, SPLIT):
+                part = gl.where(part == SPLIT - 1, 0, part + 1)
+                acc = _plus(acc, at + part * SIZE)
+        else:
+            for _ in gl.static_range(1, SPLIT):
+                part = gl.where(part == SPLIT - 1, 0, part + 1)
+                acc = _plus(acc, at + part * SIZE)
+        gl.store(count, 0)
+    else:
+        _leave(acc, at + part * SIZE)
+        gl.thread_barrier()
+        gl.atomic_add(count, LEFT, sem="release")  # of the first thread, for all that stand before the barrier
+    return last, acc
+
+
+@gluon.jit
+def _times(accs, w, x_bufs, i, TOKENS: gl.constexpr):
+    """accs and the products of w with the TOKENS of stage i: on their way."""
+    found = ()
+    for h in gl.static_range(len(accs)):
+        right = x_bufs[h].index(i).slice(0, min(TOKENS, x_bufs[h].shape[1])).permute((1, 0))
+        found += (warpgroup_mma(w, right, accs[h], is_async=True),)
+    return found
+
+
+@gluon.jit
+def _wait(accs, running: gl.constexpr):
+    """Wait until no more than so many products of all tokens run."""
+    found = warpgroup_mma_wait(num_outstanding=running * len(accs), deps=accs)
+    return (found,) if len(accs) == 1 else found
+
+
+@gluon.jit
+def _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS: gl.constexpr, W: gl.constexpr, PARTS: gl.constexpr,
+             STAGES: gl.constexpr, COUNT: gl.constexpr):  # fmt: skip
+    """COUNT steps of codes. A plane is decoded while the products of the one before run, and those of the last plane
+    of a step run while the next step starts: its stage is free after the first plane of that. Where sums, codes and four planes
+    would fill all registers, products of two planes at most run at once."""
+    FULL: gl.constexpr = w_bufs.shape[1] * TOKENS // 128 + 5 * w_bufs.shape[1] * w_bufs.shape[2] // 512 > 224
+    left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accs[0].type.layout, k_width=4)
+    for step in gl.static_range(COUNT):
+        s = it % STAGES
+        mbarrier.wait(ready.index(s), (it // STAGES) & 1)
+        codes = w_bufs.index(s * PARTS + W).load(left)
+        for plane in gl.static_range(4):
+            decoded = _field(codes, plane)
+            accs = _times(accs, decoded, x_bufs, s * 4 + plane, TOKENS)
+            if (plane == 0 and step > 0) or (plane > 0 and FULL):
+                accs = _wait(accs, 1)
+            if plane == 0 and step > 0:
+                mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
+        accs = _wait(accs, 0 if step == COUNT - 1 else 1)
+        it += 1
+    mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
+    return accs, it
+
+
+@gluon.jit
+def _run_on(accs):
+    """Sums whose products may run while a loop goes round."""
+    found = ()
+    for h in gl.static_range(len(accs)):
+        found += (warpgroup_mma_init(accs[h]),)
+    return found
+
+
+@gluon.jit
+def _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS: gl.constexpr, W: gl.constexpr, PARTS: gl.constexpr,
+              STAGES: gl.constexpr):  # fmt: skip
+    """n steps of int8 weights. The products of a step run while the next one starts: a stage is free a step later."""
+    accs = _run_on(accs)
+    for i in range(n):
+        s = it % STAGES
+        mbarrier.wait(ready.index(s), (it // STAGES) & 1)
+        accs = _times(accs, w_bufs.index(s * PARTS + W), x_bufs, s, TOKENS)
+        accs = _run_on(_wait(accs, 1))
+        mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1, pred=i > 0)
+        it += 1
+    accs = _wait(accs, 0)
+    mbarrier.arrive(free.index((it + STAGES - 1) % STAGES), count=1)
+    return accs, it
+
+
+@gluon.jit
+def _begin(total, token_scale, off_m, M, PART: gl.constexpr, TOKENS: gl.constexpr):
+    """Of tokens from off_m on, what is less and their scales, asked for early: they come while products run. No sums yet."""
+    L: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, min(TOKENS, 128), 32]
+    )
+    rm = off_m + gl.arange(0, TOKENS, layout=gl.BlockedLayout([1], [32], [4], [0]))
+    less = gl.load(total + rm, mask=rm < M, other=0)
+    of_token = gl.load(token_scale + rm, mask=rm < M, other=0)
+    return (less, of_token), gl.zeros((PART, TOKENS), gl.int32, L)
+
+
+@gluon.jit
+def _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
+              tile, off_n, off_m, part, it, j, n,
+              PART: gl.constexpr, TOKENS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+              SPLIT: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
+    """Job j of a program, n steps from `it` on, of rows from off_n and tokens from off_m on. The step behind them."""
+    HALF: gl.constexpr = (PARTS - 1) * W
+    WIDE: gl.constexpr = min(TOKENS, x_bufs[0].shape[1])
+    of_wide, acc = _begin(total, token_scale, off_m, M, PART, WIDE)
+    accs = (acc,)
+    if TOKENS > WIDE:
+        of_rest, rest = _begin(total, token_scale, off_m + WIDE, M, PART, TOKENS - WIDE)
+        accs = (acc, rest)
+    if TURNS:
+        mbarrier.wait(turn.index(W), (j // 2 + 1 - W) & 1)
+    place = tile * PARTS + HALF
+    early = 0
+    if SPLIT > 1 and CODES:  # some steps are left to do while it is asked who comes last
+        early = gl.maximum(n - 1, 0) // AT_ONCE
+        for _ in range(early):
+            accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
+    if SPLIT > 1:
+        before = _come(counts + place)
+    if CODES:
+        for _ in range(n // AT_ONCE - early):
+            accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, AT_ONCE)
+        for _ in range(n % AT_ONCE):
+            accs, it = _decoded(accs, ready, free, w_bufs, x_bufs, it, TOKENS, HALF, PARTS, STAGES, 1)
+    else:
+        accs, it = _straight(accs, ready, free, w_bufs, x_bufs, it, n, TOKENS, HALF, PARTS, STAGES)
+    if TURNS:
+        mbarrier.arrive(turn.index(1 - W), count=1)
+    acc = accs[0]
+    complete = True
+    if SPLIT > 1:
+        own = partial + place.to(gl.int64) * (SPLIT * PART * TOKENS)
+        complete, acc = _join(acc, own, counts + place, before, part, SPLIT)
+    if complete:
+        if TOKENS > WIDE:  # first: then those registers are free for the others
+            _finish(accs[1], off_n, off_m + WIDE, of_rest, scale, bias, out, M, N, CODES, ROWS, BIAS)
+        _finish(acc, off_n, off_m, of_wide, scale, bias, out, M, N, CODES, ROWS, BIAS)
+    return it
+
+
+@gluon.jit
+def _is_mine(j, TURNS: gl.constexpr, W: gl.constexpr):
+    return (j % 2 == W) if TURNS else (j >= 0)
+
+
+@gluon.jit
+def _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+             BN: gl.constexpr, BM: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr,
+             GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
+             ROWS: gl.constexpr, BIAS: gl.constexpr, W: gl.constexpr):  # fmt: skip
+    """Warpgroup W: its part of the rows of every tile, or, in TURNS, every other tile.
+
+    A barrier tells only odd rounds from even ones. So a warpgroup may not look for the steps of its tile before the other has
+    had all of those before them: it waits for its turn.
+    """
+    PART: gl.constexpr = BN // PARTS
+    HALF: gl.constexpr = (PARTS - 1) * W
+    wait_for_inputs()
+    it = 0
+    for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
+        tile, part, _, n = _job(t, whole, steps, SPLIT)
+        j = t // gl.num_programs(0)
+        if _is_mine(j, TURNS, W):
+            off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+            it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
+                           tile, off_n + HALF * PART, off_m, part, it, j, n,
+                           PART, BM, PARTS, TURNS, STAGES, SPLIT, CODES, ROWS, BIAS, W)  # fmt: skip
+        else:
+            it += n
+    if PIECES > 1:
+        TOKENS: gl.constexpr = BM // PIECES
+        for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
+            tile, piece = _piece(t, whole, PIECES)
+            j = t // gl.num_programs(0)
+            if _is_mine(j, TURNS, W):
+                off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+                it = _multiply(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N,
+                               tile, off_n + HALF * PART, off_m + piece * TOKENS, 0, it, j, steps,
+                               PART, TOKENS, PARTS, TURNS, STAGES, 1, CODES, ROWS, BIAS, W)  # fmt: skip
+            else:
+                it += steps
+
+
+@gluon.jit
+def _first(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
+           M, N, KB, whole, tiles, steps,
+           BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
+           STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
+           ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 0)  # fmt: skip
+
+
+@gluon.jit
+def _second(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
+            M, N, KB, whole, tiles, steps,
+            BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
+            STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
+            ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    _consume(ready, free, turn, w_bufs, x_bufs, total, token_scale, scale, bias, out, partial, counts, M, N, whole, tiles, steps,
+             BN, BM, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS, 1)  # fmt: skip
+
+
+@gluon.jit
+def _fetch_weights(w, w_bufs, bar, off_n, k, s, pred, PART: gl.constexpr, PARTS: gl.constexpr):
+    for h in gl.static_range(PARTS):
+        tma.async_copy_global_to_shared(w, [off_n + h * PART, k], bar, w_bufs.index(s * PARTS + h), pred=pred)
+
+
+@gluon.jit
+def _fetch(ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, TOKENS: gl.constexpr,
+           BK: gl.constexpr, PART: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PLANES: gl.constexpr):  # fmt: skip
+    """n steps from step k of a row on: all rows of a tile, and TOKENS, as many as xs give at once. Of the first `early` of a
+    program weights are on their way. The step behind them."""
+    for i in range(k, k + n):
+        s = it % STAGES
+        bar = ready.index(s)
+        mbarrier.wait(free.index(s), ((it // STAGES) & 1) ^ 1)
+        mbarrier.expect(bar, (PARTS * PART + PLANES * TOKENS) * BK, pred=it >= early)
+        _fetch_weights(w, w_bufs, bar, off_n, i * BK, s, it >= early, PART, PARTS)
+        for p in gl.static_range(PLANES):
+            for h in gl.static_range(len(xs)):
+                to = x_bufs[h].index(s * PLANES + p).slice(0, xs[h].block_shape[0])
+                at = off_m + h * xs[0].block_shape[0]
+                tma.async_copy_global_to_shared(xs[h], [at, p * KB + i * BK], bar, to)
+        it += 1
+    return it
+
+
+@gluon.jit
+def _produce(ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts,
+             M, N, KB, whole, tiles, steps,
+             BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
+             STAGES: gl.constexpr, GROUP: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr,
+             ROWS: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+    """Fetch the tiles of every step, STAGES ahead; the first weights before the tokens are there."""
+    PLANES: gl.constexpr = 4 if CODES else 1
+    PART: gl.constexpr = BN // PARTS
+    tile, _, k, n = _job(gl.program_id(0), whole, steps, SPLIT)
+    off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+    early = gl.minimum(n, STAGES)
+    for i in range(early):
+        mbarrier.expect(ready.index(i), (BN + PLANES * BM) * BK)
+        _fetch_weights(w, w_bufs, ready.index(i), off_n, (k + i) * BK, i, True, PART, PARTS)
+    wait_for_inputs()
+    it = 0
+    xs = (x,) if len(x_bufs) == 1 else (x, x_fewer)
+    for t in range(gl.program_id(0), whole * SPLIT, gl.num_programs(0)):
+        tile, _, k, n = _job(t, whole, steps, SPLIT)
+        off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+        it = _fetch(
+            ready, free, w_bufs, x_bufs, w, xs, off_n, off_m, KB, k, n, it, early, BM, BK, PART, PARTS, STAGES, PLANES
+        )
+    if PIECES > 1:
+        for t in range(whole + gl.program_id(0), _jobs(whole, tiles, PIECES), gl.num_programs(0)):
+            tile, piece = _piece(t, whole, PIECES)
+            off_n, off_m = _place(tile, M, N, BN, BM, GROUP)
+            off_m += piece * (BM // PIECES)
+            it = _fetch(ready, free, w_bufs, x_bufs, w, (x_fewer,), off_n, off_m, KB, 0, steps, it, early,
+                        BM // PIECES, BK, PART, PARTS, STAGES, PLANES)  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["M", "whole"])
+def wgmma(
+    w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB, whole,
+    BN: gl.constexpr, BM: gl.constexpr, BK: gl.constexpr, TURNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    SPLIT: gl.constexpr, PIECES: gl.constexpr, CODES: gl.constexpr, ROWS: gl.constexpr, BIAS: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Tiles [BN, BM] of out.T in steps of BK bytes of a row of weights; w and x are descriptors, KB the bytes of a row of w.
+    x takes the largest power of two tokens of a tile, x_fewer those of a piece, or those that a tile has beyond x: such tiles
+    are neither cut nor shared. Where there are neither it is None."""
+    PLANES: gl.constexpr = 4 if CODES else 1
+    PARTS: gl.constexpr = 1 if TURNS else 2
+    may_start()
+    tiles = gl.cdiv(N, BN) * gl.cdiv(M, BM)
+    steps = gl.cdiv(KB, BK)
+    w_bufs = gl.allocate_shared_memory(w.dtype, [STAGES * PARTS, BN // PARTS, BK], w.layout)
+    x_bufs = (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x.block_shape[0], BK], x.layout),)
+    if x.block_shape[0] < BM:
+        gl.static_assert(SPLIT == 1 and PIECES == 1, "tiles of two tensors of tokens are neither shared nor cut")
+        gl.static_assert(
+            x.block_shape[0] + x_fewer.block_shape[0] == BM, "x and x_fewer do not hold the tokens of a tile"
+        )
+        x_bufs += (gl.allocate_shared_memory(gl.int8, [STAGES * PLANES, x_fewer.block_shape[0], BK], x_fewer.layout),)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turn = free
+    if TURNS:  # a barrier that nobody looks at would be written over by results on their way out
+        turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(2):
+            mbarrier.init(turn.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready.index(i), count=1)
+        mbarrier.init(free.index(i), count=PARTS)
+    fence_async_shared()  # copies look at barriers in a way of their own
+    gl.warp_specialize(  # a tuple with a name would lose its constants
+        [
+            (_first, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_second, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+            (_produce, (ready, free, turn, w_bufs, x_bufs, w, x, x_fewer, total, token_scale, scale, bias, out, partial, counts, M, N, KB,
+                whole, tiles, steps, BN, BM, BK, PARTS, TURNS, STAGES, GROUP, SPLIT, PIECES, CODES, ROWS, BIAS)),
+        ],
+        [4, 1], [REGISTERS, 24],
+    )  # fmt: skip

@@ -1,0 +1,309 @@
+"""Which kernels carry out the rows of a GPU: ours where Triton is installed, torch's for the others.
+
+Knows nothing of storages, tensors of ours or graphs. A check of values is left to `doubt`, which waits for the device, unless a
+program is being captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.backends import Kernel
+from tritium.backends.cuda.fused.code import FOLDS
+from tritium.backends.cuda.fused.form import MANY
+from tritium.backends.cuda.graph import in_own_graph
+from tritium.backends.cuda.linear.products import matmul
+from tritium.backends.reference.attention import factor_of, outside
+from tritium.backends.torch import unsigned as torch_unsigned
+from tritium.backends.torch.products import steady
+from tritium.backends.torch.space import Space, Value
+from tritium.backends.values.elements import one_axis
+from tritium.fragment import Fragment
+from tritium.layout import Layout, axes_of, axis_of, reshape
+from tritium.op import Op, Spec
+
+Fn = Callable[..., Any]
+
+
+def _module(name: str) -> Any:
+    """A module with kernels: it imports Triton."""
+    return import_module(f"tritium.backends.cuda.{name}")
+
+
+# ---- attention
+
+
+def _check_places(space: Any, places: Any, cache: Value, tokens: int, what: str) -> None:
+    """Raise, now or after a program, where a sequence lies outside of its cache; the same places are looked at once."""
+    slots, _, capacity, _ = cache.shape
+    key = (slots, capacity, tokens)
+    now = space.tracing()
+    seen, told = getattr(places, "checked", (None, None))
+    if now is not None and seen is now and told == key:
+        return
+    space.doubt(_module("attention.cache").outside(places, *key), outside(what, *key))
+    if now is not None:
+        places.checked = (now, key)
+
+
+def write_places(space: Space, cache: Value, values: Value, places: Value) -> None:
+    """What `update_cache` says, into the cache itself."""
+    _check_places(space, places, cache, values.shape[1], "update_cache")
+    _module("attention.cache").write(cache, values, places)
+
+
+def _update_cache(space: Space) -> Fn:
+    def run(cache: Value, values: Value, places: Value) -> Value:
+        made = cache.clone(memory_format=torch.contiguous_format)
+        write_places(space, made, values, places)
+        return made
+
+    return lambda out: run
+
+
+def _attention(space: Space) -> Fn:
+    attend = _module("attention.attend").attend
+
+    def maker(out: Spec, scale: float | None) -> Fn:
+        factor = factor_of(out.shape[-1], scale)
+
+        def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
+            if places is not None:
+                _check_places(space, places, k, q.shape[1], "attention")
+            found: Value = attend(q, k, v, places, factor)
+            return found
+
+        return run
+
+    return maker
+
+
+MOST_NEW = 64  # sequences whose new tokens one launch takes: each looks at the places of all
+
+
+def takes_new(space: Space, x: Spec, cache: Spec, interleaved: bool) -> bool:
+    """Whether one launch does what `rope`, `update_cache` and `attention` do for new tokens."""
+    (batch, _, every, size), (slots, both, capacity, _) = x.shape, cache.shape
+    kinds = x.dtype is dt.f32 and cache.dtype in (dt.f16, dt.bf16) and not interleaved
+    there = 0 < batch <= MOST_NEW and slots > 0 and capacity > 0
+    return kinds and there and bool(_module("attention.attend").decodes(space.device, size, every - both, both // 2))
+
+
+def attend_new(
+    space: Space, x: Value, cos: Value, sin: Value, cache: Value, places: Value, scale: float | None, settled: bool
+) -> Value:
+    """What those rows say, as one launch, into the cache itself."""
+    _check_places(space, places, cache, x.shape[1], "update_cache")
+    run = steady(space, _module("attention.attend").attend_new)
+    found: Value = run(x, cos, sin, cache, places, factor_of(x.shape[-1], scale), settled)
+    return found
+
+
+def _rope(space: Space, otherwise: Fn) -> Fn:
+    def maker(out: Spec, interleaved: bool, heads: int | None) -> Fn:
+        if len(out.shape) != 4:
+            return otherwise(out, interleaved=interleaved, heads=heads)
+        turned, to = _module("attention.cache").rope, space.twin(out.dtype)
+        return lambda x, cos, sin: turned(x, cos, sin, to, interleaved, heads)
+
+    return maker
+
+
+# ---- weights of half floats
+
+
+def _linear(space: Space, otherwise: Fn) -> Fn:
+    def maker(out: Spec) -> Fn:
+        module, to, library = _module("linear.halves"), space.twin(out.dtype), otherwise(out)
+
+        def run(x: Value, w: Value, bias: Value | None) -> Value:
+            found: Value = module.linear(x, w, bias, to) if module.takes(x, w) else library(x, w, bias)
+            return found
+
+        return run
+
+    return maker
+
+
+# ---- rows of a table
+
+
+def _takes(x: Spec, indices: Spec, axis: int | None, layouts: tuple[Layout | None, ...]) -> bool:
+    """Whether rows are named that lie one after another, by numbers that the kernel reads."""
+    row_by_row = axis == 0 and (layouts[0] is None or layouts[0].is_contiguous)
+    return row_by_row and not x.dtype.is_packed and indices.dtype in (dt.i32, dt.i64)
+
+
+def _accepts_take(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return _takes(specs[0], specs[1], axis_of(attrs["axis"] or 0, specs[0].ndim, "take"), layouts)
+
+
+def _accepts_gather(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    return len(specs) == 2 and _takes(specs[0], specs[1], one_axis(specs[0].shape, attrs["key"]), layouts)
+
+
+def _taken(space: Space, what: str) -> Fn:
+    take = _module("take").take
+
+    def run(x: Value, indices: Value) -> Value:
+        rows: Value
+        rows, bad = take(x, indices)
+        if bad.numel():
+            space.doubt(bad, f"{what}: an index is outside an axis of size {x.shape[0]}.")
+        return rows
+
+    return lambda out, **attrs: run
+
+
+# ---- the place of the largest
+
+_LONG = range(1024, 1 << 31)  # rows whose pieces are worth several programs, and whose places the kernel's keys hold
+
+
+def _row_size(x: Spec, axis: int | None) -> int:
+    """How many elements are looked at together; 0: they are not those of the last axis."""
+    if axis is None:
+        return x.size
+    return x.shape[-1] if axis_of(axis, x.ndim, "argmax") == x.ndim - 1 else 0
+
+
+def _accepts_argmax(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Whether rows are long, and lie at one stride."""
+    x, size = specs[0], _row_size(specs[0], attrs["axis"])
+    if x.dtype not in (dt.f32, dt.f16, dt.bf16) or size not in _LONG or not x.size:
+        return False
+    if layouts[0] is None:
+        return True
+    rows = reshape(layouts[0], (-1, size))
+    return rows is not None and rows.strides[1] == 1
+
+
+def _argmax(out: Spec, axis: int | None, keepdims: bool) -> Fn:
+    argmax = _module("argmax").argmax
+    return lambda x: argmax(x.reshape(-1) if axis is None else x).view(out.shape)
+
+
+# ---- folds of rows
+
+_LARGE = 1 << 20  # elements, from which a kernel of ours is faster than torch's by more than its launch takes longer
+_FOLDED = 1 << 24  # the same of folds, which torch launches sooner
+
+
+def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
+    """Whether many elements are folded, those of each row by themselves, and there are many rows."""
+    x = specs[0]
+    if x.size < _FOLDED or not x.dtype.is_float or x.size < MANY * x.shape[-1] or attrs["axis"] is None:
+        return False
+    return axes_of(attrs["axis"], x.ndim, "a fold") == (x.ndim - 1,)
+
+
+def _folded(row: Op, torch_kernel: Kernel) -> Fn:
+    """By a kernel of ours where rows lie in one piece. The value is asked: of a shape a backend remembers one choice for all
+    layouts that are not row by row, and what a program is given may lie in any way."""
+    ours: Fn = _module("fused.kernel").single(row, torch_kernel.fn)
+
+    def maker(out: Spec, **attrs: Any) -> Fn:
+        library, rows = torch_kernel.fn(out, **attrs), ours(out, **attrs)
+        return lambda x: (rows if x.stride(-1) == 1 or x.shape[-1] == 1 else library)(x)
+
+    return maker
+
+
+# ---- all of them
+
+_AS_EXACT = (ops.softmax, ops.log_softmax, ops.layer_norm)  # rows that torch computes as well
+
+
+def _single(row: Op, torch_kernel: Kernel) -> Fn:
+    ours: Fn = _module("fused.kernel").single(row, torch_kernel.fn)
+
+    def maker(out: Any, **attrs: Any) -> Fn:
+        small = row in _AS_EXACT and out.size < _LARGE
+        return (torch_kernel.fn if small else ours)(out, **attrs)
+
+    return maker
+
+
+def _cast(torch_kernel: Kernel) -> Fn:
+    """Half floats as f32: in a program by a kernel of ours, which starts early; outside, the host would wait longer for it."""
+    ours: Fn = _module("fused.kernel").single(ops.astype, torch_kernel.fn)
+
+    def maker(out: Spec, **attrs: Any) -> Fn:
+        library, early = torch_kernel.fn(out, **attrs), ours(out, **attrs)
+        if out.dtype is not dt.f32:
+            return library
+
+        def run(x: Value) -> Value:
+            halves = x.dtype in (torch.float16, torch.bfloat16)
+            found: Value = (early if halves and in_own_graph() else library)(x)
+            return found
+
+        return run
+
+    return maker
+
+
+def refuses(body: Fragment) -> str | None:
+    """Why a body would not gain by running as one call; None: it does."""
+    module = _module("linear.products")
+    found: str | None = (module if module.has_product(body) else _module("fused.kernel")).refuses(body)
+    return found
+
+
+def _fused(space: Space) -> Fn:
+    def maker(out: Any, body: Fragment) -> Fn:
+        products = _module("linear.products")
+        made: Fn = (
+            products.fused_product(space, body)
+            if products.has_product(body)
+            else _module("fused.kernel").maker(out, body)
+        )
+        return made
+
+    return maker
+
+
+def _fusible(specs: Any, attrs: Mapping[str, Any], layouts: Any) -> bool:
+    return refuses(attrs["body"]) is None
+
+
+def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_triton: bool) -> dict[Op, list[Kernel]]:
+    """The kernels of every row, best first: those of torch behind ours."""
+    found = {row: list(listed) for row, listed in torch_kernels.items()}
+    found[ops.matmul] = torch_unsigned.kernels(ops.matmul, matmul(space, found[ops.matmul][0].fn))
+    if not has_triton:
+        return found
+    ours: dict[Op, Fn] = {
+        **{row: make(space) for row, make in _module("linear.products").ROWS.items()},
+        ops.attention: _attention(space),
+        ops.update_cache: _update_cache(space),
+        ops.rope: _rope(space, found[ops.rope][0].fn),
+        ops.linear: _linear(space, found[ops.linear][0].fn),
+    }
+    for row, maker in ours.items():
+        found[row] = [Kernel("triton", lambda out, maker=maker, **attrs: steady(space, maker(out, **attrs)))]
+    found[ops.fused] = [Kernel("triton", _fused(space), _fusible), *found[ops.fused]]
+    found[ops.take] = [Kernel("triton", _taken(space, "take"), _accepts_take), *found[ops.take]]
+    found[ops.gather] = [Kernel("triton", _taken(space, "index"), _accepts_gather), *found[ops.gather]]
+    found[ops.argmax] = [Kernel("triton", _argmax, _accepts_argmax), *found[ops.argmax]]
+    found[ops.astype] = [found[ops.astype][0]._replace(fn=_cast(found[ops.astype][0])), *found[ops.astype][1:]]
+    for row in FOLDS:
+        found[row] = [Kernel("triton", _folded(row, found[row][0]), _accepts_fold), *found[row]]
+    for row in _module("fused.kernel").SINGLE:
+        found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
+    return found
+
+
+def product_words(place: torch.device) -> str:
+    """For a person: which kernels the products of this GPU take."""
+    found = _module("linear.ternary").gpu(place)
+    own = found.has_gluon and found.capability == _module("linear.choice").HOPPER
+    return (
+        "kernels for Hopper" if own else "kernels for any GPU (those for Hopper need capability 9.0 and Triton's Gluon)"
+    )

@@ -1,0 +1,4 @@
+"""The definition of every op in NumPy, and the backend of last resort.
+
+Knows nothing of other backends.
+"""

@@ -1,0 +1,97 @@
+"""What the rows of attention mean, in NumPy: part of the reference.
+
+Knows nothing of tensors or other backends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tritium import ops
+from tritium.backends.reference.cast import cast
+from tritium.errors import BoundsError
+from tritium.op import Op
+
+Arr = np.ndarray[Any, Any]
+
+
+def _linear(x: Arr, w: Arr, bias: Arr | None, *, out: Arr) -> None:
+    # Row by row: a product of many rows sums in another order, and a token's bits must not depend on its company.
+    y = (x.astype(np.float32)[..., None, :] @ w.astype(np.float32).T)[..., 0, :]
+    cast(y if bias is None else y + bias, out=out)
+
+
+def _rope(x: Arr, cos: Arr, sin: Arr, *, out: Arr, interleaved: bool, heads: int | None) -> None:
+    wide, half = x.astype(np.float32), x.shape[-1] // 2
+    one, two = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(0, half), slice(half, None))
+    a, b, c, s = wide[..., one], wide[..., two], cos[..., None, :], sin[..., None, :]
+    turned = np.empty_like(wide)
+    turned[..., one], turned[..., two] = a * c - b * s, b * c + a * s
+    if heads is not None:
+        turned[..., heads:, :] = wide[..., heads:, :]
+    cast(turned, out=out)
+
+
+def checked_places(places: Arr, slots: int, capacity: int, tokens: int, what: str) -> list[tuple[int, int, int]]:
+    """The places of all sequences, or an error naming the first that is outside the cache."""
+    found = [(int(slot), int(start), int(count)) for slot, start, count in places]
+    for b, (slot, start, count) in enumerate(found):
+        if not (0 <= slot < slots and start >= 0 and 0 <= count <= tokens and start + count <= capacity):
+            raise BoundsError(
+                f"{what}: sequence {b} is at (slot {slot}, start {start}, count {count}), outside {slots} slots of {capacity} "
+                f"tokens and the {tokens} tokens given. Make a larger cache, or write fewer tokens."
+            )
+    return found
+
+
+def _update_cache(cache: Arr, values: Arr, places: Arr, *, out: Arr) -> None:
+    slots, _, capacity, _ = cache.shape
+    found = checked_places(places, slots, capacity, values.shape[1], "update_cache")
+    if out.ctypes.data != cache.ctypes.data:  # else it is written in place
+        out[...] = cache
+    for b, (slot, start, count) in enumerate(found):
+        cast(values[b, :count].swapaxes(0, 1), out=out[slot, :, start : start + count])
+
+
+def outside(what: str, slots: int, capacity: int, tokens: int) -> str:
+    """What is wrong where some sequence of a device is not inside its cache: which one is not known on the host."""
+    return (
+        f"{what}: a sequence is at (slot, start, count) outside {slots} slots of {capacity} tokens and the {tokens} tokens "
+        f"given. Make a larger cache, or write fewer tokens."
+    )
+
+
+def factor_of(size: int, scale: float | None) -> float:
+    """By what attention multiplies its queries."""
+    return 1 / math.sqrt(max(size, 1)) if scale is None else scale
+
+
+def _attention(q: Arr, k: Arr, v: Arr, places: Arr | None, *, out: Arr, scale: float | None) -> None:
+    """All of it in f64, rounded to f32 at the end: every device gives the same bits, in whatever order it adds."""
+    batch, tokens, heads, size = q.shape
+    slots, shared, capacity, _ = k.shape
+    if places is None:
+        places = np.array([(b, capacity - tokens, tokens) for b in range(batch)]).reshape(batch, 3)
+    factor = factor_of(size, scale)
+    y = np.zeros(q.shape, np.float64)
+    for b, (slot, start, count) in enumerate(checked_places(places, slots, capacity, tokens, "attention")):
+        seen = start + count
+        keys, values = (x[slot, :, :seen].astype(np.float64).repeat(heads // shared, axis=0) for x in (k, v))
+        scores = np.einsum("thd,hsd->hts", q[b, :count].astype(np.float64) * factor, keys)
+        later = np.arange(seen) > start + np.arange(count)[:, None]
+        scores[:, later] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        y[b, :count] = np.einsum("hts,hsd->thd", weights, values)
+    cast(y.astype(np.float32), out=out)
+
+
+KERNELS: dict[Op, Any] = {
+    ops.linear: _linear,
+    ops.rope: _rope,
+    ops.update_cache: _update_cache,
+    ops.attention: _attention,
+}

@@ -1,0 +1,73 @@
+"""Attention over caches by torch, on its CPU: sequence by sequence, over what is filled and no more.
+
+Knows nothing of storages, tensors of ours or graphs. It reads the places on the host, which costs nothing there; other devices
+take the rows of `elements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tritium.backends.reference.attention import checked_places, factor_of
+from tritium.backends.torch.space import Value, store
+from tritium.op import Spec
+
+Fn = Callable[..., Any]
+Places = list[tuple[int, int, int]]
+
+
+def write_places(cache: Value, values: Value, places: Value) -> None:
+    """What `update_cache` says, into the cache itself."""
+    slots, _, capacity, _ = cache.shape
+    found = checked_places(places.numpy(), slots, capacity, values.shape[1], "update_cache")
+    for b, (slot, start, count) in enumerate(found):
+        store(cache[slot, :, start : start + count], values[b, :count].transpose(0, 1))
+
+
+def update_cache(out: Spec) -> Fn:
+    def run(cache: Value, values: Value, places: Value) -> Value:
+        made = cache.clone(memory_format=torch.contiguous_format)
+        write_places(made, values, places)
+        return made
+
+    return run
+
+
+def attention(out: Spec, scale: float | None) -> Fn:
+    factor = factor_of(out.shape[-1], scale)
+
+    def run(q: Value, k: Value, v: Value, places: Value | None) -> Value:
+        made = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        for b, place in enumerate(_places(q, k, places)):
+            if place[2]:
+                made[b, : place[2]] = _sequence(q[b], k, v, place, factor)
+        return made
+
+    return run
+
+
+def _places(q: Value, k: Value, places: Value | None) -> Places:
+    """(slot, start, count) of each sequence; without any, the last tokens of a slot of its own."""
+    batch, given = q.shape[:2]
+    slots, _, capacity, _ = k.shape
+    if places is None:
+        return [(b, capacity - given, given) for b in range(batch)]
+    return checked_places(places.numpy(), slots, capacity, given, "attention")
+
+
+def _sequence(q: Value, k: Value, v: Value, place: tuple[int, int, int], factor: float) -> Value:
+    """The queries [T, heads, D] of one sequence: in f64, several heads to each of the cache."""
+    slot, start, count = place
+    _, heads, size = q.shape
+    shared, seen = k.shape[1], start + count
+    keys, values = (x[slot, :, :seen].double().contiguous() for x in (k, v))
+    rows = (q[:count].double() * factor).reshape(count, shared, heads // shared, size).permute(1, 2, 0, 3)
+    scores = torch.matmul(rows.reshape(shared, -1, size), keys.transpose(1, 2))
+    if count > 1:
+        later = torch.arange(seen, device=q.device) > start + torch.arange(count, device=q.device)[:, None]
+        scores = scores.reshape(shared, heads // shared, count, seen).masked_fill_(later, float("-inf"))
+    mixed = torch.matmul(torch.softmax(scores, -1).reshape(shared, -1, seen), values).float()
+    return mixed.reshape(shared, heads // shared, count, size).permute(2, 0, 1, 3).reshape(count, heads, size)

@@ -1,0 +1,454 @@
+"""Many items a few at a time: data cut into batches, and how large a batch should be.
+
+Knows nothing of how a batch is computed: that is the caller's function.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from math import isfinite
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import ops
+from tritium.buffer import native
+from tritium.compiler import order as schedule
+from tritium.errors import ArgumentError, BatchError
+from tritium.graph.graph import Graph
+from tritium.machine import tuned
+from tritium.machine.facts import bytes_text, free_memory, seconds_text
+from tritium.memory import resident_bytes, usage
+from tritium.op import Kind, outputs
+from tritium.tensor import Tensor
+from tritium.threads import get_num_threads
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PER_THREAD = 2  # samples for each thread: one at work, one ready
+DEFAULT = 32  # items of a batch where nothing else is said
+RUNS = 3
+SEARCH_RUNS = 5
+NEAR = 0.98  # of the highest rate: a smaller batch that reaches this wins, for it answers sooner and takes less memory
+TINY = 1.5  # times slower than the best measured size: worth a warning
+
+# ---- batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of the items, in order."""
+
+    number: int
+    first: int  # the number of its first item
+    items: Any  # a part of a tensor or array, else a list
+    count: int
+
+    def __str__(self) -> str:
+        if not self.count:
+            return f"batch {self.number} (no items)"
+        last = self.first + self.count - 1
+        return f"batch {self.number} (item{'s' * (self.count > 1)} {self.first}{f' to {last}' * (self.count > 1)})"
+
+
+def process_in_batches(
+    fn: Callable[[Any], Any],
+    data: Iterable[Any],
+    size: int | None = None,
+    *,
+    op: str | None = None,
+    stream: bool = False,
+) -> Any:
+    """fn of `size` items at a time, 32 where it is left out, the results joined in order.
+
+    A tensor or array is cut along its first axis; other data, generators too, come as lists. fn returns as many results as
+    its batch has items: tensors are joined along axis 0, other results are a list. `stream=True` gives the results one by
+    one, each batch computed when its first result is asked for. `op` is a name that find_optimal_batch_size measured: its
+    size is used where none is given, and one that was measured far slower is warned of.
+    """
+    if not callable(fn):
+        raise ArgumentError(f"process_in_batches: {fn!r} cannot be called; give a function of one batch.")
+    if isinstance(data, (dict, str, bytes)):
+        raise ArgumentError(
+            f"process_in_batches: data must be a tensor, an array or items, given {type(data).__name__}."
+        )
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise ArgumentError(f"process_in_batches: size must be 1 or more items, given {size!r}.")
+    found = _batches(data, (DEFAULT if size is None else size) if op is None else _size_for(op, size))
+    if stream:
+        return (result for batch in found for result in _results(fn, batch))
+    parts = [_results(fn, batch) for batch in found]
+    if parts and all(isinstance(p, Tensor) for p in parts):
+        return ops.concat(parts) if len(parts) > 1 else parts[0].clone()
+    if parts and all(isinstance(p, np.ndarray) for p in parts):
+        return np.concatenate(parts)
+    return [result for part in parts for result in part]
+
+
+def _size_for(op: str, size: int | None) -> int:
+    """The size measured under a name, or the one given; a warning where that was measured to be far slower."""
+    known = measured_size(op)
+    if size is None:
+        if known is None:
+            raise ArgumentError(
+                f"process_in_batches: no size was measured under {op!r}; call find_optimal_batch_size({op!r}, maximum, fn), or "
+                f"give a size."
+            )
+        return int(known)
+    if known is not None and (told := known.advice(size)):
+        warnings.warn(f"process_in_batches, {op}: {told}", stacklevel=3)
+    return size
+
+
+def _batches(data: Any, size: int) -> Iterator[Batch]:
+    if isinstance(data, (Tensor, np.ndarray)):
+        if not data.ndim:
+            raise ArgumentError("process_in_batches: a 0-d tensor has no items; give data with a first axis.")
+        return _cut(data, size)
+    if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+        raise ArgumentError(f"process_in_batches: {type(data).__name__} is not a tensor, list or generator of items.")
+    return _collect(iter(data), size)
+
+
+def _cut(data: Any, size: int) -> Iterator[Batch]:
+    """Parts along axis 0. Of nothing there is one empty part: only fn knows the shape of its results."""
+    for number, first in enumerate(range(0, max(len(data), 1), size)):
+        part = data[first : first + size]
+        yield Batch(number, first, part, len(part))
+
+
+def _collect(items: Iterator[Any], size: int) -> Iterator[Batch]:
+    """Lists of the next items."""
+    number = first = 0
+    while True:
+        part: list[Any] = []
+        try:
+            part.extend(islice(items, size))
+        except Exception as error:
+            at = first + len(part)
+            raise BatchError(
+                f"process_in_batches: the data failed at item {at}, while batch {number} was read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not part:
+            return
+        yield Batch(number, first, part, len(part))
+        number, first = number + 1, first + len(part)
+
+
+def _results(fn: Callable[[Any], Any], batch: Batch) -> Any:
+    try:
+        made = fn(batch.items)
+        if isinstance(made, Iterator):
+            made = list(made)
+    except Exception as error:
+        raise BatchError(f"process_in_batches: {batch} failed: {type(error).__name__}: {error}") from error
+    if not hasattr(made, "__len__") or (isinstance(made, (Tensor, np.ndarray)) and not made.ndim):
+        kind = "a 0-d tensor" if hasattr(made, "ndim") else type(made).__name__
+        raise BatchError(
+            f"process_in_batches: {batch} gave {kind}; return a sequence or tensor of {batch.count} results."
+        )
+    if len(made) != batch.count:
+        raise BatchError(
+            f"process_in_batches: {batch} gave {len(made)} results for {batch.count} items; give one for each."
+        )
+    return made
+
+
+# ---- how large
+
+
+class Trial(NamedTuple):
+    """One batch size as measured."""
+
+    size: int
+    seconds: tuple[float, ...]  # every run
+    peak_bytes: int  # of tensors, above what was there before
+    failed: str = ""  # why it has no times
+
+    @property
+    def per_item_s(self) -> float:
+        return float(np.median(self.seconds)) / self.size if self.seconds else float("inf")
+
+    @property
+    def items_per_s(self) -> float:
+        return 1 / self.per_item_s
+
+
+class BatchSize(int):
+    """How many samples at a time, and why. It is an int; printed, it tells its reasons."""
+
+    why: str
+    trials: tuple[Trial, ...]
+
+    def __new__(cls, size: int, why: str, trials: tuple[Trial, ...] = ()) -> BatchSize:
+        self = super().__new__(cls, size)
+        self.why, self.trials = why, trials
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.size, self.why, self.trials
+
+    @property
+    def size(self) -> int:
+        return int(self)
+
+    def advice(self, size: int) -> str:
+        """What a batch of `size` items loses against this one, by what was measured; empty where it is not much."""
+        ran = [t for t in self.trials if t.seconds]
+        mine = next((t for t in ran if t.size == self.size), None)
+        below = [t for t in ran if t.size <= size] or ran[:1]
+        if mine is None or size >= self.size:
+            return ""
+        near = max(below, key=lambda t: t.size)
+        worst = min(near.seconds) / near.size
+        if worst < TINY * max(mine.seconds) / mine.size:
+            return ""
+        return (
+            f"a batch of {size} is small: {near.size} at a time gave {near.items_per_s:.3g} items/s, {mine.size} gave "
+            f"{mine.items_per_s:.3g} items/s, {near.per_item_s / mine.per_item_s:.1f} times as many (median of {len(mine.seconds)} runs)."
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.size}: {self.why}"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.size, spec)
+
+
+def find_optimal_batch_size(
+    graph: Any = None,
+    maximum: int | None = None,
+    fn: Callable[[int], Any] | None = None,
+    *,
+    memory: int | None = None,
+    threads: int | None = None,
+    measure: Callable[[int], Any] | None = None,
+    sizes: Sequence[int] | None = None,
+    runs: int | None = None,
+) -> BatchSize:
+    """The number of samples to compute at once, by a search, by a formula or by measuring given sizes.
+
+    With a name, the largest size and fn: fn(n) computes a batch of n, or returns how long that took (a timedelta, or
+    seconds). 1, 2, 4 … and the largest are tried in turn until memory ends; then all run several times in random order. The
+    smallest within 2 % of the highest rate wins, and is known to process_in_batches(op=name).
+    With a graph (or compiled program) of one sample: as many as the memory holds, at most two for each thread, at least
+    one. With `measure`: measure(n) computes a batch of n; the size with the lowest median time per item that stays within
+    the memory wins. `memory` is in bytes, and what is free when it is left out.
+    """
+    for name, n in (("memory", memory), ("threads", threads), ("runs", runs)):
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < (name != "memory")):
+            given = n if isinstance(n, (int, float, str)) else type(n).__name__
+            raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {given!r}.")
+    room = available_memory() if memory is None else memory
+    if isinstance(graph, str):
+        found = _measured_by_name[graph] = _searched(graph, maximum, fn, sizes, runs or SEARCH_RUNS, room)
+        return found
+    if maximum is not None or fn is not None:
+        raise ArgumentError(
+            "find_optimal_batch_size: maximum and fn go with a name: find_optimal_batch_size('name', 128, fn)."
+        )
+    per_sample = None if graph is None else bytes_per_sample(graph)
+    if measure is not None:
+        return _measured(measure, SIZES if sizes is None else sizes, runs or RUNS, room, per_sample)
+    if per_sample is None:
+        raise ArgumentError(
+            "find_optimal_batch_size: give a graph of one sample, or measure=, a function of a batch size, or a name, the "
+            "largest size and that function."
+        )
+    return _by_formula(per_sample, room, get_num_threads() if threads is None else threads)
+
+
+def _by_formula(per_sample: int, room: int, count: int) -> BatchSize:
+    by_memory, by_threads = room // max(per_sample, 1), PER_THREAD * count
+    holds = f"{bytes_text(room)} of memory at {bytes_text(per_sample)} per sample"
+    work = f"{PER_THREAD} x {count} thread{'s' * (count > 1)}"
+    if by_memory < 1:
+        return BatchSize(
+            1, f"one sample needs {bytes_text(per_sample)}, more than the {bytes_text(room)} of memory available"
+        )
+    if by_memory < by_threads:
+        return BatchSize(by_memory, f"{holds} hold {by_memory}; {work} could use {by_threads}")
+    return BatchSize(by_threads, f"{work}; {holds} would hold {by_memory}")
+
+
+def bytes_per_sample(graph: Any) -> int:
+    """What one call needs: arguments, results and temporaries in the best order. Captured tensors are there anyway."""
+    known = getattr(graph, "bytes_per_call", None)
+    if known is not None:
+        return int(known)
+    if not isinstance(graph, Graph):
+        raise ArgumentError(
+            f"find_optimal_batch_size: {type(graph).__name__} is not a graph or a program; make one with trace(fn, spec) or "
+            f"compile(fn).program(x)."
+        )
+    number = {node: i for i, node in enumerate(graph.order())}
+    items = []
+    for node in number:
+        inputs = tuple(number[i] for i in node.inputs if i is not None)
+        nbytes = 0 if node.op in (ops.given, ops.const) else sum(s.nbytes for s in outputs(node.spec))
+        items.append(schedule.Item(inputs, nbytes, inputs[0] if node.op.kind is Kind.VIEW else None))
+    keep = frozenset(number[n] for n in graph.roots)
+    return sum(n.spec.nbytes for n in graph.inputs) + schedule.peak(items, keep, schedule.order(items, keep))
+
+
+def available_memory() -> int:
+    """Bytes this process can still take: what the machine has free, and what its own limit leaves."""
+    free = free_memory()
+    if native is not None and (limit := native.memory_limit()):
+        free = min(free, max(0, limit - (resident_bytes() or 0)))
+    return free
+
+
+def _measured(
+    measure: Callable[[int], Any], sizes: Sequence[int], runs: int, room: int, per_sample: int | None
+) -> BatchSize:
+    order = sorted(set(sizes))
+    if not callable(measure) or not order or any(not isinstance(n, int) or n < 1 for n in order):
+        raise ArgumentError(
+            f"find_optimal_batch_size: measure must be a function and sizes whole numbers above 0, given {measure!r} and "
+            f"{tuple(sizes)!r}."
+        )
+    trials: list[Trial] = []
+    left_out = ""
+    for n in order:
+        # Before a size is tried: going over the memory of the machine may end the process.
+        expected = (
+            per_sample * n if per_sample is not None else trials[-1].peak_bytes * n // trials[-1].size if trials else 0
+        )
+        if expected > room and n > order[0]:
+            left_out = f"; {n} and more would take about {bytes_text(expected)}, and {bytes_text(room)} may be used"
+            break
+        trials.append(_trial(measure, n, runs))
+    fitting = [t for t in trials if t.peak_bytes <= room] or trials[:1]
+    best = min(fitting, key=lambda t: t.per_item_s)
+    told = ", ".join(f"{t.size}: {seconds_text(t.per_item_s)}" for t in trials)
+    over = [str(t.size) for t in trials if t not in fitting]
+    left_out += f"; over the {bytes_text(room)} that may be used: {', '.join(over)}" if over else ""
+    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {bytes_text(best.peak_bytes)} at its peak"
+    return BatchSize(best.size, why + left_out, tuple(trials))
+
+
+def _trial(measure: Callable[[int], Any], n: int, runs: int) -> Trial:
+    with usage() as used:
+        measure(n)  # the first run makes ready: it is not timed
+    seconds = []
+    for _ in range(runs):
+        start = perf_counter()
+        measure(n)
+        seconds.append(perf_counter() - start)
+    return Trial(n, tuple(seconds), max(0, used.peak_above_start))
+
+
+# ---- by name
+
+_measured_by_name: dict[str, BatchSize] = {}
+
+
+def measured_size(op: str) -> BatchSize | None:
+    """What was measured under a name: in this process, or kept by `perf.tune.tune_batch`; None: nothing."""
+    if op in _measured_by_name:
+        return _measured_by_name[op]
+    kept = tuned.choices().get(f"batch/{op}")
+    return None if kept is None or not isinstance(kept.value, int) else BatchSize(kept.value, kept.why)
+
+
+def _searched(op: str, maximum: Any, fn: Any, sizes: Sequence[int] | None, runs: int, room: int) -> BatchSize:
+    if not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1 or not callable(fn):
+        raise ArgumentError(
+            f"find_optimal_batch_size: {op!r} needs the largest size, a whole number above 0, and a function of a size; given "
+            f"{maximum!r} and {fn!r}."
+        )
+    order = sorted({*(1 << i for i in range(maximum.bit_length())), maximum} if sizes is None else set(sizes))
+    if not order or any(not isinstance(n, int) or not 1 <= n <= maximum for n in order):
+        raise ArgumentError(f"find_optimal_batch_size: sizes must lie between 1 and {maximum}, given {order}.")
+    trials, ended = _sizes_that_fit(fn, order, room)
+    fitting = [n for n, t in trials.items() if not t.failed]
+    if not fitting:
+        raise BatchError(
+            f"find_optimal_batch_size: no batch of {op!r} ran: {'; '.join(t.failed for t in trials.values())}"
+        )
+    shuffled = random.Random(len(fitting))
+    times: dict[int, list[float]] = {n: [] for n in fitting}
+    for _ in range(runs):
+        for n in shuffled.sample(fitting, len(fitting)):
+            times[n].append(timed(fn, n))
+    done = tuple(t._replace(seconds=tuple(times.get(n, ()))) for n, t in trials.items())
+    highest = max(t.items_per_s for t in done)
+    best = next(t for t in done if t.items_per_s >= NEAR * highest)
+    told = ", ".join(f"{t.size}: {t.items_per_s:.3g}/s" if t.seconds else f"{t.size}: {t.failed}" for t in done)
+    return BatchSize(
+        best.size,
+        f"the smallest within 2 % of the highest rate ({told}; median of {runs} run{'s' * (runs > 1)}){ended}",
+        done,
+    )
+
+
+def _sizes_that_fit(fn: Callable[[int], Any], order: Sequence[int], room: int) -> tuple[dict[int, Trial], str]:
+    """Each size once, the smallest first, and why the larger ones were not tried."""
+    trials: dict[int, Trial] = {}
+    ran: Trial | None = None
+    for n in order:
+        expected = ran.peak_bytes * n // ran.size if ran is not None else 0
+        if expected > room:
+            return trials, f"; {n} and more would take about {bytes_text(expected)}, and {bytes_text(room)} may be used"
+        try:
+            with usage() as used:
+                timed(fn, n)
+        except MemoryError:
+            trials[n] = Trial(n, (), 0, "out of memory")
+            return trials, f"; {n} ran out of memory, larger ones were not tried"
+        except Exception as error:
+            trials[n] = Trial(n, (), 0, f"{type(error).__name__}: {error}")
+            continue
+        peak = max(0, used.peak_above_start)
+        if peak > room:
+            trials[n] = Trial(n, (), peak, f"takes {bytes_text(peak)}, and {bytes_text(room)} may be used")
+            return trials, f"; {n} and more take over {bytes_text(room)}"
+        ran = trials[n] = Trial(n, (), peak)
+    return trials, ""
+
+
+def timed(fn: Callable[[Any], Any], given: Any) -> float:
+    """The seconds of one call: what it returned if that is a time, else what passed until its result was there."""
+    start = perf_counter()
+    result = fn(given)
+    if isinstance(result, Tensor):
+        result.device.backend.synchronize()
+    elapsed = perf_counter() - start
+    said = seconds_in(result)
+    return elapsed if said is None else said
+
+
+def seconds_in(result: Any) -> float | None:
+    """The seconds a function returned, if that is what it did."""
+    if isinstance(result, timedelta):
+        result = result.total_seconds()
+    if isinstance(result, bool) or not isinstance(result, (int, float)):
+        return None
+    if not isfinite(result) or result <= 0:
+        raise ArgumentError(f"the function returned {result!r}, which is no time; return seconds above 0, or nothing.")
+    return float(result)
+
+
+def advise_batch(fn: Callable[[int], Any], size: int, *, maximum: int = 128, memory: int | None = None) -> BatchSize:
+    """Measure a batch size beside larger ones; warns, with both rates, where larger batches are far faster.
+
+    fn(n) computes a batch of n, or returns how long that took. The answer is the best size, with the curve in `.trials`.
+    """
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ArgumentError(f"advise_batch: size must be 1 or more items, given {size!r}.")
+    most = max(maximum, size)
+    larger = {size << i for i in range(1, (most // size).bit_length()) if size << i <= most}
+    room = available_memory() if memory is None else memory
+    found = _searched("advise_batch", most, fn, sorted({size, most, *larger}), SEARCH_RUNS, room)
+    if told := found.advice(size):
+        warnings.warn(told, stacklevel=2)
+    return found

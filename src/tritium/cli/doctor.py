@@ -1,0 +1,112 @@
+"""`tritium doctor` and `tritium targets`: what stands in the way of speed here, and how far the guides' targets are reached.
+
+Knows nothing of what is looked at or how it is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import Any
+
+import click
+
+from tritium.cli.target import check_folders, check_outputs, check_target, run_target
+from tritium.cli.text import bar, shown, table
+
+FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
+COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
+MISSED = {"pass": "green", "not reached": "yellow", "undecided": "yellow"}
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; what the script prints goes to stderr.")
+@click.option("--strict", is_flag=True, help="Exit code 1 when there is a warning or a problem.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, ...]) -> None:
+    """Why it is slow or unsteady here: the machine, how Tritium is set up, and with a SCRIPT what that does.
+
+    Every finding has its evidence, measured now, and a remedy. What could not be looked at is named. Options of the doctor
+    stand before SCRIPT; what follows it is the script's. It runs inside this process, once; its exit code is ours.
+    """
+    from tritium.see.doctor.diagnosis import diagnose
+
+    codes = [0]  # of the script, when it ended
+    if module is None and not target:
+        found = diagnose()
+    else:
+        script, args = (None, target) if module is not None else (target[0], target[1:])
+        check_target(script, module)
+        aside = redirect_stdout(sys.stderr) if as_json else nullcontext()
+        with aside:
+            found = diagnose(lambda: _kept(codes, run_target(script, module, args)), module or script or "")
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        for line, severity in found.lines():
+            head = severity or ""
+            click.secho(line[: len(head)], fg=COLOURS.get(severity), bold=bool(head), nl=False)
+            click.echo(line[len(head) :])
+    raise SystemExit(codes[-1] or int(strict and not found.ok))
+
+
+def _kept(codes: list[int], code: int) -> int:
+    codes.append(code)
+    return code
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with intervals and sources.")
+@click.option("--quick", is_flag=True, help="A tenth of a second for each figure instead of half of one.")
+@click.option("--strict", is_flag=True, help="Exit code 1 when a target is not reached.")
+@click.option(
+    "--output", type=FILE, metavar="FILE", help="Write it too, by the name's ending: .html, .md, .txt, .json."
+)
+@click.option("--input", "source", type=THERE, metavar="FILE", help="Show what --output FILE.json or --json wrote.")
+def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source: str | None) -> None:
+    """The guides' performance targets, measured here beside what this machine's ceilings allow.
+
+    The targets are the guides', for their own libraries and machines. One that cannot be measured says why. The ceilings are
+    measured once on a machine (a few seconds) and then read from a file. With --input nothing is measured: outcomes and
+    machine are those of the file.
+    """
+    from tritium.see.reports.report import form_of
+    from tritium.see.targets import file as targets_file
+    from tritium.see.targets import page as targets_page
+    from tritium.see.targets.targets import HEADS, QUICK_S, SECONDS, rows, summary
+
+    if source is not None and quick:
+        raise click.UsageError("--quick is of a measurement, and --input measures nothing: leave one of them out.")
+    if output is not None:
+        form_of(output, what="targets")  # before anything is measured
+        check_outputs([output], inputs=[source] if source is not None else [])
+        check_folders([output])
+    if source is not None:
+        measured = targets_file.load(source)
+    else:
+        with bar("measuring") as progress:
+            measured = targets_file.measured(seconds=QUICK_S if quick else SECONDS, progress=progress)
+    found = measured.found
+    written = (
+        None if output is None else targets_page.save(measured, output)
+    )  # before anyone can stop reading what is printed
+    if as_json:
+        click.echo(measured.json(), nl=False)
+    else:
+        body = [[shown(cell) for cell in row] for row in rows(found)]
+        head, rule, *lines = table(body, list(HEADS)).splitlines()
+        click.echo(f"{head}\n{rule}")
+        for line, reached in zip(lines, found, strict=True):
+            click.secho(line, fg=MISSED.get(reached.outcome))
+        click.echo()
+        for line in summary(found):
+            click.echo(shown(line))
+    if written is not None:
+        click.echo(f"written: {shown(str(written))}", err=as_json)
+    if strict and any(r.outcome == "not reached" for r in found):
+        raise SystemExit(1)
+
+
+COMMANDS = (doctor, targets)

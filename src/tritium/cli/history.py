@@ -1,0 +1,190 @@
+"""The commands of what is kept: baseline and history. They print.
+
+tritium baseline create | list | show | promote     results kept under a name
+tritium history [CASE]                              runs of this machine over time, and where they changed
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli.regression import file_errors, plan_of
+from tritium.cli.text import shown, table
+from tritium.errors import nearest
+
+if TYPE_CHECKING:
+    from tritium.perf.records.run import Results
+    from tritium.perf.store.history import History
+
+
+# ---- baselines
+
+
+@click.group()
+def baseline() -> None:
+    """Results kept under a name, to judge later ones by. Every version is kept."""
+
+
+@baseline.command(name="create")
+@click.argument("name")
+@click.argument("results", type=click.Path(exists=True, dir_okay=False), required=False)
+@click.option("--description", default="", help="What it is, for people.")
+@click.option(
+    "--suite",
+    default="regression",
+    show_default=True,
+    metavar="NAME",
+    help="What to measure where no RESULTS are given.",
+)
+@click.option("--generations", type=click.IntRange(2), help="Fresh processes for each arm.")
+@click.option("--thorough", is_flag=True, help="About twice the processes.")
+@click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use.")
+@click.option("--release", is_flag=True, help="It marks a release: the history shows the trend against the last one.")
+@click.option("--force", is_flag=True, help="The name is taken: add a version.")
+def create(name: str, results: str | None, description: str, release: bool, force: bool, **asked: Any) -> None:
+    """Keep RESULTS (a file of tritium compare or bench) under NAME; without RESULTS, measure now."""
+    from tritium.perf.store import baseline as baselines
+    from tritium.perf.store import results as store
+
+    baselines.check_name(name)
+    with file_errors():
+        found = store.load(results) if results else _measure(asked)
+        kept = baselines.create(name, found, description, force=force, release=release)
+    click.echo(f"{shown(kept.label)}: {kept.runs} runs, measured {shown(kept.created)}")
+    if not found.plan.gates:
+        click.secho(
+            "these are quick results: what is compared with them is inconclusive. Measure without --quick.",
+            fg="yellow",
+            err=True,
+        )
+
+
+def _measure(asked: dict[str, Any]) -> Results:
+    from tritium.cli.bench import progress
+    from tritium.perf.engine.measuring import measure
+    from tritium.perf.suites import suites
+
+    suite = asked["suite"]
+    plan = plan_of(asked, suite)
+    grid = suites.grid(suite, suites.defaults(suite), threads=plan.threads)
+    with progress(grid.told(plan)) as report:
+        return measure(grid.cases, grid.arms, plan, kind="baseline", suite=suite, notes=grid.notes, progress=report)
+
+
+@baseline.command(name="list")
+def list_baselines() -> None:
+    """The newest version of every baseline."""
+    from tritium.perf.store import baseline as baselines
+
+    found = baselines.list()
+    click.echo(
+        baselines.page(found) if found else "no baselines yet; make one: tritium baseline create NAME results.json"
+    )
+
+
+@baseline.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Every version of the baseline NAME, oldest first."""
+    from tritium.perf.store import baseline as baselines
+
+    click.echo(baselines.page(baselines.show(name)))
+
+
+@baseline.command()
+@click.argument("name")
+@click.option("--to", default="stable", show_default=True, help="The name it is kept under as well.")
+@click.option("--release", is_flag=True, help="It marks a release.")
+def promote(name: str, to: str, release: bool) -> None:
+    """Keep what NAME (or NAME@VERSION) stands for under another name too."""
+    from tritium.perf.store import baseline as baselines
+
+    with file_errors():
+        kept = baselines.promote(name, to, release=release)
+    click.echo(f"{shown(kept.label)}: promoted from {shown(name)}")
+
+
+# ---- history
+
+
+@click.command()
+@click.argument("case", required=False)
+@click.option("--metric", default="wall", show_default=True, help="What was measured.")
+@click.option("--arm", default="tritium", show_default=True, help="On which arm.")
+@click.option(
+    "--add", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Keep a file of results first."
+)
+@click.option("--rebuild", is_flag=True, help="Make the index anew from the files of the runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: bool, as_json: bool) -> None:
+    """Runs kept on this machine. With a CASE: its values over time, where they changed, and against the last release."""
+    from tritium.perf.store import results as store
+    from tritium.perf.store.history import History
+
+    with file_errors(), History() as kept:
+        if add:
+            click.echo(f"kept as {kept.add(store.load(add))}", err=True)
+        if rebuild:
+            click.echo(f"{kept.rebuild()} runs indexed", err=True)
+        for name, why in kept.unreadable.items():
+            click.echo(f"left out: {shown(name)}: {shown(why)}", err=True)
+        if case is None:
+            _list_runs(kept, as_json)
+        else:
+            _show_case(kept, case, metric, arm, as_json)
+
+
+def _list_runs(kept: History, as_json: bool) -> None:
+    from tritium.perf.records import json_io as records
+    from tritium.perf.work.canary import is_canary
+
+    runs = kept.runs()
+    if as_json:
+        rows = [records.plain({**vars(r), "path": str(r.path)}) for r in runs]
+        click.echo(records.dumps(rows, indent=2))
+        return
+    if not runs:
+        click.echo("no runs yet; tritium regression-test keeps its own, tritium history --add results.json any other.")
+        return
+    body = [[r.created, r.commit[:10], shown(r.suite), r.fingerprint, r.id] for r in runs]
+    click.echo(table(body, ["measured", "commit", "suite", "machine", "run"]))
+    cases = sorted({case for case, _, _ in kept.cases() if not is_canary(case)})
+    many = f"{len(runs)} run{'s' * (len(runs) != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
+    click.echo(f"\n{many}; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'")
+
+
+def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -> None:
+    from tritium.perf.gate.page import amount
+    from tritium.perf.records import json_io as records
+    from tritium.perf.store import baseline as baselines
+    from tritium.perf.store import trends
+
+    found = kept.trend(case, metric, arm, baselines.last_release())
+    if found is None:
+        known = kept.cases()
+        names = sorted({c for c, _, _ in known})
+        if case not in names:
+            raise click.UsageError(
+                f"no run has a case {shown(case)!r}.{nearest(case, names)} `tritium history` lists the runs."
+            )
+        there = ", ".join(f"{m} on {a}" for c, m, a in known if c == case)
+        raise click.UsageError(f"{shown(case)}: there is no {metric} on {shown(arm)}; there is {shown(there)}.")
+    if as_json:
+        click.echo(records.dumps(found, indent=2))
+        return
+    steps = {s.index: s for s in found.steps}
+    body = []
+    for i, p in enumerate(found.points):
+        low, high = (amount(math.exp(end), p.unit) for end in (p.low, p.high))
+        note = f"{100 * (steps[i].ratio - 1):+.1f} %" if i in steps else ""
+        body.append([p.created, p.commit[:10], amount(p.value, p.unit), f"{low} … {high}", note])
+    click.echo(table(body, ["measured", "commit", metric, "95 %", "changed"]))
+    click.echo()
+    for line in trends.told(found):
+        click.echo(line)
+
+
+COMMANDS = (baseline, history)

@@ -1,0 +1,75 @@
+"""`tritium memory`: a script, a module or a workload run with its memory tracked, and a page of what was seen.
+
+Knows nothing of tracking. The exit code of the script is ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tritium.cli.target import check_folders, check_outputs, check_target, make_workload, run_target
+from tritium.cli.text import shown
+
+CALLS = 3  # of a workload
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option("--workload", metavar="NAME", help="Run a workload of ours: prefill, decode, batch_processing …")
+@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows of each table.")
+@click.option(
+    "--output",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write what was seen: all of it (.json), or the events alone (.csv); may be given again.",
+)
+@click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log keeps.")
+@click.option(
+    "--leaks", is_flag=True, help="Exit code 1 where tensors are alive after the end of a script that ended well."
+)
+@click.option("--python", is_flag=True, help="Python's own objects too, by tracemalloc; slow.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
+def memory(
+    module: str | None, workload: str | None, top: int, output: tuple[str, ...], capacity: int, leaks: bool, python: bool,
+    target: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Where memory goes: peak, lines of code, what is alive at the peak and at the end, and what would save some.
+
+    Runs SCRIPT with its ARGS inside this process, as python would, and prints a page when it ended. Its exit code is ours.
+    """
+    from tritium.see.memory import page as memory_page
+    from tritium.see.memory.allocations import track_memory
+    from tritium.see.memory.file import writer
+
+    own = module is not None or workload is not None
+    script = None if own or not target else target[0]
+    if script is not None and script.startswith("-"):
+        raise click.NoSuchOption(script)
+    check_target(script, module, workload)
+    files = [(path, writer(path), Path(path).absolute()) for path in output]  # a script may go to another folder
+    check_outputs(output, script)
+    check_folders(output)
+    name = workload or module or script or ""
+    with track_memory(name, capacity=capacity, python=python) as m:
+        code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
+    found = m.record()
+    click.echo(memory_page.text(found, top), nl=False)
+    for path, write, place in files:
+        write(found, place)
+        click.echo(f"written: {shown(path)}", err=True)
+    raise SystemExit(code or int(leaks and bool(found.leaks)))
+
+
+def _work(name: str) -> int:
+    _, call = make_workload(name)
+    for _ in range(CALLS):
+        call()
+    return 0
+
+
+COMMANDS = (memory,)

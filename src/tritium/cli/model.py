@@ -1,0 +1,412 @@
+"""The commands that run a model: generate, chat, perplexity, serve, prepack and bench model (of `cli.bench`). They print and ask.
+
+tritium generate [MODEL] -p TEXT    what a model writes after a text
+tritium chat [MODEL]                a conversation, in the form the model was made for
+tritium perplexity FILE -m MODEL    how well a model foretells a text
+tritium serve [MODEL]               an OpenAI-compatible server on this machine
+tritium prepack MODEL OUT           a file that is ready at once
+tritium bench model [MODEL]         tokens a second, time to the first, memory
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli.text import VARIANT, VARIANT_HELP, bar, shown, size
+from tritium.errors import ArgumentError, ContextError
+
+if TYPE_CHECKING:
+    from tritium.models.generation import Generation
+    from tritium.models.load import Model
+
+Command = Callable[..., Any]
+
+
+def options_of_a_model(command: Command) -> Command:
+    """How a model is read, the same for every command."""
+    for option in reversed((
+        click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Keep the output head so; default: as in the file."),
+        click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="Keep keys and values so."),
+        click.option("--variant", type=VARIANT, help=VARIANT_HELP),
+        click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary."),
+        click.option("--threads", type=click.IntRange(1), help="Use so many threads; default: all cores."),
+        click.option("--device", help="Where to run: cpu, mlx, torch, mps …; see 'tritium devices'. Default: the default device."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def options_of_sampling(command: Command) -> Command:
+    """How tokens are picked."""
+    for option in reversed((
+        click.option("-n", "--max-tokens", type=click.IntRange(1), help="Write at most so many tokens."),
+        click.option("-t", "--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token."),
+        click.option("--top-k", type=int, default=0, help="Pick among the k likeliest; 0: all."),
+        click.option("--top-p", type=float, default=1.0, help="Pick among the likeliest that make up this share."),
+        click.option("--min-p", type=float, default=0.0, help="Leave out tokens below this share of the likeliest."),
+        click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: shun tokens that were there lately."),
+        click.option("--seed", type=int, help="The same seed picks the same tokens."),
+        click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def opened(path: str | None, *, threads: int | None, **options: Any) -> Model:
+    """The model a command was given; without one, the small one in the package."""
+    import tritium as tt
+    from tritium.models.load import load
+
+    if threads is not None:
+        tt.set_num_threads(threads)
+    return load(path, **options)
+
+
+def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
+
+
+MODEL = ("head", "kv", "variant", "ternarise", "threads", "device")
+
+
+@click.command()
+@click.argument("model", type=click.Path(), required=False)
+@click.option(
+    "-p", "--prompt", help="What comes before; '-' reads it from standard input. Default: the beginning of a text."
+)
+@click.option("--context", type=click.IntRange(2), help="Tokens to make room for; default: all the model can.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the text alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every token.")
+@options_of_sampling
+@options_of_a_model
+def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
+    """What MODEL writes after a prompt. Without MODEL: the small one in the package, trained on the King James Bible.
+
+    MODEL is a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file. Tokens are printed as they
+    come; how long it took goes to standard error.
+    """
+    begun = time.perf_counter()
+    about, sampling = split(options, *MODEL, "context")
+    status(f"loading {model or 'the model of the package'} …")
+    found = opened(model, **about)
+    ready = time.perf_counter() - begun
+    given = first_prompt(found, read_input() if prompt == "-" else prompt)
+    ids = found.tokenizer.encode(given) if isinstance(given, str) else given
+    status(f"reading {len(ids)} tokens …")
+    if as_json:
+        click.echo(json.dumps(as_record(found.generate(ids, **sampling), found, given), indent=2))
+        return
+    done = printed(found.stream(ids, **sampling), given if isinstance(given, str) else "")
+    if not quiet and done is not None:
+        click.echo(told(done, found, ready), err=True)
+
+
+def read_input() -> str:
+    """All of standard input, as text."""
+    if sys.stdin is None:
+        raise ArgumentError("-p - reads the prompt from standard input, which is closed; give it as -p TEXT.")
+    return decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def read_text(path: str) -> str:
+    return decoded(Path(path).read_bytes(), path)
+
+
+def decoded(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{shown(where)}: byte {error.start} is not UTF-8; a text is needed.") from None
+
+
+def first_prompt(model: Model, prompt: str | None) -> str | list[int]:
+    """The prompt, or the token a text begins with."""
+    if prompt:
+        return prompt
+    told = model.tokenizer
+    if told.bos is None:
+        raise ArgumentError("This model has no token to begin a text with; give a prompt: -p TEXT.")
+    return [told.bos]
+
+
+def status(text: str) -> None:
+    """What is being done, on a line that the next one takes away; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{shown(text)}" if text else "\r\x1b[K", nl=False, err=True)
+
+
+def printed(pieces: Any, before: str = "") -> Generation | None:
+    """Print pieces of text as they come; a Ctrl-C ends the text, not the program."""
+    done = None
+    try:
+        for i, piece in enumerate(pieces):
+            if i == 0:
+                status("")
+                click.secho(shown_text(before), bold=True, nl=False)
+            click.echo(shown_text(piece.text), nl=False)
+            sys.stdout.flush()
+            done = piece.generation or done
+    except KeyboardInterrupt:
+        pieces.close()
+    finally:
+        status("")
+    click.echo()
+    return done
+
+
+def shown_text(text: str) -> str:
+    """What a model wrote, without what a terminal would obey."""
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def many(n: int) -> str:
+    return f"{n} token{'s' * (n != 1)}"
+
+
+def told(g: Generation, model: Model, ready_s: float) -> str:
+    """How long it took."""
+    speed = f", then {g.tokens_per_s:.1f} tokens/s" if g.steps else ""
+    reused = f", {g.reused} reused" if g.reused else ""
+    ends = {
+        "stop": "it ended",
+        "length": "as many as asked",
+        "context": f"the context of {model.context} is full",
+    }
+    return (
+        f"[{shown(model.name)}: ready in {ready_s:.2f} s; a prompt of {many(g.prompt_tokens)}{reused}, first token after "
+        f"{1e3 * g.first_token_s:.0f} ms{speed}; {len(g.tokens)} tokens, {ends[g.finish_reason]}]"
+    )
+
+
+def as_record(g: Generation, model: Model, prompt: str | list[int]) -> dict[str, Any]:
+    record = {
+        "model": model.name,
+        "prompt": prompt,
+        "text": g.text,
+        "tokens": list(g.tokens),
+        "finish_reason": g.finish_reason,
+    }
+    times = {"first_token_s": g.first_token_s, "prefill_s": g.prefill_s, "decode_s": g.decode_s, "steps": g.steps}
+    return record | {"prompt_tokens": g.prompt_tokens, "reused": g.reused, "seed": g.seed} | times
+
+
+@click.command()
+@click.argument("model", type=click.Path(), required=False)
+@click.option("--context", type=click.IntRange(2), help="Tokens to make room for; default: all the model can.")
+@click.option("--system", help="What the model is told before the conversation.")
+@click.option(
+    "--template",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A chat template (Jinja) instead of the model's own.",
+)
+@options_of_sampling
+@options_of_a_model
+def chat(model: str | None, system: str | None, template: str | None, **options: Any) -> None:
+    """A conversation with MODEL in the form it was made for. An empty line or Ctrl-D ends it; /new begins another.
+
+    What was said stays in the cache: only what is new is read.
+    """
+    from tritium.models import chat as chats
+
+    about, sampling = split(options, *MODEL, "context")
+    found = opened(model, **about)
+    form = read_text(template) if template else found.tokenizer.chat_template
+    start = [{"role": "system", "content": system}] if system else []
+    messages = list(start)
+    chats.encode(
+        found.tokenizer, [*messages, {"role": "user", "content": "?"}], template=form
+    )  # refuses before it asks
+    while True:
+        try:
+            said = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            break
+        except UnicodeDecodeError:
+            raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
+        if not said:
+            break
+        if said == "/new":
+            messages = list(start)
+            continue
+        messages.append({"role": "user", "content": said})
+        try:
+            done = printed(found.stream(chats.encode(found.tokenizer, messages, template=form), **sampling))
+        except ContextError as error:
+            click.echo(f"[{error} /new begins another conversation.]", err=True)
+            done = None
+        if done is None:
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": done.text})
+        if done.finish_reason == "context":
+            click.echo("[the context is full: /new begins another conversation]", err=True)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("-m", "--model", type=click.Path(), help="The model; default: the small one in the package.")
+@click.option("--context", type=click.IntRange(2), help="Tokens of a window; default: all the model can.")
+@click.option("--stride", type=click.IntRange(1), help="Tokens scored in each window; default: half of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options_of_a_model
+def perplexity(
+    file: str, model: str | None, context: int | None, stride: int | None, as_json: bool, **options: Any
+) -> None:
+    """How well a model foretells the text in FILE: perplexity and bits per byte, with their standard errors."""
+    found = opened(model, **options)
+    words = read_text(file)
+    count = len(found.tokenizer.encode(words, bos=False))
+    with bar("scoring") as progress:
+        hear = None if progress is None else lambda p: progress(p.tokens, count, f"{p.value:.4f}")
+        p = found.perplexity(words, context=context, stride=stride, progress=hear)
+    if as_json:
+        record = {
+            "model": found.name,
+            "tokens": p.tokens,
+            "windows": p.windows,
+            "bytes": p.nbytes,
+            "perplexity": p.value,
+        }
+        more = {
+            "perplexity_error": p.value_error,
+            "bits_per_byte": p.bits_per_byte,
+            "bits_per_byte_error": p.bits_per_byte_error,
+        }
+        click.echo(json.dumps({k: v if v == v else None for k, v in (record | more).items()}, indent=2))  # NaN: null
+        return
+    click.echo(str(p))
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("target", metavar="OUT", type=click.Path())
+@click.option(
+    "--head",
+    type=click.Choice(["f32", "f16", "bf16", "int8"]),
+    help="Keep the output head so; default: as in the file. int8 makes a larger file where the head is the embedding "
+    "table, which stays beside it in its own dtype; decoding reads less.",
+)
+@click.option(
+    "--storage",
+    type=click.Choice(["tern2", "tern5"]),
+    help="2 or 1.6 bits a weight; default: what decodes fastest on this machine.",
+)
+@click.option("--variant", type=VARIANT, help=VARIANT_HELP)
+@click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
+    """Write MODEL as OUT, a file with the weights as this machine's kernels read them: it is ready at once.
+
+    On CPUs with AVX-512 VNNI that is 1.6 bits a weight, which one token at a time reads faster; long prompts like 2 bits.
+    """
+    from tritium.backends import default_device
+    from tritium.io.reader import map_file
+    from tritium.io.stream import check_free
+    from tritium.models.load import load
+    from tritium.models.prepacked import is_prepacked
+
+    check_free(Path(target), overwrite)
+    if Path(model).is_file() and is_prepacked(map_file(Path(model))):
+        raise ArgumentError(
+            f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
+        )
+    options["storage"] = options["storage"] or default_device().device.backend.densest().name
+    found = load(model, **options, device="cpu")  # whose kernels the file is made for
+    with bar("writing") as progress:
+        path = found.save(target, overwrite=overwrite, progress=progress)
+    click.secho(shown(path.name), bold=True, nl=False)
+    click.echo(f"  {found.config.layers} layers · {size(path.stat().st_size)}")
+
+
+@click.command()
+@click.argument("model", type=click.Path(), required=False)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Where to listen; others than this machine need an API key."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The key clients must send; or set TRITIUM_API_KEY.",
+)
+@click.option("--allow-anonymous", is_flag=True, help="Let everyone in who can reach the host.")
+@click.option("--allowed-host", multiple=True, metavar="NAME", help="A name by which clients may call the server.")
+@click.option("--allowed-origin", multiple=True, metavar="URL", help="A web page that may call the server.")
+@click.option("--name", help="What clients call the model; default: the name of its file.")
+@click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests that run at once.")
+@click.option("--context", type=click.IntRange(2), help="Tokens of each; default: all the model can.")
+@click.option("--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait.")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), help="The longest answer.")
+@click.option(
+    "--template",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A chat template (Jinja) instead of the model's own.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(0, 86400),
+    default=30.0,
+    show_default=True,
+    help="Seconds that running requests may go on at the end.",
+)
+@options_of_a_model
+def serve(
+    model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
+    template: str | None, **options: Any,
+) -> None:  # fmt: skip
+    """Serve MODEL to programs that speak OpenAI's protocol: completions and chat, streamed or whole. Ctrl-C ends it."""
+    from tritium.serve import Server
+    from tritium.serve.access import read_key
+    from tritium.serve.server import serve
+
+    about, rest = split(options, *MODEL)
+    key = read_key(api_key_file) if api_key_file else None
+    form = read_text(template) if template else None
+
+    def ready(server: Server) -> None:
+        click.echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
+
+    serve(
+        opened(model, **about), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
+        chat_template=form, **rest,
+    )  # fmt: skip
+
+
+@click.command(name="model")
+@click.argument("model", type=click.Path(), required=False)
+@click.option("-p", "--prefill", type=click.IntRange(1), default=128, show_default=True, help="Tokens of the prompt.")
+@click.option("-n", "--decode", type=click.IntRange(1), default=64, show_default=True, help="Tokens written after it.")
+@click.option(
+    "-r", "--repeat", type=click.IntRange(3), default=5, show_default=True, help="Times everything is measured."
+)
+@click.option("--batch", type=click.IntRange(1, 64), default=1, show_default=True, help="Sequences decoded together.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, every sample included.")
+@options_of_a_model
+def bench_model(
+    model: str | None, prefill: int, decode: int, repeat: int, batch: int, as_json: bool, **options: Any
+) -> None:
+    """Tokens a second of prefill and decode, time to the first token, time until ready, peak memory, and energy where the
+    machine measures it. Tokens are random; speed does not depend on them."""
+    from tritium.perf.suites.model import measure
+
+    with bar("measuring") as progress:
+        found = measure(
+            lambda: opened(model, **options),
+            prefill=prefill,
+            decode=decode,
+            repeat=repeat,
+            batch=batch,
+            progress=progress,
+        )
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else found.page())
+
+
+COMMANDS = (generate, chat, perplexity, prepack, serve)

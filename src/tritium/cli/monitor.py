@@ -1,0 +1,250 @@
+"""The command that watches: monitor. It prints a line for each round, and sends alerts.
+
+tritium monitor --every 1h --suite quick --warn 5% --critical 15%
+tritium monitor --times 1 --file alerts.jsonl          one round, for cron: the state is kept between calls
+tritium monitor --threshold 100ms --webhook URL        also where a call takes longer than that
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli.regression import file_errors
+from tritium.cli.text import shown
+from tritium.errors import ArgumentError, BaselineError
+
+if TYPE_CHECKING:
+    from tritium.perf.records.run import Results
+    from tritium.see.monitor.alerts import Sink
+    from tritium.see.monitor.monitor import Monitor, Round
+
+LOOK = "5s"  # how often the machine itself is looked at for --port
+CODES = (
+    "Exit codes: 0 stopped, or nothing is open after --times; 1 something is; 2 usage or files, or no such baseline."
+)
+
+
+def read_by(read: Callable[[Any, str], float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """A callback that reads an option as files of settings are read."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        try:
+            return read(value, parameter.opts[0])
+        except ArgumentError as error:
+            raise click.UsageError(str(error), context) from None
+
+    return callback
+
+
+def _share(given: Any, where: str) -> float:
+    from tritium.perf.suites.config import fraction
+
+    found = fraction(given, where)
+    if not str(given).strip().endswith("%"):
+        click.echo(f"{where} {given} is read as {100 * found:g} %", err=True)
+    return found
+
+
+def _duration(given: Any, where: str) -> float:
+    from tritium.perf.suites.config import duration
+
+    return duration(given, where)
+
+
+FILE_HERE = click.Path(exists=True, dir_okay=False)
+FILE = click.Path(dir_okay=False)
+SUITE = "What to measure: quick (few cases, briefly), or a suite of tritium bench --list. Default: the baseline's cases, else quick."
+BASELINE = "Earlier results to judge by: a name or a file. Default: the first good round, kept for the next start."
+COMMAND = "A program for each alert, which gets it as JSON on its input. Split as a shell would, run without one."
+
+
+@click.command(epilog=CODES)
+@click.option(
+    "--every",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    callback=read_by(_duration),
+    help="From round to round: 30s, 10min, 1h.",
+)
+@click.option("--suite", metavar="NAME", help=SUITE)
+@click.option(
+    "--load", multiple=True, type=FILE_HERE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."
+)
+@click.option(
+    "--warn",
+    default="5%",
+    show_default=True,
+    metavar="SHARE",
+    callback=read_by(_share),
+    help="Slower by this much is a warning.",
+)
+@click.option(
+    "--critical",
+    default="15%",
+    show_default=True,
+    metavar="SHARE",
+    callback=read_by(_share),
+    help="And by this much critical.",
+)
+@click.option(
+    "--threshold",
+    metavar="TIME",
+    callback=read_by(_duration),
+    help="A call that takes longer is critical: 100ms.",
+)
+@click.option("--baseline", metavar="NAME|FILE", help=BASELINE)
+@click.option("--times", type=click.IntRange(1), help="So many rounds, then end. Default: until stopped.")
+@click.option("--generations", type=click.IntRange(2), help="Fresh processes in a round.")
+@click.option("--threads", type=click.IntRange(1), help="Default: the baseline's; else all CPUs this process may use.")
+@click.option("--log", "to_log", is_flag=True, help="Alerts also go to Python's logging, under `tritium`.")
+@click.option(
+    "--file", "to_file", type=FILE, metavar="FILE", help="Alerts are added to this file, a line of JSON each."
+)
+@click.option("--command", "to_command", multiple=True, metavar="COMMAND", help=COMMAND)
+@click.option(
+    "--webhook", "to_webhook", multiple=True, metavar="URL", help="Alerts are sent to this address in a POST."
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="A page for Prometheus on 127.0.0.1; 0 takes a free port.")
+@click.option("--history", is_flag=True, help="Keep every round in the history (tritium history).")
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Where the baseline and open alerts are kept between starts.",
+)
+@click.option("--forget", is_flag=True, help="Begin anew: the first round becomes the baseline, and nothing is open.")
+def monitor(**asked: Any) -> None:
+    """Measure a suite again and again; tell once when something got slower, worse, or well again.
+
+    A round that fails is told once, and the next one goes on. Ctrl-C or SIGTERM end it cleanly.
+    """
+    from tritium.perf import files
+    from tritium.perf.suites.config import duration_text
+    from tritium.see.monitor.monitor import QUICK
+
+    folder = Path(asked["state"]) if asked["state"] else _folder(asked["suite"] or asked["baseline"] or QUICK)
+    with file_errors(), files.lock(folder / ".lock", 0.2):
+        watch = _monitor(asked, folder)
+        with _page(watch, asked["port"]), _signals(watch):
+            click.echo(f"watching: a round every {duration_text(asked['every'])}; Ctrl-C ends it", err=True)
+            try:
+                worst = watch.run(asked["times"], _tell)
+            except KeyboardInterrupt:  # asked twice, or between two steps
+                click.echo("stopped", err=True)
+                return
+    ended = asked["times"] is not None and watch.rounds >= asked["times"]
+    if not ended:
+        click.echo("stopped", err=True)
+    sys.exit(1 if ended and worst != "ok" else 0)
+
+
+def _folder(name: str) -> Path:
+    from tritium import settings
+    from tritium.perf import names
+
+    return settings.data_dir() / "monitor" / names.file_name(name)
+
+
+def _monitor(asked: dict[str, Any], folder: Path) -> Monitor:
+    from tritium.perf.suites import config, suites
+    from tritium.see.monitor.alerts import Desk
+    from tritium.see.monitor.monitor import Monitor, measurement
+
+    levels = config.alerts({"warning": asked["warn"], "critical": asked["critical"]}, "--warn and --critical")
+    state, kept = folder / "alerts.json", folder / "baseline.json"
+    sinks = _sinks(asked)
+    before = _baseline(asked["baseline"])
+    if asked["forget"]:
+        for path in (state, kept):
+            path.unlink(missing_ok=True)
+    own = [name for path in asked["load"] for name in suites.load(path)]
+    how = {name: asked[name] for name in ("threads", "generations")}
+    measure = measurement(asked["suite"], before, own=own, **how)
+    return Monitor(
+        measure, Desk(sinks, state), every_s=asked["every"], levels=levels, limit_s=asked["threshold"], baseline=before,
+        keep_baseline=kept, keep=_keep if asked["history"] else None,
+    )  # fmt: skip
+
+
+def _sinks(asked: dict[str, Any]) -> list[Sink]:
+    from tritium.see.monitor.alerts import Command, File, Log, Webhook
+
+    out: list[Sink] = []
+    if asked["to_file"]:
+        out.append(File(Path(asked["to_file"])))
+    for line in asked["to_command"]:
+        try:
+            out.append(Command(tuple(shlex.split(line))))
+        except (ValueError, ArgumentError) as error:
+            raise click.UsageError(f"--command: {error}") from None
+    try:
+        out += [Webhook(url) for url in asked["to_webhook"]]
+    except ArgumentError as error:
+        raise click.UsageError(f"--{error}") from None
+    return [Log(), *out] if asked["to_log"] else out
+
+
+def _baseline(name: str | None) -> Results | None:
+    from tritium.perf.gate import regression
+
+    if name is None:
+        return None
+    try:
+        return regression.loaded(name)
+    except (BaselineError, FileNotFoundError) as error:
+        raise ArgumentError(f"--baseline: {regression.why_absent(name, error)}") from None
+
+
+def _keep(results: Results) -> None:
+    from tritium.perf.store.history import History
+
+    with History() as history:
+        history.add(results)
+
+
+@contextmanager
+def _page(watch: Monitor, port: int | None) -> Iterator[None]:
+    """The page for Prometheus, where it was asked for."""
+    if port is None:
+        yield
+        return
+    from tritium.see.monitor.collector import Collector
+    from tritium.see.monitor.endpoint import Endpoint
+
+    with ExitStack() as stack:
+        seen = stack.enter_context(Collector(LOOK, history=1))
+        page = stack.enter_context(Endpoint(lambda: watch.page() + seen.export_metrics("prometheus"), port))
+        click.echo(f"for Prometheus: {page.url}", err=True)
+        yield
+
+
+@contextmanager
+def _signals(watch: Monitor) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask it to end; the old answers to them come back afterwards."""
+    before = {number: signal.signal(number, watch.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(found: Round) -> None:
+    rest = "" if found.next_s is None else f"; the next in {found.next_s:.0f} s"
+    click.echo(shown(found.line()) + rest)
+    for alert in found.alerts:
+        click.secho(f"  {alert.line()}", fg={"critical": "red", "warning": "yellow"}.get(alert.level, "green"))
+
+
+COMMANDS = (monitor,)

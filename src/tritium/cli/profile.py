@@ -1,0 +1,302 @@
+"""The commands that profile: run a script, a module or a workload and show where the time went. They print.
+
+tritium profile SCRIPT ARGS…          run a Python file as it would run alone, and profile it
+tritium profile -m MODULE ARGS…       the same for a module
+tritium profile --workload decode     the same for a workload of the benchmarks
+tritium profile show FILE             the page of a profile that was written
+tritium profile diff BEFORE AFTER     what changed between two profiles, and who did it
+tritium profile check FILE            whether a trace is a good one, by strict rules
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
+from tritium.cli.text import shown
+from tritium.errors import TritiumError, nearest
+
+if TYPE_CHECKING:
+    from tritium.see.profile.profile import Profile, Recording
+
+FORMATS = click.Choice(["text", "json", "csv", "markdown"])
+FILE = click.Path(exists=True, dir_okay=False)
+NEW = click.Path(dir_okay=False)
+KINDS = ("chrome", "speedscope", "flame", "folded")  # formats with an option of their own
+LEAST_CALLS = 3  # of a workload
+OUTPUT_HELP = (
+    "Write it there, by suffix (.json.gz, .csv, .md, .txt, .svg …); may be given again. Default: profile.json."
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of one profile."""
+
+    module: bool
+    workload: str | None
+    candidate: str
+    duration: str
+    output: tuple[str, ...]
+    stacks: str | None
+    limit: str | None
+    capacity: int
+    nvtx: bool
+    top: int
+    to: str
+    quiet: bool
+    chrome: str | None
+    speedscope: str | None
+    flame: str | None
+    folded: str | None
+
+
+class Script(click.Command):
+    """What stands where a command could stand: a file or a module, and words that are its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params = {"args": list(args)}  # all of them: --help and -- are the script's too
+        return []
+
+
+class Profiles(click.Group):
+    """`profile NAME`: one of the commands, else a script (or, with -m, a module)."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = None if ctx.params.get("module") else super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        if not ctx.params.get("module") and not ctx.params.get("workload") and not Path(cmd_name).exists():
+            commands, close = ", ".join(self.commands), nearest(cmd_name, self.commands)
+            raise click.UsageError(
+                f"there is no file {shown(cmd_name)}; give a script, -m MODULE, or one of {commands}.{close}", ctx
+            )
+
+        def run(args: list[str]) -> None:
+            script, module = (None, cmd_name) if ctx.obj.module else (cmd_name, None)
+            profiled(lambda: run_target(script, module, args), ctx.obj, cmd_name, script)
+
+        return Script(cmd_name, callback=run, add_help_option=False)
+
+
+@click.group(cls=Profiles, invoke_without_command=True, subcommand_metavar="SCRIPT [ARGS]… | COMMAND …")
+@click.option("-m", "module", is_flag=True, help="What follows is the name of a module, as with python -m.")
+@click.option(
+    "--workload", metavar="NAME", help="Run a workload: prefill, decode, batch_processing; or 'decode 8x256x1024'."
+)
+@click.option(
+    "--candidate",
+    default="tritium",
+    show_default=True,
+    metavar="NAME",
+    help="Who runs the workload: tritium, tritium.compile …",
+)
+@click.option("--duration", default="1s", show_default=True, help="How long the workload is run.")
+@click.option(
+    "--output",
+    multiple=True,
+    type=NEW,
+    metavar="FILE",
+    help=OUTPUT_HELP,
+)
+@click.option("--stacks", metavar="TIME", help="Sample the Python stacks so often, as 10ms.")
+@click.option("--limit", metavar="TIME", help="End the recording after so long, as 30s; the program goes on.")
+@click.option("--capacity", type=click.IntRange(1), default=1_000_000, show_default=True, help="Spans that are kept.")
+@click.option("--nvtx", is_flag=True, help="Mark the ranges for Nsight, where CUDA is.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
+@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no page.")
+@click.option("--chrome", type=NEW, metavar="FILE", help="Also write a Chrome trace (Perfetto opens it).")
+@click.option("--speedscope", type=NEW, metavar="FILE", help="Also write a speedscope file.")
+@click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write a flame graph.")
+@click.option("--folded", type=NEW, metavar="FILE", help="Also write folded stacks.")
+@click.pass_context
+def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
+    """Run a program and show where its time goes: operations, hotspots, what bounds them, the call tree.
+
+    Options stand before SCRIPT; all behind it is the script's own. Its exit code is passed on.
+    """
+    asked = ctx.obj = Asked(**options)
+    if ctx.invoked_subcommand is not None:
+        if asked.workload is not None:
+            raise click.UsageError(f"--workload and {shown(ctx.invoked_subcommand)} were both given; choose one.")
+        return
+    if asked.workload is None:
+        raise click.UsageError(
+            "what shall be profiled? Give a script, -m MODULE or --workload NAME, as in: tritium profile script.py"
+        )
+    profiled(_workload(asked), asked, asked.workload)
+
+
+# ---- one profile
+
+Program = Callable[[], int]  # gives its exit code
+
+
+def _workload(asked: Asked) -> Program:
+    """A workload of the benchmarks, made and called once before it is profiled."""
+    from tritium.perf.suites.config import duration
+    from tritium.recording import scope
+
+    seconds = duration(asked.duration, "--duration")
+    name, call = make_workload(asked.workload or "", asked.candidate)
+    call()
+
+    def run() -> int:
+        until, calls = time.perf_counter() + seconds, 0
+        while calls < LEAST_CALLS or time.perf_counter() < until:
+            with scope(name):
+                call()
+            calls += 1
+        return 0
+
+    return run
+
+
+def profiled(program: Program, asked: Asked, name: str, script: str | None = None) -> None:
+    """Run, write, print; then end as the program ended. A copy that it forked ends without a word: the profile is ours."""
+    from tritium.see.profile.profile import profile as recording
+
+    outputs = _outputs(asked, script)
+    p = recording(Path(name).name, stacks=asked.stacks, limit=asked.limit, capacity=asked.capacity, nvtx=asked.nvtx)
+    here = os.getpid()
+    p.start(alone=False)  # the program may profile itself too
+    try:
+        code = program()
+    finally:
+        if os.getpid() == here:
+            p.stop()
+    if os.getpid() != here:
+        sys.exit(code)
+    if code:
+        p.note(f"the program ended with exit code {code}; what ran before it is here")
+    _write(p, asked, outputs)
+    sys.exit(code)
+
+
+def _outputs(asked: Asked, script: str | None) -> list[tuple[str, str | None]]:
+    """The files that are asked for, each with its format (None: by its suffix); refused before anything runs."""
+    from tritium.see.profile.profile import FORMATS as WRITERS
+
+    listed: list[tuple[str, str | None]] = [(path, None) for path in asked.output or ("profile.json",)]
+    listed += [(path, kind) for kind in KINDS if (path := getattr(asked, kind)) is not None]
+    known = tuple(s for suffixes, _ in WRITERS.values() for s in suffixes)
+    check_outputs([path for path, _ in listed], script)
+    check_folders(path for path, _ in listed)
+    for path, kind in listed:
+        if kind is None and not path.lower().endswith(known):
+            raise click.UsageError(f"--output {shown(path)}: the suffix tells no format; there are {', '.join(known)}.")
+    return listed
+
+
+def _write(p: Recording, asked: Asked, outputs: list[tuple[str, str | None]]) -> None:
+    """All files, whatever becomes of one; then the page."""
+    written, failed = [], []
+    for path, kind in outputs:
+        try:
+            written.append(shown(str(p.export(path, kind))))
+        except TritiumError as error:
+            failed.append(str(error))
+    sys.stdout.flush()
+    if not asked.quiet:
+        _print(p, asked.to, asked.top)
+    aside = asked.to != "text" or asked.quiet
+    if written:
+        click.echo(f"{'' if aside else chr(10)}written: {', '.join(written)}", err=aside)
+    if failed:
+        raise TritiumError(" ".join(failed))
+
+
+def _print(p: Profile, to: str, top: int) -> None:
+    from tritium.see.profile.file import dumped
+
+    pages: dict[str, Callable[[], str]] = {
+        "json": lambda: dumped(p.timeline), "csv": p.csv, "markdown": lambda: p.markdown(top), "text": lambda: p.text(top) + "\n",
+    }  # fmt: skip
+    click.echo(pages[to](), nl=False)
+
+
+# ---- files
+
+
+@profile.command()
+@click.argument("file", type=FILE)
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
+@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed.")
+@click.option(
+    "--output", multiple=True, type=NEW, metavar="FILE", help="Write it, by suffix, instead; may be given again."
+)
+def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
+    """Show a profile that was written; or make something else of it."""
+    from tritium.see.profile.profile import load_profile
+
+    check_outputs(output, inputs=[file])
+    found = load_profile(file)
+    for path in output:
+        click.echo(f"written: {shown(str(found.export(path)))}")
+    if not output:
+        _print(found, to, top)
+
+
+@profile.command()
+@click.argument("before", type=FILE, nargs=1)
+@click.argument("after", type=FILE, nargs=1)
+@click.option("--also-before", multiple=True, type=FILE, metavar="FILE", help="Another repetition of BEFORE.")
+@click.option("--also-after", multiple=True, type=FILE, metavar="FILE", help="Another repetition of AFTER.")
+@click.option("--per", metavar="SCOPE", help="Divide by how often this scope was entered: of runs of unequal length.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
+@click.option("--format", "to", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
+@click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write the flame graph of the difference.")
+@click.option("--folded", type=NEW, metavar="FILE", help="Also write stacks with two columns, as difffolded.pl does.")
+def diff(
+    before: str, after: str, also_before: tuple[str, ...], also_after: tuple[str, ...], per: str | None, top: int, to: str,
+    flame: str | None, folded: str | None,
+) -> None:  # fmt: skip
+    """What changed between the profiles BEFORE and AFTER: which operation, by how much, and how sure that is."""
+    from tritium.perf.files import write_text
+    from tritium.see.profile.diff import diff as compared
+    from tritium.see.profile.profile import load_profile
+    from tritium.see.trace.flame_diff import diff_svg
+    from tritium.see.trace.folded import two_column
+
+    outputs = [path for path in (flame, folded) if path is not None]
+    check_outputs(outputs, inputs=(before, after, *also_before, *also_after))
+    old = [load_profile(f) for f in (before, *also_before)]
+    new = [load_profile(f) for f in (after, *also_after)]
+    found = compared(old, new, per=per)
+    click.echo(found.markdown(top) if to == "markdown" else found.text(top))
+    title = f"{Path(before).name} → {Path(after).name}"
+    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
+        (flame, lambda: diff_svg(old[0].tree(), new[0].tree(), title)),
+        (folded, lambda: two_column(old[0].timeline, new[0].timeline)),
+    )
+    for path, drawn in made:
+        if path is not None:
+            click.echo(f"written: {shown(str(write_text(path, drawn())))}")
+
+
+@profile.command()
+@click.argument("file", type=FILE)
+def check(file: str) -> None:
+    """Check a Chrome trace, a speedscope file or folded stacks by strict rules. Exit code 0: good, 1: not."""
+    from tritium.see.trace.check import check as checked
+
+    found = checked(file)
+    for fault in found.faults:
+        click.echo(shown(fault))
+    if found.faults:
+        faults = len(found.faults)
+        click.secho(f"{shown(file)}: no good {found.kind}: {faults} fault{'s' * (faults != 1)}", fg="red")
+        sys.exit(1)
+    click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} {found.counted}{'s' * (found.spans != 1)}")
+
+
+COMMANDS = (profile,)

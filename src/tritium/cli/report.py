@@ -1,0 +1,196 @@
+"""The command that makes a report of results, and what other commands need to write one beside theirs. It prints.
+
+tritium report --input results.json --output report.html
+tritium report --input results.json --charts charts --format png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritium.cli.text import shown
+from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError
+
+if TYPE_CHECKING:
+    from tritium.perf.gate.verdict import Suite
+    from tritium.perf.records.run import Results
+    from tritium.see.reports.report import Report
+
+FILE = click.Path(dir_okay=False)
+FORMS = ("html", "markdown", "text", "json")
+PICTURES = ("svg", "png")
+SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
+NO_REPORT = click.option(
+    "--report/--no-report", default=True, show_default=True, help="Write a page beside the results."
+)
+
+
+@click.command()
+@click.option(
+    "--input",
+    "source",
+    required=True,
+    type=FILE,
+    metavar="FILE",
+    help="Results: of tritium, pytest-benchmark, pyperf or llama-bench.",
+)
+@click.option(
+    "--output", type=FILE, metavar="FILE", help="Default: report.html; with --format text or markdown, the terminal."
+)
+@click.option(
+    "--format",
+    "to",
+    type=click.Choice([*FORMS, *PICTURES]),
+    help="Default: by the name of --output. svg and png: of --charts.",
+)
+@click.option("--verdict", type=FILE, metavar="FILE", help="verdict.json of a regression gate.")
+@click.option(
+    "--baseline", metavar="FILE|NAME", help="Earlier results: verdicts are made of both, unless --verdict has them."
+)
+@click.option("--profile", type=FILE, metavar="FILE", help="A profile: tritium profile --output FILE.")
+@click.option("--before", type=FILE, metavar="FILE", help="An earlier profile, to show what changed.")
+@click.option("--memory", type=FILE, metavar="FILE", help="A tracked run: tritium memory --output FILE.")
+@click.option(
+    "--selftest", type=FILE, metavar="FILE", help="tritium selftest --aa --json: false alarms of this machine."
+)
+@click.option("--history", is_flag=True, help="Show the runs kept on this machine beside it.")
+@click.option(
+    "--charts",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write every chart into DIR, as SVG (or --format png).",
+)
+@click.option("--from", "kind", metavar="FORMAT", help="What the input is, if its content does not tell.")
+def report(source: str, output: str | None, to: str | None, charts: str | None, **given: Any) -> None:
+    """One page of everything known of a run: charts, verdicts, environment, raw values. It needs no network.
+
+    The page holds its data; the same input gives the same bytes.
+    """
+    picture = to if to in PICTURES else None
+    if picture and not charts:
+        raise click.UsageError(f"--format {picture} is of charts: name a folder with --charts DIR.")
+    if given["before"] and not given["profile"]:
+        raise click.UsageError("--before is an earlier profile: give the later one with --profile FILE.")
+    form = None if picture else to
+    made = _made(source, given)
+    if charts:
+        written = made.charts(charts, picture or "svg")
+        click.echo(f"written: {len(written)} charts in {shown(charts)}", err=form == "text")
+        if output is None and form is None:
+            return
+    if output is None and form in ("text", "markdown"):
+        click.echo(made.text() if form == "text" else made.markdown(), nl=False)
+        return
+    path = Path(output or f"report{SUFFIXES[form or 'html']}")
+    if path.exists() and path.samefile(source):
+        raise click.UsageError(f"{shown(str(path))} is the input; give another name with --output.")
+    click.echo(f"written: {shown(str(made.save(path, form)))}")
+
+
+def _made(source: str, given: dict[str, Any]) -> Report:
+    """Every file is read before anything is written."""
+    from tritium.perf.formats import imports
+    from tritium.perf.gate import regression
+    from tritium.see.reports import report as reports
+
+    results = _read(source, lambda path: imports.load(path, given["kind"]))
+    about: dict[str, Any] = {"sha256": _hash(source)}
+    for name, read in READERS.items():
+        if given[name] is not None:
+            about["verdicts" if name == "verdict" else name] = _read(given[name], read)
+    if given["baseline"] is not None:
+        about["baseline"] = _read(given["baseline"], regression.loaded)
+    if not given["history"]:
+        return reports.report(results, **about)
+    from tritium.perf.store.history import History
+
+    with History() as kept:
+        return reports.report(results, history=kept, **about)
+
+
+def _read(path: str, read: Callable[[str], Any]) -> Any:
+    """What a file holds; that it is not there is one line, as everything else wrong with it."""
+    try:
+        return read(path)
+    except FileNotFoundError:
+        raise ArgumentError(f"there is no file {shown(path)}.") from None
+    except SaveError:
+        raise
+    except OSError as error:
+        raise ArgumentError(f"{shown(path)}: cannot be read: {error.strerror or error}.") from None
+
+
+def _hash(path: str) -> str:
+    """The hash that a file of results has in it; nothing for a file of others."""
+    from tritium.perf.store import results as store
+
+    if not Path(path).is_file():  # a pipe was read to its end
+        return ""
+    try:
+        return store.load_with_digest(path)[1]
+    except FormatError:
+        return ""
+
+
+def _verdict(path: str) -> Suite:
+    from tritium.perf.gate.verdict import Suite
+    from tritium.perf.records import json_io as records
+
+    return records.load(Suite, path)
+
+
+def _selftest(path: str) -> Any:
+    from tritium.perf.gate.selftest import Selftest
+    from tritium.perf.records import json_io as records
+
+    return records.load(Selftest, path)
+
+
+def _profile(path: str) -> Any:
+    from tritium.see.profile.profile import load_profile
+
+    return load_profile(path)
+
+
+def _memory(path: str) -> Any:
+    from tritium.see.memory import file as memory_file
+
+    return memory_file.load(path)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "verdict": _verdict, "selftest": _selftest, "profile": _profile, "before": _profile, "memory": _memory,
+}  # fmt: skip
+
+
+# ---- beside the results of other commands
+
+
+def name_beside(path: Path) -> Path:
+    """results.json: report.html; memory_results.json: memory_report.html; verdict.json: regression_report.html; x.json: x_report.html."""
+    stem = path.stem
+    if stem == "verdict":
+        return path.with_name("regression_report.html")
+    name = f"{stem.removesuffix('results')}report" if stem.endswith("results") else f"{stem}_report"
+    return path.with_name(f"{name}.html")
+
+
+def write_beside(path: Path, results: Results, *, err: bool = False, **about: Any) -> None:
+    """A page next to the file `path`, and a line that names it. A page that cannot be written changes nothing else."""
+    from tritium.see.reports import report as reports
+
+    if not path.is_file() or Path("/dev") in path.absolute().parents:
+        return  # a pipe or a device has nothing beside it
+    try:
+        place = reports.report(results, sha256=_hash(str(path)), **about).save(name_beside(path))
+    except (TritiumError, OSError) as error:
+        click.echo(f"no report was written: {shown(str(error))}", err=True)
+        return
+    click.echo(f"written: {shown(str(place))}", err=err)
+
+
+COMMANDS = (report,)

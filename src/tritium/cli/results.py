@@ -1,0 +1,95 @@
+"""The commands for files of results: show, convert and import. They print.
+
+tritium results show FILE                a table of what was measured, whoever measured it
+tritium results convert IN --to FORMAT   the same results for another program
+tritium results import FILE -o OUT       results of pytest-benchmark, pyperf or llama-bench as a file of ours
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import click
+
+from tritium.cli.text import shown, table
+from tritium.errors import ArgumentError
+
+FILE = click.Path(exists=True, dir_okay=False)
+FROM_HELP = "What FILE is, if its content does not tell: json, pytest-benchmark, pyperf, llama-bench or csv."
+
+
+@click.group(name="results")
+def results_group() -> None:
+    """Show, convert and import files of results."""
+
+
+@results_group.command()
+@click.argument("file", type=FILE)
+@click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
+def show(file: str, source: str | None) -> None:
+    """Show what was measured as a table.
+
+    FILE may be of tritium, pytest-benchmark, pyperf or llama-bench.
+    """
+    from tritium.perf.formats import imports
+    from tritium.perf.tables import pages
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+    click.echo(pages.page(imports.load(file, source), width))
+
+
+@results_group.command()
+@click.argument("file", metavar="IN", type=FILE, required=False)
+@click.option("--to", metavar="FORMAT", help="What to write; --list tells what there is.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; default: standard output.")
+@click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
+@click.option("--no-guard", is_flag=True, help="CSV: write names as they are, even where a spreadsheet sees a formula.")
+@click.option("--list", "listing", is_flag=True, help="The formats that can be written, and those that can be read.")
+def convert(
+    file: str | None, to: str | None, output: str | None, source: str | None, no_guard: bool, listing: bool
+) -> None:
+    """Write the results IN in the format of another program. Nothing is rounded; names are escaped as the format needs."""
+    from tritium.perf import files
+    from tritium.perf.formats import exports, imports
+
+    if listing:
+        click.echo(table([[k, f.what] for k, f in exports.FORMATS.items()], ["writes", ""]) + "\n")
+        click.echo(table([[k, f.what] for k, f in imports.FORMATS.items()], ["reads", ""]))
+        return
+    if file is None or to is None:
+        raise click.UsageError(
+            "IN and --to FORMAT are needed, as in: tritium results convert results.json --to csv -o results.csv"
+        )
+    text = exports.export_metrics(imports.load(file, source), to, guard=not no_guard)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    click.echo(f"written: {shown(str(files.write_text(output, text)))}")
+
+
+@results_group.command(name="import")
+@click.argument("file", type=FILE)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file of results to write.")
+@click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it is there.")
+def import_command(file: str, output: str, source: str | None, overwrite: bool) -> None:
+    """Make a results file of what others measured.
+
+    FILE is of pytest-benchmark, pyperf or llama-bench; what is made can be shown, compared and converted.
+    """
+    from pathlib import Path
+
+    from tritium.perf.formats import imports
+    from tritium.perf.store import results as store
+
+    if Path(output).exists() and not overwrite:
+        raise ArgumentError(f"{shown(output)} is there already; --overwrite replaces it.")
+    found = imports.load(file, source)
+    path = store.save(found, output)
+    click.echo(f"written: {shown(str(path))}, {len(found.runs)} runs from {found.suite or found.kind}")
+    for note in found.notes:
+        click.echo(f"note: {shown(note)}")
+
+
+COMMANDS = (results_group,)

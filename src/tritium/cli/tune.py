@@ -1,0 +1,182 @@
+"""`tritium tune`: race what the runtime can choose on this machine, and show what was kept and why.
+
+Knows nothing of how a race is run.
+"""
+
+from __future__ import annotations
+
+import json
+from time import perf_counter
+from typing import Any
+
+import click
+
+from tritium.cli.bench import Counts, Sizes
+from tritium.cli.text import bar, shown, table
+
+NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads", "device")
+
+
+@click.command()
+@click.option("--op", "names", multiple=True, metavar="NAME", help=f"Only this, one or more: {', '.join(NAMES)}.")
+@click.option("--quick", is_flag=True, help="Fewer shapes, candidates and rounds: some seconds instead of a minute.")
+@click.option("--sizes", type=Sizes(), metavar="NxK,…", help="Rows and columns of weights, for the products of a GPU.")
+@click.option("--batches", type=Counts(), metavar="M,…", help="Tokens at a time, for the products of a GPU.")
+@click.option("--model", type=click.Path(exists=True), metavar="FILE", help="The sizes of this model, as with --sizes.")
+@click.option("--list", "listed", is_flag=True, help="What can be tuned, what was, and what the runtime follows.")
+@click.option("--explain", metavar="NAME", help="The candidates of the last race of a name, with their intervals.")
+@click.option(
+    "--revalidate", is_flag=True, help="Measure kept winners beside their runners-up; exit code 1: one no longer wins."
+)
+@click.option("--clear", is_flag=True, help="Forget what was tuned; with --op, only that.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, every time included.")
+def tune(
+    names: tuple[str, ...], quick: bool, sizes: tuple[tuple[int, ...], ...] | None, batches: tuple[int, ...] | None,
+    model: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Race the kernels, tiles, storage, batch, threads and devices this machine has, and keep what is clearly faster.
+
+    On a machine with a GPU of CUDA the kernels of its ternary products race too, for the sizes of the reference model or for
+    those of --sizes, --batches and --model; most of that time Triton compiles: minutes, which its cache saves the next time.
+
+    The runtime reads the choices when it starts (TRITIUM_TUNED=0 ignores them). Choices that could change the last bits of a
+    result, threads and device, are followed only with TRITIUM_TUNED=all.
+    """
+    asked = [
+        w
+        for w, on in (("--list", listed), ("--explain", explain), ("--revalidate", revalidate), ("--clear", clear))
+        if on
+    ]
+    if len(asked) > 1:
+        raise click.UsageError(f"{' and '.join(asked)} do not go together; give one of them.")
+    products = [w for w, on in (("--sizes", sizes), ("--batches", batches), ("--model", model)) if on]
+    if products and (asked or set(names) - {"cuda", "cuda/product"}):
+        other = asked[0] if asked else f"--op {next(n for n in names if n not in ('cuda', 'cuda/product'))}"
+        raise click.UsageError(f"{products[0]} is for the products of a GPU, not for {other}; leave one of them out.")
+    if sizes and model:
+        raise click.UsageError("--sizes and --model do not go together; give one of them.")
+    if listed:
+        _list(as_json)
+    elif explain:
+        from tritium.perf.tune import racing as races
+
+        click.echo(shown_page(races.explain(explain)))
+    elif revalidate:
+        _revalidate(names, quick, as_json)
+    elif clear:
+        _clear(names)
+    else:
+        _tune(("cuda",) if products else names, quick, as_json, _sizes(sizes, model), batches or ())
+
+
+def shown_page(page: str) -> str:
+    """A page whose words may come from users' configurations, safe for a terminal."""
+    return "\n".join(shown(line) for line in page.splitlines())
+
+
+def _sizes(given: tuple[tuple[int, ...], ...] | None, model: str | None) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of weights: those given, or those of a model."""
+    if model is not None:
+        from tritium.perf.tune import cuda as tune_cuda
+
+        return tune_cuda.sizes_of(model)
+    for size in given or ():
+        if len(size) != 2:
+            raise click.UsageError(f"--sizes: {'x'.join(map(str, size))} is not rows x columns; write 2560x6912.")
+    return tuple((n, k) for n, k in given or ())
+
+
+def _tune(
+    names: tuple[str, ...], quick: bool, as_json: bool, sizes: tuple[tuple[int, int], ...], batches: tuple[int, ...]
+) -> None:
+    from tritium.machine import tuned
+    from tritium.machine.facts import seconds_text
+    from tritium.perf.records import json_io as records
+    from tritium.perf.tune import choices as tune_choices
+
+    start = perf_counter()
+    with bar("tuning") as progress:
+        done = tune_choices.fill(names, quick=quick, progress=progress, sizes=sizes, batches=batches)
+    if as_json:
+        rows = [
+            {"name": o.race.choice, "value": o.value, "default": o.race.default, "why": o.why}
+            | {"race": records.plain(o.tuning)}
+            for o in done
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    click.echo(table([[o.race.title, _value(o), o.why] for o in done], ["what", "choice", "why"]))
+    took = seconds_text(perf_counter() - start)
+    click.echo(f"\nIt took {took}. Kept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
+    if any(o.changed and not o.race.exact for o in done):
+        click.echo(
+            "Threads and device are followed only with TRITIUM_TUNED=all: the last bits of results may depend on them."
+        )
+
+
+def _value(o: Any) -> str:
+    if o.tuning is None:
+        return "-"
+    return f"{o.value}{'' if o.changed else ' (as shipped)'}"
+
+
+def _list(as_json: bool) -> None:
+    from tritium.machine import tuned
+    from tritium.perf.tune import choices as tune_choices
+    from tritium.perf.tune import file as tune_file
+    from tritium.perf.tune import racing as tune
+
+    kept, followed = tune_file.choices(), tuned.choices()
+    races = tune.history()
+    if as_json:
+        rows = [
+            {"name": n, "value": c.value, "why": c.why, "exact": c.exact, "followed": n in followed}
+            for n, c in kept.items()
+        ]
+        tunable = [r.title for r in tune_choices.races()]
+        click.echo(
+            json.dumps({"path": str(tuned.path()), "choices": rows, "races": len(races), "tunable": tunable}, indent=2)
+        )
+        return
+    body = []
+    for r in tune_choices.races():
+        last = tune.latest(r.op, r.shape, r.dtype, r.device)
+        found = r.absent or (f"tuned {last.created[:16]} UTC" if last else "not tuned: as shipped")
+        body.append([r.title, str(kept[r.choice].value) if r.choice in kept else f"{r.default or '-'}", found])
+    click.echo(table(body, ["what", "choice", "state"]))
+    rest = sorted({t.op for t in races} - {r.op for r in tune_choices.races()})
+    if rest:
+        click.echo("\nTuned by programs: " + ", ".join(shown(name) for name in rest))
+    click.echo(f"\nIn {tuned.path()}; {len(followed)} of {len(kept)} choices are followed.")
+
+
+def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
+    from tritium.perf.records import json_io as records
+    from tritium.perf.tune import choices as tune_choices
+
+    found = tune_choices.revalidate(names, quick=quick)
+    if as_json:
+        click.echo(json.dumps([records.plain(d) for d in found], indent=2))
+    elif not found:
+        click.echo("Nothing of it was tuned on this machine; run tritium tune first.")
+    else:
+        for d in found:
+            click.echo(shown(str(d)))
+    if not all(d.holds for d in found):
+        raise SystemExit(1)
+
+
+def _clear(names: tuple[str, ...]) -> None:
+    from tritium.perf.tune import choices as tune_choices
+    from tritium.perf.tune import racing as tune
+
+    gone = 0 if names else tune.clear()
+    for name in names:
+        found = tune.clear(name)
+        if not found and name != "batch":
+            tune_choices.races([name])  # refuses a name that nothing can be tuned under
+        gone += found
+    click.echo(f"{gone} race{'s' * (gone != 1)} forgotten; what they chose is as shipped again.")
+
+
+COMMANDS = (tune,)

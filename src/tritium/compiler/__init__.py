@@ -1,0 +1,4 @@
+"""From a function to one native call: trace, rewrite, fuse, order, plan memory, run.
+
+Knows nothing of layers, models or perf.
+"""

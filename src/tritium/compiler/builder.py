@@ -1,0 +1,466 @@
+"""GraphBuilder: a graph made node by node, by name, and NamedGraph, which is run with a dict of tensors.
+
+Knows nothing of passes or layers. Every method is a row of the table, recorded by the same Trace as a traced function.
+
+    b = GraphBuilder()
+    x = b.input("x", (64, 256))
+    h = b.relu(b.matmul(x, w, name="h"))            # w: a tensor, captured
+    b.output("y", h)
+    y = b.build().execute({"x": data})["y"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tritium import backends, ops
+from tritium import dtype as dt
+from tritium.backends import Device
+from tritium.compiler.explain import (
+    ExecutionPlan,
+    FusionOpportunity,
+    find_fusion_opportunities,
+    generate_execution_plan,
+)
+from tritium.compiler.program import Program
+from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, nearest
+from tritium.fragment import spec_text
+from tritium.functions import asarray
+from tritium.graph import text as graph_text
+from tritium.graph.graph import Graph, Node, Trace, tracing
+from tritium.op import OPS, Op, Spec
+from tritium.tensor import Tensor
+
+_OWN = ("const", "given", "item")  # rows a graph writes by itself
+_BY_PLACE = (ops.index, ops.gather, ops.put, ops.update)  # what indexing becomes; its keys are not checked again
+_SCHEMES = {"activations": "quantize_activations", "ternary": "quantize_ternary", "int8": "quantize_int8",
+            "int4": "quantize_int4"}  # fmt: skip
+
+
+class RowError(TritiumError, AttributeError):
+    """A method was asked that is not a row of the table."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Value:
+    """A node of a builder and its name."""
+
+    name: str
+    node: Node
+    builder: GraphBuilder
+
+    @property
+    def spec(self) -> Any:
+        """What it is: a Spec, or a tuple of Spec for the node of a row of several results."""
+        return self.node.spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        found: tuple[int, ...] = self.spec.shape
+        return found
+
+    @property
+    def dtype(self) -> dt.DType:
+        found: dt.DType = self.spec.dtype
+        return found
+
+    def __repr__(self) -> str:
+        return f"<{self.name!r}: {spec_text(self.spec)}>"
+
+
+class GraphBuilder:
+    """Nodes made one after another; `build()` gives the graph that the outputs need.
+
+    Each row of the table is a method (`b.matmul(x, w)`, `b.softmax(x, axis=0)`); all take `name=`. Operands are nodes of this
+    builder, tensors and arrays (captured) and Python numbers.
+    """
+
+    def __init__(self) -> None:
+        self._trace = Trace()
+        self._names: dict[str, Value] = {}
+        self._inputs: dict[str, Node] = {}
+        self._outputs: dict[str, Value] = {}
+        self._counts: dict[str, int] = {}
+        self._made: set[str] = set()  # names that nobody gave
+        self._device: tuple[str, Device] | None = None  # who said where, and where
+
+    def input(self, name: str, shape: Any, dtype: Any = dt.f32, device: Any = None) -> Value:
+        """An argument of the graph. device=None: wherever the others are."""
+        self._check_name("input", name)
+        if device is not None:
+            self._place("input", f"input {name!r}", backends.device(device))
+        spec = Spec(ops.size_of(shape), dt.dtype(dtype))
+        node = self._trace.read(self._trace.argument(len(self._inputs), spec))
+        self._inputs[name] = node
+        return self._named(name, node)
+
+    def output(self, name: str | Value, value: Value | None = None) -> None:
+        """A result of the graph: output("y", y), or output(y), which takes the node's own name."""
+        if isinstance(name, Value):
+            name, value = (name.name, name) if value is None else ("", None)
+        if not isinstance(name, str) or not isinstance(value, Value):
+            raise ArgumentError("GraphBuilder.output takes a name and a node, output('y', y), or a node alone.")
+        self._own("output", value)
+        if not isinstance(value.spec, Spec):
+            raise ArgumentError(f"GraphBuilder.output: {value!r} has {len(value.spec)} results; name one of them.")
+        if name in self._outputs:
+            raise ArgumentError(f"GraphBuilder.output: {name!r} was set before, to {self._outputs[name]!r}.")
+        self._outputs[name] = value
+
+    def quantize(self, x: Any, scheme: str = "activations", *, name: str | None = None, **attrs: Any) -> Any:
+        """Small integers and their scales: 'activations' (q, scale, sums), 'ternary', 'int4' (packed, scale), 'int8'
+        (q, scale, zero)."""
+        if scheme not in _SCHEMES:
+            raise ArgumentError(
+                f"GraphBuilder.quantize: scheme {scheme!r} is unknown.{nearest(str(scheme), _SCHEMES)} "
+                f"Use one of {', '.join(_SCHEMES)}."
+            )
+        return self._row(OPS[_SCHEMES[scheme]], (x,), attrs, name)
+
+    def bitlinear(self, x: Any, layer: Any, *, name: str | None = None) -> Any:
+        """A layer such as tt.nn.BitLinear applied to x, or the product of x with a pair (packed weights, scale)."""
+        if callable(layer):
+            return self.call(layer, x, name=name)
+        if not isinstance(layer, tuple) or len(layer) != 2:
+            raise ArgumentError(
+                f"GraphBuilder.bitlinear takes a layer, or a pair (packed weights, scale), given {type(layer).__name__}; "
+                f"tt.nn.BitLinear(weights) makes a layer of quantised weights."
+            )
+        return self._row(ops.quantized_matmul, (x, *layer), {}, name)
+
+    def call(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Any:
+        """What fn does with these nodes, written into the graph. fn takes tensors and returns one, or a tuple."""
+        if not callable(fn):
+            raise ArgumentError(f"GraphBuilder.call takes a function of tensors, given {type(fn).__name__}.")
+        what = getattr(fn, "__name__", type(fn).__name__).strip("<>").lower()
+        name = self._free("call", what, name)
+        with self._saying("call", name, [("", a) for a in args]):
+            found = fn(*(self._operand("call", a) for a in args))
+            for r in found if isinstance(found, tuple) else (found,):
+                if not isinstance(r, Tensor):
+                    raise TraceError(
+                        f"the function returned {type(r).__name__}; return a tensor or a tuple of tensors."
+                    )
+        return self._results(name, found)
+
+    def __getattr__(self, row: str) -> Callable[..., Any]:
+        if row not in OPS or row in _OWN:
+            raise RowError(f"GraphBuilder has no row {row!r}.{nearest(row, [o for o in OPS if o not in _OWN])}")
+        op = OPS[row]
+
+        def add_node(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
+            return self._row(op, args, kwargs, name)
+
+        add_node.__name__, add_node.__doc__ = op.name, op.doc
+        return add_node
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(o for o in OPS if o not in _OWN)]
+
+    def build(self) -> NamedGraph:
+        """The graph of what the outputs need."""
+        if not self._outputs:
+            raise ArgumentError("GraphBuilder.build: no output was set; name one with b.output('y', y).")
+        outputs = tuple(v.node for v in self._outputs.values())
+        bare = Graph(tuple(self._inputs.values()), outputs, {}, False)
+        needed = dict.fromkeys((*bare.inputs, *bare.order()))
+        captured = {n: t for n, t in self._trace.captured.items() if n in needed}
+        for t in captured.values():
+            self._place("build", f"the captured tensor {t.spec}", t.device)
+        given = sorted(self._names.values(), key=lambda v: v.name in self._made)
+        names = {v.node: v.name for v in reversed(given)}  # of two names, the first that was given
+        counts, taken = dict(self._counts), set(self._names)
+        for n in needed:
+            if n not in names:
+                names[n] = _fresh("captured" if n in captured else n.op.name, counts, taken)
+                taken.add(names[n])
+        graph = Graph(bare.inputs, outputs, captured, len(outputs) == 1)
+        where = self._device[1] if self._device else None
+        return NamedGraph(graph, tuple(self._inputs), tuple(self._outputs), {n: names[n] for n in needed}, where)
+
+    @classmethod
+    def from_edges(cls, nodes: Mapping[str, Sequence[Any]], outputs: Mapping[str, str] | Sequence[str]) -> GraphBuilder:
+        """A builder of a graph given as data: {name: (row, [operands], attributes)}, in any order.
+
+        An operand is the name of a node ("q.1": the second result of a row of several), a tensor, a number or None. The row
+        "input" makes an argument of its attributes: ("input", [], {"shape": (64, 256), "dtype": "f32"}).
+        """
+        entries = {name: _entry(name, given) for name, given in nodes.items()}
+        wanted = dict(outputs) if isinstance(outputs, Mapping) else {o: o for o in outputs}
+        reads = _reads(entries, wanted)
+        order = _sorted(reads)
+        b = cls()
+        for name in sorted(order, key=lambda n: entries[n][0] != "input"):
+            row, operands, attrs = entries[name]
+            if row == "input":
+                if "shape" not in attrs or attrs.keys() - {"shape", "dtype", "device"} or operands:
+                    raise ArgumentError(
+                        f"from_edges: input {name!r} takes shape, dtype and device and reads nothing, given {attrs}."
+                    )
+                b.input(name, **attrs)
+                continue
+            if row not in OPS or row in _OWN:
+                raise ArgumentError(f"from_edges: node {name!r} has no row {row!r}.{nearest(row, ['input', *OPS])}")
+            b._row(OPS[row], tuple(b._names[o] if isinstance(o, str) else o for o in operands), attrs, name)
+        for out, name in wanted.items():
+            b.output(out, b._names[name])
+        return b
+
+    # ---- how a call becomes a node
+
+    def _row(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+        name = self._free(op.name, op.name, name)
+        if "out" in kwargs:
+            raise ArgumentError(f'GraphBuilder.{op.name}("{name}"): a node has no out=; its result is a new node.')
+        with self._saying(op.name, name, _operands(op, args, kwargs)):
+            found = op.call(
+                *(self._operand(op.name, a) for a in args), **{k: self._operand(op.name, v) for k, v in kwargs.items()}
+            )
+            if op in _BY_PLACE:
+                node = self._trace.read(found)
+                graph_text.check_places(op, tuple(i.spec for i in node.inputs if i is not None), dict(node.attrs))
+        return self._results(name, found)
+
+    def _results(self, name: str, found: Any) -> Any:
+        if not isinstance(found, tuple):
+            return self._named(name, self._trace.read(found))
+        nodes = [self._trace.read(t) for t in found]
+        if nodes and nodes[0].op is ops.item and nodes[0].inputs[0] is not None:
+            self._named(name, nodes[0].inputs[0])
+        for i in range(len(nodes)):
+            self._check_name("output", f"{name}.{i}")
+        return tuple(self._named(f"{name}.{i}", n) for i, n in enumerate(nodes))
+
+    def _operand(self, what: str, x: Any) -> Any:
+        """A node as the tensor that stands for it; other things as they are."""
+        if isinstance(x, Value):
+            self._own(what, x)
+            if not isinstance(x.spec, Spec):
+                raise ArgumentError(
+                    f"GraphBuilder.{what}: {x!r} has {len(x.spec)} results; read one: {x.name + '.0'!r}."
+                )
+            return self._trace.tensor(x.node, "argument")
+        if isinstance(x, Tensor) and not x.is_traced:
+            self._place(what, f"the captured tensor {x.spec}", x.device)
+        if isinstance(x, (list, tuple)):
+            return tuple(self._operand(what, v) for v in x)
+        return x
+
+    @contextmanager
+    def _saying(self, what: str, name: str, operands: list[tuple[str, Any]]) -> Iterator[None]:
+        """Record inside; an error names this node and those it reads."""
+        try:
+            with tracing(self._trace):
+                yield
+        except (TritiumError, OverflowError) as error:
+            if str(error).startswith("GraphBuilder."):
+                raise
+            who = [f"{k}{v.name!r} {v.spec}" for k, v in operands if isinstance(v, Value)]
+            who += [f"{k}a captured tensor {v.spec}" for k, v in operands if isinstance(v, Tensor)]
+            why = str(error).removeprefix(f"{what}: ")
+            here = f" It reads {', '.join(who)}." if who else ""
+            why = why if why.endswith((".", "?")) else f"{why}."
+            raise type(error)(f'GraphBuilder.{what}("{name}"): {why}{here}') from None
+
+    # ---- names and places
+
+    def _named(self, name: str, node: Node) -> Value:
+        self._names[name] = Value(name, node, self)
+        return self._names[name]
+
+    def _check_name(self, what: str, name: Any) -> None:
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise ArgumentError(f"GraphBuilder.{what}: {name!r} is not a name; give a word such as 'x'.")
+        if name in self._names:
+            raise ArgumentError(
+                f"GraphBuilder.{what}: the name {name!r} is taken by {self._names[name]!r}; choose another."
+            )
+
+    def _free(self, what: str, stem: str, name: str | None) -> str:
+        """The name given, or one that is made."""
+        if name is None:
+            name = _fresh(stem, self._counts, self._names)
+            self._made.add(name)
+            return name
+        self._check_name(what, name)
+        return name
+
+    def _own(self, what: str, value: Value) -> None:
+        if value.builder is not self:
+            raise ArgumentError(f"GraphBuilder.{what}: {value!r} is a node of another builder; make it in this one.")
+
+    def _place(self, what: str, who: str, device: Device) -> None:
+        if self._device is None:
+            self._device = (who, device)
+        elif device is not self._device[1]:
+            other, there = self._device
+            raise DeviceError(
+                f"GraphBuilder.{what}: {who} is on {device}, {other} on {there}; a graph runs on one device. Move one with "
+                f".to({str(there)!r})."
+            )
+
+
+def _fresh(stem: str, counts: dict[str, int], taken: Any) -> str:
+    """matmul_1, matmul_2, …"""
+    while True:
+        counts[stem] = counts.get(stem, 0) + 1
+        name = f"{stem}_{counts[stem]}"
+        if name not in taken:
+            return name
+
+
+def _operands(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What a call reads, each with the name the row has for it."""
+    if op.variadic:
+        return [("", x) for x in (args[0] if args and isinstance(args[0], (list, tuple)) else args)]
+    given = dict(zip(op.inputs, args, strict=False)) | {k: v for k, v in kwargs.items() if k in op.inputs}
+    return [(f"{k} = " if len(op.inputs) > 1 else "", v) for k, v in given.items()]
+
+
+# ---- graphs given as data
+
+
+def _entry(name: str, given: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3 or not isinstance(given[0], str):
+        raise ArgumentError(f"from_edges: node {name!r} must be (row, [operands], {{attributes}}), given {given!r}.")
+    row, operands, attrs = (*given, (), {})[:3] if len(given) < 3 else given
+    return row, list(operands), dict(attrs or {})
+
+
+def _reads(
+    entries: Mapping[str, tuple[str, list[Any], dict[str, Any]]], wanted: dict[str, str]
+) -> dict[str, list[str]]:
+    """The nodes that each node reads. Every name must be there."""
+    undefined: dict[str, str] = {}
+
+    def base(word: str, reader: str) -> str:
+        found = word if word in entries else word.rpartition(".")[0]
+        if found not in entries:
+            undefined.setdefault(word, reader)
+        return found
+
+    reads = {
+        n: [base(o, f"node {n!r}") for o in operands if isinstance(o, str)] for n, (_, operands, _) in entries.items()
+    }
+    for out, name in wanted.items():
+        base(name, f"output {out!r}")
+    if undefined:
+        said = ", ".join(f"{word!r}{graph_text.hint(word, entries)}, read by {who}" for word, who in undefined.items())
+        raise ArgumentError(f"from_edges: there is no node {said}.")
+    return reads
+
+
+def _sorted(reads: dict[str, list[str]]) -> list[str]:
+    """Names so that each comes after what it reads, else in the order given; a cycle is named."""
+    done: dict[str, None] = {}
+    path: dict[str, Iterator[str]] = {}
+    for start in reads:
+        if start in done:
+            continue
+        path[start] = iter(reads[start])
+        while path:
+            name = next(reversed(path))
+            for other in path[name]:
+                if other in path:
+                    within = list(path)
+                    cycle = [*within[within.index(other) :], other][::-1]  # as the data flows
+                    raise ArgumentError(f"from_edges: the nodes form a cycle: {' -> '.join(cycle)}; a graph has none.")
+                if other not in done:
+                    path[other] = iter(reads[other])
+                    break
+            else:
+                done[name] = None
+                del path[name]
+    return list(done)
+
+
+# ---- what a builder builds
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NamedGraph:
+    """A graph whose inputs, outputs and nodes have names."""
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    names: Mapping[Node, str]  # of every node, inputs first, each after what it reads
+    device: Device | None = None  # where the tensors must be; None: on any one device
+    program: Program | None = None  # what execute runs; None: the nodes one by one, as they were built
+
+    def compile(self, *, verify: bool = False) -> NamedGraph:
+        """The same graph, executed as one optimised program; `verify` compares every node on the next execution's inputs."""
+        device = self.device or next((t.device for t in self.graph.captured.values()), backends.device(None))
+        return replace(self, program=Program(self.graph, device.backend, verify=verify))
+
+    def find_fusion_opportunities(self) -> list[FusionOpportunity]:
+        """Groups of nodes that can be one call, with the bytes and the time that should save."""
+        return find_fusion_opportunities(self.graph, self.device)
+
+    def generate_execution_plan(self) -> ExecutionPlan:
+        """The steps a program of this graph runs, where their results lie, and how long they should take."""
+        return generate_execution_plan(self.program or self.graph)
+
+    def explain(self) -> str:
+        """What the compiler applies, what it does not, and why."""
+        program = self.program or self.compile().program
+        assert program is not None
+        return program.explain()
+
+    def topological_sort(self) -> list[str]:
+        """The names of all nodes: inputs first, each after what it reads; the same every time."""
+        return list(self.names.values())
+
+    def execute(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The outputs by name, from the inputs by name. NumPy arrays are taken too."""
+        specs = {name: node.spec for name, node in zip(self.inputs, self.graph.inputs, strict=True)}
+        unknown = [n for n in feeds if n not in specs]
+        if unknown:
+            said = ", ".join(f"{n!r}{graph_text.hint(str(n), specs)}" for n in unknown)
+            raise ArgumentError(f"execute: the graph has no input {said}; it has {_listed(specs)}.")
+        missing = {n: s for n, s in specs.items() if n not in feeds}
+        if missing:
+            raise ArgumentError(f"execute: missing {_listed(missing)}.")
+        args = [self._taken(n, feeds[n], s) for n, s in specs.items()]
+        found = (self.program or self.graph)(*args)
+        return dict(zip(self.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+
+    def _taken(self, name: str, given: Any, spec: Spec) -> Tensor:
+        if isinstance(given, (np.ndarray, np.generic)):
+            given = asarray(given)
+            given = given if self.device is None or given.spec != spec else given.to(device=self.device)
+        if not isinstance(given, Tensor):
+            raise ArgumentError(
+                f"execute: input {name!r} must be a tensor {spec}, given {type(given).__name__}; make one with "
+                f"tritium.asarray(…)."
+            )
+        if given.spec != spec:
+            cast = f"; cast it with .to({str(spec.dtype)!r})" if given.shape == spec.shape else ""
+            raise ArgumentError(f"execute: input {name!r} must be {spec}, given {given.spec}{cast}.")
+        if self.device is not None and given.device is not self.device:
+            raise DeviceError(
+                f"execute: input {name!r} must be on {self.device}, given on {given.device}; move it with "
+                f".to({str(self.device)!r})."
+            )
+        return given
+
+    def svg(self) -> str:
+        """A picture of the graph with its names."""
+        from tritium.graph import picture as graph_picture  # few programs draw
+
+        return graph_picture.svg(self.graph, self.names, self.outputs)
+
+    def __str__(self) -> str:
+        return self.graph.text(self.names)
+
+    def __repr__(self) -> str:
+        return f"<graph {', '.join(self.inputs)} -> {', '.join(self.outputs)}: {len(self.names)} nodes>"
+
+
+def _listed(specs: Mapping[str, Spec]) -> str:
+    return ", ".join(f"{n!r} ({s})" for n, s in specs.items()) or "no inputs"

@@ -1,0 +1,327 @@
+"""compile: an ordinary function becomes a Program for each kind of arguments it is called with. lazy: an expression too.
+
+Knows nothing of perf. Programs are kept in a small bounded dict, by specs, layouts and device of the tensors and by the
+values of all other arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from tritium import backends, ops
+from tritium.buffer import Caller
+from tritium.compiler import patterns, tree
+from tritium.compiler.explain import ExecutionPlan, FusionOpportunity, generate_execution_plan, opportunity
+from tritium.compiler.patterns import FusionPattern, compose
+from tritium.compiler.program import Program, compare_tensors
+from tritium.eager import check_out
+from tritium.errors import ArgumentError, TraceError, nearest
+from tritium.functions import asarray
+from tritium.graph.graph import Graph, trace
+from tritium.op import OPS, Op, exact, interpreter
+from tritium.tensor import Tensor
+
+MAX_PROGRAMS = 64
+Donate = int | str | Iterable[int | str]
+
+
+class CacheInfo(NamedTuple):
+    """How often a program was there already, how often one had to be made, and how many are kept."""
+
+    hits: int
+    misses: int
+    programs: int
+    limit: int
+
+
+class Entry(NamedTuple):
+    """One kept program, and the form of what the function returns."""
+
+    program: Program
+    result: tree.Tree
+    plain: bool  # the result is a tensor, or a tuple of tensors
+
+
+class Bound(functools.partial[Any]):
+    """A compiled function as a method of an object."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("program", "graph", "explain", "find_fusion_opportunities", "generate_execution_plan"):
+            return getattr(self.func, name)
+        return functools.partial(getattr(self.func, name), *self.args)
+
+
+everyone: WeakSet[Compiled] = WeakSet()  # for the sums of `stats`
+
+
+class Compiled(Caller):
+    """A function whose calls run as programs. Call it as the function; tensors may be nested in tuples, lists and dicts."""
+
+    def __init__(self, fn: Callable[..., Any], *, donate: Donate = (), verify: bool = False) -> None:
+        if not callable(fn):
+            raise ArgumentError(f"compile: a function is needed, given {type(fn).__name__}.")
+        functools.update_wrapper(self, fn)
+        self.fn, self.verifies = fn, verify
+        self.donated = _donated(fn, donate)
+        self._entries: OrderedDict[Any, Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._hits = self._misses = 0
+        everyone.add(self)
+
+    def __repr__(self) -> str:
+        return f"<compiled {_name(self.fn)}: {len(self._entries)} programs>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else Bound(self, instance)
+
+    def __copy__(self) -> Compiled:
+        return Compiled(self.fn, donate=[name for _, name, _ in self.donated], verify=self.verifies)
+
+    def __deepcopy__(self, memo: Any) -> Compiled:
+        """The same function: what it captures is not copied."""
+        return self.__copy__()
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that the program of the last plain one was not made for."""
+        if interpreter.get() is not None:  # inside another trace: written down there
+            return self.fn(*args, **kwargs)
+        entry, leaves = self._entry(args, kwargs)
+        result = entry.program(*leaves)
+        if entry.plain:
+            plain = not kwargs and len(leaves) == len(args) and all(x is y for x, y in zip(leaves, args, strict=True))
+            self.ready = entry.program.ready(args) if plain else None
+            return result
+        return tree.unflatten(entry.result, result)
+
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Tensor]]:
+        given: list[Any] = []
+        shape = tree.flatten((args, kwargs), given)
+        leaves = [x if isinstance(x, Tensor) else asarray(x) for x in given]
+        for x in leaves:
+            x._memory("compile: an argument")
+        about = tuple((x.dtype, x.shape, _lies(x), x.storage.device) for x in leaves)
+        key = (about, tree.key(shape), patterns.generation)
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._hits += 1
+                self._entries.move_to_end(key)
+                return entry, leaves
+            self._misses += 1
+        entry = self._compile(shape, leaves)
+        with self._lock:
+            self._entries[key] = entry
+            while len(self._entries) > MAX_PROGRAMS:
+                self._entries.popitem(last=False)
+        return entry, leaves
+
+    def _compile(self, shape: tree.Tree, leaves: list[Tensor]) -> Entry:
+        form: list[tree.Tree] = []
+
+        def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+            args, kwargs = tree.unflatten(shape, tensors)
+            out: list[Any] = []
+            form.append(tree.flatten(self.fn(*args, **kwargs), out))
+            return tuple(x if isinstance(x, Tensor) else asarray(x) for x in out)
+
+        graph = trace(flat, *leaves, donate=self._written(shape))
+        single = isinstance(form[0], tree.Leaf)
+        plain = single or (
+            isinstance(form[0], tree.Branch)
+            and form[0].key is tuple
+            and all(isinstance(c, tree.Leaf) for c in form[0].children)
+        )
+        if not graph.roots:
+            raise TraceError(
+                f"compile: {self.fn!r} returned no tensor; return a tensor, or a tuple, list or dict of them."
+            )
+        for i, _ in graph.writes:
+            check_out(ops.copy, leaves[i].spec, leaves[i])
+        graph = graph._replace(single=single)
+        device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
+        layouts = tuple(x.layout for x in leaves)
+        made = Program(graph, device.backend, layouts, verify=self.verifies, name=_name(self.fn))
+        return Entry(made, form[0], plain)
+
+    def _written(self, shape: tree.Tree) -> list[int]:
+        """The numbers of the tensors in donated arguments."""
+        assert isinstance(shape, tree.Branch)
+        args, kwargs = shape.children
+        assert isinstance(args, tree.Branch)
+        assert isinstance(kwargs, tree.Branch)
+        names = list(kwargs.key)
+        out: list[int] = []
+        for position, name, many in self.donated:
+            if position < len(args.children):
+                for part in args.children[position:] if many else args.children[position : position + 1]:
+                    out += tree.places(part)
+            elif name in names:
+                out += tree.places(kwargs.children[names.index(name)])
+        return out
+
+    # -- looking in
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The program that a call with these arguments runs; made if it is not there yet."""
+        return self._entry(args, kwargs)[0].program
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """The optimised graph of such a call."""
+        return self.program(*args, **kwargs).graph
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """What was applied to the graph of such a call, what was not, and why."""
+        return self.program(*args, **kwargs).explain()
+
+    def find_fusion_opportunities(self, *args: Any, **kwargs: Any) -> list[FusionOpportunity]:
+        """The fusions in the graph of such a call, with the bytes and the time that each should save."""
+        return [opportunity(o) for o in self.program(*args, **kwargs).opportunities]
+
+    def generate_execution_plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
+        """The steps of such a call, its memory, how long it should take, and how long the last one took."""
+        return generate_execution_plan(self.program(*args, **kwargs))
+
+    def run_many(self, inputs: Iterable[Any]) -> list[Any]:
+        """The results for many inputs, stacked and run at once where the graph allows it and it pays; see
+        Program.run_many."""
+        rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
+        if not rows:
+            return []
+        entry, _ = self._entry(rows[0], {})
+        found = [] if isinstance(entry.program.stacked(len(rows)), str) else [self._entry(row, {}) for row in rows]
+        if not found or any(other is not entry for other, _ in found):  # it does not pay, or they are of several kinds
+            return [self(*row) for row in rows]
+        results = entry.program.run_many([tuple(leaves) for _, leaves in found])
+        return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
+
+    def cache_info(self) -> CacheInfo:
+        return CacheInfo(self.hits + self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
+
+    def cache_clear(self) -> None:
+        """Forget all programs and the counts; captured tensors are let go."""
+        with self._lock:
+            self._entries.clear()
+            self.ready = None
+            self.hits = self._hits = self._misses = 0
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__name__", "function"))
+
+
+def _forget_ready() -> None:
+    """What was ready was made with other patterns."""
+    for c in list(everyone):
+        c.ready = None
+
+
+patterns.listeners.append(_forget_ready)
+
+
+def _lies(x: Tensor) -> Any:
+    """What of a layout makes another program: nothing of a contiguous one; else strides, and whether a clone is a copy."""
+    return None if x.is_contiguous() else (x.strides, 2 * x.nbytes < x.storage.nbytes)
+
+
+def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str, bool], ...]:
+    """Donated arguments by place and name, and whether all that follow are meant too (*args)."""
+    try:
+        wanted = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+    except TypeError:
+        raise ArgumentError(f"compile: donate={donate!r} must be names or numbers of parameters.") from None
+    if not wanted:
+        return ()
+    parameters = list(inspect.signature(fn).parameters.values())
+    names = [p.name for p in parameters]
+    many = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(names))
+    out = []
+    for w in wanted:
+        if isinstance(w, str) and w not in names:
+            raise ArgumentError(
+                f"compile: donate={w!r} is not a parameter; there are {', '.join(names)}.{nearest(w, names)}"
+            )
+        if not isinstance(w, (int, str)) or (
+            isinstance(w, int) and (w < 0 or (w >= len(names) > 0 and many == len(names)))
+        ):
+            raise ArgumentError(f"compile: donate={w!r} does not exist; parameters are numbered 0 to {len(names) - 1}.")
+        place = w if isinstance(w, int) else names.index(w)
+        out.append((place, names[min(place, len(names) - 1)], isinstance(w, str) and place == many))
+    return tuple(out)
+
+
+def compile(fn: Callable[..., Any] | None = None, *, donate: Donate = (), verify: bool = False) -> Any:
+    """Make a function run as one optimised program; also a decorator, with or without options.
+
+    `donate` names (or numbers) the parameters whose tensors the function may write: they are updated in place, which is
+    how a KV cache grows. `verify` compares every node of each new program with the function as written. Tensors that the
+    function meets besides its arguments are captured by identity and read at each call.
+    """
+    if fn is None:
+        return functools.partial(Compiled, donate=donate, verify=verify)
+    return Compiled(fn, donate=donate, verify=verify)
+
+
+# ---- one chain of rows
+
+
+def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None:
+    """Run a chain of rows as one call: None if it is neither a pattern of a user nor one that fuses.
+
+    `operations` are names of rows, or (name, attributes); each row takes the result before it and then, in order, what
+    is left of `tensors`. Wrong shapes, and an implementation that fails, raise.
+    """
+    rows = _rows(operations)
+    given = [x if isinstance(x, (Tensor, bool, int, float)) else asarray(x) for x in tensors]
+    needed = sum(len(op.inputs) - len(op.optional) - (k > 0) for k, (op, _) in enumerate(rows))
+    if len(given) != needed:
+        names = ", ".join(op.name for op, _ in rows)
+        raise ArgumentError(f"try_fuse: {names} read {needed} operands, {len(given)} were given.")
+    chain = compose(rows)
+    pattern = patterns.find(tuple(op.name for op, _ in rows))
+    if pattern is not None:
+        return _custom(pattern, chain, rows, given)
+    made = [x for x in given if isinstance(x, Tensor)]
+
+    def flat(*left: Tensor) -> Any:
+        some = iter(left)
+        return chain(*(next(some) if isinstance(x, Tensor) else x for x in given))
+
+    graph = trace(flat, *made)
+    device = made[0].device if made else backends.device(None)
+    program = Program(graph, device.backend, tuple(x.layout for x in made), name="try_fuse")
+    fused = program.graph.outputs[0].op is ops.fused and program.launches == 1
+    return program(*made) if fused and len(rows) > 1 else None
+
+
+def _rows(operations: Iterable[Any]) -> tuple[tuple[Op, dict[str, Any]], ...]:
+    if isinstance(operations, str):
+        raise ArgumentError(f"try_fuse: a list of rows is needed, given {operations!r}; write [{operations!r}, …].")
+    rows = []
+    for o in operations:
+        name, attrs = (o, {}) if isinstance(o, str) else o
+        if name not in OPS:
+            raise ArgumentError(f"try_fuse: there is no row {name!r}.{nearest(name, OPS)}")
+        rows.append((OPS[name], dict(attrs)))
+    if not rows:
+        raise ArgumentError("try_fuse: at least one row is needed, none was given.")
+    return tuple(rows)
+
+
+def _custom(pattern: FusionPattern, chain: Callable[..., Any], rows: tuple[Any, ...], given: list[Any]) -> Tensor:
+    result = pattern.implementation(*given)
+    if not isinstance(result, Tensor):
+        raise ArgumentError(
+            f"FusionPattern {pattern.name!r}: its implementation gave {type(result).__name__}, not a tensor."
+        )
+    about = tuple(exact(tuple(attrs.items())) for _, attrs in rows), tuple(getattr(x, "spec", type(x)) for x in given)
+    if not patterns.is_checked(pattern, about):
+        ulps = sum(OPS[o].ulps for o in pattern.operations)
+        compare_tensors(chain(*given), result, f"The pattern {pattern.name!r}", ulps)
+        patterns.mark_checked(pattern, about)
+    return result

@@ -1,0 +1,468 @@
+"""Graph in, simpler graph out: rules that take a node away or put a cheaper one in its place.
+
+Knows nothing of devices: who evaluates a constant is passed in. A rule keeps every bit of the result, signed zeros and
+NaN included, so x + 0.0 stays (it turns -0.0 into 0.0) and x - 0.0 goes. Equal calls become one node on the way;
+operands of add, multiply and the like may stand in any order, those of subtract may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.graph.graph import Graph, Node, Trace
+from tritium.layout import axis_of, broadcast_shapes
+from tritium.op import Kind, Op, Spec, Trait, outputs
+from tritium.tensor import Tensor
+
+Rule = Callable[["Rewrite", Node], Node | None]
+Evaluate = Callable[[Node, list[Any]], Tensor]
+
+MAX_CONSTANT_BYTES = 1 << 20  # a larger constant is made anew at each call, which needs no memory in between
+
+
+class Note(NamedTuple):
+    """What a pass did, or did not do, and why."""
+
+    what: str
+    node: str  # as the graph before printed it
+    applied: bool
+    why: str
+
+
+class Rewrite:
+    """A graph being made anew: nodes of the old one lead to nodes of the new."""
+
+    def __init__(self, graph: Graph, evaluate: Evaluate | None) -> None:
+        self.graph, self.evaluate = graph, evaluate
+        self.trace = Trace()
+        self.new: dict[Node, Node] = {}
+        self.origin: dict[Node, Node] = {}  # of a new node: the first old one that computes the same
+        self.captured = dict(graph.captured)
+        self.trace.lowest = min((dict(n.attrs)["index"] for n in graph.captured), default=0)
+        self.known: dict[
+            Node, Tensor | None
+        ] = {}  # nodes that depend on nothing; their values once they were asked for
+        self.notes: dict[Any, Note] = {}
+
+    def intern(self, op: Op, inputs: tuple[Node | None, ...], attrs: Any, spec: Any, key: Any) -> Node:
+        """The one node of such a call."""
+        sides = inputs
+        if op in _ANY_ORDER and len(inputs) == 2 and id(inputs[0]) > id(inputs[1]):
+            sides = (inputs[1], inputs[0])
+        place = (op, sides, key, spec)
+        found = self.trace.nodes.get(place)
+        if found is None:
+            found = self.trace.nodes[place] = Node(op, inputs, attrs, spec, key)
+        return found
+
+    def node(self, op: Op, inputs: tuple[Node | None, ...], **attrs: Any) -> Node:
+        """A call by its row: spec by the rule."""
+        decision = op.decide(tuple(None if i is None else i.spec for i in inputs), op.defaults | attrs)
+        return self.trace.node(op, inputs, decision.out, op.defaults | attrs)
+
+    def capture(self, value: Tensor) -> Node:
+        """A tensor computed once, as an input of the graph."""
+        self.trace.lowest -= 1
+        node = self.trace.given(self.trace.lowest, value.spec)
+        self.captured[node] = value
+        return node
+
+    def note(self, what: str, node: Node, why: str, applied: bool = True) -> None:
+        self.notes[(what, node, applied)] = Note(what, repr(node), applied, why)
+
+
+# ---- rules: the node instead, or None
+
+
+def _number(node: Node | None) -> Any:
+    """The value of a constant; None: it is none."""
+    return node.attrs[0][1] if node is not None and node.op is ops.const else None
+
+
+def _is(node: Node | None, value: float, negative_zero: bool = False) -> bool:
+    """Whether a node is this constant, the sign of zero included."""
+    found = _number(node)
+    if found is None or isinstance(found, bool) or found != value:
+        return False
+    return value != 0 or not node_is_float(node) or (str(float(found))[0] == "-") == negative_zero
+
+
+def node_is_float(node: Node | None) -> bool:
+    return node is not None and bool(node.spec.dtype.is_float)
+
+
+def _operand(node: Node, index: int) -> Node | None:
+    """An input that alone has the result's shape and dtype, so that it may stand for it."""
+    x = node.inputs[index]
+    return x if x is not None and x.spec == node.spec else None
+
+
+def _neutral_right(value: float, negative_zero: bool = False) -> Rule:
+    def rule(r: Rewrite, n: Node) -> Node | None:
+        return _operand(n, 0) if _is(n.inputs[1], value, negative_zero) else None
+
+    return rule
+
+
+def _neutral(value: float, negative_zero: bool = False) -> Rule:
+    """x op value and value op x are x."""
+
+    def rule(r: Rewrite, n: Node) -> Node | None:
+        if _is(n.inputs[1], value, negative_zero):
+            return _operand(n, 0)
+        return _operand(n, 1) if _is(n.inputs[0], value, negative_zero) else None
+
+    return rule
+
+
+def _zero_added(r: Rewrite, n: Node) -> Node | None:
+    """Of floats only -0.0 leaves every number as it is: -0.0 + 0.0 is 0.0."""
+    found = _neutral(0.0, negative_zero=node_is_float(n))(r, n)
+    if found is None and node_is_float(n) and any(_is(i, 0.0) for i in n.inputs):
+        r.note("identity", n, "x + 0.0 turns -0.0 into 0.0; write x - 0.0 if that does not matter", applied=False)
+    return found
+
+
+def _inverse(r: Rewrite, n: Node) -> Node | None:
+    """f(f(x)) is x."""
+    x = n.inputs[0]
+    return x.inputs[0] if x is not None and x.op is n.op else None
+
+
+def _again(r: Rewrite, n: Node) -> Node | None:
+    """f(f(x)) is f(x)."""
+    x = n.inputs[0]
+    return x if x is not None and x.op is n.op and x.key == n.key else None
+
+
+def _itself(r: Rewrite, n: Node) -> Node | None:
+    return _operand(n, 0)
+
+
+def _unclipped(r: Rewrite, n: Node) -> Node | None:
+    return _operand(n, 0) if n.inputs[1] is None and n.inputs[2] is None else None
+
+
+def _chosen(r: Rewrite, n: Node) -> Node | None:
+    """where with a constant condition."""
+    condition = _number(n.inputs[0])
+    return None if condition is None else _operand(n, 1 if condition else 2)
+
+
+def _cast(r: Rewrite, n: Node) -> Node | None:
+    x = n.inputs[0]
+    assert x is not None
+    if x.spec.dtype is n.spec.dtype:
+        return x
+    if x.op is not ops.astype or x.inputs[0] is None:
+        return None
+    before = x.inputs[0].spec.dtype
+    if before is n.spec.dtype and holds(x.spec.dtype, before):
+        return x.inputs[0]
+    if before is n.spec.dtype:
+        r.note("cast there and back", n, f"{x.spec.dtype} does not hold every {before}: the cast rounds", applied=False)
+    return None
+
+
+def holds(wide: dt.DType, narrow: dt.DType) -> bool:
+    """Whether every value of `narrow` is one of `wide`, so that going there and back changes nothing."""
+    if wide.is_packed or narrow.is_packed:
+        return False
+    if wide.is_float and narrow.is_float:
+        a, b = dt.finfo(wide), dt.finfo(narrow)
+        return bool(a.eps <= b.eps and a.max >= b.max and a.smallest_normal <= b.smallest_normal)
+    if narrow is dt.bool_:
+        return True
+    if wide is dt.bool_ or narrow.is_float:
+        return False
+    low, high = dt.iinfo(narrow).min, dt.iinfo(narrow).max
+    if wide.is_float:
+        return bool(2 / dt.finfo(wide).eps >= max(-low, high))
+    return bool(dt.iinfo(wide).min <= low and high <= dt.iinfo(wide).max)
+
+
+def _repacked(r: Rewrite, n: Node) -> Node | None:
+    """Integers keep their values in every packing that holds them."""
+    x = n.inputs[0]
+    assert x is not None
+    if x.spec.dtype is n.spec.dtype:
+        return x
+    if x.op is ops.repack and x.inputs[0] is not None:
+        source = x.inputs[0]
+        return source if source.spec == n.spec else r.node(ops.repack, (source,), dtype=n.spec.dtype)
+    return None
+
+
+QUANTIZERS = frozenset({ops.quantize_activations, ops.quantize_int8, ops.quantize_int4, ops.quantize_ternary})
+
+
+def _kept_rounding(r: Rewrite, n: Node) -> Node | None:
+    """What was dequantised and is quantised again: the new scale may be another, so it stays."""
+    x = n.inputs[0]
+    if x is not None and x.op is ops.dequantize:
+        r.note("quantise what was dequantised", n, "the scale is found anew and may differ", applied=False)
+    return None
+
+
+def _dequantized(r: Rewrite, n: Node) -> Node | None:
+    """Plain int8 times one scale a row is arithmetic, which fuses with what stands around it."""
+    q, scale, zero = n.inputs
+    if q is not None and q.op is ops.item and q.inputs[0] is not None and q.inputs[0].op in QUANTIZERS:
+        r.note("quantise and dequantise", n, "it rounds: the values are not those before", applied=False)
+    attrs = dict(n.attrs)
+    if q is None or scale is None or zero is not None or q.spec.dtype is not dt.i8 or attrs["group"]:
+        return None
+    if attrs["dtype"] is not dt.f32:
+        return None
+    if scale.spec.shape:
+        scale = r.node(ops.expand_dims, (scale,), axis=1)
+    return r.node(ops.multiply, (r.node(ops.astype, (q,), dtype=dt.f32), scale))
+
+
+def _reshaped(r: Rewrite, n: Node) -> Node | None:
+    x = n.inputs[0]
+    assert x is not None
+    if x.spec == n.spec:
+        return x
+    if x.op is ops.reshape and x.inputs[0] is not None:
+        return r.node(ops.reshape, (x.inputs[0],), shape=n.spec.shape)
+    return None
+
+
+def _unchanged_index(r: Rewrite, n: Node) -> Node | None:
+    """x[:, None] only adds axes; x[:] is x."""
+    x = n.inputs[0]
+    assert x is not None
+    key = dict(n.attrs)["key"]
+    sizes = iter(x.spec.shape)
+    if any(k is not None and k != (0, next(sizes), 1) for k in key):
+        return None
+    axes = tuple(i for i, k in enumerate(key) if k is None)
+    return r.node(ops.expand_dims, (x,), axis=axes) if axes else x
+
+
+def _axes(n: Node) -> tuple[int, ...] | None:
+    """A view that only reorders axes, as their new order."""
+    ndim = n.spec.ndim
+    if n.op is ops.matrix_transpose:
+        return (*range(ndim - 2), ndim - 1, ndim - 2)
+    if n.op is ops.permute_dims:
+        return tuple(axis_of(a, ndim, "permute_dims") for a in dict(n.attrs)["axes"])
+    return None
+
+
+def _permuted(r: Rewrite, n: Node) -> Node | None:
+    outer = _axes(n)
+    x = n.inputs[0]
+    assert outer is not None
+    assert x is not None
+    if outer == tuple(range(len(outer))):
+        return x
+    inner = _axes(x)
+    if inner is None or x.inputs[0] is None:
+        return None
+    joined = tuple(inner[a] for a in outer)
+    if joined == tuple(range(len(joined))):
+        return x.inputs[0]
+    return r.node(ops.permute_dims, (x.inputs[0],), axes=joined)
+
+
+def _turned_product(r: Rewrite, n: Node) -> Node | None:
+    """A copy made only to be multiplied is not needed: products read any strides."""
+    sides = tuple(_uncopied(i) for i in n.inputs)
+    if sides == n.inputs:
+        return None
+    return r.intern(n.op, sides, n.attrs, n.spec, n.key)
+
+
+def _uncopied(x: Node | None) -> Node | None:
+    while x is not None and x.op is ops.copy:
+        x = x.inputs[0]
+    return x
+
+
+def _written_number(r: Rewrite, n: Node) -> Node | None:
+    """A write repeats what it writes by itself: one number written to many places needs no tensor of it."""
+    x, value = n.inputs
+    if value is not None and value.op in (ops.full, ops.broadcast_to):
+        less = _its_number(r, value) if value.op is ops.full else value.inputs[0]
+        return r.intern(n.op, (x, less), n.attrs, n.spec, n.key)
+    return None
+
+
+def _single_number(r: Rewrite, n: Node) -> Node | None:
+    return _its_number(r, n) if n.spec.shape == () else None
+
+
+RULES: dict[Op, tuple[str, Rule]] = {
+    ops.add: ("identity", _zero_added),
+    ops.subtract: ("identity", _neutral_right(0.0)),
+    ops.multiply: ("identity", _neutral(1.0)),
+    ops.divide: ("identity", _neutral_right(1.0)),
+    ops.positive: ("identity", _itself),
+    ops.copy: ("copy of a value", _itself),
+    ops.clip: ("identity", _unclipped),
+    ops.where: ("constant condition", _chosen),
+    ops.negative: ("double negation", _inverse),
+    ops.logical_not: ("double negation", _inverse),
+    ops.bitwise_invert: ("double negation", _inverse),
+    ops.abs: ("once is enough", _again),
+    ops.relu: ("once is enough", _again),
+    ops.floor: ("once is enough", _again),
+    ops.ceil_: ("once is enough", _again),
+    ops.trunc: ("once is enough", _again),
+    ops.round: ("once is enough", _again),
+    ops.astype: ("cast there and back", _cast),
+    ops.repack: ("repacked there and back", _repacked),
+    ops.dequantize: ("dequantise as arithmetic", _dequantized),
+    ops.reshape: ("views joined", _reshaped),
+    ops.broadcast_to: ("view of itself", _itself),
+    ops.index: ("views joined", _unchanged_index),
+    ops.permute_dims: ("views joined", _permuted),
+    ops.matrix_transpose: ("views joined", _permuted),
+    ops.full: ("a number", _single_number),
+    ops.update: ("written as it is", _written_number),
+    ops.matmul: ("transpose into a product", _turned_product),
+}
+RULES |= dict.fromkeys(QUANTIZERS, ("quantise what was dequantised", _kept_rounding))
+# Rows whose result has the same bits when the operands change places; maximum(0.0, -0.0) has not.
+_ANY_ORDER = frozenset(
+    o
+    for o in (ops.add, ops.multiply, ops.equal, ops.not_equal, ops.logical_and, ops.logical_or, ops.logical_xor,
+              ops.bitwise_and, ops.bitwise_or, ops.bitwise_xor)
+    if o.traits & Trait.COMMUTES
+)  # fmt: skip
+
+
+# ---- constants
+
+
+def _is_known(r: Rewrite, n: Node) -> bool:
+    """Whether a node depends on nothing but constants and is small enough to be kept."""
+    if n.op is ops.const:
+        return True
+    if n.op in (ops.given, ops.empty):
+        return False
+    for i in n.inputs:
+        if i is not None and i not in r.known:
+            if i.op is not ops.const:
+                return False
+            r.known[i] = None
+    return n.op.kind is not Kind.DYNAMIC and sum(s.nbytes for s in outputs(n.spec)) <= MAX_CONSTANT_BYTES
+
+
+def _value(r: Rewrite, wanted: Node) -> Tensor:
+    """The value of a known node; those it needs come first."""
+    assert r.evaluate is not None
+    stack = [wanted]
+    while stack:
+        n = stack[-1]
+        missing = [i for i in n.inputs if i is not None and r.known[i] is None]
+        stack += missing
+        if not missing:
+            stack.pop()
+            if r.known[n] is None:
+                r.known[n] = r.evaluate(n, [None if i is None else r.known[i] for i in n.inputs])
+    found = r.known[wanted]
+    assert found is not None
+    return found
+
+
+def _as_constant(r: Rewrite, n: Node, made: dict[Node, Node]) -> Node:
+    """The constant or captured tensor that stands for a known node where others read it."""
+    if n.op is ops.const or not isinstance(n.spec, Spec):
+        return n
+    if n not in made:
+        value = _value(r, n)
+        if n.spec.shape == () and not n.spec.dtype.is_packed:
+            made[n] = r.node(ops.const, (), value=value.item(), dtype=n.spec.dtype)
+        else:
+            made[n] = r.capture(value)
+            r.origin[made[n]] = r.origin[n]
+        r.note("constant folding", n, "depends on constants only: computed once")
+    return made[n]
+
+
+def _plain_numbers(r: Rewrite, n: Node) -> Node:
+    """Operands that are one number everywhere become that number, if another operand gives the shape."""
+    if n.op.kind is not Kind.MAP or not any(i is not None and i.op is ops.full for i in n.inputs):
+        return n
+    rest = [i for i in n.inputs if i is not None and i.op not in (ops.full, ops.const)]
+    if not isinstance(n.spec, Spec) or broadcast_shapes(*(i.spec.shape for i in rest)) != n.spec.shape:
+        return n
+    inputs = tuple(_its_number(r, i) for i in n.inputs)
+    return r.intern(n.op, inputs, n.attrs, n.spec, n.key)
+
+
+def _its_number(r: Rewrite, i: Node | None) -> Node | None:
+    if i is None or i.op is not ops.full:
+        return i
+    kind = i.spec.dtype
+    value = dict(i.attrs)["fill_value"]
+    return r.node(ops.const, (), value=bool(value) if kind is dt.bool_ else value, dtype=kind)
+
+
+# ---- the pass
+
+
+class Simplified(NamedTuple):
+    """The graph after the rules, where its nodes come from, and what was done."""
+
+    graph: Graph
+    origin: dict[Node, Node]
+    notes: list[Note]
+
+
+def simplify(graph: Graph, evaluate: Evaluate | None = None) -> Simplified:
+    """Apply every rule from inputs to outputs, once; what a rule gives is looked at again by its own rule."""
+    r = Rewrite(graph, evaluate)
+    made: dict[Node, Node] = {}
+    for node in graph.inputs:
+        r.new[node] = node
+    for old in graph.order():
+        if old.op is ops.given:
+            n = old
+        else:
+            inputs = tuple(None if i is None else r.new[i] for i in old.inputs)
+            n = _plain_numbers(r, r.intern(old.op, inputs, old.attrs, old.spec, old.key))
+            while (row := RULES.get(n.op)) is not None and (better := row[1](r, n)) is not None and better is not n:
+                r.note(row[0], n, f"is {better!r}")
+                n = better
+            if _is_known(r, n):
+                r.known.setdefault(n, None)
+        r.new[old] = n
+        r.origin.setdefault(n, old)
+    if r.evaluate is not None:
+        _place_constants(r, graph, made)
+    results = tuple(r.new[n] for n in graph.outputs)
+    writes = tuple((i, r.new[n]) for i, n in graph.writes)
+    done = graph._replace(outputs=results, writes=writes)
+    kept = [n for n in done.order() if n in r.captured]
+    needed = {n: r.captured[n] for n in sorted(kept, key=lambda n: -dict(n.attrs)["index"])}
+    return Simplified(done._replace(captured=needed), r.origin, list(r.notes.values()))
+
+
+def _place_constants(r: Rewrite, graph: Graph, made: dict[Node, Node]) -> None:
+    """A second walk: nodes that are not constant, and results, read the known ones as constants."""
+    if all(n.op is ops.const for n in r.known):
+        return
+
+    def final_of(i: Node, reader: Node | None) -> Node:
+        if i not in r.known:
+            return final[i]
+        fresh = i.op is ops.full and (reader is None or reader.op is ops.update)  # it is written or given away
+        return i if fresh else _as_constant(r, i, made)
+
+    final: dict[Node, Node] = {}
+    roots = tuple(r.new[n] for n in graph.roots)
+    for n in graph._replace(outputs=roots, writes=()).order():
+        if n in r.known:
+            continue
+        inputs = tuple(None if i is None else final_of(i, n) for i in n.inputs)
+        final[n] = n if inputs == n.inputs else r.intern(n.op, inputs, n.attrs, n.spec, n.key)
+        if final[n] is not n:
+            r.origin.setdefault(final[n], r.origin[n])
+    r.new.update({old: final_of(r.new[old], None) for old in dict.fromkeys(graph.roots)})

@@ -1,0 +1,4 @@
+"""Graphs of ops: Graph and Trace, their text, their picture, and one graph for many samples.
+
+Knows nothing of passes or programs.
+"""

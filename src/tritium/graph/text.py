@@ -1,0 +1,424 @@
+"""Graphs from lines of text: `parse` reads what str(graph) printed.
+
+Knows nothing of passes or devices. A text is read word by word and never evaluated; every spec it claims is decided anew by
+the row's own rule, so that a graph that was read is as sound as one that was traced.
+
+    %2: f32[2,2] = matmul(%0, %1, algorithm='blas')     # a comment
+    return %2
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.dtype import DType
+from tritium.errors import ArgumentError, BoundsError, FormatError, nearest
+from tritium.fragment import Fragment, Step, spec_text, value_text
+from tritium.graph.graph import Graph, Node, Trace
+from tritium.layout import AT, Layout
+from tritium.op import OPS, SCALARS, Kind, Op, Spec
+from tritium.tensor import Tensor
+
+# ---- words
+
+_WORD = re.compile(
+    r"""\s*(?:\#.*|(?P<value>%[0-9]+)
+    |(?P<number>-?(?:(?:inf|nan)\b|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?))
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    |(?P<mark>[()\[\]{},;:=])
+    |(?P<stray>\S))?""",
+    re.VERBOSE,
+)
+_DEPTH = 32  # of tuples in tuples and fragments in fragments
+_LITERALS = {"True": True, "False": False, "None": None}
+
+
+class Word(NamedTuple):
+    """A piece of a line: what kind it is of, as written, and where."""
+
+    kind: str
+    text: str
+    column: int
+
+
+class Reader:
+    """The words of one line, and how many of them were read."""
+
+    def __init__(self, line: str, number: int) -> None:
+        self.number, self.at = number, 0
+        self.words = [
+            Word(m.lastgroup, m[m.lastgroup], m.start(m.lastgroup) + 1) for m in _WORD.finditer(line) if m.lastgroup
+        ]
+        self.end = Word("end", "", len(line.rstrip()) + 1)
+
+    @property
+    def next(self) -> Word:
+        return self.words[self.at] if self.at < len(self.words) else self.end
+
+    def take(self, kind: str, expected: str) -> str:
+        """The next word, which must be of a kind."""
+        if self.next.kind != kind:
+            self.fail(expected)
+        self.at += 1
+        return self.words[self.at - 1].text
+
+    def mark(self, mark: str, expected: str = "") -> None:
+        if not self.skip(mark):
+            self.fail(expected or repr(mark))
+
+    def skip(self, word: str) -> bool:
+        """Whether the next word is this one, which is then read."""
+        found = self.next.text == word and self.next.kind in ("mark", "name")
+        self.at += found
+        return found
+
+    def fail(self, expected: str) -> NoReturn:
+        found = "the end of the line" if self.next.kind == "end" else repr(self.next.text)
+        self.refuse(f"expected {expected}, found {found} (column {self.next.column})")
+
+    def refuse(self, why: str) -> NoReturn:
+        raise FormatError(f"parse: line {self.number}: {why}.")
+
+    def listed(self, close: str, read: Callable[[], Any], expected: str) -> tuple[list[Any], bool]:
+        """Items between commas up to a mark, and whether a comma came last."""
+        found: list[Any] = []
+        while not self.skip(close):
+            found.append(read())
+            if not self.skip(","):
+                self.mark(close, f"',' or {close!r} after {expected}")
+                return found, False
+        return found, bool(found)
+
+
+# ---- values
+
+
+def _int(r: Reader, expected: str) -> int:
+    word = r.next.text
+    if r.next.kind != "number" or not word.lstrip("-").isdigit() or len(word) > 40:
+        r.fail(expected)
+    r.at += 1
+    return int(word)
+
+
+def _spec(r: Reader) -> Spec:
+    name = r.next.text
+    if r.next.kind != "name" or not dt.is_name(name):
+        r.fail(f"a spec such as f32[2,3]{hint(name, dt.names())}")
+    r.at += 1
+    r.mark("[", f"'[' and the sizes of {name}")
+    sizes, _ = r.listed("]", lambda: _int(r, "a size"), "a size")
+    return (
+        Spec(ops.size_of(tuple(sizes)), dt.dtype(name)) if min(sizes, default=0) >= 0 else r.refuse("a size is below 0")
+    )
+
+
+def hint(word: str, known: Any) -> str:
+    """What the word may have meant, for the inside of a sentence."""
+    found = nearest(word, known)
+    return f" ({found.strip()[:1].lower()}{found.strip()[1:]})" if found else ""
+
+
+def _value(r: Reader, specs: tuple[Any, ...], depth: int = 0) -> Any:
+    """An attribute. `specs` are those of the node's inputs, which a fragment takes too."""
+    if depth > _DEPTH:
+        r.refuse(f"values are nested more than {_DEPTH} deep")
+    word = r.next
+    if word.kind == "number":
+        if word.text.lstrip("-").isdigit():
+            return _int(r, "a number of at most 40 digits")
+        r.at += 1
+        return float(word.text)
+    if word.kind == "string":
+        return _string(r)
+    if r.skip("("):
+        found, comma = r.listed(")", lambda: _value(r, specs, depth + 1), "a value")
+        if len(found) == 1 and not comma:
+            r.refuse("a tuple of one value ends in ',)'")
+        return tuple(found)
+    if r.skip("{"):
+        return _fragment(r, specs, depth + 1)
+    if word.kind == "name":
+        return _named_value(r, word.text)
+    return r.fail("a value")
+
+
+def _string(r: Reader) -> str:
+    try:
+        found: str = ast.literal_eval(r.next.text)  # one quoted word: its escapes, nothing else
+    except (SyntaxError, ValueError):
+        r.fail("a string")
+    r.at += 1
+    return found
+
+
+def _named_value(r: Reader, name: str) -> Any:
+    if name in _LITERALS:
+        r.at += 1
+        return _LITERALS[name]
+    if name == "Layout":
+        return _layout(r)
+    if not dt.is_name(name):
+        r.fail(f"a value{hint(name, [*dt.names(), *_LITERALS])}")
+    after = r.words[r.at + 1] if r.at + 1 < len(r.words) else r.end
+    if after.text == "[":
+        return _spec(r)
+    r.at += 1
+    return dt.dtype(name)
+
+
+def _layout(r: Reader) -> Layout:
+    r.at += 1
+    r.mark("(")
+    found: dict[str, Any] = {}
+    for i, name in enumerate(Layout._fields):
+        if i:
+            r.mark(",")
+        r.mark(name, f"{name}=")
+        r.mark("=")
+        found[name] = _value(r, ())
+    r.mark(")")
+    whole = found["shape"], found["strides"], (found["offset"],)
+    if not all(isinstance(t, tuple) and all(type(n) is int for n in t) for t in whole) or len(whole[0]) != len(
+        whole[1]
+    ):
+        r.refuse("a Layout has shape and strides of as many integers, and an integer offset")
+    return Layout(**found)
+
+
+def _fragment(r: Reader, specs: tuple[Any, ...], depth: int) -> Fragment:
+    """The body of a fused node, whose inputs are those of the node."""
+    known: list[Any] = list(specs)
+    steps: list[Step] = []
+    while not r.skip("return"):
+        name = r.take("value", "a step '%n = …' or 'return'")
+        if name != f"%{len(known)}":
+            r.refuse(f"{name} of the body must be %{len(known)}: steps are numbered after its {len(specs)} inputs")
+        r.mark("=")
+        op, inputs, attrs, given = _call(r, lambda v: _of_body(r, v, known), depth)
+        views = (ops.reshape, ops.expand_dims, ops.squeeze, ops.item)
+        if op is ops.given or (op.kind is Kind.VIEW and op not in views):
+            r.refuse(f"{op.name} cannot be a step of a body")
+        spec = _decided(r, op, given, attrs)
+        steps.append(Step(op, inputs, tuple(attrs.items()), spec))
+        known.append(spec)
+        r.mark(";", "';' after a step")
+    results, _ = r.listed("}", lambda: _of_body(r, r.take("value", "a value '%n'"), known)[0], "a value")
+    if not results:
+        r.refuse("a body returns at least one value")
+    return Fragment(tuple(specs), tuple(steps), tuple(results))
+
+
+def _of_body(r: Reader, word: str, known: list[Any]) -> tuple[int, Any]:
+    number = int(word[1:]) if len(word) < 12 else len(known)
+    if number >= len(known):
+        r.refuse(f"{word} is not a value of the body before this step")
+    return number, known[number]
+
+
+# ---- calls
+
+_TYPES: dict[str, Any] = {"dtype": DType, "spec": Spec, "body": Fragment, "layout": Layout, "device": str}
+Found = tuple[Any, Any]  # what an input is, and its spec
+
+
+def _call(
+    r: Reader, find: Callable[[str], Found], depth: int = 0
+) -> tuple[Op, tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    """row(%0, none, name=value): the row, what its inputs are, its attributes, and the specs of the inputs."""
+    name = r.next.text
+    if r.next.kind != "name" or name not in OPS:
+        r.fail(f"the name of a row{hint(name, OPS)}")
+    r.at += 1
+    op = OPS[name]
+    r.mark("(")
+    inputs: list[Found] = []
+    attrs: dict[str, Any] = {}
+
+    def argument() -> None:
+        if not attrs and r.next.kind == "value":
+            inputs.append(find(r.take("value", "")))
+        elif not attrs and r.skip("none"):
+            inputs.append((None, None))
+        else:
+            key = r.take("name", "an attribute 'name=…'" if attrs else "a value '%n', 'none' or an attribute 'name=…'")
+            if key not in op.params or key in attrs:
+                what = "is given twice" if key in attrs else f"is not an attribute of {name}{hint(key, op.params)}"
+                r.refuse(f"{key} {what}")
+            r.mark("=")
+            attrs[key] = _value(r, tuple(s for _, s in inputs), depth)
+
+    r.listed(")", argument, "an argument")
+    _check_inputs(r, op, inputs)
+    missing = [p for p in op.params if p not in attrs and p not in op.defaults]
+    if missing:
+        r.refuse(f"{name} needs {', '.join(missing)}")
+    for key, value in attrs.items():
+        if key in _TYPES and value is not None and not isinstance(value, _TYPES[key]):
+            r.refuse(f"{key} of {name} must be a {_TYPES[key].__name__}, given {value_text(value)}")
+        if key not in _TYPES and isinstance(value, (DType, Spec, Layout, Fragment)):
+            r.refuse(f"{key} of {name} cannot be a {type(value).__name__}, given {value_text(value)}")
+    attrs |= {k: v for k, v in op.defaults.items() if k not in attrs and k != "device"}
+    return op, tuple(n for n, _ in inputs), attrs, tuple(s for _, s in inputs)
+
+
+def _check_inputs(r: Reader, op: Op, inputs: list[Found]) -> None:
+    wanted = "at least one input" if op.variadic else f"{len(op.inputs)} inputs ({', '.join(op.inputs)})"
+    if not inputs if op.variadic else len(inputs) != len(op.inputs):
+        r.refuse(f"{op.name} takes {wanted}, given {len(inputs)}; write none for one that is left out")
+    for i, (node, spec) in enumerate(inputs):
+        if node is None and (op.variadic or op.inputs[i] not in op.optional):
+            r.refuse(f"{op.name} cannot do without {'an input' if op.variadic else op.inputs[i]}, given none")
+        if not isinstance(spec, (Spec, type(None))) and op is not ops.item:
+            r.refuse(f"{op.name} reads one result, given {spec_text(spec)}; take one with item(%n, index=…)")
+
+
+def _decided(r: Reader, op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+    """What the row's rule says of these inputs, which must be in the dtypes it computes in."""
+    if op.kind is Kind.DYNAMIC:
+        r.refuse(f"the size of the result of {op.name} depends on values, so it cannot be part of a graph")
+    if op is ops.item:
+        at, of = attrs["index"], specs[0]
+        if isinstance(of, Spec) or type(at) is not int or not 0 <= at < len(of):
+            r.refuse(f"item takes index=0 … of a node of several results, given {spec_text(of)} and index={at!r}")
+        return of[at]
+    try:
+        if op is ops.const:
+            if not isinstance(attrs["value"], SCALARS):
+                raise FormatError(f"a number is needed, given {value_text(attrs['value'])}")
+            dt.check_fits(attrs["value"], attrs["dtype"])
+        decision = op.decide(specs, attrs)
+        check_places(op, specs, attrs)
+    except Exception as error:  # a rule may fail in any way on attributes of the wrong type
+        r.refuse(f"{op.name}: {str(error).removeprefix(op.name + ': ').rstrip('.')}")
+    for given, ready in zip(specs, decision.inputs, strict=True):
+        if given is not None and ready is not None and given != ready:
+            r.refuse(f"{op.name} computes with {ready} here, given {given}; cast it: astype(…, dtype={ready.dtype})")
+    return decision.out
+
+
+def check_places(op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+    """A key or a layout that a graph was traced with lies inside its tensor; one that was typed may not."""
+    if op is ops.update:
+        shape, strides, offset = attrs["layout"]
+        ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+        low, high = offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0)
+        if min(shape, default=0) < 0 or (0 not in shape and not 0 <= low <= high < specs[0].size):
+            raise BoundsError(f"{attrs['layout']} lies outside {specs[0]}.")
+    if "key" not in attrs:
+        return
+    axes = [k for k in attrs["key"] if k is not None]
+    others = len(specs) - {"index": 1, "gather": 1, "put": 2}[op.name]
+    if len(axes) != specs[0].ndim or axes.count(AT) != others:
+        raise BoundsError(f"key {attrs['key']} does not name the axes of {specs[0]} and the index tensors once each.")
+    for k, n in zip(axes, specs[0].shape, strict=True):
+        places = range(0) if k == AT else range(k, k + 1) if type(k) is int else range(*k)
+        if len(places) and not (0 <= places[0] < n and 0 <= places[-1] < n):
+            raise BoundsError(f"key {attrs['key']} leads outside {specs[0]}.")
+
+
+# ---- graphs
+
+
+def parse(text: str, captured: Sequence[Tensor] | None = None) -> Graph:
+    """The graph of a text. `captured` are the tensors of its lines given(index=-1), given(index=-2), … in that order."""
+    readers = [Reader(line, i) for i, line in enumerate(text.split("\n"), 1)]
+    readers = [r for r in readers if r.words]
+    defined = {r.words[0].text: r.number for r in reversed(readers) if r.words[0].kind == "value"}
+    nodes: dict[str, Node] = {}
+    inputs: dict[int, Node] = {}
+    writes: dict[int, Node] = {}
+    trace = Trace()
+    for i, r in enumerate(readers):
+        if r.skip("return"):
+            outputs, comma = _results(r, nodes, defined)
+            if i + 1 < len(readers):
+                readers[i + 1].fail("nothing after 'return'")
+            return _graph(r, inputs, writes, outputs, len(outputs) == 1 and not comma, captured or ())
+        if r.skip("write"):
+            index = _int(r, "the number of an argument")
+            r.mark("=")
+            writes[index] = _find(r, r.take("value", "a value '%n'"), nodes, defined)[0]
+        else:
+            _line(r, trace, nodes, inputs, defined)
+        if r.next.kind != "end":
+            r.fail("the end of the line")
+    raise FormatError(f"parse: line {text.count(chr(10)) + 1}: expected 'return %n' at the end of the text.")
+
+
+def _results(r: Reader, nodes: dict[str, Node], defined: dict[str, int]) -> tuple[list[Node], bool]:
+    found: list[Node] = []
+    comma = False
+    while r.next.kind != "end":
+        node, spec = _find(r, r.take("value", "a value '%n' to return"), nodes, defined)
+        if not isinstance(spec, Spec):
+            r.refuse(f"return takes single results, given {spec_text(spec)}; take one with item(%n, index=…)")
+        found.append(node)
+        comma = r.skip(",")
+        if not comma and r.next.kind != "end":
+            r.fail("',' or the end of the line")
+    return found, comma
+
+
+def _find(r: Reader, word: str, nodes: dict[str, Node], defined: dict[str, int]) -> tuple[Node, Any]:
+    if word not in nodes:
+        why = "is never defined"
+        if word in defined:
+            why = f"is used before line {defined[word]}, where it is defined; a graph has no cycles"
+        r.refuse(f"{word} {why}")
+    return nodes[word], nodes[word].spec
+
+
+def _line(r: Reader, trace: Trace, nodes: dict[str, Node], inputs: dict[int, Node], defined: dict[str, int]) -> None:
+    """%5: f32[2,2] = multiply(%3, %4)"""
+    name = r.take("value", "a line '%n: spec = row(…)', 'write n = %n' or 'return %n'")
+    if name in nodes:
+        r.refuse(f"{name} was defined before, at line {defined[name]}")
+    r.mark(":")
+    claimed = tuple(r.listed(")", lambda: _spec(r), "a spec")[0]) if r.skip("(") else _spec(r)
+    r.mark("=")
+    op, found, attrs, specs = _call(r, lambda word: _find(r, word, nodes, defined))
+    spec = _decided(r, op, specs, attrs)
+    if spec != claimed:
+        r.refuse(f"{op.name} gives {spec_text(spec)} here, the text says {spec_text(claimed)}")
+    if op is ops.given:
+        attrs = {"index": attrs["index"], "spec": spec}
+        if type(attrs["index"]) is not int or attrs["index"] in inputs:
+            r.refuse(
+                f"given: index={attrs['index']!r} must be an integer of its own, 0 … for arguments, -1 … for captured"
+            )
+    nodes[name] = trace.node(op, found, spec, attrs)
+    if op is ops.given:
+        inputs[attrs["index"]] = nodes[name]
+
+
+def _graph(
+    r: Reader, inputs: dict[int, Node], writes: dict[int, Node], outputs: list[Node], single: bool,
+    captured: Sequence[Tensor],
+) -> Graph:  # fmt: skip
+    arguments = sorted(i for i in inputs if i >= 0)
+    if arguments != list(range(len(arguments))):
+        absent = min(set(range(len(arguments))) - set(arguments))
+        r.refuse(f"argument {absent} has no line; write %n: spec = given(index={absent}, spec=…)")
+    for i, node in writes.items():
+        if i not in arguments or node.spec != inputs[i].spec:
+            r.refuse(f"write {i} needs an argument {i} of spec {spec_text(node.spec)}")
+    wanted = sorted((i for i in inputs if i < 0), reverse=True)
+    specs = ", ".join(f"{i}: {inputs[i].spec}" for i in wanted)
+    if len(captured) != len(wanted):
+        raise ArgumentError(
+            f"parse: the text has {len(wanted)} captured tensors ({specs or 'none'}), {len(captured)} were given; "
+            f"pass captured=[…] with one for each, in that order."
+        )
+    for i, x in zip(wanted, captured, strict=True):
+        if not isinstance(x, Tensor) or x.spec != inputs[i].spec:
+            given = x.spec if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentError(f"parse: captured tensor {i} must be a tensor {inputs[i].spec}, given {given}.")
+    bound = {inputs[i]: x for i, x in zip(wanted, captured, strict=True)}
+    return Graph(tuple(inputs[i] for i in arguments), tuple(outputs), bound, single, tuple(sorted(writes.items())))

@@ -1,0 +1,96 @@
+"""A GGUF file as a model: which codec reads which tensor, and in which order its rows stand.
+
+Knows nothing of other containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium.io import codecs, ggml, gguf
+from tritium.io.dequantize import dequantize
+from tritium.io.model import names
+from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
+from tritium.io.model.supported import transform_in_gguf
+from tritium.io.reader import printable
+from tritium.io.ternary import Array
+
+CODECS: dict[str, Any] = {
+    "I2_S": codecs.i2_s, "TQ1_0": codecs.tq1_0, "TQ2_0": codecs.tq2_0, "Q2_0": codecs.q2_0, "PQ2_0": codecs.pq2_0,
+}  # fmt: skip
+
+
+def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> ModelFile:
+    """The model in a GGUF file."""
+    file = gguf.parse(view)
+    name = gguf.scalar(file.metadata, "general.architecture")
+    name = name if isinstance(name, str) else ""
+    arch = names.ARCHS.get(name)
+    masters = ternarise or name.startswith("bitnet")
+    entries = {t.name: _entry(path.name, file, t, arch, variant, masters) for t in file.tensors.values()}
+    only = ", ".join(names.ARCHS)
+    beliefs = (
+        [] if arch else [f"architecture {printable(name)!r} is none of {only}: it stays in GGUF, its numbers can leave"]
+    )
+    beliefs += sorted({t.why for t in file.tensors.values() if t.why})
+    if any(e.stored == "I2_S" for e in entries.values()):
+        beliefs.append(
+            f"I2_S in {'64-value blocks of ARM builds: asked for' if variant == 'arm64' else '128-value blocks, as all official files'}"
+        )
+    return ModelFile(
+        path=path,
+        container="gguf",
+        entries=entries,
+        metadata=file.metadata,
+        config={},
+        arch=arch,
+        beliefs=tuple(beliefs),
+        gguf=file,
+    ).refuse(transform_in_gguf(file.metadata, file.tensors))
+
+
+def _entry(
+    where: str, file: gguf.File, t: gguf.Tensor, arch: names.Arch | None, variant: str | None, masters: bool
+) -> Entry:
+    kind, shape = t.type.name, t.shape
+    raw = partial(file.data, t.name)
+    refused = f"{kind} is not read: {t.type.refused}." if t.type.refused else ""
+    made: dict[str, Any] = {}
+    if kind in CODECS:
+        codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else CODECS[kind]
+        made["decode"] = lambda: codec.decode(raw(), shape)
+        made["scale"] = partial(_scales, kind, raw)
+    elif kind in FLOATS:
+        made["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)
+    elif not refused:
+        made["numbers"] = lambda: dequantize(kind, raw(), shape)
+    role = "ternary" if kind in ggml.TERNARY | ggml.OPAQUE else role_of(t.name, shape, kind, masters)
+    return Entry(
+        name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
+        why=t.why, raw=raw, heads=_heads(file, t, arch), **made,
+    )  # fmt: skip
+
+
+def _heads(file: gguf.File, t: gguf.Tensor, arch: names.Arch | None) -> int:
+    if arch is None or not arch.interleaved or not t.shape:
+        return 0
+    counts = (gguf.scalar(file.metadata, f"{arch.gguf}.attention.{key}") for key in ("head_count", "head_count_kv"))
+    return names.heads_of(t.name, t.shape[0], *counts)
+
+
+def _scales(kind: str, raw: Callable[[], memoryview]) -> Array:
+    """The scales as they are stored, without decoding the weights."""
+    if kind == "I2_S":
+        return np.frombuffer(raw()[-32:-28], "<f4")
+    record = CODECS[kind].record
+    return np.frombuffer(raw(), record)["d"].astype(np.float32) if len(raw()) else np.empty(0, np.float32)
+
+
+def _plain(raw: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    data = np.frombuffer(raw, np.uint8) if len(raw) else np.empty(0, np.uint8)
+    return data.view(dtype).reshape(shape)

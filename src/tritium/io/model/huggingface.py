@@ -1,0 +1,233 @@
+"""Safetensors files as a model: packed weights and their scales put together, and what the configuration says of them.
+
+Knows nothing of other containers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium.errors import FormatError
+from tritium.io import codecs, safetensors
+from tritium.io.model import names
+from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
+from tritium.io.model.supported import check_quantization, transform_in_config
+from tritium.io.reader import contained, fault, map_file, printable
+from tritium.io.ternary import Array, Ternary
+
+
+def shards(path: Path, index: dict[str, Any]) -> dict[str, memoryview]:
+    """The files an index.json names, mapped."""
+    where = index.get("weight_map")
+    if not isinstance(where, dict) or not where or not all(isinstance(v, str) for v in where.values()):
+        raise fault(
+            "model.safetensors.index.json", f"weight_map of type {type(where).__name__}", "an object of file names"
+        )
+    return {name: map_file(contained(path, name)) for name in sorted(set(where.values()))}
+
+
+def check_index(files: dict[str, safetensors.File], index: dict[str, Any]) -> None:
+    """Every tensor the index names is in the file it names."""
+    for tensor, name in index["weight_map"].items():
+        if tensor not in files[name].tensors:
+            raise fault(printable(name), f"no tensor {printable(tensor)!r}", "it, as model.safetensors.index.json says")
+
+
+def read(
+    path: Path,
+    views: dict[str, memoryview],
+    config: dict[str, Any],
+    index: dict[str, Any] | None,
+    variant: str | None,
+    ternarise: bool,
+) -> ModelFile:
+    """The model in one or several safetensors files."""
+    files: dict[str, safetensors.File] = {}
+    owner: dict[str, str] = {}
+    for name, view in views.items():
+        try:
+            files[name] = safetensors.parse(view)
+        except FormatError as error:
+            raise FormatError(f"{printable(name)}: {error}") from None
+        if files[name].metadata.get("format") == "tritium":
+            raise fault(
+                printable(name), "a prepacked model", "GGUF, or safetensors in a layout others read",
+                "It is for running (tritium generate); convert, verify and inspect the file it was made from.",
+            )  # fmt: skip
+        for tensor in files[name].tensors:
+            if tensor in owner:
+                raise fault(
+                    printable(name),
+                    f"tensor {printable(tensor)!r}, which {printable(owner[tensor])} has too",
+                    "each tensor once",
+                )
+            owner[tensor] = name
+    if index:
+        check_index(files, index)
+    metadata = next(iter(files.values())).metadata
+    config = _config_in(metadata) or config  # a lone file of ours says it itself; what lies beside it may be another's
+    inverted, masters, beliefs = _meaning(config, variant)
+    made = _Tensors(files, owner, config, inverted, masters or ternarise)
+    entries = {name: made.entry(name) for name in owner if not made.is_part(name)}
+    if not any(e.stored == "HF packed" for e in entries.values()):
+        beliefs = [b for b in beliefs if "weight_scale" not in b]
+    if masters and any(e.role == "master" for e in entries.values()):
+        beliefs.append("the floats of its projections are masters of ternary weights: the configuration is a BitNet's")
+    notes = {key: text for file in files.values() for key, text in file.metadata.items() if key != "config"}
+    reason = transform_in_config(config, notes, owner) or _unread_quantization(config, entries)
+    return ModelFile(
+        path=path, container="safetensors", entries=entries, metadata=metadata, config=config, arch=names.arch_of(config),
+        beliefs=tuple(beliefs), inverted=inverted,
+    ).refuse(reason)  # fmt: skip
+
+
+def _unread_quantization(config: dict[str, Any], entries: dict[str, Entry]) -> str:
+    """Why MLX's weights cannot be decoded as `scale * q + bias`; "" where they can, or where there are none."""
+    if not any(e.stored.startswith("MLX") for e in entries.values()):
+        return ""
+    try:
+        check_quantization("quantization", config.get("quantization"))
+    except FormatError as error:
+        return str(error)
+    return ""
+
+
+def _config_in(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration a lone file of ours carries in its header."""
+    text = metadata.get("config", "{}")
+    if len(text) > 1 << 20:
+        raise fault("safetensors metadata 'config'", f"{len(text)} characters", f"at most {1 << 20}")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise fault("safetensors metadata 'config'", "text that is not JSON", "a JSON object") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _quantization(config: dict[str, Any]) -> dict[str, Any]:
+    found = config.get("quantization_config")
+    return found if isinstance(found, dict) else {}
+
+
+def _meaning(config: dict[str, Any], variant: str | None) -> tuple[bool | None, bool, list[str]]:
+    """Whether weight_scale divides (None: nothing tells), whether floats are masters, and why."""
+    quant = _quantization(config)
+    method, linear = quant.get("quant_method"), quant.get("linear_class")
+    arch = names.arch_of(config)
+    masters = (
+        method == "bitnet" or config.get("weight_bits") == 1 or (arch is not None and arch.gguf.startswith("bitnet"))
+    )
+    beliefs: list[str] = []
+    if variant in ("multiply", "divide"):
+        return variant == "divide", masters, [*beliefs, f"weight_scale is read to {variant}: asked for"]
+    if method != "bitnet":
+        return None, masters, beliefs
+    if linear == "autobitlinear":
+        return False, masters, [*beliefs, "weight_scale multiplies: linear_class is 'autobitlinear'"]
+    said = f"is {printable(str(linear))!r}" if linear else "is missing, and 'bitlinear' is its default"
+    return True, masters, [*beliefs, f"weight_scale divides: linear_class {said}"]
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The tensors of a model's files, put together into entries."""
+
+    files: dict[str, safetensors.File]
+    owner: dict[str, str]
+    config: dict[str, Any]
+    inverted: bool | None
+    masters: bool
+
+    def array(self, name: str) -> Array:
+        return self.files[self.owner[name]].array(name)
+
+    def info(self, name: str) -> safetensors.Tensor:
+        return self.files[self.owner[name]].tensors[name]
+
+    def is_part(self, name: str) -> bool:
+        """A scale or bias of a packed weight belongs to that weight's entry."""
+        stem, _, kind = name.rpartition(".")
+        weight = f"{stem}.weight" if stem else "weight"
+        packed = self.info(weight).dtype if weight in self.owner else ""
+        return (kind == "weight_scale" and packed == "U8") or (kind in ("scales", "biases") and packed == "U32")
+
+    def entry(self, name: str) -> Entry:
+        t = self.info(name)
+        stem = name.removesuffix("weight")
+        file = self.files[self.owner[name]]
+        build: Callable[[str, safetensors.Tensor], dict[str, Any]] = self._plain
+        if name.endswith("weight") and len(t.shape) == 2:
+            if t.dtype == "U8" and (f"{stem}weight_scale" in self.owner or self.inverted is not None):
+                build = self._packed
+            elif t.dtype == "U32" and f"{stem}scales" in self.owner and f"{stem}biases" in self.owner:
+                build = self._affine
+        made = {"nbytes": t.nbytes} | build(stem, t)
+        return Entry(name=name, offset=t.offset, file=self.owner[name], raw=lambda: file.data(name), **made)
+
+    def _plain(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
+        kept = _quantization(self.config).get("modules_to_not_convert")
+        apart = isinstance(kept, list) and any(isinstance(m, str) and m in t.name for m in kept)
+        role = "plain" if apart else role_of(t.name, t.shape, t.dtype, self.masters)
+        return {"shape": t.shape, "stored": t.dtype, "numbers": lambda: self.array(t.name), "role": role}
+
+    def _packed(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
+        shape, scale = (4 * t.shape[0], t.shape[1]), f"{stem}weight_scale"
+
+        def decode() -> Ternary:
+            if scale not in self.owner:
+                raise fault("hf packing", f"no tensor {printable(scale)!r}", "a weight_scale beside the packed weight")
+            if self.inverted is None:
+                raise fault(
+                    "hf packing", "no quantization_config that tells what weight_scale means", "linear_class in config.json",
+                    "Say variant='multiply' (mean|W|, as microsoft's 2B-4T) or variant='divide' (1/mean|W|, as Falcon).",
+                )  # fmt: skip
+            return codecs.hf.decode(self.array(t.name), shape, self._scale(scale), inverted=self.inverted)
+
+        made = {"shape": shape, "stored": "HF packed", "role": "ternary", "decode": decode}
+        if scale in self.owner:
+            made |= {"scale": lambda: self._scale(scale), "nbytes": t.nbytes + self.info(scale).nbytes}
+        return made
+
+    def _scale(self, name: str) -> Array:
+        if self.info(name).dtype not in FLOATS:
+            raise fault(f"tensor {printable(name)!r}", self.info(name).dtype, f"one of {', '.join(FLOATS)}")
+        return self.array(name).astype(np.float32)
+
+    def _affine(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
+        scales, biases = f"{stem}scales", f"{stem}biases"
+        n, words = t.shape
+        columns = self.info(scales).shape[-1] if self.info(scales).shape else 0
+        group, bits = self._grouping(stem.removesuffix("."), words, columns)
+        k = words * 32 // bits
+        size = t.nbytes + self.info(scales).nbytes + self.info(biases).nbytes
+        made: dict[str, Any] = {"shape": (n, k), "nbytes": size}
+        if bits != 2:
+            why = "Only 2-bit ternary of MLX is read; convert from the original checkpoint."
+            return made | {"stored": f"MLX {bits}-bit", "refused": why}
+        decode = lambda: codecs.mlx.decode(self.array(t.name), (n, k), self._scale(scales), self._scale(biases), group)
+        return made | {
+            "stored": f"MLX 2-bit g{group}",
+            "role": "ternary",
+            "decode": decode,
+            "scale": lambda: self._scale(scales),
+        }
+
+    def _grouping(self, module: str, words: int, columns: int) -> tuple[int, int]:
+        """(group size, bits) of a layer, from the configuration, or from the shapes for 2 bits."""
+        said = self.config.get("quantization")
+        said = said if isinstance(said, dict) else {}
+        own = said.get(module)
+        said = own if isinstance(own, dict) else said
+        group, bits = said.get("group_size"), said.get("bits", 2)
+        if not isinstance(bits, int) or bits not in (2, 3, 4, 6, 8):
+            raise fault("config.json, quantization", f"bits {printable(repr(bits))}", "2, 3, 4, 6 or 8")
+        if not isinstance(group, int) or not own:
+            # a model may mix groups; the shapes say it as well, and cannot be out of date
+            group = words * 32 // bits // columns if columns else 0
+        return group, bits

@@ -1,0 +1,76 @@
+"""What a file is: opens GGUF files, safetensors files, and the directories of Hugging Face and MLX.
+
+Knows nothing of writing. Every byte is checked by the readers below before it is believed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritium.errors import FormatError
+from tritium.io import gguf
+from tritium.io.model import gguf as gguf_model
+from tritium.io.model import huggingface as hf_model
+from tritium.io.model.entry import Entry, ModelFile
+from tritium.io.reader import contained, fault, map_file, printable, read_json
+
+VARIANTS = ("arm64", "multiply", "divide")
+INDEX = "model.safetensors.index.json"
+
+__all__ = ["Entry", "ModelFile", "open"]
+
+
+def open(path: str | Path, *, variant: str | None = None, ternarise: bool = False) -> ModelFile:
+    """A GGUF file, a safetensors file, or a Hugging Face or MLX directory.
+
+    `variant` says what the file cannot: "arm64" for I2_S written by ARM builds of bitnet.cpp since November 2025, "multiply" or
+    "divide" for the meaning of weight_scale where no configuration tells. `ternarise` treats the projections of a dense model as
+    masters; a network that was not trained for it loses its meaning that way.
+    """
+    if variant not in (None, *VARIANTS):
+        raise FormatError(f"open: variant {variant!r} is unknown; it is one of {', '.join(VARIANTS)}.")
+    path = Path(path)
+    if path.is_dir():
+        return _directory(path, variant, ternarise)
+    if not path.exists():
+        raise FormatError(
+            f"{printable(str(path))} does not exist. Give a GGUF, safetensors or prepacked file, or a model directory."
+        )
+    view = map_file(path)
+    head = bytes(view[:4])
+    if head == gguf.MAGIC:
+        return gguf_model.read(path, view, variant, ternarise)
+    if head[:2] == b"PK" or head[:1] == b"\x80":
+        raise fault(
+            printable(path.name), "a pickle (a PyTorch checkpoint)", "GGUF or safetensors",
+            "Pickles can run any code when opened, so they are never read: save the model with safetensors first.",
+        )  # fmt: skip
+    if bytes(view[8:9]) != b"{" and int.from_bytes(view[:8], "little") > len(view):
+        raise fault(
+            printable(path.name), f"a file that begins with {bytes(view[:8])!r}", "GGUF or safetensors", "This is no model file.",
+        )  # fmt: skip
+    side = path.with_name("config.json").is_file()
+    config = read_json(contained(path.parent, "config.json")) if side else {}
+    return hf_model.read(path, {path.name: view}, config, None, variant, ternarise)
+
+
+def _directory(path: Path, variant: str | None, ternarise: bool) -> ModelFile:
+    config = read_json(contained(path, "config.json")) if (path / "config.json").is_file() else {}
+    if (path / INDEX).is_file():
+        index = read_json(contained(path, INDEX))
+        return hf_model.read(path, hf_model.shards(path, index), config, index, variant, ternarise)
+    found = sorted(p.name for p in path.glob("*.safetensors"))
+    if "model.safetensors" in found:
+        found = ["model.safetensors"]
+    ggufs = sorted(p.name for p in path.glob("*.gguf"))
+    if len(found) == 1:
+        return hf_model.read(path, {found[0]: map_file(contained(path, found[0]))}, config, None, variant, ternarise)
+    if not found and len(ggufs) == 1:
+        file = contained(path, ggufs[0])
+        return gguf_model.read(file, map_file(file), variant, ternarise)
+    raise fault(
+        f"directory {printable(path.resolve().name)}",
+        ", ".join(map(printable, found + ggufs)) or "no model file",
+        f"model.safetensors, {INDEX} or one .gguf file",
+        "Name one file, or point at the directory of the model.",
+    )

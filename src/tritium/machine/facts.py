@@ -1,0 +1,200 @@
+"""The machine as the system describes it: a fingerprint of what speed depends on, its caches, its free memory.
+
+Knows nothing of measuring.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tritium.buffer import native
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One level of cache, as the system describes it."""
+
+    level: int
+    nbytes: int
+    shared_by: int  # of the CPUs this process may use
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What speed depends on: what was measured on one machine says nothing of another."""
+
+    cpu: str
+    flags: str  # a hash of the instruction flags
+    cpus: int
+    usable: int  # by affinity and cgroup
+    affinity: str
+    memory_gib: float  # by cgroup, to a tenth
+    system: str
+    loops: str  # "native", or "numpy" where there is no native library
+
+    @property
+    def key(self) -> str:
+        return digest(asdict(self))[:16]
+
+
+def this_machine() -> Machine:
+    """The fingerprint of this process on this machine."""
+    from tritium.backends.cpu import device as cpu
+
+    return Machine(
+        cpu=cpu.processor(),
+        flags=digest(sorted(_flags()))[:16],
+        cpus=os.cpu_count() or 1,
+        usable=cpu.threads(),
+        affinity=listed(_allowed()),
+        memory_gib=round(_memory_limit() / 2**30, 1),
+        system=f"{platform.system()} {platform.release()}",
+        loops="numpy" if native is None else "native",
+    )
+
+
+def _allowed() -> list[int]:
+    """The CPUs this process may run on; none where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _flags() -> list[str]:
+    """The instruction sets the system lists."""
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        if line.lower().startswith(("flags", "features")):
+            return line.partition(":")[2].split()
+    return [f"{k}={v}" for k, v in _sysctl("hw.optional").items()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _sysctl(name: str) -> dict[str, str]:
+    """What macOS tells under a name; nothing elsewhere."""
+    if platform.system() != "Darwin":
+        return {}
+    import subprocess
+
+    done = subprocess.run(["/usr/sbin/sysctl", name], capture_output=True, text=True, timeout=10, check=False)
+    return {k: v.strip() for k, _, v in (line.partition(":") for line in done.stdout.splitlines()) if v}
+
+
+def caches(root: Path = Path("/sys/devices/system/cpu")) -> tuple[Cache, ...]:
+    """The data caches from the core outwards, as the system describes them; none where it does not."""
+    allowed = _allowed() or [0]
+    found = []
+    for index in sorted(root.glob(f"cpu{allowed[0]}/cache/index*")):
+        level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
+        digits, unit = size.rstrip("KMG"), size[-1:]
+        if kind == "Instruction" or not level.isdigit() or not digits.isdigit():
+            continue
+        sharing = set(_span(_text(index / "shared_cpu_list"))) & set(allowed)
+        nbytes = int(digits) << {"K": 10, "M": 20, "G": 30}.get(unit, 0)
+        found.append(Cache(int(level), nbytes, max(1, len(sharing))))
+    return tuple(sorted(found, key=lambda c: c.level)) or _caches_of_macos()
+
+
+def _caches_of_macos() -> tuple[Cache, ...]:
+    told = _sysctl("hw")
+    found = []
+    for level, key in ((1, "l1dcachesize"), (2, "l2cachesize"), (3, "l3cachesize")):
+        size = told.get(f"hw.perflevel0.{key}") or told.get(f"hw.{key}") or "0"
+        sharing = told.get("hw.perflevel0.cpusperl2", "1") if level == 2 else "1"
+        if int(size):
+            found.append(Cache(level, int(size), max(1, int(sharing))))
+    return tuple(found)
+
+
+def _span(text: str) -> list[int]:
+    """The numbers of a list such as "0-3,8"."""
+    out: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        out += range(int(first), int(last or first) + 1)
+    return out
+
+
+def _memory_limit() -> int:
+    if native is not None:
+        return int(native.memory_limit())
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def installed_memory(proc: Path = Path("/proc")) -> tuple[int, int | None]:
+    """Bytes the machine has (0: it does not tell), and of those the ones a program could still get (None: not told)."""
+    told = {}
+    for line in _text(proc / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isascii() and words[0].isdigit():
+            told[name] = int(words[0]) << 10
+    if "MemTotal" in told:
+        return told["MemTotal"], told.get("MemAvailable")
+    try:
+        return max(0, os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"), told.get("MemAvailable")
+    except (ValueError, OSError):
+        return 0, told.get("MemAvailable")
+
+
+def free_memory() -> int:
+    """Bytes this process can still take."""
+    limit, available = _memory_limit(), installed_memory()[1]
+    return limit if available is None else min(limit, available)
+
+
+def digest(value: Any) -> str:
+    """A hash of anything JSON can hold."""
+    import hashlib
+    import json
+
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def sealed(schema: int, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A body with what `unsealed` checks it by."""
+    return {"schema": schema, "sha256": digest(body), name: body}
+
+
+def unsealed(document: Any, schema: int, name: str) -> dict[str, Any]:
+    """The body of a document that is whole; ValueError says what is wrong."""
+    if not isinstance(document, dict):
+        raise ValueError("it is no JSON object")
+    if document.get("schema") != schema:
+        raise ValueError(f"it has schema {document.get('schema')!r}, this version reads {schema}")
+    body = document.get(name)
+    if not isinstance(body, dict) or document.get("sha256") != digest(body):
+        raise ValueError("its contents do not match its checksum")
+    return body
+
+
+def listed(items: Iterable[Any]) -> str:
+    return ", ".join(map(str, items))
+
+
+# ---- numbers for a person
+
+SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+TIMES = ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """Three digits with the largest unit that is not above the value; four just below the next unit."""
+    one, unit = next(((o, u) for o, u in units if value >= o), units[-1])
+    return (f"{value / one:.3g} {unit}" if value / one < 999.5 else f"{value / one:.0f} {unit}").rstrip()
+
+
+def bytes_text(n: float) -> str:
+    return scaled(n, SIZES)
+
+
+def seconds_text(s: float) -> str:
+    return scaled(s, TIMES)

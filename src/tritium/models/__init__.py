@@ -1,0 +1,4 @@
+"""Language models with ternary weights: configuration, weights, session, generation, text.
+
+Knows nothing of servers or perf.
+"""

@@ -1,0 +1,462 @@
+"""Text from a session: tokens picked one after another until something ends it, for one prompt or many at once.
+
+Knows nothing of weights or files. The session holds what was read before: a prompt that begins as the last one did is read
+only from where they part. Also the perplexity of a text.
+
+    for piece in stream(session, tokenizer, "In the beginning", max_tokens=20):
+        ...  # piece.text
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import index
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from tritium.errors import ArgumentError, ContextError
+from tritium.models.sampling import Largest, Logprobs, Sampler, State
+from tritium.models.tokenizer import Stream, Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+BLOCK = 64  # tokens of a text whose mean is taken as one sample: neighbours are not independent
+
+
+class Slots(Protocol):
+    """What is needed of a session."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    def tokens(self, slot: int) -> list[int]: ...
+    def truncate(self, slot: int, count: int) -> None: ...
+    def extend(self, slot: int, ids: Sequence[int]) -> Array: ...
+    def step(self, slots: Sequence[int], ids: Sequence[int]) -> Array: ...
+    def pick(
+        self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False
+    ) -> tuple[list[int], list[float]]: ...
+    def score(self, slot: int, ids: Sequence[int]) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was written, and how long it took. `finish_reason`: stop (a last token or a stop string), length, context."""
+
+    text: str
+    tokens: tuple[int, ...]  # without the last token that ended it
+    prompt_tokens: int
+    reused: int  # tokens of the prompt that the cache already held
+    finish_reason: str
+    first_token_s: float  # from the call
+    prefill_s: float
+    decode_s: float  # of all steps
+    steps: int  # tokens picked after the first, with the one that ended the text
+    seed: int
+    logprobs: tuple[Logprobs, ...] = ()
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of decoding, without the first token; NaN where there was no step."""
+        return self.steps / self.decode_s if self.steps and self.decode_s > 0 else math.nan
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Of the prompt, without what was reused."""
+        return (self.prompt_tokens - self.reused) / self.prefill_s if self.prefill_s > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token and the text it made certain, which may be none. The last piece has `finish` and the whole `generation`."""
+
+    text: str
+    token: int | None  # None: a last token, which is not part of the text
+    finish: str | None = None
+    logprobs: Logprobs | None = None
+    generation: Generation | None = None
+
+
+# ---- stop strings
+
+
+class Stops:
+    """Text up to the first stop string. What may yet become one is held back, however the text is cut.
+
+    Of several stop strings the one that is complete first counts, of those that end together the longest.
+    """
+
+    def __init__(self, stop: str | Iterable[str] | None = ()) -> None:
+        try:
+            self.strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        except TypeError:
+            raise ArgumentError(f"stop must be a text or several, given {stop!r}.") from None
+        if wrong := [s for s in self.strings if not isinstance(s, str) or not s]:
+            raise ArgumentError(f"stop strings must be texts of at least one character, given {wrong[0]!r}.")
+        self.found: str | None = None
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        """What can be given out now."""
+        if self.found is not None or not text:
+            return ""
+        held = self._held + text
+        ends = [(at + len(s), at, s) for s in self.strings if (at := held.find(s)) >= 0]
+        if ends:
+            _, at, self.found = min(ends)
+            self._held = ""
+            return held[:at]
+        kept = self._may_begin(held)
+        self._held = held[len(held) - kept :]
+        return held[: len(held) - kept]
+
+    def flush(self) -> str:
+        """What was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _may_begin(self, text: str) -> int:
+        """Characters at the end that a stop string begins with."""
+        most = min(len(text), max(map(len, self.strings), default=1) - 1)
+        return next((n for n in range(most, 0, -1) if any(s.startswith(text[-n:]) for s in self.strings)), 0)
+
+
+# ---- one sequence
+
+
+@dataclass(frozen=True)
+class _Limits:
+    max_tokens: int | None
+    capacity: int
+    eos: frozenset[int]
+    logprobs: int | None
+
+
+@dataclass(eq=False)
+class _Writer:
+    """A sequence while it is being written."""
+
+    index: int
+    prompt: list[int]
+    state: State
+    text: Stream
+    stops: Stops
+    limits: _Limits
+    begun: float  # when it was asked for
+    slot: int = -1
+    reused: int = 0
+    first_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    steps: int = 0
+    tokens: list[int] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    told: list[Logprobs] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def needs_logits(self) -> bool:
+        return self.limits.logprobs is not None or self.state.needs_logits
+
+    @property
+    def at_last(self) -> bool:
+        """Whether the next token is the last that it may have."""
+        return len(self.tokens) + 1 == self.limits.max_tokens
+
+    def take(self, logits: Array | Largest) -> Piece:
+        """The next token, and whether it was the last."""
+        token = self.state.pick(logits)
+        if token in self.limits.eos:
+            return self._end("stop", None, "", None)
+        logprobs = None if self.limits.logprobs is None else self.state.logprobs(self.limits.logprobs)
+        self.tokens.append(token)
+        if logprobs is not None:
+            self.told.append(logprobs)
+        text = self.stops.push(self.text.push(token))
+        full = len(self.prompt) + len(self.tokens) > self.limits.capacity  # the last token has no place to stand
+        at_end = len(self.tokens) == self.limits.max_tokens
+        finish = "stop" if self.stops.found else "length" if at_end else "context" if full else None
+        if finish:
+            return self._end(finish, token, text, logprobs)
+        self.parts.append(text)
+        return Piece(text, token, None, logprobs)
+
+    def _end(self, finish: str, token: int | None, text: str, logprobs: Logprobs | None) -> Piece:
+        if self.stops.found is None:
+            text += self.stops.push(self.text.flush()) + self.stops.flush()
+        self.parts.append(text)
+        self.done = True
+        return Piece(text, token, finish, logprobs)
+
+    def whole(self, finish: str) -> Generation:
+        return Generation(
+            text="".join(self.parts), tokens=tuple(self.tokens), prompt_tokens=len(self.prompt), reused=self.reused,
+            finish_reason=finish, first_token_s=self.first_s, prefill_s=self.prefill_s, decode_s=self.decode_s,
+            steps=self.steps, seed=self.state.seed, logprobs=tuple(self.told),
+        )  # fmt: skip
+
+    def told_of(self, piece: Piece) -> Piece:
+        """The last piece with the whole generation; the others as they are."""
+        if piece.finish is None:
+            return piece
+        return Piece(piece.text, piece.token, piece.finish, piece.logprobs, self.whole(piece.finish))
+
+
+# ---- prompts to text
+
+
+def stream(
+    session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], *, sampler: Sampler | None = None,
+    max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
+    clock: Callable[[], float] = perf_counter,
+) -> Iterator[Piece]:  # fmt: skip
+    """The continuation of a prompt, token by token. Do not use the session in between.
+
+    max_tokens: None goes on until the context is full. logprobs: how many alternatives to tell of each token.
+    ignore_eos: last tokens do not end the text.
+    """
+    options = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs, "ignore_eos": ignore_eos, "clock": clock}
+    return (piece for _, piece in stream_batch(session, tokenizer, [prompt], sampler=sampler, **options))  # type: ignore[arg-type]
+
+
+def generate(session: Slots, tokenizer: Tokenizer, prompt: str | Sequence[int], **options: Any) -> Generation:
+    """The whole continuation of a prompt; options as those of `stream`."""
+    return generate_batch(session, tokenizer, [prompt], **options)[0]
+
+
+def generate_batch(
+    session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], **options: Any
+) -> list[Generation]:
+    """The continuations of several prompts, decoded together; options as those of `stream`."""
+    found = {i: p.generation for i, p in stream_batch(session, tokenizer, prompts, **options) if p.generation}
+    return [found[i] for i in range(len(prompts))]
+
+
+def stream_batch(
+    session: Slots, tokenizer: Tokenizer, prompts: Sequence[str | Sequence[int]], *, sampler: Sampler | None = None,
+    max_tokens: int | None = None, stop: str | Iterable[str] = (), logprobs: int | None = None, ignore_eos: bool = False,
+    clock: Callable[[], float] = perf_counter,
+) -> Iterator[tuple[int, Piece]]:  # fmt: skip
+    """Pieces of several continuations as they come, with the number of their prompt. One takes a slot as soon as another has
+    ended. A prompt's random numbers depend on the seed and its number alone, not on how many are decoded together."""
+    check_options(max_tokens=max_tokens, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos)
+    if isinstance(prompts, str):
+        raise ArgumentError("A list of prompts is needed, given one text; use stream() or generate().")
+    eos = frozenset() if ignore_eos else tokenizer.eos
+    limits, begun = _Limits(max_tokens, session.capacity, eos, logprobs), clock()
+    sampler, stop = sampler or Sampler(), Stops(stop).strings
+    writers = []
+    for i, given in enumerate(prompts):
+        ids = fit(session, tokenizer.encode(given) if isinstance(given, str) else given)
+        writers.append(_Writer(i, ids, sampler.start(ids, stream=i), Stream(tokenizer), Stops(stop), limits, begun))
+    return _run(session, deque(writers), clock)
+
+
+MAX_ALTERNATIVES = 1 << 16
+
+
+def check_options(*, max_tokens: Any = None, stop: Any = (), logprobs: Any = None, ignore_eos: Any = False) -> None:
+    """An error for options that mean nothing, before anything is read."""
+    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
+        raise ArgumentError(f"max_tokens must be 1 or more, or None to fill the context, given {max_tokens!r}.")
+    if logprobs is not None and (
+        isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= MAX_ALTERNATIVES
+    ):
+        raise ArgumentError(f"logprobs must be a number of alternatives from 0 on, or None, given {logprobs!r}.")
+    if not isinstance(ignore_eos, bool):
+        raise ArgumentError(f"ignore_eos must be True or False, given {ignore_eos!r}.")
+    Stops(stop)
+
+
+def fit(session: Slots, ids: Sequence[int]) -> list[int]:
+    """A prompt that the context can hold, or an error that says what is too much."""
+    try:
+        found = [index(i) for i in ids] if not isinstance(ids, (str, bytes)) else None
+    except TypeError:
+        found = None
+    if found is None:
+        raise ArgumentError(f"A prompt is a text or a list of token numbers, given {ids!r:.80}.")
+    if not found:
+        raise ArgumentError("The prompt has no tokens; give some text.")
+    if len(found) > session.capacity:
+        raise ContextError(
+            f"The prompt has {len(found)} tokens; the context holds {session.capacity}. Leave out {len(found) - session.capacity}"
+            " tokens or more, or take a model (or a session) with a larger context."
+        )
+    return found
+
+
+def _run(session: Slots, waiting: deque[_Writer], clock: Callable[[], float]) -> Iterator[tuple[int, Piece]]:
+    free, active = set(range(session.slots)), list[_Writer]()
+    while waiting or active:
+        while waiting and free:
+            writer = waiting.popleft()
+            piece = _prefill(session, writer, free, clock)
+            if writer.done:
+                free.add(writer.slot)
+            else:
+                active.append(writer)
+            yield writer.index, writer.told_of(piece)
+        if not active:
+            continue
+        start = clock()
+        whole = any(w.needs_logits for w in active)
+        more = not (waiting and free) and not any(w.at_last for w in active)
+        found = decode(session, [w.slot for w in active], [w.tokens[-1] for w in active], whole, ahead=more)
+        pieces = [(w, w.take(logits)) for w, logits in zip(active, found, strict=True)]
+        taken = clock() - start
+        for w in active:
+            w.decode_s, w.steps = w.decode_s + taken, w.steps + 1
+        free |= {w.slot for w in active if w.done}
+        active = [w for w in active if not w.done]
+        for w, piece in pieces:  # after all were taken: what the reader does with one cannot disturb the others
+            yield w.index, w.told_of(piece)
+
+
+def decode(
+    session: Slots, slots: Sequence[int], ids: Sequence[int], whole: bool, ahead: bool = False
+) -> Iterable[Array | Largest]:
+    """One token more in each slot; of the logits after it all, or the largest alone, for which less is brought back. ahead: the
+    same slots will most likely have one more after it."""
+    if whole:
+        return session.step(slots, ids)
+    tokens, logits = session.pick(slots, ids, ahead=ahead)
+    return [Largest(*each) for each in zip(tokens, logits, strict=True)]
+
+
+def _prefill(session: Slots, writer: _Writer, free: set[int], clock: Callable[[], float]) -> Piece:
+    """The prompt goes into the free slot that holds most of it; the last token is read in any case, for its logits."""
+    start = clock()
+    shared = {slot: common(session.tokens(slot), writer.prompt) for slot in sorted(free)}
+    writer.slot = max(shared, key=lambda slot: shared[slot])
+    writer.reused = min(shared[writer.slot], len(writer.prompt) - 1)
+    free.remove(writer.slot)
+    session.truncate(writer.slot, writer.reused)
+    logits = session.extend(writer.slot, writer.prompt[writer.reused :])
+    writer.prefill_s = clock() - start
+    piece = writer.take(logits)
+    writer.first_s = clock() - writer.begun
+    return piece
+
+
+def common(one: Sequence[int], two: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+# ---- perplexity
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a model foretells a text. The error is that of the mean over blocks of neighbouring tokens."""
+
+    tokens: int  # scored
+    windows: int
+    nats: float  # the mean of -log p
+    error: float  # its standard error; NaN for a text too short to tell
+    nbytes: int  # that the scored tokens stand for; 0: not known
+
+    @property
+    def value(self) -> float:
+        return _exp(self.nats)
+
+    @property
+    def value_error(self) -> float:
+        return self.value * self.error
+
+    @property
+    def bits_per_byte(self) -> float:
+        """NaN without a tokenizer: tokens alone have no bytes."""
+        return self.nats * self._bits
+
+    @property
+    def bits_per_byte_error(self) -> float:
+        return self.error * self._bits
+
+    @property
+    def _bits(self) -> float:
+        return self.tokens / self.nbytes / math.log(2) if self.nbytes else math.nan
+
+    def __str__(self) -> str:
+        def told(value: float, error: float) -> str:
+            return f"{value:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
+
+        many = f"{self.tokens} token{'s' * (self.tokens > 1)} in {self.windows} window{'s' * (self.windows > 1)}"
+        more = f", {told(self.bits_per_byte, self.bits_per_byte_error)} bits per byte" if self.nbytes else ""
+        short = "; too short to tell how sure that is" if math.isnan(self.error) else ""
+        return f"perplexity {told(self.value, self.value_error)} over {many}{more}{short}"
+
+
+def perplexity(
+    session: Slots, ids: Sequence[int], *, context: int | None = None, stride: int | None = None, bos: int | None = None,
+    tokenizer: Tokenizer | None = None, progress: Callable[[Perplexity], None] | None = None, slot: int = 0,
+) -> Perplexity:  # fmt: skip
+    """Of a text in windows of `context` tokens (default: what the session holds). Every token is scored once.
+
+    A window begins `context - stride` tokens before the first it scores, so all but the text's beginning are told with at least
+    so many tokens before them; a smaller stride (default: half) costs more and tells more. `bos` is put before every window
+    and not scored; without it the first token of the text is not scored either. `progress` hears the result so far.
+    """
+    ids = [int(i) for i in (ids[1:] if bos is not None and ids[:1] == [bos] else ids)]
+    head = [] if bos is None else [bos]
+    room, stride = _window(session, len(ids), context, stride, head)
+    found: list[Array] = []
+    first = end = 1 - len(head)
+    windows = 0
+    while end < len(ids):
+        before = 0 if not windows else max(end - (room - stride), 0)
+        after = min(end + stride if windows else room, len(ids))
+        session.truncate(slot, 0)
+        session.extend(slot, [*head, *ids[before:end]])
+        found.append(np.asarray(session.score(slot, ids[end:after]), np.float64))
+        end, windows = after, windows + 1
+        if progress is not None and end < len(ids):
+            progress(_measured(found, windows, ids[first:end], tokenizer))
+    result = _measured(found, windows, ids[first:], tokenizer)
+    if progress is not None:
+        progress(result)
+    return result
+
+
+def _window(session: Slots, count: int, context: int | None, stride: int | None, head: list[int]) -> tuple[int, int]:
+    """Tokens of the text in a window, and how many of them are scored in all windows but the first."""
+    context = session.capacity if context is None else context
+    if isinstance(context, bool) or not isinstance(context, int) or context < 2:
+        raise ArgumentError(f"perplexity: context must be 2 tokens or more, given {context!r}.")
+    if context > session.capacity:
+        raise ContextError(
+            f"perplexity: windows of {context} tokens were asked, the session holds {session.capacity}; open it with more."
+        )
+    room = context - len(head)
+    stride = max(room // 2, 1) if stride is None else stride
+    most = room - (not head)  # something must stand before the first scored token
+    if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= most:
+        raise ArgumentError(f"perplexity: stride must be 1 to {most} for windows of {context}, given {stride!r}.")
+    if count + len(head) < 2:
+        raise ArgumentError(f"perplexity: a text of {2 - len(head)} tokens or more is needed, given {count}.")
+    return room, stride
+
+
+def _measured(parts: list[Array], windows: int, scored: Sequence[int], tokenizer: Tokenizer | None) -> Perplexity:
+    nats = -np.concatenate(parts)
+    if np.isnan(nats).any():
+        raise ArgumentError(
+            f"perplexity: {int(np.isnan(nats).sum())} of {nats.size} log-probabilities are NaN; the model's weights are at fault."
+        )
+    size = BLOCK if nats.size >= 2 * BLOCK else 1
+    means = nats[: nats.size // size * size].reshape(-1, size).mean(axis=1)
+    error = (
+        float(means.std(ddof=1) / math.sqrt(means.size)) if means.size > 1 and np.isfinite(means).all() else math.nan
+    )
+    nbytes = sum(len(tokenizer.bytes_of(t)) for t in scored) if tokenizer is not None else 0
+    return Perplexity(nats.size, windows, float(nats.mean()), error, nbytes)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf

@@ -1,0 +1,276 @@
+"""Language models with ternary weights: loaded from the files of others or our own, ready to run.
+
+Knows nothing of how a network computes. Never uses the net.
+
+    model = tt.load("ggml-model-i2_s.gguf")        # GGUF, safetensors, or a directory of Hugging Face
+    print(model.generate("The", max_tokens=20).text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cached_property
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+from tritium import backends, io, memory
+from tritium import dtype as dt
+from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
+from tritium.io import ModelFile, gguf
+from tritium.io.model.names import config_from_gguf
+from tritium.io.reader import fault, forget, map_file, printable
+from tritium.io.stream import Progress
+from tritium.models import generation, prepacked
+from tritium.models import vocabulary as text
+from tritium.models.config import Config
+from tritium.models.prepacked import Prepacked
+from tritium.models.sampling import Sampler
+from tritium.models.session import TOGETHER, Programs, Session, programs
+from tritium.models.tokenizer import Tokenizer
+from tritium.models.weights import FLOATS, Network, assemble, from_entries
+
+SHIPPED = "kjv.gguf"  # the small model in the package
+FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+TOKENIZER = "tokenizer.gguf"  # the keys of a vocabulary, in a file of our own
+STORAGES = {"tern2": dt.tern2, "tern5": dt.tern5}
+
+
+class Model:
+    """A decoder and its text: `session()` runs it, `generate()` and `stream()` make text with it."""
+
+    def __init__(
+        self, config: Config, network: Network, *, name: str, source: ModelFile | Prepacked, kv: str = "f16",
+        context: int | None = None,
+    ) -> None:  # fmt: skip
+        if kv not in FLOATS:
+            raise ArgumentError(f"load: kv {kv!r} is unknown; keys and values are kept as {', '.join(FLOATS)}.")
+        self.config, self.network, self.name, self.kv = config, network, name, kv
+        self._source, self._busy = source, Lock()
+        self.context = config.context if context is None else Session.check_context(config, context)
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"<model {self.name}: {c.family}, {c.layers} layers of {c.width}, {c.vocab} words, context {c.context}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return prepacked.nbytes(self.network)
+
+    @property
+    def device(self) -> backends.Device:
+        return self.network.device
+
+    def to(self, device: Any) -> Model:
+        """The same model on another device, its weights made ready there."""
+        if backends.device(device) is self.device:
+            return self
+        network = self.network.to(device)
+        return Model(self.config, network, name=self.name, source=self._source, kv=self.kv, context=self.context)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Between text and tokens; read when first asked for."""
+        found = self._source
+        if isinstance(found, ModelFile):
+            return text.from_gguf(found.metadata) if found.gguf else text.from_folder(found.folder, found.config)
+        return _unpacked_tokenizer(found)
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return programs(self.network)
+
+    def session(self, slots: int = 1, context: int | None = None) -> Session:
+        """A cache for so many sequences at once, of `context` tokens each (default: as the model was loaded)."""
+        kv, context = FLOATS[self.kv], self.context if context is None else context
+        return Session(self.network, self.config, slots=slots, context=context, kv=kv, made=self._programs)
+
+    @cached_property
+    def _own(self) -> Session:
+        """The session of `generate` and `stream`: what it holds of an earlier prompt is not read again."""
+        return self.session()
+
+    @contextmanager
+    def _lent(self, given: Session | None) -> Iterator[Session]:
+        """The session given, else the model's own, or a new one while another stream or thread has that."""
+        if given is not None:
+            yield given
+            return
+        if not self._busy.acquire(blocking=False):
+            yield self.session()
+            return
+        try:
+            yield self._own
+        finally:
+            self._busy.release()
+
+    def generate(self, prompt: str | Sequence[int] | Sequence[str], **options: Any) -> Any:
+        """The continuation of a prompt (text or tokens) as a `Generation`; of a list of prompts, a list of them, decoded
+        together.
+
+        Options: max_tokens, stop, logprobs and ignore_eos as of `generation.stream`; session, to use one of your own; and those
+        of `Sampler`: temperature (0, the default, is greedy), top_k, top_p, min_p, repetition_penalty, seed …
+        """
+        sampler, session, rest = split_options(options)
+        if (
+            isinstance(prompt, Sequence)
+            and prompt
+            and all(isinstance(p, (str, list, tuple)) for p in prompt)
+            and not isinstance(prompt, str)
+        ):
+            ids = [self._ids(p) for p in prompt]
+            together = session or self.session(slots=min(len(ids), TOGETHER[-1]))
+            return generation.generate_batch(together, self.tokenizer, ids, sampler=sampler, **rest)
+        with self._lent(session) as lent:
+            return generation.generate(lent, self.tokenizer, self._ids(prompt), sampler=sampler, **rest)
+
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[generation.Piece]:
+        """As `generate`, piece by piece; the last piece has the whole `generation`."""
+        sampler, session, rest = split_options(options)
+        ids = self._ids(prompt)
+
+        def pieces() -> Iterator[generation.Piece]:
+            with self._lent(session) as lent:
+                yield from generation.stream(lent, self.tokenizer, ids, sampler=sampler, **rest)
+
+        return pieces()
+
+    def _ids(self, prompt: Any) -> list[int]:
+        """A prompt as tokens; an empty text begins with the token that texts begin with."""
+        if isinstance(prompt, str):
+            told = self.tokenizer
+            return told.encode(prompt) or ([] if told.bos is None else [told.bos])
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
+            raise ArgumentError(f"A prompt is a text or a list of token numbers, given {prompt!r:.80}.")
+        return list(prompt)
+
+    def perplexity(self, words: str, **options: Any) -> generation.Perplexity:
+        """How well the model foretells a text; options as of `generation.perplexity`."""
+        told = self.tokenizer
+        ids = told.encode(words, bos=False)
+        return generation.perplexity(self.session(), ids, bos=told.bos, tokenizer=told, **options)
+
+    def save(self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> Path:
+        """Write a prepacked file: weights as this machine's kernels read them, mapped at once the next time."""
+        if self.device.type != "cpu":
+            raise DeviceError(
+                f"save: the model is on {self.device}; bring it to the CPU first: model.to('cpu').save(…)."
+            )
+        sides = self._source.files if isinstance(self._source, Prepacked) else text_files(self._source)
+        return prepacked.save(
+            self.network, self.config, sides, Path(path), name=self.name, overwrite=overwrite, progress=progress
+        )
+
+
+SAMPLING = frozenset(f.name for f in fields(Sampler))
+
+
+def split_options(options: dict[str, Any]) -> tuple[Sampler, Session | None, dict[str, Any]]:
+    """How to pick, where to run, and the other options, checked; a ready `sampler` is taken as it is."""
+    picked = {k: v for k, v in options.items() if k in SAMPLING}
+    rest = {k: v for k, v in options.items() if k not in SAMPLING}
+    known = {"sampler", "session", "max_tokens", "stop", "logprobs", "ignore_eos"}
+    for name in rest:
+        if name not in known:
+            raise ArgumentError(f"generate: unknown option {name!r}.{nearest(name, known | SAMPLING)}")
+    given = rest.pop("sampler", None)
+    if given is not None and picked:
+        raise ArgumentError(f"generate: a sampler was given, so {', '.join(picked)} must be said there.")
+    session = rest.pop("session", None)
+    if not isinstance(session, Session | None):
+        raise ArgumentError(f"generate: session must be one that model.session() made, given {session!r:.80}.")
+    generation.check_options(**rest)
+    return given or Sampler(**picked), session, rest
+
+
+def text_files(found: ModelFile) -> dict[str, bytes]:
+    """What the tokenizer is made of, to be kept beside the weights."""
+    if found.gguf is not None:
+        kept = {k: v.raw for k, v in found.gguf.metadata.values_by_key.items() if k.startswith("tokenizer.")}
+        file = BytesIO()
+        gguf.write(file, kept, [])
+        return {TOKENIZER: file.getvalue()}
+    return {n: (found.folder / n).read_bytes() for n in FILES if (found.folder / n).is_file()}
+
+
+def _unpacked_tokenizer(found: Prepacked) -> Tokenizer:
+    sides = found.files
+    if TOKENIZER in sides:
+        return text.from_gguf(gguf.parse(sides[TOKENIZER]).metadata)
+    with TemporaryDirectory() as folder:
+        for name in set(sides) & set(FILES):
+            (Path(folder) / name).write_bytes(sides[name])
+        return text.from_folder(folder, {"bos_token_id": found.config.bos, "eos_token_id": list(found.config.eos)})
+
+
+def shipped() -> Path:
+    """The file of the small model in the package."""
+    return Path(str(files("tritium") / "data" / SHIPPED))
+
+
+def load(
+    path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
+    context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None,
+) -> Model:  # fmt: skip
+    """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
+    small one in the package.
+
+    head: how the product with the vocabulary is kept: "f32", "f16", "bf16" or "int8" (a scale for each word); None: as in the
+    file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
+    storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits on x86: fewer bytes, more work; elsewhere weights wait in
+    tiles of 2 bits). variant and ternarise: see `tritium.io.open`. device: where it runs; its weights are made ready there.
+    """
+    there = backends.device(device)
+    if not isinstance(path, str | Path | None):
+        raise ArgumentError(f"load: a path is needed, given {path!r:.80}.")
+    path = shipped() if path is None else Path(path)
+    if storage not in (None, *STORAGES):
+        raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
+    if path.is_file() and prepacked.is_prepacked(map_file(path)):
+        chosen = {"head": head, "storage": storage, "variant": variant, "ternarise": ternarise or None}
+        made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context)
+        return made.to(there)
+    found = io.open(path, variant=variant, ternarise=ternarise)
+    config = read_config(found)
+    source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"])
+    network = assemble(config, source)
+    memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
+    for entry in found.entries.values():
+        forget(entry.raw())
+    return Model(config, network.to(there), name=path.stem, source=found, kv=kv, context=context)
+
+
+def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None) -> Model:
+    found = Prepacked(path)
+    for name, value in chosen.items():
+        raise ArgumentError(
+            f"load: {printable(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
+        )
+    return Model(
+        found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv, context=context
+    )
+
+
+def read_config(found: ModelFile) -> Config:
+    """The configuration of an opened model, of either world."""
+    found.check()
+    if found.container == "safetensors":
+        if not found.config:
+            raise fault(printable(found.path.name), "no config.json beside it", "the model's own", "Put it there.")
+        return Config.from_hf(found.config)
+    if found.arch is None:
+        raise FormatError(f"{printable(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
+    entries = found.named
+    said = config_from_gguf(found.metadata, found.arch, tied="lm_head.weight" not in entries)
+    table = entries.get("model.embed_tokens.weight")
+    if table is not None and len(table.shape) == 2:
+        said.setdefault("vocab_size", table.shape[0])
+    if "rope_freqs" in entries:  # what scaled RoPE divides each frequency by
+        said["rope_scaling"] = {"rope_type": "factors", "factors": entries["rope_freqs"].float32().tolist()}
+    return Config.from_hf(said)

@@ -1,0 +1,226 @@
+"""Our own model file: weights as the kernels read them, so that a model is mapped instead of loaded.
+
+Knows nothing of other formats. It is a safetensors file: `__metadata__` holds the configuration and what each tensor is;
+side files of the tokenizer are tensors of bytes named "file:…". Tiles suit one kind of machine; another repacks them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import quant
+from tritium.backends import device
+from tritium.buffer import host, in_bytes
+from tritium.functions import asarray
+from tritium.interop import from_numpy
+from tritium.io import safetensors
+from tritium.io.reader import fault, map_file, printable
+from tritium.io.stream import Piece, Progress, appearing
+from tritium.models.config import Config
+from tritium.models.weights import Network, Source
+from tritium.nn.linear import BitLinear, QuantLinear
+from tritium.op import Spec
+from tritium.tensor import Tensor
+
+FORMAT, VERSION = "tritium", "1"
+LINE = 64  # bytes of a cache line
+FILE = "file:"  # before the name of a side file
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
+
+
+def is_prepacked(view: memoryview) -> bool:
+    """Whether the bytes of a file are one of ours, by the first words of its header."""
+    return b'"__metadata__":{"format":"tritium"' in bytes(view[8:64])
+
+
+# ---- writing
+
+
+def linears(network: Network) -> dict[str, QuantLinear]:
+    """Every product with quantised weights, by the name it has in a file."""
+    found: dict[str, QuantLinear] = {}
+    for i, block in enumerate(network.blocks):
+        at = f"model.layers.{i}"
+        found |= {
+            f"{at}.self_attn.qkv": block.attention.qkv, f"{at}.self_attn.o": block.attention.out,
+            f"{at}.mlp.gate_up": block.mlp.gate_up, f"{at}.mlp.down": block.mlp.down,
+        }  # fmt: skip
+    if isinstance(network.head.weight, QuantLinear):
+        found[HEAD] = network.head.weight
+    return found
+
+
+def plain(network: Network) -> dict[str, Tensor]:
+    """Everything else: norms, the embedding, a float head of its own."""
+    found = {EMBEDDING: network.embedding.weight, "model.norm": network.head.norm.weight}
+    for i, block in enumerate(network.blocks):
+        norms = {
+            "input_layernorm": block.attention_norm, "post_attention_layernorm": block.mlp_norm,
+            "self_attn.attn_sub_norm": block.attention.sub_norm, "mlp.ffn_sub_norm": block.mlp.sub_norm,
+        }  # fmt: skip
+        found |= {f"model.layers.{i}.{name}": norm.weight for name, norm in norms.items() if norm is not None}
+    head = network.head.weight
+    if isinstance(head, Tensor) and head is not network.embedding.weight:
+        found[HEAD] = head
+    return found
+
+
+def nbytes(network: Network) -> int:
+    """Bytes of all weights."""
+    return sum(q.nbytes for q in linears(network).values()) + sum(t.nbytes for t in plain(network).values())
+
+
+def save(
+    network: Network, config: Config, files: Mapping[str, bytes], path: Path, *, name: str = "", overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:  # fmt: skip
+    """Write the file; it appears whole or not at all."""
+    about: dict[str, Any] = {}
+    pieces: list[Piece] = []
+    for key, layer in linears(network).items():
+        w = layer.weight
+        about[key] = {"dtype": w.data.dtype.name, "shape": list(w.shape), "group": w.group}
+        pieces.append(_piece(f"{key}.weight", host(in_bytes(w.data)) if w.data.dtype.is_packed else host(w.data)))
+        pieces.append(_piece(f"{key}.scale", host(layer.weight.scale)))  # type: ignore[arg-type]
+    for key, t in plain(network).items():
+        about[key] = {"dtype": t.dtype.name, "shape": list(t.shape)}
+        pieces.append(_piece(f"{key}.weight", host(t.contiguous())))
+    pieces += [_piece(FILE + side, np.frombuffer(data, np.uint8)) for side, data in files.items()]
+    pieces.sort(key=lambda p: p.nbytes % 64 != 0)  # whole cache lines first: they stay aligned
+    metadata = {
+        "format": FORMAT, "version": VERSION, "name": name, "config": json.dumps(config.as_dict()), "weights": json.dumps(about),
+    }  # fmt: skip
+    with appearing(path, folder=False, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
+        safetensors.write(file, metadata, pieces, progress=progress, total=sum(p.nbytes for p in pieces))
+    return path
+
+
+def _piece(name: str, data: np.ndarray[Any, Any]) -> Piece:
+    raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    return Piece(name, raw.shape, "U8", raw.nbytes, lambda: [raw])
+
+
+# ---- reading
+
+
+class Prepacked:
+    """An opened file: its configuration, its side files, and its weights where they lie."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._file = path, safetensors.parse(map_file(path))
+        said = self._file.metadata
+        if said.get("format") != FORMAT or said.get("version") != VERSION:
+            found = (
+                f"format {printable(said.get('format', 'none'))!r}, version {printable(said.get('version', 'none'))!r}"
+            )
+            remedy = "Write it again from the original with this version: tritium prepack MODEL OUT."
+            raise fault(printable(path.name), found, f"format {FORMAT!r}, version {VERSION}", remedy)
+        self.name = printable(said.get("name", path.stem))
+        self.config = Config.from_dict(self._json("config"))
+        self._about = self._json("weights")
+        if unknown := sorted(set(self._about) - set(_places(self.config))):
+            listed = ", ".join(map(printable, unknown[:4]))
+            raise fault(printable(path.name), f"weights that its configuration has no place for: {listed}", "none")
+
+    def _json(self, key: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self._file.metadata.get(key, ""))
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise fault(f"{printable(self.path.name)}, {key}", "no JSON object", "what this format keeps there")
+        return found
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Side files by name."""
+        return {
+            name.removeprefix(FILE): bytes(self._file.data(name))
+            for name in self._file.tensors
+            if name.startswith(FILE)
+        }
+
+    def tensor(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """A weight on the memory of the file."""
+        about = self._about.get(key)
+        where = f"{printable(self.path.name)}, weight {printable(key)!r}"
+        if (
+            not isinstance(about, dict)
+            or str(about.get("dtype")) not in KINDS
+            or not isinstance(about.get("shape"), list)
+        ):
+            raise fault(where, "no dtype and shape", "both")
+        found = tuple(about["shape"])
+        if not all(isinstance(n, int) and 0 <= n <= 1 << 32 for n in found) or (shape is not None and found != shape):
+            raise fault(where, f"shape {printable(str(list(found)))}", f"{list(shape or ())} by the configuration")
+        return self._mapped(f"{key}.weight", Spec(found, KINDS[about["dtype"]]), where)
+
+    def _mapped(self, name: str, spec: Spec, where: str) -> Tensor:
+        raw = np.frombuffer(self._file.data(name), np.uint8) if name in self._file.tensors else None
+        if raw is None or raw.nbytes != spec.nbytes:
+            raise fault(where, "nothing" if raw is None else f"{raw.nbytes} bytes", f"{spec.nbytes} bytes for {spec}")
+        seen = from_numpy(raw, device="cpu")
+        if raw.ctypes.data % (LINE if spec.dtype.is_packed else spec.dtype.nbytes):
+            seen = seen.clone()  # our own files are aligned; kernels read tiles by whole lines
+        return Tensor(seen.storage, spec.dtype, spec.shape, spec.strides, 0)
+
+    def source(self) -> Source:
+        """The weights as a network wants them."""
+
+        def linear(joined: str, names: tuple[str, ...], rows: int, columns: int) -> QuantLinear:
+            return self._linear(joined, (rows, columns))
+
+        def vector(name: str, size: int) -> Tensor:
+            return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
+
+        table = self.tensor(EMBEDDING, (self.config.vocab, self.config.width))
+
+        def head() -> Tensor | QuantLinear:
+            about = self._about.get(HEAD)
+            if about is None:
+                return table
+            shape = (self.config.vocab, self.config.width)
+            scaled = isinstance(about, dict) and "group" in about
+            return self._linear(HEAD, shape) if scaled else self.tensor(HEAD, shape)
+
+        return Source(linear, vector, lambda: table, head)
+
+    def _linear(self, key: str, shape: tuple[int, int]) -> QuantLinear:
+        data = self.tensor(key, shape)
+        where = f"{printable(self.path.name)}, weight {printable(key)!r}"
+        group = self._about[key].get("group", 0)
+        raw = self._file.tensors.get(f"{key}.scale")
+        if raw is None or not isinstance(group, int) or group < 0 or raw.nbytes not in _scale_sizes(shape, group):
+            raise fault(
+                where, "no scale of the right size", f"one for {list(shape)} in groups of {printable(str(group))}"
+            )
+        scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
+        if not np.isfinite(scale).all():
+            raise fault(where, "a scale that is no number", "finite scales")
+        scale = scale.reshape(shape[0], -1) if group else scale if scale.size > 1 else scale.reshape(())
+        base = quant.CANONICAL.get(data.dtype, data.dtype)
+        weight = quant.Quantized(
+            "ternary" if base.is_ternary else base.name, data, asarray(scale, device="cpu"), None, group
+        )
+        if device("cpu").backend.tiling(base) is not data.dtype:
+            weight = weight.plain().tiled()  # made on another kind of machine
+        return BitLinear(weight) if base.is_ternary else QuantLinear(weight)
+
+
+def _places(config: Config) -> Iterator[str]:
+    """The names of the weights that a configuration has a place for."""
+    yield from (EMBEDDING, "model.norm", HEAD)
+    inside = ["self_attn.qkv", "self_attn.o", "mlp.gate_up", "mlp.down", "input_layernorm", "post_attention_layernorm"]
+    inside += ["self_attn.attn_sub_norm", "mlp.ffn_sub_norm"] if config.sub_norms else []
+    yield from (f"model.layers.{i}.{name}" for i in range(config.layers) for name in inside)
+
+
+def _scale_sizes(shape: tuple[int, int], group: int) -> set[int]:
+    return {4 * shape[0] * -(-shape[1] // group)} if group > 0 else {4, 4 * shape[0]}

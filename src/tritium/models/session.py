@@ -1,0 +1,343 @@
+"""A model at work: the cache of keys and values, what stands in it, and the programs that read and write it.
+
+Knows nothing of text, sampling or files. One thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.compiler.compile import Compiled
+from tritium.errors import ArgumentError, ContextError
+from tritium.functions import arange, asarray
+from tritium.models.config import Config
+from tritium.models.weights import Network
+from tritium.nn.transformer import Angles, KVCache
+from tritium.tensor import Tensor
+
+BUCKETS = (1, 4, 16, 32, 64, 128, 256)  # tokens of one prefill program; each is compiled when first needed
+TOGETHER = (1, 2, 4, 8, 16, 32, 64)  # sequences of one decode program
+SCORED = (16, 64)  # tokens whose logits are all wanted: each takes a row of the vocabulary
+EXACT = 1 << 24  # ids up to here are exact in f32, which every device has
+START = 8  # what a call costs before its first token, in tokens of prefill: all weights are read once
+
+Ids = Sequence[int]
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Programs(NamedTuple):
+    """A network as compiled functions. A call with new shapes compiles a program; one run is one native call."""
+
+    last: Compiled  # logits after the last token of each sequence
+    every: Compiled  # log-probabilities after every token
+    pick: Compiled  # after one token a sequence only the id of its largest logit and that logit, f32 [n, 2]; the tokens and
+    # places it was given become those of the next step
+
+
+class Picked(NamedTuple):
+    """Of each sequence the id of its largest logit, the lowest among equals, and that logit. NaN is larger than all."""
+
+    ids: list[int]
+    logits: list[float]
+
+
+class _Ahead(NamedTuple):
+    """A step that was begun before it was asked for: of which slots, with which tokens, and what it will tell."""
+
+    slots: list[int]
+    ids: list[int]
+    told: Callable[[], np.ndarray[Any, Any]]
+
+
+def programs(network: Network) -> Programs:
+    """The functions of a network; nothing is compiled yet."""
+
+    def body(ids: Tensor, places: Tensor, angles: Angles, caches: tuple[Tensor, ...]) -> Tensor:
+        x = network.embedding(ids)
+        for i, block in enumerate(network.blocks):
+            x = block(x, angles, KVCache(caches[i]), places)
+        return x.reshape(-1, x.shape[-1])
+
+    def angles(ids: Tensor, places: Tensor) -> Angles:
+        return network.rope.angles(places[:, 1:2] + arange(ids.shape[1], dtype=dt.i32))
+
+    def last(ids: Tensor, places: Tensor, at: Tensor, *caches: Tensor) -> Tensor:
+        return network.head(ops.take(body(ids, places, angles(ids, places), caches), at, axis=0))
+
+    def every(ids: Tensor, places: Tensor, *caches: Tensor) -> Tensor:
+        return ops.log_softmax(network.head(body(ids, places, angles(ids, places), caches)), axis=-1)
+
+    def pick(ids: Tensor, places: Tensor, turns: Tensor, *caches: Tensor) -> Tensor:
+        """Written so that little is launched around the layers: angles are looked up, what is written is so as a whole."""
+        turned = ops.take(turns, places[:, 1:2], axis=0)
+        logits = network.head(body(ids, places, Angles(turned[:, :, 0], turned[:, :, 1]), caches))
+        count, vocab = logits.shape
+        best = ops.argmax(logits, axis=-1, keepdims=True)
+        at = best if count == 1 else best + ops.expand_dims(arange(count, dtype=dt.i64) * vocab, -1)
+        largest = ops.take(logits.reshape(-1), at, axis=0)
+        ops.copy(best, out=ids)
+        starts = (arange(3, dtype=dt.i32) == 1).astype(dt.i32)
+        ops.add(places, places[:, 2:] * starts, out=places)  # of padding, which counts nothing, they stay
+        return ops.where(arange(2) == 0, ops.broadcast_to(best, (count, 2)).astype(dt.f32), largest)
+
+    return Programs(
+        Compiled(last, donate="caches"),
+        Compiled(every, donate="caches"),
+        Compiled(pick, donate=("ids", "places", "caches")),
+    )
+
+
+@lru_cache(maxsize=4096)
+def chunks(count: int, buckets: tuple[int, ...] = BUCKETS) -> tuple[int, ...]:
+    """Sizes of the programs that take `count` tokens in least time: padding to a larger one, or several calls."""
+    most = buckets[-1]
+    if count > most:
+        return (most, *chunks(count - most, buckets))
+    above = next(b for b in buckets if b >= count)
+    below = [b for b in buckets if b < count]
+    if above == count or not below:
+        return (above,)
+    split = (below[-1], *chunks(count - below[-1], buckets))
+    return split if sum(split) + START * len(split) < above + START else (above,)
+
+
+def _piece(slot: int, start: int, part: Ids, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Some tokens of one sequence, padded to the size of a program, and their place."""
+    padded = np.zeros((1, size), np.int32)
+    padded[0, : len(part)] = part
+    return padded, np.array([[slot, start, len(part)]], np.int32)
+
+
+class Session:
+    """Sequences of one model in the slots of a cache.
+
+    `extend` appends tokens to a slot and gives the logits after the last one; `step` appends one token to each of several
+    slots in one program, and `pick` too, where only the largest logits are wanted; `truncate` forgets the end of a slot, so
+    that another continuation of the same beginning is cheap.
+    """
+
+    def __init__(
+        self, network: Network, config: Config, *, slots: int = 1, context: int | None = None, kv: Any = dt.f16,
+        made: Programs | None = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(slots, int) or not 1 <= slots <= TOGETHER[-1]:
+            raise ArgumentError(f"Session: slots must be 1 to {TOGETHER[-1]}, given {slots!r}.")
+        capacity = config.context if context is None else self.check_context(config, context)
+        self.config, self.slots, self.capacity = config, slots, capacity
+        self._programs = made or programs(network)
+        self._rope = network.rope
+        self.device = network.device
+        # The CPU has its logits at hand. Measured at 128,256 of them, a program that also finds the largest and where it stands
+        # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
+        self._picks_there = self.device.type != "cpu" and config.vocab <= EXACT
+        shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
+        self.caches: tuple[Tensor, ...] = tuple(
+            KVCache.empty(**shape, dtype=kv, device=self.device).kv for _ in range(config.layers)
+        )
+        self._tokens: list[list[int]] = [[] for _ in range(slots)]
+        self._inputs: dict[tuple[str, tuple[int, ...]], tuple[Tensor, np.ndarray[Any, Any] | None]] = {}  # and as sent
+        self._ahead: _Ahead | None = None
+
+    @staticmethod
+    def check_context(config: Config, context: Any) -> int:
+        """A number of tokens that the model was made for."""
+        if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+            raise ArgumentError(f"context must be a number of tokens, given {context!r}.")
+        if context > config.context:
+            raise ContextError(
+                f"A context of {context} tokens was asked; this model was made for {config.context}. Ask for at most that."
+            )
+        return context
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache when it is full; memory that was never written is not taken."""
+        return sum(t.nbytes for t in self.caches)
+
+    def tokens(self, slot: int) -> list[int]:
+        """What stands in a slot."""
+        return list(self._tokens[self._slot(slot)])
+
+    def truncate(self, slot: int, count: int) -> None:
+        """Forget all but the first `count` tokens of a slot."""
+        held = self._tokens[self._slot(slot)]
+        if not isinstance(count, int) or not 0 <= count <= len(held):
+            raise ArgumentError(f"truncate: slot {slot} holds {len(held)} tokens, {count} were to be kept.")
+        self._ahead = None
+        del held[count:]
+
+    def extend(self, slot: int, ids: Ids) -> Logits:
+        """Append tokens to a slot; the logits [vocab] after the last of them. If it fails, the slot is as before."""
+        new = self._checked(slot, ids)
+        self._ahead = None
+        held = self._tokens[slot]
+        done, logits = 0, None
+        for size in chunks(len(new)):
+            count = min(size, len(new) - done)
+            piece, places = _piece(slot, len(held) + done, new[done : done + count], size)
+            logits = self._run(self._programs.last, piece, places, np.array([count - 1], np.int32))
+            done += count
+        held += new
+        assert logits is not None
+        return np.asarray(logits[0])
+
+    def step(self, slots: Sequence[int], ids: Ids) -> Logits:
+        """Append one token to each of several slots, in one program; the logits [n, vocab] after them."""
+        return self._together("step", self._programs.last, slots, ids)
+
+    def pick(self, slots: Sequence[int], ids: Ids, *, ahead: bool = False) -> Picked:
+        """Append one token to each of several slots, in one program; the tokens that greedy decoding takes after them.
+
+        ahead: the caller means to go on with what is picked. A device that works by itself then begins the next step while this
+        one is looked at, and the next call finds it under way; if it never comes, or brings other tokens, that step was in vain.
+        """
+        if not self._picks_there:
+            rows = self.step(slots, ids)
+            best = rows.argmax(axis=-1).tolist()
+            return Picked(best, [row.item(i) for row, i in zip(rows, best, strict=True)])
+        slots, ids = self._one_each("pick", slots, ids)
+        coming, self._ahead = self._ahead, None
+        if coming is not None and (coming.slots, coming.ids) == (slots, ids):
+            told = coming.told
+        else:
+            told = self._begin(*self._padded(slots, ids, "picked", np.int64))
+        further = None
+        if ahead and self.device.backend.runs_ahead and all(len(self._tokens[s]) + 1 < self.capacity for s in slots):
+            further = self._begin(*self._next(len(slots)))
+        found = told()[: len(slots)]
+        self._append(slots, ids)
+        picked = Picked(found[:, 0].astype(np.int64).tolist(), found[:, 1].tolist())
+        if further is not None:
+            self._ahead = _Ahead(slots, picked.ids, further)
+        return picked
+
+    def _begin(self, ids: Tensor, places: Tensor) -> Callable[[], np.ndarray[Any, Any]]:
+        """Have the next tokens picked; what is given waits for them. Tokens and places are those of the next step then."""
+        found = self._programs.pick(ids, places, self.turns, *self.caches)
+        for what, x in (("picked", ids), ("places", places)):
+            self._inputs[what, x.shape] = x, None  # it is no longer what was sent
+        return self.device.backend.bring(found)
+
+    @cached_property
+    def turns(self) -> Tensor:
+        """Cosine and sine of every position there is room for, f32 [capacity, 2, D / 2]: compiled, so that they have the bits that
+        other programs compute."""
+        made = Compiled(lambda positions: ops.stack(*self._rope.angles(positions), axis=1))
+        found: Tensor = made(arange(self.capacity, dtype=dt.i32, device=self.device))
+        return found
+
+    def _together(self, what: str, program: Compiled, slots: Sequence[int], ids: Ids) -> Logits:
+        """One token more in each of several slots; the rows of a program's result."""
+        slots, ids = self._one_each(what, slots, ids)
+        self._ahead = None
+        padded, places = self._padded(slots, ids, "ids", np.int32)
+        at = self._sent(np.arange(padded.shape[0], dtype=np.int32), "at")
+        rows = np.asarray(program(padded, places, at, *self.caches).numpy())
+        self._append(slots, ids)
+        return rows[: len(slots)]
+
+    def _one_each(self, what: str, slots: Sequence[int], ids: Ids) -> tuple[list[int], list[int]]:
+        """Different slots, and a token for each that is real and has room."""
+        slots = [self._slot(slot) for slot in slots]
+        if len(slots) != len(ids) or not slots or len(set(slots)) != len(slots):
+            raise ArgumentError(f"{what}: different slots and one token for each are needed, given {slots} and {ids}.")
+        return slots, [self._checked(slot, [token])[0] for slot, token in zip(slots, ids, strict=True)]
+
+    def _append(self, slots: list[int], ids: list[int]) -> None:
+        for slot, token in zip(slots, ids, strict=True):
+            self._tokens[slot].append(token)
+
+    def _padded(
+        self, slots: list[int], ids: list[int], what: str, kind: type[np.integer[Any]]
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens and places for a program of as many sequences or more, on the device."""
+        size = next(b for b in TOGETHER if b >= len(slots))
+        padded, places = np.zeros((size, 1), kind), np.zeros((size, 3), np.int32)
+        padded[: len(slots), 0] = ids
+        places[: len(slots)] = [(slot, len(self._tokens[slot]), 1) for slot in slots]
+        return self._sent(padded, what), self._sent(places, "places")
+
+    def _next(self, count: int) -> tuple[Tensor, Tensor]:
+        """Tokens and places as the step before has left them on the device."""
+        size = next(b for b in TOGETHER if b >= count)
+        return self._inputs["picked", (size, 1)][0], self._inputs["places", (size, 3)][0]
+
+    def score(self, slot: int, ids: Ids) -> Logits:
+        """Append tokens to a slot; the log-probability of each, given all before it. The slot must hold a token already."""
+        new = self._checked(slot, ids)
+        held = self._tokens[slot]
+        if not held:
+            raise ArgumentError(
+                "score: the slot is empty, and a first token has no probability; extend it by one first."
+            )
+        self._ahead = None
+        # Token i is told by the row of the token before it, so the last one held is run once more in front of the new ones.
+        told = [held[-1], *new]
+        found: list[np.ndarray[Any, Any]] = []
+        done = 0
+        for size in chunks(len(told), SCORED):
+            part = told[done : done + size]
+            piece, places = _piece(slot, len(held) - 1 + done, part, size)
+            rows = self._programs.every(self._sent(piece, "ids"), self._sent(places, "places"), *self.caches).numpy()
+            wanted = new[done : done + size]
+            found.append(rows[np.arange(len(wanted)), wanted])
+            done += len(part)
+        held += new
+        return np.concatenate(found)
+
+    def _slot(self, slot: int) -> int:
+        try:
+            found = index(slot)
+        except TypeError:
+            found = -1
+        if not 0 <= found < self.slots:
+            raise ArgumentError(f"slot {slot!r} does not exist; this session has {self.slots}.")
+        return found
+
+    def _checked(self, slot: int, ids: Ids) -> list[int]:
+        """New tokens for a slot: real tokens, and room for them."""
+        held = self._tokens[self._slot(slot)]
+        try:
+            new = [index(i) for i in ids]
+        except TypeError:
+            raise ArgumentError(f"Tokens must be whole numbers, given {ids!r:.80}.") from None
+        if not new:
+            raise ArgumentError("No token was given; at least one is needed.")
+        for token in new:
+            if not 0 <= token < self.config.vocab:
+                raise ArgumentError(f"Token {token} does not exist; this model has 0 to {self.config.vocab - 1}.")
+        if len(held) + len(new) > self.capacity:
+            made = self.config.context
+            remedy = (
+                f"ask for a larger context (up to {made})" if self.capacity < made else "take a model made for more"
+            )
+            raise ContextError(
+                f"{len(held)} tokens and {len(new)} more do not fit the context of {self.capacity}. Give a shorter text, or {remedy}."
+            )
+        return new
+
+    def _run(
+        self, program: Compiled, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any], at: np.ndarray[Any, Any]
+    ) -> Logits:
+        found = program(self._sent(ids, "ids"), self._sent(places, "places"), self._sent(at, "at"), *self.caches)
+        return np.asarray(found.numpy())
+
+    def _sent(self, data: np.ndarray[Any, Any], what: str) -> Tensor:
+        """What a program reads beside the caches. Off the host it stays where it was: what is captured for it stays true."""
+        if self.device.type == "cpu":
+            return asarray(data)
+        key = what, data.shape
+        if key not in self._inputs:
+            self._inputs[key] = asarray(data, device=self.device), data
+        found, sent = self._inputs[key]
+        if sent is None or not np.array_equal(sent, data):
+            self.device.backend.upload(data, found)
+            self._inputs[key] = found, data
+        return found

@@ -1,0 +1,337 @@
+"""The vocabulary of a model folder or of a GGUF file as a tokenizer.
+
+Knows nothing of weights or of chats. Byte vocabularies need no package; others need `tokenizers` (extra `model`). Files are
+not trusted: sizes are bounded, nothing in them is run, and errors name the file and the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tritium.errors import PackageError, TritiumError
+from tritium.extras import install_command
+from tritium.io import gguf
+from tritium.io.model import tokenizer as keys
+from tritium.io.reader import contained, fault, map_file, printable, read_json
+from tritium.models.tokenizer import ALPHABET, SPACE, ByteTokenizer, Facts, PackageTokenizer, Stream, Tokenizer
+
+__all__ = ["ByteTokenizer", "Facts", "PackageTokenizer", "Stream", "Tokenizer", "from_folder", "from_gguf"]
+
+MAX_VOCABULARY = 64 << 20  # bytes of a tokenizer.json
+MAX_TEMPLATE = 1 << 20
+SMALL = 1 << 18  # bytes of a tokenizer.json that may be a byte vocabulary
+UNKNOWN = 2  # a token type of GGUF, beside those of io.tokenizer
+ENDS = (
+    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <|eom_id|> <EOT> <|return|> <end_of_utterance>"
+).split()  # control tokens that end a turn; GGUF files name only one of them
+FIRST = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1"}  # splitting rules that imply a first token
+MAX_PIECE = 256  # characters of a token that others can make up
+
+
+def _byte_level(tokens: Sequence[str], others: Iterable[str]) -> bool:
+    """Whether these are the 256 bytes once each and, besides, only the `others`."""
+    return sorted(set(tokens) - set(others)) == sorted(ALPHABET)
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise PackageError(
+            f"This model's vocabulary needs the package 'tokenizers', which is not installed; {install_command('model')}."
+        ) from error
+    return tokenizers
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """What the package does not like is a fault of the file."""
+    try:
+        yield
+    except (TritiumError, KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic of the package is no Exception
+        raise fault(where, printable(str(error)), "a vocabulary that the tokenizers package reads") from None
+
+
+def _built(raw: bytes) -> Any:
+    """A vocabulary of the package from the text of a tokenizer.json."""
+    found = _package().Tokenizer.from_buffer(raw)
+    found.no_truncation()
+    found.no_padding()
+    return found
+
+
+def _types(part: Any) -> set[str]:
+    """The names of all steps of a decoder or a pre-tokenizer."""
+    if part is None:
+        return set()
+    state = json.loads(part.__getstate__())
+    steps = state.get("decoders") or state.get("pretokenizers") or [state]
+    return {s["type"] for s in steps if isinstance(s, dict) and isinstance(s.get("type"), str)}
+
+
+def _kind_of(inner: Any, where: str) -> tuple[str, bool]:
+    """How its tokens are written, and whether decoding drops a first space."""
+    found = _types(inner.decoder) | _types(inner.pre_tokenizer)
+    if "ByteLevel" in found:
+        return "bytes", False
+    if found & {"Metaspace", "ByteFallback"}:
+        begun = inner.encode("a", add_special_tokens=False).tokens
+        return "spaces", bool(begun) and begun[0].startswith(SPACE)
+    raise fault(
+        f"{where}, decoder", ", ".join(sorted(found)) or "none", "ByteLevel, Metaspace or ByteFallback",
+        "Models with other vocabularies cannot be run.",
+    )  # fmt: skip
+
+
+# ---- a folder of Hugging Face
+
+
+def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> ByteTokenizer | PackageTokenizer:
+    """The vocabulary of a model folder; `config` is its config.json where that was already read."""
+    folder = Path(folder)
+    if not (folder / "tokenizer.json").is_file():
+        other = " (tokenizer.model alone is not read)" if (folder / "tokenizer.model").is_file() else ""
+        raise fault(
+            f"{printable(folder.name)}", f"no tokenizer.json{other}", "one beside the weights",
+            "Fetch it from where the model came from, or convert a GGUF of the model.",
+        )  # fmt: skip
+    path = contained(folder, "tokenizer.json")
+    if config is None:
+        config = _side(folder, "config.json")
+    sides = {"config.json": config} | {n: _side(folder, n) for n in ("generation_config.json", "tokenizer_config.json")}
+    template = _template(folder, sides["tokenizer_config.json"])
+    data = map_file(path)
+    if len(data) > MAX_VOCABULARY:
+        raise fault("tokenizer.json", f"{len(data)} bytes", f"at most {MAX_VOCABULARY}", "This is no vocabulary.")
+    if len(data) <= SMALL and (found := _bytes_of_json(read_json(path), sides, template)):
+        return found
+    with _reading("tokenizer.json"):
+        inner = _built(bytes(data))
+        kind, strips = _kind_of(inner, "tokenizer.json")
+        facts = _facts(sides, inner.token_to_id, inner.id_to_token, template)
+        said = sides["tokenizer_config.json"].get("add_bos_token")
+        adds = said if isinstance(said, bool) else facts.bos is not None and inner.encode("").ids[:1] == [facts.bos]
+        return PackageTokenizer(inner, kind, replace(facts, adds_bos=adds), strips=strips)
+
+
+def _side(folder: Path, name: str) -> dict[str, Any]:
+    return read_json(contained(folder, name)) if (folder / name).is_file() else {}
+
+
+def _template(folder: Path, side: Mapping[str, Any]) -> str | None:
+    """The chat template: its own file, one text, or the one named "default" of several."""
+    if (folder / "chat_template.jinja").is_file():
+        data = map_file(contained(folder, "chat_template.jinja"))
+        where, found = "chat_template.jinja", str(data[: MAX_TEMPLATE + 1], "utf-8", "replace")
+    else:
+        where, given = "tokenizer_config.json, chat_template", side.get("chat_template")
+        if isinstance(given, list):
+            named = {
+                r["name"]: r.get("template") for r in given if isinstance(r, dict) and isinstance(r.get("name"), str)
+            }
+            given = named.get("default") or next(iter(named.values()), None)
+        if given is None:
+            return None
+        if not isinstance(given, str):
+            raise fault(where, f"a {type(given).__name__}", "a text, or a list of names and templates")
+        found = given
+    return _bounded(found, where)
+
+
+def _bounded(template: str, where: str) -> str:
+    if len(template) > MAX_TEMPLATE:
+        raise fault(where, "a longer text", f"at most {MAX_TEMPLATE} characters", "This is no chat template.")
+    return template
+
+
+def _bytes_of_json(found: dict[str, Any], sides: Mapping[str, Any], template: str | None) -> ByteTokenizer | None:
+    """A byte vocabulary, if the JSON is one: 256 bytes, no merges, added tokens."""
+    model, added = found.get("model"), found.get("added_tokens") or []
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or not isinstance(vocab, dict) or not isinstance(added, list):
+        return None
+    rows = [r for r in added if isinstance(r, dict) and isinstance(r.get("content"), str)]
+    level = "ByteLevel" in (_kind(found.get("decoder")), _kind(found.get("pre_tokenizer")))
+    if model.get("merges") or not level or not _byte_level(list(vocab), [r["content"] for r in rows]):
+        return None
+    pairs = [*vocab.items(), *((r["content"], r.get("id")) for r in rows)]
+    by_id = {number: token for token, number in pairs if type(number) is int}
+    if sorted(by_id) != list(range(len({token for token, _ in pairs}))):
+        raise fault("tokenizer.json, model.vocab", "ids with gaps or twins", f"0 to {len(by_id) - 1}, each once")
+    tokens = [by_id[i] for i in range(len(by_id))]
+    ids = {t: i for i, t in enumerate(tokens)}
+    facts = _facts(sides, ids.get, lambda i: tokens[i] if i < len(tokens) else None, template)
+    adds = sides["tokenizer_config.json"].get("add_bos_token")
+    control = frozenset(ids[r["content"]] for r in rows if r.get("special"))
+    return ByteTokenizer(tokens, control, facts=replace(facts, adds_bos=adds is True))
+
+
+def _kind(part: Any) -> Any:
+    return part.get("type") if isinstance(part, dict) else None
+
+
+def _facts(
+    sides: Mapping[str, Any],
+    id_of: Callable[[str], int | None],
+    token_of: Callable[[int], str | None],
+    template: str | None,
+) -> Facts:
+    """First and last tokens: by text in tokenizer_config.json, by number in the other two."""
+    numbers: dict[str, list[int]] = {"bos": [], "eos": []}
+    for key, found in numbers.items():
+        written = sides["tokenizer_config.json"].get(f"{key}_token")
+        written = written.get("content") if isinstance(written, dict) else written
+        if written is not None and not isinstance(written, str):
+            raise fault(f"tokenizer_config.json, {key}_token", f"a {type(written).__name__}", "the text of a token")
+        if written is not None and (number := id_of(written)) is not None:
+            found.append(number)
+        for name in ("generation_config.json", "config.json"):
+            found += _numbers(sides[name].get(f"{key}_token_id"), f"{name}, {key}_token_id")
+    bos, eos = numbers["bos"], numbers["eos"]
+    return Facts(
+        bos=bos[0] if bos else None, eos=frozenset(eos), chat_template=template,
+        bos_token=(token_of(bos[0]) or "") if bos else "", eos_token=(token_of(eos[0]) or "") if eos else "",
+    )  # fmt: skip
+
+
+def _numbers(given: Any, where: str) -> list[int]:
+    found = given if isinstance(given, list) else [] if given is None else [given]
+    for number in found:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < keys.MAX_TOKENS:
+            raise fault(where, printable(repr(given)), f"token ids below {keys.MAX_TOKENS}")
+    return list(found)
+
+
+# ---- GGUF
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> ByteTokenizer | PackageTokenizer:
+    """The vocabulary in the keys of a GGUF file."""
+    kind = gguf.scalar(metadata, "tokenizer.ggml.model")
+    make = _KINDS.get(kind) if isinstance(kind, str) else None
+    if make is None:
+        found = "none" if kind is None else repr(printable(str(kind)))
+        raise fault(
+            "tokenizer.ggml.model", found, " or ".join(map(repr, _KINDS)),
+            "Take the model's Hugging Face folder, which has a tokenizer.json.",
+        )  # fmt: skip
+    tokens, types = _listed(metadata, "tokens", str), _listed(metadata, "token_type", int)
+    if not tokens or len(tokens) > keys.MAX_TOKENS or (types and len(types) != len(tokens)):
+        raise fault(
+            "tokenizer.ggml.tokens",
+            f"{len(tokens)} tokens and {len(types)} types",
+            f"1 to {keys.MAX_TOKENS} of both, as many",
+        )
+    return make(metadata, tokens, types or [keys.NORMAL] * len(tokens))
+
+
+def _listed(metadata: Mapping[str, Any], key: str, of: type) -> list[Any]:
+    found = metadata.get(f"tokenizer.ggml.{key}")
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(v, of) for v in found):
+        raise fault(f"tokenizer.ggml.{key}", f"a {type(found).__name__}", f"a list of {of.__name__}")
+    return found
+
+
+def _gguf_facts(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int], adds: bool) -> Facts:
+    """First and last tokens; the file names one last token, the others are known by their text."""
+    found: dict[str, int] = {}
+    for key in ("bos", "eos", "eot", "eom"):
+        number = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(tokens):
+            raise fault(f"tokenizer.ggml.{key}_token_id", printable(repr(number)), f"a token id below {len(tokens)}")
+        found[key] = number
+    ends = {i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == keys.CONTROL and t in ENDS}
+    said = gguf.scalar(metadata, "tokenizer.ggml.add_bos_token")
+    template = gguf.scalar(metadata, "tokenizer.chat_template")
+    return Facts(
+        bos=found.get("bos"), eos=frozenset(ends | {n for k, n in found.items() if k != "bos"}),
+        adds_bos=said if isinstance(said, bool) else adds,
+        bos_token=tokens[found["bos"]] if "bos" in found else "",
+        eos_token=tokens[found["eos"]] if "eos" in found else "",
+        chat_template=_bounded(template, "tokenizer.chat_template") if isinstance(template, str) else None,
+    )  # fmt: skip
+
+
+def _gpt2(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> ByteTokenizer | PackageTokenizer:
+    """Byte-level BPE; a byte vocabulary where nothing merges."""
+    pre = gguf.scalar(metadata, "tokenizer.ggml.pre")
+    facts = _gguf_facts(metadata, tokens, types, adds=str(pre) in FIRST)
+    others = [t for t, k in zip(tokens, types, strict=True) if k != keys.NORMAL]
+    silent = frozenset(i for i, k in enumerate(types) if k == keys.UNUSED)
+    if not metadata.get("tokenizer.ggml.merges") and _byte_level(tokens, others) and len(set(tokens)) == len(tokens):
+        control = frozenset(i for i, k in enumerate(types) if k == keys.CONTROL)
+        return ByteTokenizer(tokens, control, silent, facts)
+    files, warnings = keys.from_gguf(metadata)
+    if not files:
+        raise fault("tokenizer.ggml.merges", "; ".join(warnings), "the tokens and merges of byte-level BPE")
+    with _reading("tokenizer.ggml.merges"):
+        inner = _assembled(files["tokenizer.json"])
+    return PackageTokenizer(inner, "bytes", replace(facts, warnings=tuple(warnings)), silent)
+
+
+def _assembled(body: dict[str, Any]) -> Any:
+    """A vocabulary of the package from such a JSON; tokens and merges go there as they are, which takes half the time."""
+    package, model, added = _package(), body["model"], body["added_tokens"]
+    inner = _built(json.dumps(body | {"model": model | {"vocab": {}, "merges": []}, "added_tokens": []}).encode())
+    pairs = [tuple(m.split(" ")) for m in model["merges"]]
+    inner.model = package.models.BPE(model["vocab"], pairs, ignore_merges=model["ignore_merges"])
+    inner.add_tokens([package.AddedToken(r["content"], normalized=False, special=r["special"]) for r in added])
+    return inner
+
+
+def _llama(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> PackageTokenizer:
+    """SentencePiece's BPE: of two neighbours, those whose union scores best are joined; unknown characters become bytes."""
+    scores = _listed(metadata, "scores", float)
+    if len(scores) != len(tokens) or len(set(tokens)) != len(tokens):
+        raise fault("tokenizer.ggml.scores", f"{len(scores)} scores", f"one for each of {len(tokens)} different tokens")
+    known = set(tokens)
+    if missing := [b for b in range(256) if f"<0x{b:02X}>" not in known]:
+        raise fault("tokenizer.ggml.tokens", f"{len(known)} tokens without <0x{missing[0]:02X}>", "one for each byte")
+    prefix = gguf.scalar(metadata, "tokenizer.ggml.add_space_prefix") is not False
+    with _reading("tokenizer.ggml.tokens"):
+        inner = _joining(tokens, types, scores, prefix)
+    facts = _gguf_facts(metadata, tokens, types, adds=True)
+    silent = frozenset(i for i, k in enumerate(types) if k in (keys.UNUSED, UNKNOWN))
+    return PackageTokenizer(inner, "spaces", facts, silent, strips=prefix)
+
+
+def _joining(tokens: list[str], types: list[int], scores: list[float], prefix: bool) -> Any:
+    package = _package()
+    unknown = next((t for t, k in zip(tokens, types, strict=True) if k == UNKNOWN), None)
+    vocab, merges = {t: i for i, t in enumerate(tokens)}, _merges(tokens, types, scores)
+    inner = package.Tokenizer(package.models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    steps = [package.normalizers.Replace(" ", SPACE)]
+    inner.normalizer = package.normalizers.Sequence([package.normalizers.Prepend(SPACE)] * prefix + steps)
+    kinds = [(t, k) for t, k in zip(tokens, types, strict=True) if k in (keys.CONTROL, keys.USER)]
+    inner.add_tokens([package.AddedToken(t, normalized=False, special=k == keys.CONTROL) for t, k in kinds])
+    return inner
+
+
+def _merges(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Pairs of tokens in the order in which they are joined: the best score of the union first."""
+    normal = {t: i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == keys.NORMAL}
+    found = [
+        (-scores[i], i, normal[t[:cut]], t[:cut], t[cut:])
+        for t, i in normal.items()
+        if len(t) <= MAX_PIECE
+        for cut in range(1, len(t))
+        if t[:cut] in normal and t[cut:] in normal
+    ]
+    return [(left, right) for *_, left, right in sorted(found)]
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any], list[str], list[int]], ByteTokenizer | PackageTokenizer]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+}

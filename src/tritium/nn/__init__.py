@@ -1,0 +1,11 @@
+"""The parts networks are made of, by name: `layers` (products with quantised weights) and `network` (a transformer's parts).
+
+Knows nothing of models or files.
+"""
+
+from tritium.nn.linear import BitLinear, QuantLinear, as_bytes, unpacked
+from tritium.nn.transformer import MLP, Attention, Block, Embedding, Head, KVCache, RMSNorm, RoPE
+
+__all__ = [
+    "MLP", "Attention", "BitLinear", "Block", "Embedding", "Head", "KVCache", "QuantLinear", "RMSNorm", "RoPE", "as_bytes", "unpacked",
+]  # fmt: skip

@@ -1,0 +1,263 @@
+"""The parts of a transformer: embedding, norms, rotary positions, attention with a cache, MLPs, blocks, output head.
+
+Knows nothing of models, files or text. A part is made of its weights and called with tensors, eagerly or while a graph is
+written down; nothing here decides when to compile.
+
+    cache = tt.nn.KVCache.empty(slots=1, heads=2, capacity=64, size=32)
+    y = attention(x, angles, cache, places)     # x: [batch, tokens, width]
+
+`places` is i32 [batch, 3]: for each sequence its slot in the cache, how many tokens stand there already, and how many of
+the tokens given are real (the others are padding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.errors import ArgumentError, ShapeError
+from tritium.functions import asarray
+from tritium.nn.linear import QuantLinear
+from tritium.op import Op
+from tritium.tensor import Tensor
+
+ACTIVATIONS: dict[str, Op] = {"relu2": ops.relu2, "silu": ops.silu, "relu": ops.relu, "gelu": ops.gelu}
+SCALINGS: dict[str, tuple[str, ...]] = {  # of rotary angles, and what each needs
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "factors": ("factors",),
+}
+
+
+class Embedding:
+    """The row of a table for each token, in f32."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Tensor) -> None:
+        if weight.ndim != 2:
+            raise ShapeError(f"Embedding: a table [words, width] is needed, given {weight.spec}.")
+        self.weight = weight
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return ops.take(self.weight, ids, axis=0).to(dt.f32)
+
+    def to(self, device: Any) -> Embedding:
+        """The same on another device."""
+        return Embedding(self.weight.to(device=device))
+
+
+class RMSNorm:
+    """x / sqrt(mean(x²) + eps), times a weight for each column."""
+
+    __slots__ = ("eps", "weight")
+
+    def __init__(self, weight: Any, eps: float = 1e-5) -> None:
+        self.weight = (weight if isinstance(weight, Tensor) else asarray(np.asarray(weight))).to(dt.f32)
+        self.eps = eps
+        if self.weight.ndim != 1:
+            raise ShapeError(f"RMSNorm: one weight for each column is needed, given {self.weight.spec}.")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight, eps=self.eps)
+
+    def to(self, device: Any) -> RMSNorm:
+        """The same on another device."""
+        return RMSNorm(self.weight.to(device=device), self.eps)
+
+
+class Angles(NamedTuple):
+    """By how much each pair of a head is turned at each position: cosine and sine, f32 [batch, tokens, D / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class RoPE:
+    """Rotary positions: pair i of a head of size D is turned by position / theta^(2i / D).
+
+    Pairs are (i, i + D/2), as Hugging Face and `bitnet` files have them, or (2i, 2i + 1) with interleaved=True, as `llama`
+    files do; rows of Q and K are permuted between the two. `scaling` is that of a configuration: {"rope_type": "linear",
+    "factor": …}, {"rope_type": "llama3", …} or {"rope_type": "factors", "factors": [one for each pair]}.
+    """
+
+    __slots__ = ("frequencies", "interleaved")
+
+    def __init__(
+        self, size: int, theta: float = 10000.0, *, interleaved: bool = False, scaling: Mapping[str, Any] | None = None
+    ) -> None:
+        if size < 2 or size % 2 or not theta > 0:
+            raise ArgumentError(f"RoPE: an even size and a positive theta are needed, given {size} and {theta}.")
+        turns = np.float64(theta) ** -(np.arange(0, size, 2) / size)
+        self.frequencies = asarray(scaled(turns, scaling or {}).astype(np.float32))
+        self.interleaved = interleaved
+
+    def angles(self, positions: Tensor) -> Angles:
+        """The angles of positions [batch, tokens]; they are the same for every layer.
+
+        The product is f32, as in training; its cosine and sine are taken in f64 and rounded, so that they are the same on
+        every device that has f64."""
+        turned = ops.expand_dims(positions.to(dt.f32), -1) * self.frequencies
+        if self.frequencies.device.backend.has_f64:
+            turned = turned.to(dt.f64)
+        return Angles(ops.cos(turned).to(dt.f32), ops.sin(turned).to(dt.f32))
+
+    def __call__(self, x: Tensor, angles: Angles, heads: int | None = None) -> Tensor:
+        """x [batch, tokens, heads, D] turned; with heads, only the first so many."""
+        return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved, heads=heads)
+
+    def to(self, device: Any) -> RoPE:
+        """The same on another device."""
+        made = RoPE.__new__(RoPE)
+        made.frequencies, made.interleaved = self.frequencies.to(device=device), self.interleaved
+        return made
+
+
+def scaled(turns: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Frequencies as a configuration stretches them for longer contexts."""
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return turns
+    if kind not in SCALINGS:
+        raise ArgumentError(f"RoPE: scaling {kind!r} is unknown; known are {', '.join(SCALINGS)}.")
+    if kind == "factors":  # one for each pair, as GGUF keeps them
+        return np.asarray(turns / np.asarray(scaling["factors"], np.float64))
+    factor = float(scaling["factor"])
+    if kind == "linear":
+        return turns / factor
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    cycles = float(scaling["original_max_position_embeddings"]) * turns / (2 * np.pi)  # within the first context
+    smooth = np.clip((cycles - low) / (high - low), 0, 1)
+    return np.asarray((1 - smooth) * turns / factor + smooth * turns)
+
+
+class KVCache(NamedTuple):
+    """Keys and values of one layer in one tensor [slots, 2 kv heads, capacity, D], keys first: one call writes both."""
+
+    kv: Tensor
+
+    @property
+    def k(self) -> Tensor:
+        """The keys [slots, kv heads, capacity, D], a view."""
+        return self.kv[:, : self.kv.shape[1] // 2]
+
+    @property
+    def v(self) -> Tensor:
+        """The values, a view."""
+        return self.kv[:, self.kv.shape[1] // 2 :]
+
+    @classmethod
+    def empty(
+        cls, *, slots: int, heads: int, capacity: int, size: int, dtype: Any = dt.f16, device: Any = None
+    ) -> KVCache:
+        """Room for `capacity` tokens in each of `slots` sequences; what was not written is not read."""
+        return cls(ops.empty((slots, 2 * heads, capacity, size), dtype=dtype, device=device))
+
+
+class Attention:
+    """Causal grouped-query attention: one product for Q, K and V, rotary positions, the cache, one product for the result.
+
+    qkv: [(heads + 2 kv heads) * size, width], rows of Q, K and V in this order. With a sub-norm the result is normed before
+    its product, as in BitNet b1.58.
+    """
+
+    __slots__ = ("heads", "kv_heads", "out", "qkv", "rope", "size", "sub_norm")
+
+    def __init__(
+        self, qkv: QuantLinear, out: QuantLinear, rope: RoPE, *, heads: int, kv_heads: int, sub_norm: RMSNorm | None = None
+    ) -> None:  # fmt: skip
+        self.qkv, self.out, self.rope, self.sub_norm = qkv, out, rope, sub_norm
+        self.heads, self.kv_heads = heads, kv_heads
+        self.size = 2 * rope.frequencies.shape[0]
+        rows = (heads + 2 * kv_heads) * self.size
+        if qkv.out_features != rows or out.in_features != heads * self.size:
+            raise ShapeError(
+                f"Attention: {heads} heads and {kv_heads} kv heads of {self.size} need {rows} rows of Q, K and V and "
+                f"{heads * self.size} columns of the result, given {qkv} and {out}."
+            )
+
+    def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
+        """The attention of new tokens x [batch, tokens, width], whose keys and values are written to the cache."""
+        batch, tokens, _ = x.shape
+        joined = self.qkv(x).reshape(batch, tokens, self.heads + 2 * self.kv_heads, self.size)
+        turned = self.rope(joined, angles, self.heads + self.kv_heads)
+        ops.update_cache(cache.kv, turned[:, :, self.heads :], places, out=cache.kv)
+        y = ops.attention(turned[:, :, : self.heads], cache.k, cache.v, places)
+        y = y.reshape(batch, tokens, self.heads * self.size)
+        return self.out(y if self.sub_norm is None else self.sub_norm(y))
+
+    def to(self, device: Any) -> Attention:
+        """The same on another device, its weights made ready there."""
+        return Attention(
+            self.qkv.to(device), self.out.to(device), self.rope.to(device), heads=self.heads, kv_heads=self.kv_heads,
+            sub_norm=None if self.sub_norm is None else self.sub_norm.to(device),
+        )  # fmt: skip
+
+
+class MLP:
+    """down(activation(gate(x)) * up(x)), gate and up in one product; with a sub-norm before the last, as in BitNet b1.58."""
+
+    __slots__ = ("activation", "down", "gate_up", "sub_norm")
+
+    def __init__(
+        self, gate_up: QuantLinear, down: QuantLinear, activation: str = "relu2", sub_norm: RMSNorm | None = None
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            raise ArgumentError(
+                f"MLP: the activation {activation!r} is unknown; known are {', '.join(sorted(ACTIVATIONS))}."
+            )
+        if gate_up.out_features != 2 * down.in_features:
+            raise ShapeError(
+                f"MLP: gate and up must have twice the columns of down as rows, given {gate_up} and {down}."
+            )
+        self.gate_up, self.down, self.activation, self.sub_norm = gate_up, down, ACTIVATIONS[activation], sub_norm
+
+    def to(self, device: Any) -> MLP:
+        """The same on another device, its weights made ready there."""
+        named = next(name for name, row in ACTIVATIONS.items() if row is self.activation)
+        norm = None if self.sub_norm is None else self.sub_norm.to(device)
+        return MLP(self.gate_up.to(device), self.down.to(device), named, norm)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        both, inner = self.gate_up(x), self.down.in_features
+        y = self.activation(both[..., :inner]) * both[..., inner:]
+        return self.down(y if self.sub_norm is None else self.sub_norm(y))
+
+
+class Block(NamedTuple):
+    """One layer of a transformer: attention and MLP, each on its norm and added to what came in."""
+
+    attention_norm: RMSNorm
+    attention: Attention
+    mlp_norm: RMSNorm
+    mlp: MLP
+
+    def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), angles, cache, places)
+        return x + self.mlp(self.mlp_norm(x))
+
+    def to(self, device: Any) -> Block:
+        """The same on another device."""
+        return Block(*(part.to(device) for part in self))  # type: ignore[arg-type]
+
+
+class Head:
+    """The last norm and the product with the vocabulary: a float table (of any width, tied to the embedding or not) or an
+    int8 one with a scale for each word."""
+
+    __slots__ = ("norm", "weight")
+
+    def __init__(self, norm: RMSNorm, weight: Tensor | QuantLinear) -> None:
+        self.norm, self.weight = norm, weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        return self.weight(y) if isinstance(self.weight, QuantLinear) else ops.linear(y, self.weight)
+
+    def to(self, device: Any) -> Head:
+        """The same on another device."""
+        return Head(self.norm.to(device), self.weight.to(device))

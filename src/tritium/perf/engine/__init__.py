@@ -1,0 +1,4 @@
+"""Measuring: fresh processes, calibrated batches, interleaved rounds.
+
+Knows nothing of verdicts.
+"""

@@ -1,0 +1,434 @@
+"""Cases and arms in, results out: fresh processes, calibrated batches, equal warm-up, arms in random order beside each other.
+
+Knows nothing of operations, statistics of verdicts or files' names, and never prints.
+
+A generation starts one fresh worker process for each arm. Inside it the cases come in random order; for each case the arms
+take turns, every arm once in a round, in an order that is random and then reversed, so that drift hits all alike. A worker
+that is not at work is stopped. The number of calls in a batch and of batches before the first sample is found in the
+first generation and then kept. A case that hangs, crashes or runs out of memory is one run with that status; its
+worker is replaced and the suite goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tritium.errors import ArgumentError, SaveError
+from tritium.machine.facts import digest
+from tritium.perf.engine.cells import CLOCKS, Cell, run_of
+from tritium.perf.engine.process import GoneError, Process
+from tritium.perf.records import json_io as records
+from tritium.perf.records.case import Arm, Case
+from tritium.perf.records.environment import command_line, this_environment
+from tritium.perf.records.run import PLANS, Plan, Results, Run, Status
+from tritium.perf.stats.estimates import steady
+from tritium.perf.store import results as store
+from tritium.perf.work.canary import canaries, is_canary
+from tritium.perf.work.peers import PEERS
+
+Progress = Callable[[int, int, str], None]
+
+ALIKE = 1.5  # arms whose calls differ by less get batches of the same number of calls
+WARM_SHARE = 5  # a warm-up batch is this part of a timed one
+WARM_CAP = 0.2  # of the time the samples of a case take
+DOUBT = 2.0  # standard errors by which two windows may differ and still be alike
+WINDOW, SLOW_WINDOW = 8, 3  # warm-up batches that are compared with those before
+REPEATS = 0.2  # of the rounds may be repeated because something broke in
+STOLEN = 0.05  # of the time of a round, by the hypervisor: more breaks it
+UNLIKE = 1.15  # a look at the clock of one arm took so much longer than that of another
+CANARY_ROUNDS = 6
+PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
+MEMORY_GENERATIONS = 3  # memory is read in the first ones only
+ENERGY_S = 1.0
+
+
+Cells = dict[tuple[str, str], Cell]
+
+
+def measure(
+    cases: Sequence[Case],
+    arms: Sequence[Arm],
+    plan: Plan = PLANS["default"],
+    *,
+    kind: str = "bench",
+    suite: str = "",
+    notes: Sequence[str] = (),
+    command: str | None = None,
+    progress: Progress | None = None,
+    journal: Path | None = None,
+    resume: bool = False,
+    options: dict[str, Any] | None = None,
+) -> Results:
+    """Measure every case on every arm. Ctrl-C ends it early: what was measured until then is in the results.
+
+    `journal` is a file to which each generation is written when it is done; with `resume` the ones in it are not measured
+    again. `options` go to the energy meter.
+    """
+    threads = plan.threads or _usable()
+    _check(cases, arms, plan, threads)
+    began = time.monotonic()
+    environment = this_environment(threads)
+    created = records.utc_now()
+    every = [*cases, *(canaries() if plan.canary else ())]
+    bench = Bench(every, arms, plan, threads, progress, options or {})
+    complete = True
+    told = list(notes)
+    where = [environment.hard.key, environment.commit, environment.dirty, environment.tritium, environment.packages]
+    what = [records.plain(x) for x in (plan, every, list(arms), options or {})]
+    log = _opened(journal, digest([where, what, threads]), bench, resume, told)
+    try:
+        for number in range(bench.done, plan.generations):
+            bench.generation(number)
+            if log is not None and not _journalled(log, bench, number, told):
+                log = None
+    except KeyboardInterrupt:
+        complete = False
+        told.append(f"interrupted in generation {bench.done + 1} of {plan.generations}; what was measured is kept")
+    finally:
+        bench.end()
+        if log is not None:
+            log.close()
+    return Results(
+        kind, suite, created, command if command is not None else command_line(), plan, environment,
+        tuple(arm.name for arm in arms), bench.runs(), tuple(told), complete, round(time.monotonic() - began, 3),
+    )  # fmt: skip
+
+
+def _opened(path: Path | None, key: str, bench: Bench, resume: bool, notes: list[str]) -> store.Journal | None:
+    """The journal, and what it already holds put back; the key is of all that must be the same to go on."""
+    if path is None:
+        return None
+    if resume and path.exists():
+        found, torn = store.Journal.read(path)
+        if torn:
+            notes.append("the journal ended in the middle of a record, which was measured again")
+        plans = [r for r in found if r.get("what") == "plan"]
+        if not plans or plans[0].get("key") != key:
+            raise ArgumentError(
+                f"{path}: the journal is of another plan, suite, version or machine; resume with the same arguments, or delete it."
+            )
+        done = [r for r in found if r.get("what") == "generation"]
+        if done:
+            bench.restore(done[-1])
+            notes.append(f"resumed after {bench.done} of {bench.plan.generations} generations")
+        return store.Journal(path)
+    log = store.Journal(path, truncate=True)
+    log.append({"what": "plan", "key": key})
+    return log
+
+
+def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str]) -> bool:
+    """Whether a generation could be written down; where not, measuring goes on and a note says what is lost by it."""
+    try:
+        log.append({"what": "generation", "number": number, "cells": bench.as_json()})
+    except SaveError as error:
+        log.close()
+        notes.append(f"the journal ended after {number} generations, so that this run cannot be resumed: {error}")
+        return False
+    return True
+
+
+def _broken(said: dict[str, dict[str, Any]], batches: int) -> bool:
+    """Whether something spoiled a round: the hypervisor, other work on the CPU, or a core that was not the same for all arms."""
+    looks = [max(s["clock"]) for s in said.values()]
+    unlike = len(looks) > 1 and max(looks) > UNLIKE * min(looks)
+    return unlike or any(s["stolen"] > STOLEN or s["switches"] > 3 * batches for s in said.values())
+
+
+def _usable() -> int:
+    from tritium.backends.cpu import device as cpu
+
+    return cpu.threads()
+
+
+def _check(cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int) -> None:
+    for what, names in (("case", [c.name for c in cases]), ("arm", [a.name for a in arms])):
+        if not names:
+            raise ArgumentError(f"measure: no {what} was given; at least one is needed.")
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice is not None:
+            raise ArgumentError(f"measure: two {what}s are called {twice!r}; give each its own name.")
+    for name in ("generations", "rounds", "batches"):
+        if getattr(plan, name) < 1:
+            raise ArgumentError(f"measure: {name} must be 1 or more, given {getattr(plan, name)}.")
+    if not 1 <= threads <= _usable():
+        raise ArgumentError(f"measure: {threads} threads were asked; this process may use 1 to {_usable()}.")
+
+
+class Bench:
+    """The state of one measurement."""
+
+    def __init__(
+        self, cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int, progress: Progress | None,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.cases, self.arms, self.plan, self.threads, self.options = list(cases), list(arms), plan, threads, options
+        self.progress = progress
+        self.cells: Cells = {(c.name, a.name): Cell() for c in self.cases for a in self.arms}
+        self.workers: dict[str, Process] = {}
+        self.done = 0
+        allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self.cpus = allowed[-threads:] if threads < len(allowed) else []
+        self.spent: dict[str, float] = {}  # seconds of each arm, for the case at hand in this generation
+
+    # ---- generations
+
+    def generation(self, number: int) -> None:
+        """Every case on every arm, in fresh processes."""
+        rng = random.Random(f"{self.plan.seed} {number}")
+        order = rng.sample(self.cases, len(self.cases))
+        self._start(self.arms, rng)
+        for i, case in enumerate(order):
+            if self.progress is not None:
+                whole = len(order) * self.plan.generations
+                what = f"{case.name} (generation {number + 1} of {self.plan.generations})"
+                self.progress(number * len(order) + i, whole, what)
+            self._case(case, number, rng)
+        self.end()
+        self.done = number + 1
+
+    def _start(self, arms: Sequence[Arm], rng: random.Random) -> None:
+        """Workers start side by side; the first command waits for all."""
+        started = []
+        for arm in arms:
+            if not any(self.cells[c.name, arm.name].status == "ok" for c in self.cases):
+                continue
+            try:
+                self.workers[arm.name] = Process(arm, threads=self.threads, cpus=self.cpus, rng=rng)
+                started.append(arm)
+            except (OSError, GoneError) as error:
+                self._fail_all(arm, f"{arm.python} could not be started: {error}")
+        for arm in started:
+            try:
+                self.workers[arm.name].wait_until_ready()
+            except (GoneError, TimeoutError) as gone:
+                self.workers.pop(arm.name).kill()
+                self._fail_all(arm, str(gone) or "the worker did not start in time")
+
+    def end(self) -> None:
+        """No worker outlives its generation."""
+        while self.workers:
+            name, worker = next(iter(self.workers.items()))
+            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C must not lose what the first one kept
+                worker.kill()
+                del self.workers[name]
+
+    def _ask(self, case: Case, arm: Arm, rng: random.Random, **request: Any) -> dict[str, Any] | None:
+        """A command to the worker of an arm; None when the cell failed by it. A worker that died is replaced."""
+        worker = self.workers.get(arm.name)
+        if worker is None:
+            return None
+        limit = case.timeout_s if case.timeout_s is not None else self.plan.timeout_s
+        began = time.monotonic()
+        try:
+            answer = worker.ask(limit - self.spent.get(arm.name, 0.0), limit, case=case.name, **request)
+        except GoneError as gone:
+            self._fail(case, arm, gone.status, gone.reason)
+            del self.workers[arm.name]
+            self._start([arm], rng)
+            return None
+        self.spent[arm.name] = self.spent.get(arm.name, 0.0) + time.monotonic() - began
+        if answer["status"] != "ok":
+            self._fail(case, arm, answer["status"], answer["reason"])
+            return None
+        return answer
+
+    def _fail_all(self, arm: Arm, reason: str) -> None:
+        for case in self.cases:
+            self._fail(case, arm, "failed", reason)
+
+    def _fail(self, case: Case, arm: Arm, status: Status, reason: str) -> None:
+        cell = self.cells[case.name, arm.name]
+        if cell.status == "ok":
+            cell.status, cell.reason = status, reason
+
+    # ---- one case
+
+    def _case(self, case: Case, number: int, rng: random.Random) -> None:
+        self.spent.clear()
+        arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
+        rng.shuffle(arms)
+        arms = [a for a in arms if self._make(case, a, rng)]
+        if any(self.cells[case.name, a.name].calls == 0 for a in arms):
+            self._calibrate(case, arms, rng)
+        self._warm(case, arms, number, rng)
+        self._rounds(case, number, rng)
+        for arm in self.arms:
+            cell = self.cells[case.name, arm.name]
+            if arm in arms and cell.status == "ok":
+                self._other_metrics(case, arm, cell, number, rng)
+            if arm in arms and arm.name in self.workers and cell.status == "ok":
+                self._ask(case, arm, rng, do="drop")
+
+    def _due(self, cell: Cell, number: int) -> bool:
+        """Very slow cells are measured in every third generation only, unless a gate needs them all."""
+        return cell.status == "ok" and (self.plan.gates or cell.each_s < 10 * self.plan.slow_s or number % 3 == 0)
+
+    def _make(self, case: Case, arm: Arm, rng: random.Random) -> bool:
+        cell = self.cells[case.name, arm.name]
+        said = self._ask(
+            case, arm, rng, do="make", target=case.recipe.target, arguments=dict(case.recipe.arguments),
+            candidate=arm.candidate, check=not cell.checked,
+        )  # fmt: skip
+        if said is None:
+            return False
+        cell.make_s = min(cell.make_s, said["make_s"])  # the first one imports
+        if not cell.checked:
+            cell.checked, cell.first_call_s, cell.facts = said["checked"], said["first_call_s"], said["facts"]
+            cell.work = said.get("work")
+        return True
+
+    def _calibrate(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> None:
+        """Calls in a batch: one number for arms that are about as fast, each its own otherwise."""
+        for arm in arms:
+            cell = self.cells[case.name, arm.name]
+            said = self._ask(case, arm, rng, do="calibrate", least_s=self.plan.least_batch_s)
+            if said is not None:
+                cell.calls, cell.each_s = self.plan.iterations or said["calls"], said["each_s"]
+        for arm in arms:
+            cell = self.cells[case.name, arm.name]
+            others = [self.cells[case.name, a.name] for a in arms]
+            alike = [c for c in others if max(c.each_s, cell.each_s) <= ALIKE * min(c.each_s, cell.each_s)]
+            cell.calls = max(c.calls for c in alike)
+            few = cell.each_s > self.plan.slow_s
+            cell.rounds = (
+                1 if few else min(self.plan.rounds, CANARY_ROUNDS if is_canary(case.name) else self.plan.rounds)
+            )
+
+    def _warm(self, case: Case, arms: Sequence[Arm], number: int, rng: random.Random) -> None:
+        """The same number of batches for every arm: the most that any needed to become steady, found once.
+
+        Where a call takes long, one is enough in the generations after the first.
+        """
+        cells = {a.name: self.cells[case.name, a.name] for a in arms}
+        wanted = max((c.warmup for c in cells.values()), default=0)
+        if number and wanted and any(c.each_s > self.plan.slow_s for c in cells.values()):
+            for arm in arms:
+                self._ask(case, arm, rng, do="batches", calls=1, batches=1, before=0, renew=0)
+            return
+        seen: dict[str, list[float]] = {name: [] for name in cells}
+
+        def more(arm: Arm, batches: int) -> None:
+            cell = cells[arm.name]
+            calls = max(1, cell.calls // WARM_SHARE)
+            said = self._ask(case, arm, rng, do="batches", calls=calls, batches=batches, before=0, renew=0)
+            if said is not None:
+                seen[arm.name] += said["wall"]
+
+        if not wanted:
+            wanted = self.plan.warmup_batches or 0
+            for arm in arms if self.plan.warmup_batches is None else ():
+                needed = self._until_steady(cells[arm.name], seen[arm.name], partial(more, arm))
+                wanted = max(wanted, needed)
+        for arm in arms:
+            if cells[arm.name].status == "ok" and len(seen[arm.name]) < wanted:
+                more(arm, wanted - len(seen[arm.name]))
+            cells[arm.name].warmup = wanted
+
+    def _until_steady(self, cell: Cell, seen: list[float], more: Callable[[int], None]) -> int:
+        """Warm-up batches until two windows agree; the cell is marked when they never do."""
+        each = cell.each_s * max(1, cell.calls // WARM_SHARE)
+        window = WINDOW if each < self.plan.slow_s / WARM_SHARE else SLOW_WINDOW
+        whole = self.plan.generations * cell.rounds * self._batches(cell) * cell.each_s * cell.calls
+        most = max(2 * window, int(WARM_CAP * whole / max(each, 1e-9)))
+        more(2 * window)
+        while cell.status == "ok" and steady(seen, window=window, doubt=DOUBT) is None:
+            if len(seen) + window > most:
+                cell.steady = False
+                break
+            more(window)
+        return len(seen)
+
+    def _batches(self, cell: Cell) -> int:
+        return 1 if cell.each_s > self.plan.slow_s else self.plan.batches
+
+    def _rounds(self, case: Case, number: int, rng: random.Random) -> None:
+        arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
+        rng.shuffle(arms)
+        taken: dict[str, dict[str, list[list[float]]]] = {a.name: {m: [] for m in CLOCKS} for a in arms}
+        repeats = 0
+        for turn in range(max((self.cells[case.name, a.name].rounds for a in arms), default=0)):
+            arms = arms[::-1]  # A B, then B A: drift hits both alike
+            while True:
+                said = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
+                if not _broken(said, self.plan.batches):
+                    break
+                if repeats >= max(1, int(REPEATS * self.plan.rounds)):
+                    for name in said:
+                        self.cells[case.name, name].kept += 1
+                    break
+                repeats += 1
+                for name, s in said.items():
+                    self.cells[case.name, name].broken.append(s["wall"])
+            for name, s in said.items():
+                for metric in CLOCKS:
+                    taken[name][metric].append(s[metric])
+        for arm in self.arms:
+            cell = self.cells[case.name, arm.name]
+            for metric in CLOCKS:
+                cell.add(metric, number, taken.get(arm.name, {}).get(metric, []))
+
+    def _round(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> dict[str, dict[str, Any]]:
+        """Every arm once, each in memory of its own where the case is quickly made."""
+        out = {}
+        renew = all(self.cells[case.name, a.name].make_s < self.plan.renew_s for a in arms)
+        for arm in arms:
+            cell = self.cells[case.name, arm.name]
+            if cell.status != "ok":
+                continue
+            before = 1 + cell.calls // 2  # another arm has had the caches since
+            pad = rng.randrange(1, PADDING) if renew else 0
+            said = self._ask(
+                case, arm, rng, do="batches", calls=cell.calls, batches=self._batches(cell), before=before, renew=pad
+            )
+            if said is not None:
+                out[arm.name] = said
+        return out
+
+    # ---- other metrics
+
+    def _other_metrics(self, case: Case, arm: Arm, cell: Cell, number: int, rng: random.Random) -> None:
+        wanted = set(self.plan.metrics) - {"wall", "cpu"}
+        if is_canary(case.name):
+            return
+        memory = wanted & {"peak_bytes", "allocated_bytes", "rss_bytes"}
+        if memory and number < MEMORY_GENERATIONS:
+            own = arm.candidate.partition(":")[0] not in PEERS
+            said = self._ask(case, arm, rng, do="memory", own=own)
+            for name, value in (said or {"memory": {}})["memory"].items():
+                if name in memory:
+                    about = {"unit": "B", "exact": name != "rss_bytes"}
+                    cell.note(name, number, about | (value if isinstance(value, dict) else {"value": value}))
+        counters = sorted(wanted - memory - {"energy"})
+        if counters and cell.status == "ok":
+            said = self._ask(case, arm, rng, do="counters", metrics=counters, calls=cell.calls)
+            for name, about in (said or {"counters": {}})["counters"].items():
+                cell.note(name, number, about)
+        if "energy" in wanted and cell.status == "ok":
+            least_s = self.options.get("power_measurement_duration_s", ENERGY_S)
+            options = self.options | {"device": case.context.device}
+            said = self._ask(case, arm, rng, do="energy", least_s=least_s, options=options)
+            if said is not None:
+                told = said["energy"]
+                about = told.pop("details") | {k: v for k, v in told.items() if k != "metric"}
+                cell.note("energy", number, about)
+
+    # ---- what is kept
+
+    def as_json(self) -> list[Any]:
+        return [[case, arm, records.plain(cell)] for (case, arm), cell in self.cells.items()]
+
+    def restore(self, record: dict[str, Any]) -> None:
+        for case, arm, cell in record["cells"]:
+            self.cells[case, arm] = records.read(Cell, cell, f"journal.{case}.{arm}")
+        self.done = record["number"] + 1
+
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(run_of(c, a, self.cells[c.name, a.name], self.threads) for c in self.cases for a in self.arms)

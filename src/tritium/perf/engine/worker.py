@@ -1,0 +1,321 @@
+"""A fresh process that makes cases and times batches of calls, on command.
+
+Knows nothing of plans, other arms or statistics: the parent decides, this obeys. Commands come as lines of JSON on one
+descriptor, answers go to another; what the measured code prints goes to the parent's log. It may run against another
+version of the package than the one it lies in: then `tritium.perf` is taken from here, the rest from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import math
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from time import perf_counter_ns, process_time_ns
+from typing import Any
+
+TICKS_S = 0.2  # the system counts stolen time in ticks of 10 ms: one alone says little of a shorter stretch
+Request = dict[str, Any]
+Answer = dict[str, Any]
+INFERRING = ("torch", "torch.compile")  # candidates that would note every call for gradients nobody asks for
+OWN = ("tritium", "tritium.compile", "reference")  # candidates whose memory is that of Tritium's pool
+
+
+def batch(call: Callable[[], Any], wait: Callable[[Any], Any] | None, calls: int) -> tuple[int, int]:
+    """Nanoseconds of wall and of CPU for so many calls; each result is waited for."""
+    cpu, start = process_time_ns(), perf_counter_ns()
+    if wait is None:
+        for _ in repeat(None, calls):
+            call()
+    else:
+        for _ in repeat(None, calls):
+            wait(call())
+    return perf_counter_ns() - start, process_time_ns() - cpu
+
+
+def calibrated(call: Callable[[], Any], wait: Callable[[Any], Any] | None, least_s: float) -> tuple[int, float]:
+    """How many calls a batch of at least so many seconds takes, and the seconds of one call."""
+    least, calls = least_s * 1e9, 1
+    while True:
+        spent = max(1, batch(call, wait, calls)[0])
+        if spent >= least / 3 or calls >= 1 << 24:
+            return max(1, math.ceil(least * calls / spent)), spent / calls / 1e9
+        calls = min(4 * calls, max(calls + 1, int(calls * least / spent)))
+
+
+class Worker:
+    """The cases made so far, and the commands."""
+
+    def __init__(self) -> None:
+        from tritium.perf.work.canary import clock
+
+        self.made: dict[str, Any] = {}
+        self.again: dict[str, Callable[[], Any]] = {}
+        self.padding: dict[str, bytearray] = {}
+        self.meters: dict[str, Any] = {}
+        self.look = clock()
+        self.candidate = "tritium"
+
+    def answer(self, request: Request) -> Answer:
+        from tritium.perf.records.case import UnsupportedError
+
+        try:
+            found: Answer = getattr(self, f"do_{request['do']}")(request)
+        except UnsupportedError as error:
+            return {"status": "skipped", "reason": str(error)}
+        except MemoryError as error:
+            return {"status": "out of memory", "reason": str(error) or "an allocation was refused"}
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__}: {error}".strip()[:1000]
+            return {"status": "failed", "reason": f"{told} ({Path(where.filename).name}:{where.lineno})"}
+        return {"status": "ok"} | found
+
+    def do_make(self, request: Request) -> Answer:
+        """Follow a recipe, call it once, and check the answer when asked to."""
+        recipe = resolve(request["target"])
+        self.candidate = request["candidate"]
+        again = partial(recipe, request["candidate"], **request["arguments"])
+        start = perf_counter_ns()
+        made = again()
+        took = (perf_counter_ns() - start) / 1e9
+        if self.candidate in INFERRING:
+            importlib.import_module("torch").set_grad_enabled(False)  # for good: this process only measures
+        start = perf_counter_ns()
+        result = made.call()
+        if made.wait is not None:
+            made.wait(result)
+        first = (perf_counter_ns() - start) / 1e9
+        gc.collect()  # the collector stays off while batches are timed, for every arm alike
+        self.made[request["case"]], self.again[request["case"]] = made, again
+        told: Answer = {"first_call_s": first, "make_s": took, "facts": dict(made.facts)}
+        if made.work is not None:
+            from tritium.perf.records.json_io import plain
+
+            told["work"] = plain(made.work)
+        if request["check"]:
+            told |= checked(made, result)
+        return told
+
+    def do_calibrate(self, request: Request) -> Answer:
+        """How many calls a batch of at least so many seconds takes, and the seconds of one."""
+        made = self.made[request["case"]]
+        calls, each_s = calibrated(made.call, made.wait, request["least_s"])
+        return {"calls": calls, "each_s": each_s}
+
+    def do_batches(self, request: Request) -> Answer:
+        """Seconds a call, batch by batch; and what disturbed them."""
+        if request["renew"]:
+            self.renew(request["case"], request["renew"])
+        made, calls = self.made[request["case"]], request["calls"]
+        before, stolen = resource.getrusage(resource.RUSAGE_SELF), steal()
+        if request["before"]:
+            batch(made.call, made.wait, request["before"])
+        first = self.look()
+        start = perf_counter_ns()
+        taken = [batch(made.call, made.wait, calls) for _ in range(request["batches"])]
+        spent = perf_counter_ns() - start
+        last = self.look()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "wall": [wall / calls / 1e9 for wall, _ in taken],
+            "cpu": [cpu / calls / 1e9 for _, cpu in taken],
+            "clock": [first, last],
+            "switches": after.ru_nivcsw - before.ru_nivcsw,
+            "stolen": (steal() - stolen) / max(spent / 1e9, TICKS_S),
+            "spent_s": spent / 1e9,
+        }
+
+    def renew(self, case: str, pad: int) -> None:
+        """The same case in other memory: where arrays lie decides some per cent of the speed of many loops."""
+        made = self.again[case]()  # while the old one holds its memory
+        self.padding[case] = bytearray(pad)
+        old, self.made[case] = self.made[case], made
+        if old.close is not None:
+            old.close()
+
+    def do_memory(self, request: Request) -> Answer:
+        """What one call takes of memory."""
+        from tritium.perf.meters.meter import Absent, memory
+
+        made = self.made[request["case"]]
+        found = memory(made.call if made.wait is None else lambda: made.wait(made.call()))
+        if (
+            found["peak_bytes"] == 0 and not request["own"]
+        ):  # another library's memory is not in the pool: 0 is no measurement
+            nothing = Absent("unsupported", "the call took nothing from Tritium's pool")
+            found |= {"peak_bytes": nothing, "allocated_bytes": nothing}
+        library, _, device = self.candidate.partition(":")
+        if library not in OWN or device not in ("", "cpu"):  # not the pool's: 0 would be invented
+            whose = (
+                "only Tritium's own memory is counted"
+                if library not in OWN
+                else f"the memory of {device} is its library's"
+            )
+            absent = Absent("unsupported", f"{whose}; see rss_bytes")
+            found |= {"peak_bytes": absent, "allocated_bytes": absent}
+        return {"memory": {k: {"reason": v.reason} if isinstance(v, Absent) else v for k, v in found.items()}}
+
+    def do_counters(self, request: Request) -> Answer:
+        """Meters that are not clocks (instructions), over one batch."""
+        from tritium.perf.meters.meter import Absent, meters
+
+        made, calls = self.made[request["case"]], request["calls"]
+        told: Answer = {}
+        for name in request["metrics"]:
+            if name not in self.meters:
+                self.meters[name] = meters([name])[0]
+            meter = self.meters[name]
+            meter.start()
+            batch(made.call, made.wait, calls)
+            value = meter.stop(calls)
+            told[name] = {"unit": meter.unit, "source": meter.source, "exact": meter.exact} | (
+                {"reason": value.reason} if isinstance(value, Absent) else {"value": value}
+            )
+        return {"counters": told}
+
+    def do_energy(self, request: Request) -> Answer:
+        """Joules a call over a window long enough for the counters."""
+        from tritium.perf.meters.meter import EnergyMeter
+
+        made = self.made[request["case"]]
+        return {"energy": EnergyMeter(**request["options"]).window(made.call, made.wait, least_s=request["least_s"])}
+
+    def do_drop(self, request: Request) -> Answer:
+        """Forget a case: the next one finds the memory it had."""
+        self.padding.pop(request["case"], None)
+        self.again.pop(request["case"], None)
+        made = self.made.pop(request["case"], None)
+        if made is not None and made.close is not None:
+            made.close()
+        return {}
+
+
+def checked(made: Any, result: Any) -> Answer:
+    """Whether the first answer is right: what was compared, or why nothing was."""
+    import numpy as np
+
+    if made.expected is None or made.answer is None:
+        return {"checked": "not checked: the case names no right answer"}
+    got, want = np.atleast_1d(made.answer(result)), np.atleast_1d(made.expected())
+    if got.shape != want.shape:
+        return {"status": "wrong", "reason": f"the answer has the shape {got.shape}, the right one {want.shape}"}
+    if not got.size:
+        return {"checked": "equal (no elements)"}
+    both = want.dtype if want.dtype.kind in "iub" else np.float64
+    with np.errstate(all="ignore"):
+        off = np.abs(got.astype(both).astype(np.float64) - want.astype(np.float64))
+        off[(got == want) | (np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))] = 0
+    largest = float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)) or 1.0
+    error = float(off.max()) / largest
+    if not error <= made.tolerance:
+        return {
+            "status": "wrong",
+            "reason": f"off by {error:.3g} of the largest value; {made.tolerance:.3g} is allowed",
+        }
+    return {"checked": "the same values" if error == 0 else f"within {error:.2g} of the largest value"}
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """The function "package.module:name" or "/path/file.py:name" means."""
+    place, _, name = target.rpartition(":")
+    if place.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(f"tritium_case_{abs(hash(place)):x}", place)
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError(f"{place} cannot be loaded.")
+        if spec.name not in sys.modules:
+            sys.path.append(str(Path(place).parent))
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        found: Any = sys.modules[spec.name]
+    else:
+        found = importlib.import_module(place)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def steal() -> float:
+    """Seconds the hypervisor took from all CPUs since the start; 0 where it is not told."""
+    try:
+        with open("/proc/stat", encoding="ascii") as f:
+            return int(f.readline().split()[8]) / 100
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def settle(options: Request) -> None:
+    """Before anything is imported: die with the parent, take no more memory than there is."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: a stopped orphan would stay for ever
+        if os.getppid() != options["parent"]:
+            os._exit(1)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    if options["memory"]:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (options["memory"], hard))
+
+
+def pin(cpus: list[int]) -> None:
+    """Every thread there is stays on these CPUs; done after the imports, so that workers can start side by side."""
+    for task in os.listdir("/proc/self/task") if cpus else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(task), cpus)
+
+
+def load_perf() -> None:
+    """`tritium.perf` from this folder, whatever version of the package is measured."""
+    import tritium
+
+    here = Path(__file__).resolve().parents[1]
+    if Path(tritium.__file__).resolve().parent / "perf" != here:
+        spec = importlib.util.spec_from_file_location(
+            "tritium.perf", here / "__init__.py", submodule_search_locations=[str(here)]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{here} is not a package")
+        module = sys.modules["tritium.perf"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def main() -> None:
+    commands, answers = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb", 0)
+
+    def tell(answer: Answer) -> None:
+        try:
+            text = json.dumps(answer, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            text = json.dumps({"status": "failed", "reason": f"what the case tells is not JSON: {error}"})
+        answers.write(text.encode() + b"\n")
+
+    options = json.loads(commands.readline())
+    settle(options)
+    try:
+        load_perf()
+        pin(options["cpus"])
+    except Exception as error:
+        tell({"status": "failed", "reason": f"{type(error).__name__}: {error}"})
+        return
+    worker = Worker()
+    gc.disable()
+    gc.freeze()  # what was imported need not be looked through again
+    tell({"status": "ok"})
+    for line in commands:
+        tell(worker.answer(json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()

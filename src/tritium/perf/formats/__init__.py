@@ -1,0 +1,4 @@
+"""The formats of others: exports, imports, GitHub Actions.
+
+Knows nothing of measuring.
+"""

@@ -1,0 +1,136 @@
+"""GitHub Actions: verdicts as annotations, a job's summary and outputs for later steps.
+
+Knows nothing of how verdicts are found, and never prints: annotations are lines for the caller to print. A name in them
+cannot begin a command, end a line or add an output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tritium.errors import ArgumentError
+from tritium.perf import names
+from tritium.perf.files import write_all
+from tritium.perf.gate.page import advice, ending, figure, headline, markdown
+from tritium.perf.gate.verdict import Suite, Verdict
+
+Kind = Literal["error", "warning", "notice"]
+SHOWN = 10  # annotations of a kind in a step; GitHub drops the rest
+SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops a larger one whole
+CUT = "\n\n… the rest did not fit: the results file has all of it.\n"
+KINDS: dict[str, Kind] = {
+    "SLOWER": "error", "MISSING": "error", "NOT COMPARABLE": "warning", "INCONCLUSIVE": "warning", "CHANGED-SMALL": "notice",
+    "FASTER": "notice",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A message GitHub shows beside a run, or beside a line of a file."""
+
+    kind: Kind
+    message: str
+    title: str = ""
+    file: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        told = {"file": self.file, "line": "" if self.line is None else str(self.line), "title": self.title}
+        properties = ",".join(f"{k}={names.annotation_property(v)}" for k, v in told.items() if v)
+        return f"::{self.kind}{' ' if properties else ''}{properties}::{names.annotation(self.message)}"
+
+
+def in_actions() -> bool:
+    """Whether this process is a step of a GitHub workflow."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def annotated(suite: Suite) -> list[str]:
+    """A line for each verdict that matters, worst first; where GitHub would drop some, the last one counts them."""
+    found = [_annotation(v, suite) for v in suite.verdicts if v.outcome in KINDS]
+    if not suite.verdicts and suite.exit_code:
+        found.append(Annotation("error", "\n".join([ending(suite), *suite.notes]), suite.overall_status))
+    return [str(a) for kind in ("error", "warning", "notice") for a in _limited([a for a in found if a.kind == kind])]
+
+
+def _annotation(v: Verdict, suite: Suite) -> Annotation:
+    kind: Kind = "notice" if v.passes and KINDS[v.outcome] == "error" else KINDS[v.outcome]
+    said = [p for p in (figure(v), v.level, v.reason, advice(v, suite)) if p]
+    return Annotation(
+        kind, f"{names.visible(v.case)} [{names.visible(v.arm)}] {v.metric}: {', '.join(said)}", v.outcome
+    )
+
+
+def _limited(found: Sequence[Annotation]) -> list[Annotation]:
+    if len(found) <= SHOWN:
+        return list(found)
+    more = f"{len(found) - SHOWN + 1} more like this; the summary of the job lists them."
+    return [*found[: SHOWN - 1], Annotation(found[0].kind, more, "and more")]
+
+
+def append_summary(text: str, path: str | os.PathLike[str] | None = None) -> bool:
+    """Add Markdown to the job's summary ($GITHUB_STEP_SUMMARY). False where there is none, or no room for a word.
+
+    A summary that grows beyond what GitHub takes would be lost whole: text is cut at the end of a line before that.
+    """
+    target = path or os.environ.get("GITHUB_STEP_SUMMARY")
+    if not target:
+        return False
+    try:
+        before = os.stat(target).st_size
+    except FileNotFoundError:
+        before = 0
+    data = _fitting(f"{text.rstrip()}\n\n".encode("utf-8", "backslashreplace"), SUMMARY_BYTES - before)
+    if not data:
+        return False
+    _append(target, data)
+    return True
+
+
+def _fitting(data: bytes, room: int) -> bytes:
+    if len(data) <= room:
+        return data
+    cut = CUT.encode()
+    end = data.rfind(b"\n", 0, max(room - len(cut), 0))
+    return data[:end] + cut if end > 0 else b""
+
+
+def set_output(name: str, value: str, path: str | os.PathLike[str] | None = None) -> bool:
+    """An output of this step ($GITHUB_OUTPUT). False where there is none."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+        raise ArgumentError(f"{name!r} cannot be the name of an output: letters, digits, - and _ are allowed.")
+    target = path or os.environ.get("GITHUB_OUTPUT")
+    if not target:
+        return False
+    end = f"end_{secrets.token_hex(16)}"  # nobody can write this line into a value
+    _append(target, f"{name}<<{end}\n{value}\n{end}\n".encode("utf-8", "backslashreplace"))
+    return True
+
+
+def _append(target: str | os.PathLike[str], data: bytes) -> None:
+    handle = os.open(Path(target), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(handle, data)
+    finally:
+        os.close(handle)
+
+
+def publish(suite: Suite, more: Iterable[str] = ()) -> list[str]:
+    """Verdicts where a workflow shows them: the summary is written, outputs are set, annotations returned to be printed.
+
+    Outputs: overall_status, exit_code, slower, faster. Outside of GitHub Actions nothing happens.
+    """
+    if not in_actions():
+        return []
+    append_summary("\n\n".join([markdown(suite), *more]))
+    counts = {"slower": str(len(suite.of("SLOWER"))), "faster": str(len(suite.of("FASTER")))}
+    said = {"overall_status": suite.overall_status, "exit_code": str(suite.exit_code), "headline": headline(suite)}
+    for name, value in (said | counts).items():
+        set_output(name, value)
+    return annotated(suite)

@@ -1,0 +1,144 @@
+"""Two revisions of this package ready to be measured side by side: checked out, built the same way, and checked.
+
+Knows nothing of measuring. The revision is built from a git worktree in a temporary folder; the checkout is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritium.errors import ArgumentError, BuildError
+from tritium.perf.records.case import Arm
+
+BASE, HEAD = "base", "head"
+TAIL = 800  # characters of a failed build's output that are shown
+BUILD_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Built:
+    """A built revision: what goes into PYTHONPATH, and the commit."""
+
+    folder: Path
+    commit: str  # "" : the working tree
+
+    def arm(self, name: str, candidate: str = "tritium") -> Arm:
+        variables = (("PYTHONPATH", str(self.folder)), ("TRITIUM_TUNED", "0"))  # tuned for one build, not for two
+        return Arm(name, candidate, environment=variables, optimisation=self.commit[:12])
+
+
+def repository(start: Path | None = None) -> Path:
+    """The checkout of this package: the one we stand in, else the one the package lies in."""
+    for place in filter(None, (start or Path.cwd(), Path(__file__).parents[4])):
+        found = _git(place, "rev-parse", "--show-toplevel", check=False)
+        root = Path(found) if found else None
+        if root is not None and (root / "src" / "tritium" / "__init__.py").exists():
+            return root
+    raise ArgumentError(
+        "--against builds another revision of tritium, so it needs a git checkout of it. "
+        "Run it in one, or compare with a stored baseline: --baseline NAME."
+    )
+
+
+def commit_of(root: Path, revision: str) -> str:
+    """The full commit a revision names."""
+    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
+    if not found:
+        hint = (
+            " The checkout is shallow; fetch more of it (actions/checkout: fetch-depth: 0)." if _shallow(root) else ""
+        )
+        raise ArgumentError(
+            f"--against {revision}: git knows no such commit here. Give a branch, a tag or a commit.{hint}"
+        )
+    return found
+
+
+@contextmanager
+def revisions(
+    revision: str, root: Path | None = None, said: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[Built, Built]]:
+    """The revision and the working tree, both built; they are gone afterwards."""
+    root = root or repository()
+    commit = commit_of(root, revision)
+    with tempfile.TemporaryDirectory(prefix="tritium-against-") as made:
+        place = Path(made)
+        tree = place / "tree"
+        _git(root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
+        try:
+            said(f"building {revision} ({commit[:12]})")
+            base = Built(build(tree, place / BASE), commit)
+        finally:
+            _git(root, "worktree", "remove", "--force", str(tree), check=False)
+        said("building the working tree")
+        yield base, Built(build(root, place / HEAD), "")
+
+
+def build(source: Path, target: Path) -> Path:
+    """Install the package of a source tree into a folder of its own; its dependencies are those of this interpreter."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--target",
+        str(target),
+    ]
+    done: subprocess.CompletedProcess[str] | None = None
+    for more in (["--no-build-isolation"], []):  # the build tools of this environment, else fresh ones from the index
+        try:
+            done = subprocess.run(
+                [*command, *more, str(source)], capture_output=True, text=True, timeout=BUILD_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"building {source.name} took longer than {BUILD_S:.0f} s and was ended.") from None
+        if done.returncode == 0:
+            check(target)
+            return target
+    told = (done.stderr or done.stdout).strip()[-TAIL:] if done else ""
+    raise BuildError(
+        f"{source}: it could not be built with pip (exit code {done.returncode if done else '?'}):\n{told}"
+    )
+
+
+def check(folder: Path) -> None:
+    """A worker that is given this folder must find the package in it, not another one."""
+    script = "import tritium, sys; sys.stdout.write(tritium.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise BuildError(f"the revision was built but cannot be imported:\n{done.stderr.strip()[-TAIL:]}")
+    found = Path(done.stdout).resolve()
+    if folder.resolve() not in found.parents:
+        raise BuildError(
+            f"the revision was built, but {sys.executable} imports tritium from {found.parent}: an editable installation comes "
+            "first. Uninstall it there, or run in an environment without it."
+        )
+
+
+def _shallow(root: Path) -> bool:
+    return _git(root, "rev-parse", "--is-shallow-repository", check=False) == "true"
+
+
+def _git(root: Path, *arguments: str, check: bool = True) -> str:
+    """What git says; "" where it fails and that is allowed."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=300, check=False
+        )
+    except FileNotFoundError:
+        raise ArgumentError("--against needs git, which is not installed.") from None
+    if done.returncode and check:
+        raise BuildError(f"git {arguments[0]} failed: {done.stderr.strip()[-TAIL:]}")
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,167 @@
+"""A suite's verdicts for people: a page for a terminal, and one in Markdown.
+
+Knows nothing of how they were found. What matters stands first, and says what to do next; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tritium.perf import names
+from tritium.perf.gate.verdict import OUTCOMES, PASS, Suite, Verdict
+
+TOO_MANY = 100  # generations that nobody waits for
+SHOWN = 12  # of one outcome; the rest is counted
+MEANING = {
+    0: "no regression", 1: "regression", 2: "usage or files", 3: "no baseline", 4: "inconclusive", 5: "not comparable",
+}  # fmt: skip
+TOLD = ("SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")
+UNITS = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+}
+
+
+def page(suite: Suite) -> str:
+    """For a terminal: the counts, then only what matters, then what it means for the gate."""
+    lines = [headline(suite)]
+    if about := subject(suite):
+        lines.append(about)
+    for outcome in TOLD:
+        listed = suite.of(outcome)
+        if outcome == "NOT COMPARABLE" and len(listed) > 1 and len({v.reason for v in listed}) == 1:
+            lines.append(f"  {outcome}: {names.terminal(listed[0].reason, None)}")
+            continue
+        lines += [_line(v, suite) for v in listed[:SHOWN]]
+        if len(listed) > SHOWN:
+            lines.append(f"  … and {len(listed) - SHOWN} more {outcome}; all of them are in the verdict file")
+    lines += [
+        f"  new          {names.terminal(case)}: not in the baseline, not judged" for case in suite.new_cases[:SHOWN]
+    ]
+    if suite.geomean is not None and suite.geomean_interval is not None:
+        lines.append(f"all together {_ratio(suite.geomean, suite.geomean_interval)}, information only")
+    for title, fields in (("differs, and forbids to compare", suite.hard), ("differs", suite.soft)):
+        lines += [
+            f"{title}: {names.terminal(k)}: {names.terminal(a)} → {names.terminal(b)}" for k, (a, b) in fields.items()
+        ]
+    lines += [f"note: {names.terminal(note)}" for note in suite.notes]
+    return "\n".join([*lines, ending(suite)])
+
+
+def headline(suite: Suite) -> str:
+    """The counts at a glance; outcomes that did not occur are left out, but for the best and the worst."""
+    if suite.overall_status == "NoBaseline":
+        return "no baseline: nothing was compared"
+    always = ("SLOWER", "EQUIVALENT")
+    found = [f"{suite.counts.get(o, 0)} {o}" for o in OUTCOMES if suite.counts.get(o, 0) or o in always]
+    return " · ".join(found)
+
+
+def subject(suite: Suite) -> str:
+    """What was compared with what."""
+    if not suite.base and not suite.head:
+        return ""
+    how = "side by side" if suite.paired else "separate runs"
+    return f"{names.terminal(suite.base)} → {names.terminal(suite.head or 'now')}, {how}"
+
+
+def ending(suite: Suite) -> str:
+    """The status, the exit code, and what to do."""
+    said = f"{suite.overall_status}: exit code {suite.exit_code}"
+    if suite.exit_code == PASS and suite.overall_status != "AllPass":
+        said += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
+    else:
+        said += f" ({MEANING[suite.exit_code]})"
+    if not suite.gates:
+        said += "; quick runs do not gate"
+    return said
+
+
+def _line(v: Verdict, suite: Suite) -> str:
+    name = names.terminal(v.case) + ("" if v.arm in ("", "head") else f" [{names.terminal(v.arm)}]")
+    parts = [
+        f"  {v.outcome:<14} {name}  {v.metric}",
+        figure(v),
+        v.level.upper(),
+        names.terminal(v.reason, None),
+        advice(v, suite),
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+def figure(v: Verdict) -> str:
+    """The ratio with its interval and margin; both values where they are exact."""
+    if v.exact and v.old is not None and v.new is not None:
+        return f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}{change(v.ratio)}"
+    if v.ratio is None:
+        return ""
+    times = f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}  " if v.old and v.new else ""
+    return f"{times}{_ratio(v.ratio, v.interval)}, margin ±{100 * v.margin:g} %"
+
+
+def advice(v: Verdict, suite: Suite) -> str:
+    """What would decide it."""
+    if v.more_generations is None:
+        return ""
+    if v.more_generations > TOO_MANY:
+        return (
+            f"more than {TOO_MANY} generations more would be needed: end other work on the machine, then measure again"
+        )
+    several = "generation" if v.more_generations == 1 else "generations"
+    where = "" if suite.paired else " in both runs"
+    return f"about {v.more_generations} more {several}{where}: --generations {v.generations + v.more_generations}"
+
+
+def change(ratio: float | None) -> str:
+    return "" if ratio is None else f" ({100 * (ratio - 1):+.1f} %)"
+
+
+def _ratio(ratio: float, interval: Sequence[float] | None) -> str:
+    return f"{ratio:.3f}" + (f" ({interval[0]:.3f} … {interval[1]:.3f})" if interval else "")
+
+
+def amount(value: float, unit: str) -> str:
+    """A value with the unit a person would choose."""
+    for size, name in UNITS.get(unit, ()):
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {name}"
+    return f"{_digits(value)} {unit}".strip()
+
+
+def _digits(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{places}f}"
+
+
+def markdown(suite: Suite) -> str:
+    """For a pull request or a job's summary: the same in Markdown, every verdict in a table."""
+    lines = [f"### {'✅' if suite.exit_code == PASS else '❌'} {headline(suite)}", "", f"`{ending(suite)}`", ""]
+    if suite.verdicts:
+        lines += ["| verdict | case | metric | ratio (interval) | margin | note |", "|---|---|---|---|---|---|"]
+    for v in suite.verdicts:
+        arm = "" if v.arm in ("", "head") else f" {names.markdown(v.arm)}"
+        shown = (
+            f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}{change(v.ratio)}"
+            if v.exact and v.old is not None and v.new is not None
+            else "" if v.ratio is None else _ratio(v.ratio, v.interval)
+        )  # fmt: skip
+        note = "; ".join(p for p in (v.level, v.reason, advice(v, suite)) if p)
+        told = names.markdown(note, None) if note else ""
+        lines.append(
+            f"| {v.outcome} | {names.markdown(v.case)}{arm} | {v.metric} | {shown} | ±{100 * v.margin:g} % | {told} |"
+        )
+    lines += [
+        f"| new | {names.markdown(case)} | | | | not in the baseline |" for case in suite.new_cases if suite.verdicts
+    ]
+    if suite.geomean is not None and suite.geomean_interval is not None:
+        lines += ["", f"All together {_ratio(suite.geomean, suite.geomean_interval)}, information only."]
+    fields = suite.hard | suite.soft
+    lines += [
+        "",
+        *(f"- {names.markdown(k)}: {names.markdown(a)} → {names.markdown(b)}" for k, (a, b) in fields.items()),
+    ]
+    lines += [f"- {names.markdown(note, None)}" for note in suite.notes]
+    return "\n".join(lines).rstrip() + "\n"

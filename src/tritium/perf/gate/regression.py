@@ -1,0 +1,316 @@
+"""The regression gate: what was measured beside what is kept, or beside another revision measured in the same job.
+
+Knows nothing of the command line. Moments of testing are planned before the first: at most two more looks at what is
+inconclusive, and one confirmation with fresh processes of what is slower. Never "again until it is green".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritium.errors import ArgumentError, BaselineError
+from tritium.perf.gate import noise
+from tritium.perf.gate.compare import compare_paired, compare_stored, no_baseline
+from tritium.perf.gate.verdict import Rules, Status, Suite, Verdict, suite_of
+from tritium.perf.records.case import Arm, Case
+from tritium.perf.records.environment import this_environment
+from tritium.perf.records.run import PLANS, Plan, Results, Run
+from tritium.perf.store import baseline as baselines
+from tritium.perf.store import results as store
+from tritium.perf.suites.config import RegressionConfig, fraction
+from tritium.perf.work.canary import is_canary
+
+if TYPE_CHECKING:
+    from tritium.perf.engine.measuring import Progress
+    from tritium.perf.suites.suites import Grid
+
+STORED_MARGIN = 0.10  # of separate runs; pairs are judged by the margins of Rules
+EXTRA_LOOKS = 2
+Source = Results | str | os.PathLike[str]
+Judge = Callable[[Results, Sequence[Case]], Suite]
+
+
+def rules_of(
+    threshold: float | str | None = None, config: RegressionConfig | None = None, *, paired: bool, looks: int = 1,
+    noise_floor: float = 0.0,
+) -> Rules:  # fmt: skip
+    """The rules a threshold and a file of settings ask for. The threshold is the margin of everything that is timed."""
+    asked = config.regression_threshold if threshold is None and config is not None else threshold
+    margin = fraction(asked) if asked is not None else None if paired else STORED_MARGIN
+    rules = Rules(paired=paired, looks=looks, noise_floor=noise_floor)
+    if margin is not None:
+        rules = replace(rules, margins={m: margin if m != "peak_bytes" else v for m, v in rules.margins.items()})
+    if config is not None:
+        rules = replace(
+            rules, minimum_samples=config.minimum_samples, confidence=config.confidence_level,
+            warning=config.alert_thresholds.warning, critical=config.alert_thresholds.critical,
+        )  # fmt: skip
+    return rules
+
+
+def loaded(source: Source) -> Results:
+    """Results, a file of them, or the name of a baseline."""
+    if isinstance(source, Results):
+        return source
+    return store.load(source) if Path(source).is_file() else baselines.load(source)
+
+
+def regression_check(
+    baseline: Source, current: Source, threshold: float | str | None = None, *, config: RegressionConfig | None = None
+) -> Suite:
+    """Results beside earlier ones of the same machine. Where there is no baseline the suite says so; it does not pass."""
+    now = loaded(current)
+    rules = rules_of(threshold, config, paired=False, noise_floor=noise.noise_floor())
+    head = _label(current, now)
+    try:
+        before = loaded(baseline)
+    except (BaselineError, FileNotFoundError) as error:
+        return no_baseline(str(baseline), why_absent(baseline, error), head=head, paired=False, command=now.command)
+    return _with_floor(replace(compare_stored(before, now, rules), base=_label(baseline, before), head=head), rules)
+
+
+def _with_floor(suite: Suite, rules: Rules) -> Suite:
+    """A gate that is wider than it was asked to be says so."""
+    asked, used = rules.margins["wall"], rules.margin("wall")
+    if used <= asked:
+        return suite
+    said = f"the margin is {used:.1%} and not {asked:.1%}: twice the noise floor that tritium selftest --aa found here"
+    return replace(suite, notes=(*suite.notes, said))
+
+
+def _label(source: Source, results: Results) -> str:
+    name = results.name if isinstance(source, Results) else os.fspath(source)
+    about = ", ".join(filter(None, (results.created, results.environment.commit[:12])))
+    return f"{name or results.kind} ({about})" if about else name
+
+
+def why_absent(source: Source, error: Exception) -> str:
+    """What to do about a baseline that is not there."""
+    if isinstance(error, BaselineError):
+        return str(error)
+    return f"there is no file {source}. Keep one: tritium compare --output {source}, or tritium baseline create NAME."
+
+
+# ---- measuring now
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a gate says, and everything that was measured for it."""
+
+    suite: Suite
+    results: Results
+    confirmation: Results | None = None  # of what was slower, with fresh processes
+    first: Suite | None = None  # what was said before the confirmation
+
+    @property
+    def overall_status(self) -> Status:
+        return self.suite.overall_status
+
+    @property
+    def regressions_detected(self) -> tuple[Verdict, ...]:
+        return self.suite.regressions_detected
+
+
+def regression_test(
+    cases: Sequence[Case],
+    arms: Sequence[Arm],
+    *,
+    baseline: Source | None = None,
+    plan: Plan = PLANS["default"],
+    threshold: float | str | None = None,
+    config: RegressionConfig | None = None,
+    suite: str = "regression",
+    extra_looks: int = EXTRA_LOOKS,
+    confirm: bool = True,
+    notes: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Gated:
+    """Measure now and compare: with a stored baseline, or, without one, the second arm with the first, side by side."""
+    from tritium.perf.engine.measuring import measure
+
+    if baseline is None and len(arms) != 2:
+        raise ArgumentError(f"side by side two arms are compared, the old one first; {len(arms)} were given.")
+    rules = rules_of(threshold, config, paired=baseline is None, looks=1 + extra_looks, noise_floor=noise.noise_floor())
+
+    def fresh(wanted: Sequence[Case], seed: int) -> Results:
+        asked = replace(plan, seed=plan.seed + seed)
+        return measure(wanted, arms, asked, kind="regression", suite=suite, notes=notes, progress=progress)
+
+    judge = _judge(baseline, arms, rules)
+    results = fresh(cases, 0)
+    said = judge(results, ())
+    for look in range(extra_looks):
+        undecided = {v.case for v in said.verdicts if not v.passes and v.more_generations is not None}
+        if said.overall_status != "Inconclusive" or not undecided or not results.complete or not plan.gates:
+            break
+        results = merged(results, fresh(_named(cases, undecided), 1000 * (look + 1)))
+        said = judge(results, ())
+    slower = _named(cases, {v.case for v in said.verdicts if v.outcome == "SLOWER" and not v.exact})
+    if not confirm or not slower or not results.complete:
+        return Gated(said, results)
+    second = fresh(slower, 5000)
+    return Gated(confirmed(said, judge(second, slower)), results, second, said)
+
+
+def _judge(baseline: Source | None, arms: Sequence[Arm], rules: Rules) -> Judge:
+    """What compares results with the baseline or arm with arm; with cases given, the baseline's other cases are not missed."""
+    if baseline is None:
+        return lambda results, _: _with_floor(compare_paired(results, arms[0].name, arms[1].name, rules), rules)
+    before = loaded(baseline)
+    base = _label(baseline, before)
+
+    def stored(results: Results, only: Sequence[Case]) -> Suite:
+        named = {case.name for case in only}
+        part = tuple(r for r in before if r.case in named or is_canary(r.case))
+        found = compare_stored(replace(before, runs=part) if only else before, results, rules)
+        return _with_floor(replace(found, base=base, head="now"), rules)
+
+    return stored
+
+
+def _named(cases: Sequence[Case], names: set[str]) -> list[Case]:
+    return [case for case in cases if case.name in names]
+
+
+def merged(first: Results, more: Results) -> Results:
+    """The generations of a second measurement after those of the first, case by case."""
+    extra = {run.key: run for run in more}
+    runs = tuple(_merged(run, extra[run.key]) if run.key in extra else run for run in first)
+    notes = tuple(dict.fromkeys((*first.notes, *more.notes)))
+    return replace(
+        first, runs=runs, notes=notes, complete=first.complete and more.complete, elapsed_s=first.elapsed_s + more.elapsed_s
+    )  # fmt: skip
+
+
+def _merged(first: Run, more: Run) -> Run:
+    if first.status != "ok" or more.status != "ok":
+        return more if first.status == "ok" else first
+    other = {s.metric: s.values for s in more.series if s.kind == "measured"}
+    series = tuple(replace(s, values=s.values + other.get(s.metric, ())) if s.values else s for s in first.series)
+    flags = tuple(dict.fromkeys((*first.flags, *more.flags)))
+    return replace(first, series=series, flags=flags, steady=first.steady and more.steady)
+
+
+def confirmed(first: Suite, second: Suite) -> Suite:
+    """What stands after a second, fresh measurement of what was slower: slower only what was so twice."""
+    again = {(v.case, v.metric, v.arm): v for v in second.verdicts}
+    verdicts = []
+    for v in first.verdicts:
+        found = again.get((v.case, v.metric, v.arm))
+        if v.outcome != "SLOWER" or v.exact or found is None:
+            verdicts.append(v)
+        elif found.outcome == "SLOWER":
+            verdicts.append(replace(v, reason=f"confirmed: {found.ratio:.3f} in a second, fresh run"))
+        else:
+            told = f"slower in the first run ({v.ratio:.3f}), not in the second" + (
+                f": {found.reason}" if found.reason else ""
+            )
+            verdicts.append(replace(found, reason=told))
+    about = {
+        name: getattr(first, name)
+        for name in (
+            "geomean",
+            "geomean_interval",
+            "base",
+            "head",
+            "paired",
+            "new_cases",
+            "hard",
+            "soft",
+            "drift",
+            "command",
+            "created",
+        )
+    }
+    return suite_of(verdicts, gates=first.gates, notes=first.notes, **about)
+
+
+# ---- by the names of the guides
+
+
+def create_baseline(
+    name: str, description: str = "", *, suite: str = "regression", plan: Plan = PLANS["default"], results: Results | None = None,
+    force: bool = False, progress: Progress | None = None,
+) -> baselines.Version:  # fmt: skip
+    """Keep results under a name; without results, measure a suite now."""
+    from tritium.perf.engine.measuring import measure
+
+    baselines.check_name(name)
+    if results is None:
+        grid, plan = _grid(suite, plan)
+        results = measure(
+            grid.cases, grid.arms, plan, kind="baseline", suite=suite, notes=grid.notes, progress=progress
+        )
+    return baselines.create(name, results, description, force=force)
+
+
+def run_regression_tests(
+    baseline: Source, *, suite: str | None = None, threshold: float | str | None = None, config: RegressionConfig | None = None,
+    plan: Plan = PLANS["default"], progress: Progress | None = None,
+) -> Gated:  # fmt: skip
+    """Measure the baseline's suite now, and compare. `.overall_status` is AllPass, HasRegressions, HasCriticalRegressions …"""
+    before = loaded(baseline)
+    name, grid, plan = as_before(before, plan, suite)
+    return regression_test(
+        grid.cases, grid.arms, baseline=before, plan=plan, threshold=threshold, config=config, suite=name, notes=grid.notes,
+        progress=progress,
+    )  # fmt: skip
+
+
+def _grid(suite: str, plan: Plan) -> tuple[Grid, Plan]:
+    from tritium.perf.suites import suites
+
+    grid = suites.grid(suite, suites.defaults(suite), threads=plan.threads)
+    return grid, replace(plan, metrics=suites.metrics(suite, plan))
+
+
+def unlike(before: Results, threads: int | None) -> Suite | None:
+    """What can be said before anything is measured: the verdicts on a baseline of an unlike machine."""
+    now = this_environment(threads or before.environment.hard.threads, limits=False)
+    found = compare_stored(before, replace(before, environment=now))
+    return found if found.hard else None
+
+
+def as_before(before: Results, plan: Plan, suite: str | None = None) -> tuple[str, Grid, Plan]:
+    """What to measure beside a baseline: its own cases, arms and threads; or another suite, where one is named."""
+    from tritium.perf.suites import suites
+
+    plan = plan if plan.threads is not None else replace(plan, threads=before.environment.hard.threads)
+    if suite is not None:
+        return suite, *_grid(suite, plan)
+    name = before.suite if before.suite in (*suites.SUITES, "compare") else "regression"
+    grid = suites.like(before, threads=plan.threads)
+    if not grid.cases:
+        raise ArgumentError(f"no case of the baseline can be measured here. {' '.join(grid.notes)}")
+    return name, grid, replace(plan, metrics=suites.metrics(name, plan))
+
+
+# ---- keeping the baseline up to date
+
+
+def update_baseline(tested: Gated, name: str, *, asked: bool) -> str:
+    """Keep what was measured as the new baseline: only when asked, and only when everything passed. Says what was done."""
+    if not asked:
+        return ""
+    status = tested.suite.overall_status if tested.results.complete else "interrupted"
+    if status != "AllPass":
+        return f"the baseline stays as it is: {status}, and only a pass may replace it"
+    path = Path(name)
+    if path.is_file() or path.suffix == ".json":
+        told = f", {_put_by(path)} keeps the one before" if path.is_file() else ""
+        store.save(replace(tested.results, kind="baseline"), path)
+        return f"the baseline {name} is now this run{told}"
+    kept = baselines.create(name.partition("@")[0], tested.results, "updated after a pass", force=True)
+    return f"the baseline {kept.name} is now this run ({kept.label})"
+
+
+def _put_by(path: Path) -> str:
+    """Keep a file of results beside itself, under the time it was measured."""
+    before = store.load(path)
+    moment = "".join(c for c in before.created if c.isalnum())
+    return store.save(before, path.with_name(f"{path.stem}-{moment}{path.suffix}")).name

@@ -1,0 +1,4 @@
+"""Meters and sensors: a value, or the reason why there is none.
+
+Knows nothing of cases.
+"""

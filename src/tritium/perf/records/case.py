@@ -1,0 +1,73 @@
+"""What to measure: a case is a name, a recipe a worker can follow in another process, and the work one call does.
+
+Knows nothing of measuring. A recipe is a function `recipe(candidate, **arguments) -> Made`, named so that a fresh process
+can import it: "package.module:function" or "/path/to/file.py:function".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tritium.errors import TritiumError
+from tritium.perf.records.context import Context, Work
+
+THREADS = (  # by which libraries are told how many to use
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "TRITIUM_NUM_THREADS",
+)  # fmt: skip
+
+
+class UnsupportedError(TritiumError, RuntimeError):
+    """This candidate cannot do this case; the message says why. The case is skipped there, and the reason kept."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where a worker finds the function that makes a case, and its arguments (plain JSON values)."""
+
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure, on as many arms as can do it."""
+
+    name: str  # unique in a suite: "matmul 1024x1024 f32"
+    recipe: Recipe
+    context: Context
+    work: Work = field(default_factory=Work)
+    timeout_s: float | None = None  # None: the plan's
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One candidate: how its worker process is started, and what the recipe is asked to make there."""
+
+    name: str  # as printed: "tritium", "tritium portable", "numpy", "base", "head"
+    candidate: str = (
+        "tritium"  # what the recipe gets: "tritium", "tritium:mlx", "reference", "numpy", "torch", "torch.compile" …
+    )
+    python: str = sys.executable
+    environment: tuple[tuple[str, str], ...] = ()  # added to this process's: TRITIUM_ISA, PYTHONPATH …
+    optimisation: str = ""  # for the context: "avx512vnni", "portable", "numpy 2.4" …
+
+    def variables(self) -> dict[str, str]:
+        return os.environ | dict(self.environment)
+
+
+@dataclass
+class Made:
+    """What a recipe gives a worker. `call` does the work once; its result is consumed by `wait` before the clock stops."""
+
+    call: Callable[[], Any]
+    wait: Callable[[Any], Any] | None = None  # until the result is computed: lazy and asynchronous devices need it
+    answer: Callable[[Any], Any] | None = None  # the result of a call as a NumPy array
+    expected: Callable[[], Any] | None = None  # the right answer as a NumPy array; computed once, before timing
+    tolerance: float = 0.0  # largest |answer - expected| / max |expected|; 0: the same values
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the case tells of itself: kernel, bytes, error …
+    work: Work | None = None  # when the candidate's differs from the case's
+    close: Callable[[], Any] | None = None

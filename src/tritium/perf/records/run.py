@@ -1,0 +1,172 @@
+"""What a measurement leaves: every raw value with its unit, the work, the context, the machine. Frozen, and plain JSON.
+
+Knows nothing of measuring or comparing. Figures a reader wants (median, rates, % of a ceiling) are computed from the raw
+values when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from statistics import median
+from typing import Any, Literal
+
+from tritium.perf.records.context import Context, Work
+from tritium.perf.records.environment import Environment
+
+SCHEMA = 1  # a reader refuses a higher one
+
+Status = Literal["ok", "failed", "wrong", "timed out", "crashed", "out of memory", "skipped", "interrupted"]
+Kind = Literal["measured", "estimate", "not measured"]
+Values = tuple[tuple[tuple[float, ...], ...], ...]  # generation, round, batch
+
+
+@dataclass(frozen=True)
+class Series:
+    """The raw values of one metric, or why there are none."""
+
+    metric: str  # "wall", "cpu", "peak_bytes", "energy" …
+    unit: str  # "s", "B", "J", "1"
+    values: Values = ()
+    kind: Kind = "measured"
+    reason: str = ""  # of "not measured"
+    source: str = ""  # the clock, counter or sensor
+    exact: bool = False  # the same work gives the same value: compared exactly
+    details: dict[str, Any] = field(
+        default_factory=dict
+    )  # of a sensor: domain, scope, resolution, updates, idle watts …
+
+    @cached_property
+    def flat(self) -> tuple[float, ...]:
+        return tuple(v for generation in self.values for rounds in generation for v in rounds)
+
+    @cached_property
+    def median(self) -> float | None:
+        flat = self.flat
+        return median(flat) if flat else None
+
+
+def not_measured(metric: str, unit: str, reason: str, source: str = "") -> Series:
+    return Series(metric, unit, (), "not measured", reason, source)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One case on one arm."""
+
+    case: str
+    arm: str
+    context: Context
+    work: Work = field(default_factory=Work)
+    status: Status = "ok"
+    reason: str = ""
+    checked: str = ""  # how the answer was checked before it was timed; "not checked: why"
+    iterations: int = 0  # calls in a batch
+    warmup: int = 0  # batches before the first sample
+    steady: bool = True
+    first_call_s: float | None = None
+    series: tuple[Series, ...] = ()
+    flags: tuple[
+        str, ...
+    ] = ()  # what a reader must know: "no steady state", "several modes", "12 % of rounds repeated"
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the case itself tells: kernel, bytes stored, error in dB …
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.case, self.arm
+
+    def of(self, metric: str) -> Series | None:
+        """The series of a metric, measured or not; None where nobody asked for it."""
+        return next((s for s in self.series if s.metric == metric), None)
+
+    @property
+    def seconds(self) -> float | None:
+        """The median wall time of a call."""
+        wall = self.of("wall")
+        return wall.median if wall else None
+
+    @property
+    def items_per_s(self) -> float | None:
+        return self.work.items / self.seconds if self.seconds else None
+
+    @property
+    def gflops(self) -> float | None:
+        """1e9 operations a second; int8 operations where the work is integer."""
+        return self.work.flops / self.seconds / 1e9 if self.seconds and self.work.flops else None
+
+    @property
+    def gbs(self) -> float | None:
+        """1e9 bytes a second, each byte counted once."""
+        return self.work.moved / self.seconds / 1e9 if self.seconds and self.work.moved else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured, and by which rules."""
+
+    name: str = "default"
+    generations: int = 15  # fresh processes
+    rounds: int = 8  # in each generation: every arm once, in random order
+    batches: int = 3  # in a row, of one arm in one round; their median is the value of the round
+    least_batch_s: float = 0.001
+    timeout_s: float = 60.0  # of one case on one arm, in one generation
+    warmup_batches: int | None = None  # None: until two windows agree
+    iterations: int | None = None  # calls in a batch; None: calibrated
+    seed: int = 0
+    threads: int | None = None  # None: all this process may use
+    metrics: tuple[str, ...] = ("wall", "cpu", "peak_bytes")
+    renew_s: float = 0.005  # a case made in less is made again, in other memory, for every round
+    slow_s: float = 0.1  # an arm with longer calls gets one batch a round and one round a generation
+    canary: bool = True  # measure, in every worker, work that no version changes
+    gates: bool = True  # whether verdicts of it may fail a gate
+
+
+PLANS = {
+    "quick": Plan("quick", generations=8, rounds=3, gates=False),
+    "default": Plan(),
+    "thorough": Plan("thorough", generations=28),
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """A whole measurement: what results.json holds."""
+
+    kind: str  # "compare", "bench", "regression", "baseline" …
+    suite: str
+    created: str  # UTC, ISO 8601
+    command: str
+    plan: Plan
+    environment: Environment
+    arms: tuple[str, ...]  # in the order they were asked for; the first is what the others are compared with
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()  # what was left out and why
+    complete: bool = True  # False: interrupted, the rest of the runs is there
+    elapsed_s: float = 0.0
+    name: str = ""  # of a baseline
+    description: str = ""
+    schema: int = SCHEMA
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.case for run in self.runs))
+
+    def of(self, case: str, arm: str) -> Run | None:
+        return next((r for r in self.runs if r.case == case and r.arm == arm), None)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+
+def rounds_of(series: Series) -> tuple[tuple[float, ...], ...]:
+    """The value of each round of each generation: the median of its batches."""
+    return tuple(tuple(median(batches) for batches in generation if batches) for generation in series.values)
+
+
+def values_of(series: Series) -> list[float]:
+    """The values of all rounds in the order of time."""
+    return list(chain.from_iterable(rounds_of(series)))

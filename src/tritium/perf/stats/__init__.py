@@ -1,0 +1,4 @@
+"""Intervals, tests and change points over plain numbers.
+
+Knows nothing of benchmarks.
+"""

@@ -1,0 +1,4 @@
+"""Results on disk: files, baselines, history.
+
+Knows nothing of comparing.
+"""

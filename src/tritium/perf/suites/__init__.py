@@ -1,0 +1,4 @@
+"""Named sets of cases, and the configuration files a person writes.
+
+Knows nothing of verdicts.
+"""

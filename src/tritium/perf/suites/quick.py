@@ -1,0 +1,403 @@
+"""One-liners: an operation timed here and now, in this process, with every sample and an interval.
+
+Knows nothing of verdicts. It is the quick look of a person at a prompt or of a test's floor; a comparison that must hold needs
+fresh processes and arms beside each other: `tritium compare`, or `tt.perf.measure`.
+
+    us, gflops = tt.perf.matmul(1024)
+    print(tt.perf.matmul(1024))                   1.94 ms (1.92 … 1.97, 95 % within this process)  24 samples  1107 GFLOP/s
+    tt.perf.assert_performance(tt.perf.matmul(2048), at_least=500, tolerance=0.1)
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from tritium import backends, settings
+from tritium import dtype as dt
+from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError
+from tritium.machine.facts import this_machine
+from tritium.perf.engine import worker
+from tritium.perf.records import json_io as records
+from tritium.perf.records.case import Case, Made, UnsupportedError
+from tritium.perf.records.context import Work
+from tritium.perf.records.run import Run, rounds_of
+from tritium.perf.stats import estimates as stats
+from tritium.perf.work import moves, quantised
+from tritium.perf.work.operations import operation_named, work_of
+from tritium.perf.work.recipes import grid
+
+BATCH_S = 0.005  # of a timed batch of calls, at least
+LEAST, MOST = 7, 25  # batches that are timed: fewer of slow calls
+WINDOW = 4  # warm-up batches that are compared with those before
+WARM_SHARE = 0.3  # of the budget
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one call takes: seconds of every batch, divided by its calls. Unpacks to the figures named in `gives`."""
+
+    name: str
+    samples: tuple[float, ...]
+    work: Work
+    calls: int  # in a batch
+    checked: str  # how the answer was checked before it was timed
+    steady: bool = True
+    gives: tuple[str, ...] = ("us", "gflops")
+
+    @property
+    def seconds(self) -> float:
+        """The median of the batches."""
+        return median(self.samples)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % for the typical seconds of a call in this process; another process may differ by more."""
+        low, high = stats.walsh_interval([math.log(s) for s in self.samples])
+        return math.exp(low), math.exp(high)
+
+    @property
+    def ms(self) -> float:
+        return self.seconds * 1e3
+
+    @property
+    def us(self) -> float:
+        return self.seconds * 1e6
+
+    @property
+    def ns(self) -> float:
+        return self.seconds * 1e9
+
+    @property
+    def gflops(self) -> float:
+        """1e9 operations a second; 0 where the work is no arithmetic."""
+        return self.work.flops / self.seconds / 1e9
+
+    @property
+    def gbs(self) -> float:
+        """1e9 bytes a second, each counted once; 0 where nothing is moved."""
+        return self.work.moved / self.seconds / 1e9
+
+    @property
+    def throughput(self) -> float:
+        """Calls a second."""
+        return 1 / self.seconds
+
+    def __iter__(self) -> Iterator[float]:
+        return (getattr(self, name) for name in self.gives)
+
+    def __str__(self) -> str:
+        unit, factor = next(
+            (u for u in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)) if self.seconds * u[1] >= 1), ("ns", 1e9)
+        )
+        low, high = (v * factor for v in self.interval)
+        said = [f"{self.seconds * factor:.3g} {unit} ({low:.3g} … {high:.3g}, 95 % within this process)"]
+        said.append(f"{len(self.samples)} samples")
+        said += [f"{self.gflops:.4g} G{'' if self.work.integer else 'FL'}OP/s"] if self.work.flops else []
+        said += [f"{self.gbs:.3g} GB/s"] if self.work.moved else []
+        said += ["no steady state"] if not self.steady else []
+        return f"{self.name}: " + "  ".join(said)
+
+
+@dataclass(frozen=True)
+class Both:
+    """Two timings that a guide names together. Unpacks to one figure of each."""
+
+    first: Timed
+    second: Timed
+    gives: str = "us"
+
+    def __iter__(self) -> Iterator[float]:
+        return (getattr(t, self.gives) for t in (self.first, self.second))
+
+    def __str__(self) -> str:
+        return f"{self.first}\n{self.second}"
+
+
+# ---- timing
+
+
+def measured(case: Case, made: Made, *, seconds: float = 0.5, gives: tuple[str, ...] = ("us", "gflops")) -> Timed:
+    """Check the answer, find how many calls make a batch, warm up until steady, then time batches for about so long."""
+    if not 0 < seconds < math.inf:
+        raise ArgumentError(f"{case.name}: seconds must be a time above 0, given {seconds!r}.")
+    result = made.call()
+    if made.wait is not None:
+        made.wait(result)
+    said = worker.checked(made, result)
+    if "status" in said:
+        raise VerifyError(f"{case.name}: {said['reason']}; it was not timed.")
+    calls, _ = worker.calibrated(made.call, made.wait, BATCH_S)
+    seen: list[float] = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        spent = 0.0
+        while stats.steady(seen, window=WINDOW, tolerance=0.02) is None and spent < WARM_SHARE * seconds:
+            seen.append(_batch(made, calls))
+            spent += seen[-1] * calls
+        each = median(seen[-WINDOW:]) * calls
+        count = max(LEAST, min(MOST, int((1 - WARM_SHARE) * seconds / each)))
+        samples = tuple(_batch(made, calls) for _ in range(count))
+    finally:
+        if collecting:
+            gc.enable()
+        if made.close is not None:
+            made.close()
+    steady = stats.steady(seen, window=WINDOW, tolerance=0.02) is not None
+    return Timed(case.name, samples, made.work or case.work, calls, said["checked"], steady, gives)
+
+
+def _batch(made: Made, calls: int) -> float:
+    return worker.batch(made.call, made.wait, calls)[0] / calls / 1e9
+
+
+def _only(cases: Sequence[Case], why: str) -> Case:
+    if not cases:
+        raise ArgumentError(why)
+    return cases[0]
+
+
+def _followed(case: Case, seconds: float, gives: tuple[str, ...], candidate: str = "tritium") -> Timed:
+    try:
+        made = worker.resolve(case.recipe.target)(candidate, **case.recipe.arguments)
+    except UnsupportedError as error:
+        raise ArgumentError(f"{case.name}: {error}") from None
+    return measured(case, made, seconds=seconds, gives=gives)
+
+
+def timed(
+    operation: str,
+    shape: int | Sequence[int],
+    dtype: Any = "f32",
+    device: Any = None,
+    *,
+    layout: str = "contiguous",
+    seconds: float = 0.5,
+    gives: tuple[str, ...] = ("us", "gflops"),
+) -> Timed:
+    """Any operation of `tritium bench --list`, on values of a fixed seed."""
+    from tritium.perf.work.recipes import refuses
+
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind, where = dt.dtype(dtype).name, str(backends.device(device))
+    found = grid([operation], [sizes], [kind], devices=[where], layouts=[layout])
+    return _followed(_only(found, refuses(operation, sizes, kind)), seconds, gives)
+
+
+# ---- the guides' one-liners
+
+
+def matmul(size: int = 1024, dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5) -> Timed:
+    """A square product: (µs, GFLOP/s)."""
+    return timed("matmul", (size, size), dtype, device, seconds=seconds)
+
+
+benchmark_matmul = matmul
+
+
+def benchmark_matmul_with_size(
+    shape: Sequence[int], dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
+) -> Timed:
+    """A product of (m, k) by [k, k], or of (m, k, n): (µs, GFLOP/s)."""
+    return timed("matmul", shape, dtype, device, seconds=seconds)
+
+
+def benchmark_elementwise(
+    operation: str = "add",
+    shape: Sequence[int] = (1024, 1024),
+    dtype: Any = "f32",
+    device: Any = None,
+    *,
+    seconds: float = 0.5,
+) -> Timed:
+    """One operation element by element: (µs, GB/s)."""
+    return timed(operation, shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
+
+
+def benchmark_element_wise(
+    shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
+) -> Both:
+    """Adding and multiplying: (µs, µs)."""
+    first, second = (timed(name, shape, dtype, device, seconds=seconds) for name in ("add", "multiply"))
+    return Both(first, second)
+
+
+def benchmark_reduction(
+    shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
+) -> Timed:
+    """The sum of all elements: (µs, GB/s)."""
+    return timed("sum", shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
+
+
+def benchmark_quantization(
+    shape: Sequence[int] = (1024, 1024), scheme: str = "ternary", device: Any = None, *, seconds: float = 0.5
+) -> Both:
+    """Quantising and dequantising a matrix: (µs, µs)."""
+    steps = ("quantize", "dequantize")
+    cases = quantised.quantisation([shape], [scheme], steps, device=str(backends.device(device)))
+    first, second = (_followed(case, seconds, ("us", "gbs")) for case in cases)
+    return Both(first, second)
+
+
+def benchmark_device_transfer(
+    shape: Sequence[int] = (1024, 1024), device: Any = None, dtype: Any = "f32", *, seconds: float = 0.5
+) -> Both:
+    """Copying to a device and back to the host: (µs, µs). On the CPU both are copies of memory."""
+    cases = moves.transfer([shape], [dt.dtype(dtype).name], ("upload", "download"), device=str(backends.device(device)))
+    first, second = (_followed(case, seconds, ("us", "gbs")) for case in cases)
+    return Both(first, second)
+
+
+def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> Both:
+    """Allocating 1 KiB and 16 MiB: (ns, ns)."""
+    cases = moves.memory(what=["allocate"], device=str(backends.device(device)))
+    first, second = (_followed(case, seconds, ("ns",)) for case in cases)
+    return Both(first, second, "ns")
+
+
+def benchmark_with_dtype(dtype: Any, size: int = 512, device: Any = None, *, seconds: float = 0.5) -> Timed:
+    """The same product with weights of a dtype: f32, f16, bf16, i8, i4, tern2, tern5. (µs, GFLOP/s)"""
+    return timed("linear", (size, size), dtype, device, seconds=seconds)
+
+
+benchmark_contiguous = benchmark_elementwise  # memory lies row by row where nobody says otherwise
+
+
+def benchmark_strided(
+    operation: str = "add",
+    shape: Sequence[int] = (1024, 1024),
+    dtype: Any = "f32",
+    device: Any = None,
+    *,
+    seconds: float = 0.5,
+) -> Timed:
+    """The same operation where every other column is left out: (µs, GB/s)."""
+    return timed(operation, shape, dtype, device, layout="strided", seconds=seconds, gives=("us", "gbs"))
+
+
+def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
+    """What a call itself costs: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
+    (case,) = grid(["add"], [(size,)])
+    first, second = (
+        replace(_followed(case, seconds, ("ns",), candidate), name=f"{case.name}, {candidate}")
+        for candidate in ("tritium", "numpy")
+    )
+    return Both(first, second, "ns")
+
+
+def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str = "matmul") -> float:
+    """1e9 operations a second of an operation of that shape, from a timing or from seconds."""
+    flops = work_of(operation_named(operation), tuple(shape), "f32").flops
+    seconds = taken.seconds if isinstance(taken, Timed) else float(taken)
+    if not 0 < seconds < math.inf:
+        raise ArgumentError(f"calculate_gflops: seconds must be a time above 0, given {taken!r}.")
+    return flops / seconds / 1e9
+
+
+# ---- floors
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What an assertion found."""
+
+    outcome: Literal["passed", "inconclusive", "no floor"]
+    text: str
+    measured: float
+    interval: tuple[float, float]
+    least: float | None
+
+
+def assert_performance(
+    measured: Timed | Run | float,
+    at_least: float | None = None,
+    *,
+    tolerance: float = 0.1,
+    metric: str = "gflops",
+    floors: str | Path | None = None,
+    name: str = "",
+    strict: bool = False,
+) -> Floor:
+    """Raise PerformanceError when a speed lies below a floor: `at_least` less the tolerance.
+
+    Of a timing or a run the whole interval must lie below; where the floor lies inside it, the answer is "inconclusive" and a
+    warning is logged, or with `strict` PerformanceError is raised then too. `metric` is a rate of the timing or run: gflops,
+    gbs, throughput, items_per_s. `floors` is a file {"machine key": {"case name": floor}} for machines that differ; a machine
+    that is not in it has no floor.
+    """
+    if not 0 <= tolerance < 1:
+        raise ArgumentError(f"assert_performance: tolerance must be a fraction from 0 to 1, given {tolerance!r}.")
+    said = name or getattr(measured, "name", "") or getattr(measured, "case", "") or "the measured speed"
+    low, value, high = _rates(measured, metric)
+    if floors is not None:
+        at_least = _floor_of(Path(floors), said)
+        if at_least is None:
+            text = f"{said}: {floors} has no floor for this machine ({this_machine().key}); {value:.4g} {metric} was measured"
+            return Floor("no floor", text, value, (low, high), None)
+    if at_least is None:
+        raise ArgumentError("assert_performance: no floor was given; name at_least=… or floors=FILE.")
+    if not 0 < at_least < math.inf or not math.isfinite(value):  # a comparison with NaN would pass
+        raise ArgumentError(
+            f"assert_performance: {said}: numbers are compared; {value!r} was measured, at least {at_least!r} is asked."
+        )
+    least = at_least * (1 - tolerance)
+    around = f" ({low:.4g} … {high:.4g})" if low < high else ""
+    text = f"{said}: {value:.4g} {metric}{around}, at least {least:.4g} is asked ({at_least:g} less {tolerance:.0%})"
+    if high < least:
+        raise PerformanceError(f"{text}: too slow. Look for other work on this machine, then for what changed.")
+    if low < least:
+        text = f"{text}: inconclusive, the floor lies within the interval; measure longer (seconds=…)"
+        if strict:
+            raise PerformanceError(text)
+        settings.log.warning("%s", text)
+        return Floor("inconclusive", text, value, (low, high), least)
+    return Floor("passed", text, value, (low, high), least)
+
+
+def _rates(measured: Timed | Run | float, metric: str) -> tuple[float, float, float]:
+    """The lower end, the middle and the upper end of a rate; a bare number is all three."""
+    if isinstance(measured, (int, float)):
+        return float(measured), float(measured), float(measured)
+    if metric not in ("gflops", "gbs", "throughput", "items_per_s"):
+        raise ArgumentError(
+            f"assert_performance: {metric!r} is no rate; there are gflops, gbs, throughput and items_per_s."
+        )
+    work = measured.work
+    each = {"gflops": work.flops / 1e9, "gbs": work.moved / 1e9, "throughput": 1.0, "items_per_s": work.items}[metric]
+    if not each:
+        raise ArgumentError(f"assert_performance: this work has no {metric}; it says {work}.")
+    if isinstance(measured, Timed):
+        short, middle, long = measured.interval[0], measured.seconds, measured.interval[1]
+    else:
+        short, middle, long = _run_seconds(measured)
+    return each / long, each / middle, each / short
+
+
+def _run_seconds(run: Run) -> tuple[float, float, float]:
+    """One value of each process: rounds of one process are not independent."""
+    wall = run.of("wall")
+    rounds = [g for g in rounds_of(wall) if g] if wall is not None else []
+    taken = [median(g) for g in rounds] if len(rounds) > 1 else list(rounds[0]) if rounds else []
+    if run.status != "ok" or not taken:
+        raise PerformanceError(
+            f"{run.case} on {run.arm} has no times: {run.status}: {run.reason or 'nothing was measured'}."
+        )
+    low, high = stats.walsh_interval([math.log(t) for t in taken])
+    return math.exp(low), median(taken), math.exp(high)
+
+
+def _floor_of(path: Path, name: str) -> float | None:
+    """The floor of a case on this machine."""
+    found = records.loads(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        raise FormatError(f'{path}: {{"machine key": {{"case name": floor}}}} is needed.')
+    floor = found.get(this_machine().key, {}).get(name)
+    if floor is not None and (isinstance(floor, bool) or not isinstance(floor, (int, float)) or floor <= 0):
+        raise FormatError(f"{path}: the floor of {name!r} must be a number above 0, given {floor!r}.")
+    return floor

@@ -1,0 +1,450 @@
+"""Suites: which cases, which arms and which metrics stand under a name. `tritium compare` and `tritium bench` read this table.
+
+Knows nothing of measuring. A suite's settings are a BenchmarkConfig, so that a file or an option changes any of them; what
+they ask for and this machine or an operation refuses becomes a note with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tritium import backends
+from tritium.buffer import native
+from tritium.errors import ArgumentError, nearest
+from tritium.op import OPS
+from tritium.perf.records.case import Arm, Case
+from tritium.perf.records.run import PLANS, Plan, Results
+from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig
+from tritium.perf.work import moves, peers, quantised, rows, workloads
+from tritium.perf.work import recipes as work
+from tritium.perf.work.canary import is_canary
+
+if TYPE_CHECKING:
+    from tritium.perf.engine.measuring import Progress
+
+Shape = tuple[int, ...]
+TIME = ("wall", "cpu", "peak_bytes")
+MEMORY = (*TIME, "allocated_bytes", "rss_bytes")
+SEQUENCES, TOKENS = 8, 64
+ACTIVATIONS = ("relu", "gelu", "silu", "softmax")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is the same for every case of a run."""
+
+    threads: int | None = None
+    seed: int = 0
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {"threads": self.threads, "seed": self.seed}
+
+
+Made = tuple[list[Case], list[str]]
+Cases = Callable[[BenchmarkConfig, Options], Made]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One name of `tritium bench`."""
+
+    name: str
+    doc: str
+    cases: Cases
+    settings: dict[str, Any]  # of its BenchmarkConfig
+    quick: dict[str, Any]  # instead of these, with --quick
+    aliases: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = TIME
+    peers: tuple[str, ...] | None = None  # who stands beside when nobody is named; None: what is installed
+    listed: bool = False  # its cases come from a list of their own, with the sizes they have there
+    everywhere: bool = False  # on every device that is here, where nobody names one; else on the default device
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a run will measure, and what it leaves out."""
+
+    cases: tuple[Case, ...]
+    arms: tuple[Arm, ...]
+    notes: tuple[str, ...] = ()
+
+    def told(self, plan: Plan) -> str:
+        """One line for a person who waits."""
+        who = ", ".join(arm.name for arm in self.arms)
+        cases, each = len(self.cases), plan.generations
+        return (
+            f"{cases} case{'s' * (cases != 1)} on {who}: {each} fresh process{'es' * (each != 1)} each, "
+            f"{plan.rounds} round{'s' * (plan.rounds != 1)} in turn"
+        )
+
+
+# ---- cases
+
+
+def names() -> list[str]:
+    """Everything `operations` of a file or an option may name."""
+    return [*work.operation_names(), *moves.HELD, *moves.MOVED]
+
+
+def operations(config: BenchmarkConfig, options: Options) -> Made:
+    """Operations x sizes x batches x data types, without their transfers or with them; what is refused is a note."""
+    shapes, kinds, found, notes = config.tensor_sizes, config.data_types, [], []
+    known = names()
+    for name in config.operations:
+        if name not in known:
+            raise ArgumentError(
+                f"operations: {name!r} is not an operation.{nearest(name, known)} There are {', '.join(known)}; "
+                "your own come from a file: --load FILE.py."
+            )
+        if name in moves.HELD:
+            found += moves.memory([(_size(s), 4 * prod(s)) for s in shapes], [name], **options.given)
+        elif name in moves.MOVED:
+            found += moves.transfer(shapes, kinds, [name], **options.given)
+        else:
+            for batch, sizes in _batches(name, config).items():
+                found += _on_axes(name, sizes, batch, config, options)
+                refused = [work.refuses(name, shape, kind) for shape in sizes for kind in kinds]
+                notes += [f"left out: {reason}." for reason in refused if reason]
+    return _once(found), [*notes, *_without_axes(config)]
+
+
+def _batches(name: str, config: BenchmarkConfig) -> dict[int | None, list[Shape]]:
+    """The shapes of an operation by its batch; as the sizes say (None) where it has none or nobody asks."""
+    shapes = config.tensor_sizes
+    if not config.batch_sizes or work.batched(name, 1, shapes[0]) is None:
+        return {None: list(shapes)}
+    made = {b: [work.batched(name, b, shape) for shape in shapes] for b in config.batch_sizes}
+    return {b: list(dict.fromkeys(s for s in of if s is not None)) for b, of in made.items()}
+
+
+def _on_axes(
+    name: str, shapes: Sequence[Shape], batch: int | None, config: BenchmarkConfig, options: Options
+) -> list[Case]:
+    """One operation with one batch: its cases without transfers, with them, or both."""
+    found: list[Case] = []
+    if config.transfer != "included" or not work.transfers(name):
+        found += work.grid([name], shapes, config.data_types, **options.given)
+    if config.transfer != "excluded":
+        found += work.grid([name], shapes, config.data_types, transfer=True, **options.given)
+    if batch is None:
+        return found
+    return [replace(case, context=replace(case.context, batch=batch)) for case in found]
+
+
+def _without_axes(config: BenchmarkConfig, all_of_it: bool = False) -> list[str]:
+    """Notes on operations that have no batch, or no transfers, where these were asked for."""
+    own = [name for name in config.operations if all_of_it or name in (*moves.HELD, *moves.MOVED)]
+    rest = [name for name in config.operations if name not in own]
+    whole = own + [n for n in rest if work.batched(n, 1, config.tensor_sizes[0]) is None]
+    stay = own + [n for n in rest if not work.transfers(n)]
+    notes = []
+    if config.batch_sizes and whole:
+        notes.append(f"measured without batch_sizes: {', '.join(whole)}: there is no batch in it.")
+    if config.transfer != "excluded" and stay:
+        notes.append(f"measured as ever, transfer={config.transfer} changes nothing: {', '.join(stay)}.")
+    return notes
+
+
+def _size(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _once(cases: Iterable[Case]) -> list[Case]:
+    return list({case.name: case for case in cases}.values())
+
+
+def layouts(config: BenchmarkConfig, options: Options) -> Made:
+    """The same operations on memory row by row, column by column, and with gaps."""
+    operations(config, options)  # unknown names are refused there
+    found = work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.given)
+    return found, _without_axes(config, all_of_it=True)
+
+
+def data_types(config: BenchmarkConfig, options: Options) -> Made:
+    """One product with weights of every type, and the other operations in every float type."""
+    kinds = [*config.data_types, *(k for k in ("i8", "i4", "tern2") if k not in config.data_types)]
+    products = work.dtypes(config.tensor_sizes, kinds, **options.given)
+    others, notes = operations(config, options)
+    return _once([*products, *others]), notes
+
+
+def layers(config: BenchmarkConfig, options: Options) -> Made:
+    """Workloads; sizes are (tokens, width). Several sequences are decoded together too."""
+    found, notes = operations(config, options)
+    if "decode" in config.operations and not config.batch_sizes:
+        together = [(SEQUENCES, *shape) for shape in config.tensor_sizes if len(shape) == 2]
+        found += workloads.cases("decode", together[-1:], **options.given)
+    return _once(found), notes
+
+
+def comprehensive(config: BenchmarkConfig, options: Options) -> Made:
+    """Operations as elsewhere; workloads on a prompt of some tokens as wide as the sizes."""
+    own = tuple(name for name in config.operations if name in workloads.NAMES)
+    rest = tuple(name for name in config.operations if name not in own)
+    found, notes = operations(replace(config, operations=rest), options) if rest else ([], [])
+    prompts = tuple(dict.fromkeys((TOKENS, shape[-1]) for shape in config.tensor_sizes))
+    if own:
+        more, said = layers(replace(config, operations=own, tensor_sizes=prompts, data_types=("f32",)), options)
+        found, notes = [*found, *more], [*notes, *said]
+    return _once(found), notes
+
+
+def quantization(config: BenchmarkConfig, options: Options) -> Made:
+    """Schemes x steps x sizes."""
+    steps = quantised.STEPS
+    wrong = next((step for step in config.operations if step not in steps), None)
+    if wrong is not None:
+        raise ArgumentError(
+            f"operations: {wrong!r} is no step of this suite; there are {', '.join(steps)}.{nearest(wrong, steps)}"
+        )
+    shapes = [shape for shape in config.tensor_sizes if len(shape) == 2]
+    notes = [
+        f"left out: {_size(s)}: a matrix of weights has two sizes." for s in config.tensor_sizes if s not in shapes
+    ]
+    made = quantised.quantisation(shapes, None, config.operations, **options.given)
+    return made, [*notes, *_without_axes(config, all_of_it=True)]
+
+
+def table_samples(config: BenchmarkConfig, options: Options) -> Made:
+    """The samples of rows of the table; `operations` are rows. Small ones: what a call costs, more than what it computes."""
+    asked = config.operations if config.operations != ALL_ROWS else tuple(OPS)
+    made = _once(case for row in asked for case in rows.cases(row, **options.given))
+    return made, _without_axes(config, all_of_it=True)
+
+
+def network_calls(config: BenchmarkConfig, options: Options) -> Made:
+    """The distinct calls of the model in the package, for prompts of as many tokens as the sizes say."""
+    from tritium.models.load import load
+
+    model = load()
+    return _once(
+        replace(case, context=replace(case.context, sequence_length=shape[0]))
+        for shape in config.tensor_sizes
+        for case in rows.traced(model, tokens=shape[0], **options.given)
+    ), _without_axes(config, all_of_it=True)
+
+
+# ---- the suites
+
+ALL_ROWS = ("all",)
+TINY, SMALL, MIDDLE, LARGE = (64, 64), (256, 256), (512, 512), (1024, 1024)
+LISTED = (
+    Suite(
+        "compare", "operations x sizes x types x devices", operations, {"tensor_sizes": (TINY, SMALL, LARGE)},
+        {"tensor_sizes": (TINY, MIDDLE), "data_types": ("f32",),
+         "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")}, everywhere=True,
+    ),
+    Suite(
+        "comprehensive", "matrix products, quantisation, BitLinear, activations, memory and workloads", comprehensive,
+        {"operations": ("matmul", "add", "multiply", "quantize", "dequantize", "bitlinear", *ACTIVATIONS, "allocate", "clone",
+                        "transformer_layer", "decode", "batch_processing"),
+         "tensor_sizes": (SMALL, LARGE)},
+        {"tensor_sizes": (SMALL,), "data_types": ("f32",)},
+        ("comprehensive_performance_comparison",), MEMORY,
+    ),
+    Suite(
+        "quantization", "schemes x granularity x sizes: times, bytes, error, throughput", quantization,
+        {"operations": quantised.STEPS, "tensor_sizes": (MIDDLE, LARGE, (2048, 2048))},
+        {"tensor_sizes": (MIDDLE,)},
+        ("quantization_performance",), TIME, ("numpy",),
+    ),
+    Suite(
+        "energy", "power, joules for an operation, operations for a joule and a degree, battery hours", operations,
+        {"operations": ("matmul", "bitlinear", "quantize", "add"), "tensor_sizes": (LARGE,), "data_types": ("f32",)},
+        {"operations": ("matmul", "bitlinear")},
+        ("energy_efficiency_comparison",), ("wall", "cpu", "energy", "temperature"), ("numpy",),
+    ),
+    Suite(
+        "workloads", "a transformer layer with BitLinear: prefill and decode; batches of items", layers,
+        {"operations": ("prefill", "decode", "batch_processing"), "tensor_sizes": ((64, 1024), (256, 1024)), "data_types": ("f32",)},
+        {"tensor_sizes": ((TOKENS, 512),)}, (), TIME,
+    ),
+    Suite(
+        "memory", "allocating, cloning, writing, reusing; and the peak of operations", operations,
+        {"operations": (*moves.HELD, "matmul", "softmax", "bitlinear"), "tensor_sizes": ((16, 16), (2048, 2048)),
+         "data_types": ("f32",)}, {"tensor_sizes": ((16, 16), LARGE)}, (), MEMORY, ("numpy",),
+    ),
+    Suite(
+        "transfer", "from NumPy and back, to a device and back", operations,
+        {"operations": moves.MOVED, "tensor_sizes": (SMALL, (2048, 2048)), "data_types": ("f32", "f16")},
+        {"data_types": ("f32",)}, (), TIME, ("numpy",), everywhere=True,
+    ),
+    Suite(
+        "layout", "contiguous, transposed and strided memory", layouts,
+        {"operations": ("add", "sum", "matmul"), "tensor_sizes": (LARGE,), "data_types": ("f32",)}, {}, (), TIME, ("numpy",),
+    ),
+    Suite(
+        "dtype", "the same product with weights of every type", data_types,
+        {"operations": ("add",), "tensor_sizes": (MIDDLE, LARGE), "data_types": ("f32", "f16", "bf16")},
+        {"tensor_sizes": (MIDDLE,)}, (), TIME, ("numpy",),
+    ),
+    Suite(
+        "table", "every sample of every row of the table", table_samples, {"operations": ALL_ROWS, "data_types": ("f32",)},
+        {}, (), TIME, ("numpy",), True,
+    ),
+    Suite(
+        "network", "every distinct call of the model in the package, and how often it occurs", network_calls,
+        {"tensor_sizes": ((1,), (64,)), "data_types": ("f32",)}, {"tensor_sizes": ((1,),)}, (), TIME, ("numpy",), True,
+    ),
+    Suite(
+        "regression", "few cases, often: what a gate compares with a baseline", operations,
+        {"operations": ("matmul", "add", "softmax", "quantize", "bitlinear"), "tensor_sizes": (MIDDLE,),
+         "data_types": ("f32",)}, {},
+        ("regression_performance_tests",), TIME, ("numpy",),
+    ),
+)  # fmt: skip
+COMPARE = LISTED[0]
+SUITES: dict[str, Suite] = {suite.name: suite for suite in LISTED[1:]}
+NAMES: dict[str, str] = {name: suite.name for suite in SUITES.values() for name in (suite.name, *suite.aliases)}
+QUICK_PEERS = ("numpy", "torch")
+
+
+def suite_named(name: str) -> Suite:
+    """A suite by its name or the guides'."""
+    if name == COMPARE.name:
+        return COMPARE
+    if name not in NAMES:
+        raise ArgumentError(f"{name!r} is not a suite.{nearest(name, NAMES)} There are {', '.join(SUITES)}.")
+    return SUITES[NAMES[name]]
+
+
+def defaults(suite: str, quick: bool = False) -> BenchmarkConfig:
+    """The settings of a suite where nobody says otherwise."""
+    found = suite_named(suite)
+    where = {} if found.everywhere else {"devices": (str(backends.default_device().device),)}
+    return replace(BenchmarkConfig(), **(where | found.settings | (found.quick if quick else {})))
+
+
+def metrics(suite: str, plan: Plan, energy: EnergyConfig | None = None) -> tuple[str, ...]:
+    """What is read beside the clock; no temperature where the settings turn that off."""
+    off = ("temperature",) if energy is not None and not energy.thermal_monitoring else ()
+    return tuple(m for m in dict.fromkeys((*plan.metrics[:2], *suite_named(suite).metrics)) if m not in off)
+
+
+def energy_options(config: EnergyConfig, plan: Plan) -> dict[str, Any]:
+    """For the meter: the watching is spread over the processes."""
+    given = {f.name: getattr(config, f.name) for f in fields(EnergyConfig)}
+    each = config.power_measurement_duration_s / plan.generations
+    return given | {"power_measurement_duration_s": max(1.0, each)}
+
+
+def load(path: str | Path) -> list[str]:
+    """A file of the user's own benchmarks; their names are operations from then on."""
+    from tritium.perf.work import registry
+
+    return registry.load(path)
+
+
+def grid(
+    suite: str, config: BenchmarkConfig, *, quick: bool = False, peers: Sequence[str] | None = None,
+    threads: int | None = None, seed: int = 0,
+) -> Grid:  # fmt: skip
+    """The cases and arms of a suite under these settings, and notes on what is left out."""
+    found = suite_named(suite)
+    devices, notes = config.usable_devices()
+    if not devices:
+        raise ArgumentError(f"{suite}: none of the devices {', '.join(config.devices)} is here. {' '.join(notes)}")
+    arms, said = arms_of(devices, peers if peers is not None else _usual(found, quick), threads)
+    cases, left = found.cases(config, Options(threads, seed))
+    return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *said, *left])))
+
+
+def like(before: Results, *, threads: int | None = None) -> Grid:
+    """The cases and arms of earlier results, made again; what cannot be made here is a note."""
+    name = before.suite if before.suite in (COMPARE.name, *SUITES) else "regression"
+    try:
+        arms, notes = peers.arms(before.arms, threads)
+    except ArgumentError:
+        raise ArgumentError(
+            f"what ran on {', '.join(before.arms)} was measured by another program; compare files: tritium regression-check."
+        ) from None
+    wanted = {run.case: run.context for run in before if run.status == "ok" and not is_canary(run.case)}
+    known = names() if name != "quantization" else quantised.STEPS
+    asked: dict[str, Any] = {
+        "operations": [c.operation for c in wanted.values() if c.operation in known],
+        "tensor_sizes": [c.shape for c in wanted.values() if c.shape],
+        "data_types": [c.precision for c in wanted.values() if c.precision in FLOATS],
+        "transfer": "both" if any(c.transfer for c in wanted.values()) else "",
+    }
+    usual, options = defaults(name), Options(threads, before.plan.seed)
+    listed = suite_named(name).listed
+    if listed:
+        read = {c.sequence_length for c in wanted.values() if c.sequence_length}
+        asked = {"tensor_sizes": [(n,) for n in sorted(read)]}
+    own = replace(usual, **{k: v for k, v in asked.items() if v})
+    made = [case for s in (usual, defaults(name, quick=True), own) for case in suite_named(name).cases(s, options)[0]]
+    made += operations(own, options)[0] if name != "quantization" and not listed else []
+    cases = tuple(
+        replace(case, context=replace(case.context, batch=wanted[case.name].batch))
+        for case in _once(made)
+        if case.name in wanted
+    )
+    lost = [case for case in wanted if case not in {c.name for c in cases}]
+    if lost:
+        notes.append(
+            f"not made again: {', '.join(lost[:3])}{' …' * (len(lost) > 3)}; your own come from a file: --load FILE.py."
+        )
+    return Grid(cases, tuple(arms), tuple(notes))
+
+
+def _usual(suite: Suite, quick: bool) -> tuple[str, ...]:
+    """Who stands beside where nobody is named."""
+    if suite.peers is not None:
+        return suite.peers
+    own = () if native is None else ("portable",) if native.isa() != "portable" else ()
+    if quick:
+        return (*own, *(p for p in QUICK_PEERS if not peers.PEERS[p].absence()))
+    return (*own, *(p.name for p in peers.PEERS.values() if p.usual and not p.absence()))
+
+
+def arms_of(devices: Sequence[str], beside: Iterable[str], threads: int | None) -> tuple[list[Arm], list[str]]:
+    """Tritium on every device first, then who stands beside it; absent libraries are notes."""
+    named = list(beside)
+    if named == ["none"]:
+        named = []
+    elif "all" in named:
+        own = [i for i in (native.isas() if native is not None else ()) if i != native.isa()]
+        named = [*own, "reference", *(p.name for p in peers.PEERS.values() if not p.absence())]
+    elif "none" in named:
+        raise ArgumentError(f"--peers: none and others were given: {', '.join(named)}; choose.")
+    first = [peers.arm_of(device) for device in devices]
+    return peers.arms([*first, *(n for n in named if n not in first)], threads)
+
+
+def compare_devices(
+    operation: str, sizes: Sequence[Any] = (256, 512, 1024), devices: Sequence[str] | None = None, *,
+    data_types: Sequence[str] = ("f32",), batch_sizes: Sequence[int] = (), transfer: str = "excluded",
+    plan: Plan = PLANS["quick"], threads: int | None = None, seed: int = 0, progress: Progress | None = None,
+) -> Results:  # fmt: skip
+    """One operation on every device that is here, or on these; nobody stands beside. See `run_comparison`."""
+    asked: dict[str, Any] = {
+        "operations": (operation,), "tensor_sizes": sizes, "data_types": data_types, "batch_sizes": batch_sizes, "transfer": transfer,
+    }  # fmt: skip
+    config = BenchmarkConfig(**asked if devices is None else asked | {"devices": devices})
+    return run_comparison(config, plan=plan, peers=("none",), threads=threads, seed=seed, progress=progress)
+
+
+def run_comparison(
+    config: BenchmarkConfig | None = None, *, suite: str = "compare", quick: bool = False, plan: Plan | None = None,
+    peers: Sequence[str] | None = None, threads: int | None = None, seed: int = 0, energy: EnergyConfig | None = None,
+    progress: Progress | None = None,
+) -> Results:  # fmt: skip
+    """Measure a suite. A config given by the caller also says how long; a plan comes before it."""
+    from tritium.perf.engine.measuring import measure
+
+    settings = defaults(suite, quick) if config is None else config
+    chosen = plan if plan is not None else PLANS["quick" if quick else "default"]
+    if config is not None and plan is None:
+        chosen = config.plan(chosen)
+    chosen = replace(chosen, threads=threads, seed=seed, metrics=metrics(suite, chosen, energy))
+    found = grid(suite, settings, quick=quick, peers=peers, threads=threads, seed=seed)
+    name = suite_named(suite).name
+    return measure(
+        found.cases, found.arms, chosen, kind="compare" if name == "compare" else "bench", suite=name, notes=found.notes,
+        progress=progress, options=energy_options(energy or EnergyConfig(), chosen) if name == "energy" else None,
+    )  # fmt: skip

@@ -1,0 +1,235 @@
+"""From which size on another arm is faster: derived from the paired rounds of one measurement, with their intervals.
+
+Knows no device by name, measures nothing and stores nothing. A size counts for an arm only where the whole 95 % interval of
+the ratio lies on its side and the difference is worth naming (3 %); where a crossing lies between two such sizes, it is found
+on the straight line between them on logarithmic axes. What the intervals do not show is not told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, groupby
+from typing import Literal
+
+from tritium.perf.gate.compare import compare_paired
+from tritium.perf.gate.verdict import Verdict
+from tritium.perf.records.run import Results, Run
+from tritium.perf.tables.tables import RULES, Table, told_apart
+from tritium.perf.work.canary import is_canary
+
+Shape = tuple[int, ...]
+Kind = Literal["crosses", "always", "partly", "several", "not shown"]
+FALSE_SHARE = 0.05  # of differences that may be none: Benjamini-Hochberg
+LEAST_PROCESSES = 6  # fewer give no interval of 95 %
+HEADS = ("case", "arms", "sizes", "faster")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size: the time of the second arm to that of the first."""
+
+    shape: Shape
+    size: float
+    ratio: float
+    interval: tuple[float, float] | None  # 95 %; None: one round tells nothing of the next
+    side: int  # -1: the first arm is faster, 1: the second, 0: not shown
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Two arms over the sizes of one operation."""
+
+    case: (
+        str  # the name of its cases without the size: "matmul f32", "matmul f32, batch 8", "matmul f32, with transfer"
+    )
+    operation: str
+    precision: str
+    batch: int | None
+    transfer: str
+    arms: tuple[str, str]
+    points: tuple[Point, ...]  # from the smallest
+    unit: str  # of a size: "", or "elements" where more than one length differs
+    kind: Kind
+    small: str = ""  # the arm that is faster at the small sizes; of "always" and "partly", the arm that is faster
+    large: str = ""  # at the large ones
+    size: float | None = None  # of "crosses": where they meet; else the smallest at which it is shown
+    between: tuple[float, float] | None = None  # the sizes on whose two sides the intervals lie
+
+    @property
+    def range_text(self) -> str:
+        return f"{_said(self.points[0].size)}…{_said(self.points[-1].size)}" + (f" {self.unit}" if self.unit else "")
+
+    @property
+    def text(self) -> str:
+        """In a sentence: "tritium:mlx from about 700 on (between 512 and 1024), tritium below"."""
+        return TELLERS[self.kind](self)
+
+    def __str__(self) -> str:
+        return f"{self.case}: {' and '.join(self.arms)}: {self.text}"
+
+
+def _said(size: float) -> str:
+    return f"{size:,.0f}" if size >= 10_000 else f"{size:.0f}"
+
+
+def _crosses(c: Crossover) -> str:
+    assert c.size is not None
+    assert c.between is not None
+    low, high = map(_said, c.between)
+    unit = f" {c.unit}" if c.unit else ""
+    return f"{c.large} from about {float(f'{c.size:.2g}'):,.0f}{unit} on (between {low} and {high}), {c.small} below"
+
+
+def _partly(c: Crossover) -> str:
+    where = ", ".join(_said(p.size) for p in c.points if p.side)
+    return f"{c.small} at {where}; no difference is shown at the others"
+
+
+def _several(c: Crossover) -> str:
+    named = {-1: c.arms[0], 1: c.arms[1], 0: "not shown"}
+    return "changes more than once: " + ", ".join(f"{_said(p.size)} {named[p.side]}" for p in c.points)
+
+
+TELLERS: dict[Kind, Callable[[Crossover], str]] = {
+    "crosses": _crosses,
+    "always": lambda c: f"always {c.small}: no crossover in {c.range_text}",
+    "partly": _partly,
+    "several": _several,
+    "not shown": lambda c: f"no difference is shown in {c.range_text}",
+}
+
+
+# ---- finding them
+
+
+def meeting(low: float, low_ratio: float, high: float, high_ratio: float) -> float:
+    """The size at which a ratio is 1, on the straight line between two sizes on logarithmic axes."""
+    a, b = math.log(low_ratio), math.log(high_ratio)
+    return math.exp(math.log(low) + (math.log(high) - math.log(low)) * a / (a - b))
+
+
+def crossovers(results: Results, arms: Sequence[str] | None = None) -> tuple[Crossover, ...]:
+    """Of every operation, type, batch and pair of arms that has two sizes or more. `arms`: only these."""
+    chosen = [arm for arm in results.arms if arms is None or arm in arms]
+    shown = replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
+    series = [runs for runs in _series(shown) if len({r.context.shape for r in runs}) > 1]
+    if not series:
+        return ()
+    out: list[Crossover] = []
+    for first, second in combinations(chosen, 2):
+        found = {v.case: v for v in compare_paired(shown, first, second, RULES).verdicts if v.metric == "wall"}
+        out += [made for runs in series if (made := _of(runs, first, second, found)) is not None]
+    order = {title(runs[0]): i for i, runs in enumerate(series)}
+    return tuple(sorted(out, key=lambda c: order[c.case]))
+
+
+def title(run: Run) -> str:
+    """The name of a case without its size, with its batch."""
+    size = "x".join(map(str, run.context.shape))
+    head, comma, tail = run.case.partition(",")
+    words = [word for word in head.split() if word != size]
+    batch = f", batch {run.context.batch}" if run.context.batch is not None else ""
+    return " ".join(words) + batch + comma + tail
+
+
+def _series(results: Results) -> list[list[Run]]:
+    """One run of every case, those that differ by nothing but their size together."""
+    seen: dict[str, Run] = {}
+    for run in results.runs:
+        if run.context.shape:
+            seen.setdefault(run.case, run)
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for run in seen.values():
+        groups.setdefault((title(run), len(run.context.shape)), []).append(run)
+    return list(groups.values())
+
+
+def _measure(shapes: Sequence[Shape]) -> tuple[dict[Shape, float], str]:
+    """The size of each shape as one number: the length that differs, where it is one; else the number of elements."""
+    axes = [i for i in range(len(shapes[0])) if len({s[i] for s in shapes}) > 1]
+    if axes and all(len({s[i] for i in axes}) == 1 for s in shapes):
+        return {s: float(s[axes[0]]) for s in shapes}, ""
+    return {s: float(math.prod(s)) for s in shapes}, "elements"
+
+
+def _of(runs: Sequence[Run], first: str, second: str, found: dict[str, Verdict]) -> Crossover | None:
+    judged = [(r.context.shape, v) for r in runs if (v := found.get(r.case)) is not None and v.ratio]
+    judged = [(shape, v) for shape, v in judged if v.outcome != "NOT COMPARABLE"]
+    if len({shape for shape, _ in judged}) < 2:
+        return None
+    sizes, unit = _measure([shape for shape, _ in judged])
+    points = [Point(s, sizes[s], v.ratio or 1.0, told_apart(v.interval95), _side(v)) for s, v in judged]
+    about, context = (first, second), runs[0].context
+    made = Crossover(
+        title(runs[0]), context.operation, context.precision, context.batch, context.transfer, about,
+        tuple(sorted(points, key=lambda p: p.size)), unit, "not shown",
+    )  # fmt: skip
+    return _judged(made)
+
+
+def _side(v: Verdict) -> int:
+    """Whose side a ratio is on. Many sizes are looked at: chance alone moves some intervals off 1, by little."""
+    between = told_apart(v.interval95)
+    if between is None or between[0] <= 1 <= between[1] or not v.ratio or (v.q is not None and v.q > FALSE_SHARE):
+        return 0
+    if max(v.ratio, 1 / v.ratio) < 1 + RULES.margin("wall"):
+        return 0
+    return 1 if v.ratio < 1 else -1
+
+
+def _judged(c: Crossover) -> Crossover:
+    """What the sides of the points, from the smallest size to the largest, come to."""
+    decided = [p for p in c.points if p.side]
+    if not decided:
+        return c
+    sides = [side for side, _ in groupby(p.side for p in decided)]
+    named = {-1: c.arms[0], 1: c.arms[1]}
+    if len(sides) > 2:
+        return replace(c, kind="several")
+    if len(sides) == 1:
+        kind: Kind = "always" if len(decided) == len(c.points) else "partly"
+        return replace(c, kind=kind, small=named[sides[0]], large=named[sides[0]], size=decided[0].size)
+    turn = next(i for i, p in enumerate(decided) if p.side == sides[1])
+    low, high = decided[turn - 1], decided[turn]
+    return replace(
+        c, kind="crosses", small=named[sides[0]], large=named[sides[1]],
+        size=meeting(low.size, low.ratio, high.size, high.ratio), between=(low.size, high.size),
+    )  # fmt: skip
+
+
+# ---- for people
+
+
+def notable(found: Sequence[Crossover], first: str) -> tuple[list[Crossover], list[str]]:
+    """What a page shows: a row where the faster arm depends on the size, and sentences on what is alike at every size.
+
+    Of pairs without the first arm only those are shown that cross.
+    """
+    rows = [c for c in found if c.kind in ("crosses", "several") or (c.kind == "partly" and first in c.arms)]
+    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for c in found:
+        if first in c.arms and c not in rows:
+            alike.setdefault(c.arms, {}).setdefault(c.small, []).append(f"{c.case} ({c.range_text})")
+    lines = []
+    for arms, sides in alike.items():
+        said = (f"{arm} at every size" if arm else "no difference is shown" for arm in sides)
+        told = "; ".join(f"{who}: {', '.join(cases)}" for who, cases in zip(said, sides.values(), strict=True))
+        lines.append(f"{arms[0]} and {arms[1]}: {told}.")
+    return rows, lines
+
+
+def table(results: Results) -> Table | None:
+    """All that is notable; None where no operation has two sizes on two arms."""
+    found = crossovers(results)
+    if not found:
+        return None
+    listed, lines = notable(found, results.arms[0])
+    rows = tuple((c.case, " and ".join(c.arms), c.range_text, c.text) for c in listed)
+    rule = "An arm is named where the whole 95 % interval of the ratio is on its side, by at least 3 %."
+    if results.plan.generations < LEAST_PROCESSES:
+        rule += f" {LEAST_PROCESSES} processes or more can show that; there were {results.plan.generations}."
+    if not rows:
+        rows = (("-", "-", "-", "of no pair of arms the faster one changes with the size"),)
+    return Table("Crossover sizes: which of two arms is faster", HEADS, rows, frozenset(), ("", *lines, rule))

@@ -1,0 +1,164 @@
+"""Results as a page of text: the comparison, what the suite measures beside time, advice, crossovers, the selection guide.
+
+Knows nothing of terminals, and never prints. `width` is the widest line it may use; a wide table then drops its intervals.
+`export_results` gives the page, or the same comparison in another form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tritium.errors import ArgumentError, nearest
+from tritium.machine.facts import digest
+from tritium.perf import names
+from tritium.perf.formats import exports
+from tritium.perf.gate import page as verdict_page
+from tritium.perf.gate.verdict import Suite
+from tritium.perf.records.json_io import plain
+from tritium.perf.records.run import Results, Run, Series
+from tritium.perf.tables import crossover, tables
+from tritium.perf.tables.selection import device_selection_guide
+from tritium.perf.tables.tables import NONE, Table
+
+GUIDED = ("compare", "comprehensive")
+ADVISED = {
+    "layout": (("transposed", "contiguous"), ("strided", "contiguous")),
+    "dtype": (("f16", "f32"), ("bf16", "f32")),
+}
+
+
+def page(results: Results | Suite, width: int = 200) -> str:
+    """All of it, for a person: of results, or of the verdicts of a comparison."""
+    if isinstance(results, Suite):
+        return verdict_page.page(results)
+    suites = tables.speedups(results)
+    found = tables.comparison(results, beside=suites)
+    if max(map(len, found.text().splitlines()[:3])) > width:
+        found = tables.comparison(results, beside=suites, brief=True)
+    parts = [_head(results), found.text()]
+    parts += [t.text() for t in _details(results)]
+    if lines := _advice(results):
+        parts.append("\n".join(["Advice", *lines]))
+    if results.suite in GUIDED:
+        parts.append(_guide(results))
+    return "\n\n".join(parts)
+
+
+def markdown(results: Results) -> str:
+    """The same for a pull request, tables only."""
+    found = [tables.comparison(results), *_details(results)]
+    return "\n\n".join([names.markdown(_head(results)), *(t.markdown() for t in found)])
+
+
+def _head(results: Results) -> str:
+    hard, plan = results.environment.hard, results.plan
+    said = f"{hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}; {plan.name} plan"
+    return names.terminal(said + ("" if plan.gates else " (shows intervals, does not gate)"))
+
+
+def _details(results: Results) -> list[Table]:
+    if results.suite in OWN:
+        return [OWN[results.suite](results)]
+    guided = crossover.table(results) if results.suite in GUIDED else None
+    return [t for t in (tables.details(results, results.suite), guided) if t is not None]
+
+
+def _advice(results: Results) -> list[str]:
+    out = []
+    for slow, fast in ADVISED.get(results.suite, ()):
+        out += tables.advice(results, slow, fast)
+    return [names.terminal(line) for line in out]
+
+
+def _guide(results: Results) -> str:
+    found = device_selection_guide(results).recommendations
+    wide = max(len(r.use_case) for r in found)
+    rows = [f"  {r.use_case:<{wide}}  {' or '.join(r.arms) or 'not told'}: {r.evidence}" for r in found]
+    return "\n".join(
+        ["Device selection guide, by the numbers of this run", *(names.terminal(row, 300) for row in rows)]
+    )
+
+
+# ---- energy
+
+
+def energy(results: Results) -> Table:
+    """Power, joules for a call, calls for a joule and for a degree, battery hours; or why they are not known."""
+    heads = ("case", "arm", "time", "power", "energy/op", "ops/J", "ops/°C", "battery")
+    rows: list[tuple[str, ...]] = []
+    absent: dict[str, None] = {}
+    for run in tables.without_canaries(results).runs:
+        series = run.of("energy")
+        if run.status != "ok" or series is None:
+            rows.append((run.case, run.arm, run.status if run.status != "ok" else NONE, *[NONE] * 5))
+            continue
+        if series.median is None:
+            absent[_why(series)] = None
+            rows.append((run.case, run.arm, tables.time_text(run), "not measured", *[NONE] * 4))
+            continue
+        rows.append(
+            (run.case, run.arm, tables.time_text(run), *_figures(run, series.median, series.kind == "estimate"))
+        )
+    below = [names.terminal(f"energy: not measured: {reason}", 400) for reason in absent]
+    return Table("", heads, tuple(rows), frozenset(heads[2:]), tuple(below))
+
+
+def _why(series: Series) -> str:
+    """The reason of an absent value in a word and in a sentence."""
+    says = str(series.details.get("says", ""))
+    return f"{series.reason}: {says}" if says and says not in series.reason else series.reason or "nobody knows why"
+
+
+def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
+    series = run.of("energy")
+    known: dict[str, Any] = series.details.get("details", series.details) if series is not None else {}
+    word = " (estimate)" if estimated else ""
+    watts, warm, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
+    return (
+        f"{watts:.3g} W{word}" if watts is not None else NONE,
+        tables.joules_text(joules) + word,
+        tables.count_text(1 / joules) if joules > 0 else NONE,
+        tables.count_text(warm) if warm is not None else NONE,
+        f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
+    )
+
+
+OWN = {"energy": energy, "quantization": tables.quantization}
+
+
+# ---- a comparison in other forms
+
+
+def export_results(results: Results, fmt: str = "summary") -> str:
+    """A comparison as text: summary (this page), json (what is derived of it beside), csv, markdown, or html (the report)."""
+    if fmt not in FORMATS:
+        raise ArgumentError(f"there is no format {fmt!r}; there are {', '.join(FORMATS)}.{nearest(str(fmt), FORMATS)}")
+    return FORMATS[fmt](results)
+
+
+def with_derived(results: Results) -> str:
+    """Our own file, and beside the results what is derived of them; whoever reads it back derives it again."""
+    body, guide = plain(results), device_selection_guide(results)
+    told = {
+        "crossovers": [plain(c) | {"text": c.text} for c in guide.crossovers],
+        "device_selection_guide": [plain(r) for r in guide.recommendations],
+    }
+    found = {"schema": results.schema, "sha256": digest(body), "results": body, "derived": told}
+    return json.dumps(found, allow_nan=False) + "\n"
+
+
+def _html(results: Results) -> str:
+    from tritium.see.reports.report import generate_html_report
+
+    return generate_html_report(results)
+
+
+FORMATS: dict[str, Callable[[Results], str]] = {
+    "summary": lambda results: page(results) + "\n",
+    "json": with_derived,
+    "csv": exports.csv,
+    "markdown": lambda results: markdown(results) + "\n",
+    "html": _html,
+}

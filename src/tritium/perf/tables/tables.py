@@ -1,0 +1,372 @@
+"""Results as tables a person reads at a glance: a row for each case, its time with the interval, and every arm beside.
+
+Knows nothing of terminals or files, and never prints. A cell that failed says so in words; why stands below the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from tritium.errors import ArgumentError
+from tritium.machine.facts import TIMES
+from tritium.machine.facts import bytes_text as bytes_text
+from tritium.machine.facts import scaled as scaled
+from tritium.machine.facts import seconds_text as seconds_text
+from tritium.perf import names
+from tritium.perf.gate.compare import compare_paired
+from tritium.perf.gate.verdict import Rules, Suite, Verdict
+from tritium.perf.records.run import Results, Run, Series, rounds_of
+from tritium.perf.stats.estimates import walsh_interval
+from tritium.perf.work.canary import is_canary
+
+RULES = Rules(metrics=("wall",), minimum_samples=2)
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Heads and rows of text; columns named in `right` hold numbers."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[str] = frozenset()
+    below: tuple[str, ...] = ()  # what must be known to read it
+
+    def text(self) -> str:
+        """Columns aligned, for a terminal."""
+        cells = [[names.terminal(c) for c in row] for row in (self.heads, *self.rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.heads))]
+        sides = [str.rjust if head in self.right else str.ljust for head in self.heads]
+        lines = ["  ".join(s(c, w) for c, w, s in zip(row, widths, sides, strict=True)).rstrip() for row in cells]
+        return "\n".join(
+            [
+                *([self.title, ""] if self.title else []),
+                lines[0],
+                "  ".join("-" * w for w in widths),
+                *lines[1:],
+                *(names.terminal(line, None) for line in self.below),
+            ]
+        )
+
+    def markdown(self) -> str:
+        """For a pull request: nothing in a name is obeyed."""
+        rule = ["--:" if head in self.right else "---" for head in self.heads]
+        rows = [[names.prose(c) for c in row] for row in (self.heads, *self.rows)]
+        lines = [rows[0], rule, *rows[1:]]
+        body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
+        below = "".join(f"\n\n{names.prose(line, None)}" for line in self.below)
+        return (f"### {names.prose(self.title)}\n\n" if self.title else "") + body + below
+
+
+# ---- numbers
+
+
+UNITS = ("B", "FLOP", "OP")
+
+
+def count_text(n: float) -> str:
+    return scaled(n, ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")))
+
+
+def joules_text(j: float) -> str:
+    return scaled(j, ((1, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ")))
+
+
+def rate_text(per_s: float, item: str) -> str:
+    """12.3 GB/s; 1.2 k tokens/s."""
+    unit = item if item in UNITS else f" {item}s"
+    letters = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+    return scaled(per_s, tuple((one, f"{letter}{unit}/s".strip()) for one, letter in letters))
+
+
+def time_interval(wall: Series) -> tuple[float, float] | None:
+    """The 95 % interval of the time of a call: each fresh process counts once. None for one process."""
+    each = [median(rounds) for rounds in rounds_of(wall) if rounds]
+    if len(each) < 2 or wall.median is None or min(each) <= 0:
+        return None
+    low, high = walsh_interval([math.log(v) for v in each])
+    return min(math.exp(low), wall.median), max(math.exp(high), wall.median)
+
+
+def time_text(run: Run) -> str:
+    """The median of a call with its interval; the status where there is none."""
+    wall = run.of("wall")
+    if run.status not in ("ok", "interrupted") or wall is None or wall.median is None:
+        return run.status if run.status != "ok" else NONE
+    interval = time_interval(wall)
+    if interval is None:
+        return seconds_text(wall.median)
+    one, unit = next(((o, u) for o, u in TIMES if wall.median >= o), TIMES[-1])
+    value = wall.median / one
+    places = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    said, low, high = (f"{v / one:.{places}f}" for v in (wall.median, *interval))
+    return f"{said} {unit} ({low}…{high})"
+
+
+def speed_text(run: Run, results: Results) -> tuple[str, str]:
+    """The rate of what limits the call, arithmetic or bytes, and the share of this machine's ceiling."""
+    seconds, limits, work = run.seconds, results.environment.limits, run.work
+    if not seconds or not (work.flops or work.moved):
+        return (rate_text(run.items_per_s, work.item) if seconds and run.items_per_s else NONE), NONE
+    busy, share = work.flops > 8 * work.moved, NONE
+    if limits is not None:
+        arithmetic, least = work.flops / limits.rate(work.integer), limits.least_s(work.flops, work.moved, work.integer)
+        busy = least is not None and arithmetic >= least
+        part = 100 * least / seconds if least is not None else None
+        share = NONE if part is None else f"{part:.0f} %" if part >= 1 else "<1 %"
+    if busy:
+        return rate_text(work.flops / seconds, "OP" if work.integer else "FLOP"), share
+    return rate_text(work.moved / seconds, "B"), share
+
+
+# ---- one arm beside another
+
+
+def speedups(results: Results) -> dict[str, Suite]:
+    """For each other arm, how the first compares with it: verdicts whose ratio is first / other."""
+    shown = without_canaries(results)
+    return {arm: compare_paired(shown, arm, results.arms[0], RULES) for arm in results.arms[1:] if shown.runs}
+
+
+def without_canaries(results: Results) -> Results:
+    from dataclasses import replace
+
+    return replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
+
+
+def told_apart(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval, unless it is one point: one round tells nothing of the next."""
+    return None if interval is None or interval[0] == interval[1] else interval
+
+
+def ratio_text(ratio: float | None, interval: tuple[float, float] | None, brief: bool = False) -> str:
+    """How many times as fast the first arm is, with the interval; '~' where that holds 1."""
+    if ratio is None or ratio <= 0:
+        return NONE
+    fast = 1 / ratio
+    places = 3 if fast < 0.0995 else 2 if fast < 9.995 else 1 if fast < 99.95 else 0
+    said = f"{fast:.{places}f}×"
+    if (interval := told_apart(interval)) is None:
+        return said
+    low, high = 1 / interval[1], 1 / interval[0]
+    same = " ~" if low <= 1 <= high else ""
+    return said + same if brief else f"{said} ({low:.{places}f}…{high:.{places}f}){same}"
+
+
+def _beside(first: Run | None, other: Run | None, verdict: Verdict | None, brief: bool) -> str:
+    if other is None or other.seconds is None or other.status != "ok":
+        return other.status if other is not None and other.status != "ok" else NONE
+    if first is None or first.seconds is None:
+        return seconds_text(other.seconds)
+    if verdict is not None and verdict.ratio is not None:
+        return ratio_text(verdict.ratio, verdict.interval95, brief)
+    return ratio_text(first.seconds / other.seconds, None, brief)
+
+
+def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite] | None = None) -> Table:
+    """A row for each case: the first arm's time, rate and share of the ceiling, and how many times as fast as each other."""
+    if not results.arms:
+        raise ArgumentError("comparison: these results have no arm.")
+    first, others = results.arms[0], results.arms[1:]
+    suites = speedups(results) if beside is None else beside
+    found = {(v.case, arm): v for arm, s in suites.items() for v in s.verdicts if v.metric == "wall"}
+    rows = []
+    for case in (c for c in results.cases if not is_canary(c)):
+        run = results.of(case, first)
+        cells = ("skipped", NONE, NONE) if run is None else (time_text(run), *speed_text(run, results))
+        more = (_beside(run, results.of(case, arm), found.get((case, arm)), brief) for arm in others)
+        rows.append((case, *cells, *more))
+    heads = ("case", first, "rate", "of ceiling", *(f"vs {arm}" for arm in others))
+    geo = [ratio_text(s.geomean, s.geomean_interval, brief) for s in suites.values()]
+    if len(rows) > 1 and any(g != NONE for g in geo):
+        rows.append(("geometric mean", "", "", "", *geo))
+    below = (*_legend(results), *clocks(results), *remarks(results), *troubles(results))
+    return Table("", heads, tuple(rows), frozenset(heads[1:]), below)
+
+
+def _legend(results: Results) -> list[str]:
+    if len(results.arms) < 2:
+        return []
+    said = f"2.00×: {names.terminal(results.arms[0])} takes half the time. ~: the interval holds 1, no difference is shown."
+    processes = results.plan.generations
+    sure = min(0.95, 1 - 2.0 ** (1 - processes))  # the widest interval of so many values has no more
+    alone = "One process for each arm: the intervals tell nothing of other processes."
+    return ["", said, alone if processes == 1 else f"Intervals are of {100 * sure:.0f} %, by {processes} processes."]
+
+
+def clocks(results: Results) -> list[str]:
+    """What the clock holds where a device has memory of its own, or transfers were asked for; nothing on the CPU alone."""
+    contexts = [run.context for run in without_canaries(results).runs]
+    lines = []
+    if any(c.device != "cpu" and not c.transfer for c in contexts):
+        lines.append("Device work only: transfers are excluded, the result is computed when the clock stops.")
+    if any(c.transfer for c in contexts):
+        lines.append("With transfer: from NumPy arrays to NumPy arrays, the way in and the way back inside the clock.")
+    return lines
+
+
+def remarks(results: Results) -> list[str]:
+    """What an arm did otherwise than the others, each once: the floats of ternary weights, halves computed in f32."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for run in without_canaries(results).runs:
+        for said in (str(run.facts.get(key, "")) for key in ("weights", "note")):
+            if run.status == "ok" and ("dequantised" in said or said == run.facts.get("note")):
+                arms, of = found.setdefault(said, ({}, {}))
+                arms[run.arm] = of[run.context.operation] = None
+    return [names.terminal(f"{', '.join(arms)}: {', '.join(of)}: {said}", 300) for said, (arms, of) in found.items()]
+
+
+def troubles(results: Results) -> list[str]:
+    """What failed and why, each reason once; and what a reader must know of the samples."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    shown = without_canaries(results).runs
+    for run in shown:
+        if run.status != "ok":
+            groups.setdefault((run.arm, run.status, run.reason), []).append(run.case)
+    lines = []
+    for (arm, status, reason), cases in groups.items():
+        which = ", ".join(cases) if len(cases) < 3 else f"{len(cases)} cases ({cases[0]} …)"
+        lines.append(names.terminal(f"{arm}: {status}: {which}" + (f": {reason}" if reason else ""), 400))
+    for flag, said in FLAGS.items():
+        count = sum(any(flag in f for f in run.flags) for run in shown)
+        if count:
+            lines.append(f"{count} of {len(shown)} cells: {said}")
+    return lines
+
+
+FLAGS = {
+    "no steady state": "no steady state; what they show may still change.",
+    "broke in": "other work or the hypervisor broke into rounds; one in five at most is repeated, the intervals tell the rest.",
+    "modes": "the times have several modes.",
+    "waited": "the process waited for most of the time: other work had its CPUs.",
+}
+
+
+# ---- tables of suites
+
+Column = tuple[str, Callable[[Run, Results], str]]
+
+
+def _metric(name: str, shown: Callable[[float], str]) -> Callable[[Run, Results], str]:
+    def cell(run: Run, results: Results) -> str:
+        series = run.of(name)
+        if series is None:
+            return NONE
+        return shown(series.median) if series.median is not None else "not measured"
+
+    return cell
+
+
+def _fact(name: str, shown: Callable[[float], str]) -> Callable[[Run, Results], str]:
+    def cell(run: Run, results: Results) -> str:
+        value = run.facts.get(name)
+        return shown(value) if isinstance(value, (int, float)) else str(value) if value is not None else NONE
+
+    return cell
+
+
+def _items(run: Run, results: Results) -> str:
+    return rate_text(run.items_per_s, run.work.item) if run.items_per_s else NONE
+
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "memory": (
+        ("time", lambda run, _: time_text(run)),
+        ("peak", _metric("peak_bytes", bytes_text)),
+        ("left", _metric("allocated_bytes", bytes_text)),
+        ("resident", _metric("rss_bytes", bytes_text)),
+    ),
+    "workloads": (
+        ("time", lambda run, _: time_text(run)),
+        ("throughput", _items),
+        ("rate", lambda run, results: speed_text(run, results)[0]),
+        ("of ceiling", lambda run, results: speed_text(run, results)[1]),
+        ("peak", _metric("peak_bytes", bytes_text)),
+    ),
+}
+
+
+def details(results: Results, suite: str) -> Table | None:
+    """What a suite measures beside time, arm by arm; None where time is all."""
+    columns = COLUMNS.get(suite)
+    if columns is None:
+        return None
+    heads = ("case", "arm", *(name for name, _ in columns))
+    rows = tuple(
+        (run.case, run.arm, *(cell(run, results) if run.status == "ok" else NONE for _, cell in columns))
+        for run in results.runs
+        if not is_canary(run.case)
+    )
+    absent = {
+        f"{s.metric} of {run.arm}: not measured: {s.reason}"
+        for run in results.runs
+        for s in run.series
+        if s.kind == "not measured"
+    }
+    return Table("", heads, rows, frozenset(heads[2:]), tuple(sorted(absent)))
+
+
+STEPS = ("quantize", "dequantize", "matmul")
+
+
+def quantization(results: Results) -> Table:
+    """A row for each scheme and size on the first arm: the time of each step, what is kept and what is lost."""
+    heads = ("scheme", "size", *STEPS, "bytes", "smaller", "bits", "SQNR", "matmul of one token")
+    cells: dict[tuple[str, str], dict[str, Run]] = {}
+    for run in without_canaries(results).runs:
+        if run.arm == results.arms[0]:
+            size = "x".join(map(str, run.context.shape))
+            cells.setdefault((run.context.precision, size), {})[run.context.operation] = run
+    rows = []
+    for (scheme, size), steps in cells.items():
+        any_ok = next((r for r in steps.values() if r.status == "ok"), None)
+        facts = [cell(any_ok, results) if any_ok is not None else NONE for cell in KEPT]
+        product = steps.get("matmul")
+        rate = rate_text(product.items_per_s, "token") if product is not None and product.items_per_s else NONE
+        times = [time_text(steps[s]) if s in steps else NONE for s in STEPS]
+        rows.append((scheme, size, *times, *facts, rate))
+    return Table(f"By scheme, {results.arms[0]}", heads, tuple(rows), frozenset(heads[2:]))
+
+
+KEPT = (
+    _fact("bytes after", bytes_text),
+    _fact("times smaller", lambda v: f"{v:.2f}×"),
+    _fact("bits a weight", lambda v: f"{v:.2f}"),
+    _fact("sqnr dB", lambda v: f"{v:.1f} dB"),
+)
+
+
+def advice(results: Results, other: str, usual: str) -> list[str]:
+    """For cases told apart by a word in their names: which is faster on the first arm, and by how much.
+
+    The usual one may go without its word: "add 1024x1024 f32" beside "add 1024x1024 f32 strided".
+    """
+    lines = []
+    for case in results.cases:
+        words = case.split()
+        if other not in words:
+            continue
+        twins = (" ".join(usual if w == other else w for w in words), " ".join(w for w in words if w != other))
+        runs = [r for name in (case, *twins) if (r := results.of(name, results.arms[0])) is not None and r.seconds]
+        if len(runs) != 2:
+            continue
+        ratio = (runs[0].seconds or 1) / (runs[1].seconds or 1)
+        name = twins[1]
+        if 0.97 < ratio < 1.03:
+            lines.append(f"{name}: {other} and {usual} take the same time ({ratio:.2f}×).")
+        elif _overlap(*runs):
+            lines.append(f"{name}: no difference between {other} and {usual} is shown; their intervals overlap.")
+        else:
+            best, worse = (usual, other) if ratio > 1 else (other, usual)
+            lines.append(f"{name}: prefer {best}, {max(ratio, 1 / ratio):.2f}× as fast as {worse}.")
+    return lines
+
+
+def _overlap(a: Run, b: Run) -> bool:
+    """Whether the intervals of two times have a point in common; those of one process are not known."""
+    ends = [time_interval(wall) for run in (a, b) if (wall := run.of("wall")) is not None]
+    return len(ends) == 2 and all(ends) and max(e[0] for e in ends if e) <= min(e[1] for e in ends if e)

@@ -1,0 +1,4 @@
+"""The same work for every library: cases from the op table, from traces and from users.
+
+Knows nothing of verdicts.
+"""

@@ -1,0 +1,163 @@
+"""Cases of memory and of transfers: allocating, cloning, reusing; from NumPy and back, to a device and back.
+
+Knows nothing of measuring. What is only looked at moves no bytes, and its work says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium.errors import ArgumentError, nearest
+from tritium.machine.facts import bytes_text
+from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
+from tritium.perf.records.context import Context, Work
+from tritium.perf.work import peers
+from tritium.perf.work.libraries import OWN, Library
+
+Data = np.ndarray[Any, Any]
+SIZES = (("small", 1 << 10), ("large", 16 << 20))
+HELD = ("allocate", "clone", "write", "reuse")
+MOVED = ("from_numpy", "upload", "download", "dlpack")
+
+
+# ---- memory
+
+
+def memory(
+    sizes: Sequence[tuple[str, int]] = SIZES,
+    what: Sequence[str] = HELD,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    seed: int = 0,
+) -> list[Case]:
+    """Allocating, cloning (shared until written), writing to a clone, and taking a tensor from a pool: small and large."""
+    found = []
+    for act in what:
+        _known(act, HELD, "memory")
+        for size, nbytes in sizes:
+            arguments = {"act": act, "nbytes": nbytes, "seed": seed, "threads": threads, "device": device}
+            copied = nbytes if act == "write" else 0
+            work = Work(read=copied, written=copied)
+            context = Context(act, (nbytes // 4,), "f32", device, threads=threads or 1)
+            recipe = Recipe("tritium.perf.work.moves:held", arguments)
+            found.append(Case(f"{act} {size} ({bytes_text(nbytes)})", recipe, context, work))
+    return found
+
+
+def _known(act: str, known: Sequence[str], what: str) -> None:
+    if act not in known:
+        raise ArgumentError(f"{what}: {act!r} is unknown.{nearest(act, known)} There are {', '.join(known)}.")
+
+
+def held(
+    candidate: str, *, act: str, nbytes: int, seed: int = 0, threads: int | None = None, device: str = "cpu"
+) -> Made:
+    """The recipe of one act on memory."""
+    _known(act, HELD, "memory")
+    library = peers.library(candidate, device, threads)
+    if library.compiles and library.name in OWN:
+        raise UnsupportedError("memory is not compiled.")
+    shape = (max(1, nbytes // 4),)
+    if act == "allocate":
+        empty = library.function("empty")
+        return Made(lambda: empty(shape), library.wait, lambda x: np.asarray(tuple(x.shape)), lambda: np.asarray(shape))
+    if act == "reuse":
+        return _reuse(library, shape)
+    data = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    x, clone = library.array(data), library.function("clone")
+    copies = library.name not in OWN
+    work = Work(read=data.nbytes, written=data.nbytes) if copies else None
+    facts = {"clone": "a copy at once" if copies else "shared until written"}
+    if act == "clone":
+        return Made(lambda: clone(x), library.wait, library.back, lambda: data, 0.0, facts, work)
+    if library.name == "jax":
+        raise UnsupportedError("jax arrays cannot be written.")
+
+    def write() -> Any:
+        y = clone(x)
+        y[0] = 1.0
+        return y
+
+    return Made(
+        write, library.wait, library.back, lambda: np.concatenate([[np.float32(1)], data[1:]]), 0.0, facts, work
+    )
+
+
+def _reuse(library: Library, shape: tuple[int, ...]) -> Made:
+    if library.name not in OWN:
+        raise UnsupportedError(f"{library.name} has no pool of tensors to take one from and give it back to.")
+    from tritium.memory import TensorPool
+
+    pool = TensorPool()
+
+    def lend() -> Any:
+        x = pool.get_or_create_tensor(shape, dt.f32, library.device)
+        pool.return_to_pool(x)
+        return x
+
+    return Made(lend, library.wait, lambda x: np.asarray(tuple(x.shape)), lambda: np.asarray(shape))
+
+
+# ---- transfers
+
+
+def transfer(
+    shapes: Sequence[Sequence[int]] = ((1024, 1024),),
+    dtypes: Sequence[str] = ("f32",),
+    what: Sequence[str] = MOVED,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    seed: int = 0,
+) -> list[Case]:
+    """Between the host's NumPy arrays and a device. On the CPU `from_numpy` and `dlpack` look at the same memory, `upload` and
+    `download` copy it."""
+    found = []
+    for act in what:
+        _known(act, MOVED, "transfer")
+        for shape in map(tuple, shapes):
+            for kind in dict.fromkeys(dt.dtype(d).name for d in dtypes):
+                arguments = {
+                    "act": act, "shape": list(shape), "dtype": kind, "seed": seed, "threads": threads, "device": device
+                }  # fmt: skip
+                copied = prod(shape) * dt.dtype(kind).nbytes if act in ("upload", "download") else 0
+                said = f"{act} {'x'.join(map(str, shape))} {kind}" + (f" on {device}" if device != "cpu" else "")
+                context = Context(act, shape, kind, device, threads=threads or 1)
+                work = Work(read=copied, written=copied, items=copied or 1, item="byte" if copied else "call")
+                found.append(Case(said, Recipe("tritium.perf.work.moves:moved", arguments), context, work))
+    return found
+
+
+def moved(
+    candidate: str,
+    *,
+    act: str,
+    shape: Sequence[int],
+    dtype: str = "f32",
+    seed: int = 0,
+    threads: int | None = None,
+    device: str = "cpu",
+) -> Made:
+    """The recipe of one transfer."""
+    _known(act, MOVED, "transfer")
+    library = peers.library(candidate, device, threads)
+    if library.compiles and library.name in OWN:
+        raise UnsupportedError("transfers are not compiled.")
+    if dtype not in library.dtypes:
+        raise UnsupportedError(f"{library.name} does not hold {dtype}.")
+    data = np.random.default_rng(seed).standard_normal(tuple(shape), np.float32).astype(dt.dtype(dtype).numpy)
+    if act == "download":
+        x = library.array(data)
+        return Made(lambda: np.array(library.back(x)), None, np.asarray, lambda: data)
+    if dtype == "bf16" and library.name not in (*OWN, "numpy"):
+        raise UnsupportedError(f"NumPy's bf16 reaches {library.name} only by way of another dtype.")
+    if act == "dlpack" and dtype == "bf16":
+        raise UnsupportedError("NumPy's bf16 has no DLPack.")
+    make = library.function(act)
+    return Made(lambda: make(data), library.wait, library.back, lambda: data)

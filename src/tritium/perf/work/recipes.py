@@ -1,0 +1,396 @@
+"""Cases, and the recipes by which a worker makes them: the same values and the same work for every candidate.
+
+Knows nothing of measuring. Values come from a seed and are never zeros; the right answer is computed in float64 by NumPy.
+
+    work.grid(["matmul", "add"], [(512, 512), (1024, 1024)], ["f32", "f16"])    operations x shapes x dtypes
+    work.cases(ops.softmax)                                                     the samples of a row of the table
+    work.traced(model, tokens=1)                                                what a network really calls, and how often
+    work.layouts(), work.dtypes()                                               one thing varied, all else equal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium import ops
+from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
+from tritium.perf.records.context import Context, Work
+from tritium.perf.work import peers, registry, workloads
+from tritium.perf.work.libraries import HALF, OWN, Library, reference_functions, settled
+from tritium.perf.work.operations import (
+    NAMES,
+    OPERATIONS,
+    ROUNDING,
+    WEIGHTS,
+    Operation,
+    Shape,
+    inputs,
+    operation_named,
+    refusal,
+    work_of,
+)
+
+Data = np.ndarray[Any, Any]
+LAYOUTS = ("contiguous", "transposed", "strided")
+CHECKED = 1 << 16  # elements of an answer that are compared, spread over its rows
+GROUP = 64  # columns that share a scale of int4 weights
+PACKED = ("quantize", "dequantize")  # their arrays are packed: NumPy has none to send or take
+WITH_TRANSFER = ", with transfer"  # ends the names of cases whose transfers are timed too
+
+
+# ---- builders
+
+
+def operation_names() -> list[str]:
+    """Every name `grid` takes: the operations, their aliases, and the user's own benchmarks."""
+    return [*NAMES, *workloads.NAMES, *registry.registered()]
+
+
+def refuses(operation: str, shape: Shape, dtype: str) -> str:
+    """Why an operation cannot be done on this shape and dtype; nothing when it can."""
+    if operation in registry.registered():
+        return ""
+    if operation in workloads.NAMES:
+        return workloads.refusal(operation, tuple(shape), dt.dtype(dtype).name)
+    return refusal(operation_named(operation, _others()), tuple(shape), dt.dtype(dtype).name)
+
+
+def _others() -> list[str]:
+    return [*workloads.NAMES, *registry.registered()]
+
+
+def batched(operation: str, batch: int, shape: Shape) -> Shape | None:
+    """The shape an operation has with so many rows, sequences or items; None where it has no batch."""
+    if operation in registry.registered():
+        return None
+    if operation in workloads.NAMES:
+        return workloads.batched(operation, batch, shape)
+    row = operation_named(operation, _others())
+    return None if row.batched is None else row.batched(batch, shape)
+
+
+def transfers(operation: str) -> bool:
+    """Whether an operation can be timed with its transfers: those of the table whose arrays NumPy has."""
+    return operation in NAMES and NAMES[operation] not in PACKED and operation not in registry.registered()
+
+
+def grid(
+    operations: Sequence[str],
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[str] = ("f32",),
+    *,
+    devices: Sequence[str] = ("cpu",),
+    threads: int | None = None,
+    seed: int = 0,
+    layouts: Sequence[str] = ("contiguous",),
+    transfer: bool = False,
+) -> list[Case]:
+    """A case for every operation, shape, dtype, device and layout. What an operation refuses is left out: see `refuses`.
+
+    `transfer`: the operations of the table, from NumPy arrays to NumPy arrays; see `with_transfer`.
+    """
+    found: list[Case] = []
+    for name in dict.fromkeys(operations):
+        if name in registry.registered():
+            found += registry.cases(name, shapes, dtypes, devices=devices, threads=threads, seed=seed)
+            continue
+        if name in workloads.NAMES:
+            found += workloads.cases(name, shapes, devices=devices, threads=threads, seed=seed)
+            continue
+        operation = operation_named(name, _others())
+        for shape in shapes:
+            for kind in dict.fromkeys(dt.dtype(d).name for d in dtypes):
+                if not refusal(operation, tuple(shape), kind):
+                    for device in devices:
+                        for layout in layouts:
+                            found.append(_case(operation, tuple(shape), kind, device, threads, seed, layout))
+    if transfer:
+        found = [with_transfer(case) for case in found if transfers(case.context.operation)]
+    return list({case.name: case for case in found}.values())
+
+
+def with_transfer(case: Case) -> Case:
+    """The same case from the host's arrays to the host's: inputs go in and the result comes back inside the clock."""
+    recipe = replace(case.recipe, arguments={**case.recipe.arguments, "transfer": True})
+    return replace(
+        case, name=f"{case.name}{WITH_TRANSFER}", recipe=recipe, context=replace(case.context, transfer="included")
+    )
+
+
+def _case(
+    operation: Operation, shape: Shape, dtype: str, device: str, threads: int | None, seed: int, layout: str
+) -> Case:
+    said = [operation.name, "x".join(map(str, shape)), dtype]
+    said += [layout] if layout != "contiguous" else []
+    said += [f"on {device}"] if device != "cpu" else []
+    arguments = {
+        "operation": operation.name, "shape": list(shape), "dtype": dtype, "seed": seed, "threads": threads, "device": device,
+        "layout": layout,
+    }  # fmt: skip
+    context = Context(operation.name, shape, dtype, device, threads=threads or 1)
+    return Case(
+        " ".join(said),
+        Recipe("tritium.perf.work.recipes:operation", arguments),
+        context,
+        work_of(operation, shape, dtype),
+    )
+
+
+def layouts(
+    operations: Sequence[str] = ("add", "sum", "matmul"),
+    shapes: Sequence[Sequence[int]] = ((1024, 1024),),
+    dtypes: Sequence[str] = ("f32",),
+    **options: Any,
+) -> list[Case]:
+    """The same operation on memory row by row, column by column, and with every other column left out."""
+    return grid(operations, shapes, dtypes, layouts=LAYOUTS, **options)
+
+
+def dtypes(
+    shapes: Sequence[Sequence[int]] = ((512, 512),),
+    kinds: Sequence[str] = ("f32", "f16", "bf16", "i8", "tern2"),
+    **options: Any,
+) -> list[Case]:
+    """The same product with weights of each dtype: floats, and integers beside int8 activations."""
+    return grid(["linear"], shapes, kinds, **options)
+
+
+# ---- the recipe of an operation
+
+
+def operation(
+    candidate: str,
+    *,
+    operation: str,
+    shape: Sequence[int],
+    dtype: str = "f32",
+    seed: int = 0,
+    threads: int | None = None,
+    device: str = "cpu",
+    layout: str = "contiguous",
+    transfer: bool = False,
+) -> Made:
+    """One operation on one candidate: what a worker times."""
+    row = operation_named(operation)
+    sizes = tuple(shape)
+    if reason := refusal(row, sizes, dtype):
+        raise UnsupportedError(reason)
+    library = peers.library(candidate, device, threads)
+    if dtype not in (*library.dtypes, *WEIGHTS):
+        raise UnsupportedError(
+            f"{library.name} does not compute in {dtype}: {library.notes.get('dtype', 'it has no such dtype')}."
+        )
+    if transfer:
+        if not transfers(row.name):
+            raise UnsupportedError(f"{row.name} has packed weights for its array, which NumPy has not.")
+        library = replace(library, back=partial(_host, library.back), wait=None, moves=True)
+    data = inputs(row, sizes, dtype, seed)
+    if row.name in MAKERS:
+        if layout != "contiguous":
+            raise UnsupportedError(f"{row.name} has packed weights, which lie in one way only.")
+        made = MAKERS[row.name](library, row, sizes, dtype, data)
+        return _told(made, "activations in, the result out; weights stay") if transfer else made
+    arrays = [laid(library, x, layout) for x in data]
+    rows = spread(row, sizes)
+    facts = (
+        {"layout": layout, "checked parts": f"{len(rows)} of {row.result(sizes)[row.axis]}"}
+        if rows is not None
+        else {"layout": layout}
+    )
+    if dt.dtype(dtype).numpy.name in HALF and "half" in library.notes:
+        facts["note"] = library.notes["half"]
+    made = Made(
+        bound(library, library.function(row.name), arrays, data),
+        wait=library.wait,
+        answer=lambda result: picked(library.back(result), rows, row.axis),
+        expected=lambda: right(row, data, rows),
+        tolerance=ROUNDING[dtype] * row.slack,
+        facts=facts,
+    )
+    return _told(made, "all inputs in, the result out") if transfer else made
+
+
+def _told(made: Made, transfer: str) -> Made:
+    return replace(made, facts={**made.facts, "transfer": transfer})
+
+
+def bound(library: Library, fn: Callable[..., Any], arrays: Sequence[Any], hosts: Sequence[Data]) -> Callable[[], Any]:
+    """What is timed: the function on arrays that are there; or, where the library moves them, from the host and back.
+
+    `hosts` are NumPy's of the first arrays. The others are weights, and stay where they are.
+    """
+    if not library.moves:
+        return partial(fn, *arrays)
+    stay, enter, back = arrays[len(hosts) :], _entrance(library, hosts), library.back
+
+    def call() -> Any:
+        return back(fn(*map(enter, hosts), *stay))
+
+    return call
+
+
+def _entrance(library: Library, hosts: Sequence[Data]) -> Callable[[Data], Any]:
+    """The cheapest way from NumPy's memory into a library: the same memory where it can be."""
+    strange = library.name not in OWN and any(x.dtype.name == "bfloat16" for x in hosts)
+    if library.name == "numpy" or strange:
+        return library.array
+    return library.memory.get("from_numpy") or library.memory["upload"]
+
+
+def _host(back: Callable[[Any], Data], x: Any) -> Data:
+    return x if isinstance(x, np.ndarray) else back(x)
+
+
+def laid(library: Library, x: Data, layout: str) -> Any:
+    """The values as an array of the library, in memory row by row or otherwise."""
+    if layout == "contiguous" or x.ndim < 2:
+        return library.array(x)
+    if not library.strided:
+        raise UnsupportedError(f"{library.name} decides itself how its arrays lie in memory.")
+    if layout == "transposed" and x.ndim == 2:
+        return library.array(np.ascontiguousarray(x.T)).T
+    if layout == "strided":
+        return library.array(np.repeat(x, 2, axis=-1))[..., ::2]
+    raise UnsupportedError(
+        f"the layout {layout!r} of {x.ndim} dimensions is not known; there are {', '.join(LAYOUTS)}."
+    )
+
+
+def spread(row: Operation, shape: Shape) -> Data | None:
+    """Which rows (of attention: heads) of an answer are compared: enough to tell, few enough to be quick. None: all of it."""
+    result = row.result(shape)
+    if row.along[0] is None or not result:
+        return None
+    there = result[row.axis]
+    count = min(there, max(2, CHECKED * there // prod(result)))
+    return np.unique(np.linspace(0, there - 1, count).astype(np.int64))
+
+
+def picked(x: Data, parts: Data | None, axis: int | None = 0) -> Data:
+    return np.atleast_1d(x) if parts is None or axis is None else np.take(x, parts, axis)
+
+
+def wide(x: Data) -> Data:
+    return x.astype(np.int64) if x.dtype.kind in "iub" else x.astype(np.float64)
+
+
+def right(row: Operation, data: list[Data], rows: Data | None) -> Data:
+    """The answer in float64 (whole numbers: int64)."""
+    given = [wide(picked(x, rows, axis)) for x, axis in zip(data, row.along, strict=True)]
+    with np.errstate(all="ignore"):
+        return np.atleast_1d(reference_functions()[row.name](*given))
+
+
+# ---- weights that are integers
+
+
+def scales(dtype: str, shape: Shape, seed: int = 1) -> Data:
+    """Multipliers of random size near 0.02: one for ternary weights, one for each row of i8, for each group of i4."""
+    n, k = shape
+    of = {"i8": (n,), "i4": (n, k // GROUP) if k % GROUP == 0 else (n,)}.get(dtype, ())
+    return np.random.default_rng(seed).uniform(0.01, 0.03, of).astype(np.float32)
+
+
+def floats(integers: Data, scale: Data) -> Data:
+    """The float matrix these integers and scales stand for."""
+    if scale.ndim == 2:
+        scale = np.repeat(scale, integers.shape[1] // scale.shape[1], axis=1)
+    return integers * (scale[:, None] if scale.ndim == 1 else scale)
+
+
+def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
+    """x @ w.T: Tritium multiplies the integers, others the floats they stand for."""
+    x, w = data
+    kind = row.weights or dtype
+    rows = spread(row, shape)
+    if kind not in WEIGHTS:
+        return _float_linear(library, row, x, w, rows, ROUNDING[dtype])
+    scale = scales(kind, w.shape)
+    if library.name not in OWN:
+        matrix = floats(w, scale).astype(x.dtype)
+        made = _float_linear(library, row, x, matrix, rows, max(ROUNDING["f32"], ROUNDING.get(dtype, 0.0)))
+        made.facts = {
+            "weights": f"{kind} dequantised to {dt.dtype(x.dtype).name} before timing",
+            "bytes of weights": matrix.nbytes,
+        }
+        plain = work_of(OPERATIONS["linear"], shape, dt.dtype(x.dtype).name)
+        made.work = Work(plain.flops, plain.read, plain.written, False, plain.items, plain.item)
+        return made
+    from tritium import nn, quant
+
+    group = GROUP if scale.ndim == 2 else 0
+    make = nn.BitLinear if dt.dtype(kind).is_ternary else nn.QuantLinear
+    layer = make(quant.from_integers(w, scale, group=group, dtype=kind).to(library.device))
+    settled([layer.weight.data, layer.weight.scale])
+    ready = library.array(x)
+    call = library.compile(lambda y: layer(y)) if library.compiles else layer
+    tolerance = max(ROUNDING["f32"], ROUNDING.get(dtype, 0.0))
+    return Made(
+        bound(library, call, [ready], [x]), library.wait, lambda result: picked(library.back(result), rows),
+        lambda: quantised_product(picked(x, rows), w, scale), tolerance,
+        {"weights": kind, "bytes of weights": layer.nbytes, "kernel": layer.kernel(shape[0], dt.dtype(x.dtype))},
+    )  # fmt: skip
+
+
+def _float_linear(library: Library, row: Operation, x: Data, w: Data, rows: Data | None, tolerance: float) -> Made:
+    call = bound(library, library.function("linear"), [library.array(x), library.array(w)], [x])
+    return Made(
+        call, library.wait, lambda result: picked(library.back(result), rows),
+        lambda: wide(picked(x, rows)) @ wide(w).T, tolerance, {"weights": dt.dtype(w.dtype).name},
+    )  # fmt: skip
+
+
+def quantised_product(x: Data, w: Data, scale: Data) -> Data:
+    """What a layer with int8 activations gives: tokens rounded to 127 steps in f32, whole sums, then the scales."""
+    single = x.astype(np.float32)
+    largest = np.maximum(np.abs(single).max(axis=-1, keepdims=True), np.float32(1e-5))
+    q = np.rint(single * (np.float32(127) / largest)).astype(np.float64)
+    return np.asarray(q @ floats(w, scale.astype(np.float64)).T * (largest / np.float32(127)).astype(np.float64))
+
+
+def _quantize(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
+    """Absmean ternary. Elements within rounding of the edge between two codes are left out of the check."""
+    (w,) = data
+    rows = np.unique(np.linspace(0, shape[0] - 1, min(shape[0], max(2, CHECKED // shape[1]))).astype(np.int64))
+
+    @cache
+    def sure() -> tuple[Data, Data]:
+        scale = max(float(np.abs(wide(w)).mean()), 1e-5)
+        part = wide(w[rows]) / scale
+        return np.clip(np.rint(part), -1, 1) * scale, np.abs(np.abs(part) - 0.5) > 0.02
+
+    def answer(result: Any) -> Data:
+        codes, scale = library.back(result[0]), float(library.back(result[1]))
+        return np.asarray((codes[rows].astype(np.float64) * scale)[sure()[1]])
+
+    kept = "2 bits a weight" if library.name in OWN else "a byte a weight, not packed"
+    other = Work(4 * prod(shape), w.nbytes, prod(shape) + 4, False, prod(shape), "element")
+    return Made(
+        partial(library.function("quantize"), library.array(w)), library.wait, answer, lambda: sure()[0][sure()[1]],
+        10 * ROUNDING[dtype], {"stored as": kept}, work=None if library.name in OWN else other,
+    )  # fmt: skip
+
+
+def _dequantize(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
+    (w,) = data
+    scale = scales("tern2", w.shape)
+    own = library.name in OWN
+    codes = library.array(w)
+    if own:
+        codes = settled(ops.repack(codes, "tern2"))
+    return Made(
+        partial(library.function("dequantize"), codes, library.array(scale)), library.wait, library.back,
+        lambda: wide(w) * float(scale), ROUNDING["f32"], {"stored as": "2 bits a weight" if own else "a byte a weight, not packed"},
+        work=None if own else Work(prod(shape), w.nbytes, 4 * prod(shape), False, prod(shape), "element"),
+    )  # fmt: skip
+
+
+Maker = Callable[[Library, Operation, Shape, str, list[Data]], Made]
+MAKERS: dict[str, Maker] = {"linear": _linear, "bitlinear": _linear, "quantize": _quantize, "dequantize": _dequantize}

@@ -1,0 +1,267 @@
+"""A user's own benchmarks: a function under a name, usable like any operation from config files, commands and tests.
+
+Knows nothing of measuring. The function is found again in a worker by its file, so it must stand in one.
+
+    @tt.perf.benchmark("custom_op", sizes=[(256, 256)])
+    def custom_op(shape):
+        x = tt.randn(shape, seed=0)       # before the yield: set-up, not timed
+        yield lambda: tt.relu(x * x)      # what is timed
+                                          # after the yield: tear-down
+
+    @tt.perf.benchmark("parse")
+    def parse():                          # no yield: the function itself is timed
+        json.loads(TEXT)
+
+A function may name any of `shape`, `dtype`, `device`, `threads`, `seed` and `candidate` as parameters, and gets those. One that takes
+`candidate` ("tritium", "numpy", "torch" …) runs on every arm; one that does not is Tritium's own and runs on its arms only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tritium import dtype as dt
+from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.machine.facts import digest
+from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
+from tritium.perf.records.context import Context, Work
+from tritium.perf.work.libraries import OWN, settled
+
+F = TypeVar("F", bound=Callable[..., Any])
+Shape = tuple[int, ...]
+GIVEN = ("shape", "dtype", "device", "threads", "seed", "candidate")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One user's benchmark."""
+
+    name: str
+    fn: Callable[..., Any]
+    file: str
+    sizes: tuple[Shape, ...] = ()
+    dtypes: tuple[str, ...] = ("f32",)
+    work: Work | Callable[..., Work] | None = None
+    expected: Callable[..., Any] | None = None
+    tolerance: float = 1e-5
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self.fn).parameters)
+
+
+_registered: dict[str, Registered] = {}
+
+
+def registered() -> Mapping[str, Registered]:
+    """The benchmarks known in this process, by name."""
+    return dict(_registered)
+
+
+def benchmark(
+    name: str,
+    *,
+    sizes: Sequence[int | Sequence[int]] = (),
+    dtypes: Sequence[str] = ("f32",),
+    work: Work | Callable[..., Work] | None = None,
+    expected: Callable[..., Any] | None = None,
+    tolerance: float = 1e-5,
+) -> Callable[[F], F]:
+    """Register the function below under a name.
+
+    sizes: shapes it is measured with; without, those of the grid or the config file. work: what one call does
+    (Work(flops=…, items=…, item="token")), or a function of the shape. expected: gives the right answer as a NumPy array,
+    called with the same parameters; then every arm is checked.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise ArgumentError(f'benchmark: a name is needed, given {name!r}; write @benchmark("custom_op").')
+    if work is not None and not isinstance(work, Work) and not callable(work):
+        raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
+
+    def register(fn: F) -> F:
+        from tritium.perf.work import canary, moves, operations, workloads  # read only when something is registered
+
+        if name in (*operations.NAMES, *workloads.NAMES, *moves.HELD, *moves.MOVED, *canary.SIZES):
+            raise ArgumentError(f"benchmark: {name!r} is a case of Tritium; take another name.")
+        file = _file_of(fn, name)
+        known = _registered.get(name)
+        if known is not None and known.file != file:
+            raise ArgumentError(f"benchmark: {name!r} stands in {known.file} already; take another name in {file}.")
+        unknown = next((p for p in _needed(fn) if p not in GIVEN), None)
+        if unknown is not None:
+            raise ArgumentError(
+                f"benchmark {name!r}: nobody can give its parameter {unknown!r}.{nearest(unknown, GIVEN)} "
+                f"It may take {', '.join(GIVEN)}, or parameters with defaults."
+            )
+        shapes = tuple((s,) if isinstance(s, int) else tuple(s) for s in sizes)
+        kinds = tuple(dt.dtype(d).name for d in dtypes)
+        _registered[name] = Registered(name, fn, file, shapes, kinds, work, expected, tolerance)
+        return fn
+
+    return register
+
+
+def _needed(fn: Callable[..., Any]) -> list[str]:
+    return [
+        p.name
+        for p in inspect.signature(fn).parameters.values()
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    ]
+
+
+def _file_of(fn: Callable[..., Any], name: str) -> str:
+    try:
+        found = inspect.getsourcefile(inspect.unwrap(fn))
+    except TypeError:
+        found = None
+    if found is None or not Path(found).is_file():
+        raise ArgumentError(
+            f"benchmark {name!r}: the function stands in no file, so that a worker process could not find it; write it in a .py file."
+        )
+    return str(Path(found).resolve())
+
+
+def load(path: str | Path) -> list[str]:
+    """Import a file of benchmarks; the names it registered."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise FormatError(f"{path}: there is no such file; give a .py file with @benchmark functions.")
+    _import(file)
+    names = [r.name for r in _registered.values() if r.file == str(file)]
+    if not names:
+        raise FormatError(f'{path}: nothing in it is registered; write @tt.perf.benchmark("name") above a function.')
+    return names
+
+
+def _import(file: Path) -> None:
+    """Run a file as a module once. Modules beside it can be imported by it."""
+    key = f"tritium_benchmarks_{digest([str(file)])[:12]}"
+    if key in sys.modules or any(r.file == str(file) for r in _registered.values()):
+        return
+    spec = importlib.util.spec_from_file_location(key, file)
+    if spec is None or spec.loader is None:
+        raise FormatError(f"{file}: not a Python file; its name must end in .py.")
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    module = sys.modules[key] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[key]
+        raise
+
+
+def cases(
+    name: str,
+    shapes: Sequence[Sequence[int]] | None = None,
+    dtypes: Sequence[str] | None = None,
+    *,
+    devices: Sequence[str] = ("cpu",),
+    threads: int | None = None,
+    seed: int = 0,
+) -> list[Case]:
+    """The cases of one benchmark: its own sizes where it names some, else those given; one where it takes no shape."""
+    if name not in _registered:
+        raise ArgumentError(
+            f"{name!r} is not registered.{nearest(name, _registered)} Load its file first: --load FILE.py."
+        )
+    row = _registered[name]
+    takes = row.takes
+    sizes: Sequence[Shape | None] = row.sizes or [tuple(s) for s in shapes or ()] if "shape" in takes else [None]
+    kinds = [dt.dtype(d).name for d in dtypes or row.dtypes] if "dtype" in takes else ["f32"]
+    if not sizes:
+        raise ArgumentError(f"benchmark {name!r} takes a shape, and none was given; name sizes=[…] in its @benchmark.")
+    found = []
+    for shape in sizes:
+        for kind in dict.fromkeys(kinds):
+            for device in devices if "device" in takes else ["cpu"]:
+                said = [name, *(["x".join(map(str, shape))] if shape else []), *([kind] if "dtype" in takes else [])]
+                said += [f"on {device}"] if device != "cpu" else []
+                arguments: dict[str, Any] = {
+                    "file": row.file, "name": name, "shape": list(shape) if shape else None, "dtype": kind, "device": device,
+                    "threads": threads, "seed": seed,
+                }  # fmt: skip
+                context = Context(name, shape or (), kind, device, threads=threads or 1)
+                found.append(
+                    Case(
+                        " ".join(said), Recipe("tritium.perf.work.registry:made", arguments), context, _work(row, shape)
+                    )
+                )
+    return found
+
+
+def _work(row: Registered, shape: Shape | None) -> Work:
+    if row.work is None or isinstance(row.work, Work):
+        return row.work or Work()
+    return row.work(shape) if shape is not None else row.work()
+
+
+def made(candidate: str, *, file: str, name: str, **given: Any) -> Made:
+    """The recipe: the user's function in a worker."""
+    if name not in _registered:
+        _import(Path(file))
+    if name not in _registered:
+        raise ArgumentError(f"{file} registers no benchmark {name!r}.{nearest(name, _registered)}")
+    row = _registered[name]
+    if "candidate" not in row.takes and candidate.partition(":")[0] not in OWN:
+        raise UnsupportedError(
+            f"{name} is written for Tritium; give its function a parameter `candidate` to run it on {candidate}."
+        )
+    _settle(candidate, given)
+    wanted = given | {"candidate": candidate, "shape": tuple(given["shape"] or ())}
+    arguments = {p: wanted[p] for p in row.takes if p in wanted}
+    expected: Callable[[], Any] | None = None
+    if row.expected is not None:
+        asked = {p: wanted[p] for p in inspect.signature(row.expected).parameters if p in wanted}
+        right = partial(row.expected, **asked)
+        expected = lambda: _answer(right())
+    if not inspect.isgeneratorfunction(row.fn):
+        return Made(lambda: row.fn(**arguments), _wait, _answer, expected, row.tolerance)
+    running = row.fn(**arguments)
+    call = next(running, None)
+    if not callable(call):
+        raise ArgumentError(
+            f"benchmark {name!r}: its function must yield what is timed (a function without parameters), given {call!r}."
+        )
+    return Made(call, _wait, _answer, expected, row.tolerance, close=running.close)
+
+
+def _settle(candidate: str, given: Mapping[str, Any]) -> None:
+    """The threads and the device that were asked for."""
+    if candidate.partition(":")[0] not in OWN:
+        return
+    from tritium.backends import set_default_device
+    from tritium.threads import set_num_threads
+
+    if given.get("threads"):
+        set_num_threads(given["threads"])
+    if device := candidate.partition(":")[2] or (given.get("device") if given.get("device") != "cpu" else None):
+        set_default_device(device)
+
+
+def _wait(result: Any) -> None:
+    """Until a result is computed, whichever library it is of."""
+    first = result[0] if isinstance(result, (tuple, list)) and result else result
+    library = type(first).__module__.partition(".")[0]
+    if library in ("jax", "jaxlib"):
+        sys.modules["jax"].block_until_ready(result)
+    elif library == "mlx":
+        sys.modules["mlx.core"].eval(result)
+        sys.modules["mlx.core"].synchronize()
+    elif library == "torch" and first.device.type != "cpu":
+        getattr(sys.modules["torch"], first.device.type).synchronize()
+    elif library == "tritium":
+        settled(result)
+
+
+def _answer(result: Any) -> np.ndarray[Any, Any]:
+    return np.atleast_1d(np.asarray(result))

@@ -1,0 +1,352 @@
+"""Work as programs do it: a transformer layer with BitLinear reading a prompt or decoding, and many items in batches.
+
+Knows nothing of measuring. Every candidate gets the same integers; libraries without ternary products multiply the floats
+they stand for, which their facts say. The right answer is the same layer in float64: for Tritium with activations rounded to
+int8 as BitLinear does, for others without.
+
+Shapes: (tokens, width), (batch, tokens, width) or (batch, tokens, width, context). Of `decode` the tokens are those that
+stand in the cache already, and one is decoded in each sequence. `batch_processing` takes (items, width) or (items, width, batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tritium.errors import ShapeError
+from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
+from tritium.perf.records.context import Context, Work
+from tritium.perf.work import peers
+from tritium.perf.work.libraries import EPS, OWN, Library, reference_functions
+from tritium.perf.work.operations import drawn
+
+Data = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+Fn = Callable[..., Any]
+SIZE = 64  # of a head
+BATCH = 32  # items of a batch
+NAMES = {
+    "transformer_layer": "one layer reads a prompt",
+    "prefill": "one layer reads a prompt",
+    "decode": "one layer decodes a token for each sequence",
+    "batch_processing": "an MLP over many items, some at a time",
+}
+
+
+class Sizes(NamedTuple):
+    """Of one layer and one call of it."""
+
+    batch: int
+    tokens: int  # new ones of each sequence
+    context: int  # tokens in the cache when the call is done
+    width: int
+    heads: int
+    kv_heads: int
+    inner: int
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        rows = (self.heads + 2 * self.kv_heads) * SIZE
+        return {
+            "qkv": (rows, self.width), "out": (self.width, self.heads * SIZE), "gate_up": (2 * self.inner, self.width),
+            "down": (self.width, self.inner),
+        }  # fmt: skip
+
+    @property
+    def parameters(self) -> int:
+        return sum(n * k for n, k in self.matrices.values())
+
+
+def refusal(name: str, shape: Shape, dtype: str) -> str:
+    """Why a workload cannot be done on this shape and dtype; nothing when it can."""
+    if dtype != "f32":
+        return f"{name} takes f32 tokens, not {dtype}"
+    try:
+        sizes_of(name, shape)
+    except ShapeError as error:
+        return str(error)
+    return ""
+
+
+def sizes_of(name: str, shape: Shape) -> Sizes:
+    """The sizes a shape means."""
+    least = 2 if name == "batch_processing" else 1
+    if not 2 <= len(shape) <= (3 if name == "batch_processing" else 4) or any(n < 1 for n in shape):
+        raise ShapeError(
+            f"{name} takes (tokens, width), (batch, tokens, width) or (batch, tokens, width, context), given {shape}."
+        )
+    if name == "batch_processing":
+        batch, tokens, width, context = shape[2] if len(shape) == 3 else BATCH, shape[0], shape[1], 0
+    else:
+        batch, tokens, width = (1, *shape) if len(shape) == 2 else shape[:3]
+        context = shape[3] if len(shape) == 4 else tokens
+    if width % SIZE:
+        raise ShapeError(f"{name}: the width must be a multiple of {SIZE}, given {width}.")
+    if name == "decode":
+        tokens, context = 1, max(context, tokens)
+    if context < tokens and least == 1:
+        raise ShapeError(f"{name}: {tokens} tokens are more than the context of {context}.")
+    heads = width // SIZE
+    inner = -(-8 * width // 3 // SIZE) * SIZE  # as Llama has it
+    return Sizes(batch, tokens, context, width, heads, heads // 4 if heads % 4 == 0 else heads, inner)
+
+
+def batched(name: str, batch: int, shape: Shape) -> Shape:
+    """The shape with so many sequences; of batch processing, so many items at a time."""
+    if name == "batch_processing":
+        return *shape[:2], batch
+    return batch, *(shape if len(shape) == 2 else shape[1:])
+
+
+# ---- builders
+
+
+def workloads(
+    *,
+    width: int = 1024,
+    tokens: int = 64,
+    context: int = 256,
+    batch: int = 8,
+    items: int = 256,
+    devices: Sequence[str] = ("cpu",),
+    threads: int | None = None,
+    seed: int = 0,
+) -> list[Case]:
+    """Prefill, decode, decode of several sequences at once, and batch processing."""
+    more: dict[str, Any] = {"devices": devices, "threads": threads, "seed": seed}
+    return [
+        *cases("prefill", [(1, tokens, width)], **more),
+        *cases("decode", [(1, context, width), (batch, context, width)], **more),
+        *cases("batch_processing", [(items, width, BATCH)], **more),
+    ]
+
+
+def cases(
+    name: str,
+    shapes: Sequence[Sequence[int]],
+    *,
+    devices: Sequence[str] = ("cpu",),
+    threads: int | None = None,
+    seed: int = 0,
+) -> list[Case]:
+    """A case of a workload for each shape it can take."""
+    found = []
+    for shape in map(tuple, shapes):
+        if refusal(name, shape, "f32"):
+            continue
+        s = sizes_of(name, shape)
+        for device in devices:
+            arguments = {"workload": name, "shape": list(shape), "seed": seed, "threads": threads, "device": device}
+            said = f"{name} {'x'.join(map(str, shape))}" + (f" on {device}" if device != "cpu" else "")
+            context = Context(
+                name, shape, "f32", device, batch=s.batch, sequence_length=s.context or None, parameters=_parameters(name, s),
+                threads=threads or 1,
+            )  # fmt: skip
+            found.append(
+                Case(said, Recipe("tritium.perf.work.workloads:workload", arguments), context, _work(name, s, 2))
+            )
+    return found
+
+
+def _parameters(name: str, s: Sizes) -> int:
+    return 3 * s.inner * s.width if name == "batch_processing" else s.parameters
+
+
+def _work(name: str, s: Sizes, bits: int) -> Work:
+    """Weights are read once a call (of batch processing: once a batch) at so many bits each."""
+    parameters = _parameters(name, s)
+    if name == "batch_processing":
+        calls = -(-s.tokens // s.batch)
+        moved = 4 * s.tokens * s.width
+        return Work(
+            2 * parameters * s.tokens, calls * parameters * bits // 8 + moved, moved, bits < 8, s.tokens, "item"
+        )
+    tokens = s.batch * s.tokens
+    seen = s.tokens * (s.context - s.tokens) + s.tokens * (s.tokens + 1) // 2
+    flops = 2 * parameters * tokens + 4 * s.batch * s.heads * SIZE * seen
+    cache = 2 * 4 * s.batch * s.kv_heads * s.context * SIZE
+    return Work(
+        flops, parameters * bits // 8 + cache + 4 * tokens * s.width, 4 * tokens * s.width, bits < 8, tokens, "token"
+    )
+
+
+# ---- values
+
+
+class Values(NamedTuple):
+    """What every candidate is given."""
+
+    x: Data  # [batch, tokens, width]; of batch processing [items, width]
+    integers: dict[str, Data]
+    scale: dict[str, Data]
+    norms: tuple[Data, Data]
+    cos: Data  # [tokens, SIZE / 2]
+    sin: Data
+    k: Data  # [batch, kv heads, context, SIZE]
+    v: Data
+
+
+def values(name: str, s: Sizes, seed: int) -> Values:
+    """Random weights and tokens; the cache is full but for the new tokens, whose places are overwritten."""
+    rng = np.random.default_rng(seed)
+    wanted = ("gate_up", "down") if name == "batch_processing" else tuple(s.matrices)
+    integers = {n: drawn(s.matrices[n], partial(rng.integers, -1, 1, dtype=np.int8, endpoint=True)) for n in wanted}
+    scale = {n: np.float32((2 / 3 * integers[n].shape[1]) ** -0.5) for n in wanted}
+    norms = rng.uniform(0.5, 1.5, (2, s.width)).astype(np.float32)
+    shape = (s.tokens, s.width) if name == "batch_processing" else (s.batch, s.tokens, s.width)
+    turns = np.arange(s.context - s.tokens, s.context)[:, None] * 10000.0 ** -(np.arange(0, SIZE, 2) / SIZE)
+    cache = (2, s.batch, s.kv_heads, max(s.context, 1), SIZE)
+    k, v = drawn(cache, partial(rng.standard_normal, dtype=np.float32))
+    x = rng.standard_normal(shape, np.float32)
+    cos, sin = np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
+    return Values(x, integers, {n: np.asarray(f) for n, f in scale.items()}, (norms[0], norms[1]), cos, sin, k, v)
+
+
+# ---- the layer, in the words of any library
+
+
+def layer(f: Mapping[str, Fn], linear: Callable[[str, Any], Any], s: Sizes, given: Sequence[Any]) -> Any:
+    """Attention and MLP, each on its norm and added to what came in. `linear(name, x)` multiplies by a matrix."""
+    x, n1, n2, cos, sin, k, v = given
+    batch, tokens, start = s.batch, s.tokens, s.context - s.tokens
+    flat = x.reshape(batch * tokens, s.width)
+    joined = linear("qkv", f["rms_norm"](flat, n1))
+    one, two = s.heads * SIZE, (s.heads + s.kv_heads) * SIZE
+    q = f["rope"](joined[:, :one].reshape(batch, tokens, s.heads, SIZE), cos, sin)
+    new = f["rope"](joined[:, one:two].reshape(batch, tokens, s.kv_heads, SIZE), cos, sin)
+    keys = f["written"](k, new, start)
+    held = f["written"](v, joined[:, two:].reshape(batch, tokens, s.kv_heads, SIZE), start)
+    y = f["attention"](q, keys, held).reshape(batch * tokens, s.heads * SIZE)
+    flat = flat + linear("out", y)
+    return (flat + mlp(f, linear, s, f["rms_norm"](flat, n2))).reshape(batch, tokens, s.width)
+
+
+def mlp(f: Mapping[str, Fn], linear: Callable[[str, Any], Any], s: Sizes, x: Any) -> Any:
+    both = linear("gate_up", x)
+    return linear("down", f["relu2"](both[:, : s.inner]) * both[:, s.inner :])
+
+
+# ---- recipes
+
+
+def workload(
+    candidate: str,
+    *,
+    workload: str,
+    shape: Sequence[int],
+    seed: int = 0,
+    threads: int | None = None,
+    device: str = "cpu",
+) -> Made:
+    """One workload on one candidate."""
+    if reason := refusal(workload, tuple(shape), "f32"):
+        raise UnsupportedError(reason)
+    s = sizes_of(workload, tuple(shape))
+    library = peers.library(candidate, device, threads)
+    given = values(workload, s, seed)
+    own = library.name in OWN
+    if workload == "batch_processing":
+        call = _own_batches(library, s, given) if own else _peer_batches(library, s, given)
+    else:
+        call = _own_layer(library, s, given) if own else _peer_layer(library, s, given)
+    facts = (
+        {"weights": "tern2", "activations": "int8"} if own else {"weights": "tern2 dequantised to f32 before timing"}
+    )
+    return Made(
+        call, library.wait, library.back, lambda: right(workload, s, given, own), 0.02 if own else 2e-4,
+        facts | {"parameters": _parameters(workload, s)}, None if own else _work(workload, s, 32),
+    )  # fmt: skip
+
+
+def right(name: str, s: Sizes, given: Values, rounded: bool) -> Data:
+    """The answer in float64, with or without activations rounded to int8."""
+    from tritium.perf.work.recipes import quantised_product
+
+    exact = {n: t * float(given.scale[n]) for n, t in given.integers.items()}
+
+    def linear(which: str, x: Data) -> Data:
+        if rounded:
+            return quantised_product(x, given.integers[which], given.scale[which])
+        return np.asarray(x @ exact[which].T)
+
+    f = reference_functions()
+    wide = [a.astype(np.float64) for a in (given.x, *given.norms, given.cos, given.sin, given.k, given.v)]
+    if name == "batch_processing":
+        return np.asarray(mlp(f, linear, s, wide[0]))
+    return np.asarray(layer(f, linear, s, wide))
+
+
+def _own_layer(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
+    from tritium import nn
+    from tritium.compiler import compile as compiled
+    from tritium.nn import transformer as network
+
+    linears = _bitlinears(library, given)
+    norms = [network.RMSNorm(library.array(n), EPS) for n in given.norms]
+    attention = nn.Attention(linears["qkv"], linears["out"], nn.RoPE(SIZE), heads=s.heads, kv_heads=s.kv_heads)
+    block = network.Block(norms[0], attention, norms[1], network.MLP(linears["gate_up"], linears["down"]))
+    places = library.array(np.asarray([[i, s.context - s.tokens, s.tokens] for i in range(s.batch)], np.int32))
+    turned = [library.array(np.broadcast_to(a, (s.batch, *a.shape)).copy()) for a in (given.cos, given.sin)]
+    x, kv = library.array(given.x.copy()), library.array(np.concatenate([given.k, given.v], axis=1))
+
+    def run(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+        return block(x, network.Angles(cos, sin), network.KVCache(kv), places)
+
+    made: Fn = compiled.compile(run, donate="kv") if library.compiles else run
+    return partial(made, x, *turned, places, kv)
+
+
+def _bitlinears(library: Library, given: Values) -> dict[str, Any]:
+    from tritium import nn, quant
+
+    return {
+        n: nn.BitLinear(quant.from_integers(t, given.scale[n]).to(library.device)) for n, t in given.integers.items()
+    }
+
+
+def _peer_layer(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
+    f = library.functions
+    weights = [library.array(m) for m in _floats(given)]
+    names = list(given.integers)
+
+    def run(weights: Any, given: Any) -> Any:
+        of = dict(zip(names, weights, strict=True))
+        return layer(f, lambda which, x: f["linear"](x, of[which]), s, given)
+
+    made: Fn = library.compile(run) if library.compiles else run
+    rest = (given.x, *given.norms, given.cos, given.sin, given.k.copy(), given.v.copy())
+    return partial(made, weights, [library.array(a) for a in rest])
+
+
+def _floats(given: Values) -> list[Data]:
+    return [t * given.scale[n] for n, t in given.integers.items()]
+
+
+def _own_batches(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
+    from tritium.batching.batches import process_in_batches
+    from tritium.compiler import compile as compiled
+    from tritium.nn import transformer as network
+
+    linears = _bitlinears(library, given)
+    part = network.MLP(linears["gate_up"], linears["down"])
+    made = compiled.compile(lambda x: part(x)) if library.compiles else part
+    return partial(process_in_batches, made, library.array(given.x), s.batch)
+
+
+def _peer_batches(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
+    f = library.functions
+    gate_up, down = (library.array(m) for m in _floats(given))
+    x = library.array(given.x)
+
+    def run(x: Any, gate_up: Any, down: Any) -> Any:
+        return mlp(f, lambda which, y: f["linear"](y, gate_up if which == "gate_up" else down), s, x)
+
+    made = library.compile(run) if library.compiles else run
+
+    def batches() -> Any:
+        return f["joined"]([made(x[a : a + s.batch], gate_up, down) for a in range(0, s.tokens, s.batch)])
+
+    return batches

@@ -1,0 +1,172 @@
+"""Bars: an amount for each case and arm, with its interval; times, memory, energy alike.
+
+Knows nothing of runs. A bar starts at 0. Amounts too far apart for that are dots on a log axis. What was not measured is
+words, never a bar of no length; an estimate is hatched and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tritium.perf.tables.tables import Table
+from tritium.see.charts import rows, svg
+from tritium.see.charts.palette import series
+from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, log, quantity
+
+FAR = 50.0  # amounts farther apart than this are dots on a log axis
+NO_NUMBER = "not a number"
+Placed = tuple[int, "Bar"]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An amount of one case on one arm, or why there is none."""
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    group: str = ""
+    absent: str = ""
+    estimate: bool = False
+    note: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Amounts of one unit. Bars that follow each other under one name stand together."""
+
+    title: str
+    rows: tuple[Bar, ...]
+    unit: str
+    subtitle: str = ""
+    note: str = ""
+
+
+def draw(chart: Bars, width: float) -> svg.Drawing:
+    """Rows of bars, or of dots, with what was not measured below."""
+    if not chart.rows:
+        return rows.empty(width)
+    blocks, told = rows.blocks(chart.rows, _why)
+    kept = [r for block in blocks for _, r in block]
+    groups = list(dict.fromkeys(r.group for r in chart.rows))
+    figures = [_figure(r, chart.unit) for r in kept]
+    f = rows.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
+    keys, top = rows.key(0, 12, width, groups, rows.swatch)
+    parts = [keys]
+    if blocks:
+        scale = _scale(chart, kept, f)
+        parts.append(rows.caption(f, top + 10, _caption(chart, scale)))
+        top += 16 + rows.AXIS
+        heights = rows.heights(f, blocks)
+        bottom = top + sum(heights)
+        parts.append(rows.axis(f, scale, chart.unit, top, bottom, foot=bottom > rows.LONG))
+        if not scale.log:
+            parts.append(svg.path(svg.line(scale.at(0), top, scale.at(0), bottom), "a"))
+        for block, height in zip(blocks, heights, strict=True):
+            parts += _block(f, scale, block, top, groups, chart.unit)
+            top += height
+        top += rows.AXIS if bottom > rows.LONG else 4
+    said, more = rows.together(f, top, told, [r.name for r in chart.rows])
+    return svg.Drawing(width, top + more, "".join(parts) + said + _hatches(kept, groups))
+
+
+def table(chart: Bars) -> Table:
+    """All rows as text."""
+    grouped = any(r.group for r in chart.rows)
+    heads = ("case", *(("arm",) if grouped else ()), quantity(chart.unit) or "value", "95 % interval", "remark")
+    body = [
+        (r.name, *((r.group,) if grouped else ()), _figure(r, chart.unit), _interval(r, chart.unit), _remark(r))
+        for r in chart.rows
+    ]
+    return Table(chart.title, heads, tuple(body), frozenset({heads[-3], "95 % interval"}))
+
+
+def interval_text(low: float | None, high: float | None, unit: str) -> str:
+    """Both ends of an interval; nothing where one is not known."""
+    a, b = finite(low), finite(high)
+    return "" if a is None or b is None else f"{amount(a, unit)} … {amount(b, unit)}"
+
+
+def _why(r: Bar) -> str:
+    """Why there is no amount; nothing where there is one."""
+    if finite(r.value) is not None:
+        return ""
+    return r.absent or ("not measured" if r.value is None else NO_NUMBER)
+
+
+def _figure(r: Bar, unit: str) -> str:
+    value = finite(r.value)
+    return "" if value is None else amount(value, unit) + (" estimate" if r.estimate else "")
+
+
+def _interval(r: Bar, unit: str) -> str:
+    return interval_text(r.low, r.high, unit)
+
+
+def _remark(r: Bar) -> str:
+    return "; ".join(part for part in (_why(r), "estimate" if r.estimate and not _why(r) else "", r.note) if part)
+
+
+def _scale(chart: Bars, kept: Sequence[Bar], f: rows.Frame) -> Scale:
+    known = finite_all(v for r in kept for v in (r.value, r.low, r.high) if finite(r.value) is not None)
+    above = [v for v in known if v > 0]
+    far = bool(above) and min(known) >= 0 and max(above) / min(above) > FAR
+    count = min(max(int(f.plot / 75), 2), 6)
+    if far:
+        return log(above, f.left + 8, f.right - 8, count=count, unit=chart.unit)
+    return linear(known, f.left, f.right, count=count, unit=chart.unit)
+
+
+def _caption(chart: Bars, scale: Scale) -> str:
+    return " · ".join(
+        part for part in (quantity(chart.unit), "log scale" if scale.log else "", "less is better") if part
+    )
+
+
+def _block(
+    f: rows.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], unit: str
+) -> list[str]:
+    """The bars of one name."""
+    found = []
+    for index, r, y, behind in rows.placed(f, top, block):
+        drawn = _bar(f, scale, r, y, groups.index(r.group), unit)
+        named = f"{r.group}: " if r.group else ""
+        interval = _interval(r, unit)
+        value = f"{named}{_figure(r, unit) or _why(r)}" + (f" ({interval}, 95 %)" if interval else "")
+        found.append(svg.mark((r.name, value, "an estimate, not a measurement" if r.estimate else "", r.note), *behind, drawn,
+                              row=index, link=r.link))  # fmt: skip
+    return found
+
+
+def _bar(f: rows.Frame, scale: Scale, r: Bar, y: float, group: int, unit: str) -> str:
+    """A bar from 0, or a dot, with its interval and figure."""
+    value = finite(r.value)
+    if value is None:
+        return rows.absence(f, y + 10, _why(r))
+    colour = series(group)
+    low, high = finite(r.low), finite(r.high)
+    middle, end = y + rows.BAR / 2, scale.at(value)
+    said = rows.figure(f, y, _figure(r, unit))
+    if scale.log:
+        guide = svg.path(svg.line(f.left, middle, end, middle), "g")
+        spread = (
+            svg.path(svg.line(scale.at(low), middle, scale.at(high), middle), f"j s{colour}")
+            if low is not None and high is not None
+            else ""
+        )
+        dot = svg.path(svg.circle(end, middle, 4), f"bg j s{colour}" if r.estimate else f"k{colour}")
+        return guide + spread + (dot if value > 0 else "") + said
+    start = scale.at(0)
+    shape = svg.box(min(start, end), y, abs(end - start), rows.BAR)
+    drawn = svg.path(shape, "v", svg.hatch(f"k{colour}")[1]) if r.estimate else svg.path(shape, f"k{colour}")
+    if low is not None and high is not None:
+        drawn += svg.path(svg.whisker(scale.at(low), scale.at(high), middle), "e")
+    return drawn + said
+
+
+def _hatches(kept: Sequence[Bar], groups: Sequence[str]) -> str:
+    used = sorted({series(groups.index(r.group)) for r in kept if r.estimate})
+    return f"<defs>{''.join(svg.hatch(f'k{i}')[0] for i in used)}</defs>" if used else ""

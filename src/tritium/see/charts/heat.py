@@ -1,0 +1,149 @@
+"""A matrix of cases and devices: each cell's figure, coloured by how far it is from the best of its row.
+
+Knows nothing of devices. A cell that failed says so in words on hatched ground; what was not measured stays empty ground.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tritium.errors import ArgumentError
+from tritium.perf.tables.tables import Table
+from tritium.see.charts import rows, svg
+from tritium.see.charts.bars import interval_text
+from tritium.see.charts.scale import amount, finite, quantity, ratio_text
+
+STEPS = (1.0, 1.1, 1.5, 2.5, 5.0, 15.0)  # times the best: up to here each colour, and the last beyond
+HEIGHT, GAP = 28.0, 2.0
+WIDEST = 190.0  # px of a cell
+HATCH = (
+    f'<defs><pattern id="{svg.ID}f" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path class="y" d="M0 0h6v6h-6z"/><path class="kbad p" d="M0 0h2v6h-2z"/></pattern></defs>'
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure, or what happened instead."""
+
+    value: float | None
+    status: str = "ok"
+    note: str = ""
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Rows of cells, one for each column."""
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    unit: str
+    subtitle: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.cells) != len(self.rows) or any(len(row) != len(self.columns) for row in self.cells):
+            raise ArgumentError(
+                f"Heat: {len(self.rows)} rows of {len(self.columns)} cells are needed; "
+                f"{len(self.cells)} rows of {sorted({len(row) for row in self.cells})} were given."
+            )
+
+
+def draw(chart: Heat, width: float) -> svg.Drawing:
+    """The head of columns, then a row of cells for each name."""
+    if not chart.rows or not chart.columns:
+        return rows.empty(width)
+    f = rows.frame(width, chart.rows, ())
+    across = min((width - f.left) / len(chart.columns), WIDEST)
+    key, top = _key(f.left, width - f.left) if len(chart.columns) > 1 else ("", 0.0)
+    parts = [key]
+    for i, name in enumerate(chart.columns):
+        parts.append(svg.text(f.left + across * (i + 0.5), top + 12, svg.fit(name, across - 8), "o c"))
+    top += 22
+    pitch = HEIGHT + GAP + f.head
+    for n, (name, cells) in enumerate(zip(chart.rows, chart.cells, strict=True)):
+        y = top + pitch * n + f.head
+        parts.append(rows.name(f, y, HEIGHT, name))
+        ratios = _ratios(cells)
+        for i, (cell, ratio) in enumerate(zip(cells, ratios, strict=True)):
+            said = (f"{name} · {chart.columns[i]}", *_tip(cell, ratio, chart.unit))
+            parts.append(svg.mark(said, _cell(f.left + across * i, y, across - GAP, cell, ratio, chart.unit), row=n))
+    faulty = any(_value(c) is None and rows.is_fault(c.status) for row in chart.cells for c in row)
+    return svg.Drawing(width, top + pitch * len(chart.rows) + 2, "".join(parts) + (HATCH if faulty else ""))
+
+
+def _value(cell: Cell) -> float | None:
+    return finite(cell.value) if cell.status == "ok" else None
+
+
+def _ratios(cells: Sequence[Cell]) -> list[float | None]:
+    """How many times worse than the best of the row each is; nothing where there is nothing to compare."""
+    known = [v for v in map(_value, cells) if v is not None and v > 0]
+    if len(known) < 2:
+        return [None] * len(cells)
+    return [None if v is None or v <= 0 else v / min(known) for v in map(_value, cells)]
+
+
+def _cell(x: float, y: float, width: float, cell: Cell, ratio: float | None, unit: str) -> str:
+    value, base = _value(cell), y + HEIGHT / 2 + 4
+    place = svg.box(x, y, width, HEIGHT)
+    if value is None:
+        status = cell.status if cell.status != "ok" else "not measured"
+        fault = rows.is_fault(status)
+        ground = svg.path(place, "v", f' fill="url(#{svg.ID}f)"') if fault else svg.path(place, "y")
+        return ground + svg.text(x + width / 2, base, svg.fit(status, width - 2, 11), "n w c" if fault else "n x c")
+    level = 2 if ratio is None else sum(ratio > s * (1 + 1e-9) for s in STEPS)
+    figure = amount(value, unit)
+    times = f"{ratio_text(ratio)}" if ratio is not None and level else ""
+    ground = svg.path(place, f"t{level}" if ratio is not None else "y")
+    half = width / 2 + 14  # figures end here, so that they stand below each other
+    if times and svg.text_width(figure) <= half - 4 and half + 10 + svg.text_width(times, 11) <= width:
+        return ground + svg.text(x + half, base, figure, "r") + svg.text(x + half + 8, base, times, "n")
+    return ground + svg.text(
+        x + width / 2, base, svg.fit(figure, width - 4), "o c" if ratio is not None and not level else "c"
+    )
+
+
+def _tip(cell: Cell, ratio: float | None, unit: str) -> tuple[str, ...]:
+    value = _value(cell)
+    if value is None:
+        return (cell.status if cell.status != "ok" else "not measured", cell.note)
+    interval = interval_text(cell.low, cell.high, unit)
+    standing = (
+        ""
+        if ratio is None
+        else "the best of its row"
+        if ratio <= 1 + 1e-9
+        else f"{ratio_text(ratio)} the best of its row"
+    )
+    return (amount(value, unit) + (f" ({interval}, 95 %)" if interval else ""), standing, cell.note)
+
+
+def _key(x: float, width: float) -> tuple[str, float]:
+    """The seven colours, with what they stand for."""
+    texts = ["best", *(f"≤ {s:g}×" for s in STEPS[1:]), f"> {STEPS[-1]:g}×"]
+    each = min(width / len(texts), 64.0)
+    parts = []
+    for i, said in enumerate(texts):
+        parts.append(svg.path(svg.box(x + each * i, 2, each, 7), f"t{i}"))
+        parts.append(svg.text(x + each * (i + 0.5), 22, said, "t c"))
+    return "".join(parts), 36.0
+
+
+def table(chart: Heat) -> Table:
+    """The matrix as text; failures in words."""
+    body = []
+    for name, cells in zip(chart.rows, chart.cells, strict=True):
+        told = []
+        for cell in cells:
+            value = _value(cell)
+            told.append(_tip(cell, None, chart.unit)[0] if value is None else amount(value, chart.unit))
+        body.append((name, *told))
+    return Table(
+        f"{chart.title} ({quantity(chart.unit)})", ("case", *chart.columns), tuple(body), frozenset(chart.columns)
+    )

@@ -1,0 +1,321 @@
+"""Ratios around 1 on a log axis: speed-ups as bars from 1, comparisons as a forest of intervals with a margin band.
+
+Knows nothing of verdicts beyond their words. Twice as fast and half as fast lie equally far from 1. An interval that
+leaves the axis ends in an arrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tritium.perf.tables.tables import Table
+from tritium.see.charts import rows, svg
+from tritium.see.charts.palette import series
+from tritium.see.charts.scale import Scale, change_text, finite, finite_all, ratio, ratio_text
+
+Placed = tuple[int, "Ratio"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio with its interval, or why there is none."""
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    outcome: str = ""  # one of OUTCOMES, or none
+    group: str = ""
+    absent: str = ""
+    note: str = ""
+    link: str = ""
+    margin: float | None = None  # None: the chart's
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """How many times as fast: above 1 is faster."""
+
+    title: str
+    rows: tuple[Ratio, ...]
+    base: str = ""
+    subtitle: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """New to old: below 1 is less (faster). `total`: all together, a rhombus at the foot."""
+
+    title: str
+    rows: tuple[Ratio, ...]
+    margin: float = 0.05
+    total: Ratio | None = None
+    subtitle: str = ""
+    note: str = ""
+
+
+# An outcome's colour, and its shape: seen without colour too.
+OUTCOMES = {
+    "SLOWER": ("bad", "up"),
+    "MISSING": ("bad", "ring"),
+    "NOT COMPARABLE": ("unsure", "ring"),
+    "INCONCLUSIVE": ("unsure", "ring"),
+    "CHANGED-SMALL": ("unsure", "diamond"),
+    "FASTER": ("good", "down"),
+    "EQUIVALENT": ("fine", "disc"),
+    "": ("1", "disc"),
+}
+
+
+def _shape(outcome: str, x: float, y: float, size: float = 4.5) -> str:
+    colour, shape = OUTCOMES.get(outcome, OUTCOMES[""])
+    if shape == "ring":
+        return svg.path(svg.circle(x, y, size - 0.8), f"bg j s{colour}")
+    drawn = {
+        "up": svg.triangle(x, y, size, True),
+        "down": svg.triangle(x, y, size, False),
+        "diamond": svg.diamond(x, y, size, size + 1),
+        "disc": svg.circle(x, y, size - 0.5),
+    }[shape]
+    return svg.path(drawn, f"k{colour} i")
+
+
+def why(r: Ratio) -> str:
+    """Why there is no ratio; nothing where there is one."""
+    value = finite(r.value)
+    if value is not None and value > 0:
+        return ""
+    return r.absent or (r.outcome.lower() if r.outcome else "not measured" if r.value is None else "not a ratio")
+
+
+def _known(r: Ratio) -> list[float]:
+    """The ends of the interval where both are known and above 0."""
+    ends = [v for v in finite_all((r.low, r.high)) if v > 0]
+    return ends if len(ends) == 2 else []
+
+
+def _interval(r: Ratio) -> str:
+    ends = _known(r)
+    return f"{ratio_text(ends[0])} … {ratio_text(ends[1])}" if ends else ""
+
+
+def _scale(listed: Sequence[Ratio], f: rows.Frame, always: Sequence[float] = ()) -> Scale:
+    """An axis for all ratios, and for their intervals as far as these do not flatten the rest."""
+    values = [*finite_all(r.value for r in listed if not why(r)), *always, 1.0]
+    low, high = math.log(min(values)), math.log(max(values))
+    room = max(high - low, 0.04)
+    ends = [math.log(v) for r in listed if not why(r) for v in _known(r)]
+    reached = [math.exp(min(max(e, low - room), high + room)) for e in ends]
+    return ratio([*values, *reached], f.left + 6, f.right - 6, count=max(int(f.plot / 60), 2))
+
+
+def _arrows(scale: Scale, ends: Sequence[float], y: float) -> str:
+    """An interval; an arrow where it goes on beyond the axis."""
+    low, high = scale.at(ends[0]), scale.at(ends[1])
+    found = svg.whisker(low, high, y, 0)
+    if ends[0] < scale.low * 0.999:
+        found += f"M{svg.number(low + 5)} {svg.number(y - 3)}l-5 3l5 3"
+    if ends[1] > scale.high * 1.001:
+        found += f"M{svg.number(high - 5)} {svg.number(y - 3)}l5 3l-5 3"
+    return found
+
+
+def _directions(f: rows.Frame, scale: Scale, y: float, left: str, right: str, kinds: tuple[str, str]) -> str:
+    """What lies on either side of 1."""
+    one = scale.at(1.0)
+    found = ""
+    if left and one - svg.text_width(f"← {left}", rows.TICK) - 8 >= 0:
+        found += svg.text(one - 8, y, f"← {left}", f"t r {kinds[0]}")
+    if right and one + svg.text_width(f"{right} →", rows.TICK) + 8 <= f.width:
+        found += svg.text(one + 8, y, f"{right} →", f"t {kinds[1]}")
+    return found
+
+
+# ---- speed-ups
+
+
+def draw_speedup(chart: Speedup, width: float) -> svg.Drawing:
+    """Bars from 1 to either side; what has no ratio in words."""
+    if not chart.rows:
+        return rows.empty(width)
+    blocks, told = rows.blocks(chart.rows, why)
+    kept = [r for block in blocks for _, r in block]
+    groups = list(dict.fromkeys(r.group for r in chart.rows))
+    figures = [ratio_text(r.value or 0.0) for r in kept if not why(r)]
+    f = rows.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
+    keys, top = rows.key(0, 12, width, groups, rows.swatch)
+    parts = [keys]
+    if blocks:
+        scale = _scale(kept, f)
+        parts.append(_directions(f, scale, top + 10, "slower", "faster", ("kbad", "kgood")))
+        top += 16 + rows.AXIS
+        heights = rows.heights(f, blocks)
+        bottom = top + sum(heights)
+        parts.append(rows.axis(f, scale, "×", top, bottom, foot=bottom > rows.LONG))
+        parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
+        for block, height in zip(blocks, heights, strict=True):
+            parts += _speedups(f, scale, block, top, groups, chart.base)
+            top += height
+        top += rows.AXIS if bottom > rows.LONG else 4
+    said, more = rows.together(f, top, told, [r.name for r in chart.rows])
+    return svg.Drawing(width, top + more, "".join(parts) + said)
+
+
+def _sure(r: Ratio) -> str:
+    """The state of a speed-up: good or bad where its interval leaves out 1."""
+    value, ends = r.value or 1.0, _known(r)
+    if ends and ends[0] <= 1 <= ends[1]:
+        return "fine"
+    return "good" if value > 1 else "bad" if value < 1 else "fine"
+
+
+def _speedups(
+    f: rows.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], base: str
+) -> list[str]:
+    found = []
+    for index, r, y, inside in rows.placed(f, top, block):
+        if reason := why(r):
+            inside.append(rows.absence(f, y + 10, reason))
+            said = reason
+        else:
+            inside.append(_speedup(f, scale, r, y, f"{series(groups.index(r.group))}" if len(groups) > 1 else _sure(r)))
+            interval = _interval(r)
+            said = f"{ratio_text(r.value or 0.0)}" + (f" ({interval}, 95 %)" if interval else "")
+            said += f" as fast as {base}" if base else ""
+        tip = (r.name, (f"{r.group}: " if r.group else "") + said, r.note)
+        found.append(svg.mark(tip, *inside, row=index, link=r.link))
+    return found
+
+
+def _speedup(f: rows.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> str:
+    one, end = scale.at(1), scale.at(r.value or 1.0)
+    drawn = svg.path(svg.box(min(one, end), y, max(abs(end - one), 0.5), rows.BAR), f"k{colour}")
+    if ends := _known(r):
+        drawn += svg.path(_arrows(scale, ends, y + rows.BAR / 2), "e")
+    return drawn + rows.figure(f, y, ratio_text(r.value or 0.0))
+
+
+# ---- forests
+
+
+def draw_forest(chart: Forest, width: float) -> svg.Drawing:
+    """An interval and its middle for each row, over the band within which a change does not matter."""
+    if not chart.rows:
+        return rows.empty(width)
+    hidden, told = rows.told_together(chart.rows, why)
+    kept = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
+    listed = [r for _, r in kept] + ([chart.total] if chart.total else [])
+    f = rows.frame(width, (_label(chart, r) for r in listed), (_figure(r, width) for r in listed))
+    shown = [o for o in OUTCOMES if any(r.outcome == o for r in chart.rows) and o]
+    counted = [f"{sum(r.outcome == o for r in chart.rows)} {o.lower()}" for o in shown]
+    keys, top = rows.key(0, 12, width, counted, lambda i, x, y: _shape(shown[i], x, y))
+    parts = [keys]
+    if listed:
+        drawn, top = _forest(chart, f, kept, listed, top)
+        parts.append(drawn)
+    said, more = rows.together(f, top, told, [r.name for r in chart.rows])
+    return svg.Drawing(width, top + more, "".join(parts) + said)
+
+
+def _forest(
+    chart: Forest, f: rows.Frame, kept: Sequence[Placed], listed: Sequence[Ratio], top: float
+) -> tuple[str, float]:
+    """The axis with its band, the rows and their sum, and where they end."""
+    margins = sorted({_margin(chart, r) for _, r in kept})
+    scale = _scale(listed, f, [1 + m for m in margins] + [1 / (1 + m) for m in margins])
+    parts = [_directions(f, scale, top + 10, "faster", "slower", ("kgood", "kbad"))]
+    top += 16 + rows.AXIS
+    height = rows.ROW + f.head
+    bottom = top + height * len(listed) + (8 if chart.total else 0)
+    if len(margins) == 1:
+        parts.append(_band(scale, margins[0], top, bottom - top))
+    parts.append(rows.axis(f, scale, "change", top, bottom, foot=bottom > rows.LONG))
+    parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
+    for n, (index, r) in enumerate(kept):
+        at = top + height * n
+        band = _band(scale, _margin(chart, r), at + f.head + 3, rows.ROW - 6) if len(margins) > 1 else ""
+        parts.append(_row(f, scale, replace(r, name=_label(chart, r)), at, height, band, index))
+    if chart.total:
+        parts.append(_total(f, scale, chart.total, bottom - height, height))
+    return "".join(parts), bottom + (rows.AXIS if bottom > rows.LONG else 4)
+
+
+def _label(chart: Forest, r: Ratio) -> str:
+    """The name, with the arm where there are several."""
+    return f"{r.name} · {r.group}" if r.group and len({o.group for o in chart.rows}) > 1 else r.name
+
+
+def _margin(chart: Forest, r: Ratio) -> float:
+    return max(finite(chart.margin if r.margin is None else r.margin) or 0.0, 0.0)
+
+
+def _figure(r: Ratio, width: float) -> str:
+    if why(r):
+        return ""
+    ends = _known(r)
+    said = change_text(r.value or 1.0)
+    if not ends or width < rows.NARROW:
+        return said
+    told = [change_text(v) for v in (r.value or 1.0, *ends)]
+    if not all(t.endswith("%") for t in told):
+        return f"{ratio_text(r.value or 1.0)}  ({_interval(r)})"
+    return f"{said}  ({told[1].removesuffix(' %')} … {told[2].removesuffix(' %')})"
+
+
+def _band(scale: Scale, margin: float, y: float, height: float) -> str:
+    low, high = scale.at(1 / (1 + margin)), scale.at(1 + margin)
+    return svg.path(svg.box(low, y, high - low, height), "y")
+
+
+def _row(f: rows.Frame, scale: Scale, r: Ratio, top: float, height: float, band: str, index: int) -> str:
+    y = top + f.head + (rows.ROW - rows.BAR) / 2
+    inside = [rows.backdrop(f, top, height), band, rows.name(f, y, rows.BAR, r.name)]
+    if reason := why(r):
+        inside.append(rows.absence(f, y + 10, reason))
+        return svg.mark((r.name, r.outcome.lower(), reason, r.note), *inside, row=index, link=r.link)
+    colour = OUTCOMES.get(r.outcome, OUTCOMES[""])[0]
+    middle = y + rows.BAR / 2
+    if ends := _known(r):
+        inside.append(svg.path(_arrows(scale, ends, middle), f"j s{colour}"))
+    inside += [_shape(r.outcome, scale.at(r.value or 1.0), middle), rows.figure(f, y, _figure(r, f.width))]
+    interval = _interval(r)
+    said = f"{ratio_text(r.value or 1.0)}, {change_text(r.value or 1.0)}" + (f" ({interval}, 95 %)" if interval else "")
+    return svg.mark((r.name, r.outcome.lower(), said, r.absent, r.note), *inside, row=index, link=r.link)
+
+
+def _total(f: rows.Frame, scale: Scale, r: Ratio, top: float, height: float) -> str:
+    y = top + f.head + (rows.ROW - rows.BAR) / 2
+    inside = [
+        svg.path(svg.line(0, top - 4, f.width, top - 4), "g"),
+        rows.backdrop(f, top, height),
+        rows.name(f, y, rows.BAR, r.name, "o"),
+    ]
+    if reason := why(r):
+        return svg.mark((r.name, reason), *inside, rows.absence(f, y + 10, reason))
+    at, middle = scale.at(r.value or 1.0), y + rows.BAR / 2
+    ends = _known(r) or [r.value or 1.0, r.value or 1.0]
+    low, high = min(scale.at(ends[0]), at - 3), max(scale.at(ends[1]), at + 3)
+    shape = svg.points([(low, middle), (at, middle - 6), (high, middle), (at, middle + 6)]) + "z"
+    inside += [svg.path(shape, "k8 i"), rows.figure(f, y, _figure(r, f.width), "o")]
+    return svg.mark((r.name, _figure(r, rows.NARROW), r.note), *inside)
+
+
+# ---- tables
+
+
+def table(chart: Speedup | Forest) -> Table:
+    """All ratios as text."""
+    listed = chart.rows + ((chart.total,) if isinstance(chart, Forest) and chart.total else ())
+    grouped = any(r.group for r in listed)
+    heads = ("case", *(("arm",) if grouped else ()), "ratio", "95 % interval", "outcome", "remark")
+    body = [
+        (
+            r.name, *((r.group,) if grouped else ()), "-" if why(r) else ratio_text(r.value or 0.0), _interval(r),
+            r.outcome.lower(), "; ".join(s for s in (why(r), r.note) if s),
+        )
+        for r in listed
+    ]  # fmt: skip
+    return Table(chart.title, heads, tuple(body), frozenset({"ratio", "95 % interval"}))

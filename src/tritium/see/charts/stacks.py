@@ -1,0 +1,112 @@
+"""Bars made of parts: memory by what holds it.
+
+Knows nothing of pools. Parts are stacked from 0; a limit is a line through all bars.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tritium.perf.tables.tables import Table
+from tritium.see.charts import rows, svg
+from tritium.see.charts.palette import series
+from tritium.see.charts.scale import MOST, Scale, amount, finite, finite_all, linear, quantity
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of a stack."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The parts of one bar; or why they are not known."""
+
+    name: str
+    parts: tuple[Part, ...] = ()
+    absent: str = ""
+
+    @property
+    def total(self) -> float:
+        return min(sum(max(v, 0.0) for v in finite_all(p.value for p in self.parts)), MOST)
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Amounts of one unit by their parts."""
+
+    title: str
+    rows: tuple[Stack, ...]
+    unit: str
+    limit: float | None = None
+    subtitle: str = ""
+    note: str = ""
+
+
+def draw(chart: Stacks, width: float) -> svg.Drawing:
+    """A row for each stack; those of unknown size in words."""
+    if not chart.rows:
+        return rows.empty(width)
+    kinds = list(dict.fromkeys(p.name for r in chart.rows for p in r.parts))
+    f = rows.frame(width, (r.name for r in chart.rows), (_figure(r, chart.unit) for r in chart.rows))
+    keys, top = rows.key(0, 12, width, kinds, rows.swatch)
+    most = [r.total for r in chart.rows]
+    limit = finite(chart.limit)
+    near = limit is not None and limit <= 4 * max(most)  # a limit far away would flatten the bars
+    reach = [*most, limit] if near and limit is not None else most
+    scale = linear(reach, f.left, f.right, count=min(max(int(f.plot / 75), 2), 6), unit=chart.unit)
+    parts = [keys, rows.caption(f, top + 10, _caption(chart, near))]
+    top += 16 + rows.AXIS
+    height = rows.ROW + f.head
+    bottom = top + height * len(chart.rows)
+    parts.append(rows.axis(f, scale, chart.unit, top, bottom))
+    parts.append(svg.path(svg.line(scale.at(0), top, scale.at(0), bottom), "a"))
+    if near and limit is not None:
+        parts.append(svg.path(svg.line(scale.at(limit), top - 3, scale.at(limit), bottom), "j sbad"))
+    for n, r in enumerate(chart.rows):
+        parts.append(_stack(f, scale, r, n, top + height * n, kinds, chart.unit))
+    return svg.Drawing(width, bottom + 4, "".join(parts))
+
+
+def _why(r: Stack) -> str:
+    return "" if r.parts else r.absent or "not measured"
+
+
+def _figure(r: Stack, unit: str) -> str:
+    return "" if _why(r) else amount(r.total, unit)
+
+
+def _caption(chart: Stacks, near: bool) -> str:
+    said, limit = quantity(chart.unit), finite(chart.limit)
+    if limit is None:
+        return said
+    return f"{said} · limit {amount(limit, chart.unit)} ({'red line' if near else 'beyond the axis'})"
+
+
+def _stack(f: rows.Frame, scale: Scale, r: Stack, index: int, top: float, kinds: list[str], unit: str) -> str:
+    y = top + f.head + (rows.ROW - rows.BAR) / 2
+    inside = [rows.backdrop(f, top, rows.ROW + f.head), rows.name(f, y, rows.BAR, r.name)]
+    tip = [r.name]
+    if why := _why(r):
+        return svg.mark((r.name, why), *inside, rows.absence(f, y + 10, why), row=index)
+    at = 0.0
+    for p in r.parts:
+        value = max(finite(p.value) or 0.0, 0.0)
+        start, end = scale.at(at), scale.at(at + value)
+        inside.append(svg.path(svg.box(start, y, end - start, rows.BAR), f"k{series(kinds.index(p.name))}"))
+        tip.append(f"{p.name}: {amount(value, unit)}")
+        at += value
+    return svg.mark(tip, *inside, rows.figure(f, y, _figure(r, unit)), row=index)
+
+
+def table(chart: Stacks) -> Table:
+    """All parts of all rows as text."""
+    kinds = tuple(dict.fromkeys(p.name for r in chart.rows for p in r.parts))
+    body = []
+    for r in chart.rows:
+        by = {p.name: amount(p.value, chart.unit) for p in r.parts if finite(p.value) is not None}
+        body.append((r.name, *(by.get(k, "-") for k in kinds), _figure(r, chart.unit) or "-", _why(r)))
+    return Table(chart.title, ("", *kinds, "in all", "remark"), tuple(body), frozenset({*kinds, "in all"}))

@@ -1,0 +1,214 @@
+"""Quantities over time on one clock: a plot for each, layers stacked where there are several.
+
+Knows nothing of profiles or pools. Of very many samples the least and the greatest of each stretch are drawn: no peak is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tritium.errors import ArgumentError
+from tritium.perf.tables.tables import Table
+from tritium.see.charts import plot as plots
+from tritium.see.charts import rows, svg
+from tritium.see.charts.palette import series
+from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear
+
+SAMPLES = 360  # drawn of one layer
+TIPS = 40  # moments of a track that one can point at
+TRACK, TRACK_NARROW = 110.0, 90.0  # px
+HEAD = 32.0  # px for a track's name
+FAR = 4.0  # a limit so many times the most would flatten the track
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One part of a quantity; NaN: a gap."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Track:
+    """A quantity over time, as one layer or as several that add up; or why there is none."""
+
+    name: str
+    unit: str
+    at_s: tuple[float, ...]
+    layers: tuple[Layer, ...]
+    shape: str = "line"  # or "step": a value holds until the next
+    limit: float | None = None
+    limit_name: str = ""
+    absent: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(layer.values) != len(self.at_s) for layer in self.layers):
+            raise ArgumentError(
+                f"Track {self.name!r}: each layer needs a value for each of its {len(self.at_s)} moments."
+            )
+
+
+@dataclass(frozen=True)
+class OverTime:
+    """Tracks on one clock."""
+
+    title: str
+    tracks: tuple[Track, ...]
+    end_s: float | None = None
+    subtitle: str = ""
+    note: str = ""
+
+
+def draw(chart: OverTime, width: float) -> svg.Drawing:
+    """The tracks below each other, then the clock."""
+    if not chart.tracks:
+        return rows.empty(width)
+    ends = finite_all(t for track in chart.tracks for t in track.at_s)
+    end = finite(chart.end_s) or max(ends, default=1.0) or 1.0
+    start = min([0.0, *ends])
+    height = TRACK_NARROW if width < rows.NARROW else TRACK
+    scales = [_upright(t, height) for t in chart.tracks]
+    left = max((plots.margin(y, t.unit) for y, t in zip(scales, chart.tracks, strict=True) if y), default=40.0)
+    p = plots.Plot(left, width - 8, 0, 0)
+    round_ = linear([start, end], p.left, p.right, count=min(max(int(p.width / 70), 2), 8), unit="s").ticks
+    ticks = tuple(t for t in round_ if start <= t <= end)
+    x = Scale(start, end, p.left, p.right, ticks if len(ticks) > 1 else (start, end))
+    parts, top = [], 0.0
+    for track, y in zip(chart.tracks, scales, strict=True):
+        drawn, top = _track(track, y, plots.Plot(p.left, p.right, top, top), x, width, height)
+        parts.append(drawn)
+    foot = plots.Plot(p.left, p.right, top, top)
+    parts.append(plots.flat(foot, x, "s", width))
+    return svg.Drawing(width, top + plots.UNDER, "".join(parts))
+
+
+def _totals(track: Track) -> list[float]:
+    return [sum(of) for of in zip(*(layer.values for layer in track.layers), strict=True)] if track.layers else []
+
+
+def _upright(track: Track, height: float) -> Scale | None:
+    """The upright axis, of a plot from 0 to its height; None: there is nothing to plot."""
+    known = finite_all(_totals(track))
+    if track.absent or not known:
+        return None
+    limit = finite(track.limit)
+    if limit is not None and limit <= FAR * max(known):
+        known.append(limit)
+    return linear(known, height, 0, count=3, unit=track.unit)
+
+
+def _track(track: Track, y: Scale | None, p: plots.Plot, x: Scale, width: float, height: float) -> tuple[str, float]:
+    """One plot with its head, and where it ends."""
+    names = [layer.name for layer in track.layers]
+    head = svg.text(0, p.top + 16, svg.fit(track.name, width / 2), "o")
+    if y is None:
+        said = track.absent or "no samples"
+        drawn = [head + svg.text(0, p.top + 33 + 15 * i, line, "x") for i, line in enumerate(svg.wrapped(said, width))]
+        return "".join(drawn), p.top + 30 + 15 * len(drawn)
+    totals = _totals(track)
+    known = finite_all(totals)
+    last = f"most {amount(max(known), track.unit)}"
+    head += svg.text(width - 8, p.top + 16, last, "t r")
+    keys, more = rows.key(0, p.top + HEAD + 12, width, names, rows.swatch)
+    top = p.top + HEAD + more
+    place = plots.Plot(p.left, p.right, top, top + height)
+    moved = Scale(y.low, y.high, top + height, top, y.ticks)
+    kept = [i for i in plots.extremes([t if math.isfinite(t) else 0.0 for t in totals], SAMPLES)
+            if finite(track.at_s[i]) is not None]  # fmt: skip
+    parts = [head, keys, plots.upright(place, moved, track.unit), _areas(track, kept, totals, x, moved)]
+    parts.append(_limit(track, place, moved))
+    parts.append(svg.path(svg.line(place.left, place.bottom, place.right, place.bottom), "a"))
+    parts.append(_tips(track, place, x))
+    return "".join(parts), place.bottom + 10
+
+
+def _areas(track: Track, kept: Sequence[int], totals: Sequence[float], x: Scale, y: Scale) -> str:
+    """Each layer from the sum of those before it; where a value is missing, all have a gap."""
+    pieces: list[list[int]] = [[]]
+    for i in kept:
+        if math.isfinite(totals[i]):
+            pieces[-1].append(i)
+        elif pieces[-1]:
+            pieces.append([])
+    parts = []
+    below = [0.0] * len(totals)
+    for n, layer in enumerate(track.layers):
+        above = [b + v for b, v in zip(below, layer.values, strict=True)]
+        fill, edge = "", ""
+        for piece in pieces:
+            if not piece:
+                continue
+            outline = _outline(track, piece, above, x, y)
+            base = _outline(track, piece, below, x, y)
+            fill += svg.points([*outline, *reversed(base)]) + "z"
+            edge += svg.points(outline)
+        single = len(track.layers) == 1
+        parts.append(svg.path(fill, f"k{series(n)} {'p' if single else 'f'}") + svg.path(edge, f"j s{series(n)}"))
+        below = above
+    return "".join(parts)
+
+
+def _outline(
+    track: Track, piece: Sequence[int], values: Sequence[float], x: Scale, y: Scale
+) -> list[tuple[float, float]]:
+    """The places of a stretch; of steps, with their corners."""
+    places = [(x.at(track.at_s[i]), y.at(values[i])) for i in piece]
+    if track.shape != "step":
+        return places
+    found = places[:1]
+    for (_, before), (at, now) in pairwise(places):
+        found += [(at, before), (at, now)]
+    return found
+
+
+def _limit(track: Track, p: plots.Plot, y: Scale) -> str:
+    limit = finite(track.limit)
+    if limit is None:
+        return ""
+    said = f"{track.limit_name or 'limit'} {amount(limit, track.unit)}"
+    if limit > y.high:
+        return svg.text(p.right, p.top + 11, f"{said}, above the axis", "t r")
+    at = y.at(limit)
+    return svg.path(svg.line(p.left, at, p.right, at), "q sbad") + svg.text(p.right, at + 13, said, "t r kbad")
+
+
+def _tips(track: Track, p: plots.Plot, x: Scale) -> str:
+    """Upright stripes, each with the values of its moment."""
+    kept = [i for i in plots.some(len(track.at_s), TIPS) if finite(track.at_s[i]) is not None]
+    if not kept:
+        return ""
+    places = [x.at(track.at_s[i]) for i in kept]
+    edges = [p.left, *((a + b) / 2 for a, b in pairwise(places)), p.right]
+    parts = []
+    for n, i in enumerate(kept):
+        lines = [f"{layer.name + ': ' if len(track.layers) > 1 else ''}{_amount(layer.values[i], track.unit)}"
+                 for layer in track.layers]  # fmt: skip
+        stripe = svg.path(svg.box(edges[n], p.top, max(edges[n + 1] - edges[n], 0), p.height), "b")
+        parts.append(svg.mark((track.name, f"at {amount(track.at_s[i], 's')}", *lines), stripe))
+    return "".join(parts)
+
+
+def _amount(value: float, unit: str) -> str:
+    known = finite(value)
+    return "not measured" if known is None else amount(known, unit)
+
+
+def table(chart: OverTime) -> Table:
+    """Each layer in figures."""
+    body = []
+    for track in chart.tracks:
+        for layer in track.layers or (Layer(track.name, ()),):
+            name = f"{track.name}: {layer.name}" if len(track.layers) > 1 else track.name
+            known = finite_all(layer.values)
+            if track.absent or not known:
+                body.append((name, "0", "-", "-", "-", track.absent or "no samples"))
+                continue
+            mean = math.fsum(v / len(known) for v in known)
+            least, middle, most = (amount(v, track.unit) for v in (min(known), mean, max(known)))
+            body.append((name, str(len(known)), least, middle, most, ""))
+    heads = ("quantity", "samples", "least", "mean", "most", "remark")
+    return Table(chart.title, heads, tuple(body), frozenset(heads[1:5]))

@@ -1,0 +1,4 @@
+"""The doctor: checks of this machine and of a program, with the remedy.
+
+Knows nothing of reports.
+"""

@@ -1,0 +1,4 @@
+"""Memory: allocations, leaks, advice, pressure.
+
+Knows nothing of reports.
+"""

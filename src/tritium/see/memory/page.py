@@ -1,0 +1,224 @@
+"""What a memory tracker saw as a page: for a terminal, or Markdown for a pull request.
+
+Knows nothing of tracking. Names from users are escaped for where they stand; what was not measured says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tritium.machine.facts import bytes_text, seconds_text
+from tritium.perf import names
+from tritium.perf.tables.tables import Table, rate_text
+from tritium.see.memory.file import Allocation, Memory
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A part of the page that is no table."""
+
+    title: str
+    lines: tuple[str, ...]
+
+    def text(self) -> str:
+        return "\n".join([self.title, "", *(names.terminal(line, None) for line in self.lines)])
+
+    def markdown(self) -> str:
+        return "\n".join([f"### {self.title}", "", *(f"- {names.markdown(line, None)}" for line in self.lines)])
+
+
+Part = Table | Lines
+
+
+def text(m: Memory, top: int = 10) -> str:
+    """The page for a terminal."""
+    return "\n\n".join([_title(m, names.terminal), *(p.text() for p in parts(m, top))]) + "\n"
+
+
+def markdown(m: Memory, top: int = 10) -> str:
+    """The page for a pull request or a report."""
+    return "\n\n".join([f"## {_title(m, names.markdown)}", *(p.markdown() for p in parts(m, top))]) + "\n"
+
+
+def _title(m: Memory, escaped: Callable[[str], str]) -> str:
+    of = f" of {escaped(m.name)}" if m.name else ""
+    return f"Memory{of}: {seconds_text(m.elapsed_ns / 1e9)}, from {escaped(m.began)}"
+
+
+def parts(m: Memory, top: int = 10) -> list[Part]:
+    """The parts that have something to say, in order."""
+    found: Iterable[Part | None] = (
+        _devices(m), _course(m), _sites(m, top), _at_peak(m, top), _leaks(m, top), _moved(m), _python(m, top),
+        _pool(m), _advice(m),
+    )  # fmt: skip
+    return [p for p in found if p is not None]
+
+
+def _devices(m: Memory) -> Table:
+    rows = tuple(
+        (
+            d.device, bytes_text(d.start), bytes_text(d.peak), bytes_text(d.current), _signed(d.net), str(d.allocations),
+            f"{d.reused / d.allocations:.0%}" if d.allocations else NONE, str(d.frees),
+            f"{bytes_text(d.used)} of {bytes_text(d.limit)}" if d.used is not None and d.limit is not None else NONE,
+        )
+        for d in m.devices
+    )  # fmt: skip
+    heads = (
+        "device",
+        "at start",
+        "peak",
+        "at end",
+        "net",
+        "allocations",
+        "from idle blocks",
+        "frees",
+        "in use of the limit",
+    )
+    below = [str(m.pressure)]
+    flagged = (
+        (m.unknown_frees, "freed by hand that nobody had allocated"),
+        (m.repeated_ids, "allocated by hand under an id that was alive; the older is taken as gone"),
+    )
+    for found, what in flagged:
+        if found:
+            ids = ", ".join(names.visible(i, 40) for i in found[:5])
+            below.append(f"flagged: {len(found)} {'buffer was' if len(found) == 1 else 'buffers were'} {what}: {ids}")
+    return Table("", heads, rows, frozenset(heads[1:]), (*below, *(f"note: {n}" for n in m.notes)))
+
+
+def _signed(n: int) -> str:
+    return f"-{bytes_text(-n)}" if n < 0 else f"+{bytes_text(n)}"
+
+
+def _course(m: Memory) -> Lines | None:
+    """Live bytes over time as a row of bars: the most of each stretch of time."""
+    course = m.timeline()
+    if len(course.values) < 2:
+        return None
+    at, values = course.at_ns, course.values
+    least, most = values.min(), values.max()
+    of = np.minimum(WIDTH - 1, at * WIDTH // max(1, m.elapsed_ns))
+    last, bars = values[0], ""
+    for i in range(WIDTH):
+        inside = values[of == i]
+        height = max(last, inside.max(initial=last))
+        last = inside[-1] if len(inside) else last
+        bars += BARS[round((len(BARS) - 1) * (height - least) / (most - least))] if most > least else BARS[0]
+    return Lines("Over time (cpu)", (f"{bytes_text(int(least))} {bars} {bytes_text(int(most))}",))
+
+
+def _sites(m: Memory, top: int) -> Table | None:
+    if not m.sites:
+        return None
+    heads = ("bytes", "times", "of", "from idle blocks", "still alive", "op", "line")
+    rows = tuple(
+        (
+            bytes_text(s.nbytes), str(s.count), bytes_text(round(s.mean)), f"{s.reused / s.count:.0%}" if s.count else NONE,
+            bytes_text(s.live) if s.live else NONE, s.op or NONE, s.site or NONE,
+        )
+        for s in m.sites[:top]
+    )  # fmt: skip
+    return Table("Who asked for most", heads, rows, frozenset(heads[:5]), _more(len(m.sites), top, "ops and lines"))
+
+
+def _at_peak(m: Memory, top: int) -> Table | None:
+    peak = m.at_peak
+    if not peak.allocations and not peak.missing:
+        return None
+    heads = ("bytes", "of the peak", "blocks", "of", "op", "line")
+    groups = _grouped(peak.allocations)
+    rows = tuple(
+        (
+            bytes_text(nbytes * len(of)), f"{nbytes * len(of) / peak.nbytes:.0%}", str(len(of)), bytes_text(nbytes),
+            of[0].op or NONE, of[0].id or of[0].site or NONE,
+        )
+        for nbytes, of in groups[:top]
+    )  # fmt: skip
+    earlier = [f"{bytes_text(peak.earlier)} were alive since before tracking began"] if peak.earlier else []
+    below = [*_more(len(groups), top, "kinds"), *earlier]
+    return Table(
+        f"Alive at the peak of {bytes_text(peak.nbytes)}", heads, rows, frozenset(heads[:4]),
+        (*below, *([peak.note] if peak.note else [])),
+    )  # fmt: skip
+
+
+def _grouped(found: Sequence[Allocation]) -> list[tuple[int, list[Allocation]]]:
+    """Allocations of one size, op and line together, the most bytes first."""
+    groups: dict[tuple[int, str, str, str], list[Allocation]] = {}
+    for a in found:
+        groups.setdefault((a.nbytes, a.op, a.site, a.id), []).append(a)
+    return sorted(((k[0], of) for k, of in groups.items()), key=lambda g: -g[0] * len(g[1]))
+
+
+def _leaks(m: Memory, top: int) -> Table | None:
+    if not m.leaks:
+        return None
+    heads = ("bytes", "blocks", "oldest", "op", "line", "thread")
+    groups = _grouped(m.leaks)
+    rows = tuple(
+        (
+            bytes_text(nbytes * len(of)), str(len(of)), seconds_text(max(a.age_ns for a in of) / 1e9), of[0].op or NONE,
+            of[0].id or of[0].site or NONE, of[0].thread,
+        )
+        for nbytes, of in groups[:top]
+    )  # fmt: skip
+    total = bytes_text(sum(a.nbytes for a in m.leaks))
+    return Table(
+        f"Still alive at the end: {total}", heads, rows, frozenset(heads[:3]), _more(len(groups), top, "kinds")
+    )
+
+
+def _moved(m: Memory) -> Table | None:
+    if not m.moved:
+        return None
+    heads = ("from", "to", "times", "bytes", "rate")
+    rows = tuple(
+        (t.source, t.target, str(t.count), bytes_text(t.nbytes), rate_text(t.rate, "B") if t.rate else "not timed")
+        for t in m.moved
+    )
+    return Table("Transfers", heads, rows, frozenset(heads[2:]))
+
+
+def _python(m: Memory, top: int) -> Table | None:
+    if m.python is None:
+        return None
+    rows = tuple((bytes_text(s.nbytes), str(s.count), s.site) for s in m.python.sites[:top])
+    title = f"Python's own objects: {bytes_text(m.python.current)}, at most {bytes_text(m.python.peak)}"
+    return Table(title, ("grown by", "objects", "line"), rows, frozenset(("grown by", "objects")))
+
+
+def _pool(m: Memory) -> Lines:
+    i = m.idle
+    if not i.nbytes:
+        return Lines("The pool", ("nothing is idle",))
+    kept = ", ".join(
+        f"{n} × {bytes_text(size)}" if size else f"{n} large" for size, n in sorted(i.classes, reverse=True)[:8]
+    )
+    return Lines(
+        "The pool",
+        (
+            f"{bytes_text(i.nbytes)} idle in {i.blocks} blocks, the largest {bytes_text(i.largest)}: fragmentation "
+            f"{i.fragmentation:.0%}; at most {bytes_text(i.limit)} are kept",
+            f"free blocks: {kept}{' …' if len(i.classes) > 8 else ''}",
+        ),
+    )
+
+
+def _advice(m: Memory) -> Lines | None:
+    if not m.advice:
+        return None
+    return Lines(
+        "What would save memory",
+        tuple(f"{bytes_text(a.potential_savings)} of {a.of} ({a.priority}): {a.description}" for a in m.advice),
+    )
+
+
+def _more(count: int, top: int, what: str) -> tuple[str, ...]:
+    return (f"… and {count - top} more {what}",) if count > top else ()

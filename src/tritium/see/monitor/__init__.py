@@ -1,0 +1,4 @@
+"""Monitoring: counters, sensors over time, alerts, an endpoint for Prometheus.
+
+Knows nothing of reports.
+"""

@@ -1,0 +1,177 @@
+"""The critical path: the longest chain of work in which each piece had to wait for the one before.
+
+Knows nothing of drawing. A piece is a stretch of time in which one span is the innermost of its lane. It depends on the
+piece before it on its lane, since a lane does one thing at a time; and on pieces of other lanes only where that is known:
+`after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended. Waiting is
+no work: gaps between spans do not count. So one thread alone has its busy time as critical path; lanes without a known
+dependency have that of the busiest; and no path is longer than the run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tritium.errors import ArgumentError
+from tritium.machine.facts import seconds_text
+from tritium.perf import names
+from tritium.see.profile.hotspots import percent
+from tritium.see.profile.op_table import used_lanes
+from tritium.see.trace.timeline import Column, Timeline
+from tritium.see.trace.tree import own_ns as own_times
+
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The longest chain: how long, on which lanes, and what it is made of."""
+
+    total_ns: int
+    lanes: tuple[str, ...]  # in the order in which the path is on them
+    parts: tuple[tuple[str, int], ...]  # name and ns, the longest first; they sum to total_ns
+    elapsed_ns: int  # of the profile
+    known: int  # dependencies between lanes that were known
+    several: bool = False  # the profile has several lanes
+
+    @property
+    def share(self) -> float:
+        """Of the run; the rest is waiting, or nobody recorded it."""
+        return self.total_ns / self.elapsed_ns if self.elapsed_ns else 0.0
+
+    def lines(self) -> list[str]:
+        if not self.total_ns:
+            return ["nothing was recorded"]
+        where = " → ".join(self.lanes)
+        out = [f"{seconds_text(self.total_ns * 1e-9)}, {percent(self.share)} of the run, on {names.terminal(where)}"]
+        out += [
+            f"{percent(ns / self.total_ns):>6}  {names.terminal(name)}  {seconds_text(ns * 1e-9)}"
+            for name, ns in self.parts[:SHOWN]
+        ]
+        if len(self.parts) > SHOWN:
+            rest = sum(ns for _, ns in self.parts[SHOWN:])
+            out.append(f"{percent(rest / self.total_ns):>6}  {len(self.parts) - SHOWN} more")
+        if self.several and not self.known:
+            out.append("no dependency between lanes is known: this is the busiest one")
+        return out
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Column | None = None) -> CriticalPath:
+    """The critical path of a timeline. `own`: own times of its spans, if they are at hand."""
+    several = len(used_lanes(t)) > 1
+    if not len(t):
+        return CriticalPath(0, (), (), t.elapsed_total_ns, 0)
+    if after:
+        pieces = _longest(t, after)
+        taken = [(t.whats[t.what[span]].name, end - start) for span, start, end in pieces]
+        lanes = [t.lanes[t.lane[span]] for span, _, _ in pieces]
+    else:
+        own = own_times(t) if own is None else own
+        sums = np.bincount(t.lane, own, len(t.lanes)).astype(np.int64)
+        used = used_lanes(t)
+        lane = int(used[np.argmax(sums[used])]) if len(used) else int(np.argmax(sums))
+        on = t.lane == lane
+        by_what = np.bincount(t.what[on], own[on], len(t.whats)).astype(np.int64)
+        taken = [(w.name, int(ns)) for w, ns in zip(t.whats, by_what, strict=True) if ns]
+        lanes = [t.lanes[lane]]
+    parts: dict[str, int] = {}
+    for name, ns in taken:
+        parts[name] = parts.get(name, 0) + ns
+    listed = tuple(sorted(parts.items(), key=lambda p: (-p[1], p[0])))
+    in_order = tuple(name for i, name in enumerate(lanes) if i == 0 or lanes[i - 1] != name)
+    return CriticalPath(sum(parts.values()), in_order, listed, t.elapsed_total_ns, len(after), several)
+
+
+Piece = tuple[int, int, int]  # a span, and from when to when it is the innermost
+
+
+def _longest(t: Timeline, after: Iterable[tuple[int, int]]) -> list[Piece]:
+    """The pieces of the longest chain, in order of time."""
+    edges = list(after)
+    _check(t, edges)
+    starts, ends = t.start_ns.tolist(), t.end_ns.tolist()
+    cuts: dict[int, set[int]] = {}
+    for early, late in edges:
+        cuts.setdefault(int(t.lane[early]), set()).add(ends[early])
+        cuts.setdefault(int(t.lane[late]), set()).add(starts[late])
+    lanes = {int(lane): _cut(_pieces(t, int(lane)), cuts.get(int(lane), set())) for lane in np.unique(t.lane)}
+    begins, finishes = ({lane: [p[k] for p in pieces] for lane, pieces in lanes.items()} for k in (1, 2))
+    waits: dict[tuple[int, int], list[tuple[int, int]]] = {}  # a piece, and the ends (lane, time) it waits for
+    for early, late in edges:
+        lane = int(t.lane[late])
+        first = bisect_right(begins[lane], starts[late] - 1)  # the first piece not before the later span
+        if first < len(begins[lane]):
+            waits.setdefault((lane, first), []).append((int(t.lane[early]), ends[early]))
+    order = sorted((p[1], p[2], lane, i) for lane, pieces in lanes.items() for i, p in enumerate(pieces))
+    best: dict[tuple[int, int], tuple[int, tuple[int, int] | None]] = {}
+    for start, end, lane, i in order:
+        ways: list[tuple[int, tuple[int, int] | None]] = [(0, None)]
+        if i:
+            ways.append((best[lane, i - 1][0], (lane, i - 1)))
+        for other, until in waits.get((lane, i), ()):
+            last = bisect_right(finishes[other], until) - 1
+            if last >= 0:
+                ways.append((best[other, last][0], (other, last)))
+        length, way = max(ways, key=lambda w: (w[0], w[1] is not None))
+        best[lane, i] = (length + end - start, way)
+    at: tuple[int, int] | None = max(best, key=lambda key: best[key][0])
+    out = []
+    while at is not None:
+        out.append(lanes[at[0]][at[1]])
+        at = best[at][1]
+    return out[::-1]
+
+
+def _check(t: Timeline, edges: Iterable[tuple[int, int]]) -> None:
+    for early, late in edges:
+        if not (0 <= early < len(t) and 0 <= late < len(t)):
+            raise ArgumentError(f"critical_path: there are {len(t)} spans; {early} → {late} names others.")
+        if t.end_ns[early] > t.start_ns[late]:
+            raise ArgumentError(
+                f"critical_path: span {late} began before span {early} had ended; it cannot have waited for it."
+            )
+
+
+def _pieces(t: Timeline, lane: int) -> list[Piece]:
+    """A lane as pieces one after another, each with its innermost span."""
+    out: list[Piece] = []
+    open_: list[tuple[int, int]] = []  # span and its end
+    at = 0
+
+    def until(moment: int) -> None:
+        nonlocal at
+        while open_ and at < moment:
+            span, end = open_[-1]
+            stop = min(end, moment)
+            if stop > at:
+                out.append((span, at, stop))
+                at = stop
+            if end <= at:
+                open_.pop()
+        at = max(at, moment)
+
+    for i in np.flatnonzero(t.lane == lane).tolist():
+        until(int(t.start_ns[i]))
+        open_.append((i, int(t.end_ns[i])))
+    if open_:
+        until(max(end for _, end in open_))
+    return out
+
+
+def _cut(pieces: list[Piece], moments: set[int]) -> list[Piece]:
+    """The same pieces, cut where a dependency begins or ends."""
+    if not moments:
+        return pieces
+    ordered, out = sorted(moments), []
+    for span, start, end in pieces:
+        inside = ordered[bisect_right(ordered, start) : bisect_right(ordered, end - 1)]
+        edges = [start, *inside, end]
+        out += [(span, a, b) for a, b in pairwise(edges)]
+    return out

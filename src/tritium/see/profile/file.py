@@ -1,0 +1,217 @@
+"""Profiles on the disk: JSON, or JSON in gzip by the suffix .gz; read strictly, the same profile always as the same bytes.
+
+Knows nothing of recording or showing. A reader believes nothing: every column is checked for its length, its kind and its
+range before it is used, and what is packed is unpacked only up to a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritium.errors import FormatError, SaveError
+from tritium.perf import files
+from tritium.perf.records.environment import Environment
+from tritium.perf.records.json_io import check_schema, dumps, loads, plain, read
+from tritium.see.trace.timeline import Column, Counter, Floats, Samples, Timeline, What
+
+SCHEMA = 1  # a reader refuses a higher one
+KIND = "tritium profile"
+MAX_BYTES = 512 << 20  # of the text, unpacked
+MAX_NS = 1 << 62
+SPANS = ("what", "start_ns", "elapsed_ns", "lane")
+
+
+@dataclass(frozen=True)
+class About:
+    """All of a timeline that is not columns."""
+
+    whats: tuple[What, ...]
+    lanes: tuple[str, ...]
+    elapsed_total_ns: int
+    began: str
+    name: str
+    dropped: int
+    event_cost_ns: float | None
+    environment: Environment | None
+    notes: tuple[str, ...]
+    apart: int = 0
+
+
+# ---- writing
+
+
+def dumped(t: Timeline) -> str:
+    """The text of a profile: one column to a line."""
+    # As it will be read: a whole number where a fraction may stand would be other bytes the second time.
+    where = None if t.environment is None else read(Environment, plain(t.environment), "environment")
+    about = About(
+        t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, where, t.notes, t.apart
+    )  # fmt: skip
+    parts = [
+        f'"schema": {SCHEMA}',
+        f'"kind": "{KIND}"',
+        f'"about": {dumps(about)}',
+        f'"spans": {_columns({name: getattr(t, name) for name in SPANS})}',
+        f'"counters": [{",".join(_counter(c) for c in t.counters)}]',
+        f'"samples": {"null" if t.samples is None else _samples(t.samples)}',
+    ]
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def _columns(columns: dict[str, Any]) -> str:
+    each = (f"{json.dumps(name)}: {json.dumps(values.tolist(), allow_nan=False)}" for name, values in columns.items())
+    return "{" + ",\n".join(each) + "}"
+
+
+def _counter(c: Counter) -> str:
+    head = json.dumps(plain({"name": c.name, "unit": c.unit, "absent": c.absent}), ensure_ascii=False)
+    return f"{head[:-1]}, {_columns({'at_ns': c.at_ns, 'values': c.values})[1:]}"
+
+
+def _samples(s: Samples) -> str:
+    head = json.dumps({"frames": s.frames, "stacks": s.stacks, "every_ns": s.every_ns}, ensure_ascii=False)
+    return f"{head[:-1]}, {_columns({'at_ns': s.at_ns, 'lane': s.lane, 'stack': s.stack})[1:]}"
+
+
+def save(t: Timeline, path: str | os.PathLike[str]) -> Path:
+    """Write a profile; a name that ends in .gz packs it."""
+    text = dumped(t)
+    size = len(text.encode("utf-8", "backslashreplace"))
+    if size > MAX_BYTES:
+        raise SaveError(
+            f"{files.named(path)}: not saved: {size >> 20} MiB of text, and at most {MAX_BYTES >> 20} MiB are read back. Record with a "
+            f"smaller capacity= (it has {len(t.what)} spans), or a limit=."
+        )
+    return files.write_chunks(path, [text])
+
+
+# ---- reading
+
+
+def load(path: str | os.PathLike[str]) -> Timeline:
+    """Read a profile, or say what is wrong with the file."""
+    where = files.named(path)
+    try:
+        raw = files.read_bytes(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise FormatError(
+            f"{where}: there is no such file; p.save(path) and `tritium profile` write profiles."
+        ) from None
+    return loaded(files.unpacked(raw, MAX_BYTES, where), where)
+
+
+def loaded(raw: bytes, where: str) -> Timeline:
+    """A timeline from the text of a file, every part of it checked."""
+    found = loads(files.decoded(raw, where), where)
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise FormatError(f'{where}: not a profile of tritium: an object with "kind": "{KIND}" is needed.')
+    check_schema(found.get("schema"), SCHEMA, where)
+    _keys(found, ("schema", "kind", "about", "spans", "counters", "samples"), where)
+    about = read(About, found["about"], f"{where}: about")
+    _check_about(about, where)
+    spans = _spans(found["spans"], about, f"{where}: spans")
+    if not isinstance(found["counters"], list):
+        raise FormatError(f"{where}: counters: an array is needed.")
+    counters = tuple(_read_counter(c, f"{where}: counters[{i}]") for i, c in enumerate(found["counters"]))
+    samples = found["samples"]
+    return Timeline(
+        about.whats, *spans, about.lanes, about.elapsed_total_ns, about.began, about.name, counters,
+        None if samples is None else _read_samples(samples, len(about.lanes), f"{where}: samples"), about.dropped,
+        about.event_cost_ns, about.environment, about.notes, about.apart,
+    )  # fmt: skip
+
+
+def _check_about(about: About, where: str) -> None:
+    counts = [("elapsed_total_ns", about.elapsed_total_ns), ("dropped", about.dropped)]
+    counts += [
+        (f"whats[{i}].{f}", getattr(w, f)) for i, w in enumerate(about.whats) for f in ("flops", "read", "written")
+    ]
+    for name, value in counts:
+        if not 0 <= value < MAX_NS:
+            raise FormatError(f"{where}: about.{name}: a whole number from 0 to 2^62 is needed, given {value}.")
+    if not 0 <= about.apart <= len(about.lanes):
+        raise FormatError(f"{where}: about.apart: {about.apart} of {len(about.lanes)} lanes cannot be.")
+    if about.event_cost_ns is not None and about.event_cost_ns < 0:
+        raise FormatError(f"{where}: about.event_cost_ns: {about.event_cost_ns} is below 0.")
+
+
+def _keys(data: Any, needed: tuple[str, ...], where: str) -> None:
+    if not isinstance(data, dict):
+        raise FormatError(f"{where}: an object is needed.")
+    if set(data) != set(needed):
+        wrong = sorted(set(data) ^ set(needed))[0]
+        raise FormatError(
+            f"{where}: {wrong!r} is {'unknown' if wrong in data else 'missing'}; it has {', '.join(needed)}."
+        )
+
+
+def _whole(data: Any, where: str, below: int = MAX_NS) -> Column:
+    """A column of whole numbers from 0 up to a limit."""
+    if not isinstance(data, list) or not all(type(v) is int for v in data):
+        raise FormatError(f"{where}: an array of whole numbers is needed.")
+    if data and not 0 <= min(data) <= max(data) < below:
+        raise FormatError(f"{where}: numbers from 0 to {below - 1} are needed, given {min(data)} to {max(data)}.")
+    return np.array(data, np.int64)
+
+
+def _as_long(columns: dict[str, Any], where: str) -> None:
+    lengths = {name: len(c) for name, c in columns.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} {n}" for name, n in lengths.items())
+        raise FormatError(f"{where}: the columns must be as long as each other: {said}.")
+
+
+def _spans(data: Any, about: About, where: str) -> tuple[Column, Column, Column, Column]:
+    _keys(data, SPANS, where)
+    below = {"what": len(about.whats), "lane": len(about.lanes)}
+    columns = {name: _whole(data[name], f"{where}.{name}", below.get(name, MAX_NS)) for name in SPANS}
+    _as_long(columns, where)
+    what, start, elapsed, lane = columns.values()
+    if len(start):
+        if int(start.max()) + int(elapsed.max()) >= MAX_NS:
+            raise FormatError(f"{where}: a span ends after more than 2^62 ns.")
+        order = np.lexsort((-elapsed, start, lane))
+        if not all((c[order] == c).all() for c in (lane, start, elapsed)):
+            raise FormatError(f"{where}: spans must be ordered by lane, then start, then the longer first.")
+    return what, start, elapsed, lane
+
+
+def _read_counter(data: Any, where: str) -> Counter:
+    _keys(data, ("name", "unit", "absent", "at_ns", "values"), where)
+    texts = [read(str, data[key], f"{where}.{key}") for key in ("name", "unit", "absent")]
+    at, values = _whole(data["at_ns"], f"{where}.at_ns"), _floats(data["values"], f"{where}.values")
+    _as_long({"at_ns": at, "values": values}, where)
+    if (np.diff(at) < 0).any():
+        raise FormatError(f"{where}.at_ns: moments must not go back.")
+    return Counter(texts[0], texts[1], at, values, texts[2])
+
+
+def _floats(data: Any, where: str) -> Floats:
+    if not isinstance(data, list) or not all(type(v) is float or type(v) is int for v in data):
+        raise FormatError(f"{where}: an array of numbers is needed.")
+    values = np.array(data, np.float64)
+    if not np.isfinite(values).all():
+        raise FormatError(f"{where}: a number is too large.")
+    return values
+
+
+def _read_samples(data: Any, lanes: int, where: str) -> Samples:
+    _keys(data, ("frames", "stacks", "every_ns", "at_ns", "lane", "stack"), where)
+    frames = read(tuple[str, ...], data["frames"], f"{where}.frames")
+    stacks = data["stacks"]
+    if not isinstance(stacks, list):
+        raise FormatError(f"{where}.stacks: an array of arrays is needed.")
+    listed = tuple(tuple(_whole(s, f"{where}.stacks[{i}]", len(frames)).tolist()) for i, s in enumerate(stacks))
+    every = read(int, data["every_ns"], f"{where}.every_ns")
+    if not 0 < every < MAX_NS:
+        raise FormatError(f"{where}.every_ns: a whole number above 0 is needed, given {every}.")
+    below = {"at_ns": MAX_NS, "lane": lanes, "stack": len(listed)}
+    columns = {name: _whole(data[name], f"{where}.{name}", most) for name, most in below.items()}
+    _as_long(columns, where)
+    return Samples(frames, listed, columns["at_ns"], columns["lane"], columns["stack"], every)

@@ -1,0 +1,213 @@
+"""A profile for people: a page of text, the same in Markdown, and its table as CSV.
+
+Knows nothing of terminals or files, and never prints.
+"""
+
+from __future__ import annotations
+
+import csv as csv_text
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from tritium.perf import names
+from tritium.perf.tables.tables import NONE, Table, bytes_text, rate_text, seconds_text
+from tritium.see.profile.critical import critical_path
+from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, scored
+from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, rows
+from tritium.see.trace.timeline import Column, Counter, Timeline
+from tritium.see.trace.tree import Node, tree
+
+SPOTS = 5
+TREE_LINES = 25
+TREE_DEPTH = 8
+LEAST = 0.005  # of the run: what is smaller is shown in the table alone
+TRANSCENDENTAL = frozenset(
+    "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid silu gelu "
+    "power softmax log_softmax logsumexp swiglu".split()
+)
+UNCOUNTED = "An exp, a tanh and their like are counted as one operation and take many: their ceiling cannot be reached."
+Sections = list[tuple[str, list[str]]]
+
+
+def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
+    """All of it for a terminal: what matters first. `table`: its operations, scored; `own`: own times of its spans."""
+    parts = [head(t)]
+    if found := op_table(table, top):
+        parts.append(found.text())
+    parts += [
+        "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in _sections(t, table, own) if lines
+    ]
+    return "\n\n".join(parts)
+
+
+def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
+    """The same for a pull request; names are code spans, in which nothing is obeyed."""
+    out = [names.markdown(head(t).replace("\n", "; "), None)]
+    if found := op_table(table, top):
+        out.append(found.markdown())
+    for title, lines in _sections(t, table, own):
+        if lines:
+            out.append(f"### {title}\n\n" + "\n".join(f"- {names.markdown(line, None)}" for line in lines))
+    return "\n\n".join(out) + "\n"
+
+
+def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
+    return [
+        ("Hotspots, by what could be gained", hotspot_lines(r for r in hotspots(table, SPOTS) if r.share >= LEAST)),
+        ("What bounds it", bottlenecks(t, table).lines(brief=True)),
+        ("Critical path", critical_path(t, own=own).lines()),
+        ("Call tree", tree_lines(tree(t))),
+        ("Python, by samples of its stacks", stack_lines(t)),
+        ("Beside", [counter_line(c) for c in t.counters]),
+        ("Notes", [names.terminal(note, None) for note in t.notes]),
+    ]
+
+
+def overhead(t: Timeline) -> float | None:
+    """The share of the run that recording took: spans, times what one costs. None where that was not measured."""
+    if t.event_cost_ns is None or not t.elapsed_total_ns:
+        return None
+    return (len(t) + t.dropped) * t.event_cost_ns / t.elapsed_total_ns
+
+
+def head(t: Timeline) -> str:
+    """What was recorded, where, and what recording cost."""
+    spans = f"{len(t)} span{'s' * (len(t) != 1)} on {len(t.lanes)} lane{'s' * (len(t.lanes) != 1)}"
+    first = f"{names.terminal(t.name) + ': ' if t.name else ''}{seconds_text(t.elapsed_total_ns * 1e-9)}, {spans}"
+    if t.environment is not None:
+        hard = t.environment.hard
+        first += names.terminal(f"; {hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}")
+    if t.began:
+        first += names.terminal(f"; {t.began}")
+    cost = overhead(t)
+    if cost is None:
+        return f"{first}\nwhat recording cost was not measured"
+    return f"{first}\nrecording cost about {100 * cost:.2g} % of the run ({t.event_cost_ns:.0f} ns a span)"
+
+
+# ---- operations
+
+
+HEADS = (
+    "operation",
+    "calls",
+    "total",
+    "own",
+    "share",
+    "mean",
+    "p50",
+    "p95",
+    "p99",
+    "rate",
+    "bytes",
+    "of ceiling",
+    "bound",
+)
+
+
+def op_table(found: Sequence[OpRow], top: int) -> Table | None:
+    """A row for each operation, the longest first; None where nothing was called."""
+    if not found:
+        return None
+    left = found[top:]
+    more = []
+    if left:
+        rest = percent(sum(r.share for r in left))
+        more.append(f"{len(left)} more, {rest} of the time; --top shows more, the file holds all.")
+    if any(r.overstated for r in found[:top]):
+        more.append(f">100 %: {OVERSTATED}.")
+    if any(
+        TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None for r in found[:top]
+    ):
+        more.append(UNCOUNTED)
+    return Table("", HEADS, tuple(_cells(r) for r in found[:top]), frozenset(HEADS[1:12]), tuple(more))
+
+
+def _cells(r: OpRow) -> tuple[str, ...]:
+    reached = r.ceiling_share
+    return (
+        r.label, str(r.count), *(seconds_text(ns * 1e-9) for ns in (r.total_ns, r.own_ns)), percent(r.share),
+        *(seconds_text(ns * 1e-9) for ns in (r.mean_ns, r.p50_ns, r.p95_ns, r.p99_ns)),
+        NONE if r.gflops is None else rate_text(r.gflops * 1e9, "OP" if r.integer else "FLOP"),
+        NONE if r.gbs is None else rate_text(r.gbs * 1e9, "B"),
+        ">100 %" if r.overstated else NONE if reached is None else percent(reached), r.bound or NONE,
+    )  # fmt: skip
+
+
+def hotspot_lines(found: Iterable[OpRow]) -> list[str]:
+    """The score and the words why, one line each."""
+    return [
+        names.terminal(f"{NONE if r.score is None else f'{r.score:.0f}':>3}  {r.label}: {r.why}", None) for r in found
+    ]
+
+
+def csv(t: Timeline, own: Column, guard: bool = True) -> str:
+    """A row for each operation and specs, every number in full."""
+    columns = [f.name for f in fields(OpRow)]
+    heads = [*columns, "ceiling_share"]
+    out = io.StringIO()
+    writer = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC)
+    writer.writerow(heads)
+    for row in scored((*rows(t, by="specs", own=own), *rows(t, kinds=PARTS, own=own))):
+        writer.writerow([_cell(getattr(row, name), guard) for name in heads])
+    return out.getvalue()
+
+
+def _cell(value: object, guard: bool) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return names.csv(value, guard) if isinstance(value, str) else value
+
+
+# ---- the rest
+
+
+def tree_lines(root: Node, most: int = TREE_LINES) -> list[str]:
+    """The call tree with total and own times; what is short or deep is left out, and counted."""
+    whole = root.total_ns or 1
+    out: list[str] = []
+    left = 0
+    for path, node in root.walk():
+        if len(out) >= most or len(path) > TREE_DEPTH or node.total_ns < LEAST * whole:
+            left += 1
+            continue
+        own = f", own {seconds_text(node.own_ns * 1e-9)}" if node.children and node.own_ns else ""
+        calls = f" ×{node.count}" if node.count > 1 else ""
+        share = percent(node.total_ns / whole)
+        out.append(
+            f"{share:>6}  {'  ' * (len(path) - 1)}{names.terminal(node.name)}{calls}  {seconds_text(node.total_ns * 1e-9)}{own}"
+        )
+    return [*out, f"{left} more places"] if left and out else out
+
+
+def stack_lines(t: Timeline, most: int = SPOTS) -> list[str]:
+    """The lines of code that were running in most samples; none where no stacks were taken."""
+    s = t.samples
+    if s is None or not len(s.stack):
+        return []
+    innermost = np.array([stack[-1] if stack else -1 for stack in s.stacks])[s.stack]
+    counts = np.bincount(innermost[innermost >= 0], minlength=len(s.frames))
+    order = np.argsort(-counts, kind="stable")[:most]
+    lines = [
+        f"{percent(counts[i] / len(s.stack)):>6}  {names.terminal(s.frames[i])}" for i in order.tolist() if counts[i]
+    ]
+    return [
+        *lines,
+        f"of {len(s.stack)} samples, one every {seconds_text(s.every_ns * 1e-9)}; waiting threads are among them",
+    ]
+
+
+def counter_line(c: Counter) -> str:
+    """The least, the mean and the most of a counter; or why it is absent."""
+    name = names.terminal(c.name)
+    if not len(c.values):
+        return names.terminal(f"{name}: {c.absent or 'no values'}", None)
+    shown = bytes_text if c.unit == "B" else lambda v: f"{v:.3g} {names.terminal(c.unit)}"
+    low, mean, high = float(np.min(c.values)), float(np.mean(c.values)), float(np.max(c.values))
+    return f"{name}: {shown(low)} … {shown(high)}, mean {shown(mean)}, {len(c.values)} readings"

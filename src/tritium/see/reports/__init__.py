@@ -1,0 +1,4 @@
+"""Reports: sections of text, tables and charts as one HTML page, Markdown or terminal text.
+
+Knows nothing of the command line.
+"""

@@ -1,0 +1,442 @@
+"""What it cost and what bounds it: memory, energy, history, roofline, and the profile with its flame graph.
+
+Knows nothing of how a page looks. What nobody measured is said with the reason; nothing is estimated here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tritium.perf.records.run import Run
+from tritium.perf.store import trends
+from tritium.perf.store.trends import Trend
+from tritium.perf.tables import pages, tables
+from tritium.perf.tables.tables import NONE, bytes_text, seconds_text
+from tritium.see.charts import charts
+from tritium.see.memory.file import Allocation, Memory
+from tritium.see.profile import roofline as roofs
+from tritium.see.reports.cases import ROWS, reason
+from tritium.see.reports.sections import (
+    Block,
+    Cell,
+    Drawing,
+    Fold,
+    Given,
+    Grid,
+    Line,
+    Lines,
+    Picture,
+    Section,
+    absent,
+    anchor,
+    many,
+    percent,
+    share,
+)
+from tritium.see.trace import flame, flame_diff
+from tritium.see.trace.tree import Node
+
+if TYPE_CHECKING:
+    from tritium.see.profile.profile import Profile
+
+TRENDS = 12  # charts of histories; the table has all
+OPS = 15
+SITES = 10
+HOLDERS = 5  # operations with a colour of their own: with the three sums beside them all eight colours
+LEAST_POINTS = 2
+ONE_OPERATION = (
+    "An exp, a log or a tanh is counted as one operation and costs many: what is made of them (softmax, exp) is nearer to "
+    "its ceiling than it says."
+)
+ONE_EACH = (
+    "What changed below is told by one profile each: it may be the load of the machine. tritium profile diff with "
+    "--also-before and --also-after tells differences of versions from noise."
+)
+
+
+# ---- memory
+
+
+def memory(given: Given) -> Section:
+    """Peaks of every case and arm; and what a tracked run kept where."""
+    blocks: list[Block] = []
+    found = [run for run in given.runs if (s := run.of("peak_bytes")) is not None and s.median is not None]
+    if found:
+        cases = sorted({run.case for run in found}, key=lambda c: -max(_peak(r) for r in found if r.case == c))[:ROWS]
+        rows = tuple(
+            _memory_bar(run, len(given.results.arms) > 1)
+            for case in given.cases if case in cases
+            for arm in given.results.arms if (run := given.of(case, arm)) is not None and run.of("peak_bytes") is not None
+        )  # fmt: skip
+        note = "" if len({r.case for r in found}) <= ROWS else f"the {ROWS} largest; the raw data has all"
+        chart = charts.Bars(
+            "Peak memory of a call",
+            rows,
+            "B",
+            subtitle="bytes allocated at once at most, counted",
+            note=note,
+        )
+        blocks.append(Picture("memory", chart, told=True))
+    if given.memory is not None:
+        blocks += _tracked(given.memory)
+    why = sorted(
+        {
+            f"{r.arm}: {reason(s)}"
+            for r in given.runs
+            if (s := r.of("peak_bytes")) is not None and s.kind == "not measured"
+        }
+    )
+    if not blocks:
+        told = f" ({why[0]})" if why else ""
+        return absent(
+            "memory",
+            "Memory",
+            f"no peak was measured{told}; tritium bench memory measures it, --memory FILE adds a tracked run",
+        )
+    if why:
+        blocks.append(Lines(tuple(Line(text, "quiet") for text in why[:4])))
+    return Section("memory", "Memory", tuple(blocks))
+
+
+def _peak(run: Run) -> float:
+    series = run.of("peak_bytes")
+    return (series.median or 0.0) if series is not None else 0.0
+
+
+def _memory_bar(run: Run, several: bool) -> charts.Bar:
+    series = run.of("peak_bytes")
+    group = run.arm if several else ""
+    if series is None or series.median is None:
+        return charts.Bar(
+            run.case, None, group=group, absent="" if series is None else reason(series), link="#" + anchor(run.case)
+        )
+    estimate = series.kind == "estimate"
+    return charts.Bar(run.case, series.median, group=group, estimate=estimate, link="#" + anchor(run.case))
+
+
+# ---- energy
+
+
+def energy(given: Given) -> Section:
+    """Joules of a call where a sensor tells; hatched where it is an estimate; the reason where there is nothing."""
+    found = [run for run in given.runs if run.of("energy") is not None]
+    if not found:
+        return absent(
+            "energy",
+            "Energy",
+            "nobody asked for it in this run; tritium bench energy measures it where there is a sensor",
+        )
+    rows = tuple(_energy_bar(run, len(given.results.arms) > 1) for run in found[: 2 * ROWS])
+    chart = charts.Bars("Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate")
+    table = pages.energy(given.results)
+    cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
+    grid = Grid(table.heads, cells, table.right, "Power and efficiency", filtered=True)
+    lines = tuple(Line(text, "quiet") for text in table.below)
+    blocks: list[Block] = [Picture("energy", chart), grid]
+    return Section("energy", "Energy", (*blocks, Lines(lines)) if lines else tuple(blocks))
+
+
+def _energy_bar(run: Run, several: bool) -> charts.Bar:
+    series = run.of("energy")
+    group = run.arm if several else ""
+    assert series is not None
+    if series.median is None:
+        return charts.Bar(run.case, None, group=group, absent=reason(series), link="#" + anchor(run.case))
+    estimate = series.kind == "estimate"
+    return charts.Bar(
+        run.case, series.median, group=group, estimate=estimate, note=series.source, link="#" + anchor(run.case)
+    )
+
+
+# ---- history
+
+
+def history(given: Given) -> Section:
+    """Times of earlier runs with their change points; the most changed first."""
+    found = {key: t for key, t in given.trends.items() if len(t.points) >= LEAST_POINTS}
+    if not found:
+        why = "no earlier runs were given; tritium history --add results.json keeps them, tritium report --history shows them"
+        return absent("history", "History", given.no_history or why)
+    ranked = sorted(found.items(), key=lambda item: (-_changed(item[1]), item[0]))
+    pictures = tuple(Picture(f"trend-{case}-{arm}", _trend(case, arm, t)) for (case, arm), t in ranked[:TRENDS])
+    rows = tuple(_trend_row(case, arm, t) for (case, arm), t in ranked)
+    heads = ("case", "arm", "runs", "levels", "now", "against its best", "last change")
+    grid = Grid(
+        heads, rows, frozenset({"runs", "levels", "now", "against its best"}), "Every case over time", filtered=True
+    )
+    blocks: list[Block] = [*pictures[:2], grid]
+    if len(pictures) > 2:
+        blocks.append(Fold(f"Histories of {many(len(pictures) - 2, 'more case')}", pictures[2:]))
+    return Section(
+        "history", "History", tuple(blocks), "Points are runs of this machine; a step is a change point, not noise."
+    )
+
+
+def _changed(t: Trend) -> float:
+    return max((abs(math.log(s.ratio)) for s in t.steps), default=0.0)
+
+
+def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
+    known = [p.canary for p in t.points if p.canary is not None]
+    middle = sorted(known)[len(known) // 2] if known else 0.0
+    points = tuple(
+        charts.TrendPoint(p.commit[:7] or p.created[:10], p.value, math.exp(p.low), math.exp(p.high), p.created)
+        for p in t.points
+    )
+    ends = [0, *(s.index for s in t.steps), len(t.points)]
+    levels = tuple(
+        charts.TrendLevel(a, b - 1, s.value, math.exp(s.low), math.exp(s.high))
+        for a, b, s in zip(ends, ends[1:], t.segments, strict=False)
+    )
+    marks = [a.fingerprint != b.fingerprint for a, b in zip(t.points, t.points[1:], strict=False)]
+    return charts.Trend(
+        f"{case} on {arm}", points, t.points[-1].unit,
+        steps=tuple(charts.TrendStep(s.index, s.ratio, s.ratio > 1, "another machine" if s.new_machine else f"p {s.p:.2g}") for s in t.steps),
+        levels=levels, epochs=tuple(i for i, new in enumerate(marks, 1) if new),
+        canary=tuple(None if p.canary is None else math.exp(middle - p.canary) for p in t.points) if known else (),
+        subtitle="; ".join(trends.told(t)[:2]),
+    )  # fmt: skip
+
+
+def _trend_row(case: str, arm: str, t: Trend) -> tuple[Cell, ...]:
+    against, last = t.against_best, t.steps[-1] if t.steps else None
+    worse = against.low > 1
+    change = Cell("none", "quiet", 0.0)
+    if last is not None:
+        place = last.point.commit[:10] or last.point.created[:10]
+        change = Cell(f"{100 * (last.ratio - 1):+.1f} % at {place}", "bad" if last.ratio > 1 else "good", last.ratio)
+    return (
+        Cell(case, link=anchor(case)), Cell(arm), Cell(str(len(t.points)), sort=float(len(t.points))),
+        Cell(str(len(t.segments)), sort=float(len(t.segments))), Cell(seconds_text(t.last.value), sort=t.last.value),
+        Cell(f"{100 * (against.ratio - 1):+.1f} %", "bad" if worse else "", against.ratio), change,
+    )  # fmt: skip
+
+
+# ---- roofline
+
+
+def roofline(given: Given) -> Section:
+    """Every case of the first arm under this machine's measured roofs."""
+    limits = given.results.environment.limits
+    if limits is None:
+        return absent(
+            "roofline",
+            "Roofline",
+            "the ceilings of that machine are not in the results; runs of tritium bench have them",
+        )
+    dots = [
+        charts.Dot(run.case, run.work.flops / run.work.moved, run.work.flops / run.seconds, run.context.operation, note=_share_text(run, given))
+        for run in given.runs
+        if run.arm == given.first and run.status == "ok" and run.seconds and run.work.flops and run.work.moved
+    ]  # fmt: skip
+    if not dots:
+        return absent("roofline", "Roofline", "no case tells its arithmetic and its bytes")
+    integer = any(run.work.integer for run in given.runs if run.arm == given.first)
+    chart = charts.Roofline(
+        "Arithmetic and bytes", roofs.drawn(roofs.ceilings(limits), integer), tuple(dots), "OP/s" if integer else "FLOP/s",
+        subtitle=f"{given.first} under the ceilings of this machine at {many(limits.threads, 'thread')}; a dot is a case",
+    )  # fmt: skip
+    runs = [run for run in given.runs if run.arm == given.first and share(run, given.results) is not None]
+    ranked = sorted(runs, key=lambda run: share(run, given.results) or 0)
+    rows = tuple(_roof_row(run, given) for run in ranked)
+    heads = ("case", "time", "rate", "of ceiling", "FLOP per byte")
+    grid = Grid(heads, rows, frozenset(heads[1:]), "Distance to the ceiling, farthest first", filtered=True)
+    return Section(
+        "roofline",
+        "Roofline",
+        (Picture("roofline", chart), Fold(f"{many(len(rows), 'case')} by distance to the ceiling", (grid,))),
+    )
+
+
+def _share_text(run: Run, given: Given) -> str:
+    return tables.speed_text(run, given.results)[1] + " of its ceiling"
+
+
+def _roof_row(run: Run, given: Given) -> tuple[Cell, ...]:
+    rate, part = tables.speed_text(run, given.results)
+    intensity = run.work.flops / run.work.moved if run.work.moved else None
+    return (
+        Cell(run.case, link=anchor(run.case)), Cell(seconds_text(run.seconds or 0), sort=run.seconds), Cell(rate),
+        Cell(part, sort=share(run, given.results)), Cell(NONE if intensity is None else f"{intensity:.3g}", sort=intensity),
+    )  # fmt: skip
+
+
+# ---- profile
+
+
+def profile(given: Given) -> Section:
+    """Where the time goes: operations, hotspots, flame graph; and the difference to an earlier profile."""
+    found = given.profile
+    if found is None:
+        why = "no profile was given; tritium profile --output profile.json makes one, --profile profile.json shows it"
+        return absent("profile", "Profile", why)
+    tree = found.tree()
+    title = found.timeline.name or "profile"
+    lines = _folded(tree)
+    blocks: list[Block] = [
+        Drawing("flame", f"Flame graph of {title}", flame.inline(tree), lines, flame.svg(tree, title)),
+        _ops(found),
+        Line(ONE_OPERATION, "quiet"),
+    ]
+    if given.before is not None:
+        blocks.append(Line(ONE_EACH, "unsure"))
+        earlier = given.before.tree()
+        told = tuple(_change(c) for c in flame_diff.changes(earlier, tree)[:OPS] if c.delta)
+        drawn, alone = flame.diff_inline(earlier, tree, title), flame.diff_svg(earlier, tree, title)
+        blocks.append(Drawing("flame-diff", "What changed since the earlier profile", drawn, told, alone))
+    return Section("profile", "Profile", tuple(blocks))
+
+
+def _folded(tree: Node, most: int = 12) -> tuple[str, ...]:
+    """The longest places of a call tree in words."""
+    rows = sorted(tree.walk(), key=lambda at: -at[1].own_ns)[:most]
+    whole = max(tree.total_ns, 1)
+    return tuple(
+        f"{' › '.join(path)}: {seconds_text(node.own_ns / 1e9)} ({percent(node.own_ns / whole)})"
+        for path, node in rows
+        if node.own_ns
+    )
+
+
+def _change(c: flame_diff.Change) -> str:
+    times = "" if c.ratio is None else f", ×{c.ratio:.2f}"
+    sign = "+" if c.delta > 0 else "−"
+    return f"{c.name}: {sign}{seconds_text(abs(c.delta) / 1e9)} ({seconds_text(c.before / 1e9)} → {seconds_text(c.after / 1e9)}{times})"
+
+
+def _ops(found: Profile) -> Grid:
+    rows = []
+    for row in list(found.ops())[:OPS]:
+        part = "" if row.ceiling_share is None else percent(row.ceiling_share)
+        rows.append((
+            Cell(row.name, tip=f"{row.kernel} on {row.device}"), Cell(f"{row.count:,}", sort=float(row.count)),
+            Cell(seconds_text(row.total_ns / 1e9), sort=float(row.total_ns)), Cell(seconds_text(row.own_ns / 1e9), sort=float(row.own_ns)),
+            Cell(percent(row.share, 1), sort=row.share), Cell(seconds_text(row.p50_ns / 1e9), sort=float(row.p50_ns)),
+            Cell(row.bound or NONE), Cell(part or NONE, sort=row.ceiling_share),
+            Cell(NONE if row.score is None else f"{row.score:.0f}", sort=row.score, tip=row.why),
+        ))  # fmt: skip
+    heads = ("operation", "calls", "total", "own", "of profile", "median", "bound by", "of ceiling", "worth a look")
+    return Grid(
+        heads, tuple(rows), frozenset(h for h in heads if h not in ("operation", "bound by")), "Operations by time"
+    )
+
+
+# ---- a tracked run
+
+
+def _tracked(found: Memory) -> list[Block]:
+    """What a tracked run kept where: live bytes over time, devices, sites, what was alive at the peak, leaks."""
+    name = found.name or "the tracked run"
+    blocks: list[Block] = []
+    tracks = []
+    for use in found.devices:
+        line = found.timeline(use.device)
+        at = tuple(float(t) * 1e-9 for t in line.at_ns)
+        limit = float(use.limit) if use.limit and use.limit < 4 * use.peak else None
+        layer = charts.Layer("live", tuple(float(v) for v in line.values))
+        tracks.append(charts.Track(use.device, "B", at, (layer,), "step", limit, "limit" if limit else "", line.absent))
+    if tracks:
+        chart = charts.OverTime(
+            f"Memory of {name}", tuple(tracks), end_s=found.elapsed_ns * 1e-9, subtitle="live bytes over time"
+        )
+        blocks.append(Picture("memory-over-time", chart))
+    if found.at_peak.nbytes:
+        blocks.append(Picture("memory-by-operation", _holders(found, name), told=True))
+    blocks.append(_devices(found))
+    if found.sites:
+        blocks.append(_sites(found))
+    if found.at_peak.allocations:
+        blocks.append(
+            Fold(
+                f"What was alive at the peak of {bytes_text(found.at_peak.nbytes)}",
+                (_alive(found.at_peak.allocations, "Largest first"),),
+            )
+        )
+    if found.leaks:
+        blocks.append(
+            Line(
+                f"{many(len(found.leaks), 'allocation')} outlived it: {bytes_text(sum(a.nbytes for a in found.leaks))}.",
+                "bad",
+            )
+        )
+        blocks.append(_alive(found.leaks, "Leaks"))
+    lines = [Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of})") for a in found.advice]
+    lines += [
+        Line(f"{many(len(ids), 'buffer')} {told}: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}.", "unsure")
+        for ids, told in ((found.unknown_frees, "freed by hand that nobody had allocated"),
+                          (found.repeated_ids, "allocated by hand under an id that was alive"))
+        if ids
+    ]  # fmt: skip
+    lines += [Line(note, "quiet") for note in found.notes]
+    return [*blocks, Lines(tuple(lines))] if lines else blocks
+
+
+def _holders(found: Memory, name: str) -> charts.Stacks:
+    """What held the memory of the CPU at the peak, and what is still held, by operation."""
+    peak, use = found.at_peak, found.use()
+    most = [op for op, _ in _by_op(peak.allocations).most_common(HOLDERS)]
+    rest = (charts.Part("before it began", peak.earlier), charts.Part("not listed", peak.missing))
+    then = (*_parts(peak.allocations, most), *(p for p in rest if p.value))
+    left = _parts([a for a in found.leaks if a.device == "cpu"], most)
+    return charts.Stacks(
+        f"What holds the memory of {name}",
+        (charts.Stack("at the peak", then), charts.Stack("outlived it", left, "nothing")),
+        "B",
+        None if use is None else use.limit,
+        "bytes of the CPU by the operation that asked for them",
+    )
+
+
+def _by_op(found: Sequence[Allocation]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for a in found:
+        sums[a.op or "no operation"] += a.nbytes
+    return sums
+
+
+def _parts(found: Sequence[Allocation], most: Sequence[str]) -> tuple[charts.Part, ...]:
+    """The operations named, in their order, and all others together."""
+    sums = _by_op(found)
+    named = [charts.Part(op, sums.pop(op)) for op in most if op in sums]
+    return (*named, charts.Part("other operations", sums.total())) if sums else tuple(named)
+
+
+def _devices(found: Memory) -> Grid:
+    rows = tuple(
+        (
+            Cell(d.device), _bytes(d.peak), _bytes(d.current), _bytes(d.net), Cell(f"{d.allocations:,}", sort=float(d.allocations)),
+            Cell(percent(d.reused / d.allocations) if d.allocations else NONE, sort=d.reused / d.allocations if d.allocations else None),
+            Cell(NONE) if d.limit is None else _bytes(d.limit),
+        )
+        for d in found.devices
+    )  # fmt: skip
+    heads = ("device", "peak", "at the end", "net", "allocations", "reused", "limit")
+    return Grid(heads, rows, frozenset(heads[1:]), "Devices")
+
+
+def _sites(found: Memory) -> Grid:
+    rows = tuple(
+        (
+            Cell(s.site or NONE),
+            Cell(s.op or NONE),
+            Cell(f"{s.count:,}", sort=float(s.count)),
+            _bytes(s.nbytes),
+            _bytes(s.live),
+        )
+        for s in found.sites[:SITES]
+    )
+    heads = ("site", "operation", "allocations", "bytes", "still alive")
+    return Grid(heads, rows, frozenset(heads[2:]), "Where memory is asked for")
+
+
+def _alive(found: Sequence[Allocation], caption: str) -> Grid:
+    rows = tuple((Cell(a.site or NONE), Cell(a.op or NONE), Cell(a.device), _bytes(a.nbytes)) for a in found[:SITES])
+    return Grid(("site", "operation", "device", "bytes"), rows, frozenset({"bytes"}), caption)
+
+
+def _bytes(n: float) -> Cell:
+    sign = "-" if n < 0 else ""
+    return Cell(sign + bytes_text(abs(n)), sort=float(n))

@@ -1,0 +1,145 @@
+"""The page of the guides' targets: what was reached, the table, the notes, the machine, and how to measure it again.
+
+Knows nothing of measuring, never asks the machine it runs on, and reads no clock: the same record gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tritium.machine.facts import seconds_text
+from tritium.perf.files import write_text
+from tritium.see.reports import html as report_html
+from tritium.see.reports import machine as section_machine
+from tritium.see.reports.report import form_of
+from tritium.see.reports.sections import (
+    Banner,
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Fold,
+    Grid,
+    Line,
+    Lines,
+    Section,
+    Span,
+    Tone,
+    many,
+    threads_text,
+    verb,
+)
+from tritium.see.reports.text import section_markdown, section_text
+from tritium.see.targets.file import Measured
+from tritium.see.targets.targets import HEADS, Reached, counts, notes, rows
+
+TONES: dict[str, Tone] = {"pass": "good", "not reached": "bad", "undecided": "unsure", "not measured": "quiet"}
+RATIO = "target reached, as a ratio"
+ENDS = ("missed", "reached")
+
+
+def save(measured: Measured, path: str | os.PathLike[str]) -> Path:
+    """Write it in the form its name ends in: .html, .md, .txt or .json. Whole or not at all."""
+    made = {"html": html, "markdown": markdown, "text": text, "json": Measured.json}
+    return write_text(path, made[form_of(path, what="targets")](measured))
+
+
+def html(measured: Measured) -> str:
+    """One file that needs nothing else."""
+    title = " · ".join(filter(None, ("Tritium", "targets", measured.created[:10])))
+    made = f"Made by Tritium from targets measured at {measured.created}. Offline, and the same bytes from the same figures."
+    return report_html.whole(title, sections(measured), made, noun="target")
+
+
+def markdown(measured: Measured) -> str:
+    """For a pull request."""
+    return "\n\n".join(section_markdown(s) for s in sections(measured)) + "\n"
+
+
+def text(measured: Measured) -> str:
+    """For a terminal."""
+    return "\n\n".join(section_text(s) for s in sections(measured)) + "\n"
+
+
+def sections(measured: Measured) -> tuple[Section, ...]:
+    """In the order a person reads them; notes only where there are any."""
+    made = (_verdict(measured), _table(measured), _notes(measured), _machine(measured), _reproduce(measured))
+    return tuple(s for s in made if s.blocks)
+
+
+def _verdict(measured: Measured) -> Section:
+    count, env = counts(measured.found), measured.environment
+    known = len(measured.found) - count["not measured"]
+    tone: Tone = "bad" if count["not reached"] else "unsure" if count["undecided"] or not known else "good"
+    headline = (
+        f"{count['pass']} of {many(known, 'measured target')} reached" if known else "No target could be measured"
+    )
+    left = count["not measured"]
+    lede = "The targets are the guides' own, for their own libraries and machines."
+    if left and known:
+        lede += f" {left} more {verb(left, 'was', 'were')} not measured."
+    about = ("targets", measured.created[:10], env.hard.cpu, *env.hard.gpus, threads_text(env.hard))
+    told = tuple((n, outcome, TONES[outcome]) for outcome, n in count.items() if n)
+    banner = Banner(headline, tone, lede, told, tuple(filter(None, about)), measured.command, "")
+    return Section("verdict", "Targets", (banner,))
+
+
+def _table(measured: Measured) -> Section:
+    lede = (
+        "Reached: the whole 95 % interval reaches the target. Not reached: none of it does. Undecided: the target lies inside. "
+        "Possible here: what this machine's measured ceilings allow."
+    )
+    listed = zip(measured.found, rows(measured.found), strict=True)
+    guide, name, *rest, by = HEADS
+    body = [(r, ["" if cell == "-" else cell for cell in row]) for r, row in listed]
+    table = Grid((name, guide, *rest, RATIO), tuple(_row(r, row) for r, row in body), filtered=True, ends=ENDS)
+    whence = tuple((Cell(row[1]), Cell(r.target.section), Cell(row[-1])) for r, row in body if r.figure is not None)
+    folded = Fold("What each figure was measured by", (Grid((name, "table of the guide", by), whence, filtered=True),))
+    return Section("targets", "Every target", (table, folded) if whence else (table,), lede)
+
+
+def _row(reached: Reached, row: list[str]) -> tuple[Cell, ...]:
+    """Everything but what the figure was measured by: that is long, and folded."""
+    guide, name, asked, figure, possible, outcome, _ = row
+    tone = TONES[outcome]
+    span = _span(reached)
+    far = None if span is None else -span.ratio  # the furthest beyond its target first, the furthest below it last
+    return (
+        Cell(name), Cell(guide), Cell(asked), Cell(figure.replace(" … ", "…"), sort=far), Cell(possible), Cell(outcome, tone, badge=True),
+        Cell("", tone, far, span=span),
+    )  # fmt: skip
+
+
+def _span(reached: Reached) -> Span | None:
+    """How far the target is reached: 2 is twice as good as asked. None where a figure has no ratio to it."""
+    target, figure = reached.target, reached.figure
+    if figure is None or min(target.limit, figure.value, figure.low, figure.high) <= 0:
+        return None
+    ratio, a, b = (
+        target.limit / v if target.lower else v / target.limit for v in (figure.value, figure.low, figure.high)
+    )
+    return Span(ratio, min(a, b), max(a, b)) if figure.low < figure.high else Span(ratio)
+
+
+def _notes(measured: Measured) -> Section:
+    lines = [Line(said, "quiet" if said.startswith("not measured") else "unsure") for said in notes(measured.found)]
+    return Section("notes", "Notes", (Lines(tuple(lines)),) if lines else ())
+
+
+def _machine(measured: Measured) -> Section:
+    return Section("environment", "Environment", tuple(section_machine.machine(measured.environment)))
+
+
+def _reproduce(measured: Measured) -> Section:
+    env = measured.environment
+    facts = (
+        ("commit", section_machine.commit_text(env)),
+        ("timing", f"{seconds_text(measured.seconds)} for each figure"),
+        ("measured", measured.created),
+    )
+    blocks: tuple[Block, ...] = (
+        Code("\n".join(section_machine.typed(env, measured.command))),
+        Facts(tuple((name, Cell(value)) for name, value in facts)),
+    )
+    return Section("reproduce", "How to reproduce", blocks)

@@ -1,0 +1,127 @@
+"""A timeline as a speedscope file (https://www.speedscope.app): one evented profile for every track, sampled ones for stacks.
+
+Knows nothing of recording. Times are whole ns. Beyond the cap the spans that began last are left out, and the file's name says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tritium.perf import files, names
+from tritium.see.escape import json_text
+from tritium.see.trace import tracks
+from tritium.see.trace.timeline import Column, Samples, Timeline
+from tritium.see.trace.tracks import CAP_BYTES, Mask
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+CHUNK = 16384  # events rendered at a time
+PLACE = re.compile(r"(?P<name>.*) \((?P<file>.*):(?P<line>\d{1,9})\)", re.DOTALL)  # a frame of Python's
+
+
+def write(t: Timeline, path: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> Path:
+    """Write the file; gzipped where its name ends with .gz."""
+    return files.write_chunks(path, chunks(t, cap_bytes))
+
+
+def chunks(t: Timeline, cap_bytes: int = CAP_BYTES) -> Iterator[str]:
+    """The file, piece by piece."""
+    known: dict[str, int] = {}
+    frame = np.array([known.setdefault(w.name, len(known)) for w in t.whats], np.int64)
+    frames = [f'{{"name":{json_text(name)}}}' for name in known]
+    kept = _kept(t, cap_bytes)
+    gone = len(t) - int(kept.sum())
+    title = names.visible(t.name or "profile") + (f" (the last {gone} of {len(t)} spans are left out)" if gone else "")
+    yield f'{{"$schema":"{SCHEMA}","exporter":"tritium","name":{json_text(title, None)},"activeProfileIndex":0,\n"profiles":[\n'
+    some = False
+    for piece in _evented(t, frame, kept):
+        some = True
+        yield piece
+    if t.samples is not None and len(t.samples.at_ns):
+        yield from _sampled(t, t.samples, len(frames), not some)
+        frames += [_python_frame(name) for name in t.samples.frames]
+        some = True
+    if not some:  # speedscope shows nothing of a file without a profile, not even its name
+        yield _evented_head(t, t.name or "profile") + "]}"
+    yield f'\n],\n"shared":{{"frames":[{",".join(frames)}]}}}}\n'
+
+
+def _kept(t: Timeline, cap_bytes: int) -> Mask:
+    most = 2 * (len('{"type":"O","frame":,"at":},\n') + len(str(len(t.whats))) + len(str(_span(t)[1])))
+    return tracks.earliest(t.start_ns, np.full(len(t), most, np.int64), max(0, cap_bytes - 200 * len(t.whats)))
+
+
+def _span(t: Timeline) -> tuple[int, int]:
+    """When the profile begins and ends: all its spans and samples lie between."""
+    starts, ends = [0], [t.elapsed_total_ns]
+    if len(t):
+        starts.append(int(t.start_ns.min()))
+        ends.append(int(t.end_ns.max()))
+    return min(starts), max(ends)
+
+
+def _evented_head(t: Timeline, name: str) -> str:
+    start, end = _span(t)
+    return (
+        f'{{"type":"evented","name":{json_text(name)},"unit":"nanoseconds","startValue":{start},"endValue":{end},'
+        '"events":[\n'
+    )
+
+
+def _evented(t: Timeline, frame: Column, kept: Mask) -> Iterator[str]:
+    """One profile for every track with spans: frames opened and closed, balanced, in order of time."""
+    track, named = tracks.tracks(t)
+    before = ""
+    for i in np.unique(track[kept]).tolist():
+        rows = np.flatnonzero(kept & (track == i))
+        yield before + _evented_head(t, named[i])
+        yield from _events(t.start_ns[rows], t.end_ns[rows], frame[t.what[rows]])
+        yield "\n]}"
+        before = ",\n"
+
+
+def _events(starts: Column, ends: Column, frames: Column) -> Iterator[str]:
+    open_: list[tuple[int, int]] = []
+    out: list[str] = []
+    comma = ""
+    for start, end, frame in zip(starts.tolist(), ends.tolist(), frames.tolist(), strict=True):
+        while open_ and open_[-1][0] <= start:
+            at, closed = open_.pop()
+            out.append(f'{{"type":"C","frame":{closed},"at":{at}}}')
+        out.append(f'{{"type":"O","frame":{frame},"at":{start}}}')
+        open_.append((end, frame))
+        if len(out) >= CHUNK:
+            yield comma + ",\n".join(out)
+            out, comma = [], ",\n"
+    out += [f'{{"type":"C","frame":{closed},"at":{at}}}' for at, closed in reversed(open_)]
+    yield comma + ",\n".join(out)
+
+
+def _sampled(t: Timeline, samples: Samples, first_frame: int, first: bool) -> Iterator[str]:
+    """One sampled profile for every lane whose Python stacks were taken."""
+    before = "" if first else ",\n"
+    for lane in np.unique(samples.lane).tolist():
+        rows = np.flatnonzero(samples.lane == lane)
+        stacks = [tuple(first_frame + f for f in samples.stacks[s]) for s in samples.stack[rows].tolist()]
+        yield before + _sampled_profile(f"{t.lanes[lane]}: Python stacks", stacks, samples.every_ns)
+        before = ",\n"
+
+
+def _sampled_profile(name: str, stacks: list[tuple[int, ...]], each_ns: int) -> str:
+    listed = ",".join("[" + ",".join(map(str, stack)) + "]" for stack in stacks)
+    weights = ",".join([str(each_ns)] * len(stacks))
+    return (
+        f'{{"type":"sampled","name":{json_text(name)},"unit":"nanoseconds","startValue":0,'
+        f'"endValue":{each_ns * len(stacks)},"samples":[{listed}],"weights":[{weights}]}}'
+    )
+
+
+def _python_frame(name: str) -> str:
+    found = PLACE.fullmatch(name)
+    if found is None:
+        return f'{{"name":{json_text(name)}}}'
+    return f'{{"name":{json_text(found["name"])},"file":{json_text(found["file"])},"line":{int(found["line"])}}}'

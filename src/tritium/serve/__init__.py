@@ -1,0 +1,8 @@
+"""An OpenAI-compatible server for one model.
+
+Knows nothing of the command line. `from tritium.serve import Server` is the way in.
+"""
+
+from tritium.serve.server import Server, serve
+
+__all__ = ["Server", "serve"]

@@ -1,0 +1,428 @@
+"""Many requests, one session: continuous batching in one thread that owns the session.
+
+Knows nothing of HTTP. Each turn admits waiting requests to free slots in the order they came, reads one piece of one
+prompt, and decodes one token for every running request in a single call. A reader takes what is there when it likes:
+pieces it has not taken yet are merged, so nobody waits for a slow one and memory is bounded by the tokens asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tritium.errors import ArgumentError, BusyError, TritiumError
+from tritium.models.generation import Slots, Stops, common, decode, fit
+from tritium.models.sampling import Logprobs, Sampler, State
+from tritium.models.tokenizer import Stream, Tokenizer
+from tritium.settings import log
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to generate. `stream` tells requests apart that share a seed; `logprobs` is how many alternatives to report."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampler: Sampler = field(default_factory=Sampler)
+    stop: tuple[str, ...] = ()
+    stream: int = 0
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reused_tokens: int = 0  # of the prompt, which stood in the slot already
+
+
+@dataclass(frozen=True)
+class Event:
+    """What came since the last one. `finish` is None while more is to come, else stop, length, context or cancelled."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[Logprobs, ...]  # of the tokens, where asked for
+    finish: str | None
+    usage: Usage
+
+
+class Ticket:
+    """One request on its way. `for event in ticket` waits for what comes; `take()` does not wait."""
+
+    def __init__(self, request: Request, cancel: Callable[[Ticket], None]) -> None:
+        self.request = request
+        self.cancelled = False
+        self._cancel = cancel
+        self._changed = threading.Condition()
+        self._notify: Callable[[], None] | None = None
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[Logprobs] = []
+        self._finish: str | None = None
+        self._error: TritiumError | None = None
+        self._usage = Usage(len(request.prompt))
+        self._new = self._over = False
+
+    def take(self) -> Event | None:
+        """What came since the last call, or None. Raises what ended the request, once all before it was taken."""
+        with self._changed:
+            if not self._new:
+                return None
+            if self._error is not None and not self._texts and not self._tokens:
+                raise self._error
+            event = Event(
+                "".join(self._texts), tuple(self._tokens), tuple(self._logprobs), self._finish, self._usage
+            )  # fmt: skip
+            for pieces in (self._texts, self._tokens, self._logprobs):
+                pieces.clear()
+            self._new = self._error is not None
+            self._over = self._finish is not None
+            return event
+
+    def __iter__(self) -> Iterator[Event]:
+        while not self._over:
+            with self._changed:
+                while not self._new:
+                    self._changed.wait()
+            if (event := self.take()) is not None:
+                yield event
+
+    def listen(self, notify: Callable[[], None]) -> None:
+        """`notify()` is called from the scheduler's thread whenever `take()` has something new; it must not wait."""
+        with self._changed:
+            self._notify = notify
+            new = self._new
+        if new:
+            notify()
+
+    def cancel(self) -> None:
+        """Give up: the slot is free after the call to the model that is under way. Harmless when all is over."""
+        self._cancel(self)
+
+    # Called by the scheduler.
+
+    def put(
+        self,
+        usage: Usage,
+        text: str = "",
+        tokens: Sequence[int] = (),
+        logprobs: Sequence[Logprobs] = (),
+        *,
+        finish: str | None = None,
+        error: TritiumError | None = None,
+    ) -> None:
+        with self._changed:
+            if self._finish is not None or self._error is not None:
+                return
+            self._usage, self._finish, self._error = usage, finish, error
+            if text:
+                self._texts.append(text)
+            self._tokens += tokens
+            self._logprobs += logprobs
+            if not (text or tokens or finish or error):
+                return
+            self._new = True
+            self._changed.notify_all()
+            notify = self._notify
+        if notify is not None:
+            try:
+                notify()
+            except Exception:  # a listener's fault must not end the others
+                log.exception("a listener failed")
+
+
+@dataclass(eq=False)
+class _Run:
+    """A request in its slot."""
+
+    ticket: Ticket
+    slot: int
+    state: State
+    text: Stream
+    stops: Stops
+    unread: deque[int]  # of the prompt
+    length: int  # tokens that stand in the slot
+    reused: int
+    next: int | None = None  # the token picked last; None while the prompt is being read
+    count: int = 0  # tokens generated
+    seen: int = 0  # characters that came out of the tokens
+    sent: int = 0  # characters given to the ticket
+    held: deque[tuple[int, int, Logprobs | None]] = field(default_factory=deque)  # (begins at, token, …), not yet sent
+
+    @property
+    def needs_logits(self) -> bool:
+        return self.ticket.request.logprobs is not None or self.state.needs_logits
+
+    @property
+    def at_last(self) -> bool:
+        """Whether the next token is the last that it may have."""
+        return self.count + 1 == self.ticket.request.max_tokens
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self.ticket.request.prompt), self.count, self.reused)
+
+
+class Scheduler:
+    """Runs requests on the slots of a session. `queue` more may wait; beyond that `submit` raises BusyError."""
+
+    def __init__(self, session: Slots, tokenizer: Tokenizer, *, queue: int = 64, prefill_chunk: int = 128) -> None:
+        if queue < 0 or prefill_chunk < 1:
+            raise ArgumentError(
+                f"Scheduler: queue must be 0 or more and prefill_chunk 1 or more, given {queue} and {prefill_chunk}."
+            )
+        self.session, self.tokenizer = session, tokenizer
+        self.queue, self.prefill_chunk = queue, prefill_chunk
+        self._waiting: deque[Ticket] = deque()
+        self._runs: dict[int, _Run] = {}  # by slot; changed by the thread alone
+        self._reading: deque[_Run] = deque()  # those whose prompt is being read, in turn
+        self._used: dict[int, int] = dict.fromkeys(range(session.slots), 0)  # the turn each slot was last given away
+        self._turns = 0
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="tritium-scheduler", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close(drain=False)
+
+    @property
+    def running(self) -> int:
+        """Slots in use."""
+        return len(self._runs)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: Request) -> Ticket:
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Ticket]:
+        """All of them, or none: BusyError when the queue has no room for all."""
+        for r in requests:
+            self._check(r)
+        tickets = [Ticket(r, self._cancel) for r in requests]
+        with self._wake:
+            if self._closing:
+                raise BusyError("the scheduler is shutting down and takes no more requests.")
+            room = self.queue + self.session.slots - len(self._runs) - len(self._waiting)
+            if len(tickets) > room:
+                raise BusyError(
+                    f"{len(self._runs)} requests run and {len(self._waiting)} wait: there is no room for {len(tickets)} more"
+                    " now. Try again later."
+                )
+            self._waiting += tickets
+            self._wake.notify()
+        return tickets
+
+    def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
+        """Take no more requests; with `drain` let those taken end, for at most `timeout` seconds; cancel the rest."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if drain:
+            self._thread.join(timeout)
+        with self._wake:
+            for ticket in (*self._waiting, *(run.ticket for run in self._runs.values())):
+                ticket.cancelled = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _check(self, r: Request) -> None:
+        fit(self.session, r.prompt)
+        if r.max_tokens < 1:
+            raise ArgumentError(f"max_tokens must be 1 or more, given {r.max_tokens}.")
+        if wrong := [t for t in r.prompt if not 0 <= t < self.tokenizer.vocab_size]:
+            raise ArgumentError(f"the prompt has token id {wrong[0]}; ids are 0 to {self.tokenizer.vocab_size - 1}.")
+
+    def _cancel(self, ticket: Ticket) -> None:
+        with self._wake:
+            ticket.cancelled = True
+            self._wake.notify()
+
+    # The thread.
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._waiting or self._runs or self._closing):
+                    self._wake.wait()
+                if not self._waiting and not self._runs:
+                    return
+            try:
+                self._turn()
+            except Exception as e:  # a fault of ours: nobody may wait for ever for it
+                log.exception("the scheduler failed")
+                for run in list(self._runs.values()):
+                    self._fail(run, e)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        self._drop()
+        self._admit()
+        self._read()
+        self._decode()
+
+    def _drop(self) -> None:
+        """Cancelled requests leave the queue and their slots."""
+        with self._wake:
+            gone = [t for t in self._waiting if t.cancelled]
+            for ticket in gone:
+                self._waiting.remove(ticket)
+        for ticket in gone:
+            ticket.put(Usage(len(ticket.request.prompt)), finish="cancelled")
+        for run in [r for r in self._runs.values() if r.ticket.cancelled]:
+            self._end(run, finish="cancelled")
+
+    def _admit(self) -> None:
+        """Waiting requests take free slots, first come, first served."""
+        while self._waiting and len(self._runs) < self.session.slots:
+            ticket, run = self._waiting[0], None
+            try:
+                run = self._start(ticket)
+                self._reading.append(run)
+            except Exception as e:
+                ticket.put(Usage(len(ticket.request.prompt)), error=told(e))
+            with self._wake:  # from the queue to its slot in one move: nobody sees it in neither
+                self._waiting.popleft()
+                if run is not None:
+                    self._runs[run.slot], self._used[run.slot] = run, self._turns
+
+    def _start(self, ticket: Ticket) -> _Run:
+        r = ticket.request
+        slot, shared = self._best([s for s in range(self.session.slots) if s not in self._runs], r.prompt)
+        # The last token of a prompt is always read again: its logits are what the first pick needs.
+        shared = min(shared, len(r.prompt) - 1)
+        state = r.sampler.start(r.prompt, stream=r.stream)
+        text, stops = Stream(self.tokenizer), Stops(r.stop)
+        self.session.truncate(slot, shared)
+        return _Run(ticket, slot, state, text, stops, deque(r.prompt[shared:]), shared, shared)
+
+    def _best(self, free: Sequence[int], prompt: Sequence[int]) -> tuple[int, int]:
+        """The slot where most is gained: tokens reused less tokens thrown away; among equals the longest unused."""
+        found = []
+        for slot in free:
+            tokens = self.session.tokens(slot)
+            shared = common(tokens, prompt)
+            found.append((2 * shared - len(tokens), -self._used[slot], slot, shared))
+        *_, slot, shared = max(found)
+        return slot, shared
+
+    def _read(self) -> None:
+        """One piece of one prompt; a smaller piece while others wait for their next token."""
+        if not self._reading:
+            return
+        run = self._reading.popleft()
+        shared = len(self._runs) > len(self._reading) + 1
+        size = max(1, self.prefill_chunk // 4) if shared else self.prefill_chunk
+        ids = [run.unread.popleft() for _ in range(min(size, len(run.unread)))]
+        try:
+            logits = self.session.extend(run.slot, ids)
+            run.length += len(ids)
+            if run.unread:
+                self._reading.append(run)
+            else:
+                self._pick(run, logits)
+        except Exception as e:
+            self._fail(run, e)
+
+    def _decode(self) -> None:
+        """One more token for everyone who has read his prompt."""
+        runs = [run for run in self._runs.values() if run.next is not None]
+        full = [run for run in runs if run.length >= self.session.capacity]
+        for run in full:
+            self._end(run, finish="context")
+        if not (runs := [run for run in runs if run not in full]):
+            return
+        try:
+            found = self._step(runs, ahead=not (self._reading or self._waiting or any(run.at_last for run in runs)))
+        except Exception as e:
+            self._decode_alone(runs, e)
+            return
+        for run, logits in zip(runs, found, strict=True):
+            self._advance(run, logits)
+
+    def _step(self, runs: list[_Run], ahead: bool = False) -> list[Any]:
+        """One more token in the slots of these, and what the next ones are picked from."""
+        ids = [run.next for run in runs if run.next is not None]
+        whole = any(run.needs_logits for run in runs)
+        return list(decode(self.session, [run.slot for run in runs], ids, whole, ahead))
+
+    def _decode_alone(self, runs: list[_Run], error: Exception) -> None:
+        """After a common step failed: one by one, so that only those end that cannot go on."""
+        for run in runs:
+            try:
+                if len(runs) == 1:
+                    raise error
+                self.session.truncate(run.slot, run.length)
+                logits = self._step([run])[0]
+            except Exception as e:
+                self._fail(run, e)
+            else:
+                self._advance(run, logits)
+
+    def _advance(self, run: _Run, logits: Any) -> None:
+        run.length += 1
+        try:
+            self._pick(run, logits)
+        except Exception as e:
+            self._fail(run, e)
+
+    def _pick(self, run: _Run, logits: Any) -> None:
+        """Sample, turn into text, and send what is certain."""
+        r = run.ticket.request
+        token = run.next = run.state.pick(logits)
+        run.count += 1
+        if token in self.tokenizer.eos:
+            self._end(run, finish="stop")
+            return
+        run.held.append((run.seen, token, None if r.logprobs is None else run.state.logprobs(r.logprobs)))
+        piece = run.text.push(token)
+        run.seen += len(piece)
+        text = run.stops.push(piece)
+        self._send(run, text)
+        if run.stops.found:
+            self._end(run, finish="stop")
+        elif run.count >= r.max_tokens:
+            self._end(run, finish="length")
+
+    def _send(self, run: _Run, text: str, *, rest: bool = False, **end: Any) -> None:
+        """Text, and the tokens whose text has begun to be sent."""
+        run.sent += len(text)
+        out = []
+        while run.held and (rest or run.held[0][0] < run.sent):
+            out.append(run.held.popleft())
+        logprobs = [p for _, _, p in out if p is not None]
+        run.ticket.put(run.usage, text, [token for _, token, _ in out], logprobs, **end)
+
+    def _end(self, run: _Run, *, finish: str | None = None, error: TritiumError | None = None) -> None:
+        """Give the slot back, then tell the reader; what was held back is sent unless a stop string cut it off."""
+        whole = finish is not None and not run.stops.found
+        text = run.stops.push(run.text.flush()) + run.stops.flush() if whole else ""
+        with self._wake:
+            self._runs.pop(run.slot, None)
+        with suppress(ValueError):
+            self._reading.remove(run)
+        self._send(run, text, rest=whole, finish=finish, error=error)
+
+    def _fail(self, run: _Run, e: Exception) -> None:
+        with suppress(Exception):  # what stands in the slot is no longer known
+            self.session.truncate(run.slot, 0)
+        self._end(run, error=told(e))
+
+
+def told(e: Exception) -> TritiumError:
+    """An error as its reader sees it; what we did not raise on purpose goes to the log whole."""
+    if isinstance(e, TritiumError):
+        return e
+    log.error("a request failed", exc_info=e)
+    return TritiumError(f"the model failed: {type(e).__name__}: {e}")

@@ -1,0 +1,174 @@
+"""PyTorch models written as files: packed Hugging Face directories, GGUF, and whatever else `tritium.io` writes.
+
+Knows nothing of training. What is written are the ternary weights and scales the layers compute with, to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tritium import io
+from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.io import codecs, safetensors
+from tritium.io.convert import SIDE_FILES
+from tritium.io.stream import Piece
+from tritium.io.ternary import Array
+from tritium.models.tokenizer import ALPHABET
+from tritium.torch.layer import BitLinear, absmean, bit_linears, ternarise
+
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+HEAD = "lm_head.weight"
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    format: str = "hf",
+    config: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    overwrite: bool = False,
+) -> io.Converted:
+    """Write a model whose linear layers are BitLinear, in a format of `tritium.io.FORMATS`. It appears whole or not at all.
+
+    Names are those of transformers (`model.layers.0.self_attn.q_proj`). `config` is config.json; by default the model's own
+    `.config`. `tokenizer` is a folder that holds one, a dictionary of file names and contents (`byte_tokenizer()`), or anything
+    with `save_pretrained`. Linear layers that are no BitLinear are written as they are.
+    """
+    if format not in io.FORMATS:
+        raise FormatError(
+            f"export: {format!r} is no format.{nearest(format, io.FORMATS)} Known: {', '.join(io.FORMATS)}."
+        )
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper would stand in every name
+    layers, path = bit_linears(model), Path(path)
+    if not layers:
+        raise ArgumentError("export: the model has no BitLinear; call replace_linears(model) and train it first.")
+    said = _config(model, layers, config)
+    if said["quantization_config"].get("use_rms_norm") and io.FORMATS[format].container == "gguf":
+        raise FormatError(
+            f"export: the BitLinear layers have norms of their own, which {format} has no place for. Write 'hf', or put the norms "
+            "before the layers, as BitNet b1.58 does."
+        )
+    if not path.parent.is_dir():
+        raise FormatError(f"export: the folder {path.parent} does not exist; make it first.")
+    # packed as transformers has it, then to its place as any model: checked, rounded where the format must, read back
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as scratch:
+        folder = Path(scratch, path.name.partition(".")[0] or "model")
+        folder.mkdir()
+        _write_tokenizer(folder, tokenizer)
+        (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")
+        with (folder / "model.safetensors").open("xb") as file:
+            safetensors.write(
+                file, {"format": "pt"}, list(_pieces(model, layers, bool(said.get("tie_word_embeddings"))))
+            )
+        return io.convert(folder, path, to=format, overwrite=overwrite)
+
+
+def _config(model: nn.Module, layers: Mapping[str, BitLinear], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """config.json: the model's, with the quantisation that is written."""
+    found = given if given is not None else getattr(model, "config", None)
+    if found is not None and hasattr(found, "to_dict"):
+        found = found.to_dict()
+    if not isinstance(found, Mapping):
+        raise ArgumentError(
+            "export: the model has no .config; give config=, a dictionary as config.json has it (model_type, hidden_size, …)."
+        )
+    norms = {layer.rms_norm is not None for layer in layers.values()}
+    if len(norms) > 1:
+        raise FormatError("export: some BitLinear layers have a norm and some have none; files know only all or none.")
+    dense = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and not isinstance(m, BitLinear)]
+    quant: dict[str, Any] = {
+        "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline",
+        "modules_to_not_convert": dense or None,
+    }  # fmt: skip
+    if True in norms:
+        eps = {layer.rms_norm.eps for layer in layers.values() if layer.rms_norm is not None}
+        quant |= {"use_rms_norm": True, "rms_norm_eps": eps.pop()}
+        if eps:
+            raise FormatError("export: the norms of the BitLinear layers differ in eps; a file knows one.")
+    kept = {k: v for k, v in found.items() if k not in ("dtype", "quantization_config")}
+    return kept | {"quantization_config": {k: v for k, v in quant.items() if v is not None}}
+
+
+def _pieces(model: nn.Module, layers: Mapping[str, BitLinear], tied: bool) -> Iterator[Piece]:
+    """The tensors of a packed directory, made one at a time when they are written."""
+    for name, t in model.state_dict().items():
+        if name == HEAD and tied:
+            continue  # it is the embedding
+        stem = name.removesuffix(".weight")
+        if name.endswith(".weight") and stem in layers:
+            n, k = t.shape
+            if n % 4:
+                raise FormatError(f"export: {name} has {n} rows; files of this kind need a multiple of 4.")
+            yield _piece(name, (n // 4, k), "U8", t, _packed)
+            yield _piece(f"{stem}.weight_scale", (1,), "F32", t, lambda w: absmean(w).reshape(1).cpu().numpy())
+        elif t.dtype in DTYPES:
+            yield _piece(name, tuple(t.shape), DTYPES[t.dtype], t, _plain)
+        else:
+            raise FormatError(f"export: {name} is {t.dtype}; parameters are floats.")
+
+
+def _piece(
+    name: str, shape: tuple[int, ...], kind: str, t: torch.Tensor, how: Callable[[torch.Tensor], Array]
+) -> Piece:
+    size = math.prod(shape) * safetensors.DTYPES[kind].itemsize
+    return Piece(name, shape, kind, size, lambda: [how(t)])
+
+
+def _packed(weight: torch.Tensor) -> Array:
+    return codecs.hf.encode(io.Ternary.from_values(ternarise(weight)[0].cpu().numpy()))
+
+
+def _plain(t: torch.Tensor) -> Array:
+    """NumPy has no bf16: the bytes are handed over."""
+    flat: Array = t.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
+    return flat
+
+
+# ---- tokenizers
+
+
+def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
+    if tokenizer is None:
+        return
+    if isinstance(tokenizer, Mapping):
+        for name, content in tokenizer.items():
+            text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False)
+            (folder / Path(name).name).write_text(text + "\n", encoding="utf-8")
+    elif hasattr(tokenizer, "save_pretrained"):
+        tokenizer.save_pretrained(folder)
+    elif isinstance(tokenizer, str | Path) and Path(tokenizer).is_dir():
+        for name in SIDE_FILES:
+            if (Path(tokenizer) / name).is_file():
+                (folder / name).write_bytes((Path(tokenizer) / name).read_bytes())
+    else:
+        raise ArgumentError(
+            f"export: tokenizer is a folder, files by name, or has save_pretrained; given {tokenizer!r}."
+        )
+
+
+def byte_tokenizer(end: int = 0) -> dict[str, Any]:
+    """The files of a vocabulary of the 256 bytes: token b is byte b. `end` is the byte that begins and ends a text."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model: dict[str, Any] = {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+        "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        "vocab": {c: b for b, c in enumerate(ALPHABET)}, "merges": [],
+    }  # fmt: skip
+    whole: dict[str, Any] = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": level, "post_processor": None, "decoder": level, "model": model,
+    }  # fmt: skip
+    side = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": ALPHABET[end], "eos_token": ALPHABET[end], "add_bos_token": False,
+        "clean_up_tokenization_spaces": False,
+    }  # fmt: skip
+    return {"tokenizer.json": whole, "tokenizer_config.json": side}

@@ -1,0 +1,137 @@
+"""What compare and bench exit with when cells fail: one rule, whatever the failure and the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fake_engine import ENGINE, QUICK, Engine, called, passed
+from tritium.cli import bench as cli_bench
+from tritium.errors import ArgumentError
+from tritium.perf.store import baseline
+from tritium.perf.store import results as store
+from tritium.perf.work import registry
+
+COMMANDS = {
+    "compare": ("compare", "--devices", "cpu", "--peers", "numpy", "--operations", "add,relu", "--sizes", "16", "--dtypes", "f32"),
+    "devices": ("compare", "--devices", "cpu,cpu:reference", "--peers", "none", "--operations", "add,relu", "--sizes", "16"),
+    "bench": ("bench", "quantization", "--devices", "cpu", "--peers", "numpy"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    replacement = Engine()
+    monkeypatch.setattr(ENGINE, "measure", replacement)
+    monkeypatch.chdir(tmp_path)
+    return replacement
+
+
+FAILURES = ("failed", "wrong", "timed out", "crashed", "out of memory")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("status", FAILURES)
+def test_a_run_in_which_every_cell_failed_exits_with_2_though_its_canaries_ran(
+    engine: Engine, status: str, command: str
+) -> None:
+    engine.status, engine.canary = status, True
+    result = called(*COMMANDS[command], "--output", "out.json", "--no-report")
+    assert result.exit_code == 2
+    assert "nothing could be measured" in result.stderr
+    assert f"{engine.names[0]} [tritium] {status}" in result.stderr
+    assert "baseline create" not in result.output
+    with pytest.raises(ArgumentError, match="no case of these results was measured"):
+        baseline.create("v1", store.load("out.json"), at=Path("kept"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("status", FAILURES)
+def test_one_cell_that_failed_is_named_exits_with_1_and_is_no_baseline(
+    engine: Engine, status: str, command: str
+) -> None:
+    called(*COMMANDS[command], "--no-report")
+    engine.canary = True
+    engine.statuses = {(engine.names[-1], engine.arms[-1]): status}
+    result = called(*COMMANDS[command], "--output", "out.json", "--no-report")
+    assert result.exit_code == 1
+    cells = len(engine.names) * len(engine.arms)
+    assert f"1 of {cells} cells failed: {engine.names[-1]} [{engine.arms[-1]}] {status}" in result.stderr
+    assert "baseline create" not in result.output
+    assert "nothing could be measured" not in result.stderr
+    assert store.load("out.json").complete
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_skipped_cell_fails_nothing_and_a_baseline_is_proposed(engine: Engine, command: str) -> None:
+    called(*COMMANDS[command], "--no-report")
+    engine.canary = True
+    engine.statuses = {(name, engine.arms[-1]): "skipped" for name in engine.names}
+    result = passed(*COMMANDS[command], "--no-report")
+    assert "baseline create" in result.stdout
+    assert "failed" not in result.stderr
+
+
+def test_very_many_failed_cells_are_counted(engine: Engine) -> None:
+    engine.statuses = {(name, "numpy"): "wrong" for name in passed_names(engine)}
+    result = called(*QUICK)
+    assert result.exit_code == 1
+    assert f" and {len(engine.names) - cli_bench.MOST_NAMED} more" in result.stderr
+
+
+def passed_names(engine: Engine) -> list[str]:
+    passed(*QUICK)
+    return engine.names
+
+
+# ---- the real thing
+
+BROKEN = """
+import ctypes
+
+import numpy as np
+from tritium.perf.work.registry import benchmark
+
+
+@benchmark("crashing", sizes=[(4, 4)])
+def crashing(shape, candidate):
+    yield lambda: ctypes.string_at(0)
+
+
+@benchmark("wrong", sizes=[(4, 4)], expected=lambda shape: np.full(shape, 2.0))
+def wrong(shape, candidate):
+    yield lambda: np.ones(shape)
+"""
+
+
+@pytest.mark.parametrize(("operations", "code"), [("crashing", 2), ("wrong", 2), ("crashing,wrong,add", 1)])
+def test_a_real_comparison_of_broken_cases_says_so(
+    operations: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken_for_cli.py").write_text(BROKEN, encoding="utf-8")
+    args = [
+        "--load",
+        "broken_for_cli.py",
+        "--operations",
+        operations,
+        "--generations",
+        "1",
+        "--no-report",
+        "--peers",
+        "none",
+    ]
+    try:
+        result = called("compare", "--devices", "cpu", "--sizes", "4", "--dtypes", "f32", *args)
+    finally:
+        for name in ("crashing", "wrong"):
+            registry._registered.pop(name, None)
+    assert result.exit_code == code, result.output
+    statuses = {r.case.split()[0]: r.status for r in store.load("results.json")}
+    assert statuses["canary"] == "ok"
+    for name in operations.split(","):
+        expected = {"crashing": "crashed", "wrong": "wrong", "add": "ok"}[name]
+        assert statuses[name] == expected
+        assert expected == "ok" or f"[tritium] {expected}" in result.stderr
+    assert "baseline create" not in result.output

@@ -1,0 +1,160 @@
+"""The commands that run a model, called as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import tritium as tt
+from tritium.cli.root import cli
+from tritium.errors import TritiumError
+
+
+def run(*args: str, **more: Any) -> Any:
+    return CliRunner().invoke(cli, list(args), **more)
+
+
+def told(*args: str, **more: Any) -> str:
+    """What a command refuses with."""
+    found = run(*args, **more)
+    assert isinstance(found.exception, TritiumError), found.output
+    return str(found.exception)
+
+
+def test_generate_without_a_file_says_something_real() -> None:
+    found = run("generate", "-n", "40")
+    assert found.exit_code == 0
+    assert "Genesis" in found.stdout
+    assert "tokens/s" in found.stderr
+    assert "first token after" in found.stderr
+
+
+def test_generate_prints_the_prompt_and_what_python_gives() -> None:
+    found = run("generate", "-q", "-p", "In the beginning", "-n", "30")
+    assert found.stdout == "In the beginning" + tt.load().generate("In the beginning", max_tokens=30).text + "\n"
+    assert found.stderr == ""
+
+
+def test_the_same_seed_gives_the_same_text_as_json() -> None:
+    options = ("generate", "--json", "-p", "And", "-n", "20", "-t", "0.9", "--top-p", "0.95", "--seed", "7")
+    one, two = (json.loads(run(*options).stdout) for _ in range(2))
+    assert one["tokens"] == two["tokens"]
+    assert (one["finish_reason"], one["prompt_tokens"], one["seed"]) == ("length", 3, 7)
+
+
+def test_a_prompt_is_read_from_standard_input() -> None:
+    assert run("generate", "-q", "-p", "-", "-n", "5", input="And he").stdout.startswith("And he")
+    assert "byte 0 is not UTF-8" in told("generate", "-p", "-", input=b"\xff")
+
+
+def test_stop_strings_end_the_text() -> None:
+    found = json.loads(run("generate", "--json", "-p", "And the LORD", "-n", "200", "--stop", "said").stdout)
+    assert "said" not in found["text"]
+    assert found["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("generate", "nope.gguf"), "does not exist"),
+        (("generate", "-t", "-1"), "temperature must be"),
+        (("generate", "-p", "x" * 300), "The prompt has 300 tokens; the context holds 256"),
+        (("generate", "--context", "1000"), "made for 256"),
+        (("chat",), "no chat template"),
+        (("bench", "model", "-n", "1000"), "context holds 256"),
+    ],
+)
+def test_what_cannot_be_done_is_told(args: tuple[str, ...], says: str) -> None:
+    assert says in told(*args)
+
+
+def test_a_smaller_context_ends_the_text() -> None:
+    found = json.loads(run("generate", "--json", "--context", "20").stdout)
+    assert (found["finish_reason"], len(found["tokens"])) == ("context", 20)
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> str:
+    path = tmp_path / "chat.jinja"
+    path.write_text(
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:", encoding="utf-8"
+    )
+    return str(path)
+
+
+def test_a_chat_remembers_what_was_said(template: str) -> None:
+    found = run("chat", "--template", template, "-n", "12", input="Hello\nAnd then?\n/new\nHello\n")
+    assert found.exit_code == 0, found.output
+    answers = found.stdout.splitlines()
+    model = tt.load()
+    first = model.generate("user: Hello\nassistant:", max_tokens=12).text
+    second = model.generate(f"user: Hello\nassistant: {first}\nuser: And then?\nassistant:", max_tokens=12).text
+    assert found.stdout == f"{first}\n{second}\n{first}\n", answers
+
+
+def test_a_message_that_does_not_fit_is_dropped_and_the_chat_goes_on(template: str) -> None:
+    found = run("chat", "--template", template, "-n", "3", input="x" * 400 + "\nHello\n")
+    assert found.exit_code == 0
+    assert "/new begins another" in found.stderr
+    assert found.stdout.strip()
+
+
+def test_perplexity_tells_bits_per_byte_with_an_error(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("And the LORD spake unto Moses, saying, " * 20, encoding="utf-8")
+    found = json.loads(run("perplexity", str(text), "--json").stdout)
+    assert found["tokens"] == found["bytes"] == 39 * 20
+    assert 0 < found["bits_per_byte"] < 2
+    assert found["bits_per_byte_error"] > 0
+    assert "bits per byte" in run("perplexity", str(text)).stdout
+
+
+def test_a_text_that_is_no_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"ab\xff")
+    assert "byte 2 is not UTF-8" in told("perplexity", str(tmp_path / "a.txt"))
+
+
+def test_an_int8_head_beside_its_table_makes_a_larger_file_and_the_help_says_so(tmp_path: Path) -> None:
+    from tritium.models.load import shipped
+
+    plain, int8 = tmp_path / "plain.tritium", tmp_path / "int8.tritium"
+    run("prepack", str(shipped()), str(plain))
+    run("prepack", str(shipped()), str(int8), "--head", "int8")
+    assert int8.stat().st_size > plain.stat().st_size
+    assert "int8 makes a larger file" in " ".join(run("prepack", "--help").output.split())
+
+
+def test_a_prepacked_file_generates_the_same(tmp_path: Path) -> None:
+    from tritium.models.load import shipped
+
+    target = str(tmp_path / "kjv.tritium")
+    found = run("prepack", str(shipped()), target)
+    assert found.exit_code == 0, found.output
+    assert "4 layers" in found.stdout
+    assert run("generate", "-q", target, "-n", "30").stdout == run("generate", "-q", "-n", "30").stdout
+    assert "exists already" in told("prepack", str(shipped()), target)
+    assert "prepacked already" in told("prepack", target, str(tmp_path / "again"))
+    assert "a prepacked model" in told("inspect", target)
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
+    command = f"{sys.executable} -m tritium generate -q -n 200 | head -c 5"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
+    assert done.stdout == "Genes"
+    assert "Traceback" not in done.stderr
+
+
+def test_bench_model_tells_samples_and_what_was_not_measured() -> None:
+    found = json.loads(run("bench", "model", "-p", "16", "-n", "8", "-r", "3", "--json").stdout)
+    assert len(found["rows"]["decode"]["samples"]) == len(found["rows"]["prefill"]["samples"]) == 3
+    energy = found["rows"]["energy"]
+    assert energy["samples"] or energy["absent"]
+    page = run("bench", "model", "-p", "16", "-n", "8", "-r", "3").stdout
+    assert all(word in page for word in ("ready", "prefill", "first token", "decode", "peak memory", "energy"))

@@ -1,0 +1,584 @@
+"""compile: what it is called with, what it keeps, what it writes, and that it gives what the function gives."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import programs
+import tritium as tt
+from tritium import buffer
+from tritium.errors import ArgumentError, BoundsError, DeviceError, TraceError, VerifyError, ViewError
+from tritium.op import Kind, Op
+from tritium.ops import Sample
+from tritium.testing import arrays, call, case_id, cases, laid, values
+
+X = tt.randn((4, 8), seed=1)
+W = tt.randn((8, 8), seed=2)
+
+
+def same(a: Any, b: Any) -> None:
+    for x, y in zip(*(r if isinstance(r, tuple) else (r,) for r in (a, b)), strict=True):
+        assert x.spec == y.spec
+        np.testing.assert_array_equal(values(x), values(y))
+
+
+# ---- every row, random programs
+
+
+@pytest.mark.parametrize(
+    ("op", "sample"),
+    cases(Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE, Kind.CONTRACT, Kind.MOVE, Kind.FUSED),
+    ids=case_id,
+)
+def test_compiled_equals_eager(op: Op, sample: Sample) -> None:
+    attrs = dict(sample.attrs)
+    xs = [None if x is None else laid(x, "contiguous") for x in arrays(op, sample)]
+    given = [x for x in xs if x is not None]
+
+    def fn(*ts: Any) -> Any:
+        left = iter(ts)
+        return call(op, [None if x is None else next(left) for x in xs], attrs)
+
+    compiled = tt.compile(fn, verify=True)
+    eager = fn(*given)
+    for _ in ("made", "kept"):
+        same(compiled(*given), eager)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs.lines)
+def test_random_programs_give_the_same_compiled_written_down_eager_and_in_numpy(code: list[programs.Line]) -> None:
+    data = [np.arange(24, dtype=np.float32).reshape(4, 6) % 7 - 3, np.arange(6, dtype=np.float32) - 2]
+    tensors = [tt.asarray(d.copy()) for d in data]
+
+    def fn(*args: Any) -> Any:
+        return programs.run(code, programs.OnTensors, *args)
+
+    want = programs.run(code, programs.OnNumpy, *data)
+    written = tt.trace(fn, *tensors)
+    for got in (fn(*tensors), written(*tensors), tt.compile(fn)(*tensors)):
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(g.numpy(), w)
+    for t, d in zip(tensors, data, strict=True):
+        np.testing.assert_array_equal(t.numpy(), d)
+
+
+@pytest.mark.parametrize("how", ["transposed", "sliced", "reversed", "broadcast"])
+def test_arguments_of_any_layout(how: str) -> None:
+    x = laid(np.arange(12, dtype=np.float32).reshape(3, 4), how)
+
+    def fn(x: Any) -> Any:
+        return tt.relu(x * 2.0 - 3.0), x.reshape(-1) + 1.0, x.sum(axis=0)
+
+    compiled = tt.compile(fn, verify=True)
+    same(compiled(x), fn(x))
+    same(compiled(x), fn(x))
+
+
+# ---- arguments and results
+
+
+def test_it_is_a_decorator_with_and_without_options() -> None:
+    @tt.compile
+    def plain(x: Any) -> Any:
+        """Adds one."""
+        return x + 1.0
+
+    @tt.compile(verify=True)
+    def checked(x: Any) -> Any:
+        return x + 2.0
+
+    assert (plain.__name__, plain.__doc__) == ("plain", "Adds one.")
+    assert plain(tt.ones(2)).tolist() == [2, 2]
+    assert checked(tt.ones(2)).tolist() == [3, 3]
+
+
+def test_tensors_may_be_nested_and_named() -> None:
+    @tt.compile
+    def fn(pair: Any, *, state: Any, scale: float = 1.0) -> Any:
+        return {"sum": pair[0] + pair[1] * scale, "state": [state["h"] * 2.0]}
+
+    got = fn((tt.ones(2), tt.ones(2)), state={"h": tt.ones(3)}, scale=3.0)
+    assert got["sum"].tolist() == [4, 4]
+    assert got["state"][0].tolist() == [2, 2, 2]
+
+
+def test_numbers_and_strings_are_part_of_the_program() -> None:
+    @tt.compile
+    def fn(x: Any, n: Any, how: str) -> Any:
+        return x * n if how == "times" else x + n
+
+    one = tt.ones(2)
+    assert fn(one, 3, "times").tolist() == [3, 3]
+    assert fn(one, 3, "plus").tolist() == [4, 4]
+    assert fn(one, 3.0, "plus").tolist() == [4, 4]
+    assert fn.cache_info().programs == 3
+
+
+def test_a_method_is_compiled_for_its_object() -> None:
+    class Layer:
+        def __init__(self, w: float) -> None:
+            self.w = tt.full((2,), w)
+
+        @tt.compile
+        def __call__(self, x: Any) -> Any:
+            return x * self.w
+
+    assert Layer(2.0)(tt.ones(2)).tolist() == [2, 2]
+    assert Layer(5.0)(tt.ones(2)).tolist() == [5, 5]
+    assert "calls written" in Layer(3.0).__call__.explain(tt.ones(2))
+
+
+def test_numpy_arrays_are_arguments() -> None:
+    assert tt.compile(lambda x: x + 1.0)(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+
+
+def test_what_cannot_be_told_apart_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="type set is neither a tensor nor hashable"):
+        tt.compile(lambda x, s: x)(tt.ones(2), {1, 2})
+
+
+def test_no_tensor_is_no_result() -> None:
+    with pytest.raises(TraceError, match="returned no tensor"):
+        tt.compile(lambda x: 3)(tt.ones(2))
+
+
+def test_results_are_the_callers_own() -> None:
+    fn = tt.compile(lambda x: (x, x.mT, x + 0.5, x + 0.5))
+    x = tt.ones((2, 2))
+    same_as, turned, a, b = fn(
+        x,
+    )
+    a += 1.0
+    same_as += 5.0
+    assert x.tolist() == [[1, 1], [1, 1]]
+    assert turned.tolist() == [[1, 1], [1, 1]]
+    assert b.tolist() == [[1.5, 1.5], [1.5, 1.5]]
+
+
+def test_a_result_of_one_call_stays_when_the_next_comes() -> None:
+    fn = tt.compile(lambda x: tt.relu(x * 2.0) @ W)
+    first = fn(X)
+    kept = first.numpy().copy()
+    fn(X * 3.0)
+    np.testing.assert_array_equal(first.numpy(), kept)
+
+
+def test_captured_weights_are_read_at_each_call() -> None:
+    w = tt.ones(3)
+    fn = tt.compile(lambda x: x * w)
+    assert fn(tt.ones(3)).tolist() == [1, 1, 1]
+    w *= 4.0
+    assert fn(tt.ones(3)).tolist() == [4, 4, 4]
+
+
+def test_a_constant_may_be_the_result() -> None:
+    fn = tt.compile(lambda x: (tt.zeros(2), tt.full((), 3.0), x))
+    zeros, three, _ = fn(tt.ones(1))
+    assert zeros.tolist() == [0, 0]
+    assert three.item() == 3
+
+
+def test_inside_another_trace_it_is_written_down_there() -> None:
+    inner = tt.compile(lambda x: x * 2.0)
+    graph = tt.trace(lambda x: inner(x) + 1.0, tt.Spec((2,)))
+    assert [n.op.name for n in graph.order()] == ["given", "const", "multiply", "const", "add"]
+
+
+def test_tensors_of_two_devices_are_refused() -> None:
+    from null import Null
+
+    tt.register("elsewhere", Null)
+    try:
+        there = tt.ones(2, device="elsewhere")
+        with pytest.raises(DeviceError, match="move one with"):
+            tt.compile(lambda a, b: a + b)(tt.ones(2), there)
+        assert tt.compile(lambda a: tt.relu(a * 2.0 - 3.0) + 1.0)(there).to("cpu").tolist() == [1, 1]
+    finally:
+        tt.unregister("elsewhere")
+
+
+# ---- what is kept
+
+
+def test_one_program_for_each_kind_of_arguments() -> None:
+    fn = tt.compile(lambda x: x + 1.0)
+    for x in (tt.ones(2), tt.zeros(2), tt.ones(3), tt.ones(3, dtype="f64"), tt.ones((3, 2))[:, 0]):
+        fn(x)
+    info = fn.cache_info()
+    assert (info.hits, info.misses, info.programs) == (1, 4, 4)
+
+
+def test_the_dict_of_programs_is_bounded() -> None:
+    fn = tt.compile(lambda x: x + 1.0)
+    for n in range(1, 80):
+        fn(tt.ones(n))
+    assert fn.cache_info().programs == fn.cache_info().limit == 64
+    fn.cache_clear()
+    assert fn.cache_info() == (0, 0, 0, 64)
+
+
+def test_clearing_lets_captured_tensors_go() -> None:
+    w = tt.ones(1000)
+    gone = weakref.ref(w)
+    holder = [w]
+    fn = tt.compile(lambda x: x * holder[0])
+    fn(tt.ones(1000))
+    del w
+    holder.clear()
+    assert gone() is not None
+    fn.cache_clear()
+    gc.collect()
+    assert gone() is None
+
+
+def test_several_threads_run_one_program() -> None:
+    fn = tt.compile(lambda x: tt.softmax(tt.gelu(x @ W + 1.0) * 2.0) @ W.mT)
+    xs = [tt.randn((16, 8), seed=i) for i in range(8)]
+    want = [fn(x).numpy().copy() for x in xs]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(fn(xs[i]).numpy(), want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+# ---- donated arguments
+
+
+def test_a_donated_argument_is_written_in_place() -> None:
+    @tt.compile(donate="cache", verify=True)
+    def step(cache: Any, x: Any, at: int) -> Any:
+        cache[at] = x * 2.0
+        return cache.sum(axis=0)
+
+    cache = tt.zeros((3, 400))
+    place = cache.data_ptr
+    for i in range(3):
+        got = step(cache, tt.full((400,), float(i + 1)), i)
+    assert got.tolist() == [12] * 400
+    assert cache[:, 0].tolist() == [2, 4, 6]
+    assert cache.data_ptr == place
+    assert step.program(cache, tt.ones(400), 0).arena_bytes < cache.nbytes
+
+
+def test_a_donated_argument_may_be_returned() -> None:
+    def fn(c: Any) -> Any:
+        c += 1.0
+        return c
+
+    x = tt.zeros(3)
+    got = tt.compile(fn, donate=0)(x)
+    assert got is x
+    assert x.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_donated_writes_are_those_of_eager(strided: bool) -> None:
+    def fn(c: Any, x: Any) -> Any:
+        before = c * 1.0
+        c[1:] = c[:-1] + x
+        view = c.mT
+        view[0] = 7.0
+        c *= 2.0
+        return before, view + 0.0, c[0]
+
+    base = tt.arange(24, dtype="f32").reshape(4, 6)
+    mine, theirs = ((b.mT if strided else b) for b in (base.clone(), base.clone()))
+    x = tt.ones(mine.shape[1])
+    same(tt.compile(fn, donate=("c",))(mine, x), fn(theirs, x))
+    same(mine, theirs)
+
+
+def test_what_is_not_donated_stays() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        a += 1.0
+        return tt.relu(b - 5.0)
+
+    a, b = tt.zeros(3), tt.full((3,), 7.0)
+    assert tt.compile(fn, donate="a")(a, b).tolist() == [2, 2, 2]
+    assert (a.tolist(), b.tolist()) == ([1, 1, 1], [7, 7, 7])
+
+
+def _written_then_read_at(c: tt.Tensor, at: tt.Tensor) -> tt.Tensor:
+    c[:2] = c[1:] * 3.0
+    c += 1.0
+    return tt.take(c, at)
+
+
+def test_an_error_after_a_donated_argument_was_written_says_so_or_leaves_it() -> None:
+    c, kept = tt.ones(3), [1.0, 1.0, 1.0]
+    with pytest.raises(BoundsError, match="index 99 is outside") as caught:
+        tt.compile(_written_then_read_at, donate="c")(c, tt.tensor([99]))
+    assert "A donated argument was written before that and keeps it" in str(caught.value) or c.tolist() == kept
+
+
+def test_an_error_before_anything_was_written_leaves_the_donated_argument() -> None:
+    def fn(c: tt.Tensor, at: tt.Tensor) -> tt.Tensor:
+        row = tt.take(c, at)
+        c += tt.sum(row)
+        return row
+
+    c = tt.ones(3)
+    with pytest.raises(BoundsError) as caught:
+        tt.compile(fn, donate="c")(c, tt.tensor([99]))
+    assert "donated" not in str(caught.value)
+    assert c.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_donated_argument_that_is_not_written_stays() -> None:
+    a = tt.full((3,), 7.0)
+    tt.compile(lambda a: tt.relu(a * 2.0), donate=0)(a)
+    assert a.tolist() == [7, 7, 7]
+
+
+def test_donating_what_another_argument_shares_is_refused() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        a += 1.0
+        return a * b
+
+    base = tt.ones(4)
+    compiled = tt.compile(fn, donate="a")
+    assert compiled(base[:3], base[1:].clone()).tolist() == [2, 2, 2]
+    with pytest.raises(ArgumentError, match=r"donated argument 0 .* shares memory with argument 1"):
+        compiled(base[:3], base[1:])
+    held = tt.compile(lambda a: a.add_(1.0) * base.sum(), donate="a")
+    with pytest.raises(ArgumentError, match="shares memory with a tensor that the function captured"):
+        held(base[:3])
+
+
+def test_a_donated_argument_that_repeats_its_memory_is_refused_as_in_eager() -> None:
+    with pytest.raises(ViewError, match="it was expanded"):
+        tt.compile(lambda a: a.add_(1.0), donate=0)(tt.broadcast_to(tt.ones(3), (2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("donate", "says"),
+    [("nothing", "is not a parameter; there are a, b"), (5, "numbered 0 to 1"), (1.5, "names or numbers")],
+)
+def test_a_wrong_donation_is_refused(donate: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        tt.compile(lambda a, b: a + b, donate=donate)
+
+
+def test_writing_without_donate_names_the_remedy() -> None:
+    def fn(x: Any) -> Any:
+        x += 1.0
+        return x
+
+    with pytest.raises(TraceError, match=r"compile\(fn, donate=…\)"):
+        tt.compile(fn)(tt.ones(2))
+
+
+def swap(a: Any, b: Any) -> Any:
+    old = a.clone()
+    a[...] = b
+    b[...] = old
+    return a, old
+
+
+DONATED: list[Any] = [
+    lambda a: (a.add_(1.0), a.clone()),
+    lambda a: (a.add_(1.0).clone(), a),
+    lambda a: (a.add_(1.0), a - 0.0, +a, a * 1.0, a.reshape(a.shape)),
+    lambda a: (a.reshape(-1).add_(1.0), a + 0.5),
+    lambda a: (a.clone().reshape(-1).add_(1.0), a.mT.add_(1.0)),
+    lambda a: (a[:1].clone().add_(1.0), a[1:].zero_()),
+    lambda a: a.mT.clone().reshape(-1).mul_(2.0),
+]
+
+
+@pytest.mark.parametrize("how", ["plain", "turned", "part", "wide"])
+@pytest.mark.parametrize("fn", DONATED)
+def test_results_are_as_independent_as_in_eager(fn: Any, how: str) -> None:
+    def make() -> Any:
+        x = tt.arange(24, dtype="f32").reshape(4, 6)
+        return {
+            "plain": x,
+            "turned": x.mT,
+            "part": tt.arange(200, dtype="f32").reshape(20, 10)[:4, :6],
+            "wide": x[:, :5],
+        }[how]
+
+    compiled = tt.compile(fn, donate=0)
+    mine, theirs = make(), make()
+    for _ in range(2):  # what the first call gave must not change with the second
+        got, want = compiled(mine), fn(theirs)
+        same(got, want)
+        same(mine, theirs)
+        held = [
+            (g, w.numpy().copy())
+            for g, w in zip(*((r if isinstance(r, tuple) else (r,)) for r in (got, want)), strict=True)
+        ]
+        compiled(mine), fn(theirs)
+        for g, w in held:
+            if g is not mine:
+                np.testing.assert_array_equal(g.numpy(), w)
+
+
+def test_swapping_two_donated_arguments() -> None:
+    mine, theirs = (tt.ones(3), tt.zeros(3)), (tt.ones(3), tt.zeros(3))
+    got = tt.compile(swap, donate=("a", "b"))(*mine)
+    same(got, swap(*theirs))
+    same(mine, theirs)
+    assert got[0] is mine[0]
+
+
+def test_a_clone_of_a_repeated_view_can_be_written() -> None:
+    def fn(x: Any) -> Any:
+        y = tt.broadcast_to(x, (2, 3)).clone()
+        y += 1.0
+        return y
+
+    same(tt.compile(fn)(tt.ones(3)), fn(tt.ones(3)))
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (3, 0), (0,)])
+def test_views_of_nothing(shape: tuple[int, ...]) -> None:
+    def fn(x: Any) -> Any:
+        y = x + 1.0
+        return y[..., 1:], y[1:], tt.broadcast_to(y, (2, *shape)).clone() * 2.0, y.sum(axis=0)
+
+    same(tt.compile(fn)(tt.zeros(shape)), fn(tt.zeros(shape)))
+
+
+def test_many_inputs_in_the_functions_own_form() -> None:
+    named = tt.compile(lambda x, s: {"a": x * s})
+    xs = [tt.full((2,), float(i)) for i in range(3)]
+    assert [r["a"].tolist() for r in named.run_many([(x, 3.0) for x in xs])] == [[0, 0], [3, 3], [6, 6]]
+    assert [r.tolist() for r in tt.compile(lambda x: x + 1.0).run_many([np.ones(2, "f4"), tt.ones(3)])] == [
+        [2, 2],
+        [2, 2, 2],
+    ]
+
+
+def test_what_follows_a_star_may_be_donated() -> None:
+    def fn(*xs: Any) -> Any:
+        xs[1].add_(1.0)
+        return xs[0] + xs[1]
+
+    a, b = tt.ones(2), tt.ones(2)
+    assert tt.compile(fn, donate="xs")(a, b).tolist() == [3, 3]
+    assert tt.compile(fn, donate=1)(a, b).tolist() == [4, 4]
+    assert b.tolist() == [3, 3]
+
+
+def test_threads_share_more_programs_than_are_kept() -> None:
+    fn = tt.compile(lambda x: x + 1.0)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        try:
+            for i in range(300):
+                n = 1 + (i * 7 + seed * 13) % 90
+                if fn(tt.zeros(n)).tolist() != [1.0] * n:
+                    wrong.append(n)
+                if i % 100 == 50 and seed == 0:
+                    fn.cache_clear()
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_verify_passes_reductions_over_strided_memory() -> None:
+    x = tt.randn((1000, 17), seed=5).mT
+    tt.compile(lambda x: tt.exp(x) * x.sum(axis=-1, keepdims=True), verify=True)(x)
+
+
+def test_a_graph_is_a_function_too() -> None:
+    inner = tt.trace(lambda x: tt.relu(x * 2.0) @ W.mT, X)
+    same(tt.compile(inner)(X), inner(X))
+    same(tt.compile(lambda x: inner(x) + 1.0)(X), inner(X) + 1.0)
+
+
+def test_a_copy_of_a_compiled_function_is_compiled_anew() -> None:
+    fn = tt.compile(lambda c: c.add_(1.0), donate=0)
+    for other in (copy.copy(fn), copy.deepcopy(fn)):
+        c = tt.zeros(2)
+        assert other(c).tolist() == [1, 1]
+        assert other.cache_info().programs == 1
+
+
+def test_writes_to_parts_of_nothing() -> None:
+    def fn(x: Any) -> Any:
+        y = x + 1.0
+        y[:, 1:] = 2.0
+        return y
+
+    x = tt.zeros((0, 8))
+    same(tt.trace(fn, x)(x), fn(x))
+    same(tt.compile(fn, verify=True)(x), fn(x))
+
+
+def test_one_result_of_several_beside_a_row_number() -> None:
+    def fn(x: Any) -> Any:
+        m = x.max(axis=-1, keepdims=True)
+        q, _, _ = tt.quantize_activations(m)
+        return q, x - m
+
+    same(tt.compile(fn)(X), fn(X))
+
+
+# ---- try_fuse
+
+
+@pytest.mark.skipif(buffer.native is None, reason="needs the native library: without it nothing fuses")
+def test_try_fuse_runs_a_chain_as_one_call() -> None:
+    got = tt.try_fuse(["add", "multiply", "relu"], [X, X, X])
+    assert got is not None
+    same(got, tt.relu((X + X) * X))
+
+
+def test_try_fuse_of_what_does_not_fuse_is_none() -> None:
+    assert tt.try_fuse([("sort", {}), "relu"], [X]) is None
+    assert tt.try_fuse(["relu"], [X]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "operands", "says"),
+    [("add", [X], "a list of rows"), ([], [X], "at least one row"), (["add", "relu"], [X, X, X], "read 2 operands, 3")],
+)
+def test_try_fuse_of_too_much_or_nothing_is_refused(rows: Any, operands: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        tt.try_fuse(rows, operands)
+
+
+def test_try_fuse_raises_on_wrong_shapes() -> None:
+    with pytest.raises(tt.errors.ShapeError):
+        tt.try_fuse(["add", "relu"], [tt.ones(3), tt.ones(4)])
+
+
+def test_try_fuse_of_an_unknown_row_names_the_nearest() -> None:
+    with pytest.raises(ArgumentError, match="Did you mean 'matmul'"):
+        tt.try_fuse(["matmull", "add"], [X, W, X])
+
+
+def test_a_wrong_program_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tritium import ops
+    from tritium.compiler import passes
+
+    monkeypatch.setitem(passes.RULES, ops.exp, ("wrong", lambda r, n: n.inputs[0]))
+    with pytest.raises(VerifyError, match="differs from the rows as written"):
+        tt.compile(lambda x: tt.exp(x + 1.0) * 2.0, verify=True)(X)

@@ -1,0 +1,226 @@
+"""New tokens in a graph: which rows are found together, which stay apart, and that a device that takes them together computes the
+same."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium import ops
+from tritium.backends import Absent
+from tritium.backends.cuda import probe as cuda
+from tritium.compiler.new_token import new_tokens, note
+from tritium.op import Spec
+
+HEADS, SHARED, SIZE, CAPACITY = 4, 2, 128, 40
+EVERY = HEADS + 2 * SHARED
+
+
+def step(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    turned = ops.rope(x, cos, sin, heads=HEADS + SHARED)
+    ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
+    return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places, scale=0.5)
+
+
+def specs(tokens: int = 1, batch: int = 2, size: int = SIZE) -> list[Spec]:
+    angles = Spec((batch, tokens, size // 2), tt.f32)
+    return [
+        Spec((batch, tokens, EVERY, size), tt.f32), angles, angles, Spec((batch, 3), tt.i32),
+        Spec((3, 2 * SHARED, CAPACITY, size), tt.f16),
+    ]  # fmt: skip
+
+
+def found(fn: Any, given: list[Spec] | None = None, donate: tuple[int, ...] = (4,)) -> list[Any]:
+    return new_tokens(tt.trace(fn, *(given or specs()), donate=donate))
+
+
+def test_the_rows_of_a_new_token_are_found_together() -> None:
+    graph = tt.trace(step, *specs(), donate=(4,))
+    (t,) = new_tokens(graph)
+    assert (t.x, t.cos, t.sin, t.places, t.cache) == graph.inputs
+    assert graph.outputs == (t.attention,)
+    assert graph.writes == ((4, t.update),)
+    assert (t.interleaved, t.scale) == (False, 0.5)
+    assert {n for n in graph.order() if n.op is not ops.given} == set(t.nodes)
+    assert t.nodes[-1] is t.attention
+    assert note(t).node == "rope+update_cache+attention"
+
+
+def test_each_layer_of_a_model_has_one_where_one_token_comes() -> None:
+    session = tt.load().session(slots=2)
+    kv, places = session.caches, np.array([[0, 0, 1], [1, 0, 1]], np.int32)
+    at, one, four = np.arange(2, dtype=np.int32), np.zeros((2, 1), np.int32), np.zeros((2, 4), np.int32)
+    last, pick = session._programs.last, session._programs.pick
+    for program, given, many in (
+        (last, (one, places, at), len(kv)),
+        (last, (four, places, at), 0),
+        (pick, (one.astype(np.int64), places, session.turns), len(kv)),
+    ):
+        graph = program.program(*map(tt.asarray, given), *kv).graph
+        tokens = new_tokens(graph)
+        assert [t.cache for t in tokens] == list(graph.inputs[3:])[:many]
+        assert all(t.places.op is ops.given for t in tokens)
+
+
+def turned_twice(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    y = step(x, cos, sin, places, kv)
+    return y + ops.rope(x, cos, sin, heads=HEADS + SHARED)[:, :, :HEADS]
+
+
+def read_before(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    old = kv[0, 0, 0].sum()
+    return step(x, cos, sin, places, kv) + old
+
+
+def read_after(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    return step(x, cos, sin, places, kv) + kv[0, 0, 0].sum()
+
+
+def given_back(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    return step(x, cos, sin, places, kv), kv
+
+
+def other_places(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    turned = ops.rope(x, cos, sin, heads=HEADS + SHARED)
+    ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
+    return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places + 0)
+
+
+def values_first(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    turned = ops.rope(x, cos, sin, heads=HEADS + SHARED)
+    ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
+    return ops.attention(turned[:, :, :HEADS], kv[:, SHARED:], kv[:, :SHARED], places)
+
+
+def all_turned(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    turned = ops.rope(x, cos, sin)
+    ops.update_cache(kv, turned[:, :, HEADS:], places, out=kv)
+    return ops.attention(turned[:, :, :HEADS], kv[:, :SHARED], kv[:, SHARED:], places)
+
+
+def a_copy(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+    return step(x, cos, sin, places, kv.clone())
+
+
+@pytest.mark.parametrize(
+    "fn", [turned_twice, read_before, read_after, given_back, other_places, values_first, all_turned, a_copy]
+)
+def test_rows_that_others_read_or_that_are_not_quite_those_stay_apart(fn: Any) -> None:
+    assert found(fn) == []
+
+
+def test_several_tokens_stay_apart() -> None:
+    assert found(step, specs(tokens=2)) == []
+
+
+# ---- in programs
+
+
+def arguments(batch: int, device: str, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((batch, 1, EVERY, SIZE)).astype(np.float32)
+    angle = rng.standard_normal((batch, 1, SIZE // 2))
+    kv = rng.standard_normal((batch + 1, 2 * SHARED, CAPACITY, SIZE)).astype(np.float16)
+    places = np.array([[b, 7 * b % CAPACITY, 1] for b in range(batch)], np.int32)
+    return [
+        tt.tensor(a, device=device) for a in (x, np.cos(angle).astype("f4"), np.sin(angle).astype("f4"), places, kv)
+    ]
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """torch on the CPU as a device that writes donated arguments where they lie and takes new tokens in one call; its calls."""
+    pytest.importorskip("torch", reason="a device that stands for CUDA needs PyTorch: pip install torch")
+    calls: list[tuple[Any, ...]] = []
+    backend = type(tt.device("torch").backend)
+
+    def attend_new(
+        self: Any, x: Any, cos: Any, sin: Any, cache: Any, places: Any, scale: float | None, settled: bool
+    ) -> Any:
+        calls.append((x.shape, cos.shape, sin.shape, cache.shape, places.shape, scale, settled))
+        both = cache.shape[1]
+        heads = x.shape[2] - both
+        turned = ops.rope(x, cos, sin, heads=heads + both // 2)
+        ops.update_cache(cache, turned[:, :, heads:], places, out=cache)
+        y = ops.attention(turned[:, :, :heads], cache[:, : both // 2], cache[:, both // 2 :], places, scale=scale)
+        return self.array(y)
+
+    for name, value in (
+        ("compiler", "calls one after another"), ("writes_arguments", True), ("compiled", lambda self, run, form: run),
+        ("takes_new", lambda self, x, cache, interleaved: not interleaved), ("attend_new", attend_new),
+    ):  # fmt: skip
+        monkeypatch.setattr(backend, name, value)
+    return calls
+
+
+def test_a_program_has_its_device_take_new_tokens_in_one_call(together: list[tuple[Any, ...]]) -> None:
+    wanted, given = arguments(3, "torch"), arguments(3, "torch")
+    want = step(*wanted)
+    fn = tt.compile(step, donate="kv")
+    np.testing.assert_array_equal(fn(*given).numpy(), want.numpy())
+    np.testing.assert_array_equal(given[4].numpy(), wanted[4].numpy())
+    half = (3, 1, SIZE // 2)
+    assert together == [((3, 1, EVERY, SIZE), half, half, (4, 2 * SHARED, CAPACITY, SIZE), (3, 3), 0.5, True)]
+    program = fn.program(*given)
+    assert program.launches == 1
+    assert "new token: rope+update_cache+attention: 3 calls become one" in program.explain()
+
+
+def test_places_that_a_program_makes_are_not_settled(together: list[tuple[Any, ...]]) -> None:
+    def later(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
+        return step(x, cos, sin, places + tt.tensor([0, 1, 0], dtype="i32", device="torch"), kv)
+
+    wanted, given = arguments(2, "torch"), arguments(2, "torch")
+    want = later(*wanted)
+    np.testing.assert_array_equal(tt.compile(later, donate="kv")(*given).numpy(), want.numpy())
+    np.testing.assert_array_equal(given[4].numpy(), wanted[4].numpy())
+    assert [c[-1] for c in together] == [False]
+
+
+def test_while_someone_watches_the_rows_run_one_by_one(together: list[tuple[Any, ...]]) -> None:
+    wanted, given = arguments(2, "torch"), arguments(2, "torch")
+    want, seen = step(*wanted), []
+    watcher = tt.launch.watch(lambda event: seen.append(event.op.name))
+    try:
+        got = tt.compile(step, donate="kv")(*given)
+    finally:
+        tt.launch.unwatch(watcher)
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
+    assert [n for n in seen if n in ("rope", "update_cache", "attention")] == ["rope", "update_cache", "attention"]
+    assert together == []
+
+
+def test_a_model_writes_the_same_tokens(together: list[tuple[Any, ...]]) -> None:
+    told = []
+    for device in ("cpu", "torch"):
+        session = tt.load(device=device).session()
+        ids = [int(session.extend(0, [1, 2, 3]).argmax())]
+        for _ in range(8):
+            ids.append(session.pick([0], ids[-1:]).ids[0])
+        told.append(ids)
+    assert told[0] == told[1]
+    assert len(together) == 8 * len(session.caches)
+
+
+@pytest.mark.skipif(
+    isinstance(cuda.units(), Absent) or find_spec("triton") is None, reason="needs a GPU of CUDA and Triton"
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_graphs_of_cuda_take_new_tokens_in_one_launch(batch: int) -> None:
+    """The same bits at every call: by copies, and where the arguments lie. Each call stands one token further."""
+    fn = tt.compile(step, donate="kv")
+    wanted, given = arguments(batch, "cuda"), arguments(batch, "cuda")
+    takes = tt.device("cuda").backend.takes_new(given[0].spec, given[4].spec, False)
+    assert fn.program(*given).launches == (1 if takes else 3)
+    pointer = given[4].torch().data_ptr()
+    for n in range(6):
+        for args in (wanted, given):
+            args[3].torch()[:, 1] += 1
+            args[0].torch().mul_(-1.5)
+        np.testing.assert_array_equal(fn(*given).numpy(), step(*wanted).numpy(), err_msg=str(n))
+        np.testing.assert_array_equal(given[4].numpy(), wanted[4].numpy(), err_msg=str(n))
+    assert given[4].torch().data_ptr() == pointer

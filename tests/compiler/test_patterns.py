@@ -1,0 +1,179 @@
+"""Fusions of a user: found in graphs, checked on first use, refused when they are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium import ops
+from tritium.compiler import patterns
+from tritium.errors import ArgumentError, VerifyError
+
+X = tt.randn((4, 8), seed=1)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    for p in patterns.patterns():
+        tt.remove_pattern(p.name)
+
+
+calls: list[str] = []
+
+
+def swish_by_silu(x: Any) -> Any:
+    calls.append("swish")
+    return tt.silu(x)
+
+
+def used(fn: Any, *args: Any) -> list[str]:
+    program = tt.compile(fn).program(*args)
+    return [n.node for n in program.notes if n.what == "pattern" and n.applied]
+
+
+def test_a_chain_in_a_graph_becomes_the_implementation() -> None:
+    tt.add_pattern(tt.FusionPattern("negated", ("negative", "exp", "reciprocal"), lambda x: tt.exp(x)))
+    fn = tt.compile(lambda x: tt.reciprocal(tt.exp(-x)) + 1.0)
+    np.testing.assert_allclose(fn(X).numpy(), tt.exp(X).numpy() + 1, rtol=1e-5)
+    names = [n.op.name for n in fn.graph(X).order()]
+    assert "reciprocal" not in str(names)
+    assert used(lambda x: tt.reciprocal(tt.exp(-x)), X) == ["negated"]
+
+
+def test_operands_come_in_the_order_of_the_chain() -> None:
+    tt.add_pattern(tt.FusionPattern("axpy", ("multiply", "add"), lambda a, b, c: tt.add(tt.multiply(a, b), c)))
+    fn = tt.compile(lambda a, b, c: c + a * b)
+    a, b, c = (tt.randn(5, seed=i) for i in range(3))
+    np.testing.assert_array_equal(fn(a, b, c).numpy(), (c + a * b).numpy())
+    assert used(lambda a, b, c: c + a * b, a, b, c) == ["axpy"]
+
+
+def test_what_others_read_stays() -> None:
+    tt.add_pattern(tt.FusionPattern("axpy", ("multiply", "add"), lambda a, b, c: a * b + c))
+    assert used(lambda a: (a * a + 1.0, a * a), X) == []
+
+
+def test_the_order_of_operands_that_do_not_commute_counts() -> None:
+    tt.add_pattern(tt.FusionPattern("less", ("multiply", "subtract"), lambda a, b, c: a * b - c))
+    assert used(lambda a, c: c - a * a, X, X) == []
+    assert used(lambda a, c: a * a - c, X, X) == ["less"]
+
+
+def test_a_wrong_implementation_is_noticed_on_first_use() -> None:
+    tt.add_pattern(tt.FusionPattern("wrong", ("multiply", "add"), lambda a, b, c: a * b - c))
+    fn = tt.compile(lambda a: a * a + a)
+    with pytest.raises(VerifyError, match="The pattern wrong does not compute what its rows do"):
+        fn(X)
+
+
+def test_an_implementation_of_another_spec_is_refused() -> None:
+    tt.add_pattern(tt.FusionPattern("short", ("multiply", "add"), lambda a, b, c: (a * b + c)[0]))
+    with pytest.raises(
+        ArgumentError, match=r"'short': its implementation gave f32\[8\], but multiply\+add gives f32\[4,8\]"
+    ):
+        tt.compile(lambda a: a * a + a)(X)
+
+
+def test_an_implementation_that_needs_values_is_left_to_try_fuse() -> None:
+    def by_numpy(a: Any, b: Any, c: Any) -> Any:
+        return tt.asarray(a.numpy() * b.numpy() + c.numpy())
+
+    tt.add_pattern(tt.FusionPattern("host", ("multiply", "add"), by_numpy))
+    program = tt.compile(lambda a: a * a + a).program(X)
+    assert next(n.why for n in program.notes if n.what == "pattern").startswith(
+        "its implementation cannot be written down"
+    )
+    got = tt.try_fuse(["multiply", "add"], [X, X, X])
+    np.testing.assert_array_equal(got.numpy(), (X * X + X).numpy())
+
+
+def test_try_fuse_checks_an_implementation_once() -> None:
+    tt.add_pattern(tt.FusionPattern("swish", ("sigmoid", "multiply"), lambda x, y: swish_by_silu(x)))
+    calls.clear()
+    for _ in range(3):
+        np.testing.assert_allclose(tt.try_fuse(["sigmoid", "multiply"], [X, X]).numpy(), tt.silu(X).numpy(), rtol=1e-5)
+    assert len(calls) == 3
+
+
+def test_a_pattern_is_checked_anew_where_attributes_differ() -> None:
+    tt.add_pattern(tt.FusionPattern("rows", ("softmax", "multiply"), lambda x, y: tt.softmax(x, axis=-1) * y))
+    right = tt.compile(lambda x: tt.softmax(x, axis=-1) * x)
+    np.testing.assert_array_equal(right(X).numpy(), (tt.softmax(X, axis=-1) * X).numpy())
+    with pytest.raises(VerifyError, match="rows"):
+        tt.compile(lambda x: tt.softmax(x, axis=0) * x)(X)
+    assert tt.try_fuse([("softmax", {"axis": -1}), "multiply"], [X, X]) is not None
+    with pytest.raises(VerifyError, match="rows"):
+        tt.try_fuse([("softmax", {"axis": 0}), "multiply"], [X, X])
+
+
+def test_an_implementation_that_fails_while_it_is_written_down_is_named() -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    tt.add_pattern(tt.FusionPattern("fails", ("multiply", "add"), fails))
+    with pytest.raises(RuntimeError, match="pattern 'fails' failed: no luck"):
+        tt.compile(lambda a: a * a + a)(X)
+
+
+def test_try_fuse_raises_what_an_implementation_raises() -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    tt.add_pattern(tt.FusionPattern("fails", ("multiply", "add"), fails))
+    with pytest.raises(RuntimeError, match="no luck"):
+        tt.try_fuse(["multiply", "add"], [X, X, X])
+
+
+def test_try_fuse_refuses_a_wrong_result() -> None:
+    tt.add_pattern(tt.FusionPattern("wrong", ("multiply", "add"), lambda a, b, c: a))
+    with pytest.raises(VerifyError, match="'wrong' differs"):
+        tt.try_fuse(["multiply", "add"], [X, X, X])
+
+
+@pytest.mark.parametrize(
+    ("operations", "says"),
+    [
+        ("add", "a tuple of rows"),
+        ((), "names of rows"),
+        (("ad",), "Did you mean 'add'"),
+        (("zeros_like",), "no row"),
+        (("full",), "computes nothing"),
+    ],
+)
+def test_a_pattern_names_rows(operations: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        tt.FusionPattern("p", operations, lambda x: x)
+
+
+def test_programs_made_before_are_made_anew() -> None:
+    fn = tt.compile(lambda a: a * a + a)
+    fn(X)
+    tt.add_pattern(tt.FusionPattern("axpy", ("multiply", "add"), lambda a, b, c: a * b + c))
+    assert [n.node for n in fn.program(X).notes if n.what == "pattern"] == ["axpy"]
+
+
+def test_an_unknown_pattern_cannot_be_removed() -> None:
+    with pytest.raises(ArgumentError, match="no pattern 'x'"):
+        tt.remove_pattern("x")
+
+
+def test_the_longest_pattern_wins() -> None:
+    tt.add_pattern(tt.FusionPattern("two", ("multiply", "add"), lambda a, b, c: a * b + c))
+    tt.add_pattern(tt.FusionPattern("three", ("multiply", "add", "relu"), lambda a, b, c: ops.relu(a * b + c)))
+    assert used(lambda a: tt.relu(a * a + a), X) == ["three"]
+
+
+def test_a_pattern_is_used_from_the_next_call_on_and_no_longer_than_it_is_there() -> None:
+    calls.clear()
+    fn = tt.compile(lambda x: tt.exp(tt.negative(x)))
+    fn(X), fn(X)
+    tt.add_pattern(tt.FusionPattern("decay", ("negative", "exp"), lambda x: (calls.append("traced"), tt.exp(-x))[1]))
+    fn(X)
+    assert calls == ["traced"]
+    tt.remove_pattern("decay")
+    assert not [n for n in fn.program(X).notes if n.what == "pattern"]

@@ -1,0 +1,228 @@
+"""The pages: every python block of README.md and docs/ runs, and every relative link leads somewhere.
+
+The blocks of one page share a namespace and run in order, in an empty folder. A block right after the comment
+`<!-- needs mlx -->` runs where that library can be imported (of cuda: where there is a GPU), and is skipped with the reason
+elsewhere; after `<!-- page needs torch -->` that holds for every block of the page. One after `<!-- not run: reason -->` is
+always skipped, with that reason. The name of a page's test tells the libraries it needs, so that `-k mlx` finds it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+
+from tritium.backends import Backend, Found, devices
+from tritium.backends.values.device import ValueBackend
+
+ROOT = Path(__file__).parents[2]
+RUN_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
+
+FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*(\w*)")
+MARK = re.compile(r"^\s*<!--\s*(not run:|needs|page needs)\s+(.+?)\s*-->\s*$")
+LIBRARIES = {
+    "mlx": "mlx.core",
+    "torch": "torch",
+    "cuda": "torch",
+}  # what a page may need, and what tells whether it is there
+DEVICES = ("cuda",)  # whose library may be here without the device
+OWN_WORK = {
+    *("new", "listed", "retuned", "choose"),  # of every backend: built on the others
+    *("hold", "value", "put", "ready", "doubt", "tracing", "number"),  # of those that keep values
+}
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.MULTILINE)
+HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    line: int  # of its first line of code, from 1
+    code: str
+    not_run: str | None = None
+    needs: tuple[str, ...] = ()
+
+
+def parse(text: str) -> tuple[list[Block], str]:
+    """The fenced blocks of a page, and its prose without them."""
+    blocks: list[Block] = []
+    prose: list[str] = []
+    whole: tuple[str, ...] = ()  # what the page needs
+    marks: dict[str, str] = {}  # of the next block
+    fence, language, start = "", "", 0
+    code: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        mark, told = FENCE.match(line), MARK.match(line)
+        if fence:
+            if mark and mark[1].startswith(fence) and not line.strip(" `~"):
+                needs = (*whole, *named(marks.get("needs", "")))
+                blocks.append(Block(language, start, "\n".join(code) + "\n", marks.get("not run:"), needs))
+                fence, marks = "", {}
+            else:
+                code.append(line)
+        elif mark:
+            fence, language, start, code = mark[1], mark[2], number + 1, []
+        elif told and told[1] == "page needs":
+            whole = named(told[2])
+        elif told:
+            marks[told[1]] = told[2]
+        else:
+            prose.append(line)
+            if line.strip() and marks:
+                raise ValueError(f"line {number}: no block follows the comment before it")
+    if fence or marks:
+        raise ValueError(f"the block before line {start} is never closed, or a comment has no block")
+    return blocks, "\n".join(prose)
+
+
+def named(words: str) -> tuple[str, ...]:
+    found = tuple(words.split())
+    if unknown := set(found) - set(LIBRARIES):
+        raise ValueError(f"a page may need {', '.join(LIBRARIES)}, not {', '.join(sorted(unknown))}")
+    return found
+
+
+@cache
+def absent(library: str) -> str | None:
+    """Why a library cannot be used here; None: it can."""
+    try:
+        importlib.import_module(LIBRARIES[library])
+    except ImportError as error:
+        return f"needs {library}: {error}"
+    if library in DEVICES:
+        found = next(d for d in devices() if d.name.partition(":")[0] == library)
+        return None if found.available else f"needs {library}: {found.why}"
+    return None
+
+
+def why_not(block: Block) -> str | None:
+    """Why a block does not run here; None: it does."""
+    return block.not_run or next(filter(None, map(absent, block.needs)), None)
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def python_blocks(page: Path) -> list[Block]:
+    return [block for block in parse(page.read_text(encoding="utf-8"))[0] if block.language == "python"]
+
+
+def name_and_needs(page: Path) -> str:
+    return "+".join([name(page), *sorted({library for block in python_blocks(page) for library in block.needs})])
+
+
+BLOCKS = {f"{name_and_needs(page)}:{block.line}": block for page in RUN_PAGES for block in python_blocks(page)}
+NOT_RUN_HERE = {where: why for where, block in BLOCKS.items() if (why := why_not(block))}
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments GitHub gives the headings of a page."""
+    seen: dict[str, int] = {}
+    for heading in HEADING.findall(parse(page.read_text(encoding="utf-8"))[1]):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        seen[slug] = seen.get(slug, -1) + 1
+        if seen[slug]:
+            seen[f"{slug}-{seen[slug]}"] = 0
+    return set(seen)
+
+
+@pytest.mark.parametrize("page", [page for page in RUN_PAGES if python_blocks(page)], ids=name_and_needs)
+def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = python_blocks(page)
+    if all(map(why_not, blocks)):
+        pytest.skip(f"no block runs here: {why_not(blocks[0])}")
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.chdir(tmp_path)
+    gc.collect()
+    gc.disable()  # what earlier tests left in cycles must not be freed under a page that counts memory
+    try:
+        for block in blocks:
+            if why_not(block) is None:
+                # Empty lines in front make a traceback point at the line of the page.
+                code = compile("\n" * (block.line - 1) + block.code, page, "exec")
+                exec(code, vars(module))
+    finally:
+        gc.enable()
+
+
+if NOT_RUN_HERE:  # an empty list of parameters would be reported as a skip of its own
+
+    @pytest.mark.parametrize("block", NOT_RUN_HERE)
+    def test_block_not_run(block: str) -> None:
+        pytest.skip(NOT_RUN_HERE[block])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"(`+).*?\1", "", parse(page.read_text(encoding="utf-8"))[1], flags=re.DOTALL)
+    dead = []
+    for inline, reference in LINK.findall(prose):
+        link = unquote(inline or reference)
+        if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            dead.append(f"{link}: there is no {path}")
+        elif fragment and target.suffix == ".md" and fragment not in anchors(target):
+            dead.append(f"{link}: {target.name} has no such heading")
+    assert not dead, "\n".join(dead)
+
+
+@pytest.mark.parametrize("kind", [Backend, ValueBackend])
+def test_the_page_about_backends_names_every_method(kind: type[Backend]) -> None:
+    said = (ROOT / "docs" / "add-a-backend.md").read_text(encoding="utf-8")
+    methods = {n for n, what in vars(kind).items() if callable(what) and not n.startswith("_")} - OWN_WORK
+    assert sorted(n for n in methods if f"`{n}" not in said) == []
+
+
+def test_parse_finds_blocks_and_reasons() -> None:
+    text = "a\n\n<!-- not run: no such GPU -->\n\n```python\nx = 1\n```\n````sh\n```\n````\n```python\ny\n```\n"
+    blocks, prose = parse(text)
+    assert blocks == [
+        Block("python", 6, "x = 1\n", "no such GPU"),
+        Block("sh", 9, "```\n"),
+        Block("python", 12, "y\n"),
+    ]
+    assert prose.splitlines()[0] == "a"
+
+
+def test_parse_finds_what_a_block_and_a_page_need() -> None:
+    blocks, _ = parse("<!-- page needs torch -->\n```python\nx\n```\n<!-- needs mlx -->\n```python\ny\n```\n")
+    assert [block.needs for block in blocks] == [("torch",), ("torch", "mlx")]
+
+
+@pytest.mark.parametrize("text", ["<!-- needs mlx -->\nno block\n", "<!-- needs tea -->\n```\n```\n", "```python\n"])
+def test_a_mark_that_marks_nothing_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"block|may need"):
+        parse(text)
+
+
+def test_a_block_whose_library_is_absent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent.cache_clear()
+    monkeypatch.setitem(LIBRARIES, "mlx", "no_such_library")
+    assert why_not(Block("python", 1, "", needs=("mlx",))) == "needs mlx: No module named 'no_such_library'"
+    assert why_not(Block("python", 1, "")) is None
+    absent.cache_clear()
+
+
+def test_a_block_whose_device_is_absent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent.cache_clear()
+    monkeypatch.setitem(LIBRARIES, "cuda", "sys")  # what stands for a library that is there
+    monkeypatch.setattr(
+        sys.modules[__name__], "devices", lambda: [Found("cpu", True, {}), Found("cuda", False, {}, "no GPU")]
+    )
+    assert why_not(Block("python", 1, "", needs=("cuda",))) == "needs cuda: no GPU"
+    absent.cache_clear()

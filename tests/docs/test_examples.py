@@ -1,0 +1,129 @@
+"""The examples: each runs, on its smallest sizes, and does what it says.
+
+Knows nothing of how good a trained model is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tritium import io
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+VERSES = ["Ge1:1 In the beginning.", "Ge1:2 And the earth.", "Ge2:1 Thus.", "Exo1:1 Now these."]
+SIZES = "--layers 1 --intermediate 256 --context 32 --batch 8 --device cpu --samples 20".split()
+
+
+# ---- train_bytes
+
+
+@pytest.fixture(scope="module")
+def train_bytes() -> ModuleType:
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return import_module("train_bytes")
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text a model learns in a few steps."""
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("".join(f"And the number was {i % 7}.\n" for i in range(2000)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def trained(train_bytes: ModuleType, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    train_bytes.main(["--text", str(text), "--out", str(out), "--steps", "40", "--log-every", "10", *SIZES])
+    return out
+
+
+def test_verses_become_chapters(train_bytes: ModuleType) -> None:
+    found = train_bytes.chapters(VERSES)
+    assert found == "\0Genesis 1\nIn the beginning.\nAnd the earth.\n\0Genesis 2\nThus.\n\0Exodus 1\nNow these.\n"
+    with pytest.raises(SystemExit, match="no verse"):
+        train_bytes.chapters(["Nothing of the kind"])
+
+
+def test_a_file_of_verses_is_known_by_its_first_line(train_bytes: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("\n".join(VERSES))
+    assert train_bytes.read_text(tmp_path / "raw.txt").startswith(b"\0Genesis 1\nIn")
+    (tmp_path / "other.txt").write_text("A text.")
+    assert train_bytes.read_text(tmp_path / "other.txt") == b"\0A text."
+
+
+def test_what_is_held_out_is_not_trained_on(train_bytes: ModuleType) -> None:
+    text = b"".join(b"\0Chapter %d\n" % i + b"words " * 40 for i in range(100))
+    learn, held = train_bytes.split(text)
+    assert learn + held == text
+    assert held.startswith(b"\0")
+    assert 0.04 * len(text) < len(held) < 0.06 * len(text)
+
+
+@pytest.mark.parametrize(("done", "share"), [(0, 0), (0.01, 0.5), (0.02, 0.98), (0.49999, 0.5), (0.5, 1 / 3), (1, 0)])
+def test_the_learning_rate_has_two_stages(train_bytes: ModuleType, done: float, share: float) -> None:
+    assert train_bytes.learning_rate(done, 0.02) == pytest.approx(share, abs=1e-4)
+
+
+def test_a_few_steps_lower_the_loss(trained: Path) -> None:
+    log = json.loads((trained / "log.json").read_text())
+    losses = [row["loss"] for row in log["curve"]]
+    assert losses[-1] < 0.8 * losses[0]
+    assert 0 < log["bits_per_byte"]["held_out"] < 6
+    assert "val_bits_per_byte" in log["curve"][3]
+    assert len(log["text"]["sha256"]) == 64
+    assert all(s.startswith(p) for s, p in zip(log["samples"], ("In the beginning", "And he said"), strict=False))
+
+
+def test_the_files_of_a_run_hold_the_same_model(trained: Path) -> None:
+    verdict = io.verify(trained / "hf", trained / "model.i2_s.gguf")
+    assert verdict.same, verdict.difference
+    assert verdict.ternary == 7
+
+
+def test_the_exported_file_gives_the_network_s_logits(train_bytes: ModuleType, trained: Path) -> None:
+    import torch
+
+    from tritium.models.load import load
+
+    network = train_bytes.Network(train_bytes.Shape(layers=1, intermediate=256, context=32)).eval()
+    network.load_state_dict(torch.load(trained / "weights.pt"))
+    ids = list(b"And the number")
+    with torch.no_grad():
+        want = network(torch.tensor([ids]))[0, -1].numpy()
+    got = load(trained / "model.i2_s.gguf", kv="f32").session().extend(0, ids)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=2e-3 * np.abs(want).max())
+
+
+def test_a_seed_gives_the_same_model_again(train_bytes: ModuleType, text: Path) -> None:
+    runs = [train_bytes.main(["--text", str(text), "--steps", "3", "--log-every", "1", *SIZES]) for _ in range(2)]
+    losses = [[row["loss"] for row in run["curve"]] for run in runs]
+    assert losses[0] == losses[1]
+
+
+def test_the_float_network_is_trained_but_not_exported(train_bytes: ModuleType, text: Path, tmp_path: Path) -> None:
+    log = train_bytes.main(["--text", str(text), "--float", "--out", str(tmp_path), "--steps", "3", *SIZES])
+    assert log["kind"] == "float"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.json", "weights.pt"]
+
+
+def test_the_clock_ends_a_training(train_bytes: ModuleType, text: Path) -> None:
+    log = train_bytes.main(["--text", str(text), "--steps", "100000", "--minutes", "0.002", "--log-every", "1", *SIZES])
+    assert 0 < len(log["curve"]) < 1000
+
+
+def test_an_absent_text_says_how_to_get_it(train_bytes: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_bytes.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="apt-get install bible-kjv"):
+        train_bytes.read_text(None)

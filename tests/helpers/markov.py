@@ -1,0 +1,142 @@
+"""A model for tests of scheduling: the next token follows from all tokens in the slot, so any mix-up changes the text.
+
+Knows nothing of tensors. It has the methods of a session, counts how it is called, and fails, waits or says a given text
+where a test asks it to.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from tritium.errors import ContextError
+from tritium.models.tokenizer import ALPHABET
+from tritium.models.vocabulary import ByteTokenizer, Facts
+
+EOS = 256
+TOKENIZER = ByteTokenizer(
+    (*ALPHABET, "<end>"), frozenset([EOS]), facts=Facts(eos=frozenset([EOS]), eos_token="<end>", chat_template=None)
+)
+IDS = {i: TOKENIZER.bytes_of(i) for i in range(256)}
+BYTE = {b: i for i, b in IDS.items()}
+
+
+def encode(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER.encode(text))
+
+
+def follows(tokens: Sequence[int]) -> int:
+    """A small letter that depends on every token before it."""
+    h = 7
+    for t in tokens:
+        h = (h * 31 + t + 1) % 1000003
+    return BYTE[bytes([97 + h % 26])]
+
+
+def expected(prompt: str, count: int) -> str:
+    """What the model says after a prompt."""
+    tokens = list(encode(prompt))
+    start = len(tokens)
+    for _ in range(count):
+        tokens.append(follows(tokens))
+    return TOKENIZER.decode(tokens[start:])
+
+
+class Slots:
+    """What stands in the slots of a session without a network, whose subclass says what a step gives."""
+
+    held: list[list[int]]
+    picks = 0  # steps of which only the largest logits were asked for
+    ahead: tuple[bool, ...] = ()  # of those, whether the next one was announced
+
+    def step(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
+        raise NotImplementedError
+
+    def pick(self, slots: Sequence[int], ids: Sequence[int], *, ahead: bool = False) -> tuple[list[int], list[float]]:
+        self.picks, self.ahead = self.picks + 1, (*self.ahead, ahead)
+        rows = self.step(slots, ids)
+        return rows.argmax(axis=-1).tolist(), rows.max(axis=-1).tolist()
+
+    def tokens(self, slot: int) -> list[int]:
+        return list(self.held[slot])
+
+    def truncate(self, slot: int, count: int) -> None:
+        assert 0 <= count <= len(self.held[slot])
+        del self.held[slot][count:]
+
+
+class Session(Slots):
+    """The session of such a model. `says[prompt]` is a text it says instead, then ends. A prompt with "!" fails in a step,
+    one with "?" while it is read."""
+
+    def __init__(
+        self, slots: int = 4, context: int = 512, step_s: float = 0.0, says: dict[str, str] | None = None
+    ) -> None:
+        self.slots, self.capacity, self.step_s = slots, context, step_s
+        self.says = {encode(p): list(encode(t)) for p, t in (says or {}).items()}
+        self.held: list[list[int]] = [[] for _ in range(slots)]
+        self.gate = threading.Event()  # closed: the model waits before each call
+        self.gate.set()
+        self.threads: set[int] = set()
+        self.batches: list[int] = []  # sequences of each step
+        self.pieces: list[tuple[int, int]] = []  # (slot, tokens) of each piece of a prompt
+
+    def extend(self, slot: int, ids: Sequence[int]) -> np.ndarray:
+        self._call()
+        self.pieces.append((slot, len(ids)))
+        assert len(ids)
+        if BYTE[b"?"] in ids:
+            raise RuntimeError("cannot read this")
+        self._append(slot, ids)
+        return self._logits(slot)
+
+    def step(self, slots: Sequence[int], ids: Sequence[int]) -> np.ndarray:
+        self._call()
+        assert len(set(slots)) == len(slots) == len(ids)
+        self.batches.append(len(slots))
+        if any(BYTE[b"!"] in self.held[s] for s in slots):
+            raise RuntimeError("cannot step this")
+        for s, t in zip(slots, ids, strict=True):
+            self._append(s, [t])
+        return np.stack([self._logits(s) for s in slots])
+
+    def _call(self) -> None:
+        self.threads.add(threading.get_ident())
+        assert self.gate.wait(20)
+        if self.step_s:
+            time.sleep(self.step_s)
+
+    def _append(self, slot: int, ids: Sequence[int]) -> None:
+        if len(self.held[slot]) + len(ids) > self.capacity:
+            raise ContextError("full")
+        self.held[slot] += ids
+
+    def _logits(self, slot: int) -> np.ndarray:
+        tokens = self.held[slot]
+        token = follows(tokens)
+        for prompt, text in self.says.items():
+            said = tokens[len(prompt) :]
+            if tuple(tokens[: len(prompt)]) == prompt and said == text[: len(said)]:
+                token = text[len(said)] if len(said) < len(text) else EOS
+        row = np.zeros(TOKENIZER.vocab_size, np.float32)
+        row[token] = 10
+        return row
+
+
+class Model:
+    """What a server needs of a model."""
+
+    name = "markov"
+
+    def __init__(self, *, template: str | None = None, **options: object) -> None:
+        self.options = options
+        facts = Facts(eos=frozenset([EOS]), eos_token="<end>", chat_template=template)
+        self.tokenizer = ByteTokenizer((*ALPHABET, "<end>"), frozenset([EOS]), facts=facts)
+        self.made: Session | None = None
+
+    def session(self, slots: int = 1, context: int | None = None) -> Session:
+        self.made = Session(slots, context or 512, **self.options)  # type: ignore[arg-type]
+        return self.made

@@ -1,0 +1,310 @@
+"""What was tuned: read once, followed where it changes no bits, and never trusted when it belongs elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tritium as tt
+from null import Null
+from tritium import backends, ops, settings
+from tritium.backends.cpu import device as cpu
+from tritium.buffer import native
+from tritium.machine import tuned
+from tritium.machine.facts import this_machine
+from tritium.op import Spec
+
+needs_native = pytest.mark.skipif(native is None, reason="there is no native library")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path))
+    monkeypatch.delenv("TRITIUM_TUNED", raising=False)
+    backends.retuned()
+    yield tmp_path
+    monkeypatch.undo()
+    backends.retuned()
+
+
+def body_of(choices: dict[str, tuned.Choice]) -> dict[str, Any]:
+    here = {"machine": asdict(this_machine()), "build": tuned.build(), "version": tuned.version()}
+    return {**here, "choices": {n: asdict(c) for n, c in choices.items()}, "tunings": []}
+
+
+def write(kept: dict[str, tuned.Choice], **changes: Any) -> Path:
+    path = tuned.path()
+    path.write_text(json.dumps(tuned.document(body_of(kept) | changes)))
+    backends.retuned()
+    return path
+
+
+def test_without_a_file_nothing_is_chosen(cache: Path) -> None:
+    assert tuned.choices() == {}
+
+
+def test_a_choice_that_was_kept_is_read(cache: Path) -> None:
+    write({"storage": tuned.Choice("tern2", "faster")})
+    assert tuned.choices()["storage"] == tuned.Choice("tern2", "faster")
+
+
+@pytest.mark.parametrize(("said", "names"), [("0", set()), ("", {"a"}), ("1", {"a"}), ("all", {"a", "b"})])
+def test_the_environment_says_how_much_is_followed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, said: str, names: set[str]
+) -> None:
+    monkeypatch.setenv("TRITIUM_TUNED", said)
+    write({"a": tuned.Choice(1, ""), "b": tuned.Choice(2, "", exact=False)})
+    assert set(tuned.choices()) == names
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"build": "1-1"}, "another native library"),
+        ({"version": "0.0.1"}, "another version"),
+        ({"machine": {"cpu": "other"}}, "another machine"),
+        ({"choices": {"a": {"value": 1.5, "why": ""}}}, "cannot be"),
+        ({"choices": {"a": {"worth": 1}}}, "worth"),
+        ({"choices": []}, "no choices"),
+    ],
+)
+def test_a_file_of_elsewhere_is_reported_and_ignored(
+    cache: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], says: str
+) -> None:
+    write({"a": tuned.Choice(1, "")}, **changes)
+    with caplog.at_level(logging.WARNING, "tritium"):
+        assert tuned.choices() == {}
+    assert says in caplog.text
+
+
+@given(st.data())
+def test_a_damaged_file_is_ignored(data: st.DataObject) -> None:
+    whole = json.dumps(tuned.document(body_of({"a": tuned.Choice(1, "because")}))).encode()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = data.draw(
+        st.one_of(
+            st.just(whole[:at]),
+            st.integers(1, 255).map(lambda x: whole[:at] + bytes([whole[at] ^ x]) + whole[at + 1 :]),
+        )
+    )
+    try:
+        read = tuned.checked(json.loads(damaged), this_machine())
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return
+    assert read == json.loads(whole)["tuned"]  # white space may change, contents may not
+
+
+def test_a_file_without_end_is_not_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "MAX_FILE_BYTES", 10)
+    write({"a": tuned.Choice(1, "")})
+    assert tuned.choices() == {}
+
+
+def test_what_is_no_plain_file_is_not_read(cache: Path) -> None:
+    os.mkfifo(tuned.path())  # reading it would wait for ever
+    tuned.forget()
+    assert tuned.choices() == {}
+
+
+def test_the_file_is_read_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write({"a": tuned.Choice(1, "")})
+    reads: list[Any] = []
+    kept = tuned.kept
+    monkeypatch.setattr(tuned, "kept", lambda *given: reads.append(given) or kept(*given))
+    tuned.forget()
+    for _ in range(3):
+        assert "a" in tuned.choices()
+    assert len(reads) == 1
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_sizes_of_one_class_differ_by_less_than_four_times(a: int, b: int) -> None:
+    if tuned.size_class(a) == tuned.size_class(b):
+        assert max(a, b) < 4 * max(min(a, b), 1)
+    assert (tuned.size_class(a) <= tuned.size_class(b)) or a > b
+
+
+def test_a_key_names_row_dtypes_and_classes() -> None:
+    specs = (Spec((1, 64)), Spec((64, 64), tt.tern2), None)
+    assert tuned.kernel_key("quantized_matmul", specs) == "kernel/quantized_matmul/f32:4,tern2:7,-"
+
+
+# ---- who reads it
+
+
+def product(tokens: int = 1) -> tuple[tt.Tensor, ...]:
+    rng = np.random.default_rng(0)
+    x = tt.tensor(rng.standard_normal((tokens, 128)).astype(np.float32))
+    return x, tt.repack(tt.tensor(rng.integers(-1, 2, (64, 128), np.int8)), tt.tern2), tt.tensor(0.5)
+
+
+@needs_native
+@pytest.mark.parametrize("isa", [] if native is None else native.isas())
+def test_the_kernel_that_was_tuned_is_chosen_and_gives_the_same_bits(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, isa: str
+) -> None:
+    monkeypatch.delenv("TRITIUM_ISA", raising=False)
+    x, w, scale = product()
+    specs = (x.spec, w.spec, scale.spec, None)
+    want = tt.quantized_matmul(x, w, scale, None).numpy()
+    write({tuned.kernel_key("quantized_matmul", specs): tuned.Choice(isa, "")})
+    chosen = tt.device("cpu").backend.choose(ops.quantized_matmul, specs, {"group": 0}, (None,) * 4)
+    expected = next(
+        k for k in cpu.alternatives(ops.quantized_matmul, isa) if k.accepts(specs, {"group": 0}, (None,) * 4)
+    )
+    assert chosen is not None
+    assert chosen.name == expected.name
+    assert np.array_equal(tt.quantized_matmul(x, w, scale, None).numpy(), want)
+    both = tt.compile(lambda x: tt.relu(tt.quantized_matmul(x, w, scale, None)) + 1.0)
+    assert np.array_equal(both(x).numpy(), np.maximum(want, 0) + 1)
+
+
+@needs_native
+def test_other_sizes_keep_the_shipped_kernel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITIUM_ISA", raising=False)
+    x, w, scale = product()
+    write({tuned.kernel_key("quantized_matmul", (x.spec, w.spec, scale.spec, None)): tuned.Choice("portable", "")})
+    backend = tt.device("cpu").backend
+
+    def kernel(tokens: int) -> str:
+        specs = (Spec((tokens, 128)), w.spec, scale.spec, None)
+        found = backend.choose(ops.quantized_matmul, specs, {"group": 0}, (None,) * 4)
+        assert found is not None
+        return found.name
+
+    assert kernel(1) == "portable"
+    assert kernel(64) == native.isa_base(native.isa())
+
+
+@needs_native
+def test_rows_that_are_not_exact_have_no_alternatives() -> None:
+    assert cpu.alternatives(ops.exp, "portable") == []
+    assert cpu.alternatives(ops.matmul, "portable") == []
+    assert [k.name for k in cpu.alternatives(ops.add, "portable")] == ["portable"]
+    assert cpu.alternatives(ops.add, "riscv") == []
+
+
+@needs_native
+def test_a_forced_instruction_set_is_stronger(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write({"storage": tuned.Choice("tern2", ""), "tiling/tern2": tuned.Choice("tern2", "")})
+    backend = tt.device("cpu").backend
+    assert (backend.densest(), backend.tiling(tt.tern2)) == (tt.tern2, tt.tern2)
+    monkeypatch.setenv("TRITIUM_ISA", "portable")
+    backends.retuned()
+    assert backend.densest() is cpu.shipped_storage()
+
+
+@needs_native
+def test_the_device_tells_how_many_choices_it_follows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITIUM_ISA", raising=False)
+    assert "tuned" not in tt.device("cpu").backend.describe()
+    write({"storage": tuned.Choice("tern2", "")})
+    assert tt.device("cpu").backend.describe()["tuned"].startswith("1 choice")
+
+
+@needs_native
+def test_words_that_mean_nothing_leave_the_shipped_choice(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITIUM_ISA", raising=False)
+    shipped = tt.device("cpu").backend.tiling(tt.tern2)
+    write({"storage": tuned.Choice("tern9", ""), "tiling/tern2": tuned.Choice("f32", "")})
+    backend = tt.device("cpu").backend
+    assert (backend.densest(), backend.tiling(tt.tern2)) == (cpu.shipped_storage(), shipped)
+
+
+@pytest.fixture
+def other() -> Iterator[None]:
+    tt.register("other", Null)
+    yield
+    tt.unregister("other")
+
+
+def test_a_tuned_device_is_followed_only_when_all_is(cache: Path, monkeypatch: pytest.MonkeyPatch, other: None) -> None:
+    monkeypatch.delenv("TRITIUM_DEVICE", raising=False)
+    write({"device": tuned.Choice("other", "twice as fast", exact=False)})
+    assert str(tt.default_device().device) == "cpu"
+    monkeypatch.setenv("TRITIUM_TUNED", "all")
+    backends.retuned()
+    assert (str(tt.default_device().device), tt.default_device().why) == ("other", "tuned: twice as fast")
+    monkeypatch.setenv("TRITIUM_DEVICE", "cpu")
+    assert str(tt.default_device().device) == "cpu"
+
+
+def test_a_tuned_device_that_is_gone_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch, other: None) -> None:
+    monkeypatch.delenv("TRITIUM_DEVICE", raising=False)
+    monkeypatch.setenv("TRITIUM_TUNED", "all")
+    write({"device": tuned.Choice("another", "", exact=False)})
+    assert str(tt.default_device().device) == "cpu"
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("variables", "count"), [({"TRITIUM_TUNED": "all"}, "3"), ({"TRITIUM_TUNED": "all", "OMP_NUM_THREADS": "1"}, "1")]
+)
+def test_tuned_threads_are_used_where_all_is_followed(cache: Path, variables: dict[str, str], count: str) -> None:
+    write({"threads": tuned.Choice(3, "", exact=False)})
+    clean = {k: v for k, v in os.environ.items() if k not in ("TRITIUM_NUM_THREADS", "OMP_NUM_THREADS")}
+    code = "import tritium as tt; print(tt.get_num_threads())"
+    env = clean | {"TRITIUM_CACHE": str(cache)} | variables
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60, check=True)
+    assert done.stdout.strip() == count
+
+
+def test_the_setting_has_three_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, means in (("0", "none"), ("all", "all"), ("", "exact"), ("yes", "exact")):
+        monkeypatch.setenv("TRITIUM_TUNED", said)
+        assert settings.tuned() == means
+
+
+# ---- GPUs
+
+
+def torch_of(*gpus: tuple[str, int, int]) -> Any:
+    """A torch with these GPUs: name, major version of the capability, multiprocessors."""
+    found = [SimpleNamespace(name=n, major=c, minor=0, multi_processor_count=p) for n, c, p in gpus]
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(found), device_count=lambda: len(found), get_device_properties=found.__getitem__
+    )
+    return SimpleNamespace(__version__="9.9", cuda=cuda)
+
+
+def test_a_gpu_is_named_with_what_makes_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.3"))
+    monkeypatch.setitem(
+        sys.modules, "torch", torch_of(("One", 9, 132), ("Two", 8, 108), ("Three", 8, 108), ("One", 9, 132))
+    )
+    assert tuned.gpu((9, 0), 132) == "One, torch 9.9, triton 3.3"
+    assert tuned.gpu((0, 0), 132) == "One, torch 9.9, triton 3.3"  # whatever its capability
+    assert tuned.gpu((9, 0), 100) == ""
+    assert tuned.gpu((8, 0), 108) == ""  # which of the two is meant cannot be told
+
+
+@pytest.mark.parametrize("missing", ["torch", "triton", "gpu"])
+def test_without_a_gpu_torch_or_triton_there_is_no_name(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    found = {
+        "torch": torch_of(*([] if missing == "gpu" else [("One", 9, 132)])),
+        "triton": SimpleNamespace(__version__="3.3"),
+    }
+    for name, module in found.items():
+        monkeypatch.setitem(sys.modules, name, None if name == missing else module)
+    assert tuned.gpu((9, 0), 132) == ""
+
+
+def test_a_choice_for_a_gpu_is_read_by_its_name(cache: Path) -> None:
+    gpus = ("NVIDIA One/2, torch 9.9, triton 3.3", "NVIDIA Two, torch 9.9, triton 3.3")
+    write({tuned.product_key(2560, 6912, m, gpu): tuned.Choice(gpu, "") for m, gpu in enumerate(gpus, 1)})
+    assert {sizes: c.value for sizes, c in tuned.products(gpus[0]).items()} == {(2560, 6912, 1): gpus[0]}
+    assert set(tuned.products(gpus[1])) == {(2560, 6912, 2)}
+    assert tuned.products("") == tuned.products("NVIDIA One") == {}

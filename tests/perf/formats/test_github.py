@@ -1,0 +1,218 @@
+"""What GitHub is told: escaped as it wants, within its limits, and nothing a name could add."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from measured import HOSTILE
+from tritium.errors import ArgumentError
+from tritium.perf.formats import exports, github
+from tritium.perf.gate.verdict import Suite, Verdict, no_baseline, suite_of
+
+
+def verdict(case: str = "matmul 64x64 f32", outcome: Any = "SLOWER", **more: Any) -> Verdict:
+    about = {"arm": "head", "ratio": 1.25, "interval": (1.2, 1.3), "passes": False, "level": "critical"}
+    return Verdict(case, "wall", "base", outcome=outcome, **(about | more))
+
+
+def suite(*verdicts: Verdict) -> Suite:
+    return suite_of(verdicts, base="main", head="topic")
+
+
+def commands(text: str) -> list[str]:
+    """The commands the runner of GitHub would find in a log."""
+    return [line for line in text.split("\n") if line.lstrip().startswith("::") or "##[" in line]
+
+
+def test_an_annotation_has_the_form_and_the_escapes_of_github() -> None:
+    made = github.Annotation("warning", "50 % slower\nthan a::b", "a,b: c", "src/a.py", 3)
+    assert str(made) == "::warning file=src/a.py,line=3,title=a%2Cb%3A c::50 %25 slower%0Athan a::b"
+    assert str(github.Annotation("error", "x")) == "::error::x"
+
+
+def test_regressions_are_errors_doubts_warnings_and_news_notices() -> None:
+    found = github.annotated(
+        suite(verdict(), verdict("b", "INCONCLUSIVE"), verdict("c", "FASTER"), verdict("d", "EQUIVALENT"))
+    )
+    assert [line.split(" ")[0] for line in found] == ["::error", "::warning", "::notice"]
+    assert "matmul 64x64 f32" in found[0]
+    assert "1.250 (1.200 … 1.300)" in found[0]
+
+
+def test_a_regression_the_gate_lets_pass_is_a_notice() -> None:
+    assert github.annotated(suite(verdict(passes=True)))[0].startswith("::notice")
+
+
+def test_a_missing_baseline_is_an_error() -> None:
+    (line,) = github.annotated(no_baseline("v1", "there is no baseline v1"))
+    assert line.startswith("::error title=NoBaseline::")
+    assert "no baseline v1" in line
+
+
+def test_at_most_ten_of_a_kind_are_told_and_the_tenth_counts_the_rest() -> None:
+    found = github.annotated(
+        suite(*(verdict(f"case {i}") for i in range(25)), *(verdict(f"w {i}", "INCONCLUSIVE") for i in range(10)))
+    )
+    errors, warnings = ([line for line in found if line.startswith(k)] for k in ("::error", "::warning"))
+    assert (len(errors), len(warnings)) == (10, 10)
+    assert errors[-1].endswith("16 more like this; the summary of the job lists them.")
+    assert "more like this" not in warnings[-1]
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_name_gives_no_other_command(name: str) -> None:
+    made = suite(verdict(name, reason=name, unit=name), verdict(name, "MISSING", arm=name, ratio=None))
+    for line in github.annotated(made):
+        assert "\n" not in line
+        assert "\r" not in line
+        assert re.match(r"::(error|warning|notice) title=[A-Z -]+::", line)
+        assert line.isprintable()
+        assert len(commands(line)) == 1
+
+
+def test_a_summary_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    assert github.append_summary("one")
+    assert github.append_summary("two")
+    assert file.read_text() == "one\n\ntwo\n\n"
+
+
+def test_a_summary_stays_below_what_github_takes(tmp_path: Path) -> None:
+    file = tmp_path / "summary"
+    text = "\n".join("| a line of a table, größer |" for _ in range(40_000))
+    assert github.append_summary("x" * 900_000, file)
+    assert github.append_summary(text, file)
+    assert file.stat().st_size <= 1024 * 1024
+    assert file.read_text().endswith(github.CUT)
+    assert not github.append_summary(text, file), "there is no room left"
+    assert file.stat().st_size <= 1024 * 1024
+
+
+@given(st.binary(max_size=300), st.integers(-10, 400))
+def test_what_is_kept_of_a_summary_fits(data: bytes, room: int) -> None:
+    assert len(github._fitting(data, room)) <= max(room, 0)
+
+
+def test_without_github_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert not github.append_summary("x")
+    assert not github.set_output("a", "b")
+    assert github.publish(suite(verdict())) == []
+
+
+def outputs(text: str) -> dict[str, str]:
+    """As the runner reads them: name<<END, lines, END."""
+    found, lines = {}, iter(text.split("\n"))
+    for line in lines:
+        if line:
+            name, end = line.split("<<")
+            value = []
+            for inner in lines:
+                if inner == end:
+                    break
+                value.append(inner)
+            found[name] = "\n".join(value)
+    return found
+
+
+@pytest.mark.parametrize("name", [n for n in HOSTILE.values() if "\ud800" not in n])
+def test_a_value_adds_no_output(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "output"
+    assert github.set_output("one", name, file)
+    assert github.set_output("two", "2", file)
+    assert outputs(file.read_bytes().decode()) == {"one": name, "two": "2"}
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a=b", "a\nb", "1a"])
+def test_the_name_of_an_output_is_a_word(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="name of an output"):
+        github.set_output(name, "x", tmp_path / "output")
+
+
+def test_publish_writes_summary_and_outputs_and_gives_the_annotations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    found = github.publish(suite(verdict()), more=["more text"])
+    assert len(found) == 1
+    assert "| SLOWER | `matmul 64x64 f32`" in (tmp_path / "summary").read_text()
+    assert "more text" in (tmp_path / "summary").read_text()
+    told = outputs((tmp_path / "output").read_text())
+    assert (told["overall_status"], told["exit_code"], told["slower"]) == ("HasCriticalRegressions", "1", "1")
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_the_summary_shows_hostile_names_as_code(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
+    github.publish(suite(verdict(name, reason=name)))
+    for line in (tmp_path / "summary").read_text().splitlines():
+        outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", line.replace("### ❌", ""))
+        assert not set("<>`@[]*#\\") & set(outside), line
+
+
+# ---- the ready workflow
+
+WORKFLOW = Path(__file__).parents[3] / "examples" / "github-workflow.yml"
+
+
+def commands_of_the_workflow() -> list[list[str]]:
+    """What the workflow types, word by word."""
+    lines = (line.strip().removeprefix("run: ") for line in WORKFLOW.read_text().splitlines())
+    return [shlex.split(line.partition(" >> ")[0]) for line in lines if line.startswith("tritium ")]
+
+
+def test_the_workflow_is_yaml_that_measures_the_base_in_the_same_job() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    found = yaml.safe_load(WORKFLOW.read_text())
+    assert found["permissions"] == {"contents": "read"}
+    assert set(found[True]) == {"pull_request", "push"}, "yaml reads `on` as true"
+    (job,) = found["jobs"].values()
+    steps = job["steps"]
+    assert "github.event.pull_request.base.sha" in job["env"]["BASE"]
+    assert steps[0]["with"]["fetch-depth"] == 0
+    (gate,) = [s for s in steps if "--against" in s.get("run", "")]
+    assert '--against "$BASE"' in gate["run"], "a name from an event is data, never a part of the script"
+    assert "continue-on-error" not in gate
+    assert "|| true" not in WORKFLOW.read_text()
+    (upload,) = [s for s in steps if "upload-artifact" in s.get("uses", "")]
+    assert upload["if"] == "${{ always() }}"
+    assert not [s for s in steps if "${{" in s.get("run", "")], "nothing is put into a script"
+
+
+@pytest.mark.parametrize("words", commands_of_the_workflow(), ids=" ".join)
+def test_every_command_of_the_workflow_has_the_options_it_uses(words: list[str]) -> None:
+    from tritium.cli.root import cli
+
+    command: Any = cli
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        command, rest = command.commands[rest[0]], rest[1:]
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {w for w in rest if w.startswith("-")} <= known
+    formats = [b for a, b in pairwise(rest) if a == "--to"]
+    assert set(formats) <= set(exports.FORMATS)
+
+
+def test_the_workflow_types_what_it_promises() -> None:
+    assert [words[1] for words in commands_of_the_workflow()] == [
+        "compare",
+        "results",
+        "results",
+        "results",
+        "regression-test",
+    ]

@@ -1,0 +1,320 @@
+"""Results as tables: what a cell says, and what it must never say."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from made_results import changed, results
+from tritium.perf.records.context import Context, Work
+from tritium.perf.records.environment import Level, Limits
+from tritium.perf.records.run import PLANS, Results, Series, not_measured
+from tritium.perf.tables import pages, tables
+from tritium.perf.tables.tables import Table
+
+ARMS = {"tritium": 1.0, "numpy": 2.0, "torch": 1.0}
+CASES = {"matmul 64x64 f32": 2e-3, "add 64x64 f32": 2e-5}
+
+
+def found(**more: Any) -> Results:
+    return results(CASES, arms=ARMS, **more)
+
+
+def row(table: Table, case: str) -> dict[str, str]:
+    cells = next(r for r in table.rows if r[0] == case)
+    return dict(zip(table.heads, cells, strict=True))
+
+
+def number(text: str) -> float:
+    return float(re.match(r"[0-9.]+", text)[0])  # type: ignore[index]
+
+
+def test_a_row_for_each_case_and_none_for_canaries() -> None:
+    assert [r[0] for r in tables.comparison(found()).rows] == [*CASES, "geometric mean"]
+
+
+def test_the_first_arm_is_told_with_its_interval_and_the_others_as_times_as_fast() -> None:
+    cells = row(tables.comparison(found()), "matmul 64x64 f32")
+    middle, low, high = map(float, re.fullmatch(r"([0-9.]+) ms \(([0-9.]+)…([0-9.]+)\)", cells["tritium"]).groups())  # type: ignore[union-attr]
+    assert low <= middle <= high
+    assert low > 1.9
+    assert high < 2.1
+    assert number(cells["vs numpy"]) == pytest.approx(2, rel=0.03)
+    assert "…" in cells["vs numpy"]
+
+
+def test_a_difference_that_is_not_shown_is_marked() -> None:
+    cells = row(tables.comparison(found(sd=0.05)), "matmul 64x64 f32")
+    assert cells["vs torch"].endswith("~")
+    assert not cells["vs numpy"].endswith("~")
+
+
+def test_one_round_has_no_interval() -> None:
+    given = replace(found(generations=1, rounds=1), plan=replace(PLANS["quick"], generations=1))
+    assert re.fullmatch(r"[0-9.]+×", row(tables.comparison(given), "matmul 64x64 f32")["vs numpy"])
+
+
+def test_a_brief_table_has_no_intervals_of_ratios_but_its_marks() -> None:
+    cells = row(tables.comparison(found(sd=0.05), brief=True), "matmul 64x64 f32")
+    assert re.fullmatch(r"[0-9.]+×", cells["vs numpy"])
+    assert re.fullmatch(r"[0-9.]+× ~", cells["vs torch"])
+
+
+@pytest.mark.parametrize("status", ["timed out", "crashed", "out of memory", "wrong", "skipped", "failed"])
+def test_a_failure_is_a_word_in_its_cell_and_its_reason_stands_below(status: str) -> None:
+    given = changed(found(), "matmul 64x64 f32", "numpy", status=status, series=(), reason="it was too large")
+    table = tables.comparison(given)
+    assert row(table, "matmul 64x64 f32")["vs numpy"] == status
+    assert f"numpy: {status}: matmul 64x64 f32: it was too large" in table.below
+
+
+def test_where_the_first_arm_failed_the_others_times_are_told() -> None:
+    given = changed(found(), "matmul 64x64 f32", "tritium", status="crashed", series=(), reason="signal 11")
+    cells = row(tables.comparison(given), "matmul 64x64 f32")
+    assert cells["tritium"] == "crashed"
+    assert re.fullmatch(r"4(.0\d?)? ms|3.9\d? ms", cells["vs numpy"])
+
+
+def test_one_reason_of_many_cases_is_one_line() -> None:
+    given = found()
+    for case in CASES:
+        given = changed(given, case, "torch", status="skipped", series=(), reason="no such thing")
+    assert [line for line in tables.troubles(given) if line.startswith("torch")] == [
+        "torch: skipped: matmul 64x64 f32, add 64x64 f32: no such thing"
+    ]
+
+
+def test_an_arm_that_works_otherwise_is_remarked_on_once() -> None:
+    said = "tern2 dequantised to f32 before timing"
+    given = found()
+    for case in CASES:
+        given = changed(given, case, "numpy", facts={"weights": said}, context=Context("bitlinear"))
+        given = changed(given, case, "tritium", facts={"weights": "tern2"})
+    assert tables.remarks(given) == [f"numpy: bitlinear: {said}"]
+
+
+def test_flags_are_counted() -> None:
+    given = changed(found(), "add 64x64 f32", "numpy", flags=("no steady state",))
+    assert any(line.startswith("1 of 6 cells: no steady state") for line in tables.troubles(given))
+
+
+def test_the_rate_is_of_what_limits_and_the_share_is_of_the_ceiling() -> None:
+    limits = Limits(2, 1e11, 1e12, (Level("DRAM", None, 1e10),))
+    given = replace(found(), environment=replace(found().environment, limits=limits))
+    busy = changed(given, "matmul 64x64 f32", work=Work(10**8, 1000, 1000))
+    cells = row(tables.comparison(busy), "matmul 64x64 f32")
+    assert cells["rate"].endswith("GFLOP/s")
+    assert number(cells["rate"]) == pytest.approx(50, rel=0.03)
+    assert number(cells["of ceiling"]) == pytest.approx(50, abs=2)
+    moving = changed(given, "add 64x64 f32", work=Work(10, 40_000, 20_000))
+    cells = row(tables.comparison(moving), "add 64x64 f32")
+    assert cells["rate"].endswith("GB/s")
+    assert number(cells["of ceiling"]) == pytest.approx(30, abs=2)
+
+
+def test_integer_work_is_told_as_such() -> None:
+    given = changed(found(), "matmul 64x64 f32", work=Work(10**9, 10, 10, True))
+    assert row(tables.comparison(given), "matmul 64x64 f32")["rate"].endswith(" GOP/s")
+
+
+def test_work_that_counts_nothing_is_told_in_calls() -> None:
+    given = changed(found(), "add 64x64 f32", work=Work())
+    cells = row(tables.comparison(given), "add 64x64 f32")
+    assert re.fullmatch(r"[0-9.]+ k calls/s", cells["rate"])
+    assert cells["of ceiling"] == "-"
+
+
+def test_one_process_is_said_to_tell_nothing_of_others() -> None:
+    given = replace(found(generations=1), plan=replace(PLANS["quick"], generations=1))
+    assert any("nothing of other processes" in line for line in tables.comparison(given).below)
+
+
+@given(st.floats(1e-9, 1e4))
+def test_a_time_reads_back_within_half_a_percent(s: float) -> None:
+    value, unit = tables.seconds_text(s).split()
+    scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60}[unit]
+    assert float(value) * scale == pytest.approx(s, rel=6e-3)
+    assert "e" not in value
+
+
+@given(st.floats(1, 1e15), st.sampled_from(["B", "FLOP", "OP", "token"]))
+def test_a_rate_reads_back_within_half_a_percent(rate: float, item: str) -> None:
+    value, _, unit = tables.rate_text(rate, item).partition(" ")
+    letter = unit.strip()[0] if unit[:1] in "TGMk" else ""
+    assert float(value) * {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1}[letter] == pytest.approx(rate, rel=6e-3)
+
+
+@given(st.lists(st.floats(1e-6, 1e-3), min_size=2, max_size=12))
+def test_the_interval_of_a_time_holds_the_median(values: list[float]) -> None:
+    wall = Series("wall", "s", tuple(((v,),) for v in values))
+    interval = tables.time_interval(wall)
+    assert interval is not None
+    assert interval[0] <= (wall.median or 0) <= interval[1]
+    assert math.isfinite(interval[0] + interval[1])
+
+
+HOSTILE = "<b>x</b> | \x1b[31m @all `x` ::error::"
+
+
+def test_no_line_of_markdown_is_a_command_in_a_log() -> None:
+    page = tables.Table("::error::x", ("case",), (("::error::x",),), below=("::error::x", "  ::stop::x")).markdown()
+    assert not any(line.lstrip().startswith("::") for line in page.splitlines())
+
+
+def test_a_name_obeys_neither_terminal_nor_markdown() -> None:
+    given = results({HOSTILE: 1e-3}, arms={"tritium": 1.0})
+    text, page = tables.comparison(given).text(), tables.comparison(given).markdown()
+    assert "\x1b" not in text + page
+    line = next(x for x in page.splitlines() if "all" in x)
+    assert line.count(" | ") == 3
+    assert "``" in line
+
+
+def test_every_line_of_a_text_table_has_the_same_columns() -> None:
+    lines = tables.comparison(found()).text().splitlines()
+    rule = lines[1]
+    assert {len(x) for x in (lines[0], rule)} == {len(rule)}
+    assert all(len(x) <= len(rule) for x in lines[2:5])
+
+
+# ---- suites
+
+
+def test_memory_is_told_or_said_not_to_be_measured() -> None:
+    peak = Series("peak_bytes", "B", (((4096.0,),),), exact=True)
+    given = found()
+    for arm in ARMS:
+        wall = given.of("add 64x64 f32", arm).series  # type: ignore[union-attr]
+        more = peak if arm == "tritium" else not_measured("peak_bytes", "B", "unsupported: not its pool")
+        given = changed(given, "add 64x64 f32", arm, series=(*wall, more))
+    table = tables.details(given, "memory")
+    assert table is not None
+    cells = {r[1]: r[3] for r in table.rows if r[0] == "add 64x64 f32"}
+    assert cells == {"tritium": "4 KiB", "numpy": "not measured", "torch": "not measured"}
+    assert "peak_bytes of numpy: not measured: unsupported: not its pool" in table.below
+
+
+def test_a_suite_that_only_times_has_no_further_table() -> None:
+    assert tables.details(found(), "compare") is None
+
+
+def test_a_scheme_is_one_row_with_its_steps_bytes_and_loss() -> None:
+    given = results(
+        {"quantize int8 8x8": 1e-3, "dequantize int8 8x8": 2e-3, "matmul int8 8x8": 4e-6}, arms={"tritium": 1.0}
+    )
+    facts = {"bytes after": 68, "times smaller": 3.76, "bits a weight": 8.5, "sqnr dB": 39.61}
+    for case in given.cases[:3]:
+        context = Context(case.split()[0], (8, 8), "int8")
+        given = changed(given, case, context=context, facts=facts, work=Work(items=1, item="token"))
+    (cells,) = tables.quantization(given).rows
+    assert cells[:2] == ("int8", "8x8")
+    assert cells[5:9] == ("68 B", "3.76×", "8.50", "39.6 dB")
+    assert cells[9].endswith("k tokens/s")
+
+
+def test_layouts_get_advice_with_its_number() -> None:
+    given = results(
+        {"add 8x8 f32": 1e-3, "add 8x8 f32 strided": 3e-3, "sum 8x8 f32": 1e-3, "sum 8x8 f32 strided": 1e-3},
+        arms={"tritium": 1.0},
+    )
+    one, two = tables.advice(given, "strided", "contiguous")
+    assert re.fullmatch(r"add 8x8 f32: prefer contiguous, (3.0|2.9)\d× as fast as strided\.", one)
+    assert "take the same time" in two
+
+
+def test_advice_is_not_given_where_intervals_overlap() -> None:
+    given = results({"add 8x8 f32": 1e-3, "add 8x8 f16": 9e-4}, arms={"tritium": 1.0}, sd=0.3, generations=4)
+    (line,) = tables.advice(given, "f16", "f32")
+    assert line == "add 8x8: no difference between f16 and f32 is shown; their intervals overlap."
+
+
+def test_the_ends_of_an_interval_are_not_scaled_by_the_rounding_of_its_middle() -> None:
+    wall = Series("wall", "s", tuple((((v * 1e-3),),) for v in (1.0044, 1.0049, 1.0051, 1.0049)))
+    run = changed(found(), found().cases[0], series=(wall,)).runs[0]
+    assert tables.time_text(run) == "1.00 ms (1.00…1.01)"
+
+
+@pytest.mark.parametrize(
+    ("joules", "said"), [(0.9996, "1000 mJ"), (2.5, "2.5 J"), (3.2e-5, "32 µJ"), (4e-8, "40 nJ"), (4e-11, "0.04 nJ")]
+)
+def test_joules_have_the_unit_a_person_would_choose(joules: float, said: str) -> None:
+    assert tables.joules_text(joules) == said
+
+
+def test_dtypes_get_advice_in_either_direction() -> None:
+    given = results({"add 8x8 f32": 1e-3, "add 8x8 f16": 5e-4}, arms={"tritium": 1.0})
+    (line,) = tables.advice(given, "f16", "f32")
+    assert re.match(r"add 8x8: prefer f16, (2.0|1.9)\d× as fast as f32", line)
+
+
+# ---- energy
+
+
+def with_energy(given: Results, series: Series) -> Results:
+    runs = tuple(replace(r, series=(*r.series, series)) for r in given)
+    return replace(given, runs=runs, suite="energy")
+
+
+def test_energy_is_told_as_power_joules_and_operations() -> None:
+    details = {"details": {"watts": 20.0, "calls_per_degree": 123.0, "battery_hours": 2.5}}
+    page = pages.energy(with_energy(found(), Series("energy", "J", (((0.02,),),), details=details)))
+    assert page.rows[0][3:] == ("20 W", "20 mJ", "50", "123", "2.5 h")
+
+
+def test_energy_that_was_not_measured_is_a_reason_and_never_a_number() -> None:
+    given = with_energy(found(), not_measured("energy", "J", "virtual_machine: no counter"))
+    page = pages.energy(given)
+    assert all(r[3:] == ("not measured", "-", "-", "-", "-") for r in page.rows)
+    assert page.below == ("energy: not measured: virtual_machine: no counter",)
+
+
+def test_the_reason_of_absent_energy_is_a_sentence_too() -> None:
+    series = replace(not_measured("energy", "J", "virtual_machine"), details={"says": "it shows no counter"})
+    page = pages.energy(with_energy(found(), series))
+    assert page.below == ("energy: not measured: virtual_machine: it shows no counter",)
+
+
+def test_operations_for_a_joule_are_never_written_as_powers_of_ten() -> None:
+    cells = pages.energy(with_energy(found(), Series("energy", "J", (((2.5e-5,),),)))).rows[0]
+    assert cells[5] == "40 k"
+
+
+def test_an_estimate_is_called_one() -> None:
+    series = Series("energy", "J", (((0.02,),),), kind="estimate", details={"watts": 65.0})
+    cells = pages.energy(with_energy(found(), series)).rows[0]
+    assert cells[3] == "65 W (estimate)"
+    assert cells[4] == "20 mJ (estimate)"
+
+
+# ---- pages
+
+
+@pytest.mark.parametrize(
+    "suite", ["compare", "comprehensive", "memory", "workloads", "layout", "dtype", "quantization", "energy"]
+)
+def test_every_suite_has_a_page_of_text_and_of_markdown(suite: str) -> None:
+    given = replace(found(), suite=suite)
+    assert "matmul 64x64 f32" in pages.page(given)
+    assert pages.markdown(given).count("| --- |") + pages.markdown(given).count("--:") >= 1
+    assert ("Device selection guide" in pages.page(given)) == (suite in ("compare", "comprehensive"))
+
+
+def test_a_narrow_page_drops_intervals_of_ratios() -> None:
+    assert "(0." not in pages.page(replace(found(), suite="layout"), 80).split("\n\n")[1]
+    assert "…" in pages.page(replace(found(), suite="layout"), 200)
+
+
+def test_the_same_results_give_the_same_page() -> None:
+    assert pages.page(replace(found(), suite="compare")) == pages.page(replace(found(), suite="compare"))
+
+
+@pytest.mark.parametrize(("generations", "said"), [(2, "of 50 %"), (4, "of 88 %"), (8, "of 95 %"), (1, "One process")])
+def test_the_legend_says_how_sure_the_intervals_are(generations: int, said: str) -> None:
+    given = replace(found(), plan=replace(found().plan, generations=generations))
+    assert said in pages.page(given)

@@ -1,0 +1,118 @@
+"""The critical path, where it is known: one lane, several, and lanes that wait for each other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from made_profiles import ADD, MATMUL, SCOPE, made
+from tritium.errors import ArgumentError
+from tritium.see.profile.critical import critical_path
+from tritium.see.trace.timeline import Timeline, What
+
+A, B, C, D = (What(name) for name in "abcd")
+
+
+def test_of_one_thread_it_is_the_busy_time() -> None:
+    found = critical_path(made((MATMUL, 0, 100), (ADD, 500, 50), total=1000))
+    assert (found.total_ns, found.share) == (150, 0.15)
+    assert found.parts == (("matmul", 100), ("add", 50))
+
+
+def test_nested_spans_count_once() -> None:
+    found = critical_path(made((SCOPE, 0, 100), (MATMUL, 10, 60), total=100))
+    assert found.total_ns == 100
+    assert dict(found.parts) == {"step": 40, "matmul": 60}
+
+
+def test_of_lanes_that_know_nothing_of_each_other_it_is_the_busiest() -> None:
+    found = critical_path(made((A, 0, 100), (B, 0, 150, 1), (C, 200, 20, 1), total=300))
+    assert (found.total_ns, found.lanes) == (170, ("thread 1",))
+    assert "no dependency between lanes is known" in str(found)
+
+
+def test_it_is_not_the_sum_of_all_durations() -> None:
+    t = made(*((A, 0, 100, lane) for lane in range(8)), total=100)
+    assert critical_path(t).total_ns == 100
+
+
+def test_a_known_dependency_carries_the_path_to_the_other_lane() -> None:
+    # a on lane 0, then b on lane 1 waited for it; c was short and d idle beside it.
+    t = made((A, 0, 100), (C, 100, 10), (D, 0, 50, 1), (B, 100, 80, 1), total=200)
+    a, b = 0, 3
+    found = critical_path(t, after=[(a, b)])
+    assert (found.total_ns, found.lanes) == (180, ("thread 0", "thread 1"))
+    assert dict(found.parts) == {"a": 100, "b": 80}
+
+
+def test_the_own_time_of_a_scope_is_work_of_its_lane_and_a_gap_is_not() -> None:
+    t = made((A, 0, 100), (SCOPE, 0, 200, 1), (B, 100, 50, 1), total=200)
+    found = critical_path(t, after=[(0, 2)])
+    assert found.total_ns == 200
+    assert critical_path(made((A, 0, 100), (B, 100, 50, 1), total=200), after=[(0, 1)]).total_ns == 150
+
+
+def test_a_chain_over_three_lanes_adds_up() -> None:
+    t = made((A, 0, 10), (B, 15, 10, 1), (C, 30, 10, 2), total=50)
+    found = critical_path(t, after=[(0, 1), (1, 2)])
+    assert (found.total_ns, found.lanes) == (30, ("thread 0", "thread 1", "thread 2"))
+
+
+def test_a_dependency_that_cannot_be_is_refused() -> None:
+    t = made((A, 0, 100), (B, 50, 10, 1), total=100)
+    with pytest.raises(ArgumentError, match="cannot have waited"):
+        critical_path(t, after=[(0, 1)])
+    with pytest.raises(ArgumentError, match="names others"):
+        critical_path(t, after=[(0, 7)])
+
+
+def test_of_nothing_it_is_nothing() -> None:
+    found = critical_path(made(total=10))
+    assert (found.total_ns, found.share, str(found)) == (0, 0.0, "nothing was recorded")
+    assert critical_path(made(total=0)).share == 0.0
+
+
+def test_a_long_path_is_shown_in_a_few_lines() -> None:
+    t = made(*((What(f"op{i}"), 10 * i, 10 - i % 3) for i in range(12)), total=200)
+    said = critical_path(t).lines()
+    assert len(said) == 1 + 5 + 1
+    assert said[-1].endswith("7 more")
+
+
+@st.composite
+def lanes(draw: st.DrawFn) -> tuple[Timeline, list[tuple[int, int]]]:
+    """Spans one after another on three lanes, and pairs of them that may depend on each other."""
+    spans = []
+    for lane in range(3):
+        at = 0
+        for _ in range(draw(st.integers(0, 5))):
+            at += draw(st.integers(0, 20))
+            length = draw(st.integers(1, 30))
+            spans.append((What(draw(st.sampled_from("abc"))), at, length, lane))
+            at += length
+    t = made(*spans, total=500)
+    pairs = [
+        (i, j) for i in range(len(t)) for j in range(len(t)) if t.end_ns[i] <= t.start_ns[j] and t.lane[i] != t.lane[j]
+    ]
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=4)) if pairs else []
+    return t, chosen
+
+
+@given(lanes())
+def test_it_lies_between_the_busiest_lane_and_the_run(given_lanes: tuple[Timeline, list[tuple[int, int]]]) -> None:
+    t, after = given_lanes
+    alone, found = critical_path(t), critical_path(t, after)
+    assert alone.total_ns <= found.total_ns <= t.elapsed_total_ns
+    assert sum(ns for _, ns in found.parts) == found.total_ns
+
+
+@given(lanes())
+def test_both_ways_of_computing_agree_where_nothing_is_known(
+    given_lanes: tuple[Timeline, list[tuple[int, int]]],
+) -> None:
+    from tritium.see.profile.critical import _longest
+
+    t, _ = given_lanes
+    if len(t):
+        assert sum(end - start for _, start, end in _longest(t, [])) == critical_path(t).total_ns

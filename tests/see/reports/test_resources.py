@@ -1,0 +1,82 @@
+"""What it cost and what bounds it on a page: memory, history, roofline and profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import made_report
+from report_sections import FEW, section
+from tritium.see.charts import charts
+from tritium.see.reports.report import Report, generate_memory_analysis, report
+from tritium.see.reports.sections import Grid, Picture
+
+
+@pytest.fixture(scope="module")
+def full() -> Report:
+    return report(FEW, history=made_report.trends(FEW), profile=made_report.profile(), before=made_report.profile(2))
+
+
+def test_a_history_with_nothing_in_it_says_so() -> None:
+    assert "no runs are kept on this machine" in str(report(FEW, history={}).text())
+    one = {key: replace(t, points=t.points[:1]) for key, t in made_report.trends(FEW).items()}
+    assert "one run is kept" in report(FEW, history=one).text()
+    assert "no earlier runs were given" in report(FEW).text()
+
+
+def test_int8_is_told_in_operations_and_only_where_the_first_arm_has_some() -> None:
+    def roofs(arm: str) -> tuple[charts.Roof, ...]:
+        runs = [replace(r, work=replace(r.work, integer=r.arm == arm)) for r in FEW.runs]
+        picture = section(report(replace(FEW, runs=tuple(runs))), "roofline").blocks[0]
+        assert isinstance(picture, Picture)
+        assert picture.chart.unit == ("OP/s" if arm == "tritium" else "FLOP/s")
+        return tuple(picture.chart.roofs)
+
+    assert {r.name: r.unit for r in roofs("tritium")} == {
+        "f32": "FLOP/s",
+        "int8": "OP/s",
+        "L1": "B/s",
+        "L2": "B/s",
+        "DRAM": "B/s",
+    }
+    assert "int8" not in {r.name for r in roofs("numpy")}
+
+
+def test_a_profile_says_what_its_ceiling_and_its_difference_leave_out(full: Report) -> None:
+    told = " ".join(str(section(full, "profile")).split())
+    assert "is counted as one operation and costs many" in told
+    assert "by one profile each: it may be the load of the machine" in told
+    alone = report(FEW, profile=made_report.profile())
+    assert "by one profile each" not in " ".join(str(section(alone, "profile")).split())
+
+
+def test_a_change_point_is_in_the_history(full: Report) -> None:
+    part = section(full, "history")
+    trend = next(b for b in part.blocks if isinstance(b, Picture)).chart
+    assert [s.index for s in trend.steps] == [18]
+    grid = next(b for b in part.blocks if isinstance(b, Grid))
+    assert "+12" in grid.rows[0][-1].text
+
+
+def test_buffers_reported_wrongly_by_hand_are_named() -> None:
+    odd = replace(made_report.tracked(), unknown_frees=("a",), repeated_ids=("b", "c"))
+    text = " ".join(generate_memory_analysis(FEW, odd).text().split())
+    assert "1 buffer freed by hand that nobody had allocated: a." in text
+    assert "2 buffers allocated by hand under an id that was alive: b, c." in text
+
+
+def test_a_tracked_run_tells_what_holds_its_memory_by_operation() -> None:
+    memory = generate_memory_analysis(FEW, made_report.tracked())
+    chart = next(b.chart for b in memory.blocks if isinstance(b, Picture) and isinstance(b.chart, charts.Stacks))
+    peak, left = chart.rows
+    assert peak.total == 50 << 20, "the parts add up to the peak"
+    assert [p.name for p in peak.parts] == [
+        *(f"op{i}" for i in range(5)),
+        "other operations",
+        "before it began",
+        "not listed",
+    ]
+    assert [(p.name, p.value) for p in left.parts] == [("op0", 9 << 20)]
+    assert chart.limit == 64 << 20
+    assert "outlived it" in memory.text()

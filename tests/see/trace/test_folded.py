@@ -1,0 +1,82 @@
+"""Folded stacks: every ns once, one line a stack, and no name that breaks a line."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hostile import NAMES
+from made_timelines import any_spans, decode, named, nested, op, scope
+from tritium.see.trace import check as trace_check
+from tritium.see.trace import folded
+from tritium.see.trace.timeline import Samples, Timeline, timeline
+from tritium.see.trace.tree import tree
+
+
+def stacks(text: str) -> dict[str, list[int]]:
+    assert not list(trace_check.folded(text))
+    lines = [line.split(" ") for line in text.splitlines()]
+    assert len({line[0] for line in lines}) == len(lines)
+    return {line[0]: list(map(int, line[1:])) for line in lines}
+
+
+def test_a_line_is_a_stack_and_its_own_ns() -> None:
+    t = timeline([(scope("layer"), 0, 100, 0), (op("a"), 10, 30, 0), (op("b"), 50, 20, 0)], ["main"], 100)
+    assert folded.text(t) == "layer 50\nlayer;a 30\nlayer;b 20\n"
+
+
+def test_the_lane_comes_first_where_there_are_several() -> None:
+    t = timeline([(op("a"), 0, 3, 0), (op("a"), 0, 4, 1)], ["main", "a worker"], 9)
+    assert folded.text(t) == "a_worker;a 4\nmain;a 3\n"
+
+
+@settings(max_examples=50)
+@given(nested())
+def test_the_sum_of_all_lines_is_the_time_of_the_tree(t: Timeline) -> None:
+    assert sum(v[0] for v in stacks(folded.text(t)).values()) == tree(t).total_ns
+
+
+@settings(max_examples=50)
+@given(any_spans(), any_spans())
+def test_two_columns_are_the_two_folded_texts(a: Timeline, b: Timeline) -> None:
+    both = stacks(folded.two_column(a, b))
+    assert sum(v[0] for v in both.values()) == sum(v[0] for v in stacks(folded.text(a)).values())
+    assert sum(v[1] for v in both.values()) == sum(v[0] for v in stacks(folded.text(b)).values())
+
+
+def test_two_columns_meet_where_only_one_side_has_several_lanes() -> None:
+    a = timeline([(op("a"), 0, 3, 0)], ["main"], 9)
+    b = timeline([(op("a"), 0, 5, 0), (op("c"), 0, 1, 1)], ["main", "worker"], 9)
+    assert folded.two_column(a, b) == "main;a 3 5\nworker;c 0 1\n"
+
+
+def test_what_is_on_one_side_only_is_zero_on_the_other() -> None:
+    lines = stacks(folded.two_column(decode(copies=True), decode()))
+    assert lines["step;layer_0;copy"] == [2400, 0]
+
+
+def test_hostile_names_keep_a_line_a_line_and_a_frame_a_frame() -> None:
+    text = folded.text(named(NAMES))
+    found = stacks(text)
+    assert all(len(stack.split(";")) in (2, 3) for stack in found)
+    assert text.replace("\n", "").isprintable()
+    assert all(re.fullmatch(r"\S+ \d+", line) for line in text.splitlines())
+
+
+@given(st.text(max_size=40))
+def test_any_name_is_one_frame(name: str) -> None:
+    frame = folded.frame(name)
+    assert frame
+    assert frame.isprintable()
+    assert not set("; \n") & set(frame)
+
+
+def test_sampled_stacks_are_a_tree_in_which_every_sample_counts_once() -> None:
+    at = np.arange(4, dtype=np.int64)
+    samples = Samples(("main", "f", "g"), ((0,), (0, 1), (0, 1, 2)), at, at * 0, np.array([0, 1, 2, 2]), 10)
+    root = folded.sampled(samples)
+    assert root.total_ns == 40
+    assert folded.of_tree(root) == "main 10\nmain;f 10\nmain;f;g 20\n"
