@@ -39,7 +39,7 @@ from cuda_report import BATCHES, QUICK_BATCHES, SHAPES, Goal, Options, Shown, ba
 from timing import machine
 
 import tritium as tt
-from tritium.extras import install_command
+from tritium.errors import install_command
 from tritium.perf.files import write_text
 
 PARTS = {

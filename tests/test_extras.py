@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tritium.extras import EXTRAS, install_command
+from tritium.errors import EXTRAS, install_command
 
 ROOT = Path(__file__).parents[1]
 OF_A_CHECKOUT = ("test", "bench")  # installed as '.[test]', by people who have the sources

@@ -26,7 +26,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A module may import those of its own layer and of the layers before it.
 LAYERS = {
-    0: "errors extras settings dtype layout garbage",
+    0: "errors escape settings dtype layout garbage",
     1: "pure buffer op fragment",
     2: "ops",
     3: "backends backends.reference.attention backends.reference.cast backends.reference.fused "
@@ -65,7 +65,7 @@ LAYERS = {
     "perf.records.context perf.meters.counters perf.tables.crossover perf.gate.drift perf.meters.energy "
     "perf.records.environment perf.formats.exports perf.files perf.formats.github perf.store.history "
     "perf.formats.imports perf.gate.judge perf.work.libraries perf.engine.measuring perf.meters.meter "
-    "perf.work.moves perf.names perf.gate.noise perf.work.operations perf.tables.pages perf.work.peers perf.plugin "
+    "perf.work.moves perf.gate.noise perf.work.operations perf.tables.pages perf.work.peers perf.plugin "
     "perf.engine.process perf.work.quantised perf.suites.quick perf.records.json_io perf.work.registry "
     "perf.gate.regression perf.stats.resample perf.work.rows perf.records.run perf.tables.selection "
     "perf.gate.selftest perf.gate.selftest_cases perf.meters.sensors perf.meters.apple perf.meters.nvidia "
@@ -78,7 +78,7 @@ LAYERS = {
     "see.doctor.diagnosis see.doctor.checks see.doctor.readings see.doctor.script see.doctor.watch "
     "see.targets.targets see.targets.file see.targets.page see.memory.accounts see.memory.advice "
     "see.memory.allocations see.memory.hub see.memory.leaks see.memory.file see.memory.page see.memory.pressure "
-    "see.memory.plugin see.memory.python see.trace.chrome see.escape see.trace.flame see.trace.flame_diff "
+    "see.memory.plugin see.memory.python see.trace.chrome see.trace.flame see.trace.flame_diff "
     "see.trace.flame_frames see.trace.flame_look see.trace.folded see.trace.nvtx see.trace.speedscope "
     "see.trace.check see.trace.tracks see.monitor.alerts see.monitor.collector see.monitor.counters "
     "see.monitor.endpoint see.monitor.metrics_file see.monitor.monitor see.trace.timeline see.trace.tree "

@@ -19,8 +19,7 @@ from tritium import ops
 from tritium.backends import Absent, Device
 from tritium.backends.mlx import device as mlx
 from tritium.backends.values.device import Form, kernels_of
-from tritium.errors import BoundsError, DeviceError, QuantError
-from tritium.extras import install_command
+from tritium.errors import BoundsError, DeviceError, QuantError, install_command
 from tritium.layout import Layout
 from tritium.op import OPS, Kind, Op, Spec, Trait, outputs
 from tritium.ops import Sample

@@ -150,10 +150,9 @@ def monitor(**asked: Any) -> None:
 
 
 def _folder(name: str) -> Path:
-    from tritium import settings
-    from tritium.perf import names
+    from tritium import escape, settings
 
-    return settings.data_dir() / "monitor" / names.file_name(name)
+    return settings.data_dir() / "monitor" / escape.file_name(name)
 
 
 def _monitor(asked: dict[str, Any], folder: Path) -> Monitor:

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from tritium.escape import terminal
+
 VARIANT = click.Choice(["arm64", "multiply", "divide"])
 VARIANT_HELP = "What the file cannot tell: I2_S written by ARM builds, or what weight_scale does."
 
@@ -42,9 +44,7 @@ def table(rows: list[list[str]], heads: list[str]) -> str:
 
 def shown(text: str) -> str:
     """Text from a file, safe for a terminal."""
-    from tritium.io.reader import printable
-
-    return printable(text, 1000)
+    return terminal(text, 1000)
 
 
 @contextmanager

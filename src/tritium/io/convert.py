@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import FormatError, nearest
+from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
     FORMATS,
@@ -28,7 +29,7 @@ from tritium.io.formats import (
 from tritium.io.model import names, tokenizer
 from tritium.io.model.entry import ModelFile
 from tritium.io.model.opening import open as open_model
-from tritium.io.reader import contained, fault, map_file, printable
+from tritium.io.reader import contained, fault, map_file
 from tritium.io.stream import Piece, Progress, Wrote, appearing, check_free
 from tritium.io.verify import compare_ternary
 
@@ -112,19 +113,19 @@ def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> 
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or (here in there.parents and there.exists()):
         raise FormatError(
-            f"convert: {printable(str(target))} is the source or a part of it; the source is never overwritten. Choose another name."
+            f"convert: {visible(str(target))} is the source or a part of it; the source is never overwritten. Choose another name."
         )
     check_free(target, overwrite)
     wrong = {"gguf": ".safetensors", "safetensors": ".gguf"}[form.container]
     if target.suffix == wrong:
         raise FormatError(
-            f"convert: {form.name} is written as {form.container}, and {printable(target.name)!r} ends in {wrong}. Change one of the two."
+            f"convert: {form.name} is written as {form.container}, and {visible(target.name)!r} ends in {wrong}. Change one of the two."
         )
     if target.is_dir() and form.container == "safetensors":
         strange = [p.name for p in target.iterdir() if p.is_dir() or not (target / "config.json").is_file()]
         if strange:
             raise FormatError(
-                f"convert: {printable(str(target))} is a folder with other things ({printable(strange[0])}); it is not replaced."
+                f"convert: {visible(str(target))} is a folder with other things ({visible(strange[0])}); it is not replaced."
             )
 
 
@@ -183,7 +184,7 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
         if said is not None:
             raise fault(
                 "config.json",
-                f"model_type {printable(str(said))!r}",
+                f"model_type {visible(str(said))!r}",
                 "bitnet or llama",
                 "Write hf, mlx or f32, which need no architecture of GGUF.",
             )
@@ -191,7 +192,7 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
         return None, {"general.architecture": gguf.string("none")}
     metadata: dict[str, Any] = {
         "general.architecture": gguf.string(arch.gguf),
-        "general.name": gguf.string(printable(model.folder.resolve().name)),
+        "general.name": gguf.string(visible(model.folder.resolve().name)),
     }
     metadata["general.quantization_version"] = gguf.number("u32", 2)
     metadata |= names.config_to_gguf(model.config, arch)
@@ -263,7 +264,7 @@ def _read_back(path: Path, found: list[Found], wrote: list[Wrote], form: Format,
     for w in wrote:
         if zlib.crc32(data.data(w.name)) != w.crc32:
             raise FormatError(
-                f"{printable(w.name)}: the file does not hold what was written. The disk may be failing; nothing was kept."
+                f"{visible(w.name)}: the file does not hold what was written. The disk may be failing; nothing was kept."
             )
     entries = made.named
     for f in found:

@@ -13,10 +13,11 @@ import ml_dtypes
 import numpy as np
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io import codecs, ggml
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile
-from tritium.io.reader import fault, printable
+from tritium.io.reader import fault
 from tritium.io.safetensors import DTYPES, NAMES
 from tritium.io.stream import Piece
 from tritium.io.ternary import Array, Ternary, rows_at_a_time
@@ -302,6 +303,4 @@ def config_for(model: ModelFile, to: Format, found: list[Found], dtype: str) -> 
 
 def unknown(to: str) -> FormatError:
     """The error for a format nobody writes."""
-    return FormatError(
-        f"convert: {printable(to)!r} is not a format that is written; it is one of {', '.join(FORMATS)}."
-    )
+    return FormatError(f"convert: {visible(to)!r} is not a format that is written; it is one of {', '.join(FORMATS)}.")

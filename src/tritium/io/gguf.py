@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tritium.escape import visible
 from tritium.io import ggml
-from tritium.io.reader import Buffer, Reader, align, disjoint, fault, printable
+from tritium.io.reader import Buffer, Reader, align, disjoint, fault
 from tritium.io.stream import Piece, Wrote, pour
 
 MAGIC = b"GGUF"
@@ -129,8 +130,8 @@ def parse(buffer: Buffer) -> File:
     for i in range(n_pairs):
         key = r.text(f"key {i}", MAX_KEY)
         if key in values:
-            raise fault("GGUF metadata", f"the key {printable(key)!r} twice", "each key once")
-        values[key] = _value(r, printable(key))
+            raise fault("GGUF metadata", f"the key {visible(key)!r} twice", "each key once")
+        values[key] = _value(r, visible(key))
     metadata = Metadata(values)
     alignment = _alignment(metadata)
     r.count(n_tensors, 24, "tensor count")
@@ -203,7 +204,7 @@ def _alignment(metadata: Metadata) -> int:
     found = value.read() if value.kind in (4, 10) else f"a value of type {value.kind}"
     good = isinstance(found, int) and found > 0 and found & (found - 1) == 0 and 8 <= found <= MAX_ALIGNMENT
     if not good:
-        raise fault("GGUF general.alignment", printable(repr(found)), f"a power of two from 8 to {MAX_ALIGNMENT}")
+        raise fault("GGUF general.alignment", visible(repr(found)), f"a power of two from 8 to {MAX_ALIGNMENT}")
     return int(found)
 
 
@@ -211,9 +212,9 @@ def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[
     listed: dict[str, tuple[list[int], int, int]] = {}
     for i in range(count):
         name = r.text(f"name of tensor {i}", MAX_NAME)
-        part = f"tensor {printable(name)!r}"
+        part = f"tensor {visible(name)!r}"
         if name in listed:
-            raise fault("GGUF tensors", f"the name {printable(name)!r} twice", "each name once")
+            raise fault("GGUF tensors", f"the name {visible(name)!r} twice", "each name once")
         n_dims = r.u32(part)
         if n_dims > MAX_DIMS:
             raise fault(f"GGUF {part}", f"{n_dims} dimensions", f"at most {MAX_DIMS}")
@@ -231,7 +232,7 @@ def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[
     for name, (dims, type_id, offset) in listed.items():
         after = bisect_right(starts, offset)
         span = (starts[after] if after < len(starts) else room) - offset
-        part = f"GGUF tensor {printable(name)!r}"
+        part = f"GGUF tensor {visible(name)!r}"
         choice = ggml.resolve(type_id, dims, arch, span, alignment, part)
         out[name] = Tensor(name, tuple(reversed(dims)), choice.type, data + offset, choice.nbytes, choice.why)
     disjoint(((t.offset, t.nbytes, t.name) for t in out.values()), r.end, "GGUF")

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
-from tritium.io.reader import printable
 from tritium.io.ternary import Array, rows_at_a_time, unpack
 
 LARGE = 8.0  # a mean |W| above, or 1/mean |W| below its inverse, is not plausible
@@ -97,7 +97,7 @@ def _count(e: Entry) -> int:
 
 def _architecture(model: ModelFile) -> str:
     said = gguf.scalar(model.metadata, "general.architecture") if model.gguf else model.config.get("model_type", "")
-    return printable(str(said or ""))
+    return visible(str(said or ""))
 
 
 def _kinds(entries: list[Entry], zeros: dict[str, tuple[int, int]]) -> tuple[Kind, ...]:
@@ -170,7 +170,7 @@ def _inverted(model: ModelFile) -> Findings:
 
 def _finite(model: ModelFile) -> Findings:
     bad = [e for e in model.entries.values() if not np.isfinite(_scales(e)).all()]
-    return [], [f"{printable(bad[0].name)!r} has a scale that is not finite ({len(bad)} such tensors)"] if bad else []
+    return [], [f"{visible(bad[0].name)!r} has a scale that is not finite ({len(bad)} such tensors)"] if bad else []
 
 
 def _file_type(model: ModelFile) -> Findings:
@@ -186,7 +186,7 @@ def _file_type(model: ModelFile) -> Findings:
     if said is None or not expected or said in expected:
         return halves, []
     return halves, [
-        f"general.file_type is {printable(str(said))}, but the tensors are {', '.join(sorted(stored))}; the tensors were believed"
+        f"general.file_type is {visible(str(said))}, but the tensors are {', '.join(sorted(stored))}; the tensors were believed"
     ]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
@@ -29,16 +30,6 @@ DAMAGED = "The file is damaged or was cut short: fetch it again."
 def fault(part: str, found: str, needed: str, remedy: str = DAMAGED) -> FormatError:
     """The one shape of complaint: where, what was found, what was needed, what to do."""
     return FormatError(f"{part}: found {found}, needed {needed}. {remedy}")
-
-
-def printable(text: str, limit: int = 120) -> str:
-    """A name from a file made safe for a terminal and a message: no control characters, no endless lines."""
-    if len(text) <= limit and text.isprintable():
-        return text
-    clean = "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text[:limit]
-    )
-    return clean + "…" if len(text) > limit else clean
 
 
 def product(dims: Iterable[int], part: str) -> int:
@@ -120,7 +111,7 @@ def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> Non
     for start, length, name in sorted(spans):
         if start < 0 or length < 0 or start + length > size:
             raise fault(
-                f"{what}, tensor {printable(name)!r}",
+                f"{what}, tensor {visible(name)!r}",
                 f"data at bytes {start} to {start + length}",
                 f"data within the {size} bytes there are",
             )
@@ -128,8 +119,8 @@ def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> Non
             continue
         if start < end:
             raise fault(
-                f"{what}, tensor {printable(name)!r}",
-                f"data beginning at byte {start}, inside that of {printable(before)!r}",
+                f"{what}, tensor {visible(name)!r}",
+                f"data beginning at byte {start}, inside that of {visible(before)!r}",
                 f"a start at byte {end} or later",
             )
         end, before = start + length, name
@@ -145,13 +136,13 @@ def map_file(path: Path) -> memoryview:
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
-                raise FormatError(f"{printable(path.name)} is a pipe, a device or a folder; a regular file is needed.")
+                raise FormatError(f"{visible(path.name)} is a pipe, a device or a folder; a regular file is needed.")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if about.st_size else b"")
     except (OSError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
         why = getattr(error, "strerror", None) or type(error).__name__
-        raise FormatError(f"{printable(path.name)}: cannot be read: {why}.") from None
+        raise FormatError(f"{visible(path.name)}: cannot be read: {why}.") from None
 
 
 def forget(view: memoryview) -> None:
@@ -174,7 +165,7 @@ def contained(base: Path, name: str) -> Path:
     if not plain:
         raise fault(
             f"{base.name}",
-            f"a reference to the file {printable(name)!r}",
+            f"a reference to the file {visible(name)!r}",
             "a plain file name inside the model directory",
             "Do not trust this model: a name that leads elsewhere is a known attack.",
         )
@@ -184,7 +175,7 @@ def contained(base: Path, name: str) -> Path:
     if target.parent not in allowed:
         raise fault(
             f"{base.name}",
-            f"{printable(name)!r}, a link that leads to {printable(str(target))}",
+            f"{visible(name)!r}, a link that leads to {visible(str(target))}",
             "a file inside the model directory",
             "Copy the file into the directory if you trust it.",
         )
@@ -206,7 +197,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {printable(key)!r} twice")
+            raise ValueError(f"the key {visible(key)!r} twice")
         found[key] = value
     return found
 
@@ -214,7 +205,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path, most: int = 16 << 20, growth: int = 2) -> dict[str, Any]:
     """A JSON object from a side file; refuses twins, endless depth, files above `most` bytes, and those that would take
     more than `growth` times their size and 64 MB: what the objects will weigh is estimated before one is made."""
-    name = printable(path.name)
+    name = visible(path.name)
     data = map_file(path)
     if len(data) > most:
         raise fault(name, f"{len(data)} bytes", f"at most {most}", "This is no configuration of a model.")
@@ -231,7 +222,7 @@ def read_json(path: Path, most: int = 16 << 20, growth: int = 2) -> dict[str, An
     except RecursionError:
         raise fault(name, "JSON nested without end", "the plain JSON of a model") from None
     except ValueError as error:
-        raise fault(name, f"{printable(str(error))}", "valid JSON in UTF-8") from None
+        raise fault(name, f"{visible(str(error))}", "valid JSON in UTF-8") from None
     if not isinstance(found, dict):
         raise fault(name, f"a {type(found).__name__}", "a JSON object")
     return found

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from tritium.io.reader import Buffer, Reader, disjoint, fault, printable, product
+from tritium.escape import visible
+from tritium.io.reader import Buffer, Reader, disjoint, fault, product
 from tritium.io.stream import Piece, Wrote, pour
 
 MAX_HEADER = 1 << 23  # bytes; 16,384 tensors take about 2 MB
@@ -74,7 +75,7 @@ def parse(buffer: Buffer) -> File:
     metadata, rows = _Header(text).read()
     tensors = {}
     for name, (dtype, shape, begin, end) in rows.items():
-        part = f"safetensors tensor {printable(name)!r}"
+        part = f"safetensors tensor {visible(name)!r}"
         needed = product(shape, part) * DTYPES[dtype].itemsize
         if end - begin != needed:
             raise fault(part, f"{end - begin} bytes", f"{needed} for {dtype}{list(shape)}")
@@ -153,7 +154,7 @@ class _Header:
             self.space()
             key = self.word()
             if key in seen:
-                raise fault("safetensors header", f"the key {printable(key)!r} twice", "each key once")
+                raise fault("safetensors header", f"the key {visible(key)!r} twice", "each key once")
             seen.add(key)
             self.sign(":")
             yield key
@@ -180,7 +181,7 @@ class _Header:
 
     def row(self, name: str) -> Row:
         dtype, shape, span = "", None, None
-        part = f"safetensors tensor {printable(name)!r}"
+        part = f"safetensors tensor {visible(name)!r}"
         for key in self.keys():
             if key == "dtype":
                 dtype = self.word()
@@ -189,9 +190,9 @@ class _Header:
             elif key == "data_offsets":
                 span = self.integers(2)
             else:
-                raise fault(part, f"the key {printable(key)!r}", "dtype, shape and data_offsets")
+                raise fault(part, f"the key {visible(key)!r}", "dtype, shape and data_offsets")
         if dtype not in DTYPES:
-            raise fault(part, f"dtype {printable(dtype)!r}", f"one of {', '.join(DTYPES)}", "Store it as one of these.")
+            raise fault(part, f"dtype {visible(dtype)!r}", f"one of {', '.join(DTYPES)}", "Store it as one of these.")
         if shape is None or span is None or len(span) != 2 or span[0] > span[1]:
             raise fault(part, f"shape {shape} and data_offsets {span}", "both, with offsets [begin, end] in order")
         return dtype, shape, span[0], span[1]

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tritium.errors import FormatError
-from tritium.io.reader import printable
+from tritium.escape import visible
 
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being worked on
 
@@ -64,7 +64,7 @@ def pour(
                 progress(done + size, total, p.name)
         if size != p.nbytes:
             raise FormatError(
-                f"{printable(p.name)}: {size} bytes were made where {p.nbytes} were announced. This is a bug of the writer."
+                f"{visible(p.name)}: {size} bytes were made where {p.nbytes} were announced. This is a bug of the writer."
             )
         file.write(bytes(-size % alignment))
         done += size
@@ -76,13 +76,13 @@ def check_free(target: Path, overwrite: bool) -> None:
     """Its folder is there, and it is not, or may be replaced."""
     if not target.parent.is_dir():
         raise FormatError(
-            f"{printable(str(target))}: the folder {printable(str(target.parent))} does not exist; make it first."
+            f"{visible(str(target))}: the folder {visible(str(target.parent))} does not exist; make it first."
         )
     if target.exists() and not target.is_file() and (not target.is_dir() or target.is_symlink()):
-        raise FormatError(f"{printable(str(target))} is a device, a pipe or a link to a folder; it is never replaced.")
+        raise FormatError(f"{visible(str(target))} is a device, a pipe or a link to a folder; it is never replaced.")
     if (target.exists() or target.is_symlink()) and not overwrite:
         raise FormatError(
-            f"{printable(str(target))} exists already. Choose another name, or say overwrite=True (--overwrite)."
+            f"{visible(str(target))} exists already. Choose another name, or say overwrite=True (--overwrite)."
         )
 
 
@@ -95,7 +95,7 @@ def appearing(target: Path, *, folder: bool, overwrite: bool) -> Iterator[Path]:
     check_free(target, overwrite)
     if target.is_dir() and not folder:
         raise FormatError(
-            f"{printable(str(target))} is a folder and a file was to be written there. Choose another name."
+            f"{visible(str(target))} is a folder and a file was to be written there. Choose another name."
         )
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -107,7 +107,7 @@ def appearing(target: Path, *, folder: bool, overwrite: bool) -> Iterator[Path]:
         _rename(temporary, target)
         _sync(target.parent)
     except OSError as error:
-        raise FormatError(f"{printable(str(target))}: cannot be written: {error}.") from error
+        raise FormatError(f"{visible(str(target))}: cannot be written: {error}.") from error
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)

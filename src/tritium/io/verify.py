@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from tritium.errors import ArgumentError
+from tritium.escape import visible
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
-from tritium.io.reader import printable
 from tritium.io.stream import Progress
 from tritium.io.ternary import Array, Ternary, rows_at_a_time, unpack
 
@@ -53,14 +53,14 @@ def verify(
     total, done, ternary, values, worst = sum(e.nbytes for e in left.values()), 0, 0, 0, 0.0
     for name in [n for n in left if n not in right] + [n for n in right if n not in left]:
         holder = one if name in left else two
-        text = f"tensor {printable(name)!r} is only in {printable(holder.path.name)}"
+        text = f"tensor {visible(name)!r} is only in {visible(holder.path.name)}"
         return Verdict(False, 0, 0, 0, 0.0, text, notes)
     for count, (name, entry) in enumerate(left.items()):
         found = compare(entry, right[name], rtol)
         ternary += found.ternary
         worst = max(worst, found.scale_error)
         if found.difference:
-            text = f"tensor {printable(name)!r}{found.difference}"
+            text = f"tensor {visible(name)!r}{found.difference}"
             return Verdict(False, count, ternary, values, worst, text, notes)
         values += int(np.prod(entry.shape, dtype=object))
         done += entry.nbytes
@@ -75,7 +75,7 @@ def _shared(one: ModelFile, two: ModelFile) -> tuple[dict[str, Entry], dict[str,
     for mine, model, other in ((left, one, right), (right, two, left)):
         if "lm_head.weight" in mine and "lm_head.weight" not in other and model.config.get("tie_word_embeddings"):
             del mine["lm_head.weight"]
-            notes.append(f"{printable(model.path.name)} stores its tied head twice; it was left out")
+            notes.append(f"{visible(model.path.name)} stores its tied head twice; it was left out")
     return left, right, tuple(notes)
 
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tritium.errors import ArgumentError, FormatError, PackageError
-from tritium.extras import install_command
-from tritium.io.reader import printable
+from tritium.errors import ArgumentError, FormatError, PackageError, install_command
+from tritium.escape import visible
 from tritium.models.tokenizer import Tokenizer
 
 MAX_SECONDS = 2.0  # of this thread's own time
@@ -120,7 +119,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def _told(value: Any) -> str:
-    return repr(printable(value)) if isinstance(value, str) else f"a {type(value).__name__}"
+    return repr(visible(value)) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 # ---- Jinja
@@ -159,11 +158,11 @@ def _compiled(template: str) -> Any:
         raise FormatError("chat template: it is nested without end. Give another template.") from None
     except _package().exceptions.TemplateSyntaxError as error:
         raise FormatError(
-            f"chat template, line {error.lineno}: {printable(str(error.message).rstrip('.'), 400)}. Give another template."
+            f"chat template, line {error.lineno}: {visible(str(error.message).rstrip('.'), 400)}. Give another template."
         ) from None
     except Exception as error:  # also of Python's compiler, such as too many nested blocks
         raise FormatError(f"chat template: {_reason(error)}. Give another template.") from None
 
 
 def _reason(error: Exception) -> str:
-    return printable(str(error), 400).rstrip(".") or type(error).__name__
+    return visible(str(error), 400).rstrip(".") or type(error).__name__

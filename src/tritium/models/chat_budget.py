@@ -19,7 +19,7 @@ from typing import Any, cast
 from jinja2.runtime import Undefined
 from markupsafe import Markup, escape
 
-from tritium.io.reader import printable
+from tritium.escape import visible
 
 MAX_TEXT = 8 << 20  # characters of one value
 MAX_WORK = 32 << 20  # characters of all values together
@@ -239,7 +239,7 @@ def cut(value: Any, start: Any, stop: Any, step: Any) -> Any:
 def number(value: Any, limit: int = MAX_NUMBER) -> int:
     """A width or a count."""
     if not isinstance(value, int) or abs(value) > limit:
-        raise SpentError(f"it asked for {printable(repr(value)) if isinstance(value, int) else type(value).__name__};"
+        raise SpentError(f"it asked for {visible(repr(value)) if isinstance(value, int) else type(value).__name__};"
                          f" whole numbers up to {limit} are allowed there")  # fmt: skip
     return value
 
@@ -442,7 +442,7 @@ def call_method(environment: Any, owner: Any, name: str, *args: Any, **named: An
     """Call a listed method; its largest result is reserved before, the real one deducted after."""
     kind = kind_of(owner)
     if kind is None or not has_method(owner, name):
-        raise SpentError(f"it calls {printable(name)!r} of a {type(owner).__name__}, which templates may not use")
+        raise SpentError(f"it calls {visible(name)!r} of a {type(owner).__name__}, which templates may not use")
     if kind is str and name == "format":
         reserve(len(owner), owner.count("{") + owner.count("}") + 1)
         formatter = Formatter(environment.getattr, environment.getitem, isinstance(owner, Markup))

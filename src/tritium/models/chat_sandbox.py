@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Namespace as JinjaNamespace
 
-from tritium.io.reader import printable
+from tritium.escape import visible
 from tritium.models import chat_budget as bounds
 from tritium.models.chat_budget import CASED, ESCAPED, LINE_BREAKS, MAX_OPTION, NUMBERS, SpentError, charge, reserve
 
@@ -223,7 +223,7 @@ def _public(name: Any) -> str:
     if not isinstance(name, str):
         raise SpentError(f"it names a value with a {type(name).__name__}")
     if name.startswith("_"):
-        raise SpentError(f"the name {printable(name)!r} begins with an underscore")
+        raise SpentError(f"the name {visible(name)!r} begins with an underscore")
     return name
 
 
@@ -319,7 +319,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
         """What stands for an attribute that is not listed."""
-        name, kind = printable(attribute), type(obj).__name__
+        name, kind = visible(attribute), type(obj).__name__
         return self.undefined(f"templates may not use {name!r} of a {kind}", name=name, exc=SecurityError)
 
     def wrap_str_format(self, value: Any) -> None:

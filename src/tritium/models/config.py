@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io.model.supported import REMEDY, check_config
-from tritium.io.reader import fault, printable
+from tritium.io.reader import fault
 from tritium.nn.transformer import ACTIVATIONS, SCALINGS
 
 FAMILIES = ("bitnet", "llama")
@@ -63,7 +64,7 @@ class Config:
         """The way back from `as_dict`."""
         known = {f.name for f in fields(cls)}
         if set(said) != known:
-            raise fault("config", printable(str(sorted(set(said) ^ known))), f"all of {', '.join(sorted(known))}")
+            raise fault("config", visible(str(sorted(set(said) ^ known))), f"all of {', '.join(sorted(known))}")
         if said["family"] not in FAMILIES:
             raise _refused("family", said["family"], f"one of {', '.join(FAMILIES)}")
         tokens = {"bos_token_id": said["bos"], "eos_token_id": said["eos"]}
@@ -115,28 +116,28 @@ class Config:
 
 
 def _refused(field: str, found: Any, needed: str) -> FormatError:
-    return fault(f"the configuration, {field}", printable(repr(found)), needed, REMEDY)
+    return fault(f"the configuration, {field}", visible(repr(found)), needed, REMEDY)
 
 
 def _count(said: Mapping[str, Any], field: str, default: int | None = None) -> int:
     found = said.get(field)
     found = default if found is None else found
     if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= MOST:
-        raise fault(f"the configuration, {field}", printable(repr(found)), f"a number from 1 to {MOST}", WRONG)
+        raise fault(f"the configuration, {field}", visible(repr(found)), f"a number from 1 to {MOST}", WRONG)
     return found
 
 
 def _real(said: Mapping[str, Any], field: str, default: float) -> float:
     found = said.get(field, default)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < 1e30:
-        raise fault(f"the configuration, {field}", printable(repr(found)), "a positive number", WRONG)
+        raise fault(f"the configuration, {field}", visible(repr(found)), "a positive number", WRONG)
     return float(found)
 
 
 def _flag(said: Mapping[str, Any], field: str) -> bool:
     found = said.get(field, False)
     if not isinstance(found, bool):
-        raise fault(f"the configuration, {field}", printable(repr(found)), "true or false", WRONG)
+        raise fault(f"the configuration, {field}", visible(repr(found)), "true or false", WRONG)
     return found
 
 
@@ -145,7 +146,7 @@ def _tokens(said: Mapping[str, Any], kind: str) -> list[int | None]:
     listed = found if isinstance(found, list) else [found]
     if not all(t is None or (isinstance(t, int) and not isinstance(t, bool)) for t in listed):
         raise fault(
-            f"the configuration, {kind}_token_id", printable(repr(found)), "a token number or a list of them", WRONG
+            f"the configuration, {kind}_token_id", visible(repr(found)), "a token number or a list of them", WRONG
         )
     return listed or [None]
 
@@ -167,5 +168,5 @@ def _scaled(said: Mapping[str, Any], key: str) -> Any:
         return _real(said, key, 0.0)
     found = said.get(key)
     if not isinstance(found, list | tuple) or not all(isinstance(f, int | float) and 0 < f < 1e30 for f in found):
-        raise fault("rope_scaling.factors", printable(repr(found)), "positive numbers, one for each pair of a head")
+        raise fault("rope_scaling.factors", visible(repr(found)), "positive numbers, one for each pair of a head")
     return tuple(float(f) for f in found)

@@ -22,9 +22,10 @@ from typing import Any
 from tritium import backends, io, memory
 from tritium import dtype as dt
 from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
+from tritium.escape import visible
 from tritium.io import ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
-from tritium.io.reader import fault, forget, map_file, printable
+from tritium.io.reader import fault, forget, map_file
 from tritium.io.stream import Progress
 from tritium.models import generation, prepacked
 from tritium.models import vocabulary as text
@@ -250,7 +251,7 @@ def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None)
     found = Prepacked(path)
     for name, value in chosen.items():
         raise ArgumentError(
-            f"load: {printable(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
+            f"load: {visible(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
         )
     return Model(
         found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv, context=context
@@ -262,10 +263,10 @@ def read_config(found: ModelFile) -> Config:
     found.check()
     if found.container == "safetensors":
         if not found.config:
-            raise fault(printable(found.path.name), "no config.json beside it", "the model's own", "Put it there.")
+            raise fault(visible(found.path.name), "no config.json beside it", "the model's own", "Put it there.")
         return Config.from_hf(found.config)
     if found.arch is None:
-        raise FormatError(f"{printable(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
+        raise FormatError(f"{visible(found.path.name)}: {found.beliefs[0]}. Such a model cannot be run here.")
     entries = found.named
     said = config_from_gguf(found.metadata, found.arch, tied="lm_head.weight" not in entries)
     table = entries.get("model.embed_tokens.weight")

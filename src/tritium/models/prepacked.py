@@ -17,10 +17,11 @@ from tritium import dtype as dt
 from tritium import quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
+from tritium.escape import visible
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import safetensors
-from tritium.io.reader import fault, map_file, printable
+from tritium.io.reader import fault, map_file
 from tritium.io.stream import Piece, Progress, appearing
 from tritium.models.config import Config
 from tritium.models.weights import Network, Source
@@ -117,17 +118,15 @@ class Prepacked:
         self.path, self._file = path, safetensors.parse(map_file(path))
         said = self._file.metadata
         if said.get("format") != FORMAT or said.get("version") != VERSION:
-            found = (
-                f"format {printable(said.get('format', 'none'))!r}, version {printable(said.get('version', 'none'))!r}"
-            )
+            found = f"format {visible(said.get('format', 'none'))!r}, version {visible(said.get('version', 'none'))!r}"
             remedy = "Write it again from the original with this version: tritium prepack MODEL OUT."
-            raise fault(printable(path.name), found, f"format {FORMAT!r}, version {VERSION}", remedy)
-        self.name = printable(said.get("name", path.stem))
+            raise fault(visible(path.name), found, f"format {FORMAT!r}, version {VERSION}", remedy)
+        self.name = visible(said.get("name", path.stem))
         self.config = Config.from_dict(self._json("config"))
         self._about = self._json("weights")
         if unknown := sorted(set(self._about) - set(_places(self.config))):
-            listed = ", ".join(map(printable, unknown[:4]))
-            raise fault(printable(path.name), f"weights that its configuration has no place for: {listed}", "none")
+            listed = ", ".join(map(visible, unknown[:4]))
+            raise fault(visible(path.name), f"weights that its configuration has no place for: {listed}", "none")
 
     def _json(self, key: str) -> dict[str, Any]:
         try:
@@ -135,7 +134,7 @@ class Prepacked:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise fault(f"{printable(self.path.name)}, {key}", "no JSON object", "what this format keeps there")
+            raise fault(f"{visible(self.path.name)}, {key}", "no JSON object", "what this format keeps there")
         return found
 
     @property
@@ -150,7 +149,7 @@ class Prepacked:
     def tensor(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """A weight on the memory of the file."""
         about = self._about.get(key)
-        where = f"{printable(self.path.name)}, weight {printable(key)!r}"
+        where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         if (
             not isinstance(about, dict)
             or str(about.get("dtype")) not in KINDS
@@ -159,7 +158,7 @@ class Prepacked:
             raise fault(where, "no dtype and shape", "both")
         found = tuple(about["shape"])
         if not all(isinstance(n, int) and 0 <= n <= 1 << 32 for n in found) or (shape is not None and found != shape):
-            raise fault(where, f"shape {printable(str(list(found)))}", f"{list(shape or ())} by the configuration")
+            raise fault(where, f"shape {visible(str(list(found)))}", f"{list(shape or ())} by the configuration")
         return self._mapped(f"{key}.weight", Spec(found, KINDS[about["dtype"]]), where)
 
     def _mapped(self, name: str, spec: Spec, where: str) -> Tensor:
@@ -194,12 +193,12 @@ class Prepacked:
 
     def _linear(self, key: str, shape: tuple[int, int]) -> QuantLinear:
         data = self.tensor(key, shape)
-        where = f"{printable(self.path.name)}, weight {printable(key)!r}"
+        where = f"{visible(self.path.name)}, weight {visible(key)!r}"
         group = self._about[key].get("group", 0)
         raw = self._file.tensors.get(f"{key}.scale")
         if raw is None or not isinstance(group, int) or group < 0 or raw.nbytes not in _scale_sizes(shape, group):
             raise fault(
-                where, "no scale of the right size", f"one for {list(shape)} in groups of {printable(str(group))}"
+                where, "no scale of the right size", f"one for {list(shape)} in groups of {visible(str(group))}"
             )
         scale = np.frombuffer(self._file.data(f"{key}.scale"), np.uint8).copy().view(np.float32)
         if not np.isfinite(scale).all():

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tritium.errors import PackageError, TritiumError
-from tritium.extras import install_command
+from tritium.errors import PackageError, TritiumError, install_command
+from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import tokenizer as keys
-from tritium.io.reader import contained, fault, map_file, printable, read_json
+from tritium.io.reader import contained, fault, map_file, read_json
 from tritium.models.tokenizer import ALPHABET, SPACE, ByteTokenizer, Facts, PackageTokenizer, Stream, Tokenizer
 
 __all__ = ["ByteTokenizer", "Facts", "PackageTokenizer", "Stream", "Tokenizer", "from_folder", "from_gguf"]
@@ -56,7 +56,7 @@ def _reading(where: str) -> Iterator[None]:
     except (TritiumError, KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a panic of the package is no Exception
-        raise fault(where, printable(str(error)), "a vocabulary that the tokenizers package reads") from None
+        raise fault(where, visible(str(error)), "a vocabulary that the tokenizers package reads") from None
 
 
 def _built(raw: bytes) -> Any:
@@ -99,7 +99,7 @@ def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> 
     if not (folder / "tokenizer.json").is_file():
         other = " (tokenizer.model alone is not read)" if (folder / "tokenizer.model").is_file() else ""
         raise fault(
-            f"{printable(folder.name)}", f"no tokenizer.json{other}", "one beside the weights",
+            f"{visible(folder.name)}", f"no tokenizer.json{other}", "one beside the weights",
             "Fetch it from where the model came from, or convert a GGUF of the model.",
         )  # fmt: skip
     path = contained(folder, "tokenizer.json")
@@ -205,7 +205,7 @@ def _numbers(given: Any, where: str) -> list[int]:
     found = given if isinstance(given, list) else [] if given is None else [given]
     for number in found:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < keys.MAX_TOKENS:
-            raise fault(where, printable(repr(given)), f"token ids below {keys.MAX_TOKENS}")
+            raise fault(where, visible(repr(given)), f"token ids below {keys.MAX_TOKENS}")
     return list(found)
 
 
@@ -217,7 +217,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> ByteTokenizer | PackageTokenizer:
     kind = gguf.scalar(metadata, "tokenizer.ggml.model")
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
-        found = "none" if kind is None else repr(printable(str(kind)))
+        found = "none" if kind is None else repr(visible(str(kind)))
         raise fault(
             "tokenizer.ggml.model", found, " or ".join(map(repr, _KINDS)),
             "Take the model's Hugging Face folder, which has a tokenizer.json.",
@@ -249,7 +249,7 @@ def _gguf_facts(metadata: Mapping[str, Any], tokens: Sequence[str], types: Seque
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(tokens):
-            raise fault(f"tokenizer.ggml.{key}_token_id", printable(repr(number)), f"a token id below {len(tokens)}")
+            raise fault(f"tokenizer.ggml.{key}_token_id", visible(repr(number)), f"a token id below {len(tokens)}")
         found[key] = number
     ends = {i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == keys.CONTROL and t in ENDS}
     said = gguf.scalar(metadata, "tokenizer.ggml.add_bos_token")

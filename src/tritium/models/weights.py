@@ -17,12 +17,13 @@ from tritium import backends, ops, quant
 from tritium import dtype as dt
 from tritium.backends import Device
 from tritium.errors import ArgumentError
+from tritium.escape import visible
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
 from tritium.io.dequantize import dequantize
 from tritium.io.model.entry import FLOATS as STORED
-from tritium.io.reader import fault, forget, printable
+from tritium.io.reader import fault, forget
 from tritium.io.ternary import rows_at_a_time
 from tritium.models.config import Config
 from tritium.nn.linear import BitLinear, QuantLinear, unpacked
@@ -104,7 +105,7 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
     used = set(_names(config))
     unknown = sorted(n for n in set(entries) - used - {"rope_freqs"} if not n.endswith("rotary_emb.inv_freq"))
     if unknown:
-        listed = ", ".join(printable(n) for n in unknown[:4])
+        listed = ", ".join(visible(n) for n in unknown[:4])
         raise fault(
             "the model", f"{len(unknown)} weights that its configuration has no place for: {listed}", "none",
             "It is computed differently from what its configuration says, so it is not supported.",

@@ -17,8 +17,8 @@ from functools import partial
 from time import perf_counter_ns, process_time_ns
 from typing import Any, NamedTuple
 
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.perf.engine.worker import batch, calibrated
 from tritium.perf.files import write_text
 from tritium.perf.formats import exports, imports
@@ -252,7 +252,7 @@ def finish(
     for path, write in ((json, _save_as_pytest_benchmark), (results, store.save)):
         if path:
             write(found, path)
-            said.append(f"written: {names.terminal(path, None)}")
+            said.append(f"written: {escape.terminal(path, None)}")
     if not found.runs:
         return said
     return [*page(found, imports.load(compare) if compare else None), *said]
@@ -295,12 +295,12 @@ def page(found: Results, earlier: Results | None = None) -> list[str]:
             str(run.iterations),
         )
         rows.append((*cells, *(_beside(run, earlier, forbids) if earlier is not None else ())))
-    below = [f"not compared: {names.terminal(forbids, None)}"] if forbids else []
+    below = [f"not compared: {escape.terminal(forbids, None)}"] if forbids else []
     if earlier is not None and not forbids:
         below.append(
             "now / was: 1.10 is 10 % slower; of one process each, so it gates nothing: tritium regression-test does."
         )
-    below += sorted({names.terminal(f) for run in found for f in run.flags})
+    below += sorted({escape.terminal(f) for run in found for f in run.flags})
     return Table("", heads, tuple(rows), frozenset(heads[1:]), tuple(below)).text().splitlines()
 
 

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tritium import settings
-from tritium.errors import ArgumentError, PackageError, TritiumError
-from tritium.extras import install_command
+from tritium.errors import ArgumentError, PackageError, TritiumError, install_command
 from tritium.serve.access import PREFLIGHT, Access, Address
 from tritium.serve.answers import Answers, protocol_error
 from tritium.serve.openai import ProtocolError

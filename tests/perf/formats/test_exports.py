@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import tritium as tt
 from measured import HOSTILE, WALL, hostile, results, run
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.perf.formats import exports, imports
 from tritium.perf.records.run import Results, Series
 from tritium.perf.store import results as store
@@ -255,7 +255,7 @@ def check_csv(text: str, name: str) -> None:
     for line in csv.reader(io.StringIO(text, newline="")):
         for cell in line:
             assert cell.isprintable()
-            if cell.lstrip()[:1] in tuple(names.FORMULA):
+            if cell.lstrip()[:1] in tuple(escape.FORMULA):
                 float(cell)  # a number, not a formula
 
 

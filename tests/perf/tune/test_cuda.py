@@ -26,8 +26,7 @@ from tritium.backends.cuda import probe as cuda
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
 from tritium.cli.root import cli
-from tritium.errors import TuneError
-from tritium.extras import install_command
+from tritium.errors import TuneError, install_command
 from tritium.machine import tuned
 from tritium.models.load import shipped
 from tritium.perf.tune import choices as tune_choices

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from hostile import NAMES
 from memories import record
+from tritium import escape
 from tritium.errors import FormatError, SaveError
 from tritium.machine.facts import digest
-from tritium.perf import names
 from tritium.see.memory import file as memory_file
 from tritium.see.memory.file import Event, load, save
 
@@ -42,7 +42,7 @@ def test_any_text_survives_csv_and_begins_no_formula(name: str) -> None:
     events = record(name).events
     rows = list(csv.reader(io.StringIO(memory_file.events_csv(events))))
     assert tuple(rows[0]) == memory_file.COLUMNS
-    assert [names.from_csv(row[memory_file.COLUMNS.index("op")]) for row in rows[1:]] == [e.op for e in events]
+    assert [escape.from_csv(row[memory_file.COLUMNS.index("op")]) for row in rows[1:]] == [e.op for e in events]
     assert [int(row[memory_file.COLUMNS.index("nbytes")]) for row in rows[1:]] == [e.nbytes for e in events]
 
 

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile import NAMES
+from tritium import escape
 from tritium.errors import ArgumentError, FormatError
-from tritium.perf import names
 from tritium.see.monitor import alerts
 from tritium.see.monitor.alerts import LEVELS, Alert, Command, Desk, File, Level, Log, Standing, UnsentError, Webhook
 
@@ -407,4 +407,4 @@ def test_a_hostile_name_does_nothing_wherever_an_alert_goes(name: str) -> None:
     assert alert.json().isascii()
     assert not set('<>&`|"') & set(text)
     assert alerts.alert_of(json.loads(alert.json()), "x") == alert
-    assert names.terminal(line, None) == line
+    assert escape.terminal(line, None) == line

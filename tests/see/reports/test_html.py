@@ -16,7 +16,7 @@ import pytest
 import made_report
 from hostile import NAMES
 from html_pages import ALLOWED, Page
-from tritium.perf import names
+from tritium import escape
 from tritium.see.charts import charts
 from tritium.see.reports.html import _scale, _x
 from tritium.see.reports.report import Report, _file, report
@@ -159,7 +159,7 @@ def test_no_name_is_markup_in_the_page(owned: Report) -> None:
     ids = found.values("id")
     assert len(ids) == len(set(ids))
     assert all(c.isprintable() or c == "\n" for c in found.seen)
-    shown = [names.visible(case) for case in owned.given.cases]
+    shown = [escape.visible(case) for case in owned.given.cases]
     assert all(text in found.seen for text in shown), "every name can be read"
 
 
@@ -188,7 +188,7 @@ def test_no_cell_is_a_formula(owned: Report) -> None:
     assert all(len(row) == len(rows[0]) for row in rows)
     for row in rows:
         for cell in row[:7]:
-            assert not cell.lstrip().startswith(tuple(names.FORMULA)), ascii(cell)
+            assert not cell.lstrip().startswith(tuple(escape.FORMULA)), ascii(cell)
 
 
 def test_no_name_is_markup_in_a_chart(owned: Report) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from device_timelines import on_device
 from hostile import NAMES
 from made_timelines import any_spans, decode, million, named, nested, op
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.see.trace import check as trace_check
 from tritium.see.trace import chrome
 from tritium.see.trace.timeline import Counter, Timeline, timeline
@@ -132,7 +132,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     assert not set("<>&") & set(text)
     data = json.loads(text)
     assert not list(trace_check.chrome(data))
-    assert {e["name"] for e in spans(data)} == {names.visible(n) for n in NAMES}
+    assert {e["name"] for e in spans(data)} == {escape.visible(n) for n in NAMES}
 
 
 def test_the_same_timeline_gives_the_same_bytes_also_gzipped(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from flame_svg import bare, bars, harmless, parsed, tip
 from hostile import NAMES
 from made_timelines import any_spans, decode, named, nested, op
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.see.trace import flame, flame_look, folded
 from tritium.see.trace.flame_frames import Room, clipped, layout, share
 from tritium.see.trace.flame_look import DARK, FILLS, LIGHT, of_name
@@ -213,7 +213,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
         root = parsed(text)
         harmless(root, scripts)
         shown = {tip(b)[0] for b in bars(root)}
-        assert shown <= {names.visible(n) for n in NAMES} | {"all"} | {s for s in shown if s.endswith(" more")}
+        assert shown <= {escape.visible(n) for n in NAMES} | {"all"} | {s for s in shown if s.endswith(" more")}
 
 
 def test_every_hostile_name_is_harmless_as_a_title_and_as_a_bar() -> None:
@@ -223,7 +223,7 @@ def test_every_hostile_name_is_harmless_as_a_title_and_as_a_bar() -> None:
         root = parsed(text)
         harmless(root, scripts=0)
         assert text.replace("\n", "").isprintable()
-        assert [tip(b)[0] for b in bars(root)] == [names.visible(name)] * 2
+        assert [tip(b)[0] for b in bars(root)] == [escape.visible(name)] * 2
 
 
 def test_the_script_makes_neither_code_nor_markup_of_text() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from flame_svg import bare, bars, harmless, parsed, tip
 from hostile import NAMES
 from made_timelines import any_spans, decode, named
-from tritium.perf import names
+from tritium import escape
 from tritium.see.trace import flame
 from tritium.see.trace.flame_diff import LISTED, Change, changes
 from tritium.see.trace.timeline import Timeline
@@ -122,7 +122,7 @@ def test_hostile_names_are_text_and_nothing_else(page: bool) -> None:
     text = flame.diff_inline(before, after, NAMES[0]) if page else flame.diff_svg(before, after, NAMES[0])
     root = parsed(text)
     harmless(root, scripts=0 if page else 1)
-    assert {tip(b)[0] for found in panes(root) for b in found} & {names.visible(n) for n in NAMES}
+    assert {tip(b)[0] for found in panes(root) for b in found} & {escape.visible(n) for n in NAMES}
 
 
 def test_every_hostile_name_is_harmless_in_tips_lists_and_titles() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from hostile import NAMES
 from made_timelines import any_spans, decode, million, named, op
-from tritium.perf import names
+from tritium import escape
 from tritium.see.trace import check as trace_check
 from tritium.see.trace import speedscope
 from tritium.see.trace.timeline import Samples, Timeline, timeline
@@ -93,7 +93,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     assert not set("<>&") & set(text)
     data = json.loads(text)
     assert not list(trace_check.speedscope(data))
-    assert {names.visible(n) for n in NAMES} <= {f["name"] for f in data["shared"]["frames"]}
+    assert {escape.visible(n) for n in NAMES} <= {f["name"] for f in data["shared"]["frames"]}
 
 
 def test_the_same_timeline_gives_the_same_bytes_also_gzipped(tmp_path: Path) -> None:

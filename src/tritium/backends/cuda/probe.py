@@ -10,7 +10,7 @@ from typing import Any
 
 from tritium.backends import Absent, Backend, Device
 from tritium.backends.torch.probe import absence
-from tritium.extras import install_command
+from tritium.errors import install_command
 
 
 def units() -> tuple[str, ...] | Absent:

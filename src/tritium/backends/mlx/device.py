@@ -25,8 +25,7 @@ from tritium.backends.values.device import Form, Memory, ValueBackend, kernels_o
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.buffer import Array
 from tritium.dtype import DType
-from tritium.errors import DeviceError, DTypeError
-from tritium.extras import install_command
+from tritium.errors import DeviceError, DTypeError, install_command
 from tritium.layout import Layout, Shape, contiguous_strides
 from tritium.op import Spec
 

@@ -10,7 +10,7 @@ import importlib.util
 import platform
 
 from tritium.backends import Absent, Backend, Device
-from tritium.extras import install_command
+from tritium.errors import install_command
 
 _KINDS = {"torch": "cpu", "mps": "mps"}  # what torch calls the devices of each kind
 _REMEDY = install_command("torch")

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io import codecs, gguf
 from tritium.io.model import names
-from tritium.io.reader import fault, printable
+from tritium.io.reader import fault
 from tritium.io.safetensors import DTYPES
 from tritium.io.ternary import Array, Ternary
 
@@ -48,7 +49,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        return f"{printable(self.file)}, tensor {printable(self.name)!r}"
+        return f"{visible(self.file)}, tensor {visible(self.name)!r}"
 
     def _read(self, call: Callable[[], Any]) -> Any:
         if self.refused:
@@ -128,7 +129,7 @@ class ModelFile:
     def check(self) -> None:
         """Raise where the model is one that can only be looked at."""
         if self.refused:
-            raise FormatError(f"{printable(self.path.name)}: {self.refused}")
+            raise FormatError(f"{visible(self.path.name)}: {self.refused}")
 
     @property
     def nbytes(self) -> int:
@@ -145,9 +146,7 @@ class ModelFile:
         found: dict[str, Entry] = {}
         for e in self.entries.values():
             if e.common in found:
-                raise fault(
-                    e.where, f"the same weight as {printable(found[e.common].name)!r}", "one name for one weight"
-                )
+                raise fault(e.where, f"the same weight as {visible(found[e.common].name)!r}", "one name for one weight")
             found[e.common] = e
         return found
 

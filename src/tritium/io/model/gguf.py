@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf
 from tritium.io.dequantize import dequantize
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.model.supported import transform_in_gguf
-from tritium.io.reader import printable
 from tritium.io.ternary import Array
 
 CODECS: dict[str, Any] = {
@@ -35,7 +35,7 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
     entries = {t.name: _entry(path.name, file, t, arch, variant, masters) for t in file.tensors.values()}
     only = ", ".join(names.ARCHS)
     beliefs = (
-        [] if arch else [f"architecture {printable(name)!r} is none of {only}: it stays in GGUF, its numbers can leave"]
+        [] if arch else [f"architecture {visible(name)!r} is none of {only}: it stays in GGUF, its numbers can leave"]
     )
     beliefs += sorted({t.why for t in file.tensors.values() if t.why})
     if any(e.stored == "I2_S" for e in entries.values()):

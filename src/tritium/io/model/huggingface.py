@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io import codecs, safetensors
 from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.model.supported import check_quantization, transform_in_config
-from tritium.io.reader import contained, fault, map_file, printable
+from tritium.io.reader import contained, fault, map_file
 from tritium.io.ternary import Array, Ternary
 
 
@@ -36,7 +37,7 @@ def check_index(files: dict[str, safetensors.File], index: dict[str, Any]) -> No
     """Every tensor the index names is in the file it names."""
     for tensor, name in index["weight_map"].items():
         if tensor not in files[name].tensors:
-            raise fault(printable(name), f"no tensor {printable(tensor)!r}", "it, as model.safetensors.index.json says")
+            raise fault(visible(name), f"no tensor {visible(tensor)!r}", "it, as model.safetensors.index.json says")
 
 
 def read(
@@ -54,17 +55,17 @@ def read(
         try:
             files[name] = safetensors.parse(view)
         except FormatError as error:
-            raise FormatError(f"{printable(name)}: {error}") from None
+            raise FormatError(f"{visible(name)}: {error}") from None
         if files[name].metadata.get("format") == "tritium":
             raise fault(
-                printable(name), "a prepacked model", "GGUF, or safetensors in a layout others read",
+                visible(name), "a prepacked model", "GGUF, or safetensors in a layout others read",
                 "It is for running (tritium generate); convert, verify and inspect the file it was made from.",
             )  # fmt: skip
         for tensor in files[name].tensors:
             if tensor in owner:
                 raise fault(
-                    printable(name),
-                    f"tensor {printable(tensor)!r}, which {printable(owner[tensor])} has too",
+                    visible(name),
+                    f"tensor {visible(tensor)!r}, which {visible(owner[tensor])} has too",
                     "each tensor once",
                 )
             owner[tensor] = name
@@ -130,7 +131,7 @@ def _meaning(config: dict[str, Any], variant: str | None) -> tuple[bool | None, 
         return None, masters, beliefs
     if linear == "autobitlinear":
         return False, masters, [*beliefs, "weight_scale multiplies: linear_class is 'autobitlinear'"]
-    said = f"is {printable(str(linear))!r}" if linear else "is missing, and 'bitlinear' is its default"
+    said = f"is {visible(str(linear))!r}" if linear else "is missing, and 'bitlinear' is its default"
     return True, masters, [*beliefs, f"weight_scale divides: linear_class {said}"]
 
 
@@ -181,7 +182,7 @@ class _Tensors:
 
         def decode() -> Ternary:
             if scale not in self.owner:
-                raise fault("hf packing", f"no tensor {printable(scale)!r}", "a weight_scale beside the packed weight")
+                raise fault("hf packing", f"no tensor {visible(scale)!r}", "a weight_scale beside the packed weight")
             if self.inverted is None:
                 raise fault(
                     "hf packing", "no quantization_config that tells what weight_scale means", "linear_class in config.json",
@@ -196,7 +197,7 @@ class _Tensors:
 
     def _scale(self, name: str) -> Array:
         if self.info(name).dtype not in FLOATS:
-            raise fault(f"tensor {printable(name)!r}", self.info(name).dtype, f"one of {', '.join(FLOATS)}")
+            raise fault(f"tensor {visible(name)!r}", self.info(name).dtype, f"one of {', '.join(FLOATS)}")
         return self.array(name).astype(np.float32)
 
     def _affine(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
@@ -226,7 +227,7 @@ class _Tensors:
         said = own if isinstance(own, dict) else said
         group, bits = said.get("group_size"), said.get("bits", 2)
         if not isinstance(bits, int) or bits not in (2, 3, 4, 6, 8):
-            raise fault("config.json, quantization", f"bits {printable(repr(bits))}", "2, 3, 4, 6 or 8")
+            raise fault("config.json, quantization", f"bits {visible(repr(bits))}", "2, 3, 4, 6 or 8")
         if not isinstance(group, int) or not own:
             # a model may mix groups; the shapes say it as well, and cannot be out of date
             group = words * 32 // bits // columns if columns else 0

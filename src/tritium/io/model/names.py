@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model.supported import REMEDY, check_config, check_keys
-from tritium.io.reader import fault, printable
+from tritium.io.reader import fault
 from tritium.io.ternary import Array
 
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -128,7 +129,7 @@ def heads_of(name: str, rows: int, n_heads: Any, n_kv: Any) -> int:
         or (heads and rows % (2 * heads))
     ):
         needed = f"an even number of rows for each of at most {MAX_HEADS} heads"
-        raise fault(f"tensor {printable(name)!r}", f"{rows} rows for {printable(str(heads))} heads", needed)
+        raise fault(f"tensor {visible(name)!r}", f"{rows} rows for {visible(str(heads))} heads", needed)
     return heads if rows else 0
 
 
@@ -157,7 +158,7 @@ def config_to_gguf(config: Mapping[str, Any], arch: Arch) -> dict[str, bytes]:
     scaling = config.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
     if scaling:
         remedy = "Scaled RoPE cannot be said in this GGUF; keep the model as safetensors."
-        raise fault("config.json", f"rope_scaling {printable(str(scaling))}", "none", remedy)
+        raise fault("config.json", f"rope_scaling {visible(str(scaling))}", "none", remedy)
     known = dict(config)
     known.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
     known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
@@ -171,7 +172,7 @@ def config_to_gguf(config: Mapping[str, Any], arch: Arch) -> dict[str, bytes]:
             continue
         most = 2**32 - 1 if kind == "u32" else 3e38
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            raise fault("config.json", f"{key} = {printable(repr(value))}", f"a number from 0 to {most:g}")
+            raise fault("config.json", f"{key} = {visible(repr(value))}", f"a number from 0 to {most:g}")
         out[f"{arch.gguf}.{name}"] = gguf.number(kind, int(value) if kind == "u32" else float(value))
     return out
 
@@ -206,7 +207,7 @@ def _rope_from_gguf(metadata: Mapping[str, Any], arch: str, size: Any) -> dict[s
     for key in ("attention.key_length", "attention.value_length"):
         if value(key) is not None and size is not None and value(key) != size:
             needed = f"{size}, as rope.dimension_count"
-            raise fault(f"GGUF metadata, {arch}.{key}", printable(repr(value(key))), needed, REMEDY)
+            raise fault(f"GGUF metadata, {arch}.{key}", visible(repr(value(key))), needed, REMEDY)
     rope: dict[str, Any] = {"rope_theta": 10000.0} if value("rope.freq_base") is None else {}
     if value("rope.scaling.type") == "linear":
         rope["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}

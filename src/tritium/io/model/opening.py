@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import gguf as gguf_model
 from tritium.io.model import huggingface as hf_model
 from tritium.io.model.entry import Entry, ModelFile
-from tritium.io.reader import contained, fault, map_file, printable, read_json
+from tritium.io.reader import contained, fault, map_file, read_json
 
 VARIANTS = ("arm64", "multiply", "divide")
 INDEX = "model.safetensors.index.json"
@@ -34,7 +35,7 @@ def open(path: str | Path, *, variant: str | None = None, ternarise: bool = Fals
         return _directory(path, variant, ternarise)
     if not path.exists():
         raise FormatError(
-            f"{printable(str(path))} does not exist. Give a GGUF, safetensors or prepacked file, or a model directory."
+            f"{visible(str(path))} does not exist. Give a GGUF, safetensors or prepacked file, or a model directory."
         )
     view = map_file(path)
     head = bytes(view[:4])
@@ -42,12 +43,12 @@ def open(path: str | Path, *, variant: str | None = None, ternarise: bool = Fals
         return gguf_model.read(path, view, variant, ternarise)
     if head[:2] == b"PK" or head[:1] == b"\x80":
         raise fault(
-            printable(path.name), "a pickle (a PyTorch checkpoint)", "GGUF or safetensors",
+            visible(path.name), "a pickle (a PyTorch checkpoint)", "GGUF or safetensors",
             "Pickles can run any code when opened, so they are never read: save the model with safetensors first.",
         )  # fmt: skip
     if bytes(view[8:9]) != b"{" and int.from_bytes(view[:8], "little") > len(view):
         raise fault(
-            printable(path.name), f"a file that begins with {bytes(view[:8])!r}", "GGUF or safetensors", "This is no model file.",
+            visible(path.name), f"a file that begins with {bytes(view[:8])!r}", "GGUF or safetensors", "This is no model file.",
         )  # fmt: skip
     side = path.with_name("config.json").is_file()
     config = read_json(contained(path.parent, "config.json")) if side else {}
@@ -69,8 +70,8 @@ def _directory(path: Path, variant: str | None, ternarise: bool) -> ModelFile:
         file = contained(path, ggufs[0])
         return gguf_model.read(file, map_file(file), variant, ternarise)
     raise fault(
-        f"directory {printable(path.resolve().name)}",
-        ", ".join(map(printable, found + ggufs)) or "no model file",
+        f"directory {visible(path.resolve().name)}",
+        ", ".join(map(visible, found + ggufs)) or "no model file",
         f"model.safetensors, {INDEX} or one .gguf file",
         "Name one file, or point at the directory of the model.",
     )

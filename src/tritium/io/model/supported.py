@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tritium.errors import FormatError
+from tritium.escape import visible
 from tritium.io import gguf
-from tritium.io.reader import fault, printable
+from tritium.io.reader import fault
 
 REMEDY = "This model is computed differently, so its answers would be wrong here; it is not supported."
 UNKNOWN = (
@@ -122,7 +123,7 @@ def _off(value: Any) -> bool:
 
 
 def _refused(field: str, value: Any, needed: str, remedy: str = REMEDY) -> FormatError:
-    return fault(f"the configuration, {printable(field)}", printable(repr(value)), needed, remedy)
+    return fault(f"the configuration, {visible(field)}", visible(repr(value)), needed, remedy)
 
 
 # ---- keys of GGUF
@@ -164,9 +165,7 @@ def check_keys(metadata: Mapping[str, Any], arch: str) -> None:
 
 def _refused_key(metadata: Mapping[str, Any], key: str, needed: str, remedy: str) -> FormatError:
     value = gguf.scalar(metadata, key)
-    return fault(
-        f"GGUF metadata, {printable(key)}", "a list" if value is None else printable(repr(value)), needed, remedy
-    )
+    return fault(f"GGUF metadata, {visible(key)}", "a list" if value is None else visible(repr(value)), needed, remedy)
 
 
 # ---- transforms of the activations
@@ -213,6 +212,6 @@ def _transformed(places: list[str]) -> str:
         return ""
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return (
-        f"This model rotates its activations by a Hadamard transform ({printable(places[0])}{more}), which is not computed here; "
+        f"This model rotates its activations by a Hadamard transform ({visible(places[0])}{more}), which is not computed here; "
         "its weights alone give wrong answers. It is not supported: use a runtime that has this transform, or a model without it."
     )

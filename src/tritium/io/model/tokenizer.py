@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tritium.escape import visible
 from tritium.io import gguf
-from tritium.io.reader import contained, fault, printable, read_json
+from tritium.io.reader import contained, fault, read_json
 
 NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5  # token types of GGUF
 MAX_TOKENS = 1 << 22
@@ -76,7 +77,7 @@ def _tokens(vocab: Any, added: Any, size: Any) -> tuple[list[str], list[int]]:
         by_id[_id(number)] = token, UNUSED if token == f"[PAD{number}]" else NORMAL
     for row in added:
         if not isinstance(row, dict) or not isinstance(row.get("content"), str):
-            raise fault("tokenizer.json, added_tokens", printable(repr(row)), "objects with id and content")
+            raise fault("tokenizer.json, added_tokens", visible(repr(row)), "objects with id and content")
         by_id[_id(row.get("id"))] = row["content"], CONTROL if row.get("special") else USER
     count = max([*by_id, -1]) + 1
     most = 2 * len(by_id) + MAX_PADDING
@@ -89,7 +90,7 @@ def _tokens(vocab: Any, added: Any, size: Any) -> tuple[list[str], list[int]]:
 
 def _id(number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MAX_TOKENS:
-        raise fault("tokenizer.json", f"the token id {printable(repr(number))}", f"a number below {MAX_TOKENS}")
+        raise fault("tokenizer.json", f"the token id {visible(repr(number))}", f"a number below {MAX_TOKENS}")
     return number
 
 
@@ -97,7 +98,7 @@ def _merge(row: Any) -> str:
     """Two tokens as one string; newer files keep them as a pair, in which a space may hide."""
     text = " ".join(map(str, row)) if isinstance(row, list) else str(row)
     if text.count(" ") != 1:
-        raise fault("tokenizer.json", f"the merge {printable(text)!r}", "two tokens without spaces")
+        raise fault("tokenizer.json", f"the merge {visible(text)!r}", "two tokens without spaces")
     return text
 
 
@@ -135,7 +136,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     if kind != "gpt2":
         return {}, [
-            f"tokenizer of kind {printable(str(kind))!r} cannot become a tokenizer.json; its keys are kept in gguf_metadata.json"
+            f"tokenizer of kind {visible(str(kind))!r} cannot become a tokenizer.json; its keys are kept in gguf_metadata.json"
         ]
     tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     merges = metadata.get("tokenizer.ggml.merges")
@@ -147,9 +148,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     warnings = (
         []
         if pre in SPLITS
-        else [
-            f"the text-splitting rule {printable(said)!r} is unknown here; GPT-2's was written, and tokens may differ"
-        ]
+        else [f"the text-splitting rule {visible(said)!r} is unknown here; GPT-2's was written, and tokens may differ"]
     )
     if len(set(tokens)) != len(tokens):
         return {}, ["the tokenizer has the same token twice; its keys are kept in gguf_metadata.json"]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from tritium import escape
 from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
-from tritium.perf import names
 from tritium.perf.records.context import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.json_io import plain
@@ -48,8 +48,8 @@ def _judged(results: Results) -> list[Run]:
     return [run for run in results if not is_canary(run.case)]
 
 
-def _named(run: Run, metric: str = "", limit: int = names.LIMIT) -> str:
-    return names.label(" · ".join(part for part in (run.case, run.arm, metric) if part), limit)
+def _named(run: Run, metric: str = "", limit: int = escape.LIMIT) -> str:
+    return escape.label(" · ".join(part for part in (run.case, run.arm, metric) if part), limit)
 
 
 def _json(value: Any) -> str:
@@ -110,15 +110,15 @@ def _benchmark(run: Run) -> dict[str, Any]:
     wall = next(s for s in measured(run) if s.metric == "wall")
     told = run.facts.get("pytest") if isinstance(run.facts.get("pytest"), dict) else None
     name = _named(run)
-    about = told or {"name": name, "group": names.label(run.case), "params": None, "param": None, "extra_info": {}}
+    about = told or {"name": name, "group": escape.label(run.case), "params": None, "param": None, "extra_info": {}}
     record = plain(run)
     for series in record["series"]:
         if series["metric"] == "wall":  # its values are the data; how they lie in rounds is all that is missing there
             series["values"] = [[len(batches) for batches in generation] for generation in wall.values]
     return {
         "group": about.get("group"),
-        "name": names.visible(str(about.get("name", run.case)), None),
-        "fullname": names.visible(run.case, None) if told else name,
+        "name": escape.visible(str(about.get("name", run.case)), None),
+        "fullname": escape.visible(run.case, None) if told else name,
         "params": about.get("params"),
         "param": about.get("param"),
         "extra_info": {**(about.get("extra_info") or {}), "tritium": record},
@@ -175,10 +175,10 @@ def github_action_benchmark(results: Results) -> str:
             if run.status == "ok" and series.metric in SMALLER_IS_BETTER:
                 unit, by = NANOSECONDS.get(series.unit, (series.unit, 1))
                 s = describe(series.flat)
-                told = [f"{k}: {names.label(v)}" for k, v in _context(run)]
+                told = [f"{k}: {escape.label(v)}" for k, v in _context(run)]
                 about = [f"samples: {s.n}", "range: the middle half", *told]
                 rows.append({
-                    "name": _named(run, series.metric), "unit": names.label(unit), "value": s.median * by,
+                    "name": _named(run, series.metric), "unit": escape.label(unit), "value": s.median * by,
                     "range": f"{s.q1 * by:.6g} … {s.q3 * by:.6g}", "extra": "\n".join(about),
                 })  # fmt: skip
     return _json(rows)
@@ -197,7 +197,7 @@ def bencher(results: Results) -> str:
         for series in measured(run):
             by = NANOSECONDS.get(series.unit, (series.unit, 1))[1]
             s = describe(series.flat)
-            measures[BENCHER.get(series.metric, names.file_name(series.metric))] = {
+            measures[BENCHER.get(series.metric, escape.file_name(series.metric))] = {
                 "value": s.median * by, "lower_value": s.interval[0] * by, "upper_value": s.interval[1] * by,
             }  # fmt: skip
         if run.items_per_s:
@@ -211,13 +211,13 @@ def bencher(results: Results) -> str:
 def otava(results: Results) -> str:
     """One point in time for Apache Otava's JSON importer: put those of many runs into one array."""
     metrics = [
-        {"name": _named(run, series.metric), "unit": names.label(series.unit), "value": describe(series.flat).median}
+        {"name": _named(run, series.metric), "unit": escape.label(series.unit), "value": describe(series.flat).median}
         for run in results
         if run.status == "ok"
         for series in measured(run)
     ]
-    where = {"git_repo": "", "branch": "", "git_commit": names.label(results.environment.commit)}
-    about = {"suite": names.label(results.suite), "machine": results.environment.hard.key}
+    where = {"git_repo": "", "branch": "", "git_commit": escape.label(results.environment.commit)}
+    about = {"suite": escape.label(results.suite), "machine": results.environment.hard.key}
     return _json([{"timestamp": _epoch(results.created), "metrics": metrics, "attributes": where | about}])
 
 
@@ -256,14 +256,14 @@ def exposition(families: Iterable[Family]) -> str:
     out: list[str] = []
     for f in families:
         if f.samples:
-            says = names.visible(f.says).replace("\\", "\\\\")
+            says = escape.visible(f.says).replace("\\", "\\\\")
             out += [f"# HELP {f.name} {says}", f"# TYPE {f.name} {f.kind}"]
             out += [f"{f.name}{s.suffix}{_labels(s.labels)} {float(s.value)!r}" for s in f.samples]
     return "".join(f"{line}\n" for line in out)
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{k}="{names.prometheus(v)}"' for k, v in labels.items())
+    inside = ",".join(f'{k}="{escape.prometheus(v)}"' for k, v in labels.items())
     return f"{{{inside}}}" if inside else ""
 
 
@@ -309,7 +309,7 @@ def _prometheus_name(series: Series) -> str:
     unit = BASE_UNITS.get(series.unit, "")
     words = series.metric.removesuffix(f"_{unit}") if unit else series.metric
     parts = ["tritium", words, "estimate" * (series.kind == "estimate"), unit]
-    return names.prometheus_name("_".join(p for p in parts if p))
+    return escape.prometheus_name("_".join(p for p in parts if p))
 
 
 # ---- CSV: a row for each series, its figures, and its raw values in the last cell
@@ -394,7 +394,7 @@ def _cell(value: Any, guard: bool) -> Any:
         return value
     if isinstance(value, tuple) and all(type(v) is int for v in value):
         return "x".join(map(str, value))
-    return names.csv(value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False), guard)
+    return escape.csv(value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False), guard)
 
 
 # ---- Markdown
@@ -405,18 +405,18 @@ def markdown(results: Results) -> str:
     heads = ["case", "arm", "time of a call", "95 %", "batches", "rate", "peak memory", ""]
     lines = ["| " + " | ".join(heads) + " |", "|---|---|--:|---|--:|--:|--:|---|"]
     for run in _judged(results):
-        cells = [names.markdown(run.case), names.markdown(run.arm), *_figures(run)]
+        cells = [escape.markdown(run.case), escape.markdown(run.arm), *_figures(run)]
         lines.append("| " + " | ".join(cells) + " |")
     e = results.environment
     threads = f"{e.hard.threads} threads" if e.hard.threads else ""  # results of other tools do not tell
     about = [e.hard.cpu, threads, f"Python {e.python}", f"tritium {e.tritium}", e.commit[:12]]
-    lines += ["", f"{names.markdown(', '.join(a for a in about if a))}, {names.markdown(results.created)}"]
-    return "\n".join([*lines, *(f"- {names.markdown(note, None)}" for note in results.notes)]) + "\n"
+    lines += ["", f"{escape.markdown(', '.join(a for a in about if a))}, {escape.markdown(results.created)}"]
+    return "\n".join([*lines, *(f"- {escape.markdown(note, None)}" for note in results.notes)]) + "\n"
 
 
 def _figures(run: Run) -> list[str]:
     if not _timed(run):
-        return ["", "", "", "", "", f"{run.status}: {names.markdown(run.reason)}" if run.reason else run.status]
+        return ["", "", "", "", "", f"{run.status}: {escape.markdown(run.reason)}" if run.reason else run.status]
     from tritium.perf.tables.tables import bytes_text, seconds_text
 
     s = describe(next(s for s in measured(run) if s.metric == "wall").flat)
@@ -424,7 +424,7 @@ def _figures(run: Run) -> list[str]:
     peak = run.of("peak_bytes")
     memory = bytes_text(peak.median) if peak and peak.median else ""
     between = f"{seconds_text(s.interval[0])} … {seconds_text(s.interval[1])}"
-    return [seconds_text(s.median), between, str(s.n), rate, memory, ", ".join(names.markdown(f) for f in run.flags)]
+    return [seconds_text(s.median), between, str(s.n), rate, memory, ", ".join(escape.markdown(f) for f in run.flags)]
 
 
 @dataclass(frozen=True)

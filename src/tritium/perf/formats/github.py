@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.perf.files import write_all
 from tritium.perf.gate.page import advice, ending, figure, headline, markdown
 from tritium.perf.gate.verdict import Suite, Verdict
@@ -42,8 +42,8 @@ class Annotation:
 
     def __str__(self) -> str:
         told = {"file": self.file, "line": "" if self.line is None else str(self.line), "title": self.title}
-        properties = ",".join(f"{k}={names.annotation_property(v)}" for k, v in told.items() if v)
-        return f"::{self.kind}{' ' if properties else ''}{properties}::{names.annotation(self.message)}"
+        properties = ",".join(f"{k}={escape.annotation_property(v)}" for k, v in told.items() if v)
+        return f"::{self.kind}{' ' if properties else ''}{properties}::{escape.annotation(self.message)}"
 
 
 def in_actions() -> bool:
@@ -63,7 +63,7 @@ def _annotation(v: Verdict, suite: Suite) -> Annotation:
     kind: Kind = "notice" if v.passes and KINDS[v.outcome] == "error" else KINDS[v.outcome]
     said = [p for p in (figure(v), v.level, v.reason, advice(v, suite)) if p]
     return Annotation(
-        kind, f"{names.visible(v.case)} [{names.visible(v.arm)}] {v.metric}: {', '.join(said)}", v.outcome
+        kind, f"{escape.visible(v.case)} [{escape.visible(v.arm)}] {v.metric}: {', '.join(said)}", v.outcome
     )
 
 

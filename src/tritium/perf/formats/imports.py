@@ -19,9 +19,9 @@ from dataclasses import MISSING, dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
+from tritium import escape
 from tritium.errors import ArgumentError, FormatError, nearest
 from tritium.machine.facts import digest
-from tritium.perf import names
 from tritium.perf.files import decoded, named, read_bytes
 from tritium.perf.formats import exports
 from tritium.perf.formats.exports import COLUMNS, RECORDS
@@ -59,7 +59,7 @@ def _parsed(text: str, where: str, format: str | None) -> Any:
     if text.lstrip()[:1] not in ("{", "["):
         if format is not None:
             raise FormatError(
-                f"{where}: a file of {format} is JSON; this one begins with {names.visible(text[:20])!r}."
+                f"{where}: a file of {format} is JSON; this one begins with {escape.visible(text[:20])!r}."
             )
         return None
     lines = text.strip().splitlines()
@@ -426,7 +426,7 @@ def _table(cells: dict[str, str], known: Mapping[str, exports.Column], where: st
         if column is None or column.record in ("statistics", "rates"):
             continue
         if column.record == "values":
-            out["series"]["values"] = _raw_values(names.from_csv(cell), f"{where}, {head}")
+            out["series"]["values"] = _raw_values(escape.from_csv(cell), f"{where}, {head}")
             continue
         hint = typing.get_type_hints(RECORDS[column.record])[column.field]
         out[column.record][column.field] = _from_cell(cell, hint, f"{where}, {head}")
@@ -434,7 +434,7 @@ def _table(cells: dict[str, str], known: Mapping[str, exports.Column], where: st
 
 
 def _from_cell(cell: str, hint: Any, where: str) -> Any:
-    text = names.from_csv(cell)
+    text = escape.from_csv(cell)
     of = typing.get_args(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if text == "":
@@ -455,7 +455,7 @@ def _parsed_number(text: str, kind: type, where: str) -> float | int:
     try:
         number = float(text)
     except ValueError:
-        raise FormatError(f"{where}: {names.visible(text, 40)!r} is not a number.") from None
+        raise FormatError(f"{where}: {escape.visible(text, 40)!r} is not a number.") from None
     return _count({"": number}, "", where) if kind is int else _number(number, where)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tritium.perf import names
+from tritium import escape
 from tritium.perf.gate.verdict import OUTCOMES, PASS, Suite, Verdict
 
 TOO_MANY = 100  # generations that nobody waits for
@@ -31,21 +31,22 @@ def page(suite: Suite) -> str:
     for outcome in TOLD:
         listed = suite.of(outcome)
         if outcome == "NOT COMPARABLE" and len(listed) > 1 and len({v.reason for v in listed}) == 1:
-            lines.append(f"  {outcome}: {names.terminal(listed[0].reason, None)}")
+            lines.append(f"  {outcome}: {escape.terminal(listed[0].reason, None)}")
             continue
         lines += [_line(v, suite) for v in listed[:SHOWN]]
         if len(listed) > SHOWN:
             lines.append(f"  … and {len(listed) - SHOWN} more {outcome}; all of them are in the verdict file")
     lines += [
-        f"  new          {names.terminal(case)}: not in the baseline, not judged" for case in suite.new_cases[:SHOWN]
+        f"  new          {escape.terminal(case)}: not in the baseline, not judged" for case in suite.new_cases[:SHOWN]
     ]
     if suite.geomean is not None and suite.geomean_interval is not None:
         lines.append(f"all together {_ratio(suite.geomean, suite.geomean_interval)}, information only")
     for title, fields in (("differs, and forbids to compare", suite.hard), ("differs", suite.soft)):
         lines += [
-            f"{title}: {names.terminal(k)}: {names.terminal(a)} → {names.terminal(b)}" for k, (a, b) in fields.items()
+            f"{title}: {escape.terminal(k)}: {escape.terminal(a)} → {escape.terminal(b)}"
+            for k, (a, b) in fields.items()
         ]
-    lines += [f"note: {names.terminal(note)}" for note in suite.notes]
+    lines += [f"note: {escape.terminal(note)}" for note in suite.notes]
     return "\n".join([*lines, ending(suite)])
 
 
@@ -63,7 +64,7 @@ def subject(suite: Suite) -> str:
     if not suite.base and not suite.head:
         return ""
     how = "side by side" if suite.paired else "separate runs"
-    return f"{names.terminal(suite.base)} → {names.terminal(suite.head or 'now')}, {how}"
+    return f"{escape.terminal(suite.base)} → {escape.terminal(suite.head or 'now')}, {how}"
 
 
 def ending(suite: Suite) -> str:
@@ -79,12 +80,12 @@ def ending(suite: Suite) -> str:
 
 
 def _line(v: Verdict, suite: Suite) -> str:
-    name = names.terminal(v.case) + ("" if v.arm in ("", "head") else f" [{names.terminal(v.arm)}]")
+    name = escape.terminal(v.case) + ("" if v.arm in ("", "head") else f" [{escape.terminal(v.arm)}]")
     parts = [
         f"  {v.outcome:<14} {name}  {v.metric}",
         figure(v),
         v.level.upper(),
-        names.terminal(v.reason, None),
+        escape.terminal(v.reason, None),
         advice(v, suite),
     ]
     return "  ".join(p for p in parts if p)
@@ -142,26 +143,26 @@ def markdown(suite: Suite) -> str:
     if suite.verdicts:
         lines += ["| verdict | case | metric | ratio (interval) | margin | note |", "|---|---|---|---|---|---|"]
     for v in suite.verdicts:
-        arm = "" if v.arm in ("", "head") else f" {names.markdown(v.arm)}"
+        arm = "" if v.arm in ("", "head") else f" {escape.markdown(v.arm)}"
         shown = (
             f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}{change(v.ratio)}"
             if v.exact and v.old is not None and v.new is not None
             else "" if v.ratio is None else _ratio(v.ratio, v.interval)
         )  # fmt: skip
         note = "; ".join(p for p in (v.level, v.reason, advice(v, suite)) if p)
-        told = names.markdown(note, None) if note else ""
+        told = escape.markdown(note, None) if note else ""
         lines.append(
-            f"| {v.outcome} | {names.markdown(v.case)}{arm} | {v.metric} | {shown} | ±{100 * v.margin:g} % | {told} |"
+            f"| {v.outcome} | {escape.markdown(v.case)}{arm} | {v.metric} | {shown} | ±{100 * v.margin:g} % | {told} |"
         )
     lines += [
-        f"| new | {names.markdown(case)} | | | | not in the baseline |" for case in suite.new_cases if suite.verdicts
+        f"| new | {escape.markdown(case)} | | | | not in the baseline |" for case in suite.new_cases if suite.verdicts
     ]
     if suite.geomean is not None and suite.geomean_interval is not None:
         lines += ["", f"All together {_ratio(suite.geomean, suite.geomean_interval)}, information only."]
     fields = suite.hard | suite.soft
     lines += [
         "",
-        *(f"- {names.markdown(k)}: {names.markdown(a)} → {names.markdown(b)}" for k, (a, b) in fields.items()),
+        *(f"- {escape.markdown(k)}: {escape.markdown(a)} → {escape.markdown(b)}" for k, (a, b) in fields.items()),
     ]
-    lines += [f"- {names.markdown(note, None)}" for note in suite.notes]
+    lines += [f"- {escape.markdown(note, None)}" for note in suite.notes]
     return "\n".join(lines).rstrip() + "\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tritium import settings
 from tritium.errors import ArgumentError, BaselineError, FormatError, TritiumError, nearest
-from tritium.perf.names import terminal
+from tritium.escape import terminal
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store
 from tritium.perf.work.canary import is_canary

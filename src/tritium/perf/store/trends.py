@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
 
-from tritium.perf.names import terminal
+from tritium.escape import terminal
 from tritium.perf.stats import estimates as stats
 from tritium.perf.stats.changes import change_points
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from tritium import escape
 from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
-from tritium.perf import names
 from tritium.perf.formats import exports
 from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import Suite
@@ -49,13 +49,13 @@ def page(results: Results | Suite, width: int = 200) -> str:
 def markdown(results: Results) -> str:
     """The same for a pull request, tables only."""
     found = [tables.comparison(results), *_details(results)]
-    return "\n\n".join([names.markdown(_head(results)), *(t.markdown() for t in found)])
+    return "\n\n".join([escape.markdown(_head(results)), *(t.markdown() for t in found)])
 
 
 def _head(results: Results) -> str:
     hard, plan = results.environment.hard, results.plan
     said = f"{hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}; {plan.name} plan"
-    return names.terminal(said + ("" if plan.gates else " (shows intervals, does not gate)"))
+    return escape.terminal(said + ("" if plan.gates else " (shows intervals, does not gate)"))
 
 
 def _details(results: Results) -> list[Table]:
@@ -69,7 +69,7 @@ def _advice(results: Results) -> list[str]:
     out = []
     for slow, fast in ADVISED.get(results.suite, ()):
         out += tables.advice(results, slow, fast)
-    return [names.terminal(line) for line in out]
+    return [escape.terminal(line) for line in out]
 
 
 def _guide(results: Results) -> str:
@@ -77,7 +77,7 @@ def _guide(results: Results) -> str:
     wide = max(len(r.use_case) for r in found)
     rows = [f"  {r.use_case:<{wide}}  {' or '.join(r.arms) or 'not told'}: {r.evidence}" for r in found]
     return "\n".join(
-        ["Device selection guide, by the numbers of this run", *(names.terminal(row, 300) for row in rows)]
+        ["Device selection guide, by the numbers of this run", *(escape.terminal(row, 300) for row in rows)]
     )
 
 
@@ -101,7 +101,7 @@ def energy(results: Results) -> Table:
         rows.append(
             (run.case, run.arm, tables.time_text(run), *_figures(run, series.median, series.kind == "estimate"))
         )
-    below = [names.terminal(f"energy: not measured: {reason}", 400) for reason in absent]
+    below = [escape.terminal(f"energy: not measured: {reason}", 400) for reason in absent]
     return Table("", heads, tuple(rows), frozenset(heads[2:]), tuple(below))
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.facts import TIMES
 from tritium.machine.facts import bytes_text as bytes_text
 from tritium.machine.facts import scaled as scaled
 from tritium.machine.facts import seconds_text as seconds_text
-from tritium.perf import names
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Rules, Suite, Verdict
 from tritium.perf.records.run import Results, Run, Series, rounds_of
@@ -38,7 +38,7 @@ class Table:
 
     def text(self) -> str:
         """Columns aligned, for a terminal."""
-        cells = [[names.terminal(c) for c in row] for row in (self.heads, *self.rows)]
+        cells = [[escape.terminal(c) for c in row] for row in (self.heads, *self.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.heads))]
         sides = [str.rjust if head in self.right else str.ljust for head in self.heads]
         lines = ["  ".join(s(c, w) for c, w, s in zip(row, widths, sides, strict=True)).rstrip() for row in cells]
@@ -48,18 +48,18 @@ class Table:
                 lines[0],
                 "  ".join("-" * w for w in widths),
                 *lines[1:],
-                *(names.terminal(line, None) for line in self.below),
+                *(escape.terminal(line, None) for line in self.below),
             ]
         )
 
     def markdown(self) -> str:
         """For a pull request: nothing in a name is obeyed."""
         rule = ["--:" if head in self.right else "---" for head in self.heads]
-        rows = [[names.prose(c) for c in row] for row in (self.heads, *self.rows)]
+        rows = [[escape.prose(c) for c in row] for row in (self.heads, *self.rows)]
         lines = [rows[0], rule, *rows[1:]]
         body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
-        below = "".join(f"\n\n{names.prose(line, None)}" for line in self.below)
-        return (f"### {names.prose(self.title)}\n\n" if self.title else "") + body + below
+        below = "".join(f"\n\n{escape.prose(line, None)}" for line in self.below)
+        return (f"### {escape.prose(self.title)}\n\n" if self.title else "") + body + below
 
 
 # ---- numbers
@@ -191,7 +191,7 @@ def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite
 def _legend(results: Results) -> list[str]:
     if len(results.arms) < 2:
         return []
-    said = f"2.00×: {names.terminal(results.arms[0])} takes half the time. ~: the interval holds 1, no difference is shown."
+    said = f"2.00×: {escape.terminal(results.arms[0])} takes half the time. ~: the interval holds 1, no difference is shown."
     processes = results.plan.generations
     sure = min(0.95, 1 - 2.0 ** (1 - processes))  # the widest interval of so many values has no more
     alone = "One process for each arm: the intervals tell nothing of other processes."
@@ -217,7 +217,7 @@ def remarks(results: Results) -> list[str]:
             if run.status == "ok" and ("dequantised" in said or said == run.facts.get("note")):
                 arms, of = found.setdefault(said, ({}, {}))
                 arms[run.arm] = of[run.context.operation] = None
-    return [names.terminal(f"{', '.join(arms)}: {', '.join(of)}: {said}", 300) for said, (arms, of) in found.items()]
+    return [escape.terminal(f"{', '.join(arms)}: {', '.join(of)}: {said}", 300) for said, (arms, of) in found.items()]
 
 
 def troubles(results: Results) -> list[str]:
@@ -230,7 +230,7 @@ def troubles(results: Results) -> list[str]:
     lines = []
     for (arm, status, reason), cases in groups.items():
         which = ", ".join(cases) if len(cases) < 3 else f"{len(cases)} cases ({cases[0]} …)"
-        lines.append(names.terminal(f"{arm}: {status}: {which}" + (f": {reason}" if reason else ""), 400))
+        lines.append(escape.terminal(f"{arm}: {status}: {which}" + (f": {reason}" if reason else ""), 400))
     for flag, said in FLAGS.items():
         count = sum(any(flag in f for f in run.flags) for run in shown)
         if count:

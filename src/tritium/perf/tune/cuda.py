@@ -18,8 +18,7 @@ from tritium.backends import Absent
 from tritium.backends.cuda import probe as cuda
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
-from tritium.errors import TuneError
-from tritium.extras import install_command
+from tritium.errors import TuneError, install_command
 from tritium.io.reader import map_file
 from tritium.machine import tuned
 from tritium.models import prepacked

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tritium.errors import ArgumentError, FormatError, PackageError
-from tritium.extras import install_command
+from tritium.errors import ArgumentError, FormatError, PackageError, install_command
 
 SIZE = re.compile(r'<svg\b[^>]*?\swidth="(\d+(?:\.\d+)?)"[^>]*?\sheight="(\d+(?:\.\d+)?)"')
 MOST_PIXELS = 200_000_000

@@ -15,9 +15,8 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
-from tritium.see import escape
 
 ID = "\x00"
 TIP = 600  # characters of a line of a tip
@@ -93,7 +92,7 @@ def text_width(text: str, size: float = SIZE) -> float:
 
 def fit(name: str, room: float, size: float = SIZE) -> str:
     """The text as it will be seen, shortened in its middle where it has no room: both ends tell names apart."""
-    shown = names.visible(name, 4 * names.LIMIT)
+    shown = escape.visible(name, 4 * escape.LIMIT)
     if text_width(shown, size) <= room:
         return shown
     left = max(room - text_width("…", size), 0.0)
@@ -114,7 +113,7 @@ def _prefix(text: str, room: float, size: float) -> str:
 def wrapped(said: str, room: float, size: float = SIZE) -> list[str]:
     """Lines of words that fit; a word that does not fit is shortened."""
     lines: list[str] = []
-    for word in names.visible(said, None).split():
+    for word in escape.visible(said, None).split():
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size) <= room:
             lines[-1] = longer

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.perf.meters.absent import Absent
 from tritium.see.doctor.checks import MACHINE, SEVERITIES, Check, Finding, Severity
 from tritium.see.doctor.readings import READERS, Reader, Readings
@@ -50,18 +50,18 @@ class Diagnosis:
     def lines(self) -> Iterable[tuple[str, Severity | None]]:
         """The page line by line, each with the severity it begins with, if it does."""
         told = [f"{n} {word(severity, n)}" for severity, n in self.counts.items() if n]
-        yield names.terminal(f"{names.visible(self.program) or 'this machine'}: {', '.join(told)}", WIDE), None
+        yield escape.terminal(f"{escape.visible(self.program) or 'this machine'}: {', '.join(told)}", WIDE), None
         for f in self.of("problem", "warning", "note"):
             yield "", None
-            yield f"{f.severity:<8} {f.check}: {names.terminal(f.what, WIDE)}", f.severity
+            yield f"{f.severity:<8} {f.check}: {escape.terminal(f.what, WIDE)}", f.severity
             for title, text in (("seen", f.evidence), ("do", f.remedy)):
                 if text:
-                    yield f"  {title:<6} {names.terminal(text, WIDE)}", None
+                    yield f"  {title:<6} {escape.terminal(text, WIDE)}", None
         for severity in ("fine", "not looked at"):
             if short := self.of(severity):
                 yield "", None
                 yield severity, None
-                yield from ((f"  {f.check:<16} {names.terminal(f.what, WIDE)}", None) for f in short)
+                yield from ((f"  {f.check:<16} {escape.terminal(f.what, WIDE)}", None) for f in short)
 
     def text(self) -> str:
         return "\n".join(line for line, _ in self.lines())

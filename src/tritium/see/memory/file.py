@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tritium import escape
 from tritium.errors import ArgumentError, FormatError, SaveError
 from tritium.machine.facts import digest
 from tritium.memory import Stats
-from tritium.perf import names
 from tritium.perf.files import MAX_BYTES, decoded, named, read_bytes, write_bytes, write_text
 from tritium.perf.records.json_io import check_schema, dumps, loads, plain, read
 from tritium.see.memory.pressure import Pressure
@@ -322,5 +322,5 @@ def events_csv(events: Iterable[Event]) -> str:
     writer.writerow(COLUMNS)
     for e in events:
         values = (getattr(e, name) for name in COLUMNS)
-        writer.writerow([names.csv(v) if isinstance(v, str) else int(v) for v in values])
+        writer.writerow([escape.csv(v) if isinstance(v, str) else int(v) for v in values])
     return out.getvalue()

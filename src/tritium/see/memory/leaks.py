@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from tritium import escape
 from tritium.buffer import Array, Storage
 from tritium.errors import TritiumError
 from tritium.machine.facts import bytes_text, seconds_text
-from tritium.perf import names
 from tritium.see.memory.file import Allocation
 
 MOST = 1_000_000  # objects that are looked at
@@ -66,7 +66,7 @@ def _held_by(root: Any) -> Iterator[tuple[str, Any]]:
 def _parts(path: str, x: Any) -> Iterable[tuple[str, Any]]:
     """What an object holds, and how it is reached."""
     if isinstance(x, dict):
-        return [(f"{path}[{names.visible(repr(k), 60)}]", v) for k, v in x.items()]
+        return [(f"{path}[{escape.visible(repr(k), 60)}]", v) for k, v in x.items()]
     if isinstance(x, (list, tuple)):
         fields = getattr(type(x), "_fields", None)
         if fields is not None and len(fields) == len(x):
@@ -87,11 +87,11 @@ def _parts(path: str, x: Any) -> Iterable[tuple[str, Any]]:
 
 def described(a: Allocation) -> str:
     """One leak in words: size, op, line of code, age."""
-    by = f" by {names.terminal(a.op)}" if a.op else ""
-    named = f" {names.terminal(a.id)!r}" if a.id else ""
-    on = "" if a.device == "cpu" else f" on {names.terminal(a.device)}"
-    where = names.terminal(a.site) or "an unknown line"
-    thread = "" if a.thread == "MainThread" else f", thread {names.terminal(a.thread)}"
+    by = f" by {escape.terminal(a.op)}" if a.op else ""
+    named = f" {escape.terminal(a.id)!r}" if a.id else ""
+    on = "" if a.device == "cpu" else f" on {escape.terminal(a.device)}"
+    where = escape.terminal(a.site) or "an unknown line"
+    thread = "" if a.thread == "MainThread" else f", thread {escape.terminal(a.thread)}"
     return f"{bytes_text(a.nbytes)} ({a.nbytes} bytes){named}{by} at {where}{on}, alive for {seconds_text(a.age_ns / 1e9)}{thread}"
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tritium import escape
 from tritium.machine.facts import bytes_text, seconds_text
-from tritium.perf import names
 from tritium.perf.tables.tables import Table, rate_text
 from tritium.see.memory.file import Allocation, Memory
 
@@ -28,10 +28,10 @@ class Lines:
     lines: tuple[str, ...]
 
     def text(self) -> str:
-        return "\n".join([self.title, "", *(names.terminal(line, None) for line in self.lines)])
+        return "\n".join([self.title, "", *(escape.terminal(line, None) for line in self.lines)])
 
     def markdown(self) -> str:
-        return "\n".join([f"### {self.title}", "", *(f"- {names.markdown(line, None)}" for line in self.lines)])
+        return "\n".join([f"### {self.title}", "", *(f"- {escape.markdown(line, None)}" for line in self.lines)])
 
 
 Part = Table | Lines
@@ -39,12 +39,12 @@ Part = Table | Lines
 
 def text(m: Memory, top: int = 10) -> str:
     """The page for a terminal."""
-    return "\n\n".join([_title(m, names.terminal), *(p.text() for p in parts(m, top))]) + "\n"
+    return "\n\n".join([_title(m, escape.terminal), *(p.text() for p in parts(m, top))]) + "\n"
 
 
 def markdown(m: Memory, top: int = 10) -> str:
     """The page for a pull request or a report."""
-    return "\n\n".join([f"## {_title(m, names.markdown)}", *(p.markdown() for p in parts(m, top))]) + "\n"
+    return "\n\n".join([f"## {_title(m, escape.markdown)}", *(p.markdown() for p in parts(m, top))]) + "\n"
 
 
 def _title(m: Memory, escaped: Callable[[str], str]) -> str:
@@ -88,7 +88,7 @@ def _devices(m: Memory) -> Table:
     )
     for found, what in flagged:
         if found:
-            ids = ", ".join(names.visible(i, 40) for i in found[:5])
+            ids = ", ".join(escape.visible(i, 40) for i in found[:5])
             below.append(f"flagged: {len(found)} {'buffer was' if len(found) == 1 else 'buffers were'} {what}: {ids}")
     return Table("", heads, rows, frozenset(heads[1:]), (*below, *(f"note: {n}" for n in m.notes)))
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from tritium import escape
 from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError
-from tritium.perf import files, names
+from tritium.perf import files
 from tritium.perf.records import json_io as records
 from tritium.settings import log
 
@@ -73,7 +74,7 @@ class Alert:
     def level(self) -> Level:
         return self.standing.level
 
-    def line(self, shown: Callable[[str], str] = names.terminal) -> str:
+    def line(self, shown: Callable[[str], str] = escape.terminal) -> str:
         """One line for people; names are made harmless by `shown`."""
         f = self.standing
         word = f.level.upper() if self.event != "recovered" else "RECOVERED"
@@ -83,7 +84,7 @@ class Alert:
 
     def json(self) -> str:
         """One line of plain ASCII; `text` is harmless in a chat or a page."""
-        data = {"schema": SCHEMA, "text": self.line(names.label), **records.plain(self)}
+        data = {"schema": SCHEMA, "text": self.line(escape.label), **records.plain(self)}
         return json.dumps(data, allow_nan=False)
 
 
@@ -213,7 +214,7 @@ class Command:
                     child.wait()
             if child.returncode:
                 said.seek(max(said.seek(0, os.SEEK_END) - 400, 0))
-                tail = names.visible(said.read(400).decode("utf-8", "replace").strip(), 400)
+                tail = escape.visible(said.read(400).decode("utf-8", "replace").strip(), 400)
                 raise UnsentError(f"{self.name} left with exit code {child.returncode}: {tail}")
 
 
@@ -249,7 +250,7 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        return f"webhook {names.visible(urlsplit(self.url).hostname or '')}"
+        return f"webhook {escape.visible(urlsplit(self.url).hostname or '')}"
 
     @property
     def key(self) -> str:
@@ -278,9 +279,9 @@ class Webhook:
             return f"it answered {error.code}", error.code in AGAIN
         except (OSError, ValueError) as error:  # unreachable, too slow, or no HTTP
             told = getattr(error, "reason", None) or error
-            return names.visible(f"{type(error).__name__}: {told}".replace(self.url, "…")), True
+            return escape.visible(f"{type(error).__name__}: {told}".replace(self.url, "…")), True
         except Exception as error:  # http.client has errors of its own for what is no answer
-            return names.visible(type(error).__name__), True
+            return escape.visible(type(error).__name__), True
 
 
 def _short(*parts: str) -> str:
@@ -393,7 +394,7 @@ class Desk:
         try:
             sink.send(alert)
         except Exception as error:  # whatever a sink does, the desk goes on
-            log.error("alerts: not sent, kept for the next round: %s", names.terminal(str(error), 500))
+            log.error("alerts: not sent, kept for the next round: %s", escape.terminal(str(error), 500))
             return False
         return True
 

@@ -23,9 +23,8 @@ from itertools import count
 from math import isfinite
 from typing import Any
 
-from tritium import memory, settings
+from tritium import escape, memory, settings
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.perf.meters import sensors
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.nvidia import NvmlError, opened
@@ -409,7 +408,7 @@ class Collector:
         return [v if isinstance(v, Absent) or isfinite(v) else wrong for v in found]
 
     def _failure(self, index: int, source: Source, error: Exception) -> Absent:
-        says = names.visible(f"{type(error).__name__}: {error}")
+        says = escape.visible(f"{type(error).__name__}: {error}")
         if index not in self._failed:
             self._failed.add(index)
             settings.log.warning("collector: %s cannot be read: %s", type(source).__name__, says)

@@ -15,8 +15,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.settings import log
 
 CONNECTIONS = 8  # at once; more are closed unheard
@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             text = page()
         except Exception as error:  # the next request may fare better
-            log.warning("endpoint: the page cannot be made: %s", names.terminal(f"{type(error).__name__}: {error}"))
+            log.warning("endpoint: the page cannot be made: %s", escape.terminal(f"{type(error).__name__}: {error}"))
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the page cannot be made; the log says why.\n")
             return
         self._answer(HTTPStatus.OK, text)
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        log.debug("endpoint: %s", names.terminal(format % args))
+        log.debug("endpoint: %s", escape.terminal(format % args))
 
 
 class _Server(ThreadingHTTPServer):

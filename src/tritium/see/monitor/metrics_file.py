@@ -18,8 +18,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from tritium import escape
 from tritium.errors import ArgumentError, FormatError, nearest
-from tritium.perf import files, names
+from tritium.perf import files
 from tritium.perf.formats.exports import BASE_UNITS, Family, Sample, exposition
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records import json_io as records
@@ -202,7 +203,7 @@ def from_json(text: str, where: str) -> Metrics:
 
 
 def _unpacked(column: _Column, rows: int, where: str) -> list[Value]:
-    place = f"{where}: column {names.visible(column.name)}"
+    place = f"{where}: column {escape.visible(column.name)}"
     if len(column.values) != rows:
         raise FormatError(f"{place}: {len(column.values)} values for {rows} moments.")
     out: list[Value | None] = list(column.values)
@@ -242,7 +243,7 @@ def csv(metrics: Metrics) -> str:
     """Numbers as numbers in full, absent values as text with the reason; no cell is a formula."""
     out = io.StringIO()
     rows = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC)
-    rows.writerow([*BEFORE, *(names.csv(f"{c.name} [{c.unit}]") for c in metrics.columns), *AFTER])
+    rows.writerow([*BEFORE, *(escape.csv(f"{c.name} [{c.unit}]") for c in metrics.columns), *AFTER])
     empty, none = [""] * len(metrics.columns), [""] * len(AFTER)
     head = {"schema": SCHEMA, "began": metrics.began, "interval_s": metrics.interval_s}
     told = [
@@ -251,17 +252,17 @@ def csv(metrics: Metrics) -> str:
         *(("note", n) for n in metrics.notes),
     ]
     for kind, about in told:
-        rows.writerow([kind, names.csv(_ascii(about)), "", *empty, *none])
+        rows.writerow([kind, escape.csv(_ascii(about)), "", *empty, *none])
     for row in metrics.rows:
         rows.writerow(["row", "", row.at_s, *map(_cell, row.values), *none])
     for done in metrics.operations:
-        context = [names.csv(_ascii(getattr(done.context, name))) for name in CONTEXT]
-        rows.writerow(["operation", "", done.at_s, *empty, done.elapsed_s, names.csv(_ascii(done.shapes)), *context])
+        context = [escape.csv(_ascii(getattr(done.context, name))) for name in CONTEXT]
+        rows.writerow(["operation", "", done.at_s, *empty, done.elapsed_s, escape.csv(_ascii(done.shapes)), *context])
     return out.getvalue()
 
 
 def _cell(value: Value) -> float | str:
-    return names.csv(ABSENT + _ascii(asdict(value))) if isinstance(value, Absent) else float(value)
+    return escape.csv(ABSENT + _ascii(asdict(value))) if isinstance(value, Absent) else float(value)
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,7 @@ def from_csv(text: str, where: str) -> Metrics:
             parts["operation"].append(_operation(line[2], line[inner.stop :], place))
         else:
             kind = {"about": _Head, "column": tuple[str, str], "note": str}[line[0]]
-            parts[line[0]].append(_read(kind, records.loads(names.from_csv(line[1]), place), place))
+            parts[line[0]].append(_read(kind, records.loads(escape.from_csv(line[1]), place), place))
     if len(parts["about"]) != 1:
         raise FormatError(
             f"{where}: not metrics of tritium: one line of the kind about is needed, {len(parts['about'])} are there."
@@ -312,7 +313,7 @@ def _number(cell: str, place: str) -> float:
 
 
 def _from_cell(cell: str, place: str) -> Value:
-    plain = names.from_csv(cell)
+    plain = escape.from_csv(cell)
     if plain.startswith(ABSENT):
         return _read(Absent, records.loads(plain.removeprefix(ABSENT), place), place)
     return _number(plain, place)
@@ -320,9 +321,9 @@ def _from_cell(cell: str, place: str) -> Value:
 
 def _operation(at: str, cells: Sequence[str], place: str) -> Operation:
     elapsed, shapes, *told = cells
-    context = {name: records.loads(names.from_csv(cell), place) for name, cell in zip(CONTEXT, told, strict=True)}
+    context = {name: records.loads(escape.from_csv(cell), place) for name, cell in zip(CONTEXT, told, strict=True)}
     data = {"at_s": _number(at, place), "elapsed_s": _number(elapsed, place), "context": context,
-            "shapes": records.loads(names.from_csv(shapes), place)}  # fmt: skip
+            "shapes": records.loads(escape.from_csv(shapes), place)}  # fmt: skip
     return records.read(Operation, data, place)
 
 
@@ -347,7 +348,7 @@ def prometheus(metrics: Metrics) -> str:
     families: dict[str, tuple[str, list[Sample]]] = {name: (says, []) for name, says in HELP.items()}
 
     def add(name: str, value: float, /, **labels: str) -> None:
-        told = {k: names.csv(v, guard=False) for k, v in labels.items()}  # `_sample` reads them back as they were
+        told = {k: escape.csv(v, guard=False) for k, v in labels.items()}  # `_sample` reads them back as they were
         families[name][1].append(Sample(value, told))
 
     add(INFO, 1, began=metrics.began, interval_s=repr(metrics.interval_s), schema=str(SCHEMA))
@@ -371,7 +372,7 @@ def _family(column: Column) -> str:
     """tritium_sample_value_rss_bytes; columns whose names meet are told apart by their label."""
     unit = UNITS.get(column.unit, column.unit)
     words = column.name.removesuffix(f"_{unit}") if unit else column.name
-    return names.prometheus_name("_".join(filter(None, ("tritium_sample_value", words, unit))))
+    return escape.prometheus_name("_".join(filter(None, ("tritium_sample_value", words, unit))))
 
 
 def from_prometheus(text: str, where: str) -> Metrics:
@@ -403,7 +404,7 @@ def from_prometheus(text: str, where: str) -> Metrics:
     records.check_schema(int(schema) if schema.isdecimal() and len(schema) < 9 else schema, SCHEMA, where)
     ordered = tuple(column for _, column in sorted(columns, key=lambda pair: pair[0]))
     if lost := [c.name for c in ordered if at is not None and c.name not in found]:
-        raise FormatError(f"{where}: the column {names.visible(lost[0])!r} has neither a value nor a reason.")
+        raise FormatError(f"{where}: the column {escape.visible(lost[0])!r} has neither a value nor a reason.")
     rows = () if at is None else (Row(at, tuple(found[c.name] for c in ordered)),)
     told = tuple(note for _, note in sorted(notes, key=lambda pair: pair[0]))
     interval = _number(_label(info, "interval_s", where), where)
@@ -413,16 +414,16 @@ def from_prometheus(text: str, where: str) -> Metrics:
 def _sample(line: str, place: str) -> tuple[str, dict[str, str], float]:
     found = SAMPLE.fullmatch(line)
     if found is None:
-        raise FormatError(f"{place}: no sample of Prometheus: {names.visible(line, 60)}")
+        raise FormatError(f"{place}: no sample of Prometheus: {escape.visible(line, 60)}")
     labels, end = {}, 0
     inside = found[2] or ""
     for label in LABEL.finditer(inside):
         if label.start() != end:
             break
-        labels[label[1]] = names.from_csv(re.sub(r"\\(.)", r"\1", label[2]))
+        labels[label[1]] = escape.from_csv(re.sub(r"\\(.)", r"\1", label[2]))
         end = label.end()
     if end != len(inside):
-        raise FormatError(f"{place}: its labels cannot be read: {names.visible(inside, 60)}")
+        raise FormatError(f"{place}: its labels cannot be read: {escape.visible(inside, 60)}")
     return found[1], labels, _number(found[3], place)
 
 

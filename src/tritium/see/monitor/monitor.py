@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tritium import escape
 from tritium.errors import ArgumentError, FormatError, TritiumError
-from tritium.perf import names
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.drift import OTHERS
@@ -153,7 +153,7 @@ class Round:
     def line(self) -> str:
         """For a terminal or a log."""
         if self.failed:
-            said = f"failed: {names.terminal(self.failed, 300)}"
+            said = f"failed: {escape.terminal(self.failed, 300)}"
         elif self.suite is None:
             said = "is the baseline from now on" if self.baseline else "was interrupted"
         else:
@@ -264,12 +264,12 @@ class Monitor:
                 results, why = self.measure(number), ""
             except Exception as error:
                 log.warning("monitor: round %d failed%s", number, _traced(error))
-                why = names.visible(f"{type(error).__name__}: {error}", 300)
+                why = escape.visible(f"{type(error).__name__}: {error}", 300)
 
         self._breakably(act)
         if results is not None and not any(run.status == "ok" for run in results if not is_canary(run.case)):
             reasons = [f"{run.case}: {run.status}: {run.reason}" for run in results]
-            why = names.visible("nothing could be measured. " + "; ".join(reasons[:1]), 300)
+            why = escape.visible("nothing could be measured. " + "; ".join(reasons[:1]), 300)
         if results is not None and not results.complete:  # by Ctrl-C, which a measurement takes to itself
             self._asked, why = True, "it was interrupted"
         return results, why
@@ -286,7 +286,7 @@ class Monitor:
             suite = compare_stored(self.baseline, results, rules_of(self.levels))
         except Exception as error:  # a round that cannot be judged is one that failed
             log.warning("monitor: a round could not be judged%s", _traced(error))
-            return None, more, False, names.visible(f"{type(error).__name__}: {error}", 300)
+            return None, more, False, escape.visible(f"{type(error).__name__}: {error}", 300)
         return suite, [*standings(suite), *more], False, ""
 
     def _kept(self, results: Results) -> None:
@@ -295,14 +295,14 @@ class Monitor:
         try:
             self.keep(results)
         except Exception as error:  # a history that cannot be written must not end the watch
-            log.error("monitor: the round is not kept: %s", names.terminal(str(error), 300))
+            log.error("monitor: the round is not kept: %s", escape.terminal(str(error), 300))
 
     def _keep_first(self, results: Results) -> None:
         if self.keep_baseline is not None:
             try:
                 store.save(replace(results, kind="baseline", name="first round"), self.keep_baseline)
             except (TritiumError, OSError) as error:
-                log.error("monitor: the baseline is not kept for the next start: %s", names.terminal(str(error), 300))
+                log.error("monitor: the baseline is not kept for the next start: %s", escape.terminal(str(error), 300))
 
     # for Prometheus
 
@@ -345,4 +345,4 @@ def _traced(error: Exception) -> str:
     if isinstance(error, TritiumError):
         return ""
     lines = "".join(traceback.format_exception(error)).splitlines()
-    return "".join(f"\n  {names.terminal(line, None)}" for line in lines)
+    return "".join(f"\n  {escape.terminal(line, None)}" for line in lines)

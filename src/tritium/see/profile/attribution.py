@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tritium import escape
 from tritium.errors import ArgumentError, TritiumError
-from tritium.perf import names
 from tritium.perf.engine import worker
 from tritium.perf.gate.verdict import Suite, Verdict
 from tritium.perf.records.case import Arm, Case
@@ -96,7 +96,7 @@ def _profiled(arm: Arm, request: dict[str, Any]) -> Timeline:
             raise TritiumError(f"attribute: {arm.name} could not be started: {error}.") from None
         if done.returncode:
             last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it said nothing")
-            raise TritiumError(f"attribute: {names.visible(arm.name)} failed: {names.visible(last)}")
+            raise TritiumError(f"attribute: {escape.visible(arm.name)} failed: {escape.visible(last)}")
         return profile_file.load(path)
 
 

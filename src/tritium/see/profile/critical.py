@@ -16,9 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.facts import seconds_text
-from tritium.perf import names
 from tritium.see.profile.hotspots import percent
 from tritium.see.profile.op_table import used_lanes
 from tritium.see.trace.timeline import Column, Timeline
@@ -47,9 +47,9 @@ class CriticalPath:
         if not self.total_ns:
             return ["nothing was recorded"]
         where = " → ".join(self.lanes)
-        out = [f"{seconds_text(self.total_ns * 1e-9)}, {percent(self.share)} of the run, on {names.terminal(where)}"]
+        out = [f"{seconds_text(self.total_ns * 1e-9)}, {percent(self.share)} of the run, on {escape.terminal(where)}"]
         out += [
-            f"{percent(ns / self.total_ns):>6}  {names.terminal(name)}  {seconds_text(ns * 1e-9)}"
+            f"{percent(ns / self.total_ns):>6}  {escape.terminal(name)}  {seconds_text(ns * 1e-9)}"
             for name, ns in self.parts[:SHOWN]
         ]
         if len(self.parts) > SHOWN:

@@ -22,8 +22,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
 from tritium.perf.records.environment import differences
 from tritium.perf.stats.estimates import Interval, brunner_munzel_p, holm, unpaired
 from tritium.perf.stats.resample import Floats, bits, draws, seed_of
@@ -162,13 +162,13 @@ class ProfileDiff:
             if max(a, b) > 1
             else "one profile each: intervals are over the calls in it; give more (--also-before, --also-after)"
         )
-        lines = [names.terminal(self.sentence(), None), "", self.table(top).text(), "", f"by {basis}"]
-        return "\n".join([*lines, *(f"note: {names.terminal(note, None)}" for note in self.notes)])
+        lines = [escape.terminal(self.sentence(), None), "", self.table(top).text(), "", f"by {basis}"]
+        return "\n".join([*lines, *(f"note: {escape.terminal(note, None)}" for note in self.notes)])
 
     def markdown(self, top: int = SHOWN) -> str:
         """For a pull request."""
-        lines = [names.markdown(self.sentence(), None), "", self.table(top).markdown(), ""]
-        return "\n".join([*lines, *(f"- {names.markdown(note, None)}" for note in self.notes)]).rstrip() + "\n"
+        lines = [escape.markdown(self.sentence(), None), "", self.table(top).markdown(), ""]
+        return "\n".join([*lines, *(f"- {escape.markdown(note, None)}" for note in self.notes)]).rstrip() + "\n"
 
     def __str__(self) -> str:
         return self.text()
@@ -240,7 +240,7 @@ class _Side:
     def __init__(self, t: Timeline, per: str | None) -> None:
         self.pieces = entered(t).get(per, 0) if per is not None else 1
         if not self.pieces:
-            known = ", ".join(names.visible(name) for name in entered(t)) or "none"
+            known = ", ".join(escape.visible(name) for name in entered(t)) or "none"
             raise ArgumentError(f"diff: per={per!r} is no scope of every profile; there are {known}.")
         self.elapsed = t.elapsed_total_ns / self.pieces
         keys: dict[Key, int] = {}

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tritium import escape
 from tritium.machine.facts import seconds_text
-from tritium.perf import names
 from tritium.see.profile.op_table import (
     CALLS,
     OVERSTATED,
@@ -176,9 +176,9 @@ class Bottlenecks:
                 (row.label, row.bound or "bound not known", percent(row.share) if brief else row.why)
                 for row in self.vital
             ]
-            out += [names.terminal(f"  {label}: {bound}; {why}", None) for label, bound, why in said]
+            out += [escape.terminal(f"  {label}: {bound}; {why}", None) for label, bound, why in said]
         if self.unknown:
-            out.append(names.terminal(f"ceilings: {self.unknown}", None))
+            out.append(escape.terminal(f"ceilings: {self.unknown}", None))
         if self.main:
             mostly = MOSTLY.get(self.main, f"mostly {self.main}-bound")
             out.append(f"{mostly}: {self.remedy}" if self.remedy else mostly)

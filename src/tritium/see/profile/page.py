@@ -13,7 +13,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from tritium.perf import names
+from tritium import escape
 from tritium.perf.tables.tables import NONE, Table, bytes_text, rate_text, seconds_text
 from tritium.see.profile.critical import critical_path
 from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, scored
@@ -46,12 +46,12 @@ def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
 
 def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
     """The same for a pull request; names are code spans, in which nothing is obeyed."""
-    out = [names.markdown(head(t).replace("\n", "; "), None)]
+    out = [escape.markdown(head(t).replace("\n", "; "), None)]
     if found := op_table(table, top):
         out.append(found.markdown())
     for title, lines in _sections(t, table, own):
         if lines:
-            out.append(f"### {title}\n\n" + "\n".join(f"- {names.markdown(line, None)}" for line in lines))
+            out.append(f"### {title}\n\n" + "\n".join(f"- {escape.markdown(line, None)}" for line in lines))
     return "\n\n".join(out) + "\n"
 
 
@@ -63,7 +63,7 @@ def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
         ("Call tree", tree_lines(tree(t))),
         ("Python, by samples of its stacks", stack_lines(t)),
         ("Beside", [counter_line(c) for c in t.counters]),
-        ("Notes", [names.terminal(note, None) for note in t.notes]),
+        ("Notes", [escape.terminal(note, None) for note in t.notes]),
     ]
 
 
@@ -77,12 +77,12 @@ def overhead(t: Timeline) -> float | None:
 def head(t: Timeline) -> str:
     """What was recorded, where, and what recording cost."""
     spans = f"{len(t)} span{'s' * (len(t) != 1)} on {len(t.lanes)} lane{'s' * (len(t.lanes) != 1)}"
-    first = f"{names.terminal(t.name) + ': ' if t.name else ''}{seconds_text(t.elapsed_total_ns * 1e-9)}, {spans}"
+    first = f"{escape.terminal(t.name) + ': ' if t.name else ''}{seconds_text(t.elapsed_total_ns * 1e-9)}, {spans}"
     if t.environment is not None:
         hard = t.environment.hard
-        first += names.terminal(f"; {hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}")
+        first += escape.terminal(f"; {hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}")
     if t.began:
-        first += names.terminal(f"; {t.began}")
+        first += escape.terminal(f"; {t.began}")
     cost = overhead(t)
     if cost is None:
         return f"{first}\nwhat recording cost was not measured"
@@ -141,7 +141,7 @@ def _cells(r: OpRow) -> tuple[str, ...]:
 def hotspot_lines(found: Iterable[OpRow]) -> list[str]:
     """The score and the words why, one line each."""
     return [
-        names.terminal(f"{NONE if r.score is None else f'{r.score:.0f}':>3}  {r.label}: {r.why}", None) for r in found
+        escape.terminal(f"{NONE if r.score is None else f'{r.score:.0f}':>3}  {r.label}: {r.why}", None) for r in found
     ]
 
 
@@ -162,7 +162,7 @@ def _cell(value: object, guard: bool) -> object:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return names.csv(value, guard) if isinstance(value, str) else value
+    return escape.csv(value, guard) if isinstance(value, str) else value
 
 
 # ---- the rest
@@ -181,7 +181,7 @@ def tree_lines(root: Node, most: int = TREE_LINES) -> list[str]:
         calls = f" ×{node.count}" if node.count > 1 else ""
         share = percent(node.total_ns / whole)
         out.append(
-            f"{share:>6}  {'  ' * (len(path) - 1)}{names.terminal(node.name)}{calls}  {seconds_text(node.total_ns * 1e-9)}{own}"
+            f"{share:>6}  {'  ' * (len(path) - 1)}{escape.terminal(node.name)}{calls}  {seconds_text(node.total_ns * 1e-9)}{own}"
         )
     return [*out, f"{left} more places"] if left and out else out
 
@@ -195,7 +195,7 @@ def stack_lines(t: Timeline, most: int = SPOTS) -> list[str]:
     counts = np.bincount(innermost[innermost >= 0], minlength=len(s.frames))
     order = np.argsort(-counts, kind="stable")[:most]
     lines = [
-        f"{percent(counts[i] / len(s.stack)):>6}  {names.terminal(s.frames[i])}" for i in order.tolist() if counts[i]
+        f"{percent(counts[i] / len(s.stack)):>6}  {escape.terminal(s.frames[i])}" for i in order.tolist() if counts[i]
     ]
     return [
         *lines,
@@ -205,9 +205,9 @@ def stack_lines(t: Timeline, most: int = SPOTS) -> list[str]:
 
 def counter_line(c: Counter) -> str:
     """The least, the mean and the most of a counter; or why it is absent."""
-    name = names.terminal(c.name)
+    name = escape.terminal(c.name)
     if not len(c.values):
-        return names.terminal(f"{name}: {c.absent or 'no values'}", None)
-    shown = bytes_text if c.unit == "B" else lambda v: f"{v:.3g} {names.terminal(c.unit)}"
+        return escape.terminal(f"{name}: {c.absent or 'no values'}", None)
+    shown = bytes_text if c.unit == "B" else lambda v: f"{v:.3g} {escape.terminal(c.unit)}"
     low, mean, high = float(np.min(c.values)), float(np.mean(c.values)), float(np.max(c.values))
     return f"{name}: {shown(low)} … {shown(high)}, mean {shown(mean)}, {len(c.values)} readings"

@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tritium import escape
 from tritium.machine.facts import digest
-from tritium.perf import names
 from tritium.perf.records.json_io import plain
 from tritium.perf.records.run import Results, Series, rounds_of
 from tritium.perf.tables.tables import time_interval
@@ -84,10 +84,10 @@ def figures_csv(results: Results) -> str:
     rows = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC, lineterminator="\n")
     rows.writerow(HEADS)
     for run in results.runs:
-        about = [names.csv(text) for text in (run.case, run.arm, run.status, run.reason)]
+        about = [escape.csv(text) for text in (run.case, run.arm, run.status, run.reason)]
         for s in run.series or (Series("", ""),):
             low, high = (time_interval(s) if s.flat and s.unit == "s" else None) or ("", "")
-            words = [names.csv(s.metric), names.csv(s.unit), names.csv(s.kind if s.metric else "")]
+            words = [escape.csv(s.metric), escape.csv(s.unit), escape.csv(s.kind if s.metric else "")]
             middle = "" if s.median is None else s.median
             rows.writerow([*about, *words, middle, low, high, len(s.flat)])
     return out.getvalue()

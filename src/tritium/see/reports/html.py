@@ -15,9 +15,9 @@ from hashlib import sha256
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tritium.perf import names
+from tritium import escape
+from tritium.escape import attribute, html, script_json
 from tritium.see.charts import charts
-from tritium.see.escape import attribute, html, script_json
 from tritium.see.reports.sections import (
     Banner,
     Block,
@@ -70,7 +70,7 @@ def _style(flames: bool) -> str:
 
 def page(report: Report) -> str:
     """The whole file of a report, with its data inside."""
-    made = f"Made by Tritium from results of {names.visible(report.given.results.created)}. Offline, and the same bytes from the same results."
+    made = f"Made by Tritium from results of {escape.visible(report.given.results.created)}. Offline, and the same bytes from the same results."
     data = {"name": _stem(report), "gzip": report.data.results, "csv": report.data.figures}
     return whole(report.title, report.sections, made, data, flames=True)
 

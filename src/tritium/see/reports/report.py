@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tritium import escape
 from tritium.errors import ArgumentError, nearest
-from tritium.perf import names
 from tritium.perf.files import write_bytes, write_text
 from tritium.perf.gate import compare
 from tritium.perf.gate.against import BASE, HEAD
@@ -210,7 +210,7 @@ def form_of(path: str | os.PathLike[str], to: str | None = None, what: str = "re
     if form not in set(FORMATS.values()):
         given = repr(to) if to else f"a name that ends in {suffix!r}" if suffix else "a name without a suffix"
         raise ArgumentError(
-            f"{what}: {names.visible(given)} is no form of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
+            f"{what}: {escape.visible(given)} is no form of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
             f"name the file .html, .md, .txt or .json.{nearest(suffix, FORMATS)}"
         )
     return form
@@ -227,7 +227,9 @@ def _pictures(block: Block) -> Iterator[Picture | Drawing]:
 def _file(name: str) -> str:
     """A name of a file: as it is where it is plain, with a hash where it is not."""
     plain = name.replace(" ", "-")
-    return plain if plain.replace("-", "").isalnum() and plain.isascii() and len(plain) <= 60 else names.file_name(name)
+    return (
+        plain if plain.replace("-", "").isalnum() and plain.isascii() and len(plain) <= 60 else escape.file_name(name)
+    )
 
 
 def _drawn(picture: Picture | Drawing, to: str) -> str:

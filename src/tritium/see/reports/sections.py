@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from tritium.perf import names
+from tritium import escape
 from tritium.perf.gate.selftest import Selftest
 from tritium.perf.gate.verdict import Suite, Verdict
 from tritium.perf.records.environment import Hard
@@ -272,7 +272,7 @@ class Given:
 
 def anchor(case: str) -> str:
     """The place of a case on the page."""
-    return "case-" + names.file_name(case)
+    return "case-" + escape.file_name(case)
 
 
 def standing(v: Verdict | None) -> str:

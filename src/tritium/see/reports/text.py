@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tritium.perf import names
+from tritium import escape
 from tritium.perf.tables.tables import Table
 from tritium.see.charts import charts
 from tritium.see.reports.sections import (
@@ -57,21 +57,21 @@ def section_text(section: Section) -> str:
     blocks = [part for b in section.blocks if (part := TEXT[type(b)](b))]
     if section.id == "verdict":
         return "\n\n".join(blocks)
-    body = [names.terminal(section.absent, None)] if section.absent else blocks
-    return "\n".join([names.terminal(section.title).upper(), *body])
+    body = [escape.terminal(section.absent, None)] if section.absent else blocks
+    return "\n".join([escape.terminal(section.title).upper(), *body])
 
 
 def _said(text: str, first: str = "", rest: str = "") -> str:
     return textwrap.fill(
-        names.terminal(text, None), WIDTH, initial_indent=first, subsequent_indent=rest or " " * len(first),
+        escape.terminal(text, None), WIDTH, initial_indent=first, subsequent_indent=rest or " " * len(first),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 
 
 def _banner_text(b: Banner) -> str:
     counts = " · ".join(f"{n:,} {word}" for n, word, _ in b.counts)
-    about = " · ".join(names.terminal(a) for a in b.about)
-    lines = [f"{MARKS[b.tone]} {names.terminal(b.headline)}", about, counts]
+    about = " · ".join(escape.terminal(a) for a in b.about)
+    lines = [f"{MARKS[b.tone]} {escape.terminal(b.headline)}", about, counts]
     lines += [_said(t) for t in (b.lede, b.command, b.exit_code) if t]
     return "\n".join([*lines, *(_said(note, "note: ") for note in b.notes)])
 
@@ -86,8 +86,8 @@ def _lines_text(block: Lines) -> str:
 
 
 def _facts_text(block: Facts) -> str:
-    wide = max((len(names.terminal(k)) for k, _ in block.rows), default=0)
-    return "\n".join(_said(cell.text, f"  {names.terminal(k):<{wide}}  ") for k, cell in block.rows)
+    wide = max((len(escape.terminal(k)) for k, _ in block.rows), default=0)
+    return "\n".join(_said(cell.text, f"  {escape.terminal(k):<{wide}}  ") for k, cell in block.rows)
 
 
 def _table(grid: Grid) -> Table:
@@ -100,35 +100,33 @@ def _table(grid: Grid) -> Table:
 def _grid_text(grid: Grid) -> str:
     if not grid.rows:
         return ""
-    title = [f"  {names.terminal(grid.caption)}"] if grid.caption else []
+    title = [f"  {escape.terminal(grid.caption)}"] if grid.caption else []
     return "\n".join([*title, *(f"  {line}" for line in _table(grid).text().splitlines())])
 
 
 def _card_text(card: Card) -> str:
     """A card is a line: its table and pictures are the page's."""
-    return (
-        f"  {names.terminal(card.title):<44} {names.terminal(card.brief):<28} {names.terminal(card.mark.text)}".rstrip()
-    )
+    return f"  {escape.terminal(card.title):<44} {escape.terminal(card.brief):<28} {escape.terminal(card.mark.text)}".rstrip()
 
 
 def _code_text(block: Code) -> str:
-    return "\n".join(f"    {names.terminal(line, None)}" for line in block.text.split("\n"))
+    return "\n".join(f"    {escape.terminal(line, None)}" for line in block.text.split("\n"))
 
 
 def _drawing_text(block: Drawing) -> str:
-    return "\n".join([f"  {names.terminal(block.title)}", *(_said(line, "  - ") for line in block.lines)])
+    return "\n".join([f"  {escape.terminal(block.title)}", *(_said(line, "  - ") for line in block.lines)])
 
 
 def _fold_text(fold: Fold) -> str:
     inner = [part for b in fold.blocks if (part := TEXT[type(b)](b))]
-    return "\n".join([f"  {names.terminal(fold.title)}", *inner]) if inner else ""
+    return "\n".join([f"  {escape.terminal(fold.title)}", *inner]) if inner else ""
 
 
 def _picture_text(picture: Picture) -> str:
     if not picture.told:
         return ""
     table = charts.table(picture.chart)
-    title = names.terminal(table.title or picture.chart.title)
+    title = escape.terminal(table.title or picture.chart.title)
     return "\n".join([f"  {title}", *(f"  {line}" for line in replace(table, title="").text().splitlines())])
 
 
@@ -152,7 +150,7 @@ def section_markdown(section: Section) -> str:
 
 
 def _prose(text: str) -> str:
-    return names.prose(text, None)
+    return escape.prose(text, None)
 
 
 def _banner_markdown(b: Banner) -> str:
@@ -160,10 +158,10 @@ def _banner_markdown(b: Banner) -> str:
     lines = [f"# {EMOJI[b.tone]} {_prose(b.headline)}".replace("  ", " "), counts]
     lines += [_prose(t) for t in (b.lede, " · ".join(b.about)) if t]
     if b.command:
-        lines.append(names.markdown(b.command, None))
+        lines.append(escape.markdown(b.command, None))
     if b.exit_code:
-        lines.append(names.markdown(b.exit_code, None))
-    return "\n\n".join([*lines, *(f"- {names.markdown(note, None)}" for note in b.notes)])
+        lines.append(escape.markdown(b.exit_code, None))
+    return "\n\n".join([*lines, *(f"- {escape.markdown(note, None)}" for note in b.notes)])
 
 
 def _line_markdown(line: Line) -> str:
@@ -191,7 +189,7 @@ def _grid_markdown(grid: Grid) -> str:
 
 
 def _code_markdown(block: Code) -> str:
-    inside = "\n".join(names.visible(line, None) for line in block.text.split("\n"))
+    inside = "\n".join(escape.visible(line, None) for line in block.text.split("\n"))
     fence = "```"
     while fence in inside:
         fence += "`"

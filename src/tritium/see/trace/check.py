@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from tritium import escape
 from tritium.errors import FormatError
-from tritium.perf import files, names
+from tritium.perf import files
 from tritium.perf.records import json_io as records
 from tritium.see.trace.speedscope import SCHEMA
 
@@ -227,7 +228,7 @@ def _joined(starts: Events, ends: Events, spans: Events) -> Faults:
             yield f"traceEvents[{i}].id: no arrow began with it"
         elif _ns(event["ts"]) < came:
             yield f"traceEvents[{i}].ts: an arrow points back in time"
-    yield from (f"arrow {number} of {names.visible(cat)} ends nowhere" for cat, number in sorted(tails))
+    yield from (f"arrow {number} of {escape.visible(cat)} ends nowhere" for cat, number in sorted(tails))
 
 
 # ---- speedscope

@@ -11,9 +11,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tritium.perf import names
+from tritium import escape
+from tritium.escape import attribute, svg
 from tritium.perf.gate.page import amount
-from tritium.see.escape import attribute, svg
 from tritium.see.trace.flame_look import CELL, LEAST_CELLS, MARGIN, ROW, css, script
 from tritium.see.trace.tree import Node
 
@@ -109,8 +109,8 @@ def _bar(f: Frame, look: Look, room: Room, y: int) -> str:
         f' data-{key}="{attribute(text)}"' for key, text in (("p", look.before), ("s", look.after)) if text
     )
     style = f"{look.style} more" if f.more else look.style
-    label = svg(clipped(look.before + names.visible(f.name) + look.after, width), None)
-    tip = "\n".join(svg(line, None) for line in (names.visible(f.name), *look.tip))
+    label = svg(clipped(look.before + escape.visible(f.name) + look.after, width), None)
+    tip = "\n".join(svg(line, None) for line in (escape.visible(f.name), *look.tip))
     return (
         f'<g class="f {style}" data-d="{f.depth}" data-x="{f.at}" data-w="{f.length}"{beside}><title>{tip}</title>'
         f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{ROW - 1}" rx="2"/>'
@@ -183,7 +183,7 @@ def line(style: str, x: float, y: float, text: str, more: str = "") -> str:
 
 def top(title: str, info: str, hint: str, room: Room, alone: bool) -> tuple[str, int]:
     """The lines above the bars (a page has a heading of its own), and the height where the bars begin."""
-    out = line("fl-title", room.left, 29, clipped(names.visible(title), 0.75 * room.width)) if alone else ""
+    out = line("fl-title", room.left, 29, clipped(escape.visible(title), 0.75 * room.width)) if alone else ""
     y = 50 if alone else 16
     out += line("fl-info", room.left, y, info)
     out += line("fl-hint", room.left, y + 26, hint, f' data-y="{y + 9}"')

@@ -6,7 +6,7 @@ after. A name with a separator in it gets another character there: a line has th
 
 from __future__ import annotations
 
-from tritium.perf import names
+from tritium import escape
 from tritium.see.trace.timeline import Samples, Timeline
 from tritium.see.trace.tree import Node, tree
 
@@ -48,7 +48,7 @@ def sampled(samples: Samples) -> Node:
 
 def frame(name: str) -> str:
     """A name as one frame of a line."""
-    return names.visible(name).translate(SEPARATORS).strip("_") or "(unnamed)"
+    return escape.visible(name).translate(SEPARATORS).strip("_") or "(unnamed)"
 
 
 def _stacks(root: Node) -> dict[str, int]:

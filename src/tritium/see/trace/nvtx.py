@@ -13,11 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from tritium import launch, recording
+from tritium import escape, launch, recording
 from tritium.eager import EAGER
 from tritium.errors import PackageError
 from tritium.op import Op
-from tritium.perf import names
 
 HOW = "pip install nvtx"
 
@@ -29,7 +28,7 @@ class Marker(NamedTuple):
     pop: Callable[[], Any]
 
     def push(self, name: str) -> None:
-        self.push_as_it_is(names.visible(name))
+        self.push_as_it_is(escape.visible(name))
 
 
 def available() -> str:

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 
 import numpy as np
 
-from tritium.perf import names
+from tritium import escape
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.sensors import Sensor, Watts, probe, resident
 from tritium.see.trace.timeline import Counter, Samples
@@ -152,7 +152,7 @@ class Track:
         try:
             return self.gauge.read()
         except Exception as error:  # a gauge that fails costs itself, never the profile
-            return Absent("unsupported", names.visible(f"{type(error).__name__}: {error}"))
+            return Absent("unsupported", escape.visible(f"{type(error).__name__}: {error}"))
 
     def counter(self, began_ns: int) -> Counter:
         """What was read; or why nothing was."""

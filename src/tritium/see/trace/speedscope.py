@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tritium.perf import files, names
-from tritium.see.escape import json_text
+from tritium import escape
+from tritium.escape import json_text
+from tritium.perf import files
 from tritium.see.trace import tracks
 from tritium.see.trace.timeline import Column, Samples, Timeline
 from tritium.see.trace.tracks import CAP_BYTES, Mask
@@ -35,7 +36,7 @@ def chunks(t: Timeline, cap_bytes: int = CAP_BYTES) -> Iterator[str]:
     frames = [f'{{"name":{json_text(name)}}}' for name in known]
     kept = _kept(t, cap_bytes)
     gone = len(t) - int(kept.sum())
-    title = names.visible(t.name or "profile") + (f" (the last {gone} of {len(t)} spans are left out)" if gone else "")
+    title = escape.visible(t.name or "profile") + (f" (the last {gone} of {len(t)} spans are left out)" if gone else "")
     yield f'{{"$schema":"{SCHEMA}","exporter":"tritium","name":{json_text(title, None)},"activeProfileIndex":0,\n"profiles":[\n'
     some = False
     for piece in _evented(t, frame, kept):

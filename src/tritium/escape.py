@@ -1,12 +1,17 @@
-"""Names made harmless where they appear: a case may be called anything, and must not do anything.
+"""Escape text for the place where it appears: a terminal, Markdown, HTML, SVG, JSON, CSV, a file name.
 
-Knows nothing of cases. Each function is for one place: what is harmless in a CSV cell is not in a Markdown table.
+Knows nothing of what is named. Each function is for one place: what is harmless in a CSV cell is not in a Markdown table. What
+people see goes through `visible` first: no control character, no change of direction, one line.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
+from typing import Any
+
+from tritium.errors import ArgumentError
 
 LIMIT = 200  # characters of a name that people see
 FORMULA = "=+-@＝＋－＠"  # a spreadsheet takes a cell for a formula when it begins with one of these
@@ -19,6 +24,12 @@ PLAIN = re.compile(r"[\w .,:;×±%~…/()+\-→·='?°µ›]*")  # characters of
 ACTS = re.compile(
     r"(?i)://|www\.|~\S|:\w+:|(?<![a-z0-9])_|_(?![a-z0-9])|^([-+=]|\d+[.)])\s|^::"
 )  # links, struck text, emoji, emphasis, lists, commands in GitHub's logs
+TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+QUOTED = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;", "`": "&#96;", "=": "&#61;"}
+)
+# What would end a script element or begin a comment in it; the rest of a JSON text means nothing to HTML.
+IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 def visible(text: str, limit: int | None = LIMIT) -> str:
@@ -124,3 +135,34 @@ def file_name(text: str, suffix: str = "") -> str:
 
 def _hash(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+# ---- pages
+
+
+def html(text: str, limit: int | None = LIMIT) -> str:
+    """For the text of an HTML element (not of script or style)."""
+    return visible(text, limit).translate(TEXT)
+
+
+def attribute(text: str, limit: int | None = LIMIT) -> str:
+    """For the value of an attribute, HTML's or SVG's, between quotes. Not for addresses: a name is none."""
+    return visible(text, limit).translate(QUOTED)
+
+
+def svg(text: str, limit: int | None = LIMIT) -> str:
+    """For the text of an SVG element: what XML has no character for is spelled out."""
+    return visible(text, limit).translate(TEXT)
+
+
+def json_text(text: str, limit: int | None = LIMIT) -> str:
+    """A name as a JSON string, quotes and all, for files that other programs show: it is visible, and ASCII."""
+    return json.dumps(visible(text, limit)).translate(IN_SCRIPT)
+
+
+def script_json(value: Any) -> str:
+    """Any value as JSON for <script type="application/json">. The data is exact: whoever shows a text of it escapes it."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).translate(IN_SCRIPT)
+    except ValueError as error:
+        raise ArgumentError(f"JSON has no infinity and no NaN: {error}. Leave the value out and say why.") from None

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import GROUPS, NAMES
+from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.perf import names
-from tritium.see import escape
 
 
 class Seen(HTMLParser):
@@ -57,21 +56,21 @@ def test_html_of_a_hostile_name_is_its_text_and_no_tag() -> None:
         seen = Seen(f"<td>{escape.html(name)}</td>")
         assert [t for t, _ in seen.tags] == ["td"], name
         assert not seen.other, name
-        assert seen.text == names.visible(name), name
+        assert seen.text == escape.visible(name), name
 
 
 @pytest.mark.parametrize("quote", ['"', "'"])
 def test_an_attribute_holds_the_whole_name_and_no_other_attribute_follows(quote: str) -> None:
     for name in NAMES:
         seen = Seen(f"<td title={quote}{escape.attribute(name)}{quote}></td>")
-        assert seen.tags == [("td", [("title", names.visible(name))])], name
+        assert seen.tags == [("td", [("title", escape.visible(name))])], name
 
 
 def test_svg_of_a_hostile_name_is_read_back_by_a_strict_reader() -> None:
     for name in NAMES:
         read = ET.fromstring(f'<text id="{escape.attribute(name)}">{escape.svg(name)}</text>')
-        assert read.text == (names.visible(name) or None), name
-        assert read.attrib == {"id": names.visible(name)}, name
+        assert read.text == (escape.visible(name) or None), name
+        assert read.attrib == {"id": escape.visible(name)}, name
         assert not list(read), name
 
 
@@ -81,7 +80,7 @@ def test_json_text_is_ascii_visible_and_has_nothing_a_page_acts_on() -> None:
         assert text.isascii()
         assert text.isprintable()
         assert not set("<>&") & set(text)
-        assert json.loads(text) == names.visible(name)
+        assert json.loads(text) == escape.visible(name)
 
 
 def test_script_json_gives_back_the_very_names_and_never_ends_the_element() -> None:
@@ -94,14 +93,14 @@ def test_script_json_gives_back_the_very_names_and_never_ends_the_element() -> N
 @given(st.text(max_size=60))
 def test_any_text_is_harmless_in_every_place(text: str) -> None:
     seen = Seen(f'<p title="{escape.attribute(text)}">{escape.html(text)}</p>')
-    assert seen.tags == [("p", [("title", names.visible(text))])]
-    assert seen.text == names.visible(text)
+    assert seen.tags == [("p", [("title", escape.visible(text))])]
+    assert seen.text == escape.visible(text)
     assert json.loads(escape.script_json({text: text})) == {text: text}
     ET.fromstring(f"<text>{escape.svg(text)}</text>")
 
 
 def test_a_long_name_is_cut_where_people_see_it_unless_it_must_be_whole() -> None:
-    assert len(escape.html("n" * 5000)) == names.LIMIT + 1
+    assert len(escape.html("n" * 5000)) == escape.LIMIT + 1
     assert escape.html("n" * 5000, None) == "n" * 5000
 
 
