@@ -29,7 +29,7 @@ LAYERS = {
     0: "errors escape settings dtype layout garbage",
     1: "pure buffer op fragment",
     2: "ops",
-    3: "backends backends.reference.attention backends.reference.cast backends.reference.fused "
+    3: "backends backends.fusion backends.reference.attention backends.reference.cast backends.reference.fused "
     "backends.cpu.fused_product backends.reference.packed backends.reference.philox backends.reference.quantized "
     "backends.reference.kernels backends.cpu.tape backends.cpu.tape_code backends.cpu.tape_listing "
     "backends.cpu.tape_rows backends.cpu.device backends.values.device backends.values.missing "

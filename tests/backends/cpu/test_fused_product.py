@@ -14,6 +14,7 @@ import tritium as tt
 from product_cases import BY_CODE, draw, layouts, packed
 from tritium import dtype as dt
 from tritium import ops
+from tritium.backends import fusion
 from tritium.buffer import native
 from tritium.fragment import Fragment, Step
 from tritium.graph.graph import trace
@@ -43,7 +44,7 @@ def run(body: Fragment, xs: tuple[Tensor, ...], out: Any = None, core: Any = Non
         assert not isinstance(call, str), call
         kernel, attrs = call
     else:
-        cut = fused_product.parts(body)
+        cut = fusion.product_parts(body)
         assert not isinstance(cut, str)
         kernel, attrs = native.kernel("fused_product"), {"product": fused_product.fused(body, cut, core)}
     if out is None:
@@ -420,7 +421,7 @@ def test_the_kernel_of_the_product_is_the_one_chosen_for_it_alone() -> None:
     w, s = ternary(64, 64)
     x = normal(1, 4, 64)
     body = body_of(lambda x, w, s: tt.quantized_matmul(x, w, s, None) + 1, x, w, s)
-    cut = fused_product.parts(body)
+    cut = fusion.product_parts(body)
     assert not isinstance(cut, str)
     chosen = tt.device("cpu").backend.choose(ops.quantized_matmul, (x.spec, w.spec, s.spec, None), {"group": 0}, ())
     assert fused_product.core_kernel(body, cut.core) is chosen.fn

@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from tritium import ops
-from tritium.backends.cpu.tape_code import Operand, Place, UnfitError
+from tritium.backends.cpu.tape_code import Operand, Place
 from tritium.backends.cpu.tape_listing import Listing, Part, Reach, Stores, Whole, Writer, code_of
 from tritium.backends.cpu.tape_rows import WHOLE, by_rows
+from tritium.backends.fusion import UnfitError
 from tritium.buffer import native
 from tritium.fragment import Fragment
 from tritium.op import Kind, Spec

@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from tritium.backends.fusion import EXACT, HALVES, UnfitError
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
-from tritium.errors import TritiumError
-
-
-class UnfitError(TritiumError):
-    """Why a fragment does not become a tape."""
 
 
 class Place(IntEnum):
@@ -66,14 +62,10 @@ class Leaf(NamedTuple):
     bare: bool
 
 
-EXACT = frozenset(
-    "maximum minimum clip abs negative positive sign ceil floor trunc round relu copysign where nextafter".split()
-)
 EXACT_INTEGERS = frozenset(
     "maximum minimum clip positive sign ceil floor trunc round relu where bitwise_and bitwise_or bitwise_xor "
     "bitwise_invert bitwise_right_shift".split()
 )
-HALVES = (f16, bf16)
 
 
 def lane_of(t: DType) -> DType:

@@ -13,18 +13,17 @@ import numpy as np
 
 from tritium import ops
 from tritium.backends.cpu.tape_code import (
-    HALVES,
     Code,
     Instruction,
     Leaf,
     Operand,
     Place,
     Stretch,
-    UnfitError,
     cast,
     lane_of,
     rounding,
 )
+from tritium.backends.fusion import HALVES, UnfitError
 from tritium.backends.reference.fused import constant
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
 from tritium.fragment import Fragment, Step

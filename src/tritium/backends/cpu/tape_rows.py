@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from math import prod
 
 from tritium import ops
-from tritium.backends.cpu.tape_code import Leaf, Operand, Place, UnfitError
+from tritium.backends.cpu.tape_code import Leaf, Operand, Place
 from tritium.backends.cpu.tape_listing import Listing, Part, Reach, Stores, Whole, Writer, code_of
+from tritium.backends.fusion import UnfitError
 from tritium.dtype import DType, f32, f64, i8, i32
 from tritium.fragment import Fragment, Step
 from tritium.layout import axes_of

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import tritium as tt
 from tritium import ops
-from tritium.backends.cpu.tape_code import UnfitError
 from tritium.backends.cuda.fused import (
     code as cuda_fused_code,
 )
@@ -32,6 +31,7 @@ from tritium.backends.cuda.fused import (
 )
 from tritium.backends.cuda.fused.code import WHOLE
 from tritium.backends.cuda.fused.text import plan
+from tritium.backends.fusion import UnfitError
 from tritium.backends.reference.quantized import tokens
 from tritium.compiler.fuse import fuse
 from tritium.compiler.passes import simplify

@@ -14,7 +14,7 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium import ops
-from tritium.backends.cpu.tape_code import EXACT, HALVES, UnfitError
+from tritium.backends.fusion import EXACT, HALVES, UnfitError
 from tritium.backends.reference.cast import number
 from tritium.backends.reference.quantized import TINY
 from tritium.dtype import DType

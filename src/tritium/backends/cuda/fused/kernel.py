@@ -16,9 +16,9 @@ from typing import Any
 
 from tritium import dtype as dt
 from tritium import ops
-from tritium.backends.cpu.tape_code import UnfitError
 from tritium.backends.cuda.fused.form import Strides
 from tritium.backends.cuda.fused.text import Plan, plan
+from tritium.backends.fusion import UnfitError
 from tritium.dtype import DType
 from tritium.fragment import Fragment, Step
 from tritium.op import Op, Spec, outputs

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tritium.backends.cpu.tape_code import UnfitError
 from tritium.backends.cuda.fused.code import TYPES, Listing, Node, listing, name
 from tritium.backends.cuda.fused.form import LONGEST, MANY, Grid, Strides, form, power
+from tritium.backends.fusion import UnfitError
 from tritium.dtype import DType, iinfo
 from tritium.fragment import Fragment
 from tritium.layout import contiguous_strides

@@ -13,11 +13,10 @@ import torch
 
 from tritium import dtype as dt
 from tritium import ops
-from tritium.backends.cpu.fused_product import Parts as Cut
-from tritium.backends.cpu.fused_product import parts as cut_of
 from tritium.backends.cuda.fused import kernel as cuda_fused
 from tritium.backends.cuda.graph import in_graph
 from tritium.backends.cuda.linear import choice as cuda_tuned
+from tritium.backends.fusion import ProductParts, product_parts
 from tritium.backends.reference.packed import Packed
 from tritium.backends.torch.space import Space, Value
 from tritium.backends.values.packed import decode
@@ -85,7 +84,7 @@ def _scale(scale: Value) -> Value:
 class Parts(NamedTuple):
     """A body cut at its product. Before it stands a norm, or what makes quantised tokens, or neither."""
 
-    cut: Cut
+    cut: ProductParts
     norm: Step | None
     tokens: Fragment | None  # of the inputs `cut.before_inputs`, (q, scale, sum) as quantize_activations gives them
     gate: Gate | None = None  # what they are, where the kernel that multiplies one token can make them
@@ -102,7 +101,7 @@ class Gate(NamedTuple):
 @lru_cache(maxsize=1024)
 def parts(body: Fragment) -> Parts | str:
     """The parts of a body, or why it is not made of them."""
-    cut = cut_of(body)
+    cut = product_parts(body)
     if isinstance(cut, str):
         return cut
     before = cut.before
@@ -206,7 +205,7 @@ def bias_free(product: Step) -> bool:
     return len(product.inputs) < 4 or product.inputs[3] is None
 
 
-def _adds(cut: Cut) -> bool:
+def _adds(cut: ProductParts) -> bool:
     """Whether all that follows a product is the sum with one more input, in f32 and of its shape."""
     spec, after = cut.core.spec, cut.after
     if after is None or spec.dtype is not dt.f32 or after.inputs != (spec, spec) or after.outputs != (2,):
