@@ -95,7 +95,6 @@ LAYER = {
     f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()
 }
 UP_ALLOWED = {
-    ("tritium.interop", "tritium"),  # __array_namespace__ answers with the package itself
     ("tritium.perf.engine.worker", "tritium"),  # what is measured is the package as its users import it
     ("tritium.perf.gate.selftest_cases", "tritium"),
     (

@@ -6,6 +6,7 @@ Knows nothing of graphs. Handing memory out counts as a write: whoever has it ma
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -264,11 +265,9 @@ def _adopted(x: Any, there: backends.Device, what: str) -> Tensor:
 
 def namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
     """The array API standard's namespace: this package."""
-    import tritium
-
     if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
         raise DTypeError(f"The array API version {api_version!r} is not supported; use 2024.12.")
-    return tritium
+    return sys.modules[__package__]  # named without an import, which would go up
 
 
 for _name, _function in {

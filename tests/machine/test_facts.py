@@ -1,4 +1,4 @@
-"""Bytes and seconds for a person: one spelling, right at the borders of the units."""
+"""The machine as the system describes it; and bytes and seconds for a person, right at the borders of the units."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritium.machine.facts import SIZES, TIMES, bytes_text, seconds_text
+from tritium.machine.facts import SIZES, TIMES, bytes_text, processor, seconds_text, this_machine, usable_threads
 from tritium.perf.tables import tables
+
+
+def test_the_fingerprint_has_the_processor_and_its_usable_threads() -> None:
+    machine = this_machine()
+    assert (machine.cpu, machine.usable) == (processor(), usable_threads())
+    assert 1 <= machine.usable <= machine.cpus
 
 
 @pytest.mark.parametrize(

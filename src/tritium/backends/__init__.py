@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import settings
+from tritium.backends.reference import packed
 from tritium.buffer import Array
 from tritium.dtype import DType, tern2
 from tritium.errors import DeviceError, nearest
@@ -135,8 +136,6 @@ class Backend:
 
     def first_illegal(self, a: Array) -> int:
         """Where, counted row by row, the first code of a packed array that means nothing stands; -1: all are legal."""
-        from tritium.backends.reference import packed  # it imports this file
-
         return packed.first_illegal(packed.Packed(self.download(a), a.dtype, a.shape))
 
     def synchronize(self) -> None:

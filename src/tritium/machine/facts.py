@@ -44,18 +44,31 @@ class Machine:
 
 def this_machine() -> Machine:
     """The fingerprint of this process on this machine."""
-    from tritium.backends.cpu import device as cpu
-
     return Machine(
-        cpu=cpu.processor(),
+        cpu=processor(),
         flags=digest(sorted(_flags()))[:16],
         cpus=os.cpu_count() or 1,
-        usable=cpu.threads(),
+        usable=usable_threads(),
         affinity=listed(_allowed()),
         memory_gib=round(_memory_limit() / 2**30, 1),
         system=f"{platform.system()} {platform.release()}",
         loops="numpy" if native is None else "native",
     )
+
+
+def processor() -> str:
+    """Return the processor's name as the system reports it."""
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        if line.lower().startswith(("model name", "hardware", "cpu model")):
+            return f"{line.partition(':')[2].strip()} ({platform.machine()})"
+    return platform.processor() or platform.machine()
+
+
+def usable_threads() -> int:
+    """Return how many threads this process may run at once."""
+    if native is not None:
+        return int(native.available_threads())
+    return len(_allowed()) or os.cpu_count() or 1
 
 
 def _allowed() -> list[int]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tritium import escape
 from tritium.errors import ArgumentError
+from tritium.machine.facts import usable_threads
 from tritium.perf.engine.worker import batch, calibrated
 from tritium.perf.files import write_text
 from tritium.perf.formats import exports, imports
@@ -264,14 +265,12 @@ def _save_as_pytest_benchmark(found: Results, path: str) -> None:
 
 def gathered(records: Sequence[str]) -> Results:
     """The runs of a session, as results."""
-    from tritium.backends.cpu import device as cpu
-
     runs = tuple(read(Run, loads(text, "a report"), "a report") for text in records)
     rounds = max((len(s.values[0]) for r in runs for s in r.series), default=1)
     plan = Plan(ARM, 1, rounds, 1, LEAST_BATCH_S, metrics=("wall", "cpu"), gates=False)
     return Results(
         "pytest", ARM, utc_now(), command_line(), plan,
-        this_environment(cpu.threads(), limits=False), (ARM,), runs, ("one process: shows intervals, gates nothing",),
+        this_environment(usable_threads(), limits=False), (ARM,), runs, ("one process: shows intervals, gates nothing",),
     )  # fmt: skip
 
 
@@ -331,14 +330,10 @@ def _unlike(earlier: Results, now: Environment) -> str:
 
 def machine() -> dict[str, Any]:
     """What makes machines unlike for Tritium: stable from run to run, since pytest-benchmark warns when it differs."""
-    from tritium.backends.cpu import device as cpu
-
-    return {k: v for k, v in plain(this_environment(cpu.threads(), limits=False).hard).items() if v}
+    return {k: v for k, v in plain(this_environment(usable_threads(), limits=False).hard).items() if v}
 
 
 def surroundings() -> dict[str, Any]:
     """The whole environment, as our own files have it."""
-    from tritium.backends.cpu import device as cpu
-
-    found: dict[str, Any] = json.loads(dumps(this_environment(cpu.threads(), limits=False)))
+    found: dict[str, Any] = json.loads(dumps(this_environment(usable_threads(), limits=False)))
     return found

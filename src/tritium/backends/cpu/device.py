@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
+from tritium.machine.facts import processor, usable_threads
 from tritium.op import OPS, Kind, Op, Specs
 
 Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
@@ -221,7 +221,7 @@ class Cpu(Backend):
             threads_asked = os.environ.get("TRITIUM_NUM_THREADS", "1")
             if not threads_asked.isdigit() or int(threads_asked) < 1:
                 settings.log.warning(
-                    "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads_asked, threads()
+                    "TRITIUM_NUM_THREADS=%s is not a number of threads; using %d", threads_asked, usable_threads()
                 )
         self.kernels = kernel_lists()
         self._tuned = _followed()
@@ -285,7 +285,11 @@ class Cpu(Backend):
         return kernel.fn, dict(attrs)
 
     def describe(self) -> dict[str, str]:
-        facts = {"processor": processor(), "cores": f"{os.cpu_count()} ({threads()} usable)", "memory": _memory()}
+        facts = {
+            "processor": processor(),
+            "cores": f"{os.cpu_count()} ({usable_threads()} usable)",
+            "memory": _memory(),
+        }
         if native is None:
             return facts | {"kernels": f"numpy {np.__version__} only: {buffer.native_absence}"}
         products = native.kernels("quantized_matmul")[0].isa
@@ -326,23 +330,6 @@ def blas() -> str:
     if info["vendor"] == "none":
         return "none: our own blocked kernel (pip install scipy-openblas32)"
     return f"{info['vendor']} {info['config']}".strip() + ", split over our threads"
-
-
-def threads() -> int:
-    if native is not None:
-        return int(native.available_threads())
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor() -> str:
-    """The processor's name as the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.lower().startswith(("model name", "hardware", "cpu model")):
-                return f"{line.partition(':')[2].strip()} ({platform.machine()})"
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _memory() -> str:

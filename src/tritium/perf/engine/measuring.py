@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import ArgumentError, SaveError
-from tritium.machine.facts import digest
+from tritium.machine.facts import digest, usable_threads
 from tritium.perf.engine.cells import CLOCKS, Cell, run_of
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
@@ -143,9 +143,7 @@ def _broken(said: dict[str, dict[str, Any]], batches: int) -> bool:
 
 
 def _usable() -> int:
-    from tritium.backends.cpu import device as cpu
-
-    return cpu.threads()
+    return usable_threads()
 
 
 def _check(cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int) -> None:

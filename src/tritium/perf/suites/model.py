@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tritium.backends.cpu.device import processor
 from tritium.errors import ArgumentError
 from tritium.io.stream import Progress
-from tritium.machine.facts import bytes_text
+from tritium.machine.facts import bytes_text, processor
 from tritium.models import prepacked
 from tritium.models.load import Model
 from tritium.models.session import Session

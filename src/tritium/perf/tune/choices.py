@@ -30,6 +30,7 @@ from tritium.errors import ArgumentError, nearest
 from tritium.functions import asarray, ones
 from tritium.launch import launch
 from tritium.machine import tuned
+from tritium.machine.facts import processor, usable_threads
 from tritium.op import OPS, Op, Spec, Specs, outputs
 from tritium.perf.tables.crossover import meeting
 from tritium.perf.tune import cuda as tune_cuda
@@ -265,7 +266,7 @@ def cuda_races(quick: bool, sizes: Sequence[tune_cuda.Size] = (), batches: Seque
 
 def thread_races(quick: bool) -> Iterator[Race]:
     """How many threads: a token, a prompt, and a map in turn."""
-    usable = cpu.threads()
+    usable = usable_threads()
     counts = tuple(sorted({usable, *(1 << i for i in range(usable.bit_length()) if 1 << i <= usable)}, reverse=True))
     absent = "" if usable > 1 and native is not None else "this process may use one CPU, or has no native library"
     yield Race("threads", "threads", counts, usable, _with_threads, exact=False, absent=absent)
@@ -317,7 +318,7 @@ def _devices_chosen(done: Sequence[Outcome]) -> None:
     choice = None
     if last.changed:
         product = f"the product of two {last.race.shape} {last.race.dtype} matrices"
-        where = f"measured {last.tuning.created[:10]} on {cpu.processor()}, without transfers"
+        where = f"measured {last.tuning.created[:10]} on {processor()}, without transfers"
         choice = tuned.Choice(last.value, f"{last.why} in {product}, {_since(raced)}; {where}", exact=False)
     tune_file.choose({"device": choice})
 
