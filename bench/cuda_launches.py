@@ -17,9 +17,11 @@ import torch
 from cuda_report import Goal, Options, Shown
 from cuda_timing import captured
 
+from tritium.backends.cuda.capability import HOPPER
+from tritium.backends.cuda.gpu import gpu as gpu_of
 from tritium.backends.cuda.linear import ternary as cuda_ternary
 from tritium.backends.cuda.linear import weights as cuda_weights
-from tritium.backends.cuda.linear.choice import HOPPER, PLAIN, Case, Choice, choice, fits
+from tritium.backends.cuda.linear.choice import PLAIN, Case, Choice, choice, fits
 from tritium.perf.tables.tables import Table
 
 BACK_S, QUICK_BACK_S = 45.0, 15.0  # compiling included
@@ -229,7 +231,7 @@ def back_to_back(options: Options) -> Iterator[Shown]:
     """Every arm at every shape and level, until the time is up; what was not reached is a dash."""
     until = monotonic() + (QUICK_BACK_S if options.quick else BACK_S)
     shapes = QUICK_SHAPES if options.quick else SHAPES
-    gpu = cuda_ternary.gpu(torch.device("cuda", torch.cuda.current_device()))
+    gpu = gpu_of(torch.device("cuda", torch.cuda.current_device()))
     found: dict[tuple[str, str, str], int] = {}
     told: list[str] = []
     checked = 0

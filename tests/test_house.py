@@ -37,6 +37,7 @@ LAYERS = {
     "backends.values.quantized backends.values.random backends.mlx.device backends.mlx.metal backends.mlx.rows "
     "backends.mlx.space backends.torch.probe backends.torch.attention backends.torch.device backends.torch.maps "
     "backends.torch.products backends.torch.rows backends.torch.space backends.torch.unsigned backends.cuda.probe "
+    "backends.cuda.capability backends.cuda.gpu "
     "backends.cuda.attention.attend backends.cuda.device backends.cuda.graph backends.cuda.linear.products "
     "backends.cuda.rows backends.cuda.linear.fragments backends.cuda.linear.gemv backends.cuda.linear.plain "
     "backends.cuda.linear.quantise backends.cuda.linear.ternary backends.cuda.linear.choice backends.cuda.counts "

@@ -262,7 +262,7 @@ def _launches(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def gpu(capability: tuple[int, int] = (9, 0), has_gluon: bool = True) -> Any:
-    from tritium.backends.cuda.linear.ternary import Gpu
+    from tritium.backends.cuda.gpu import Gpu
 
     return Gpu(capability, 132, has_gluon)
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritium.backends.cuda.linear.ternary import current, gpu
+from tritium.backends.cuda.gpu import current, gpu
 from tritium.backends.cuda.order import begin
 
 LEAST = 1024  # elements of a piece; longer ones are a multiple of it

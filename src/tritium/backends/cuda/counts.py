@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from tritium.backends.cuda.linear.weights import capturing
+from tritium.backends.cuda.gpu import capturing
 
 
 class Counters:

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritium.backends.cuda.linear.ternary import current, gpu
+from tritium.backends.cuda.gpu import current, gpu
 from tritium.backends.cuda.order import begin
 
 TOGETHER = 8  # values and doubts of one launch

@@ -15,6 +15,7 @@ import torch
 from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel
+from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.fused.code import FOLDS
 from tritium.backends.cuda.fused.form import MANY
 from tritium.backends.cuda.graph import in_own_graph
@@ -302,8 +303,8 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
 
 def product_words(place: torch.device) -> str:
     """For a person: which kernels the products of this GPU take."""
-    found = _module("linear.ternary").gpu(place)
-    own = found.has_gluon and found.capability == _module("linear.choice").HOPPER
+    found = _module("gpu").gpu(place)
+    own = found.has_gluon and found.capability == HOPPER
     return (
         "kernels for Hopper" if own else "kernels for any GPU (those for Hopper need capability 9.0 and Triton's Gluon)"
     )

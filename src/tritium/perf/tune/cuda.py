@@ -57,9 +57,9 @@ def _place() -> Any:
 
 def _asked() -> tuple[tuple[int, int], int]:
     """(capability, processors), as a choice is asked for."""
-    from tritium.backends.cuda.linear import ternary as cuda_ternary
+    from tritium.backends.cuda.gpu import gpu as gpu_of
 
-    found = cuda_ternary.gpu(_place())
+    found = gpu_of(_place())
     return found.capability if found.has_gluon else (0, 0), found.processors
 
 

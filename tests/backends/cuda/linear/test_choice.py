@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritium import backends
+from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
-from tritium.backends.cuda.linear.choice import HOPPER, Case, Choice, choice, choose, parsed, shipped
+from tritium.backends.cuda.linear.choice import Case, Choice, choice, choose, parsed, shipped
 from tritium.backends.cuda.linear.spread import UNEVEN
 from tritium.machine import tuned
 from tritium.perf.tune import file as tune_file

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tritium import dtype as dt
 from tritium import settings as tritium_settings
+from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
 from tritium.backends.cuda.linear.spread import UNEVEN, spread
@@ -26,6 +27,7 @@ from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes
 
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 from tritium.backends.cuda import counts as cuda_counts  # noqa: E402
+from tritium.backends.cuda.gpu import Gpu, gpu  # noqa: E402
 from tritium.backends.cuda.linear import ternary as ct  # noqa: E402
 from tritium.backends.cuda.linear import weights as cw  # noqa: E402
 
@@ -72,7 +74,7 @@ def ways(case: Case) -> list[Choice]:
     """A few of the ways to compute a case, of every kernel."""
     if INTERPRETED:
         return [choice("gemm_plain", 32, 32, 64, 2, 4, 3), choice("gemv_plain", 32, 128, 4)]
-    every = cuda_tuned.candidates(case, ct.gpu(torch.device("cuda", 0)).capability)
+    every = cuda_tuned.candidates(case, gpu(torch.device("cuda", 0)).capability)
     return [found[len(found) // 2] for name in cuda_tuned.NAMES if (found := [c for c in every if c.kernel == name])]
 
 
@@ -95,7 +97,7 @@ def test_sums_are_those_of_integers_by_every_kernel(n: int, k: int, m: int, code
 @runs
 @pytest.mark.parametrize("codes", [True, False])
 def test_a_gpu_that_does_not_multiply_int8_gives_the_same_sums(monkeypatch: pytest.MonkeyPatch, codes: bool) -> None:
-    monkeypatch.setattr(ct.Gpu, "bytes", False)
+    monkeypatch.setattr(Gpu, "bytes", False)
     rng = np.random.default_rng(8)
     w, made = weights(rng, 17, 270, codes)
     q = np.full((3, 270), -128, np.int8)
@@ -132,10 +134,10 @@ def test_one_token_of_any_length_is_multiplied_exactly_however_it_is_cut(k: int,
         assert torch.equal(ct.integer_product(given, made, choice=way), expected), way
 
 
-def on_hopper() -> ct.Gpu:
+def on_hopper() -> Gpu:
     """The GPU, if warpgroups multiply there."""
-    found = ct.gpu(torch.device("cuda", 0))
-    if found.capability != cuda_tuned.HOPPER:
+    found = gpu(torch.device("cuda", 0))
+    if found.capability != HOPPER:
         pytest.skip("warpgroups multiply on Hopper")
     return found
 
@@ -463,7 +465,7 @@ def test_a_token_is_quantised_by_the_product_on_hopper_alone_and_where_programs_
         def __init__(self, *shape: int) -> None:
             self.shape, self.ternary, self.device = shape, True, torch.device("cuda", 0)
 
-    here = ct.Gpu((9, 0), 132, True)
+    here = Gpu((9, 0), 132, True)
     monkeypatch.setattr(ct, "gpu", lambda device: here)
     found = ct.alone_on(Shaped(1, 2560), Shaped(3840, 2560))
     assert found is not None
@@ -471,7 +473,7 @@ def test_a_token_is_quantised_by_the_product_on_hopper_alone_and_where_programs_
     assert ct.alone_on(Shaped(2, 2560), Shaped(3840, 2560)) is None
     assert ct.alone_on(Shaped(1, 2560), Shaped(128256, 2560)) is None
     assert ct.alone_on(Shaped(1, 2560), Shaped(0, 2560)) is None
-    for other in (ct.Gpu((8, 0), 108, True), ct.Gpu((9, 0), 132, False)):
+    for other in (Gpu((8, 0), 108, True), Gpu((9, 0), 132, False)):
         here = other
         assert ct.alone_on(Shaped(1, 2560), Shaped(3840, 2560)) is None
 
@@ -546,7 +548,7 @@ def test_kernels_start_early_unless_that_is_refused(
     monkeypatch.delenv("TRITIUM_CUDA_EARLY", raising=False)
     if said is not None:
         monkeypatch.setenv("TRITIUM_CUDA_EARLY", said)
-    hopper, ampere = ct.Gpu((9, 0), 132, True), ct.Gpu((8, 0), 108, False)
+    hopper, ampere = Gpu((9, 0), 132, True), Gpu((8, 0), 108, False)
     assert tritium_settings.cuda_early() == early
     assert hopper.early == early
     assert not ampere.early

@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.counts import counters
-from tritium.backends.cuda.linear.choice import HOPPER
+from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.linear.plain import fence
-from tritium.backends.cuda.linear.ternary import gpu
 from tritium.backends.cuda.order import begin
 
 KEYS = 32  # that a program looks at together

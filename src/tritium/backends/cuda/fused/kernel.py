@@ -120,7 +120,7 @@ def _abilities(device: int) -> tuple[bool, bool]:
     GPUs; -1: Triton's interpreter."""
     import torch
 
-    from tritium.backends.cuda.linear.ternary import gpu
+    from tritium.backends.cuda.gpu import gpu
 
     found = gpu(torch.device("cpu") if device < 0 else torch.device("cuda", device))
     return found.early, found.capability > (0, 0)

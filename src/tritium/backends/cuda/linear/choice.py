@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from tritium.backends.cuda.capability import AMPERE, HOPPER
 from tritium.backends.cuda.linear import measured as cuda_measured
 from tritium.backends.cuda.linear.spread import UNEVEN, is_possible, tensors, work
 from tritium.machine import tuned
 
-HOPPER = (9, 0)
-AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores
 PLAIN = "gemv_plain", "gemm_plain"  # run on every GPU, the second from Ampere on
 SHARED = 198 * 1024  # bytes of a multiprocessor for stages; the sums on their way out need the rest
 LARGE = 512  # tokens from which on more of them are more tiles of the same kind

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritium.backends.cuda.linear.ternary import gpu
+from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.order import begin
 
 ROWS, COLUMNS = 8, 256  # of weights, that a program looks at together

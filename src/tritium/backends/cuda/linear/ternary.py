@@ -7,14 +7,13 @@ waits for the device, and only results and sums of parts are allocated. On CPU t
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
-from tritium import settings
+from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.counts import counters
+from tritium.backends.cuda.gpu import Gpu, current, gpu, has_gluon
 from tritium.backends.cuda.linear import choice as tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
 from tritium.backends.cuda.linear.spread import spread, tensors
@@ -27,61 +26,7 @@ COPIED = 32768  # columns of one token that programs bring to shared memory; tho
 ALONE = 3  # programs on each multiprocessor up to which each quantises the token for itself: of more, a launch before is faster
 
 
-# ---- devices
-
-
-class Gpu(NamedTuple):
-    """What decides about kernels. (0, 0): it is none of NVIDIA's, or the interpreter runs them. early: a kernel may start
-    before it may read."""
-
-    capability: tuple[int, int]
-    processors: int
-    has_gluon: bool
-
-    @property
-    def bytes(self) -> bool:
-        """Whether Triton multiplies int8 by its tensor cores: from Ampere on; the interpreter multiplies all."""
-        return self.capability >= tuned.AMPERE or self.capability == (0, 0)
-
-    @property
-    def early(self) -> bool:
-        return self.capability >= tuned.HOPPER and settings.cuda_early()
-
-    @property
-    def starting(self) -> dict[str, bool]:
-        """How a kernel that can wait is launched, and what it is told."""
-        return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
-
-
-@lru_cache
-def gpu(device: torch.device) -> Gpu:
-    if device.type != "cuda":
-        return Gpu((0, 0), 1, False)
-    found = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:  # its numbers mean other GPUs, which do not speak NVIDIA's assembly
-        return Gpu((0, 0), found.multi_processor_count, False)
-    return Gpu((found.major, found.minor), found.multi_processor_count, _has_gluon())
-
-
-@lru_cache
-def _has_gluon() -> bool:
-    """Whether this Triton has what the kernels for Hopper are written in."""
-    try:
-        from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_init
-
-        from tritium.backends.cuda.linear import fragments as cuda_fragments
-        from tritium.backends.cuda.linear import gemv as cuda_gemv
-        from tritium.backends.cuda.linear import wgmma as cuda_wgmma
-    except ImportError:
-        return False
-    return bool(warpgroup_mma_init and cuda_gemv and cuda_fragments and cuda_wgmma)
-
-
-def current(x: Value) -> AbstractContextManager[Any]:
-    """With its GPU as the one that kernels are launched on."""
-    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
+# ---- launches
 
 
 def _options(g: Gpu, warps: int, *, early: bool = False, **others: Any) -> dict[str, Any]:
@@ -219,7 +164,7 @@ class _Job(NamedTuple):
 
 def choose(n: int, k: int, m: int, capability: tuple[int, int] | None = None, *, codes: bool = True) -> Choice:
     """The kernel that multiplies m tokens of k columns with n rows, and how it is cut: print it."""
-    g = Gpu(capability, 132, _has_gluon()) if capability else gpu(torch.device("cuda", torch.cuda.current_device()))
+    g = Gpu(capability, 132, has_gluon()) if capability else gpu(torch.device("cuda", torch.cuda.current_device()))
     return _choose(g, Case(n, k, m, codes))
 
 
@@ -434,7 +379,7 @@ def linear(
 def alone_on(x: Value, w: Weights, picked: Choice | None = None) -> Choice | None:
     """How the kernel is cut that takes x [m, k] as floats, and norms and quantises it by itself; None: others must before."""
     g, case = gpu(x.device), Case(w.shape[0], w.shape[1], x.shape[0], w.ternary, floats=True)
-    if case.m != 1 or not case.n or g.capability != tuned.HOPPER or not g.has_gluon:
+    if case.m != 1 or not case.n or g.capability != HOPPER or not g.has_gluon:
         return None
     c = picked or _choose(g, case)
     if c.kernel != "gemv" or not tuned.fits(case, c):

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tritium.backends.cuda.gpu import capturing
 from tritium.backends.cuda.linear.choice import wide
 
 Value: TypeAlias = torch.Tensor
@@ -92,11 +93,6 @@ class Weights:
     def held(self) -> dict[str, int]:
         """The bytes of each arrangement made so far."""
         return {name: x.numel() * x.element_size() for name, x in self._made.items()}
-
-
-def capturing() -> bool:
-    """Whether what is launched now goes into a graph instead of running."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _settled(made: Value) -> Value:

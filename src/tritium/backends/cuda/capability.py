@@ -1,0 +1,9 @@
+"""Compute capabilities that kernels tell apart.
+
+Knows nothing of torch or Triton.
+"""
+
+from __future__ import annotations
+
+HOPPER = (9, 0)
+AMPERE = (8, 0)  # from here on Triton multiplies int8 on tensor cores

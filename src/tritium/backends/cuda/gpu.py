@@ -1,0 +1,74 @@
+"""A GPU as whoever launches kernels sees it: what decides about them, which one is current, whether it captures a graph.
+
+Knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+
+from tritium import settings
+from tritium.backends.cuda.capability import AMPERE, HOPPER
+
+# Names of Gluon's module for Hopper that our kernels import; an older Triton has not all of them.
+GLUON = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait")
+
+
+class Gpu(NamedTuple):
+    """What decides about kernels. (0, 0): it is none of NVIDIA's, or the interpreter runs them. early: a kernel may start
+    before it may read."""
+
+    capability: tuple[int, int]
+    processors: int
+    has_gluon: bool
+
+    @property
+    def bytes(self) -> bool:
+        """Whether Triton multiplies int8 by its tensor cores: from Ampere on; the interpreter multiplies all."""
+        return self.capability >= AMPERE or self.capability == (0, 0)
+
+    @property
+    def early(self) -> bool:
+        return self.capability >= HOPPER and settings.cuda_early()
+
+    @property
+    def starting(self) -> dict[str, bool]:
+        """How a kernel that can wait is launched, and what it is told."""
+        return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
+
+
+@lru_cache
+def gpu(device: torch.device) -> Gpu:
+    if device.type != "cuda":
+        return Gpu((0, 0), 1, False)
+    found = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:  # its numbers mean other GPUs, which do not speak NVIDIA's assembly
+        return Gpu((0, 0), found.multi_processor_count, False)
+    return Gpu((found.major, found.minor), found.multi_processor_count, has_gluon())
+
+
+@lru_cache
+def has_gluon() -> bool:
+    """Return True if this Triton has what the kernels for Hopper are written in."""
+    try:
+        hopper = import_module("triton.experimental.gluon.language.nvidia.hopper")
+    except ImportError:
+        return False
+    return all(hasattr(hopper, name) for name in GLUON)
+
+
+def current(x: torch.Tensor) -> AbstractContextManager[Any]:
+    """With its GPU as the one that kernels are launched on."""
+    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def capturing() -> bool:
+    """Whether what is launched now goes into a graph instead of running."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
