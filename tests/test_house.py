@@ -52,7 +52,7 @@ LAYERS = {
     6: "graph.graph graph.text graph.picture graph.placement",
     7: "compiler.passes compiler.fuse compiler.patterns graph.batch compiler.plan compiler.order compiler.cost "
     "compiler.new_token graph",
-    8: "compiler.steps compiler.value_steps compiler.foreign compiler.program compiler.compile compiler.lazy "
+    8: "compiler.steps compiler.foreign compiler.program compiler.compile compiler.lazy "
     "compiler.explain compiler.builder compiler",
     9: "quant counts contract.lowering contract.einsum nn.linear nn.transformer nn memory threads batching.pipeline "
     "batching.batches models.vocabulary models.tokenizer models.chat models.chat_budget models.chat_sandbox "
