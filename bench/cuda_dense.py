@@ -18,7 +18,7 @@ from cuda_timing import Call, host_in_turn, in_turn
 from devices import OPS
 
 import tritium as tt
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 ROWS, QUICK_ROWS, COLUMNS = 1 << 14, 1 << 12, 1 << 14  # 2^28 elements of f32
 READERS = ((2048, 16, 4), (4096, 8, 8), (8192, 4, 8), (8192, 16, 16), (16384, 4, 16))  # (block, loops, warps)

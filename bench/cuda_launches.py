@@ -22,7 +22,7 @@ from tritium.backends.cuda.gpu import gpu as gpu_of
 from tritium.backends.cuda.linear import ternary as cuda_ternary
 from tritium.backends.cuda.linear import weights as cuda_weights
 from tritium.backends.cuda.linear.choice import PLAIN, Case, Choice, choice, fits
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 BACK_S, QUICK_BACK_S = 45.0, 15.0  # compiling included
 LAUNCHES, REPLAYS = 24, 50

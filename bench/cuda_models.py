@@ -28,7 +28,7 @@ from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.meter import EnergyMeter
 from tritium.perf.meters.nvidia import nvidia
 from tritium.perf.suites import model as bench_model
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 LAYERS = 30
 LINEARS = ((3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912))  # of a layer: Q, K and V; result; gate and up; down

@@ -22,7 +22,7 @@ from tritium.backends.cuda.linear import ternary as cuda_ternary
 from tritium.backends.cuda.linear import weights as cuda_weights
 from tritium.backends.cuda.linear.ternary import Tokens
 from tritium.backends.cuda.linear.weights import Weights
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 INT_MM_ROWS = 32  # `_int_mm` takes more than 16 rows: fewer tokens are filled up
 EXACT_S, QUICK_EXACT_S = 30.0, 10.0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 SHAPES = ((2560, 2560), (13824, 2560), (2560, 6912), (4096, 4096), (14336, 4096), (8192, 8192), (28672, 8192))
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048), (1, 16, 128, 2048)

@@ -38,7 +38,8 @@ from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.store import results as store
 from tritium.perf.tables import pages
 from tritium.perf.tables.crossover import LEAST_PROCESSES
-from tritium.perf.tables.tables import RULES, Table, time_text, told_apart
+from tritium.perf.tables.table import Table
+from tritium.perf.tables.tables import RULES, time_text, told_apart
 from tritium.perf.work import peers
 from tritium.perf.work import recipes as work
 from tritium.perf.work.canary import is_canary

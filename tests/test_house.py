@@ -70,7 +70,7 @@ LAYERS = {
     "perf.engine.process perf.work.quantised perf.suites.quick perf.records.json_io perf.work.registry "
     "perf.gate.regression perf.stats.resample perf.work.rows perf.records.run perf.tables.selection "
     "perf.gate.selftest perf.gate.selftest_cases perf.meters.sensors perf.meters.apple perf.meters.nvidia "
-    "perf.stats.estimates perf.store.results perf.suites.suites perf.tables.tables perf.store.trends "
+    "perf.stats.estimates perf.store.results perf.suites.suites perf.tables.table perf.tables.tables perf.amounts perf.store.trends "
     "perf.tune.racing perf.tune.choices perf.tune.cuda perf.tune.file perf.gate.verdict perf.gate.page "
     "perf.work.recipes perf.engine.worker perf.work.workloads perf.suites serve perf.meters perf.gate perf.store "
     "perf.work perf.records perf.engine perf.stats perf.tables perf.formats perf.tune",

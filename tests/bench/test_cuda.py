@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tritium as tt
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 BENCH = Path(__file__).parents[2] / "bench"
 HAS_GPU = any(d.name.startswith("cuda") and d.available for d in tt.devices())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritium.machine.facts import SIZES, TIMES, bytes_text, processor, seconds_text, this_machine, usable_threads
-from tritium.perf.tables import tables
+from tritium.perf import amounts
 
 
 def test_the_fingerprint_has_the_processor_and_its_usable_threads() -> None:
@@ -49,4 +49,4 @@ def test_seconds_read_back_within_half_a_percent(seconds: float) -> None:
 
 
 def test_pages_of_results_spell_them_alike() -> None:
-    assert (tables.bytes_text, tables.seconds_text) == (bytes_text, seconds_text)
+    assert (amounts.bytes_text, amounts.seconds_text) == (bytes_text, seconds_text)

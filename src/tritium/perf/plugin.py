@@ -276,7 +276,8 @@ def gathered(records: Sequence[str]) -> Results:
 
 def page(found: Results, earlier: Results | None = None) -> list[str]:
     """A table of the session, and how it compares with an earlier one."""
-    from tritium.perf.tables.tables import Table, seconds_text
+    from tritium.perf.amounts import seconds_text
+    from tritium.perf.tables.table import Table
 
     forbids = _unlike(earlier, found.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
@@ -304,7 +305,7 @@ def page(found: Results, earlier: Results | None = None) -> list[str]:
 
 
 def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:
-    from tritium.perf.tables.tables import seconds_text
+    from tritium.perf.amounts import seconds_text
 
     before = next((r for r in earlier if r.case == run.case and r.status == "ok" and r.seconds), None)
     if before is None or before.seconds is None or run.status != "ok":

@@ -16,7 +16,7 @@ from tritium.perf.records.context import Context, Work
 from tritium.perf.records.environment import Level, Limits
 from tritium.perf.records.run import PLANS, Results, Series, not_measured
 from tritium.perf.tables import pages, tables
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 
 ARMS = {"tritium": 1.0, "numpy": 2.0, "torch": 1.0}
 CASES = {"matmul 64x64 f32": 2e-3, "add 64x64 f32": 2e-5}
@@ -135,21 +135,6 @@ def test_one_process_is_said_to_tell_nothing_of_others() -> None:
     assert any("nothing of other processes" in line for line in tables.comparison(given).below)
 
 
-@given(st.floats(1e-9, 1e4))
-def test_a_time_reads_back_within_half_a_percent(s: float) -> None:
-    value, unit = tables.seconds_text(s).split()
-    scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60}[unit]
-    assert float(value) * scale == pytest.approx(s, rel=6e-3)
-    assert "e" not in value
-
-
-@given(st.floats(1, 1e15), st.sampled_from(["B", "FLOP", "OP", "token"]))
-def test_a_rate_reads_back_within_half_a_percent(rate: float, item: str) -> None:
-    value, _, unit = tables.rate_text(rate, item).partition(" ")
-    letter = unit.strip()[0] if unit[:1] in "TGMk" else ""
-    assert float(value) * {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1}[letter] == pytest.approx(rate, rel=6e-3)
-
-
 @given(st.lists(st.floats(1e-6, 1e-3), min_size=2, max_size=12))
 def test_the_interval_of_a_time_holds_the_median(values: list[float]) -> None:
     wall = Series("wall", "s", tuple(((v,),) for v in values))
@@ -163,7 +148,7 @@ HOSTILE = "<b>x</b> | \x1b[31m @all `x` ::error::"
 
 
 def test_no_line_of_markdown_is_a_command_in_a_log() -> None:
-    page = tables.Table("::error::x", ("case",), (("::error::x",),), below=("::error::x", "  ::stop::x")).markdown()
+    page = Table("::error::x", ("case",), (("::error::x",),), below=("::error::x", "  ::stop::x")).markdown()
     assert not any(line.lstrip().startswith("::") for line in page.splitlines())
 
 
@@ -238,13 +223,6 @@ def test_the_ends_of_an_interval_are_not_scaled_by_the_rounding_of_its_middle() 
     wall = Series("wall", "s", tuple((((v * 1e-3),),) for v in (1.0044, 1.0049, 1.0051, 1.0049)))
     run = changed(found(), found().cases[0], series=(wall,)).runs[0]
     assert tables.time_text(run) == "1.00 ms (1.00…1.01)"
-
-
-@pytest.mark.parametrize(
-    ("joules", "said"), [(0.9996, "1000 mJ"), (2.5, "2.5 J"), (3.2e-5, "32 µJ"), (4e-8, "40 nJ"), (4e-11, "0.04 nJ")]
-)
-def test_joules_have_the_unit_a_person_would_choose(joules: float, said: str) -> None:
-    assert tables.joules_text(joules) == said
 
 
 def test_dtypes_get_advice_in_either_direction() -> None:

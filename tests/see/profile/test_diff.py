@@ -10,7 +10,7 @@ import pytest
 from made_profiles import made, repetitions
 from made_results import ENVIRONMENT, HARD
 from tritium.errors import ArgumentError
-from tritium.perf.tables.tables import NONE
+from tritium.perf.tables.table import NONE
 from tritium.see.profile.diff import diff
 from tritium.see.trace.timeline import What
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tritium import escape
 from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
+from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.records.context import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.json_io import plain
@@ -417,8 +418,6 @@ def markdown(results: Results) -> str:
 def _figures(run: Run) -> list[str]:
     if not _timed(run):
         return ["", "", "", "", "", f"{run.status}: {escape.markdown(run.reason)}" if run.reason else run.status]
-    from tritium.perf.tables.tables import bytes_text, seconds_text
-
     s = describe(next(s for s in measured(run) if s.metric == "wall").flat)
     rate = f"{run.gflops:.4g} GFLOP/s" if run.gflops else f"{run.gbs:.4g} GB/s" if run.gbs else ""
     peak = run.of("peak_bytes")

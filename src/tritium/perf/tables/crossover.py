@@ -16,7 +16,8 @@ from typing import Literal
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Verdict
 from tritium.perf.records.run import Results, Run
-from tritium.perf.tables.tables import RULES, Table, told_apart
+from tritium.perf.tables.table import Table
+from tritium.perf.tables.tables import RULES, told_apart
 from tritium.perf.work.canary import is_canary
 
 Shape = tuple[int, ...]

@@ -13,6 +13,7 @@ from typing import Any
 from tritium import escape
 from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
+from tritium.perf import amounts
 from tritium.perf.formats import exports
 from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import Suite
@@ -20,7 +21,7 @@ from tritium.perf.records.json_io import plain
 from tritium.perf.records.run import Results, Run, Series
 from tritium.perf.tables import crossover, tables
 from tritium.perf.tables.selection import device_selection_guide
-from tritium.perf.tables.tables import NONE, Table
+from tritium.perf.tables.table import NONE, Table
 
 GUIDED = ("compare", "comprehensive")
 ADVISED = {
@@ -118,9 +119,9 @@ def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
     watts, warm, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
     return (
         f"{watts:.3g} W{word}" if watts is not None else NONE,
-        tables.joules_text(joules) + word,
-        tables.count_text(1 / joules) if joules > 0 else NONE,
-        tables.count_text(warm) if warm is not None else NONE,
+        amounts.joules_text(joules) + word,
+        amounts.count_text(1 / joules) if joules > 0 else NONE,
+        amounts.count_text(warm) if warm is not None else NONE,
         f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
     )
 

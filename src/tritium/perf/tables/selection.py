@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables.crossover import Crossover, crossovers, title
-from tritium.perf.tables.tables import RULES, bytes_text, seconds_text, speed_text, told_apart
+from tritium.perf.tables.tables import RULES, speed_text, told_apart
 from tritium.perf.work.canary import is_canary
 
 TERNARY = ("bitlinear", "linear", "transformer_layer", "decode", "prefill")

@@ -7,80 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from statistics import median
 
 from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.machine.facts import TIMES
-from tritium.machine.facts import bytes_text as bytes_text
-from tritium.machine.facts import scaled as scaled
-from tritium.machine.facts import seconds_text as seconds_text
+from tritium.perf.amounts import TIMES, bytes_text, rate_text, seconds_text
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Rules, Suite, Verdict
 from tritium.perf.records.run import Results, Run, Series, rounds_of
 from tritium.perf.stats.estimates import walsh_interval
+from tritium.perf.tables.table import NONE, Table
 from tritium.perf.work.canary import is_canary
 
 RULES = Rules(metrics=("wall",), minimum_samples=2)
-NONE = "-"
 
 
-@dataclass(frozen=True)
-class Table:
-    """Heads and rows of text; columns named in `right` hold numbers."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: frozenset[str] = frozenset()
-    below: tuple[str, ...] = ()  # what must be known to read it
-
-    def text(self) -> str:
-        """Columns aligned, for a terminal."""
-        cells = [[escape.terminal(c) for c in row] for row in (self.heads, *self.rows)]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.heads))]
-        sides = [str.rjust if head in self.right else str.ljust for head in self.heads]
-        lines = ["  ".join(s(c, w) for c, w, s in zip(row, widths, sides, strict=True)).rstrip() for row in cells]
-        return "\n".join(
-            [
-                *([self.title, ""] if self.title else []),
-                lines[0],
-                "  ".join("-" * w for w in widths),
-                *lines[1:],
-                *(escape.terminal(line, None) for line in self.below),
-            ]
-        )
-
-    def markdown(self) -> str:
-        """For a pull request: nothing in a name is obeyed."""
-        rule = ["--:" if head in self.right else "---" for head in self.heads]
-        rows = [[escape.prose(c) for c in row] for row in (self.heads, *self.rows)]
-        lines = [rows[0], rule, *rows[1:]]
-        body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
-        below = "".join(f"\n\n{escape.prose(line, None)}" for line in self.below)
-        return (f"### {escape.prose(self.title)}\n\n" if self.title else "") + body + below
-
-
-# ---- numbers
-
-
-UNITS = ("B", "FLOP", "OP")
-
-
-def count_text(n: float) -> str:
-    return scaled(n, ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")))
-
-
-def joules_text(j: float) -> str:
-    return scaled(j, ((1, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ")))
-
-
-def rate_text(per_s: float, item: str) -> str:
-    """12.3 GB/s; 1.2 k tokens/s."""
-    unit = item if item in UNITS else f" {item}s"
-    letters = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-    return scaled(per_s, tuple((one, f"{letter}{unit}/s".strip()) for one, letter in letters))
+# ---- times and rates
 
 
 def time_interval(wall: Series) -> tuple[float, float] | None:
@@ -133,8 +76,6 @@ def speedups(results: Results) -> dict[str, Suite]:
 
 
 def without_canaries(results: Results) -> Results:
-    from dataclasses import replace
-
     return replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
 
 

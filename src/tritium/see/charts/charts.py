@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tritium.errors import ArgumentError
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import (
     bars as chart_bars,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import plot as plots
 from tritium.see.charts import rows, svg
 from tritium.see.charts.bars import interval_text

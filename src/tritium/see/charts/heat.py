@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritium.errors import ArgumentError
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import rows, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import amount, finite, quantity, ratio_text

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import rows, svg
 from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, change_text, finite, finite_all, ratio, ratio_text

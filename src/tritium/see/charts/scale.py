@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tritium.errors import ArgumentError
-from tritium.perf.tables import tables
+from tritium.perf import amounts
 
 LEAST, MOST = 1e-280, 1e280  # what is nearer to 0 or farther from it is drawn there
 FLAT = 1e-9  # a span that is a smaller share of its values is no span
@@ -179,7 +179,7 @@ def amount(value: float, unit: str) -> str:
     if value < 0:
         return MINUS + amount(-value, unit)
     if unit == "s":
-        return tables.seconds_text(value) if 1e-12 <= value < 1e8 else f"{_digits(value)} s"
+        return amounts.seconds_text(value) if 1e-12 <= value < 1e8 else f"{_digits(value)} s"
     if unit == "×":
         return ratio_text(value)
     if unit not in UNITS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import rows, svg
 from tritium.see.charts.palette import series
 from tritium.see.charts.scale import MOST, Scale, amount, finite, finite_all, linear, quantity

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tritium.errors import ArgumentError
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import plot as plots
 from tritium.see.charts import rows, svg
 from tritium.see.charts.palette import series

@@ -12,7 +12,8 @@ import numpy as np
 
 from tritium import escape
 from tritium.machine.facts import bytes_text, seconds_text
-from tritium.perf.tables.tables import Table, rate_text
+from tritium.perf.amounts import rate_text
+from tritium.perf.tables.table import Table
 from tritium.see.memory.file import Allocation, Memory
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tritium import escape
 from tritium.errors import ArgumentError, FormatError, TritiumError
+from tritium.perf.amounts import seconds_text
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.drift import OTHERS
@@ -25,7 +26,6 @@ from tritium.perf.records.run import PLANS, Results
 from tritium.perf.stats.estimates import describe
 from tritium.perf.store import results as store
 from tritium.perf.suites.config import Alerts
-from tritium.perf.tables.tables import seconds_text
 from tritium.perf.work.canary import is_canary
 from tritium.see.monitor.alerts import Alert, Desk, Level, Standing
 from tritium.settings import log

@@ -24,10 +24,11 @@ import numpy as np
 
 from tritium import escape
 from tritium.errors import ArgumentError
+from tritium.perf.amounts import seconds_text
 from tritium.perf.records.environment import differences
 from tritium.perf.stats.estimates import Interval, brunner_munzel_p, holm, unpaired
 from tritium.perf.stats.resample import Floats, bits, draws, seed_of
-from tritium.perf.tables.tables import NONE, Table, seconds_text
+from tritium.perf.tables.table import NONE, Table
 from tritium.see.profile.op_table import CALLS, PARTS, Timelined, used_lanes
 from tritium.see.trace.timeline import Timeline
 from tritium.see.trace.tree import own_ns

@@ -14,7 +14,8 @@ from dataclasses import fields
 import numpy as np
 
 from tritium import escape
-from tritium.perf.tables.tables import NONE, Table, bytes_text, rate_text, seconds_text
+from tritium.perf.amounts import bytes_text, rate_text, seconds_text
+from tritium.perf.tables.table import NONE, Table
 from tritium.see.profile.critical import critical_path
 from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, scored
 from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, rows

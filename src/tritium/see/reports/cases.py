@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tritium.perf.amounts import bytes_text, joules_text, seconds_text
 from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.run import Run, Series, rounds_of, values_of
 from tritium.perf.stats.estimates import describe
 from tritium.perf.tables import tables
 from tritium.perf.tables.selection import device_selection_guide
-from tritium.perf.tables.tables import (
-    NONE,
-    bytes_text,
-    joules_text,
-    ratio_text,
-    seconds_text,
-    speed_text,
-    time_interval,
-    time_text,
-)
+from tritium.perf.tables.table import NONE
+from tritium.perf.tables.tables import ratio_text, speed_text, time_interval, time_text
 from tritium.see.charts import charts
 from tritium.see.reports.sections import (
     TONES,

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Iterator
 from statistics import median
 
+from tritium.perf.amounts import bytes_text, rate_text, scaled, seconds_text
 from tritium.perf.records.environment import Environment, differences
 from tritium.perf.records.run import Run, rounds_of
 from tritium.perf.tables import tables
-from tritium.perf.tables.tables import bytes_text, rate_text, scaled, seconds_text
 from tritium.perf.work.canary import SIZES
 from tritium.see.reports.data import Data
 from tritium.see.reports.sections import (

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.records.run import Run
 from tritium.perf.store import trends
 from tritium.perf.store.trends import Trend
 from tritium.perf.tables import pages, tables
-from tritium.perf.tables.tables import NONE, bytes_text, seconds_text
+from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
 from tritium.see.memory.file import Allocation, Memory
 from tritium.see.profile import roofline as roofs

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 
+from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.formats.imports import GATING
 from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.run import Run
 from tritium.perf.tables import tables
-from tritium.perf.tables.tables import bytes_text, ratio_text, seconds_text, time_text
+from tritium.perf.tables.tables import ratio_text, time_text
 from tritium.see.profile.op_table import OVER
 from tritium.see.reports.sections import (
     TONES,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tritium import escape
-from tritium.perf.tables.tables import Table
+from tritium.perf.tables.table import Table
 from tritium.see.charts import charts
 from tritium.see.reports.sections import (
     Banner,

@@ -1,0 +1,28 @@
+"""Amounts as text: times, bytes, joules, counts and rates, three digits with the unit that suits.
+
+Knows nothing of results or tables.
+"""
+
+from __future__ import annotations
+
+from tritium.machine.facts import TIMES as TIMES
+from tritium.machine.facts import bytes_text as bytes_text
+from tritium.machine.facts import scaled as scaled
+from tritium.machine.facts import seconds_text as seconds_text
+
+UNITS = ("B", "FLOP", "OP")
+
+
+def count_text(n: float) -> str:
+    return scaled(n, ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")))
+
+
+def joules_text(j: float) -> str:
+    return scaled(j, ((1, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ")))
+
+
+def rate_text(per_s: float, item: str) -> str:
+    """12.3 GB/s; 1.2 k tokens/s."""
+    unit = item if item in UNITS else f" {item}s"
+    letters = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+    return scaled(per_s, tuple((one, f"{letter}{unit}/s".strip()) for one, letter in letters))
