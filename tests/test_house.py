@@ -84,7 +84,7 @@ LAYERS = {
     "see.trace.check see.trace.tracks see.monitor.alerts see.monitor.collector see.monitor.counters "
     "see.monitor.endpoint see.monitor.metrics_file see.monitor.monitor see.trace.timeline see.trace.tree "
     "see.reports.data see.reports.html see.reports.text see.reports.report see.reports.cases see.reports.crossovers "
-    "see.reports.machine see.reports.resources see.reports.summary see.reports.sections see.charts.bars "
+    "see.reports.export see.reports.machine see.reports.resources see.reports.summary see.reports.sections see.charts.bars "
     "see.charts.distribution see.charts.heat see.charts.plot see.charts.ratios see.charts.roofline see.charts.rows "
     "see.charts.stacks see.charts.time see.charts.trend see.charts.charts see.charts.palette see.charts.png "
     "see.charts.scale see.charts.svg see.profile see.trace see.doctor see.targets see.memory see.monitor "
@@ -98,10 +98,6 @@ LAYER = {
 UP_ALLOWED = {
     ("tritium.perf.engine.worker", "tritium"),  # what is measured is the package as its users import it
     ("tritium.perf.gate.selftest_cases", "tritium"),
-    (
-        "tritium.perf.tables.pages",
-        "tritium.see.reports.report",
-    ),  # export_results(fmt="html") is the page, which is made above
 }
 
 

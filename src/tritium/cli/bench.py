@@ -394,9 +394,10 @@ def _span(seconds: float) -> str:
 
 def _print(suite: str, asked: Asked, results: Results) -> None:
     from tritium.perf.tables import pages
+    from tritium.see.reports.export import export_results
 
     if asked.to in ("json", "csv"):
-        click.echo(pages.export_results(results, asked.to), nl=False)
+        click.echo(export_results(results, asked.to), nl=False)
     elif asked.to == "markdown":
         click.echo(pages.markdown(results))
     else:

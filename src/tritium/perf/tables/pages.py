@@ -1,23 +1,16 @@
 """Results as a page of text: the comparison, what the suite measures beside time, advice, crossovers, the selection guide.
 
 Knows nothing of terminals, and never prints. `width` is the widest line it may use; a wide table then drops its intervals.
-`export_results` gives the page, or the same comparison in another form.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, nearest
-from tritium.machine.facts import digest
 from tritium.perf import amounts
-from tritium.perf.formats import exports
 from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import Suite
-from tritium.perf.records.json_io import plain
 from tritium.perf.records.run import Results, Run, Series
 from tritium.perf.tables import crossover, tables
 from tritium.perf.tables.selection import device_selection_guide
@@ -127,39 +120,3 @@ def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
 
 
 OWN = {"energy": energy, "quantization": tables.quantization}
-
-
-# ---- a comparison in other forms
-
-
-def export_results(results: Results, fmt: str = "summary") -> str:
-    """A comparison as text: summary (this page), json (what is derived of it beside), csv, markdown, or html (the report)."""
-    if fmt not in FORMATS:
-        raise ArgumentError(f"there is no format {fmt!r}; there are {', '.join(FORMATS)}.{nearest(str(fmt), FORMATS)}")
-    return FORMATS[fmt](results)
-
-
-def with_derived(results: Results) -> str:
-    """Our own file, and beside the results what is derived of them; whoever reads it back derives it again."""
-    body, guide = plain(results), device_selection_guide(results)
-    told = {
-        "crossovers": [plain(c) | {"text": c.text} for c in guide.crossovers],
-        "device_selection_guide": [plain(r) for r in guide.recommendations],
-    }
-    found = {"schema": results.schema, "sha256": digest(body), "results": body, "derived": told}
-    return json.dumps(found, allow_nan=False) + "\n"
-
-
-def _html(results: Results) -> str:
-    from tritium.see.reports.report import generate_html_report
-
-    return generate_html_report(results)
-
-
-FORMATS: dict[str, Callable[[Results], str]] = {
-    "summary": lambda results: page(results) + "\n",
-    "json": with_derived,
-    "csv": exports.csv,
-    "markdown": lambda results: markdown(results) + "\n",
-    "html": _html,
-}
