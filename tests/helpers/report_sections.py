@@ -6,10 +6,11 @@ import base64
 import gzip
 
 import made_report
+from tritium.see.reports.blocks import Banner
 from tritium.see.reports.report import (
     Report,
 )
-from tritium.see.reports.sections import Banner, Section
+from tritium.see.reports.sections import Section
 
 FEW = made_report.many(12)
 

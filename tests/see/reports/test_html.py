@@ -18,9 +18,9 @@ from hostile import NAMES
 from html_pages import ALLOWED, Page
 from tritium import escape
 from tritium.see.charts import charts
+from tritium.see.reports.blocks import Span
 from tritium.see.reports.html import _scale, _x
 from tritium.see.reports.report import Report, _file, report
-from tritium.see.reports.sections import Span
 
 CHUNK = 30  # names on one page
 CHUNKS = [NAMES[i : i + CHUNK] for i in range(0, len(NAMES), CHUNK)]

@@ -14,8 +14,8 @@ from report_sections import FEW, banner, section, unpacked
 from tritium.perf.formats import imports
 from tritium.perf.records import environment
 from tritium.perf.store import results as store
+from tritium.see.reports.blocks import Code
 from tritium.see.reports.report import Report, report
-from tritium.see.reports.sections import Code
 
 
 @pytest.fixture(scope="module")

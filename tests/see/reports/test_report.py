@@ -21,7 +21,9 @@ from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.verdict import no_baseline
 from tritium.perf.store import results as store
 from tritium.see.reports import summary as section_summary
+from tritium.see.reports.blocks import Card, Grid, Line, Lines, Picture
 from tritium.see.reports.data import data_of
+from tritium.see.reports.inputs import Given, anchor
 from tritium.see.reports.report import (
     Report,
     generate_comprehensive_report,
@@ -31,7 +33,7 @@ from tritium.see.reports.report import (
     generate_performance_analysis,
     report,
 )
-from tritium.see.reports.sections import Card, Given, Grid, Line, Lines, Picture, Section, anchor
+from tritium.see.reports.sections import Section
 
 ORDER = (
     "verdict", "summary", "environment", "ratios", "overview", "cases", "memory", "energy", "history", "roofline", "profile",

@@ -9,8 +9,8 @@ import pytest
 import made_report
 from report_sections import FEW, section
 from tritium.see.charts import charts
+from tritium.see.reports.blocks import Grid, Picture
 from tritium.see.reports.report import Report, generate_memory_analysis, report
-from tritium.see.reports.sections import Grid, Picture
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritium.see.reports.sections import Card, Cell, Code, Facts, Fold, Grid, Line, Lines, Section
+from tritium.see.reports.blocks import Card, Cell, Code, Facts, Fold, Grid, Line, Lines
+from tritium.see.reports.sections import Section
 from tritium.see.reports.text import WIDTH, section_markdown, section_text
 
 COMMAND = "::error file=a,line=1::boom"

@@ -16,7 +16,8 @@ from made_results import ENVIRONMENT
 from measured import ENVIRONMENT as WITH_GPU
 from tritium.errors import ArgumentError
 from tritium.perf.records.environment import Level, Limits
-from tritium.see.reports.sections import Banner, Cell, Code, Fold, Grid, Lines, Section
+from tritium.see.reports.blocks import Banner, Cell, Code, Fold, Grid, Lines
+from tritium.see.reports.sections import Section
 from tritium.see.targets import page as targets_page
 from tritium.see.targets.file import Measured
 from tritium.see.targets.targets import TARGETS, Figure, Reached, Target

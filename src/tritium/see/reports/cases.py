@@ -17,27 +17,10 @@ from tritium.perf.tables.selection import device_selection_guide
 from tritium.perf.tables.table import NONE
 from tritium.perf.tables.tables import ratio_text, speed_text, time_interval, time_text
 from tritium.see.charts import charts
-from tritium.see.reports.sections import (
-    TONES,
-    WORDS,
-    Block,
-    Card,
-    Cell,
-    Fold,
-    Given,
-    Grid,
-    Line,
-    Lines,
-    Picture,
-    Section,
-    Span,
-    Tone,
-    absent,
-    anchor,
-    many,
-    share,
-    standing,
-)
+from tritium.see.reports.blocks import Block, Card, Cell, Fold, Grid, Line, Lines, Picture, Span, Tone
+from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, share, standing
+from tritium.see.reports.sections import Section, absent
+from tritium.see.reports.words import many
 
 ROWS = 40  # of one chart; the table has them all
 BARS = 150  # of all charts of an overview

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from tritium.perf.tables import crossover
 from tritium.perf.tables.tables import ratio_text
-from tritium.see.reports.sections import Block, Cell, Given, Grid, Line, Lines, Section, Tone, absent
+from tritium.see.reports.blocks import Block, Cell, Grid, Line, Lines, Tone
+from tritium.see.reports.inputs import Given
+from tritium.see.reports.sections import Section, absent
 
 TONES: dict[str, Tone] = {"crosses": "good", "several": "unsure"}
 ABSENT = "two sizes of an operation on two arms are needed: tritium compare --devices cpu,mlx --sizes 256,512,1024"

@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tritium import escape
 from tritium.escape import attribute, html, script_json
 from tritium.see.charts import charts
-from tritium.see.reports.sections import (
+from tritium.see.reports.blocks import (
     Banner,
     Block,
     Card,
     Cell,
     Code,
+    Contents,
     Drawing,
     Facts,
     Fold,
@@ -31,13 +31,9 @@ from tritium.see.reports.sections import (
     Line,
     Lines,
     Picture,
-    Section,
     Span,
 )
 from tritium.see.trace import flame_look
-
-if TYPE_CHECKING:
-    from tritium.see.reports.report import Report
 
 LONG = 2000  # characters of a sentence, a reason, a command
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
@@ -68,15 +64,8 @@ def _style(flames: bool) -> str:
     return f"{charts.css()}\n{graphs}{_asset('page.css')}{paper}\n"
 
 
-def page(report: Report) -> str:
-    """The whole file of a report, with its data inside."""
-    made = f"Made by Tritium from results of {escape.visible(report.given.results.created)}. Offline, and the same bytes from the same results."
-    data = {"name": _stem(report), "gzip": report.data.results, "csv": report.data.figures}
-    return whole(report.title, report.sections, made, data, flames=True)
-
-
 def whole(
-    title: str, sections: Sequence[Section], made: str, inside: Mapping[str, str] | None = None,
+    title: str, sections: Sequence[Contents], made: str, inside: Mapping[str, str] | None = None,
     *, noun: str = "case", flames: bool = False,
 ) -> str:  # fmt: skip
     """The whole file of any sections. `made`: its last line; `inside`: data that can be saved from it.
@@ -130,13 +119,7 @@ LOGO = (
 )
 
 
-def _stem(report: Report) -> str:
-    """The name of a download: letters, digits and dashes."""
-    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in report.given.results.suite)[:40].strip("-")
-    return kept or "results"
-
-
-def section_html(section: Section) -> str:
+def section_html(section: Contents) -> str:
     """One section, heading and all. The first, the banner, brings its own."""
     inner = "\n".join(_block(b) for b in section.blocks)
     if section.blocks and isinstance(section.blocks[0], Banner):

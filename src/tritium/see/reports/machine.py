@@ -14,25 +14,11 @@ from tritium.perf.records.environment import Environment, differences
 from tritium.perf.records.run import Run, rounds_of
 from tritium.perf.tables import tables
 from tritium.perf.work.canary import SIZES
+from tritium.see.reports.blocks import Block, Cell, Code, Facts, Fold, Grid, Line, Lines, Tone
 from tritium.see.reports.data import Data
-from tritium.see.reports.sections import (
-    Block,
-    Cell,
-    Code,
-    Facts,
-    Fold,
-    Given,
-    Grid,
-    Line,
-    Lines,
-    Section,
-    Tone,
-    absent,
-    half_widths,
-    many,
-    percent,
-    threads_text,
-)
+from tritium.see.reports.inputs import Given, half_widths
+from tritium.see.reports.sections import Section, absent
+from tritium.see.reports.words import many, percent, threads_text
 
 SOON_NOISY = 0.02  # spread of canaries between processes from which on small differences drown
 

@@ -26,24 +26,14 @@ from tritium.perf.records import json_io as records
 from tritium.perf.records.run import Results
 from tritium.perf.store.history import History
 from tritium.perf.store.trends import Trend
-from tritium.see.charts import charts
-from tritium.see.reports import (
-    cases as section_cases,
-)
-from tritium.see.reports import (
-    crossovers as section_crossovers,
-)
-from tritium.see.reports import (
-    machine as section_machine,
-)
-from tritium.see.reports import (
-    resources as section_resources,
-)
-from tritium.see.reports import (
-    summary as section_summary,
-)
+from tritium.see.charts import charts, png
+from tritium.see.reports import cases, crossovers, machine, resources, summary
+from tritium.see.reports import html as html_page
+from tritium.see.reports import text as text_page
+from tritium.see.reports.blocks import Block, Card, Drawing, Fold, Picture
 from tritium.see.reports.data import Data, data_of
-from tritium.see.reports.sections import Block, Card, Drawing, Fold, Given, Picture, Section
+from tritium.see.reports.inputs import Given
+from tritium.see.reports.sections import Section
 
 SCHEMA = 1
 FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".txt": "text", ".json": "json"}
@@ -61,21 +51,18 @@ class Report:
 
     def html(self) -> str:
         """One file that needs nothing else: offline, without script too."""
-        from tritium.see.reports.html import page
-
-        return page(self)
+        created = escape.visible(self.given.results.created)
+        made = f"Made by Tritium from results of {created}. Offline, and the same bytes from the same results."
+        data = {"name": _stem(self.given.results.suite), "gzip": self.data.results, "csv": self.data.figures}
+        return html_page.whole(self.title, self.sections, made, data, flames=True)
 
     def markdown(self) -> str:
         """For a pull request."""
-        from tritium.see.reports.text import markdown
-
-        return markdown(self)
+        return text_page.markdown(self.sections)
 
     def text(self) -> str:
         """For a terminal."""
-        from tritium.see.reports.text import text
-
-        return text(self)
+        return text_page.text(self.sections)
 
     def json(self) -> str:
         """Every section with its blocks, for programs."""
@@ -105,8 +92,6 @@ class Report:
         drawn = {f"{_file(p.name)}.{to}": _drawn(p, to) for p in self.pictures}
         if to == "svg":
             return [write_text(Path(folder) / name, svg, parents=True) for name, svg in drawn.items()]
-        from tritium.see.charts import png
-
         pixels = {name: png.render(svg) for name, svg in drawn.items()}
         return [write_bytes(Path(folder) / name, data, parents=True) for name, data in pixels.items()]
 
@@ -146,30 +131,30 @@ def _given(results: Results, verdicts: Suite | None) -> Given:
 def _made(given: Given) -> Report:
     data = data_of(given.results, given.sha256)
     made = [make(given) for make in ORDER]
-    made.append(section_machine.data(given, data))
+    made.append(machine.data(given, data))
     there = [s for s in made if not s.absent]
-    missing = section_machine.missing([s for s in made if s.absent])
+    missing = machine.missing([s for s in made if s.absent])
     sections = (*there, missing) if missing.blocks else tuple(there)
     return Report(_title(given), sections, given, data)
 
 
 ORDER = (
-    section_summary.banner,
-    section_summary.summary,
-    section_machine.environment,
-    section_cases.ratios,
-    section_cases.overview,
-    section_cases.cards,
-    section_resources.memory,
-    section_resources.energy,
-    section_resources.history,
-    section_resources.roofline,
-    section_resources.profile,
-    section_cases.devices,
-    section_crossovers.crossovers,
-    section_summary.recommendations,
-    section_machine.noise,
-    section_machine.reproduce,
+    summary.banner,
+    summary.summary,
+    machine.environment,
+    cases.ratios,
+    cases.overview,
+    cases.cards,
+    resources.memory,
+    resources.energy,
+    resources.history,
+    resources.roofline,
+    resources.profile,
+    cases.devices,
+    crossovers.crossovers,
+    summary.recommendations,
+    machine.noise,
+    machine.reproduce,
 )
 
 
@@ -189,7 +174,7 @@ def _trends(history: History, given: Given) -> dict[tuple[str, str], Trend]:
 def _no_history(history: History | Trends, found: Trends) -> str:
     """Why a history that was asked for shows nothing; "" where it does."""
     most = max((len(t.points) for t in found.values()), default=0)
-    if most >= section_resources.LEAST_POINTS:
+    if most >= resources.LEAST_POINTS:
         return ""
     if most:
         return (
@@ -222,6 +207,12 @@ def _pictures(block: Block) -> Iterator[Picture | Drawing]:
     elif isinstance(block, (Card, Fold)):
         for inner in block.blocks:
             yield from _pictures(inner)
+
+
+def _stem(suite: str) -> str:
+    """Return the name of a download: letters, digits and dashes."""
+    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in suite)[:40].strip("-")
+    return kept or "results"
 
 
 def _file(name: str) -> str:
@@ -271,19 +262,19 @@ def generate_comprehensive_report(
 
 def generate_executive_summary(results: Results, comparisons: Suite | None = None) -> Section:
     """Three to six sentences, each with its number."""
-    return section_summary.summary(_given(results, comparisons))
+    return summary.summary(_given(results, comparisons))
 
 
 def generate_performance_analysis(results: Results, comparisons: Suite | None = None) -> tuple[Section, ...]:
     """Ratios, overview, roofline and devices; those that have nothing to tell are left out."""
     given = _given(results, comparisons)
-    makers = (section_cases.ratios, section_cases.overview, section_resources.roofline, section_cases.devices)
+    makers = (cases.ratios, cases.overview, resources.roofline, cases.devices)
     return tuple(s for make in makers if not (s := make(given)).absent)
 
 
 def generate_memory_analysis(results: Results, memory: Any = None) -> Section:
     """Peaks of every case, and what a tracked run tells; a section that says why where nothing was measured."""
-    return section_resources.memory(Given(results, memory=memory.record() if hasattr(memory, "record") else memory))
+    return resources.memory(Given(results, memory=memory.record() if hasattr(memory, "record") else memory))
 
 
 def generate_html_report(found: Report | Results, **more: Any) -> str:

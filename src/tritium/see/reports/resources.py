@@ -19,24 +19,11 @@ from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
 from tritium.see.memory.file import Allocation, Memory
 from tritium.see.profile import roofline as roofs
+from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
 from tritium.see.reports.cases import ROWS, reason
-from tritium.see.reports.sections import (
-    Block,
-    Cell,
-    Drawing,
-    Fold,
-    Given,
-    Grid,
-    Line,
-    Lines,
-    Picture,
-    Section,
-    absent,
-    anchor,
-    many,
-    percent,
-    share,
-)
+from tritium.see.reports.inputs import Given, anchor, share
+from tritium.see.reports.sections import Section, absent
+from tritium.see.reports.words import many, percent
 from tritium.see.trace import flame, flame_diff
 from tritium.see.trace.tree import Node
 

@@ -16,24 +16,10 @@ from tritium.perf.records.run import Run
 from tritium.perf.tables import tables
 from tritium.perf.tables.tables import ratio_text, time_text
 from tritium.see.profile.op_table import OVER
-from tritium.see.reports.sections import (
-    TONES,
-    WORDS,
-    Banner,
-    Given,
-    Line,
-    Lines,
-    Section,
-    Tone,
-    anchor,
-    half_widths,
-    many,
-    percent,
-    share,
-    standing,
-    threads_text,
-    verb,
-)
+from tritium.see.reports.blocks import Banner, Line, Lines, Tone
+from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, half_widths, share, standing
+from tritium.see.reports.sections import Section
+from tritium.see.reports.words import many, percent, threads_text, verb
 
 MOST = 6  # sentences of a summary
 MOST_ADVICE = 10

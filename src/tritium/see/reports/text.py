@@ -1,6 +1,6 @@
 """A report as text for a terminal and as Markdown for a pull request, from the same sections as the page.
 
-Knows nothing of results. Charts are left out where a table tells the same; names do nothing (`perf.names`).
+Knows nothing of results. Charts are left out where a table tells the same; names do nothing (`escape`).
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tritium import escape
 from tritium.perf.tables.table import Table
 from tritium.see.charts import charts
-from tritium.see.reports.sections import (
+from tritium.see.reports.blocks import (
     Banner,
     Card,
     Cell,
     Code,
+    Contents,
     Drawing,
     Facts,
     Fold,
@@ -25,11 +26,7 @@ from tritium.see.reports.sections import (
     Line,
     Lines,
     Picture,
-    Section,
 )
-
-if TYPE_CHECKING:
-    from tritium.see.reports.report import Report
 
 WIDTH = 110
 MOST_ROWS = 60  # of a table in Markdown: comments have a limit
@@ -39,21 +36,21 @@ PICTURED = ("overview", "data")  # nothing in them but charts and what a page sa
 BRIEF = ("verdict", "summary", "environment", "ratios", "history", "advice", "noise", "reproduce")  # of a pull request
 
 
-def text(report: Report) -> str:
+def text(sections: Sequence[Contents]) -> str:
     """For a terminal."""
-    return "\n\n".join(section_text(s) for s in report.sections if s.id not in PICTURED) + "\n"
+    return "\n\n".join(section_text(s) for s in sections if s.id not in PICTURED) + "\n"
 
 
-def markdown(report: Report) -> str:
+def markdown(sections: Sequence[Contents]) -> str:
     """For a pull request: what decides; every case only where there are no ratios to decide by."""
-    wanted = BRIEF if any(s.id == "ratios" for s in report.sections) else (*BRIEF, "cases")
-    return "\n\n".join(section_markdown(s) for s in report.sections if s.id in wanted) + "\n"
+    wanted = BRIEF if any(s.id == "ratios" for s in sections) else (*BRIEF, "cases")
+    return "\n\n".join(section_markdown(s) for s in sections if s.id in wanted) + "\n"
 
 
 # ---- text
 
 
-def section_text(section: Section) -> str:
+def section_text(section: Contents) -> str:
     blocks = [part for b in section.blocks if (part := TEXT[type(b)](b))]
     if section.id == "verdict":
         return "\n\n".join(blocks)
@@ -139,7 +136,7 @@ TEXT: dict[type, Callable[[Any], str]] = {
 # ---- Markdown
 
 
-def section_markdown(section: Section) -> str:
+def section_markdown(section: Contents) -> str:
     cards = [b for b in section.blocks if isinstance(b, Card)]
     listed = [_cards(cards), *(b for b in section.blocks if not isinstance(b, Card))] if cards else section.blocks
     blocks = [part for b in listed if (part := MARKDOWN[type(b)](b))]

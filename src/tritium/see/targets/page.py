@@ -12,25 +12,11 @@ from tritium.machine.facts import seconds_text
 from tritium.perf.files import write_text
 from tritium.see.reports import html as report_html
 from tritium.see.reports import machine as section_machine
+from tritium.see.reports.blocks import Banner, Block, Cell, Code, Facts, Fold, Grid, Line, Lines, Span, Tone
 from tritium.see.reports.report import form_of
-from tritium.see.reports.sections import (
-    Banner,
-    Block,
-    Cell,
-    Code,
-    Facts,
-    Fold,
-    Grid,
-    Line,
-    Lines,
-    Section,
-    Span,
-    Tone,
-    many,
-    threads_text,
-    verb,
-)
+from tritium.see.reports.sections import Section
 from tritium.see.reports.text import section_markdown, section_text
+from tritium.see.reports.words import many, threads_text, verb
 from tritium.see.targets.file import Measured
 from tritium.see.targets.targets import HEADS, Reached, counts, notes, rows
 

@@ -1,4 +1,4 @@
-"""What reports are made from: standings, shares, counts and anchors."""
+"""What reports are made from: standings, shares and anchors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import made_report
 from tritium.perf.gate.verdict import Verdict
 from tritium.see.reports import summary as section_summary
-from tritium.see.reports.sections import Given, anchor, many, percent, share, standing
+from tritium.see.reports.inputs import Given, anchor, share, standing
 
 
 @pytest.mark.parametrize(
@@ -36,23 +36,6 @@ def test_a_difference_is_named_only_where_interval_and_false_share_allow_it(
 def test_no_verdict_is_no_standing() -> None:
     assert standing(None) == ""
     assert standing(Verdict("a", "wall", "x", "y", "MISSING")) == "MISSING"
-
-
-@pytest.mark.parametrize(
-    ("part", "places", "text"),
-    [(0.094, 0, "9 %"), (0.004, 0, "<1 %"), (0.0, 0, "0 %"), (0.0004, 1, "<0.1 %"), (0.316, 1, "31.6 %")],
-)
-def test_shares_are_written_as_tables_write_them(part: float, places: int, text: str) -> None:
-    assert percent(part, places) == text
-
-
-def test_nouns_agree_with_their_number() -> None:
-    assert [many(1, "case"), many(2, "case"), many(2, "process"), many(1200, "batch")] == [
-        "1 case",
-        "2 cases",
-        "2 processes",
-        "1,200 batches",
-    ]
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
