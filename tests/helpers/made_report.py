@@ -17,8 +17,9 @@ from tritium.perf.records.context import Context, Work
 from tritium.perf.records.environment import Level, Limits
 from tritium.perf.records.run import Results, Run, Series, not_measured
 from tritium.perf.store.trends import Point, Trend, trend
-from tritium.see.memory.file import Allocation, AtPeak, DeviceUse, Idle, Memory
+from tritium.see.memory.file import Memory
 from tritium.see.memory.pressure import Pressure
+from tritium.see.memory.records import Allocation, AtPeak, DeviceUse, Idle
 from tritium.see.profile.profile import Profile
 from tritium.see.trace.timeline import What, timeline
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritium.see.memory.file import (
+from tritium.see.memory.file import Memory
+from tritium.see.memory.pressure import Pressure, Reading
+from tritium.see.memory.records import (
     Advice,
     Allocation,
     AtPeak,
     DeviceUse,
     Event,
     Idle,
-    Memory,
     Moved,
     PythonSite,
     PythonUse,
     SiteUse,
 )
-from tritium.see.memory.pressure import Pressure, Reading
 
 MIB = 1 << 20
 

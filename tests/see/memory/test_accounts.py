@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritium.see.memory.accounts import CPU, MOST_SITES, Accounts
-from tritium.see.memory.file import timeline
 from tritium.see.memory.hub import Raw
+from tritium.see.memory.records import timeline
 
 
 def raw(kind: str, key: Any, nbytes: int = 0, detail: Any = False, at: int = 0, op: Any = None) -> Raw:

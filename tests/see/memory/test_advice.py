@@ -15,7 +15,7 @@ from tritium import memory
 from tritium.memory import ClassStats
 from tritium.see.memory import advice
 from tritium.see.memory.advice import Life, Seen
-from tritium.see.memory.file import Event
+from tritium.see.memory.records import Event
 
 MIB = 1 << 20
 STATS = replace(memory.stats(), classes=(), pooled_bytes=0, limit=64 * MIB)

@@ -18,7 +18,7 @@ from tritium import escape
 from tritium.errors import FormatError, SaveError
 from tritium.machine.facts import digest
 from tritium.see.memory import file as memory_file
-from tritium.see.memory.file import Event, load, save
+from tritium.see.memory.file import load, save
 
 
 def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -91,23 +91,3 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(FormatError):
         load(tmp_path / "m.json")
-
-
-def test_the_timeline_of_a_record_ends_at_its_current_bytes() -> None:
-    m = record()
-    course = m.timeline()
-    assert course.values[-1] == m.devices[0].current
-    assert course.at_ns.tolist() == [5, 6, 8]
-    assert len(m.timeline("nowhere").values) == 0
-
-
-def test_fragmentation_comes_from_the_free_blocks() -> None:
-    assert record().idle.fragmentation == pytest.approx(1 / 3)
-    assert memory_file.Idle(0, 0, 0, (), 5).fragmentation == 0.0
-
-
-def test_figures_that_follow_from_others() -> None:
-    m = record()
-    assert m.devices[0].net == 4 << 20
-    assert m.use("nowhere") is None
-    assert memory_file.change(Event("hidden", 0, 5, 0, "", "", "")) == 0

@@ -11,7 +11,7 @@ import pytest
 import tritium as tt
 from hostile import NAMES
 from tritium.see.memory import leaks
-from tritium.see.memory.file import Allocation
+from tritium.see.memory.records import Allocation
 
 
 class Pair(NamedTuple):

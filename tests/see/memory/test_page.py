@@ -9,7 +9,7 @@ import pytest
 from hostile import NAMES
 from memories import MIB, record
 from tritium.see.memory import page as memory_page
-from tritium.see.memory.file import AtPeak, DeviceUse, Event, Idle
+from tritium.see.memory.records import AtPeak, DeviceUse, Event, Idle
 
 
 def test_the_page_tells_of_everything() -> None:

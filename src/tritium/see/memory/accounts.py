@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tritium.see.memory import advice, hub
-from tritium.see.memory.file import Allocation, AtPeak, Event, Kind, Moved, SiteUse, change
+from tritium.see.memory.records import Allocation, AtPeak, Event, Kind, Moved, SiteUse, change
 
 MOST_SITES = 10_000  # kept apart; what comes from still more lines is summed up as one
 MOST_FLAGGED = 1000  # ids that are listed; more are only counted

@@ -20,8 +20,8 @@ from tritium.machine.facts import bytes_text
 from tritium.memory import Stats
 from tritium.op import OPS, Kind, Spec
 from tritium.quant import scale_of
-from tritium.see.memory.file import Advice, Event, Priority
 from tritium.see.memory.leaks import tensors_in
+from tritium.see.memory.records import Advice, Event, Priority
 
 MOST = 10  # lines of a kind
 LEAST = 1 << 10  # bytes; below it a line costs more to read than it saves

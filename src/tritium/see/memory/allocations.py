@@ -19,27 +19,17 @@ from tritium import backends, memory
 from tritium.errors import ArgumentError, DeviceError
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file
-from tritium.see.memory import hub
+from tritium.see.memory import hub, records
 from tritium.see.memory import page as memory_page
 from tritium.see.memory import pressure as memory_pressure
 from tritium.see.memory.accounts import CPU, Accounts
 from tritium.see.memory.advice import Seen
 from tritium.see.memory.advice import advice as advised
-from tritium.see.memory.file import (
-    Advice,
-    Allocation,
-    AtPeak,
-    DeviceUse,
-    Event,
-    Idle,
-    Memory,
-    Moved,
-    PythonUse,
-    SiteUse,
-)
+from tritium.see.memory.file import Memory
 from tritium.see.memory.leaks import LeakError, addresses, complaint
 from tritium.see.memory.pressure import Pressure
 from tritium.see.memory.python import Traced
+from tritium.see.memory.records import Advice, Allocation, AtPeak, DeviceUse, Event, Idle, Moved, PythonUse, SiteUse
 from tritium.see.trace.timeline import Counter
 
 T = TypeVar("T")
@@ -177,7 +167,7 @@ class MemoryTracker:
         """Bytes alive over time (ns since the start), as far back as the log reaches."""
         name = str(device)
         return self._read(
-            lambda: memory_file.timeline(
+            lambda: records.timeline(
                 self._accounts.events(), self._accounts.account(name).current, name, whole=not self._accounts.dropped
             )
         )
@@ -228,7 +218,7 @@ class MemoryTracker:
     @property
     def idle(self) -> Idle:
         """The pool's real free blocks: at the end of the block, or now while it runs."""
-        return memory_file.idle(self._stats())
+        return records.idle(self._stats())
 
     @property
     def fragmentation(self) -> float:

@@ -16,7 +16,7 @@ from tritium import escape
 from tritium.buffer import Array, Storage
 from tritium.errors import TritiumError
 from tritium.machine.facts import bytes_text, seconds_text
-from tritium.see.memory.file import Allocation
+from tritium.see.memory.records import Allocation
 
 MOST = 1_000_000  # objects that are looked at
 LISTED = 20

@@ -14,7 +14,7 @@ from tritium import escape
 from tritium.machine.facts import bytes_text, seconds_text
 from tritium.perf.amounts import rate_text
 from tritium.perf.tables.table import Table
-from tritium.see.memory.file import Allocation, Memory
+from tritium.see.memory.records import Allocation, Record
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -38,22 +38,22 @@ class Lines:
 Part = Table | Lines
 
 
-def text(m: Memory, top: int = 10) -> str:
+def text(m: Record, top: int = 10) -> str:
     """The page for a terminal."""
     return "\n\n".join([_title(m, escape.terminal), *(p.text() for p in parts(m, top))]) + "\n"
 
 
-def markdown(m: Memory, top: int = 10) -> str:
+def markdown(m: Record, top: int = 10) -> str:
     """The page for a pull request or a report."""
     return "\n\n".join([f"## {_title(m, escape.markdown)}", *(p.markdown() for p in parts(m, top))]) + "\n"
 
 
-def _title(m: Memory, escaped: Callable[[str], str]) -> str:
+def _title(m: Record, escaped: Callable[[str], str]) -> str:
     of = f" of {escaped(m.name)}" if m.name else ""
     return f"Memory{of}: {seconds_text(m.elapsed_ns / 1e9)}, from {escaped(m.began)}"
 
 
-def parts(m: Memory, top: int = 10) -> list[Part]:
+def parts(m: Record, top: int = 10) -> list[Part]:
     """The parts that have something to say, in order."""
     found: Iterable[Part | None] = (
         _devices(m), _course(m), _sites(m, top), _at_peak(m, top), _leaks(m, top), _moved(m), _python(m, top),
@@ -62,7 +62,7 @@ def parts(m: Memory, top: int = 10) -> list[Part]:
     return [p for p in found if p is not None]
 
 
-def _devices(m: Memory) -> Table:
+def _devices(m: Record) -> Table:
     rows = tuple(
         (
             d.device, bytes_text(d.start), bytes_text(d.peak), bytes_text(d.current), _signed(d.net), str(d.allocations),
@@ -98,7 +98,7 @@ def _signed(n: int) -> str:
     return f"-{bytes_text(-n)}" if n < 0 else f"+{bytes_text(n)}"
 
 
-def _course(m: Memory) -> Lines | None:
+def _course(m: Record) -> Lines | None:
     """Live bytes over time as a row of bars: the most of each stretch of time."""
     course = m.timeline()
     if len(course.values) < 2:
@@ -115,7 +115,7 @@ def _course(m: Memory) -> Lines | None:
     return Lines("Over time (cpu)", (f"{bytes_text(int(least))} {bars} {bytes_text(int(most))}",))
 
 
-def _sites(m: Memory, top: int) -> Table | None:
+def _sites(m: Record, top: int) -> Table | None:
     if not m.sites:
         return None
     heads = ("bytes", "times", "of", "from idle blocks", "still alive", "op", "line")
@@ -129,7 +129,7 @@ def _sites(m: Memory, top: int) -> Table | None:
     return Table("Who asked for most", heads, rows, frozenset(heads[:5]), _more(len(m.sites), top, "ops and lines"))
 
 
-def _at_peak(m: Memory, top: int) -> Table | None:
+def _at_peak(m: Record, top: int) -> Table | None:
     peak = m.at_peak
     if not peak.allocations and not peak.missing:
         return None
@@ -158,7 +158,7 @@ def _grouped(found: Sequence[Allocation]) -> list[tuple[int, list[Allocation]]]:
     return sorted(((k[0], of) for k, of in groups.items()), key=lambda g: -g[0] * len(g[1]))
 
 
-def _leaks(m: Memory, top: int) -> Table | None:
+def _leaks(m: Record, top: int) -> Table | None:
     if not m.leaks:
         return None
     heads = ("bytes", "blocks", "oldest", "op", "line", "thread")
@@ -176,7 +176,7 @@ def _leaks(m: Memory, top: int) -> Table | None:
     )
 
 
-def _moved(m: Memory) -> Table | None:
+def _moved(m: Record) -> Table | None:
     if not m.moved:
         return None
     heads = ("from", "to", "times", "bytes", "rate")
@@ -187,7 +187,7 @@ def _moved(m: Memory) -> Table | None:
     return Table("Transfers", heads, rows, frozenset(heads[2:]))
 
 
-def _python(m: Memory, top: int) -> Table | None:
+def _python(m: Record, top: int) -> Table | None:
     if m.python is None:
         return None
     rows = tuple((bytes_text(s.nbytes), str(s.count), s.site) for s in m.python.sites[:top])
@@ -195,7 +195,7 @@ def _python(m: Memory, top: int) -> Table | None:
     return Table(title, ("grown by", "objects", "line"), rows, frozenset(("grown by", "objects")))
 
 
-def _pool(m: Memory) -> Lines:
+def _pool(m: Record) -> Lines:
     i = m.idle
     if not i.nbytes:
         return Lines("The pool", ("nothing is idle",))
@@ -212,7 +212,7 @@ def _pool(m: Memory) -> Lines:
     )
 
 
-def _advice(m: Memory) -> Lines | None:
+def _advice(m: Record) -> Lines | None:
     if not m.advice:
         return None
     return Lines(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tracemalloc
 
-from tritium.see.memory.file import PythonSite, PythonUse
+from tritium.see.memory.records import PythonSite, PythonUse
 
 MOST = 20  # lines of code that are kept
 

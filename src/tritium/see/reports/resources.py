@@ -17,7 +17,8 @@ from tritium.perf.store.trends import Trend
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
-from tritium.see.memory.file import Allocation, Memory
+from tritium.see.memory.file import Memory
+from tritium.see.memory.records import Allocation
 from tritium.see.profile import roofline as roofs
 from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
 from tritium.see.reports.cases import ROWS, reason
