@@ -266,7 +266,7 @@ _NAMES = {
     "batching.pipeline": "Pipeline",
     "batching.batches": "process_in_batches find_optimal_batch_size",
     "counts": "stats",
-    "see.monitor.counters": "enable_monitoring disable_monitoring get_tensor_metrics",
+    "see.monitor.tensor_metrics": "enable_monitoring disable_monitoring get_tensor_metrics",
     "io": "io",
     "models.load": "load Model",
     "see.profile.profile": "profile timed",
@@ -292,7 +292,7 @@ if TYPE_CHECKING:
     from tritium.batching.pipeline import Pipeline
     from tritium.compiler.program import Program
     from tritium.see.memory.allocations import track_memory
-    from tritium.see.monitor.counters import disable_monitoring, enable_monitoring, get_tensor_metrics
+    from tritium.see.monitor.tensor_metrics import disable_monitoring, enable_monitoring, get_tensor_metrics
     from tritium.see.profile.profile import profile, timed
 
 

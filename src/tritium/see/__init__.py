@@ -10,8 +10,9 @@ from typing import Any
 _NAMES = {
     "doctor.diagnosis": "Diagnosis diagnose",
     "targets.targets": "TARGETS measure_targets",
-    "monitor.collector": "Collector MetricsCollector Source",
-    "monitor.counters": "TensorMetrics",
+    "monitor.collector": "Collector MetricsCollector",
+    "monitor.sources": "Source",
+    "monitor.tensor_metrics": "TensorMetrics",
     "monitor.metrics_file": "Column Metrics load_metrics",
     "monitor.endpoint": "Endpoint",
     "monitor.alerts": "Desk",

@@ -13,9 +13,10 @@ import pytest
 from hostile import NAMES
 from tritium.errors import ArgumentError
 from tritium.see.monitor import endpoint, metrics_file
-from tritium.see.monitor.collector import Collector, Memory
+from tritium.see.monitor.collector import Collector
 from tritium.see.monitor.endpoint import Endpoint, is_loopback
 from tritium.see.monitor.metrics_file import Column, Metrics, Row
+from tritium.see.monitor.sources import Memory
 
 
 @pytest.fixture
