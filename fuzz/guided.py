@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 import seeds
+from state import State, say, table
 
 HERE = Path(__file__).parent
 STATS = {"executions": "number_of_executed_units", "kept": "new_units_added"}
@@ -33,10 +34,8 @@ def command(reader: str, work: Path, runs: int, seed: int) -> list[str]:
     return [sys.executable, str(HERE / "guided.py"), reader, *options, str(kept), *map(str, seeds.homes(reader))]
 
 
-def run(args: argparse.Namespace, state: Any, names: list[str]) -> int:
+def run(args: argparse.Namespace, state: State, names: list[str]) -> int:
     """A slice of each reader in turn, until each has its executions; those of this engine are counted with the others."""
-    import run as own
-
     end, failed = time.monotonic() + args.minutes * 60, False
     for name in names:
         row = state.reader(name)
@@ -54,15 +53,15 @@ def run(args: argparse.Namespace, state: Any, names: list[str]) -> int:
             )
             stats = dict(re.findall(r"stat::(\w+):\s+(\d+)", done.stderr))
             if STATS["executions"] not in stats:
-                own.say(f"{name}: atheris ended with {done.returncode}\n{done.stderr[-1500:]}")
+                say(f"{name}: atheris ended with {done.returncode}\n{done.stderr[-1500:]}")
                 return 1
             failed |= done.returncode != 0
             state.add(name, found(done, stats, seeds.digest(name), name))
             state.save()
-            own.say(f"{name:12} +{stats[STATS['executions']]} = {row['executions']:,}  guided")
+            say(f"{name:12} +{stats[STATS['executions']]} = {row['executions']:,}  guided")
             if done.returncode:
                 break  # it would stop there again
-    own.say(own.table(state))
+    say(table(state))
     return int(failed)
 
 
