@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tritium as tt
 from null import Null
-from tritium.compiler.builder import GraphBuilder, NamedGraph, Value
+from tritium.compiler.builder import GraphBuilder, NamedGraph, NamedNode
 from tritium.errors import ArgumentError, BoundsError, DeviceError, DTypeError, ShapeError, TraceError, TritiumError
 from tritium.fragment import Fragment, Step
 from tritium.graph import text as graph_text
@@ -24,7 +24,7 @@ def rand(*shape: int, seed: int = 0) -> tt.Tensor:
     return tt.randn(shape, seed=seed)
 
 
-def linear() -> tuple[GraphBuilder, Value]:
+def linear() -> tuple[GraphBuilder, NamedNode]:
     """y = relu(x @ w + bias)"""
     b = GraphBuilder()
     x = b.input("x", (4, 8), tt.f32, "cpu")
@@ -79,7 +79,7 @@ def test_a_row_gives_the_same_spec_as_the_table_says(op: Any) -> None:
             tuple(None if d is None else d.spec for d in s.inputs), op.bind(tuple(xs), dict(s.attrs))[1]
         ).out
         found = getattr(b, op.name)(*xs, **dict(s.attrs))
-        assert (found.spec if isinstance(found, Value) else tuple(v.spec for v in found)) == said
+        assert (found.spec if isinstance(found, NamedNode) else tuple(v.spec for v in found)) == said
 
 
 def test_operands_by_name_in_lists_and_left_out() -> None:
@@ -259,7 +259,7 @@ def b() -> GraphBuilder:
     return b
 
 
-def value(b: GraphBuilder, name: str) -> Value:
+def value(b: GraphBuilder, name: str) -> NamedNode:
     return b._names[name]
 
 
@@ -494,7 +494,7 @@ def test_random_programs_are_the_same_built_read_back_and_run_at_once(program: l
         nodes.append(getattr(b, row)(*operands, **attrs))
         values.append(eager)
         assert nodes[-1].spec == eager.spec
-    picked = [i for i, n in enumerate(nodes) if isinstance(n, Value)][-results:]
+    picked = [i for i, n in enumerate(nodes) if isinstance(n, NamedNode)][-results:]
     for i in picked:
         b.output(f"out{i}", nodes[i])
     g = b.build()

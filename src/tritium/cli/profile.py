@@ -38,7 +38,7 @@ OUTPUT_HELP = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProfileOptions:
     """The options of one profile."""
 
     module: bool
@@ -124,7 +124,7 @@ def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
 
     Options stand before SCRIPT; all behind it is the script's own. Its exit code is passed on.
     """
-    asked = ctx.obj = Asked(**options)
+    asked = ctx.obj = ProfileOptions(**options)
     if ctx.invoked_subcommand is not None:
         if asked.workload is not None:
             raise click.UsageError(f"--workload and {shown(ctx.invoked_subcommand)} were both given; choose one.")
@@ -141,7 +141,7 @@ def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
 Program = Callable[[], int]  # gives its exit code
 
 
-def _workload(asked: Asked) -> Program:
+def _workload(asked: ProfileOptions) -> Program:
     """A workload of the benchmarks, made and called once before it is profiled."""
     from tritium.perf.suites.config import duration
     from tritium.recording import scope
@@ -161,7 +161,7 @@ def _workload(asked: Asked) -> Program:
     return run
 
 
-def profiled(program: Program, asked: Asked, name: str, script: str | None = None) -> None:
+def profiled(program: Program, asked: ProfileOptions, name: str, script: str | None = None) -> None:
     """Run, write, print; then end as the program ended. A copy that it forked ends without a word: the profile is ours."""
     from tritium.see.profile.profile import profile as recording
 
@@ -182,7 +182,7 @@ def profiled(program: Program, asked: Asked, name: str, script: str | None = Non
     sys.exit(code)
 
 
-def _outputs(asked: Asked, script: str | None) -> list[tuple[str, str | None]]:
+def _outputs(asked: ProfileOptions, script: str | None) -> list[tuple[str, str | None]]:
     """The files that are asked for, each with its format (None: by its suffix); refused before anything runs."""
     from tritium.see.profile.profile import FORMATS as WRITERS
 
@@ -197,7 +197,7 @@ def _outputs(asked: Asked, script: str | None) -> list[tuple[str, str | None]]:
     return listed
 
 
-def _write(p: Recording, asked: Asked, outputs: list[tuple[str, str | None]]) -> None:
+def _write(p: Recording, asked: ProfileOptions, outputs: list[tuple[str, str | None]]) -> None:
     """All files, whatever becomes of one; then the page."""
     written, failed = [], []
     for path, kind in outputs:

@@ -47,7 +47,7 @@ class RowError(TritiumError, AttributeError):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
-class Value:
+class NamedNode:
     """A node of a builder and its name."""
 
     name: str
@@ -82,14 +82,14 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._trace = Trace()
-        self._names: dict[str, Value] = {}
+        self._names: dict[str, NamedNode] = {}
         self._inputs: dict[str, Node] = {}
-        self._outputs: dict[str, Value] = {}
+        self._outputs: dict[str, NamedNode] = {}
         self._counts: dict[str, int] = {}
         self._made: set[str] = set()  # names that nobody gave
         self._device: tuple[str, Device] | None = None  # who said where, and where
 
-    def input(self, name: str, shape: Any, dtype: Any = dt.f32, device: Any = None) -> Value:
+    def input(self, name: str, shape: Any, dtype: Any = dt.f32, device: Any = None) -> NamedNode:
         """An argument of the graph. device=None: wherever the others are."""
         self._check_name("input", name)
         if device is not None:
@@ -99,11 +99,11 @@ class GraphBuilder:
         self._inputs[name] = node
         return self._named(name, node)
 
-    def output(self, name: str | Value, value: Value | None = None) -> None:
+    def output(self, name: str | NamedNode, value: NamedNode | None = None) -> None:
         """A result of the graph: output("y", y), or output(y), which takes the node's own name."""
-        if isinstance(name, Value):
+        if isinstance(name, NamedNode):
             name, value = (name.name, name) if value is None else ("", None)
-        if not isinstance(name, str) or not isinstance(value, Value):
+        if not isinstance(name, str) or not isinstance(value, NamedNode):
             raise ArgumentError("GraphBuilder.output takes a name and a node, output('y', y), or a node alone.")
         self._own("output", value)
         if not isinstance(value.spec, Spec):
@@ -238,7 +238,7 @@ class GraphBuilder:
 
     def _operand(self, what: str, x: Any) -> Any:
         """A node as the tensor that stands for it; other things as they are."""
-        if isinstance(x, Value):
+        if isinstance(x, NamedNode):
             self._own(what, x)
             if not isinstance(x.spec, Spec):
                 raise ArgumentError(
@@ -260,7 +260,7 @@ class GraphBuilder:
         except (TritiumError, OverflowError) as error:
             if str(error).startswith("GraphBuilder."):
                 raise
-            who = [f"{k}{v.name!r} {v.spec}" for k, v in operands if isinstance(v, Value)]
+            who = [f"{k}{v.name!r} {v.spec}" for k, v in operands if isinstance(v, NamedNode)]
             who += [f"{k}a captured tensor {v.spec}" for k, v in operands if isinstance(v, Tensor)]
             why = str(error).removeprefix(f"{what}: ")
             here = f" It reads {', '.join(who)}." if who else ""
@@ -269,8 +269,8 @@ class GraphBuilder:
 
     # ---- names and places
 
-    def _named(self, name: str, node: Node) -> Value:
-        self._names[name] = Value(name, node, self)
+    def _named(self, name: str, node: Node) -> NamedNode:
+        self._names[name] = NamedNode(name, node, self)
         return self._names[name]
 
     def _check_name(self, what: str, name: Any) -> None:
@@ -290,7 +290,7 @@ class GraphBuilder:
         self._check_name(what, name)
         return name
 
-    def _own(self, what: str, value: Value) -> None:
+    def _own(self, what: str, value: NamedNode) -> None:
         if value.builder is not self:
             raise ArgumentError(f"GraphBuilder.{what}: {value!r} is a node of another builder; make it in this one.")
 

@@ -92,7 +92,7 @@ def scalar(metadata: Mapping[str, Any], key: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GgufTensor:
     """A tensor of the file; shape as NumPy has it (K last), offset from the start of the file."""
 
     name: str
@@ -104,14 +104,14 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class File:
+class GgufFile:
     """What a GGUF file holds. Nothing of the data has been read."""
 
     view: memoryview
     version: int
     alignment: int
     metadata: Metadata
-    tensors: dict[str, Tensor]
+    tensors: dict[str, GgufTensor]
 
     def data(self, name: str) -> memoryview:
         """The bytes of a tensor, not copied."""
@@ -119,7 +119,11 @@ class File:
         return self.view[t.offset : t.offset + t.nbytes]
 
 
-def parse(buffer: Buffer) -> File:
+Tensor = GgufTensor  # the names of both in the public module tt.io.gguf
+File = GgufFile
+
+
+def parse(buffer: Buffer) -> GgufFile:
     """The header of a GGUF file, checked in full; raises FormatError and nothing else."""
     r = Reader(buffer, "GGUF")
     _magic(r)
@@ -136,7 +140,7 @@ def parse(buffer: Buffer) -> File:
     alignment = _alignment(metadata)
     r.count(n_tensors, 24, "tensor count")
     tensors = _tensors(r, n_tensors, metadata, alignment)
-    return File(r.view, version, alignment, metadata, tensors)
+    return GgufFile(r.view, version, alignment, metadata, tensors)
 
 
 def _magic(r: Reader) -> None:
@@ -208,7 +212,7 @@ def _alignment(metadata: Metadata) -> int:
     return int(found)
 
 
-def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[str, Tensor]:
+def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[str, GgufTensor]:
     listed: dict[str, tuple[list[int], int, int]] = {}
     for i in range(count):
         name = r.text(f"name of tensor {i}", MAX_NAME)
@@ -234,7 +238,7 @@ def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[
         span = (starts[after] if after < len(starts) else room) - offset
         part = f"GGUF tensor {visible(name)!r}"
         choice = ggml.resolve(type_id, dims, arch, span, alignment, part)
-        out[name] = Tensor(name, tuple(reversed(dims)), choice.type, data + offset, choice.nbytes, choice.why)
+        out[name] = GgufTensor(name, tuple(reversed(dims)), choice.type, data + offset, choice.nbytes, choice.why)
     disjoint(((t.offset, t.nbytes, t.name) for t in out.values()), r.end, "GGUF")
     return out
 

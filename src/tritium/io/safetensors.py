@@ -33,7 +33,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class SafetensorsTensor:
     """A tensor of the file; offset from the start of the file."""
 
     name: str
@@ -44,12 +44,12 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class File:
+class SafetensorsFile:
     """What a safetensors file holds. Nothing of the data has been read."""
 
     view: memoryview
     metadata: dict[str, str]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, SafetensorsTensor]
 
     def data(self, name: str) -> memoryview:
         """The bytes of a tensor, not copied."""
@@ -63,7 +63,11 @@ class File:
         return raw.view(DTYPES[t.dtype]).reshape(t.shape)
 
 
-def parse(buffer: Buffer) -> File:
+Tensor = SafetensorsTensor  # the names of both in the public module tt.io.safetensors
+File = SafetensorsFile
+
+
+def parse(buffer: Buffer) -> SafetensorsFile:
     """The header of a safetensors file, checked in full; raises FormatError and nothing else."""
     r = Reader(buffer, "safetensors")
     size = r.count(r.u64("header length"), 1, "header length", MAX_HEADER)
@@ -79,14 +83,14 @@ def parse(buffer: Buffer) -> File:
         needed = product(shape, part) * DTYPES[dtype].itemsize
         if end - begin != needed:
             raise fault(part, f"{end - begin} bytes", f"{needed} for {dtype}{list(shape)}")
-        tensors[name] = Tensor(name, dtype, shape, start + begin, needed)
+        tensors[name] = SafetensorsTensor(name, dtype, shape, start + begin, needed)
     disjoint(((t.offset, t.nbytes, t.name) for t in tensors.values()), r.end, "safetensors")
     unnamed = r.end - start - sum(t.nbytes for t in tensors.values())
     if unnamed:
         raise fault(
             "safetensors data", f"{unnamed} bytes that belong to no tensor", "every byte named, as the format says"
         )
-    return File(r.view, metadata, tensors)
+    return SafetensorsFile(r.view, metadata, tensors)
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")

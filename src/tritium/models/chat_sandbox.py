@@ -367,7 +367,7 @@ def _counted(tokens: TokenStream) -> Iterator[Any]:
         yield token
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}`, which marks what an assistant said: training reads it, here it changes nothing."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -382,7 +382,7 @@ class Generation(Extension):
 def make_environment() -> Sandbox:
     """The sandbox, with the names that Hugging Face's templates use."""
     environment = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols", Generation]
+        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     environment.filters = {n: _bounded_filter(n, prepare) for n, prepare in FILTERS.items()} | OWN_FILTERS
     environment.tests = {n: JINJA_TESTS[n] for n in TESTS} | OWN_TESTS

@@ -149,7 +149,7 @@ class Rows:
                 self.stage[v] = max(self.stage[v], min(self.stage[u] for u in users[v]))
 
 
-class Parts:
+class RowParts:
     """The parts of a fragment of rows, stage by stage."""
 
     def __init__(self, rows: Rows) -> None:
@@ -245,5 +245,5 @@ class Parts:
 def by_rows(body: Fragment) -> Listing:
     """The tape of a fragment of rows."""
     rows = Rows(body)
-    parts = Parts(rows)
+    parts = RowParts(rows)
     return rows.writer.listing(True, rows.reach, parts.made)

@@ -115,7 +115,7 @@ class ModelFile:
     config: dict[str, Any]  # of Hugging Face; empty when there is none
     arch: names.Arch | None
     beliefs: tuple[str, ...]  # what was decided, and why
-    gguf: gguf.File | None = field(default=None, repr=False)
+    gguf: gguf.GgufFile | None = field(default=None, repr=False)
     inverted: bool | None = None  # weight_scale divides
     refused: str = ""  # why nothing can be computed with it, or written from it
 

@@ -55,7 +55,7 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
 
 
 def _entry(
-    where: str, file: gguf.File, t: gguf.Tensor, arch: names.Arch | None, variant: str | None, masters: bool
+    where: str, file: gguf.GgufFile, t: gguf.GgufTensor, arch: names.Arch | None, variant: str | None, masters: bool
 ) -> Entry:
     kind, shape = t.type.name, t.shape
     raw = partial(file.data, t.name)
@@ -76,7 +76,7 @@ def _entry(
     )  # fmt: skip
 
 
-def _heads(file: gguf.File, t: gguf.Tensor, arch: names.Arch | None) -> int:
+def _heads(file: gguf.GgufFile, t: gguf.GgufTensor, arch: names.Arch | None) -> int:
     if arch is None or not arch.interleaved or not t.shape:
         return 0
     counts = (gguf.scalar(file.metadata, f"{arch.gguf}.attention.{key}") for key in ("head_count", "head_count_kv"))

@@ -33,7 +33,7 @@ def shards(path: Path, index: dict[str, Any]) -> dict[str, memoryview]:
     return {name: map_file(contained(path, name)) for name in sorted(set(where.values()))}
 
 
-def check_index(files: dict[str, safetensors.File], index: dict[str, Any]) -> None:
+def check_index(files: dict[str, safetensors.SafetensorsFile], index: dict[str, Any]) -> None:
     """Every tensor the index names is in the file it names."""
     for tensor, name in index["weight_map"].items():
         if tensor not in files[name].tensors:
@@ -49,7 +49,7 @@ def read(
     ternarise: bool,
 ) -> ModelFile:
     """The model in one or several safetensors files."""
-    files: dict[str, safetensors.File] = {}
+    files: dict[str, safetensors.SafetensorsFile] = {}
     owner: dict[str, str] = {}
     for name, view in views.items():
         try:
@@ -139,7 +139,7 @@ def _meaning(config: dict[str, Any], variant: str | None) -> tuple[bool | None, 
 class _Tensors:
     """The tensors of a model's files, put together into entries."""
 
-    files: dict[str, safetensors.File]
+    files: dict[str, safetensors.SafetensorsFile]
     owner: dict[str, str]
     config: dict[str, Any]
     inverted: bool | None
@@ -148,7 +148,7 @@ class _Tensors:
     def array(self, name: str) -> Array:
         return self.files[self.owner[name]].array(name)
 
-    def info(self, name: str) -> safetensors.Tensor:
+    def info(self, name: str) -> safetensors.SafetensorsTensor:
         return self.files[self.owner[name]].tensors[name]
 
     def is_part(self, name: str) -> bool:
@@ -162,7 +162,7 @@ class _Tensors:
         t = self.info(name)
         stem = name.removesuffix("weight")
         file = self.files[self.owner[name]]
-        build: Callable[[str, safetensors.Tensor], dict[str, Any]] = self._plain
+        build: Callable[[str, safetensors.SafetensorsTensor], dict[str, Any]] = self._plain
         if name.endswith("weight") and len(t.shape) == 2:
             if t.dtype == "U8" and (f"{stem}weight_scale" in self.owner or self.inverted is not None):
                 build = self._packed
@@ -171,13 +171,13 @@ class _Tensors:
         made = {"nbytes": t.nbytes} | build(stem, t)
         return Entry(name=name, offset=t.offset, file=self.owner[name], raw=lambda: file.data(name), **made)
 
-    def _plain(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
+    def _plain(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         kept = _quantization(self.config).get("modules_to_not_convert")
         apart = isinstance(kept, list) and any(isinstance(m, str) and m in t.name for m in kept)
         role = "plain" if apart else role_of(t.name, t.shape, t.dtype, self.masters)
         return {"shape": t.shape, "stored": t.dtype, "numbers": lambda: self.array(t.name), "role": role}
 
-    def _packed(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
+    def _packed(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         shape, scale = (4 * t.shape[0], t.shape[1]), f"{stem}weight_scale"
 
         def decode() -> Ternary:
@@ -200,7 +200,7 @@ class _Tensors:
             raise fault(f"tensor {visible(name)!r}", self.info(name).dtype, f"one of {', '.join(FLOATS)}")
         return self.array(name).astype(np.float32)
 
-    def _affine(self, stem: str, t: safetensors.Tensor) -> dict[str, Any]:
+    def _affine(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
         scales, biases = f"{stem}scales", f"{stem}biases"
         n, words = t.shape
         columns = self.info(scales).shape[-1] if self.info(scales).shape else 0

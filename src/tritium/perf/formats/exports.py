@@ -427,7 +427,7 @@ def _figures(run: Run) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """One way to write results."""
 
     suffix: str
@@ -436,12 +436,12 @@ class Format:
 
 
 FORMATS = {
-    "json": Format(".json", "our own: everything, and a hash of it", own),
-    "csv": Format(".csv", "a row for each metric of each run, raw values included; loads back", csv),
-    "markdown": Format(".md", "a table for people", markdown),
-    "pytest-benchmark": Format(".json", "as pytest --benchmark-json writes; loads back", pytest_benchmark),
-    "github-action-benchmark": Format(".json", "for its tool customSmallerIsBetter", github_action_benchmark),
-    "bencher": Format(".json", "Bencher Metric Format", bencher),
-    "otava": Format(".json", "one point in time for Apache Otava", otava),
-    "prometheus": Format(".prom", "Prometheus text", prometheus),
+    "json": ExportFormat(".json", "our own: everything, and a hash of it", own),
+    "csv": ExportFormat(".csv", "a row for each metric of each run, raw values included; loads back", csv),
+    "markdown": ExportFormat(".md", "a table for people", markdown),
+    "pytest-benchmark": ExportFormat(".json", "as pytest --benchmark-json writes; loads back", pytest_benchmark),
+    "github-action-benchmark": ExportFormat(".json", "for its tool customSmallerIsBetter", github_action_benchmark),
+    "bencher": ExportFormat(".json", "Bencher Metric Format", bencher),
+    "otava": ExportFormat(".json", "one point in time for Apache Otava", otava),
+    "prometheus": ExportFormat(".prom", "Prometheus text", prometheus),
 }

@@ -480,7 +480,7 @@ def _add(runs: dict[tuple[str, str], Run], table: dict[str, dict[str, Any]], whe
 
 
 @dataclass(frozen=True)
-class Format:
+class ImportFormat:
     """A format that can be read, and how it is known."""
 
     what: str
@@ -489,11 +489,11 @@ class Format:
 
 
 FORMATS = {
-    "json": Format(
+    "json": ImportFormat(
         "our own results file", lambda d: isinstance(d, dict) and "results" in d, lambda d, w: read(Results, d, w)
     ),
-    "pytest-benchmark": Format("pytest --benchmark-json", _looks_like_pytest_benchmark, pytest_benchmark),
-    "pyperf": Format("pyperf -o", _looks_like_pyperf, pyperf),
-    "llama-bench": Format("llama-bench -o json or jsonl", _looks_like_llama_bench, llama_bench),
-    "csv": Format("a CSV file of tritium", _looks_like_csv, csv),
+    "pytest-benchmark": ImportFormat("pytest --benchmark-json", _looks_like_pytest_benchmark, pytest_benchmark),
+    "pyperf": ImportFormat("pyperf -o", _looks_like_pyperf, pyperf),
+    "llama-bench": ImportFormat("llama-bench -o json or jsonl", _looks_like_llama_bench, llama_bench),
+    "csv": ImportFormat("a CSV file of tritium", _looks_like_csv, csv),
 }
