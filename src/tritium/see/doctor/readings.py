@@ -19,12 +19,16 @@ from time import perf_counter, process_time
 from typing import Any, Literal
 
 from tritium import buffer, settings
+from tritium.backends import device
 from tritium.machine import tuned
 from tritium.machine.ceilings import ceilings
 from tritium.machine.facts import this_machine
 from tritium.perf.meters.absent import Absent
+from tritium.perf.meters.nvidia import nvidia
 from tritium.perf.meters.sensors import CGROUPS, PROC, SYS, Thermal, busy_s, groups, number, text, thermal
 from tritium.perf.records.case import THREADS
+from tritium.perf.records.environment import this_environment
+from tritium.perf.work.canary import clock
 from tritium.threads import get_num_threads
 
 WATCH_S = 1.0
@@ -166,8 +170,6 @@ def steal_s(proc: Path = PROC) -> float | None:
 
 def watch(root: Path = SYS, proc: Path = PROC, seconds: float = WATCH_S) -> Watch:
     """Look at the clock again and again for a second, and at what the machine did meanwhile."""
-    from tritium.perf.work.canary import clock
-
     look, cpus = clock(), os.cpu_count() or 1
     before, busy, stolen = thermal(root), busy_s(proc), steal_s(proc)
     switches, own, start = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, process_time(), perf_counter()
@@ -255,8 +257,6 @@ def siblings(root: Path = SYS, allowed: frozenset[int] | None = None) -> Sibling
 
 
 def _environment(of: Readings) -> Any:
-    from tritium.perf.records.environment import this_environment
-
     return this_environment(get_num_threads(), limits=False)
 
 
@@ -284,8 +284,6 @@ def _pressure(of: Readings) -> Any:
 
 
 def gpus(of: Readings) -> Any:
-    from tritium.perf.meters.nvidia import nvidia
-
     found = nvidia()
     here = [s for s in found if not isinstance(s, Absent)]
     if not here:
@@ -309,8 +307,6 @@ def isa(of: Readings) -> Isa | Absent:
 
 
 def blas(of: Readings) -> Blas:
-    from tritium.backends import device
-
     _ = device("cpu").backend  # whoever is asked first loads it
     if buffer.native is None:
         return Blas(f"NumPy's: {numpy_blas()}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from tritium import escape
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.perf.amounts import seconds_text
+from tritium.perf.formats.exports import Family, Sample, exposition, prometheus
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.drift import OTHERS
@@ -308,8 +309,6 @@ class Monitor:
 
     def page(self) -> str:
         """What Prometheus reads: the last round's figures, how many rounds there were, and what is open."""
-        from tritium.perf.formats.exports import Family, Sample, exposition, prometheus
-
         last = self.last
         opened = [
             Sample(1, {"kind": kind, "case": case, "arm": arm, "metric": metric, "level": level})

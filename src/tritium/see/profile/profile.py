@@ -39,7 +39,7 @@ from tritium.see.profile.critical import CriticalPath
 from tritium.see.profile.hotspots import Bottlenecks
 from tritium.see.profile.op_table import By, OpRow
 from tritium.see.profile.roofline import Roofline
-from tritium.see.trace import sampler, spans, tree
+from tritium.see.trace import chrome, folded, sampler, spans, speedscope, tree
 from tritium.see.trace.timeline import Column, Timeline, ordered
 from tritium.see.trace.tree import Node
 from tritium.threads import get_num_threads
@@ -431,20 +431,14 @@ class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
 
 
 def _chrome(p: Profile, path: Path) -> Path:
-    from tritium.see.trace import chrome
-
     return chrome.write(p.timeline, path)
 
 
 def _speedscope(p: Profile, path: Path) -> Path:
-    from tritium.see.trace import speedscope
-
     return speedscope.write(p.timeline, path)
 
 
 def _folded(p: Profile, path: Path) -> Path:
-    from tritium.see.trace import folded
-
     return files.write_text(path, folded.text(p.timeline))
 
 
@@ -461,7 +455,7 @@ def _roofline(p: Profile, path: Path) -> Path:
 
 
 def _stacks(p: Profile, path: Path) -> Path:
-    from tritium.see.trace import flame, folded
+    from tritium.see.trace import flame
 
     if p.timeline.samples is None:
         raise ArgumentError('export: no Python stacks were sampled; record with stacks="10ms".')

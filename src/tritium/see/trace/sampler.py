@@ -20,6 +20,7 @@ from types import CodeType, FrameType
 import numpy as np
 
 from tritium import escape
+from tritium.memory import stats
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.sensors import Sensor, Watts, probe, resident
 from tritium.see.trace.timeline import Counter, Samples
@@ -162,8 +163,6 @@ class Track:
 
 
 def pool_bytes() -> float:
-    from tritium.memory import stats
-
     return stats().current_bytes
 
 
