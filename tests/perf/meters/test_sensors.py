@@ -19,7 +19,8 @@ from tritium.perf.meters import nvidia as sensors_nvidia
 from tritium.perf.meters import sensors
 from tritium.perf.meters.absent import REASONS, Absent
 from tritium.perf.meters.nvidia import Nvml, NvmlError, nvidia, others, state
-from tritium.perf.meters.sensors import Sensor, Watts, battery, busy_s, probe, rapl, temperature, thermal
+from tritium.perf.meters.probe import battery, probe
+from tritium.perf.meters.sensors import Sensor, Watts, busy_s, rapl, temperature, thermal
 
 INTEL = "vendor_id : GenuineIntel\nflags : fpu avx2\n"
 VIRTUAL = "vendor_id : GenuineIntel\nflags : fpu hypervisor avx2\n"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError
+from tritium.perf.words import nearest
 
 REASONS = (
     "no_device", "no_driver", "no_permission", "unsupported", "window_too_short", "counter_stuck", "counter_reset",

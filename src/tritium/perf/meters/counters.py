@@ -16,8 +16,10 @@ import sys
 import weakref
 from pathlib import Path
 
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError
 from tritium.perf.meters.absent import Absent
+from tritium.perf.meters.sensors import text
+from tritium.perf.words import nearest
 
 CONFIGS = {"cycles": 0, "instructions": 1}  # PERF_COUNT_HW_*
 CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331, "i686": 336}  # perf_event_open
@@ -115,8 +117,6 @@ def _close(kernel: Kernel, fds: dict[int, int]) -> None:
 
 def why_not(error: OSError, paranoid: Path = PARANOID, cpuinfo: Path = Path("/proc/cpuinfo")) -> Absent:
     """The reason behind a refusal of the system."""
-    from tritium.perf.meters.sensors import text
-
     source = "perf_event_open"
     if error.errno in (errno.EACCES, errno.EPERM):
         level = text(paranoid)

@@ -15,8 +15,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError
+from tritium.memory import resident_bytes, usage
 from tritium.perf.meters.absent import Absent
+from tritium.perf.words import nearest
 
 if TYPE_CHECKING:
     from tritium.perf.meters.energy import Energy, Watch
@@ -110,8 +112,6 @@ def meters(names: Sequence[str]) -> list[Meter]:
 
 def memory(call: Callable[[], Any]) -> dict[str, float | Absent]:
     """What one call takes: the peak and what is left of Tritium's pool above the start, and growth of the resident peak."""
-    from tritium.memory import resident_bytes, usage
-
     resident, cleared = resident_bytes(), _clear_peak()
     peak_before = _peak() if cleared else _largest()
     with usage() as pool:
@@ -178,11 +178,12 @@ class EnergyMeter:
         background: bool = True, clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep, busy: Callable[[], float | None] | None = None,
     ) -> None:  # fmt: skip
-        from tritium.perf.meters import sensors as found
+        from tritium.perf.meters.probe import probe
+        from tritium.perf.meters.sensors import busy_s
 
         self.group = "cpu" if device.partition(":")[0] == "cpu" else "gpu"
         if sensors is None:
-            sensors = found.probe(
+            sensors = probe(
                 intel_cpu=intel_cpu, apple_silicon=apple_silicon, nvidia_gpu=nvidia_gpu, battery_monitoring=battery_monitoring
             )  # fmt: skip
             self.kept = _IDLE
@@ -192,7 +193,7 @@ class EnergyMeter:
         self.interval_s, self.least_s, self.idle_s = monitoring_interval_s, power_measurement_duration_s, idle_s
         self.heat, self.background = thermal_monitoring, background
         self.allow_estimates, self.tdp_w = allow_estimates, tdp_w
-        self.clock, self.sleep, self.busy = clock, sleep, busy or found.busy_s
+        self.clock, self.sleep, self.busy = clock, sleep, busy or busy_s
 
     def window(
         self, call: Callable[[], Any], wait: Callable[[Any], Any] | None = None, least_s: float = 0.0,

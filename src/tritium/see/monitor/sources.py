@@ -19,6 +19,7 @@ from tritium import memory
 from tritium.perf.meters import sensors
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.nvidia import NvmlError, opened
+from tritium.perf.meters.probe import probe
 from tritium.see.monitor.metrics_file import Column, Value
 
 SLOW_S = 1.0  # what is slow to read is read once in so long
@@ -158,7 +159,7 @@ class Power(Source):
     def __init__(
         self, found: Sequence[sensors.Sensor | Absent] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        listed = sensors.probe() if found is None else found
+        listed = probe() if found is None else found
         self.columns = tuple(Column(name, "W") for name in _distinct(map(_of_power, listed)))
         self._watts = [s if isinstance(s, Absent) else sensors.Watts(s, clock) for s in listed]
 

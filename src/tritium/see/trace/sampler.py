@@ -22,7 +22,8 @@ import numpy as np
 from tritium import escape
 from tritium.memory import stats
 from tritium.perf.meters.absent import Absent
-from tritium.perf.meters.sensors import Sensor, Watts, probe, resident
+from tritium.perf.meters.probe import probe
+from tritium.perf.meters.sensors import Sensor, Watts, resident
 from tritium.see.trace.timeline import Counter, Samples
 
 MOST_MOMENTS = 50_000  # of stacks; each holds one for every thread
