@@ -24,7 +24,7 @@ needs_native = pytest.mark.skipif(native is None, reason="the pure build has one
 
 
 def absent(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    monkeypatch.setattr(peers.util, "find_spec", lambda name: None if name in names else find_spec(name))
+    monkeypatch.setattr(libraries.util, "find_spec", lambda name: None if name in names else find_spec(name))
 
 
 @needs_native
@@ -80,7 +80,7 @@ def test_an_absent_library_that_was_named_is_a_note(monkeypatch: pytest.MonkeyPa
     assert [a.name for a in arms] == ["numpy"]
     assert notes == ["jax is not installed: pip install jax"]
     with pytest.raises(UnsupportedError, match="pip install jax"):
-        peers.library("jax")
+        libraries.library_of("jax")
 
 
 def test_a_device_that_is_absent_is_a_note() -> None:
@@ -95,7 +95,7 @@ def test_an_arm_named_twice_is_there_once() -> None:
 
 
 def test_slow_peers_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(libraries.util, "find_spec", lambda name: object())
     arms, notes = peers.arms()
     assert "torch" in [a.name for a in arms]
     assert "torch.compile" not in [a.name for a in arms]
@@ -104,13 +104,13 @@ def test_slow_peers_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_candidate_names_the_nearest() -> None:
     with pytest.raises(ArgumentError, match="Did you mean 'numpy'"):
-        peers.library("numpi")
+        libraries.library_of("numpi")
 
 
 @needs_native
 def test_the_reference_refuses_a_process_with_the_native_library() -> None:
     with pytest.raises(UnsupportedError, match="TRITIUM_PURE=1"):
-        peers.library("reference")
+        libraries.library_of("reference")
 
 
 def test_the_reference_runs_without_the_native_library() -> None:
@@ -127,17 +127,17 @@ def test_the_reference_runs_without_the_native_library() -> None:
 
 
 def test_every_library_has_every_operation_or_says_why_not() -> None:
-    numpy = peers.library("numpy")
+    numpy = libraries.library_of("numpy")
     with pytest.raises(UnsupportedError, match="numpy has no such_thing"):
         numpy.function("such_thing")
-    own = peers.library("tritium")
+    own = libraries.library_of("tritium")
     for name in OPERATIONS:
         if name != "bitlinear":
             assert callable(own.function(name))
 
 
 def test_threads_of_one_are_told_to_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(libraries.util, "find_spec", lambda name: object())
     (arm,), _ = peers.arms(["jax"], threads=1)
     assert "multi_thread_eigen=false" in dict(arm.environment)["XLA_FLAGS"]
 

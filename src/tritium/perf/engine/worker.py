@@ -2,7 +2,8 @@
 
 Knows nothing of plans, other arms or statistics: the parent decides, this obeys. Commands come as lines of JSON on one
 descriptor, answers go to another; what the measured code prints goes to the parent's log. It may run against another
-version of the package than the one it lies in: then `tritium.perf` is taken from here, the rest from there.
+version of the package than the one it lies in: then `tritium.perf` is taken from here, the rest from there. So what a worker
+may import uses only public names of the package; whatever needs more is asked in the parent.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -100,9 +102,7 @@ class Worker:
         self.made[request["case"]], self.again[request["case"]] = made, again
         told: Answer = {"first_call_s": first, "make_s": took, "facts": dict(made.facts)}
         if made.work is not None:
-            from tritium.perf.records.json_io import plain
-
-            told["work"] = plain(made.work)
+            told["work"] = {k: v.item() if hasattr(v, "item") else v for k, v in asdict(made.work).items()}
         if request["check"]:
             told |= checked(made, result)
         return told
@@ -278,10 +278,9 @@ def pin(cpus: list[int]) -> None:
 
 def load_perf() -> None:
     """`tritium.perf` from this folder, whatever version of the package is measured."""
-    import tritium
-
+    package = importlib.import_module("tritium")  # not before: `settle` comes first
     here = Path(__file__).resolve().parents[1]
-    if Path(tritium.__file__).resolve().parent / "perf" != here:
+    if Path(str(package.__file__)).resolve().parent / "perf" != here:
         spec = importlib.util.spec_from_file_location(
             "tritium.perf", here / "__init__.py", submodule_search_locations=[str(here)]
         )

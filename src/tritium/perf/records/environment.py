@@ -1,6 +1,7 @@
 """The surroundings of a measurement: what speed depends on, what may explain a difference, and this machine's ceilings.
 
-Knows nothing of cases. Fields of `Hard` must agree before two runs are compared; the others are shown when they differ.
+Knows nothing of cases. The parent describes the machine, never a worker. Fields of `Hard` must agree before two runs are
+compared; the others are shown when they differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from tritium import settings
 from tritium.machine import tuned
-from tritium.machine.facts import digest, this_machine
+from tritium.machine.facts import caches, digest, this_machine
+from tritium.perf.meters.sensors import temperature
 
 PACKAGES = ("numpy", "torch", "jax", "mlx", "scipy-openblas32")
 VARIABLES = (
@@ -143,7 +145,6 @@ def this_environment(threads: int, *, limits: bool = True) -> Environment:
 @cache
 def this_machines_limits(threads: int) -> Limits:
     from tritium.compiler import cost
-    from tritium.machine.facts import caches
 
     found = cost.model(threads)
     rates = {v.name: v.rate for v in found.levels}
@@ -154,8 +155,6 @@ def this_machines_limits(threads: int) -> Limits:
 
 
 def _warmest() -> float | None:
-    from tritium.perf.meters.sensors import temperature
-
     found = temperature()
     return found if isinstance(found, float) else None
 

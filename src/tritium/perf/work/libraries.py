@@ -21,21 +21,29 @@ meaning, so that one operation is one name.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
+from importlib import metadata, util
 from typing import Any
 
 import numpy as np
 
+import tritium as tt
+from tritium.errors import ArgumentError, DeviceError
 from tritium.perf.records.case import UnsupportedError
-from tritium.tensor import Tensor
+from tritium.perf.words import nearest
 
 Fn = Callable[..., Any]
 Data = np.ndarray[Any, Any]
 EPS = 1e-5
 HALF = ("float16", "bfloat16")
 OWN = ("tritium", "tritium.compile", "reference")  # candidates that are Tritium itself
+ALIASES = {
+    "pytorch": "torch", "np": "numpy", "torch_compile": "torch.compile", "inductor": "torch.compile",
+    "compiled": "tritium.compile", "tritium compiled": "tritium.compile", "tritium reference": "reference",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -364,9 +372,9 @@ def _mlx_attention(mx: Any, q: Any, k: Any, v: Any) -> Any:
 # ---- Tritium itself
 
 
-def tensors_in(x: Any) -> list[Tensor]:
+def tensors_in(x: Any) -> list[tt.Tensor]:
     """The tensors of a result: it may be one, or a tuple, list, dict or record of them."""
-    if isinstance(x, Tensor):
+    if isinstance(x, tt.Tensor):
         return [x]
     if is_dataclass(x):  # quantised weights
         x = [getattr(x, f.name) for f in fields(x)]
@@ -383,8 +391,6 @@ def settled(x: Any) -> Any:
 
 
 def tritium_functions() -> dict[str, Fn]:
-    from tritium import ops as tt
-
     return {
         "add": tt.add, "subtract": tt.subtract, "multiply": tt.multiply, "divide": tt.divide, "maximum": tt.maximum,
         "matmul": tt.matmul, "exp": tt.exp, "tanh": tt.tanh, "sum": tt.sum, "mean": tt.mean, "max": tt.max,
@@ -397,45 +403,35 @@ def tritium_functions() -> dict[str, Fn]:
 
 
 def _tritium_memory(there: Any) -> dict[str, Fn]:
-    from tritium import ops
-    from tritium.functions import asarray
-    from tritium.interop import from_dlpack, from_numpy
-
-    near: dict[str, Fn] = {"from_numpy": from_numpy, "dlpack": from_dlpack} if there.type == "cpu" else {}
+    near: dict[str, Fn] = {"from_numpy": tt.from_numpy, "dlpack": tt.from_dlpack} if there.type == "cpu" else {}
     return near | {
-        "empty": partial(ops.empty, device=there), "clone": lambda x: x.clone(),
-        "upload": partial(asarray, device=there, copy=True),
+        "empty": partial(tt.empty, device=there), "clone": lambda x: x.clone(),
+        "upload": partial(tt.asarray, device=there, copy=True),
     }  # fmt: skip
 
 
 def use_tritium(device: str, threads: int | None) -> Library:
-    from tritium import backends, ops
-    from tritium.compiler import compile as compiled
-    from tritium.errors import DeviceError
-    from tritium.functions import asarray
-    from tritium.threads import set_num_threads
-
     if threads is not None:
-        set_num_threads(threads)
+        tt.set_num_threads(threads)
     try:
-        there = backends.device(device)
+        there = tt.device(device)
     except DeviceError as error:
         raise UnsupportedError(str(error)) from None
 
     def array(x: Data) -> Any:
-        return settled(asarray(x, device=there, copy=True))  # before the clock starts
+        return settled(tt.asarray(x, device=there, copy=True))  # before the clock starts
 
-    backend = there.backend
+    backend, tensor = there.backend, tt.Tensor
 
     def wait(x: Any) -> None:
-        backend.settle((x,) if type(x) is Tensor else tensors_in(x))
+        backend.settle((x,) if type(x) is tensor else tensors_in(x))
 
     def back(x: Any) -> Data:
-        return (x if not x.dtype.is_packed else ops.repack(x, "i8")).to("cpu").numpy()
+        return (x if not x.dtype.is_packed else tt.repack(x, "i8")).to("cpu").numpy()
 
     apart = f" on {there}: its memory is not NumPy's"
     return Library(
-        "tritium", array, back, tritium_functions(), compile=compiled.compile, memory=_tritium_memory(there), device=str(there),
+        "tritium", array, back, tritium_functions(), compile=tt.compile, memory=_tritium_memory(there), device=str(there),
         wait=None if there.type == "cpu" else wait, notes={"no from_numpy": apart, "no dlpack": apart},
     )  # fmt: skip
 
@@ -446,9 +442,7 @@ def use_compiled(device: str, threads: int | None) -> Library:
 
 def use_reference(device: str, threads: int | None) -> Library:
     """Tritium's definitions in NumPy: the process must have been started without the native library."""
-    from tritium import buffer
-
-    if buffer.native is not None:
+    if "isa" in tt.device("cpu").backend.describe():  # of the native kernels
         raise UnsupportedError(
             "reference: this process has loaded the native library; start it with TRITIUM_PURE=1, as the arm 'reference' does."
         )
@@ -460,3 +454,58 @@ LIBRARIES: dict[str, Callable[[str, int | None], Library]] = {
     "tritium": use_tritium, "tritium.compile": use_compiled, "reference": use_reference, "numpy": use_numpy,
     "torch": use_torch, "torch.compile": use_torch_compile, "jax": use_jax, "mlx": use_mlx,
 }  # fmt: skip
+
+
+# ---- by name
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another library that can do the same work."""
+
+    name: str
+    module: str  # what is imported
+    package: str  # what pip calls it
+    usual: bool = True  # measured when nobody names the arms
+    why_not: str = ""  # it is not usual
+
+    def absence(self) -> str:
+        """Why it cannot be used here, with the remedy; nothing when it can."""
+        try:
+            found = util.find_spec(self.module)
+        except ModuleNotFoundError:  # the package it would be in
+            found = None
+        extra = "[cpu]" if self.name == "mlx" and sys.platform == "linux" else ""
+        return "" if found is not None else f"{self.name} is not installed: pip install {self.package}{extra}"
+
+    def version(self) -> str:
+        """As its package tells; nothing where it is not installed."""
+        try:
+            return metadata.version(self.package)
+        except metadata.PackageNotFoundError:
+            return ""
+
+
+PEERS = {
+    p.name: p
+    for p in (
+        Peer("numpy", "numpy", "numpy"),
+        Peer("torch", "torch", "torch"),
+        Peer("torch.compile", "torch", "torch", False, "it compiles every case in every process"),
+        Peer("jax", "jax", "jax"),
+        Peer("mlx", "mlx.core", "mlx"),
+    )
+}
+
+
+def library_of(candidate: str, device: str = "cpu", threads: int | None = None) -> Library:
+    """The library of a candidate, ready in this process; UnsupportedError says why it cannot be."""
+    name, _, own_device = candidate.partition(":")
+    name = ALIASES.get(name, name)
+    if name not in LIBRARIES or (own_device and name != "tritium"):
+        raise ArgumentError(
+            f"{candidate!r} is no candidate.{nearest(candidate, LIBRARIES)} There are {', '.join(LIBRARIES)}."
+        )
+    if name in PEERS and (absence := PEERS[name].absence()):
+        raise UnsupportedError(absence)
+    return LIBRARIES[name](own_device or device, threads)

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium.errors import ArgumentError, nearest
-from tritium.machine.facts import bytes_text
+import tritium as tt
+from tritium.errors import ArgumentError
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.work import peers
-from tritium.perf.work.libraries import OWN, Library
+from tritium.perf.words import bytes_text, nearest
+from tritium.perf.work.libraries import OWN, Library, library_of
+from tritium.perf.work.operations import dtype_named
 
 Data = np.ndarray[Any, Any]
 SIZES = (("small", 1 << 10), ("large", 16 << 20))
@@ -60,7 +60,7 @@ def held(
 ) -> Made:
     """The recipe of one act on memory."""
     _known(act, HELD, "memory")
-    library = peers.library(candidate, device, threads)
+    library = library_of(candidate, device, threads)
     if library.compiles and library.name in OWN:
         raise UnsupportedError("memory is not compiled.")
     shape = (max(1, nbytes // 4),)
@@ -92,12 +92,10 @@ def held(
 def _reuse(library: Library, shape: tuple[int, ...]) -> Made:
     if library.name not in OWN:
         raise UnsupportedError(f"{library.name} has no pool of tensors to take one from and give it back to.")
-    from tritium.memory import TensorPool
-
-    pool = TensorPool()
+    pool = tt.memory.TensorPool()
 
     def lend() -> Any:
-        x = pool.get_or_create_tensor(shape, dt.f32, library.device)
+        x = pool.get_or_create_tensor(shape, tt.f32, library.device)
         pool.return_to_pool(x)
         return x
 
@@ -122,11 +120,11 @@ def transfer(
     for act in what:
         _known(act, MOVED, "transfer")
         for shape in map(tuple, shapes):
-            for kind in dict.fromkeys(dt.dtype(d).name for d in dtypes):
+            for kind in dict.fromkeys(dtype_named(d).name for d in dtypes):
                 arguments = {
                     "act": act, "shape": list(shape), "dtype": kind, "seed": seed, "threads": threads, "device": device
                 }  # fmt: skip
-                copied = prod(shape) * dt.dtype(kind).nbytes if act in ("upload", "download") else 0
+                copied = prod(shape) * dtype_named(kind).nbytes if act in ("upload", "download") else 0
                 said = f"{act} {'x'.join(map(str, shape))} {kind}" + (f" on {device}" if device != "cpu" else "")
                 context = Context(act, shape, kind, device, threads=threads or 1)
                 work = Work(read=copied, written=copied, items=copied or 1, item="byte" if copied else "call")
@@ -146,12 +144,12 @@ def moved(
 ) -> Made:
     """The recipe of one transfer."""
     _known(act, MOVED, "transfer")
-    library = peers.library(candidate, device, threads)
+    library = library_of(candidate, device, threads)
     if library.compiles and library.name in OWN:
         raise UnsupportedError("transfers are not compiled.")
     if dtype not in library.dtypes:
         raise UnsupportedError(f"{library.name} does not hold {dtype}.")
-    data = np.random.default_rng(seed).standard_normal(tuple(shape), np.float32).astype(dt.dtype(dtype).numpy)
+    data = np.random.default_rng(seed).standard_normal(tuple(shape), np.float32).astype(dtype_named(dtype).numpy)
     if act == "download":
         x = library.array(data)
         return Made(lambda: np.array(library.back(x)), None, np.asarray, lambda: data)

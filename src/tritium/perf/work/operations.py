@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium.errors import ArgumentError, ShapeError, nearest
-from tritium.op import Spec
+import tritium as tt
+from tritium.errors import ArgumentError, ShapeError
 from tritium.perf.records.context import Work
+from tritium.perf.words import nearest
 
 Shape = tuple[int, ...]
 Data = np.ndarray[Any, Any]
@@ -34,6 +34,11 @@ HEAD = 64  # columns of a head of attention
 ROUNDING = {"f64": 1e-13, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2} | dict.fromkeys(
     (*INTEGERS, "i4", "tern2", "tern5"), 0.0
 )
+
+
+def dtype_named(name: Any) -> tt.DType:
+    """Return the dtype of a name, of a DType or of a NumPy dtype."""
+    return tt.result_type(name)  # of one dtype: the public name for reading it
 
 
 @dataclass(frozen=True)
@@ -238,11 +243,11 @@ def kinds(operation: Operation, dtype: str) -> list[str]:
 def work_of(operation: Operation, shape: Shape, dtype: str) -> Work:
     """What one call does: arithmetic, and every byte that must be read or written once."""
     held = kinds(operation, dtype)
-    read = sum(Spec(s, dt.dtype(t)).nbytes for s, t in zip(operation.shapes(shape), held, strict=True))
-    out = dt.f32 if dtype in WEIGHTS or operation.name == "dequantize" else dt.dtype(dtype)
+    read = sum(tt.Spec(s, dtype_named(t)).nbytes for s, t in zip(operation.shapes(shape), held, strict=True))
+    out = tt.f32 if dtype in WEIGHTS or operation.name == "dequantize" else dtype_named(dtype)
     if operation.name == "quantize":
-        out = dt.dtype(operation.weights)
-    written = Spec(operation.result(shape), out).nbytes
+        out = dtype_named(operation.weights)
+    written = tt.Spec(operation.result(shape), out).nbytes
     integer = operation.name in ("linear", "bitlinear") and held[-1] in WEIGHTS
     return Work(operation.flops(shape), read, written, integer, operation.items(shape), operation.item)
 
@@ -258,7 +263,7 @@ def inputs(operation: Operation, shape: Shape, dtype: str, seed: int) -> list[Da
     rng = np.random.default_rng(seed)
     out: list[Data] = []
     for s, kind in zip(operation.shapes(shape), kinds(operation, dtype), strict=True):
-        t = dt.dtype(kind)
+        t = dtype_named(kind)
         if t.is_packed or (kind == "i8" and dtype == "i8" and operation.name == "linear"):
             low, high = t.values if t.is_packed else (-127, 127)
             out.append(drawn(s, partial(rng.integers, low, high, dtype=np.int8, endpoint=True)))

@@ -8,66 +8,20 @@ Knows nothing of operations. Nothing is imported here but to look whether it is 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import util
 
 from tritium import backends
 from tritium.buffer import native, native_absence
-from tritium.errors import ArgumentError, DeviceError, nearest
-from tritium.perf.records.case import THREADS, Arm, UnsupportedError
-from tritium.perf.work.libraries import LIBRARIES, Library
+from tritium.errors import ArgumentError, DeviceError
+from tritium.perf.records.case import THREADS, Arm
+from tritium.perf.words import nearest
+from tritium.perf.work.libraries import ALIASES, LIBRARIES
+from tritium.perf.work.libraries import PEERS as PEERS
 
 ISAS = ("portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "dotprod", "i8mm")
 CPU_KERNELS = {
     f"cpu:{name}": name for name in ("reference", *ISAS)
 }  # the CPU with other kernels, where devices are named
-ALIASES = {
-    "pytorch": "torch", "np": "numpy", "torch_compile": "torch.compile", "inductor": "torch.compile",
-    "compiled": "tritium.compile", "tritium compiled": "tritium.compile", "tritium reference": "reference",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Another library that can do the same work."""
-
-    name: str
-    module: str  # what is imported
-    package: str  # what pip calls it
-    usual: bool = True  # measured when nobody names the arms
-    why_not: str = ""  # it is not usual
-
-    def absence(self) -> str:
-        """Why it cannot be used here, with the remedy; nothing when it can."""
-        try:
-            found = util.find_spec(self.module)
-        except ModuleNotFoundError:  # the package it would be in
-            found = None
-        extra = "[cpu]" if self.name == "mlx" and sys.platform == "linux" else ""
-        return "" if found is not None else f"{self.name} is not installed: pip install {self.package}{extra}"
-
-    def version(self) -> str:
-        """As its package tells; nothing where it is not installed."""
-        from importlib import metadata
-
-        try:
-            return metadata.version(self.package)
-        except metadata.PackageNotFoundError:
-            return ""
-
-
-PEERS = {
-    p.name: p
-    for p in (
-        Peer("numpy", "numpy", "numpy"),
-        Peer("torch", "torch", "torch"),
-        Peer("torch.compile", "torch", "torch", False, "it compiles every case in every process"),
-        Peer("jax", "jax", "jax"),
-        Peer("mlx", "mlx.core", "mlx"),
-    )
-}
 
 
 def candidates() -> list[str]:
@@ -156,16 +110,3 @@ def _variant(isa: str, said: tuple[tuple[str, str], ...]) -> Arm | str:
     if isa not in here:
         return f"tritium {isa} is left out: this CPU and build have {', '.join(here) or 'no native kernels'}"
     return Arm(f"tritium {isa}", "tritium", environment=(*said, ("TRITIUM_ISA", isa)), optimisation=isa)
-
-
-def library(candidate: str, device: str = "cpu", threads: int | None = None) -> Library:
-    """The library of a candidate, ready in this process; UnsupportedError says why it cannot be."""
-    name, _, own_device = candidate.partition(":")
-    name = ALIASES.get(name, name)
-    if name not in LIBRARIES or (own_device and name != "tritium"):
-        raise ArgumentError(
-            f"{candidate!r} is no candidate.{nearest(candidate, LIBRARIES)} There are {', '.join(LIBRARIES)}."
-        )
-    if name in PEERS and (absence := PEERS[name].absence()):
-        raise UnsupportedError(absence)
-    return LIBRARIES[name](own_device or device, threads)

@@ -13,15 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import quant
-from tritium.errors import ArgumentError, nearest
-from tritium.op import Spec
+import tritium as tt
+from tritium.errors import ArgumentError
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.work import peers
-from tritium.perf.work.libraries import OWN, Library
-from tritium.perf.work.operations import ROUNDING, Shape, drawn
+from tritium.perf.words import nearest
+from tritium.perf.work.libraries import OWN, Library, library_of
+from tritium.perf.work.operations import ROUNDING, Shape, drawn, dtype_named
 
 Data = np.ndarray[Any, Any]
 STEPS = ("quantize", "dequantize", "matmul")
@@ -45,7 +43,7 @@ class Scheme(NamedTuple):
 
     def nbytes(self, shape: Shape) -> int:
         """Bytes of the integers, their scales and zero points."""
-        return Spec(shape, dt.dtype(self.dtype)).nbytes + self.scales(shape) * (4 if self.symmetric else 8)
+        return tt.Spec(shape, dtype_named(self.dtype)).nbytes + self.scales(shape) * (4 if self.symmetric else 8)
 
 
 SCHEMES = {
@@ -115,7 +113,7 @@ def quantised(
     """The recipe of one step of one scheme."""
     if step not in STEPS:
         raise ArgumentError(f"quantised: {step!r} is no step.{nearest(step, STEPS)} There are {', '.join(STEPS)}.")
-    library = peers.library(candidate, device, threads)
+    library = library_of(candidate, device, threads)
     rng = np.random.default_rng(seed)
     w = drawn(tuple(shape), partial(rng.standard_normal, dtype=np.float32)) * np.float32(0.02)
     x = rng.standard_normal((1, shape[1]), np.float32)
@@ -131,7 +129,7 @@ def quantised(
 def _own(library: Library, step: str, name: str, w: Data, x: Data) -> Made:
     if library.compiles:
         raise UnsupportedError("quantisation runs before anything is compiled.")
-    make = quant.SCHEMES[name]
+    make = tt.quant.SCHEMES[name]
     full, token = library.array(w), library.array(x)
     kept = make(full)
     near = library.back(kept.dequantize())

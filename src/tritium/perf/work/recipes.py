@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+import tritium as tt
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.work import peers, registry, workloads
-from tritium.perf.work.libraries import HALF, OWN, Library, reference_functions, settled
+from tritium.perf.work import registry, workloads
+from tritium.perf.work.answers import floats, quantised_product, wide
+from tritium.perf.work.libraries import HALF, OWN, Library, library_of, reference_functions, settled
 from tritium.perf.work.operations import (
     NAMES,
     OPERATIONS,
@@ -31,6 +31,7 @@ from tritium.perf.work.operations import (
     WEIGHTS,
     Operation,
     Shape,
+    dtype_named,
     inputs,
     operation_named,
     refusal,
@@ -58,8 +59,8 @@ def refuses(operation: str, shape: Shape, dtype: str) -> str:
     if operation in registry.registered():
         return ""
     if operation in workloads.NAMES:
-        return workloads.refusal(operation, tuple(shape), dt.dtype(dtype).name)
-    return refusal(operation_named(operation, _others()), tuple(shape), dt.dtype(dtype).name)
+        return workloads.refusal(operation, tuple(shape), dtype_named(dtype).name)
+    return refusal(operation_named(operation, _others()), tuple(shape), dtype_named(dtype).name)
 
 
 def _others() -> list[str]:
@@ -106,7 +107,7 @@ def grid(
             continue
         operation = operation_named(name, _others())
         for shape in shapes:
-            for kind in dict.fromkeys(dt.dtype(d).name for d in dtypes):
+            for kind in dict.fromkeys(dtype_named(d).name for d in dtypes):
                 if not refusal(operation, tuple(shape), kind):
                     for device in devices:
                         for layout in layouts:
@@ -182,7 +183,7 @@ def operation(
     sizes = tuple(shape)
     if reason := refusal(row, sizes, dtype):
         raise UnsupportedError(reason)
-    library = peers.library(candidate, device, threads)
+    library = library_of(candidate, device, threads)
     if dtype not in (*library.dtypes, *WEIGHTS):
         raise UnsupportedError(
             f"{library.name} does not compute in {dtype}: {library.notes.get('dtype', 'it has no such dtype')}."
@@ -204,7 +205,7 @@ def operation(
         if rows is not None
         else {"layout": layout}
     )
-    if dt.dtype(dtype).numpy.name in HALF and "half" in library.notes:
+    if dtype_named(dtype).numpy.name in HALF and "half" in library.notes:
         facts["note"] = library.notes["half"]
     made = Made(
         bound(library, library.function(row.name), arrays, data),
@@ -277,10 +278,6 @@ def picked(x: Data, parts: Data | None, axis: int | None = 0) -> Data:
     return np.atleast_1d(x) if parts is None or axis is None else np.take(x, parts, axis)
 
 
-def wide(x: Data) -> Data:
-    return x.astype(np.int64) if x.dtype.kind in "iub" else x.astype(np.float64)
-
-
 def right(row: Operation, data: list[Data], rows: Data | None) -> Data:
     """The answer in float64 (whole numbers: int64)."""
     given = [wide(picked(x, rows, axis)) for x, axis in zip(data, row.along, strict=True)]
@@ -298,13 +295,6 @@ def scales(dtype: str, shape: Shape, seed: int = 1) -> Data:
     return np.random.default_rng(seed).uniform(0.01, 0.03, of).astype(np.float32)
 
 
-def floats(integers: Data, scale: Data) -> Data:
-    """The float matrix these integers and scales stand for."""
-    if scale.ndim == 2:
-        scale = np.repeat(scale, integers.shape[1] // scale.shape[1], axis=1)
-    return integers * (scale[:, None] if scale.ndim == 1 else scale)
-
-
 def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
     """x @ w.T: Tritium multiplies the integers, others the floats they stand for."""
     x, w = data
@@ -317,17 +307,15 @@ def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: li
         matrix = floats(w, scale).astype(x.dtype)
         made = _float_linear(library, row, x, matrix, rows, max(ROUNDING["f32"], ROUNDING.get(dtype, 0.0)))
         made.facts = {
-            "weights": f"{kind} dequantised to {dt.dtype(x.dtype).name} before timing",
+            "weights": f"{kind} dequantised to {dtype_named(x.dtype).name} before timing",
             "bytes of weights": matrix.nbytes,
         }
-        plain = work_of(OPERATIONS["linear"], shape, dt.dtype(x.dtype).name)
+        plain = work_of(OPERATIONS["linear"], shape, dtype_named(x.dtype).name)
         made.work = Work(plain.flops, plain.read, plain.written, False, plain.items, plain.item)
         return made
-    from tritium import nn, quant
-
     group = GROUP if scale.ndim == 2 else 0
-    make = nn.BitLinear if dt.dtype(kind).is_ternary else nn.QuantLinear
-    layer = make(quant.from_integers(w, scale, group=group, dtype=kind).to(library.device))
+    make: Any = tt.nn.BitLinear if dtype_named(kind).is_ternary else tt.nn.QuantLinear
+    layer = make(tt.quant.from_integers(w, scale, group=group, dtype=kind).to(library.device))
     settled([layer.weight.data, layer.weight.scale])
     ready = library.array(x)
     call = library.compile(lambda y: layer(y)) if library.compiles else layer
@@ -335,7 +323,7 @@ def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: li
     return Made(
         bound(library, call, [ready], [x]), library.wait, lambda result: picked(library.back(result), rows),
         lambda: quantised_product(picked(x, rows), w, scale), tolerance,
-        {"weights": kind, "bytes of weights": layer.nbytes, "kernel": layer.kernel(shape[0], dt.dtype(x.dtype))},
+        {"weights": kind, "bytes of weights": layer.nbytes, "kernel": layer.kernel(shape[0], dtype_named(x.dtype))},
     )  # fmt: skip
 
 
@@ -343,16 +331,8 @@ def _float_linear(library: Library, row: Operation, x: Data, w: Data, rows: Data
     call = bound(library, library.function("linear"), [library.array(x), library.array(w)], [x])
     return Made(
         call, library.wait, lambda result: picked(library.back(result), rows),
-        lambda: wide(picked(x, rows)) @ wide(w).T, tolerance, {"weights": dt.dtype(w.dtype).name},
+        lambda: wide(picked(x, rows)) @ wide(w).T, tolerance, {"weights": dtype_named(w.dtype).name},
     )  # fmt: skip
-
-
-def quantised_product(x: Data, w: Data, scale: Data) -> Data:
-    """What a layer with int8 activations gives: tokens rounded to 127 steps in f32, whole sums, then the scales."""
-    single = x.astype(np.float32)
-    largest = np.maximum(np.abs(single).max(axis=-1, keepdims=True), np.float32(1e-5))
-    q = np.rint(single * (np.float32(127) / largest)).astype(np.float64)
-    return np.asarray(q @ floats(w, scale.astype(np.float64)).T * (largest / np.float32(127)).astype(np.float64))
 
 
 def _quantize(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
@@ -384,7 +364,7 @@ def _dequantize(library: Library, row: Operation, shape: Shape, dtype: str, data
     own = library.name in OWN
     codes = library.array(w)
     if own:
-        codes = settled(ops.repack(codes, "tern2"))
+        codes = settled(tt.repack(codes, "tern2"))
     return Made(
         partial(library.function("dequantize"), codes, library.array(scale)), library.wait, library.back,
         lambda: wide(w) * float(scale), ROUNDING["f32"], {"stored as": "2 bits a weight" if own else "a byte a weight, not packed"},

@@ -18,6 +18,7 @@ A function may name any of `shape`, `dtype`, `device`, `threads`, `seed` and `ca
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -29,12 +30,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium.errors import ArgumentError, FormatError, nearest
-from tritium.machine.facts import digest
+import tritium as tt
+from tritium.errors import ArgumentError, FormatError
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
+from tritium.perf.words import nearest
+from tritium.perf.work import canary, moves, operations, workloads
 from tritium.perf.work.libraries import OWN, settled
+from tritium.perf.work.operations import dtype_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 Shape = tuple[int, ...]
@@ -88,8 +91,6 @@ def benchmark(
         raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
 
     def register(fn: F) -> F:
-        from tritium.perf.work import canary, moves, operations, workloads  # read only when something is registered
-
         if name in (*operations.NAMES, *workloads.NAMES, *moves.HELD, *moves.MOVED, *canary.SIZES):
             raise ArgumentError(f"benchmark: {name!r} is a case of Tritium; take another name.")
         file = _file_of(fn, name)
@@ -103,7 +104,7 @@ def benchmark(
                 f"It may take {', '.join(GIVEN)}, or parameters with defaults."
             )
         shapes = tuple((s,) if isinstance(s, int) else tuple(s) for s in sizes)
-        kinds = tuple(dt.dtype(d).name for d in dtypes)
+        kinds = tuple(dtype_named(d).name for d in dtypes)
         _registered[name] = Registered(name, fn, file, shapes, kinds, work, expected, tolerance)
         return fn
 
@@ -144,7 +145,7 @@ def load(path: str | Path) -> list[str]:
 
 def _import(file: Path) -> None:
     """Run a file as a module once. Modules beside it can be imported by it."""
-    key = f"tritium_benchmarks_{digest([str(file)])[:12]}"
+    key = f"tritium_benchmarks_{hashlib.sha256(bytes(file)).hexdigest()[:12]}"
     if key in sys.modules or any(r.file == str(file) for r in _registered.values()):
         return
     spec = importlib.util.spec_from_file_location(key, file)
@@ -177,7 +178,7 @@ def cases(
     row = _registered[name]
     takes = row.takes
     sizes: Sequence[Shape | None] = row.sizes or [tuple(s) for s in shapes or ()] if "shape" in takes else [None]
-    kinds = [dt.dtype(d).name for d in dtypes or row.dtypes] if "dtype" in takes else ["f32"]
+    kinds = [dtype_named(d).name for d in dtypes or row.dtypes] if "dtype" in takes else ["f32"]
     if not sizes:
         raise ArgumentError(f"benchmark {name!r} takes a shape, and none was given; name sizes=[…] in its @benchmark.")
     found = []
@@ -239,13 +240,10 @@ def _settle(candidate: str, given: Mapping[str, Any]) -> None:
     """The threads and the device that were asked for."""
     if candidate.partition(":")[0] not in OWN:
         return
-    from tritium.backends import set_default_device
-    from tritium.threads import set_num_threads
-
     if given.get("threads"):
-        set_num_threads(given["threads"])
+        tt.set_num_threads(given["threads"])
     if device := candidate.partition(":")[2] or (given.get("device") if given.get("device") != "cpu" else None):
-        set_default_device(device)
+        tt.set_default_device(device)
 
 
 def _wait(result: Any) -> None:

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import tritium as tt
 from tritium.errors import ShapeError
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.work import peers
-from tritium.perf.work.libraries import EPS, OWN, Library, reference_functions
+from tritium.perf.work.answers import quantised_product
+from tritium.perf.work.libraries import EPS, OWN, Library, library_of, reference_functions
 from tritium.perf.work.operations import drawn
 
 Data = np.ndarray[Any, Any]
@@ -176,6 +177,13 @@ def _work(name: str, s: Sizes, bits: int) -> Work:
 # ---- values
 
 
+class Angles(NamedTuple):
+    """The rotation of each pair of a head at each position, as the parts of `tt.nn` take it."""
+
+    cos: Any
+    sin: Any
+
+
 class Values(NamedTuple):
     """What every candidate is given."""
 
@@ -245,7 +253,7 @@ def workload(
     if reason := refusal(workload, tuple(shape), "f32"):
         raise UnsupportedError(reason)
     s = sizes_of(workload, tuple(shape))
-    library = peers.library(candidate, device, threads)
+    library = library_of(candidate, device, threads)
     given = values(workload, s, seed)
     own = library.name in OWN
     if workload == "batch_processing":
@@ -263,8 +271,6 @@ def workload(
 
 def right(name: str, s: Sizes, given: Values, rounded: bool) -> Data:
     """The answer in float64, with or without activations rounded to int8."""
-    from tritium.perf.work.recipes import quantised_product
-
     exact = {n: t * float(given.scale[n]) for n, t in given.integers.items()}
 
     def linear(which: str, x: Data) -> Data:
@@ -280,30 +286,26 @@ def right(name: str, s: Sizes, given: Values, rounded: bool) -> Data:
 
 
 def _own_layer(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
-    from tritium import nn
-    from tritium.compiler import compile as compiled
-    from tritium.nn import transformer as network
-
     linears = _bitlinears(library, given)
-    norms = [network.RMSNorm(library.array(n), EPS) for n in given.norms]
-    attention = nn.Attention(linears["qkv"], linears["out"], nn.RoPE(SIZE), heads=s.heads, kv_heads=s.kv_heads)
-    block = network.Block(norms[0], attention, norms[1], network.MLP(linears["gate_up"], linears["down"]))
+    norms = [tt.nn.RMSNorm(library.array(n), EPS) for n in given.norms]
+    attention = tt.nn.Attention(linears["qkv"], linears["out"], tt.nn.RoPE(SIZE), heads=s.heads, kv_heads=s.kv_heads)
+    block = tt.nn.Block(norms[0], attention, norms[1], tt.nn.MLP(linears["gate_up"], linears["down"]))
     places = library.array(np.asarray([[i, s.context - s.tokens, s.tokens] for i in range(s.batch)], np.int32))
     turned = [library.array(np.broadcast_to(a, (s.batch, *a.shape)).copy()) for a in (given.cos, given.sin)]
     x, kv = library.array(given.x.copy()), library.array(np.concatenate([given.k, given.v], axis=1))
 
     def run(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
-        return block(x, network.Angles(cos, sin), network.KVCache(kv), places)
+        angles: Any = Angles(cos, sin)
+        return block(x, angles, tt.nn.KVCache(kv), places)
 
-    made: Fn = compiled.compile(run, donate="kv") if library.compiles else run
+    made: Fn = tt.compile(run, donate="kv") if library.compiles else run
     return partial(made, x, *turned, places, kv)
 
 
 def _bitlinears(library: Library, given: Values) -> dict[str, Any]:
-    from tritium import nn, quant
-
     return {
-        n: nn.BitLinear(quant.from_integers(t, given.scale[n]).to(library.device)) for n, t in given.integers.items()
+        n: tt.nn.BitLinear(tt.quant.from_integers(t, given.scale[n]).to(library.device))
+        for n, t in given.integers.items()
     }
 
 
@@ -326,14 +328,10 @@ def _floats(given: Values) -> list[Data]:
 
 
 def _own_batches(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
-    from tritium.batching.batches import process_in_batches
-    from tritium.compiler import compile as compiled
-    from tritium.nn import transformer as network
-
     linears = _bitlinears(library, given)
-    part = network.MLP(linears["gate_up"], linears["down"])
-    made = compiled.compile(lambda x: part(x)) if library.compiles else part
-    return partial(process_in_batches, made, library.array(given.x), s.batch)
+    part = tt.nn.MLP(linears["gate_up"], linears["down"])
+    made = tt.compile(lambda x: part(x)) if library.compiles else part
+    return partial(tt.process_in_batches, made, library.array(given.x), s.batch)
 
 
 def _peer_batches(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
