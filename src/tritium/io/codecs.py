@@ -109,6 +109,16 @@ class I2S:
         out[n * k // 4 :][:4] = np.array([single(t, self.name)], "<f4").view(np.uint8)
         return out
 
+    def fits(self, t: Ternary) -> int:
+        """Raise where the layout has no room for the shape or the scales."""
+        check_k(self.name, t.shape[1], self.block)
+        single(t, self.name)
+        return 0
+
+    def stored_scales(self, buffer: Buffer) -> Array:
+        """Return the scales of a tensor without decoding its weights."""
+        return np.frombuffer(buffer[-32:-28], "<f4")
+
 
 class Blocks(ABC):
     """Layouts of ggml with one fp16 scale for each block of `block` values. A subclass says how a block holds its codes."""
@@ -145,6 +155,16 @@ class Blocks(ABC):
         for r in rows_at_a_time(n, k):
             self.gather(unpack(t.codes[r], k).reshape(-1, k // self.block, self.block), out[r])
         return out.reshape(-1).view(np.uint8)
+
+    def fits(self, t: Ternary) -> int:
+        """Raise where the layout has no room for the shape or the scales."""
+        check_k(self.name, t.shape[1], self.block)
+        self.scales(t)
+        return 0
+
+    def stored_scales(self, buffer: Buffer) -> Array:
+        """Return the scales of a tensor without decoding its weights."""
+        return np.frombuffer(buffer, self.record)["d"].astype(np.float32) if len(buffer) else np.empty(0, np.float32)
 
     def scales(self, t: Ternary) -> Array:
         """The scales as they will be stored, fp16 (N, K/block)."""
@@ -292,7 +312,13 @@ class TQ1(Blocks):
 class HF:
     """Hugging Face's packing: byte [r, k] holds rows r, r+R, r+2R, r+3R with R = N/4, the first in the lowest bits."""
 
-    name = "hf"
+    name, block = "hf", 1
+
+    def fits(self, t: Ternary) -> int:
+        """Raise where the layout has no room for the shape or the scales."""
+        self.check(t.shape[0])
+        single(t, self.name)
+        return 0
 
     def nbytes(self, shape: Shape) -> int:
         return product(shape, self.name) // 4
@@ -359,6 +385,11 @@ class MLX:
 
     name = "mlx"
     groups = (128, 64, 32)
+    block = groups[-1]
+
+    def fits(self, t: Ternary) -> int:
+        """Return the group it will be stored in; raise where there is none."""
+        return self.group_for(t)
 
     def decode(self, buffer: Buffer | Array, shape: Shape, scales: Any, biases: Any, group: int) -> Ternary:
         n, k = _matrix(shape, self.name)
@@ -485,9 +516,13 @@ hf = HF()
 mlx = MLX()
 floats = Floats()
 
-BLOCK = {"i2_s": 128, "tq2_0": 256, "tq1_0": 256, "q2_0": 64, "mlx": 32, "hf": 1, "f32": 1, "f16": 1, "bf16": 1}
+# The layouts of GGUF by the name of their type in ggml. A reader takes the codec of a tensor from here.
+GGUF: dict[str, I2S | Blocks] = {"I2_S": i2_s, "TQ1_0": tq1_0, "TQ2_0": tq2_0, "Q2_0": q2_0, "PQ2_0": pq2_0}
+
+# What K must be a multiple of, for the layouts that are written: named in errors as those that can hold a shape.
+BLOCK = {c.name: c.block for c in (i2_s, tq2_0, tq1_0, q2_0, mlx, hf)} | {"f32": 1, "f16": 1, "bf16": 1}
 
 __all__ = [
-    "BLOCK", "CHUNK", "EMPTY", "Affine", "FormatError", "Ternary",
+    "BLOCK", "CHUNK", "EMPTY", "GGUF", "Affine", "FormatError", "Ternary",
     "floats", "hf", "i2_s", "i2_s_arm64", "mlx", "pq2_0", "q2_0", "tq1_0", "tq2_0",
 ]  # fmt: skip

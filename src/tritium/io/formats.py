@@ -83,18 +83,9 @@ def look(entry: Entry, to: Format) -> Found:
 
 def _fits(t: Ternary, to: Format) -> int:
     """The group of MLX; an error where the format has no room for the shape or the scales."""
-    if to.codec is codecs.mlx:
-        return codecs.mlx.group_for(t)
-    if to.codec is codecs.hf:
-        codecs.hf.check(t.shape[0])
-        codecs.single(t, "hf")
-    elif to.codec is codecs.i2_s:
-        codecs.check_k("i2_s", t.shape[1], codecs.i2_s.block)
-        codecs.single(t, "i2_s")
-    elif to.codec is not None:
-        codecs.check_k(to.name, t.shape[1], to.codec.block)
-        to.codec.scales(t)
-    elif to.rounds == np.dtype("<f2"):
+    if to.codec is not None:
+        return int(to.codec.fits(t))
+    if to.rounds == np.dtype("<f2"):
         codecs.to_f16(t.scale, to.name)
     return 0
 

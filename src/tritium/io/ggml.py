@@ -24,6 +24,8 @@ class Type:
     whole: Callable[[int, int], int] | None = (
         None  # bytes of a tensor of n values in rows of k, where blocks do not say it
     )
+    ternary: bool = False
+    file_type: int = 0  # general.file_type of a file whose weights have this type; 0: none is written
 
     def nbytes(self, dims: Sequence[int], part: str) -> int | None:
         """Bytes of a tensor with these dims (K first, as the file has them); None when they do not fit the blocks."""
@@ -52,27 +54,28 @@ for _row in (
     Type(12, "Q4_K", 256, 144), Type(13, "Q5_K", 256, 176), Type(14, "Q6_K", 256, 210), Type(15, "Q8_K", 256, 292),
     Type(16, "IQ2_XXS", 256, 66), Type(17, "IQ2_XS", 256, 74), Type(18, "IQ3_XXS", 256, 98), Type(19, "IQ1_S", 256, 50),
     Type(20, "IQ4_NL", 32, 18), Type(21, "IQ3_S", 256, 110), Type(22, "IQ2_S", 256, 82), Type(23, "IQ4_XS", 256, 136),
-    Type(29, "IQ1_M", 256, 56), Type(34, "TQ1_0", 256, 54), Type(35, "TQ2_0", 256, 66),
+    Type(29, "IQ1_M", 256, 56),
+    Type(34, "TQ1_0", 256, 54, ternary=True, file_type=36), Type(35, "TQ2_0", 256, 66, ternary=True, file_type=37),
     Type(31, "Q4_0_4_4", 32, 18, "old", _GONE), Type(32, "Q4_0_4_8", 32, 18, "old", _GONE),
     Type(33, "Q4_0_8_8", 32, 18, "old", _GONE),
-    Type(36, "I2_S", 1, 0, "bitnet.cpp", whole=lambda n, k: n // 4 + 32),
+    # 40 is bitnet.cpp's number
+    Type(36, "I2_S", 1, 0, "bitnet.cpp", whole=lambda n, k: n // 4 + 32, ternary=True, file_type=40),
     Type(36, "IQ4_NL_4_4", 32, 18, "old", _GONE),
     Type(37, "I8_S", 1, 1, "bitnet.cpp", "it holds activations of bitnet.cpp, not weights"),
-    Type(38, "TL1", 1, 0, "bitnet.cpp", f"{_OPAQUE}; {_AGAIN}", lambda n, k: n // 4 + 32),
-    Type(39, "MXFP4", 32, 17), Type(39, "TL2", 1, 0, "bitnet.cpp", f"{_OPAQUE}; {_AGAIN}", _tl2),
+    Type(38, "TL1", 1, 0, "bitnet.cpp", f"{_OPAQUE}; {_AGAIN}", lambda n, k: n // 4 + 32, ternary=True),
+    Type(39, "MXFP4", 32, 17), Type(39, "TL2", 1, 0, "bitnet.cpp", f"{_OPAQUE}; {_AGAIN}", _tl2, ternary=True),
     Type(40, "NVFP4", 64, 36), Type(41, "Q1_0", 128, 18),
-    Type(42, "Q2_0", 64, 18), Type(42, "PQ2_0", 128, 34, "Prism"),
-    Type(134, "IQ1_BN", 64, 13, "ik_llama.cpp", _IK, lambda n, k: n // 64 * 13 + (n // k if k else 0) * 2),
-    Type(135, "IQ2_BN", 64, 16, "ik_llama.cpp", _IK, lambda n, k: n // 64 * 16 + (n // k if k else 0) * 4),
-    Type(142, "PQ2_0", 128, 34, "Prism"),
-    Type(143, "PTQ1_0", 128, 28, "Prism", "it belongs to Prism's fork alone; use the Q2_0 file of the same model"),
+    Type(42, "Q2_0", 64, 18, ternary=True, file_type=41), Type(42, "PQ2_0", 128, 34, "Prism", ternary=True),
+    Type(134, "IQ1_BN", 64, 13, "ik_llama.cpp", _IK, lambda n, k: n // 64 * 13 + (n // k if k else 0) * 2, ternary=True),
+    Type(135, "IQ2_BN", 64, 16, "ik_llama.cpp", _IK, lambda n, k: n // 64 * 16 + (n // k if k else 0) * 4, ternary=True),
+    Type(142, "PQ2_0", 128, 34, "Prism", ternary=True),
+    Type(143, "PTQ1_0", 128, 28, "Prism", "it belongs to Prism's fork alone; use the Q2_0 file of the same model", ternary=True),
 ):  # fmt: skip
     TYPES[_row.id] = (*TYPES.get(_row.id, ()), _row)
 
 BY_NAME = {t.name: t for row in reversed(TYPES.values()) for t in row}
-TERNARY = frozenset({"I2_S", "TQ1_0", "TQ2_0", "Q2_0", "PQ2_0"})
-OPAQUE = frozenset({"TL1", "TL2", "IQ1_BN", "IQ2_BN", "PTQ1_0"})  # ternary too, but not read
-FILE_TYPE = {"I2_S": 40, "TQ1_0": 36, "TQ2_0": 37, "Q2_0": 41}  # general.file_type; 40 is bitnet.cpp's number
+TERNARY = frozenset(t.name for t in BY_NAME.values() if t.ternary)  # those that are refused as well
+FILE_TYPE = {t.name: t.file_type for t in BY_NAME.values() if t.file_type}
 
 
 @dataclass(frozen=True)

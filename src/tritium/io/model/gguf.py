@@ -5,7 +5,6 @@ Knows nothing of other containers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,6 @@ from tritium.io.model import names
 from tritium.io.model.entry import FLOATS, Entry, ModelFile, role_of
 from tritium.io.model.supported import transform_in_gguf
 from tritium.io.ternary import Array
-
-CODECS: dict[str, Any] = {
-    "I2_S": codecs.i2_s, "TQ1_0": codecs.tq1_0, "TQ2_0": codecs.tq2_0, "Q2_0": codecs.q2_0, "PQ2_0": codecs.pq2_0,
-}  # fmt: skip
 
 
 def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> ModelFile:
@@ -61,15 +56,15 @@ def _entry(
     raw = partial(file.data, t.name)
     refused = f"{kind} is not read: {t.type.refused}." if t.type.refused else ""
     made: dict[str, Any] = {}
-    if kind in CODECS:
-        codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else CODECS[kind]
+    if kind in codecs.GGUF:
+        codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else codecs.GGUF[kind]
         made["decode"] = lambda: codec.decode(raw(), shape)
-        made["scale"] = partial(_scales, kind, raw)
+        made["scale"] = lambda: codec.stored_scales(raw())
     elif kind in FLOATS:
         made["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)
     elif not refused:
         made["numbers"] = lambda: dequantize(kind, raw(), shape)
-    role = "ternary" if kind in ggml.TERNARY | ggml.OPAQUE else role_of(t.name, shape, kind, masters)
+    role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters)
     return Entry(
         name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
         why=t.why, raw=raw, heads=_heads(file, t, arch), **made,
@@ -81,14 +76,6 @@ def _heads(file: gguf.GgufFile, t: gguf.GgufTensor, arch: names.Arch | None) -> 
         return 0
     counts = (gguf.scalar(file.metadata, f"{arch.gguf}.attention.{key}") for key in ("head_count", "head_count_kv"))
     return names.heads_of(t.name, t.shape[0], *counts)
-
-
-def _scales(kind: str, raw: Callable[[], memoryview]) -> Array:
-    """The scales as they are stored, without decoding the weights."""
-    if kind == "I2_S":
-        return np.frombuffer(raw()[-32:-28], "<f4")
-    record = CODECS[kind].record
-    return np.frombuffer(raw(), record)["d"].astype(np.float32) if len(raw()) else np.empty(0, np.float32)
 
 
 def _plain(raw: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
