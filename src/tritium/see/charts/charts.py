@@ -7,38 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import (
-    bars as chart_bars,
-)
-from tritium.see.charts import (
-    distribution as chart_distribution,
-)
-from tritium.see.charts import (
-    heat as chart_heat,
-)
-from tritium.see.charts import (
-    palette,
-)
-from tritium.see.charts import (
-    ratios as chart_ratios,
-)
-from tritium.see.charts import (
-    roofline as chart_roofline,
-)
-from tritium.see.charts import (
-    stacks as chart_stacks,
-)
+from tritium.see.charts import bars, distribution, heat, palette, ratios, roofline, stacks, time, trend
 from tritium.see.charts import svg as paper
-from tritium.see.charts import (
-    time as chart_time,
-)
-from tritium.see.charts import (
-    trend as chart_trend,
-)
 from tritium.see.charts.bars import Bar, Bars
 from tritium.see.charts.distribution import Distribution, Strip
 from tritium.see.charts.heat import Cell, Heat
@@ -54,22 +28,33 @@ __all__ = [
     "responsive", "svg", "table", "variables",
 ]  # fmt: skip
 
-Chart = Bars | Speedup | Forest | Stacks | Trend | Distribution | Roofline | Heat | OverTime
 WIDE, NARROW = 920, 360  # px of the two layouts of a page
 LEAST, MOST = 280, 2000  # px
 PAD = 28.0  # px around a chart in a file of its own
 
-# How each kind is drawn, and how it is told.
+
+class Chart(Protocol):
+    """What the description of every kind of chart has."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def subtitle(self) -> str: ...
+    @property
+    def note(self) -> str: ...
+
+
+# How each kind is drawn, and its data as a table.
 KINDS: dict[type, tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]] = {
-    Bars: (chart_bars.draw, chart_bars.table),
-    Speedup: (chart_ratios.draw_speedup, chart_ratios.table),
-    Forest: (chart_ratios.draw_forest, chart_ratios.table),
-    Stacks: (chart_stacks.draw, chart_stacks.table),
-    Trend: (chart_trend.draw, chart_trend.table),
-    Distribution: (chart_distribution.draw, chart_distribution.table),
-    Roofline: (chart_roofline.draw, chart_roofline.table),
-    Heat: (chart_heat.draw, chart_heat.table),
-    OverTime: (chart_time.draw, chart_time.table),
+    Bars: (bars.draw, bars.table),
+    Speedup: (ratios.draw_speedup, ratios.table),
+    Forest: (ratios.draw_forest, ratios.table),
+    Stacks: (stacks.draw, stacks.table),
+    Trend: (trend.draw, trend.table),
+    Distribution: (distribution.draw, distribution.table),
+    Roofline: (roofline.draw, roofline.table),
+    Heat: (heat.draw, heat.table),
+    OverTime: (time.draw, time.table),
 }
 
 
