@@ -517,7 +517,13 @@ mlx = MLX()
 floats = Floats()
 
 # The layouts of GGUF by the name of their type in ggml. A reader takes the codec of a tensor from here.
-GGUF: dict[str, I2S | Blocks] = {"I2_S": i2_s, "TQ1_0": tq1_0, "TQ2_0": tq2_0, "Q2_0": q2_0, "PQ2_0": pq2_0}
+GGUF: dict[str, I2S | Blocks] = {
+    "I2_S": i2_s,
+    "TQ1_0": tq1_0,
+    "TQ2_0": tq2_0,
+    "Q2_0": q2_0,
+    "PQ2_0": pq2_0,
+}
 
 # What K must be a multiple of, for the layouts that are written: named in errors as those that can hold a shape.
 BLOCK = {c.name: c.block for c in (i2_s, tq2_0, tq1_0, q2_0, mlx, hf)} | {"f32": 1, "f16": 1, "bf16": 1}
