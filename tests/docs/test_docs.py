@@ -3,7 +3,8 @@
 The blocks of one page share a namespace and run in order, in an empty folder. A block right after the comment
 `<!-- needs mlx -->` runs where that library can be imported (of cuda: where there is a GPU), and is skipped with the reason
 elsewhere; after `<!-- page needs torch -->` that holds for every block of the page. One after `<!-- not run: reason -->` is
-always skipped, with that reason. The name of a page's test tells the libraries it needs, so that `-k mlx` finds it.
+always skipped, with that reason; `doc_pages` has all such comments. What is to be run over an edited copy of the package is run by
+`test_extending`. The name of a page's test tells the libraries it needs, so that `-k mlx` finds it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import gc
 import importlib
 import re
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,20 +20,13 @@ from urllib.parse import unquote
 
 import pytest
 
+from doc_pages import LIBRARIES, ROOT, Block, parse
 from tritium.backends import Backend, Found, devices
 from tritium.backends.values.device import ValueBackend
 
-ROOT = Path(__file__).parents[2]
 RUN_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = sorted({*ROOT.glob("*.md"), *RUN_PAGES})
 
-FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})\s*(\w*)")
-MARK = re.compile(r"^\s*<!--\s*(not run:|needs|page needs)\s+(.+?)\s*-->\s*$")
-LIBRARIES = {
-    "mlx": "mlx.core",
-    "torch": "torch",
-    "cuda": "torch",
-}  # what a page may need, and what tells whether it is there
 DEVICES = ("cuda",)  # whose library may be here without the device
 OWN_WORK = {
     *("new", "listed", "retuned", "choose"),  # of every backend: built on the others
@@ -41,54 +34,6 @@ OWN_WORK = {
 }
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+[\"'][^)]*)?\)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Block:
-    language: str
-    line: int  # of its first line of code, from 1
-    code: str
-    not_run: str | None = None
-    needs: tuple[str, ...] = ()
-
-
-def parse(text: str) -> tuple[list[Block], str]:
-    """The fenced blocks of a page, and its prose without them."""
-    blocks: list[Block] = []
-    prose: list[str] = []
-    whole: tuple[str, ...] = ()  # what the page needs
-    marks: dict[str, str] = {}  # of the next block
-    fence, language, start = "", "", 0
-    code: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        mark, told = FENCE.match(line), MARK.match(line)
-        if fence:
-            if mark and mark[1].startswith(fence) and not line.strip(" `~"):
-                needs = (*whole, *named(marks.get("needs", "")))
-                blocks.append(Block(language, start, "\n".join(code) + "\n", marks.get("not run:"), needs))
-                fence, marks = "", {}
-            else:
-                code.append(line)
-        elif mark:
-            fence, language, start, code = mark[1], mark[2], number + 1, []
-        elif told and told[1] == "page needs":
-            whole = named(told[2])
-        elif told:
-            marks[told[1]] = told[2]
-        else:
-            prose.append(line)
-            if line.strip() and marks:
-                raise ValueError(f"line {number}: no block follows the comment before it")
-    if fence or marks:
-        raise ValueError(f"the block before line {start} is never closed, or a comment has no block")
-    return blocks, "\n".join(prose)
-
-
-def named(words: str) -> tuple[str, ...]:
-    found = tuple(words.split())
-    if unknown := set(found) - set(LIBRARIES):
-        raise ValueError(f"a page may need {', '.join(LIBRARIES)}, not {', '.join(sorted(unknown))}")
-    return found
 
 
 @cache
@@ -114,7 +59,8 @@ def name(page: Path) -> str:
 
 
 def python_blocks(page: Path) -> list[Block]:
-    return [block for block in parse(page.read_text(encoding="utf-8"))[0] if block.language == "python"]
+    blocks = parse(page.read_text(encoding="utf-8"))[0]
+    return [block for block in blocks if block.language == "python" and block.in_place]
 
 
 def name_and_needs(page: Path) -> str:
