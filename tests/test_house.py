@@ -88,7 +88,7 @@ LAYERS = {
     "see.reports.export see.reports.machine see.reports.resources see.reports.summary see.reports.sections "
     "see.reports.blocks see.reports.inputs see.reports.words see.charts.bars "
     "see.charts.distribution see.charts.heat see.charts.plot see.charts.ratios see.charts.roofline see.charts.rows "
-    "see.charts.stacks see.charts.time see.charts.trend see.charts.charts see.charts.palette see.reports.png "
+    "see.charts.stacks see.charts.time see.charts.trend see.charts.charts see.charts.palette see.png "
     "see.charts.scale see.charts.svg see.profile see.trace see.doctor see.targets see.memory see.monitor "
     "see.reports see.charts",
     12: "__init__ __main__ cli.root cli.bench cli.doctor cli.history cli.memory cli.model cli.monitor cli.profile "

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tritium.errors import ArgumentError, PackageError
+from tritium.see import png
 from tritium.see.charts import charts
-from tritium.see.reports import png
 
 CHART = charts.Bars("Times", (charts.Bar("a", 1.0, 0.9, 1.1), charts.Bar("b", 2.0, estimate=True)), "s")
 
