@@ -16,10 +16,12 @@ from tritium import dtype as dt
 from tritium import ops
 from tritium.backends import Kernel
 from tritium.backends.cuda.capability import HOPPER
+from tritium.backends.cuda.fused import kernel as cuda_fused
 from tritium.backends.cuda.fused.code import FOLDS
 from tritium.backends.cuda.fused.form import MANY
+from tritium.backends.cuda.gpu import gpu
 from tritium.backends.cuda.graph import in_own_graph
-from tritium.backends.cuda.linear.products import matmul
+from tritium.backends.cuda.linear import products as cuda_products
 from tritium.backends.reference.attention import factor_of, outside
 from tritium.backends.torch import unsigned as torch_unsigned
 from tritium.backends.torch.products import steady
@@ -207,7 +209,7 @@ def _accepts_fold(specs: Any, attrs: Mapping[str, Any], layouts: tuple[Layout | 
 def _folded(row: Op, torch_kernel: Kernel) -> Fn:
     """By a kernel of ours where rows lie in one piece. The value is asked: of a shape a backend remembers one choice for all
     layouts that are not row by row, and what a program is given may lie in any way."""
-    ours: Fn = _module("fused.kernel").single(row, torch_kernel.fn)
+    ours: Fn = cuda_fused.single(row, torch_kernel.fn)
 
     def maker(out: Spec, **attrs: Any) -> Fn:
         library, rows = torch_kernel.fn(out, **attrs), ours(out, **attrs)
@@ -222,7 +224,7 @@ _AS_EXACT = (ops.softmax, ops.log_softmax, ops.layer_norm)  # rows that torch co
 
 
 def _single(row: Op, torch_kernel: Kernel) -> Fn:
-    ours: Fn = _module("fused.kernel").single(row, torch_kernel.fn)
+    ours: Fn = cuda_fused.single(row, torch_kernel.fn)
 
     def maker(out: Any, **attrs: Any) -> Fn:
         small = row in _AS_EXACT and out.size < _LARGE
@@ -233,7 +235,7 @@ def _single(row: Op, torch_kernel: Kernel) -> Fn:
 
 def _cast(torch_kernel: Kernel) -> Fn:
     """Half floats as f32: in a program by a kernel of ours, which starts early; outside, the host would wait longer for it."""
-    ours: Fn = _module("fused.kernel").single(ops.astype, torch_kernel.fn)
+    ours: Fn = cuda_fused.single(ops.astype, torch_kernel.fn)
 
     def maker(out: Spec, **attrs: Any) -> Fn:
         library, early = torch_kernel.fn(out, **attrs), ours(out, **attrs)
@@ -252,20 +254,14 @@ def _cast(torch_kernel: Kernel) -> Fn:
 
 def refuses(body: Fragment) -> str | None:
     """Why a body would not gain by running as one call; None: it does."""
-    module = _module("linear.products")
-    found: str | None = (module if module.has_product(body) else _module("fused.kernel")).refuses(body)
-    return found
+    return (cuda_products if cuda_products.has_product(body) else cuda_fused).refuses(body)
 
 
 def _fused(space: Space) -> Fn:
     def maker(out: Any, body: Fragment) -> Fn:
-        products = _module("linear.products")
-        made: Fn = (
-            products.fused_product(space, body)
-            if products.has_product(body)
-            else _module("fused.kernel").maker(out, body)
+        return (
+            cuda_products.fused_product(space, body) if cuda_products.has_product(body) else cuda_fused.maker(out, body)
         )
-        return made
 
     return maker
 
@@ -277,11 +273,11 @@ def _fusible(specs: Any, attrs: Mapping[str, Any], layouts: Any) -> bool:
 def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_triton: bool) -> dict[Op, list[Kernel]]:
     """The kernels of every row, best first: those of torch behind ours."""
     found = {row: list(listed) for row, listed in torch_kernels.items()}
-    found[ops.matmul] = torch_unsigned.kernels(ops.matmul, matmul(space, found[ops.matmul][0].fn))
+    found[ops.matmul] = torch_unsigned.kernels(ops.matmul, cuda_products.matmul(space, found[ops.matmul][0].fn))
     if not has_triton:
         return found
     ours: dict[Op, Fn] = {
-        **{row: make(space) for row, make in _module("linear.products").ROWS.items()},
+        **{row: make(space) for row, make in cuda_products.ROWS.items()},
         ops.attention: _attention(space),
         ops.update_cache: _update_cache(space),
         ops.rope: _rope(space, found[ops.rope][0].fn),
@@ -296,14 +292,14 @@ def kernels(space: Space, torch_kernels: Mapping[Op, Sequence[Kernel]], has_trit
     found[ops.astype] = [found[ops.astype][0]._replace(fn=_cast(found[ops.astype][0])), *found[ops.astype][1:]]
     for row in FOLDS:
         found[row] = [Kernel("triton", _folded(row, found[row][0]), _accepts_fold), *found[row]]
-    for row in _module("fused.kernel").SINGLE:
+    for row in cuda_fused.SINGLE:
         found[row] = [found[row][0]._replace(name="triton", fn=_single(row, found[row][0])), *found[row][1:]]
     return found
 
 
 def product_words(place: torch.device) -> str:
     """For a person: which kernels the products of this GPU take."""
-    found = _module("gpu").gpu(place)
+    found = gpu(place)
     own = found.has_gluon and found.capability == HOPPER
     return (
         "kernels for Hopper" if own else "kernels for any GPU (those for Hopper need capability 9.0 and Triton's Gluon)"

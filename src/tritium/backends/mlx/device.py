@@ -20,7 +20,7 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium.backends import Absent, Device
-from tritium.backends.values import missing
+from tritium.backends.values import elements, missing
 from tritium.backends.values.device import Form, Memory, ValueBackend, kernels_of
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.buffer import Array
@@ -113,7 +113,6 @@ class Mlx(ValueBackend):
         from tritium.backends.mlx import metal as mlx_metal
         from tritium.backends.mlx import rows as mlx_rows
         from tritium.backends.mlx import space as mlx_space
-        from tritium.backends.values import elements
 
         self.mx, self._space, self._update, self._metal = mx, mlx_space, elements.update, mlx_metal
         self.unit = mx.gpu if device.unit == "gpu" else mx.cpu

@@ -16,6 +16,8 @@ from tritium import ops
 from tritium.backends.cuda.fused import kernel as cuda_fused
 from tritium.backends.cuda.graph import in_graph
 from tritium.backends.cuda.linear import choice as cuda_tuned
+from tritium.backends.cuda.linear import ternary as cuda_ternary
+from tritium.backends.cuda.linear import weights as cuda_weights
 from tritium.backends.fusion import ProductParts, product_parts
 from tritium.backends.reference.packed import Packed
 from tritium.backends.torch.space import Space, Value
@@ -28,8 +30,6 @@ Fn = Callable[..., Any]
 
 def weights(space: Space, w: Any) -> Any:
     """Weights in the arrangements of the kernels. They are made once for each value and stay with it, until it is written."""
-    from tritium.backends.cuda.linear import weights as cuda_weights
-
     packed = isinstance(w, Packed)
     if not packed and in_graph():  # it may be written later, which a replay would not see
         return cuda_weights.int8(w.contiguous())
@@ -49,8 +49,6 @@ def weights(space: Space, w: Any) -> Any:
 
 
 def integer_matmul(space: Space) -> Fn:
-    from tritium.backends.cuda.linear import ternary as cuda_ternary
-
     def run(q: Value, w: Any) -> Value:
         lead = q.shape[:-1]
         sums = cuda_ternary.integer_product(q.reshape(lead.numel(), q.shape[-1]), weights(space, w))
@@ -60,8 +58,6 @@ def integer_matmul(space: Space) -> Fn:
 
 
 def quantized_matmul(space: Space) -> Fn:
-    from tritium.backends.cuda.linear import ternary as cuda_ternary
-
     def maker(out: Spec, group: int) -> Fn:
         to = space.twin(out.dtype)
 
@@ -156,8 +152,6 @@ def refuses(body: Fragment) -> str | None:
 
 def fused_product(space: Space, body: Fragment) -> Fn:
     """A body with a product: a kernel for the maps before it, which also quantises, one for it, and one for the maps after it."""
-    from tritium.backends.cuda.linear import ternary as cuda_ternary
-
     found = parts(body)
     assert isinstance(found, Parts), found
     cut, norm, gate = found.cut, found.norm, found.gate
