@@ -18,6 +18,7 @@ import pytest
 from config_texts import BENCHMARK, ENERGY, REGRESSION
 from fake_engine import ENGINE, QUICK, Engine, called, passed
 from tritium.cli import bench as cli_bench
+from tritium.cli.text import progress
 from tritium.errors import TritiumError
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store
@@ -187,7 +188,7 @@ def test_on_a_terminal_progress_is_one_line_that_is_taken_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with cli_bench.progress("2 cases") as report:
+    with progress("2 cases") as report:
         report(1, 4, "matmul")
     said = capsys.readouterr().err
     assert said.startswith("2 cases\n")
@@ -201,7 +202,7 @@ def test_elsewhere_progress_is_a_line_every_few_seconds_with_the_time_left(
 ) -> None:
     clock = iter(range(0, 1000, 2))
     monkeypatch.setattr(cli_bench.time, "monotonic", lambda: next(clock))
-    with cli_bench.progress("2 cases") as report:
+    with progress("2 cases") as report:
         for done in range(10):
             report(done, 10, "matmul")
     lines = capsys.readouterr().err.splitlines()

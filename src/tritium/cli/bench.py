@@ -7,21 +7,18 @@ tritium bench model [MODEL]    tokens a second of a model
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.model import bench_model, status
 from tritium.cli.report import NO_REPORT, write_beside
-from tritium.cli.text import shown, table
+from tritium.cli.text import Counts, Sizes, Words, progress, shown, span, status, table
 from tritium.errors import ArgumentError, SaveError, nearest
 
 if TYPE_CHECKING:
@@ -31,54 +28,9 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 INTERRUPTED = 130
 MOST_NAMED = 8  # failed cells in one message
-LINE_S = 5.0  # between lines of progress where nobody watches a terminal
 
 
 # ---- options
-
-
-class Words(click.ParamType):  # type: ignore[type-arg]
-    """Names parted by commas."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: Any, context: Any) -> tuple[str, ...]:
-        found = tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else tuple(value)
-        if not all(found):
-            self.fail(f"{value!r}: names parted by commas are needed.", param, context)
-        return found
-
-
-class Sizes(click.ParamType):  # type: ignore[type-arg]
-    """Sizes parted by commas: 256 is 256x256."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: Any, context: Any) -> tuple[tuple[int, ...], ...]:
-        if not isinstance(value, str):
-            return tuple(value)
-        out = []
-        for word in value.split(","):
-            if not re.fullmatch(r"\s*[0-9]{1,7}(\s*[x×]\s*[0-9]{1,7}){0,3}\s*", word):
-                self.fail(f"{word.strip()!r} is not a size; write 256 (256x256), 64x128 or 8x64x64.", param, context)
-            numbers = tuple(int(n) for n in re.findall("[0-9]+", word))
-            if 0 in numbers:
-                self.fail(f"{word.strip()!r}: every size must be 1 or more.", param, context)
-            out.append(numbers * 2 if len(numbers) == 1 else numbers)
-        return tuple(out)
-
-
-class Counts(click.ParamType):  # type: ignore[type-arg]
-    """Whole numbers from 1 on, parted by commas."""
-
-    name = "counts"
-
-    def convert(self, value: Any, param: Any, context: Any) -> tuple[int, ...]:
-        if not isinstance(value, str):
-            return tuple(value)
-        if not re.fullmatch(r"\s*[1-9][0-9]{0,6}(\s*,\s*[1-9][0-9]{0,6})*\s*", value):
-            self.fail(f"{value!r}: whole numbers from 1 on, parted by commas, are needed: 1,8,32.", param, context)
-        return tuple(int(word) for word in value.split(","))
 
 
 FILE = click.Path(exists=True, dir_okay=False)
@@ -176,6 +128,8 @@ class Suites(click.Group):
         from tritium.perf.suites import suites
 
         if name == "model":
+            from tritium.cli.model import bench_model
+
             return bench_model
         if name not in suites.NAMES:
             known = ["model", *suites.NAMES]
@@ -217,9 +171,6 @@ def suite_command(name: str) -> click.Command:
         ):
             made = option(made)
     return click.command(name, help=SUITES[name].doc[0].upper() + SUITES[name].doc[1:] + ".")(made)
-
-
-COMMANDS = (compare, bench)
 
 
 # ---- one measurement
@@ -361,34 +312,6 @@ def _save(results: Results, path: Path) -> None:
         raise SaveError(f"{error} The results are in {other}.") from None
 
 
-@contextmanager
-def progress(told: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A live line on a terminal, a line every few seconds elsewhere; both on stderr."""
-    began = last = time.monotonic()
-    click.echo(told, err=True)
-    status("looking at the machine; its ceilings are measured once …")
-
-    def report(done: int, total: int, what: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        left = f", about {_span((now - began) * (total - done) / done)} left" if done and now - began > 3 else ""
-        line = f"{100 * done // max(total, 1):3d} %  {what}{left}"
-        if sys.stderr.isatty():
-            status(line[: shutil.get_terminal_size().columns - 1])
-        elif now - last >= LINE_S or not done:
-            last = now
-            click.echo(shown(line), err=True)
-
-    try:
-        yield report
-    finally:
-        status("")
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
 # ---- what is printed
 
 
@@ -415,7 +338,7 @@ def _after(suite: str, asked: Asked, results: Results) -> None:
         click.echo(f"{results.notes[-1]}.", err=True)
         click.echo(f"written: {shown(str(output))}; go on with: {shown(again)}", err=True)
         return
-    click.echo(f"written: {shown(str(output))} ({_span(results.elapsed_s)})", err=aside)
+    click.echo(f"written: {shown(str(output))} ({span(results.elapsed_s)})", err=aside)
     if asked.report:
         write_beside(output, results, err=aside)
     click.echo(f"next: {_next(suite, asked, results, output)}", err=aside)

@@ -107,6 +107,3 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
         click.echo(f"written: {shown(str(written))}", err=as_json)
     if strict and any(r.outcome == "not reached" for r in found):
         raise SystemExit(1)
-
-
-COMMANDS = (doctor, targets)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.regression import file_errors, plan_of
-from tritium.cli.text import shown, table
+from tritium.cli.regression import plan_of
+from tritium.cli.text import file_errors, progress, shown, table
 from tritium.errors import nearest
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def create(name: str, results: str | None, description: str, release: bool, forc
 
 
 def _measure(asked: dict[str, Any]) -> Results:
-    from tritium.cli.bench import progress
     from tritium.perf.engine.measuring import measure
     from tritium.perf.suites import suites
 
@@ -185,6 +184,3 @@ def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -
     click.echo()
     for line in trends.told(found):
         click.echo(line)
-
-
-COMMANDS = (baseline, history)

@@ -70,6 +70,3 @@ def _work(name: str) -> int:
     for _ in range(CALLS):
         call()
     return 0
-
-
-COMMANDS = (memory,)

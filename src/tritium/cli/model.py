@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import VARIANT, VARIANT_HELP, bar, shown, size
+from tritium.backends import default_device
+from tritium.cli.text import VARIANT, VARIANT_HELP, bar, shown, size, status
 from tritium.errors import ArgumentError, ContextError
+from tritium.threads import set_num_threads
 
 if TYPE_CHECKING:
     from tritium.models.generation import Generation
@@ -61,11 +63,10 @@ def options_of_sampling(command: Command) -> Command:
 
 def opened(path: str | None, *, threads: int | None, **options: Any) -> Model:
     """The model a command was given; without one, the small one in the package."""
-    import tritium as tt
     from tritium.models.load import load
 
     if threads is not None:
-        tt.set_num_threads(threads)
+        set_num_threads(threads)
     return load(path, **options)
 
 
@@ -134,12 +135,6 @@ def first_prompt(model: Model, prompt: str | None) -> str | list[int]:
     if told.bos is None:
         raise ArgumentError("This model has no token to begin a text with; give a prompt: -p TEXT.")
     return [told.bos]
-
-
-def status(text: str) -> None:
-    """What is being done, on a line that the next one takes away; nothing where nobody watches."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{shown(text)}" if text else "\r\x1b[K", nl=False, err=True)
 
 
 def printed(pieces: Any, before: str = "") -> Generation | None:
@@ -306,7 +301,6 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
 
     On CPUs with AVX-512 VNNI that is 1.6 bits a weight, which one token at a time reads faster; long prompts like 2 bits.
     """
-    from tritium.backends import default_device
     from tritium.io.reader import map_file
     from tritium.io.stream import check_free
     from tritium.models.load import load
@@ -407,6 +401,3 @@ def bench_model(
             progress=progress,
         )
     click.echo(json.dumps(found.as_dict(), indent=2) if as_json else found.page())
-
-
-COMMANDS = (generate, chat, perplexity, prepack, serve)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.regression import file_errors
-from tritium.cli.text import shown
+from tritium import escape, settings
+from tritium.cli.text import file_errors, shown
 from tritium.errors import ArgumentError, BaselineError
 
 if TYPE_CHECKING:
@@ -150,8 +150,6 @@ def monitor(**asked: Any) -> None:
 
 
 def _folder(name: str) -> Path:
-    from tritium import escape, settings
-
     return settings.data_dir() / "monitor" / escape.file_name(name)
 
 
@@ -244,6 +242,3 @@ def _tell(found: Round) -> None:
     click.echo(shown(found.line()) + rest)
     for alert in found.alerts:
         click.secho(f"  {alert.line()}", fg={"critical": "red", "warning": "yellow"}.get(alert.level, "green"))
-
-
-COMMANDS = (monitor,)

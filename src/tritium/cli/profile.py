@@ -23,6 +23,7 @@ import click
 from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
 from tritium.cli.text import shown
 from tritium.errors import TritiumError, nearest
+from tritium.recording import scope
 
 if TYPE_CHECKING:
     from tritium.see.profile.profile import Profile, Recording
@@ -144,7 +145,6 @@ Program = Callable[[], int]  # gives its exit code
 def _workload(asked: ProfileOptions) -> Program:
     """A workload of the benchmarks, made and called once before it is profiled."""
     from tritium.perf.suites.config import duration
-    from tritium.recording import scope
 
     seconds = duration(asked.duration, "--duration")
     name, call = make_workload(asked.workload or "", asked.candidate)
@@ -297,6 +297,3 @@ def check(file: str) -> None:
         click.secho(f"{shown(file)}: no good {found.kind}: {faults} fault{'s' * (faults != 1)}", fg="red")
         sys.exit(1)
     click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} {found.counted}{'s' * (found.spans != 1)}")
-
-
-COMMANDS = (profile,)

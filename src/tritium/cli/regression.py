@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli.report import NO_REPORT, write_beside
-from tritium.cli.text import shown
-from tritium.errors import ArgumentError, BaselineError, SaveError, TritiumError
+from tritium.cli.text import file_errors, progress, shown
+from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tritium.perf.gate.regression import Gated
     from tritium.perf.gate.verdict import Suite
     from tritium.perf.records.run import Plan, Results
@@ -241,7 +238,6 @@ def _looking(case: str) -> None:
 def _measured(
     suite: str, grid: Grid, plan: Plan, settings: RegressionConfig | None, asked: dict[str, Any], baseline: Results | None = None
 ) -> Gated:  # fmt: skip
-    from tritium.cli.bench import progress
     from tritium.perf.gate import regression
 
     for note in grid.notes:
@@ -330,18 +326,6 @@ def _typed() -> str:
     return " ".join(["tritium", *sys.argv[1:]])
 
 
-@contextmanager
-def file_errors() -> Iterator[None]:
-    """What the system says of a file is one line and exit code 2."""
-    try:
-        yield
-    except SaveError:
-        raise
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        raise ArgumentError(f"{name}{error.strerror or error}. Check the path and its permissions.") from None
-
-
 def _allowed(suite: Suite, telling: dict[str, Any]) -> Suite:
     from tritium.perf.gate.verdict import ALLOWED, allow
 
@@ -370,6 +354,3 @@ def tell(suite: Suite, *, leave: bool = True, **telling: Any) -> None:
         click.echo(line, err=aside)
     if leave:
         sys.exit(suite.exit_code)
-
-
-COMMANDS = (regression_check, regression_test)

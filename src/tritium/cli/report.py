@@ -191,6 +191,3 @@ def write_beside(path: Path, results: Results, *, err: bool = False, **about: An
         click.echo(f"no report was written: {shown(str(error))}", err=True)
         return
     click.echo(f"written: {shown(str(place))}", err=err)
-
-
-COMMANDS = (report,)

@@ -90,6 +90,3 @@ def import_command(file: str, output: str, source: str | None, overwrite: bool) 
     click.echo(f"written: {shown(str(path))}, {len(found.runs)} runs from {found.suite or found.kind}")
     for note in found.notes:
         click.echo(f"note: {shown(note)}")
-
-
-COMMANDS = (results_group,)

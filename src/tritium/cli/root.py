@@ -7,9 +7,7 @@ tritium convert IN OUT  one format made into another, read back before it appear
 tritium verify A B      whether two models hold the same weights
 tritium ceilings        what this machine can do at most, measured
 
-generate, chat, perplexity, serve and prepack are in `cli.model`; compare and bench in `cli.bench`; the regression gate in
-`cli.regression`; baselines and history in `cli.history`; results in `cli.results`; report in `cli.report`; tune in `cli.tune`;
-profile in `cli.profile`; memory in `cli.memory`; monitor in `cli.monitor`; doctor and targets in `cli.doctor`.
+The other commands are in the modules that `LATER` names; each is imported when its command is used.
 """
 
 from __future__ import annotations
@@ -19,57 +17,117 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 import tritium as tt
 from tritium import backends
-from tritium.backends.values import missing
-from tritium.cli import (
-    bench as cli_bench,
-)
-from tritium.cli import (
-    doctor as cli_doctor,
-)
-from tritium.cli import (
-    history as cli_history,
-)
-from tritium.cli import (
-    memory as cli_memory,
-)
-from tritium.cli import (
-    model as cli_model,
-)
-from tritium.cli import (
-    monitor as cli_monitor,
-)
-from tritium.cli import (
-    profile as cli_profile,
-)
-from tritium.cli import (
-    regression as cli_regression,
-)
-from tritium.cli import (
-    report as cli_report,
-)
-from tritium.cli import (
-    results as cli_results,
-)
-from tritium.cli import (
-    selftest as cli_selftest,
-)
-from tritium.cli import (
-    tune as cli_tune,
-)
 from tritium.cli.text import VARIANT, VARIANT_HELP, amount, bar, shown, size, table
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.machine.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.op import OPS, Kind, Op
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Later(NamedTuple):
+    """A command of another module of this package: where it is, and the first paragraph of its help."""
+
+    target: str  # "module:attribute"
+    help: str
+
+
+LATER = {
+    "baseline": Later("history:baseline", "Results kept under a name, to judge later ones by. Every version is kept."),
+    "bench": Later("bench:bench", "Measure one suite, with raw samples, intervals and what was not measured."),
+    "chat": Later(
+        "model:chat",
+        "A conversation with MODEL in the form it was made for. An empty line or Ctrl-D ends it; /new begins another.",
+    ),
+    "compare": Later(
+        "bench:compare",
+        "Compare Tritium's devices and kernels, beside the libraries installed here, operation by operation.",
+    ),
+    "doctor": Later(
+        "doctor:doctor",
+        "Why it is slow or unsteady here: the machine, how Tritium is set up, and with a SCRIPT what that does.",
+    ),
+    "generate": Later(
+        "model:generate",
+        "What MODEL writes after a prompt. Without MODEL: the small one in the package, trained on the King James Bible.",
+    ),
+    "history": Later(
+        "history:history",
+        "Runs kept on this machine. With a CASE: its values over time, where they changed, and against the last release.",
+    ),
+    "memory": Later(
+        "memory:memory",
+        "Where memory goes: peak, lines of code, what is alive at the peak and at the end, and what would save some.",
+    ),
+    "monitor": Later(
+        "monitor:monitor", "Measure a suite again and again; tell once when something got slower, worse, or well again."
+    ),
+    "perplexity": Later(
+        "model:perplexity",
+        "How well a model foretells the text in FILE: perplexity and bits per byte, with their standard errors.",
+    ),
+    "prepack": Later(
+        "model:prepack",
+        "Write MODEL as OUT, a file with the weights as this machine's kernels read them: it is ready at once.",
+    ),
+    "profile": Later(
+        "profile:profile",
+        "Run a program and show where its time goes: operations, hotspots, what bounds them, the call tree.",
+    ),
+    "regression-check": Later(
+        "regression:regression_check",
+        "Judge results beside earlier ones of the same machine, measured in separate runs.",
+    ),
+    "regression-test": Later(
+        "regression:regression_test", "Measure now, and judge it beside a stored baseline or beside another revision."
+    ),
+    "report": Later(
+        "report:report",
+        "One page of everything known of a run: charts, verdicts, environment, raw values. It needs no network.",
+    ),
+    "results": Later("results:results_group", "Show, convert and import files of results."),
+    "selftest": Later(
+        "selftest:selftest", "How often the gate cries wolf on this machine, and how small a slow-down it finds."
+    ),
+    "serve": Later(
+        "model:serve",
+        "Serve MODEL to programs that speak OpenAI's protocol: completions and chat, streamed or whole. Ctrl-C ends it.",
+    ),
+    "targets": Later(
+        "doctor:targets", "The guides' performance targets, measured here beside what this machine's ceilings allow."
+    ),
+    "tune": Later(
+        "tune:tune",
+        "Race the kernels, tiles, storage, batch, threads and devices this machine has, and keep what is clearly faster.",
+    ),
+}
+
+
+class Commands(click.Group):
+    """The commands; one of `LATER` is imported when it is used, and listed without that."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*self.commands, *LATER})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in LATER:
+            return super().get_command(context, name)
+        module, _, attribute = LATER[name].target.partition(":")
+        command: click.Command = getattr(import_module(f"tritium.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        later = {name: click.Command(name, help=row.help) for name, row in LATER.items()}
+        click.Group(commands={**self.commands, **later}).format_commands(context, formatter)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(tt.__version__, prog_name="tritium")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Log to stderr at this level."
@@ -200,6 +258,8 @@ def _missing_rows() -> Iterator[str]:
         "## devices\n\nEvery row runs on `cpu`. On `mlx` and `torch` it runs too, or is made of other rows, but for these, which "
         "raise an error\nwith the reason (f64 exists neither on `mlx:gpu` nor on `mps`):\n\n| device | op | why |\n|---|---|---|\n"
     )
+    from tritium.backends.values import missing  # of this page alone
+
     for device, rows in (("mlx", missing.MLX), ("torch, mps", missing.TORCH)):
         yield from (f"| {device} | `{row.name}` | {why} |\n" for row, why in rows.items())
 
@@ -347,24 +407,6 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
         click.echo(f"note  {shown(text)}")
     if not v.same:
         sys.exit(1)
-
-
-for module in (
-    cli_model,
-    cli_bench,
-    cli_doctor,
-    cli_regression,
-    cli_history,
-    cli_memory,
-    cli_monitor,
-    cli_profile,
-    cli_report,
-    cli_results,
-    cli_selftest,
-    cli_tune,
-):
-    for command in module.COMMANDS:
-        cli.add_command(command)
 
 
 def main() -> Any:

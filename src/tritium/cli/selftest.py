@@ -57,6 +57,3 @@ def selftest(
             f"the noise floor is not kept: it takes {test.ENOUGH} suites of {test.PLAN.generations} generations",
             err=as_json,
         )
-
-
-COMMANDS = [selftest]

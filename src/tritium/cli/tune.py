@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from tritium.cli.bench import Counts, Sizes
-from tritium.cli.text import bar, shown, table
+from tritium.cli.text import Counts, Sizes, bar, shown, table
+from tritium.machine import tuned
+from tritium.machine.facts import seconds_text
 
 NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads", "device")
 
@@ -89,8 +90,6 @@ def _sizes(given: tuple[tuple[int, ...], ...] | None, model: str | None) -> tupl
 def _tune(
     names: tuple[str, ...], quick: bool, as_json: bool, sizes: tuple[tuple[int, int], ...], batches: tuple[int, ...]
 ) -> None:
-    from tritium.machine import tuned
-    from tritium.machine.facts import seconds_text
     from tritium.perf.records import json_io as records
     from tritium.perf.tune import choices as tune_choices
 
@@ -121,7 +120,6 @@ def _value(o: Any) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from tritium.machine import tuned
     from tritium.perf.tune import choices as tune_choices
     from tritium.perf.tune import file as tune_file
     from tritium.perf.tune import racing as tune
@@ -177,6 +175,3 @@ def _clear(names: tuple[str, ...]) -> None:
             tune_choices.races([name])  # refuses a name that nothing can be tuned under
         gone += found
     click.echo(f"{gone} race{'s' * (gone != 1)} forgotten; what they chose is as shipped again.")
-
-
-COMMANDS = (tune,)
