@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ from tritium.cli.text import Counts, Sizes, Words, progress, shown, span, status
 from tritium.errors import ArgumentError, SaveError, nearest
 
 if TYPE_CHECKING:
-    from tritium.perf.records.run import Plan, Results
-    from tritium.perf.suites.config import BenchmarkConfig, EnergyConfig
+    from tritium.perf.records.run import Results
+    from tritium.perf.suites.options import Options
 
 Command = Callable[..., Any]
 INTERRUPTED = 130
@@ -53,9 +52,9 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--devices", type=Words(), multiple=True, metavar="A,B", help=DEVICES_HELP),
         click.option("--peers", type=Words(), metavar="A,B", help=PEERS_HELP),
         click.option("--operations", type=Words(), metavar="A,B", help="matmul, add, softmax, bitlinear …"),
-        click.option("--sizes", type=Sizes(), metavar="N,MxK", help="256 is 256x256."),
-        click.option("--batches", type=Counts(), metavar="N,M", help="Rows or sequences in place of those of the sizes."),
-        click.option("--dtypes", type=Words(), metavar="A,B", help="f32, f16, bf16, f64."),
+        click.option("--sizes", "tensor_sizes", type=Sizes(), metavar="N,MxK", help="256 is 256x256."),
+        click.option("--batches", "batch_sizes", type=Counts(), metavar="N,M", help="Rows or sequences in place of those of the sizes."),
+        click.option("--dtypes", "data_types", type=Words(), metavar="A,B", help="f32, f16, bf16, f64."),
         click.option("--transfer", type=click.Choice(["excluded", "included", "both"]), help=TRANSFER_HELP),
         click.option("--load", multiple=True, type=FILE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."),
         click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use."),
@@ -63,38 +62,48 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--generations", type=click.IntRange(1), help="Fresh processes for each arm."),
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where the results are written."),
         click.option("--resume", is_flag=True, help="Go on where an interrupted run of the same command ended."),
-        click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed."),
+        click.option("--format", type=FORMATS, default="text", show_default=True, help="What is printed."),
         NO_REPORT,
     )):  # fmt: skip
         command = option(command)
     return command
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The options of one measurement."""
+def options_of(
+    suite: str, *, quick: bool, thorough: bool, config: str | None, load: tuple[str, ...], devices: tuple[tuple[str, ...], ...],
+    output: str | None, **values: Any,
+) -> Options:  # fmt: skip
+    """Return the options of a suite as the command line, a file and the suite itself have them, in this order."""
+    from tritium.perf.suites import suites
 
-    quick: bool
-    thorough: bool
-    config: str | None
-    devices: tuple[tuple[str, ...], ...]  # of every time the option was given
-    peers: tuple[str, ...] | None
-    operations: tuple[str, ...] | None
-    sizes: tuple[tuple[int, ...], ...] | None
-    batches: tuple[int, ...] | None
-    dtypes: tuple[str, ...] | None
-    transfer: str | None
-    load: tuple[str, ...]
-    threads: int | None
-    seed: int
-    generations: int | None
-    output: str | None
-    resume: bool
-    to: str
-    report: bool = True
-    allow_estimates: bool = False
-    tdp: float | None = None
-    duration: str | None = None
+    if quick and thorough:
+        raise click.UsageError("--quick and --thorough were both given; choose one.")
+    path = output_path(suite, output, config)
+    options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, load=load)
+    named = [name for group in devices for name in group]  # of every time the option was given
+    try:
+        return options.changed(devices=named or None, output=path, **values)
+    except ArgumentError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def output_path(suite: str, output: str | None, config: str | None) -> Path:
+    """Where the results go: never over the file that says what to measure, never into a folder that is not there."""
+    path = Path(output or ("results.json" if suite == "compare" else f"{suite}_results.json"))
+    if config and path.exists() and path.samefile(config):
+        raise click.UsageError(f"{shown(str(path))} is the configuration; give another name with --output.")
+    if not path.absolute().parent.is_dir():
+        raise click.UsageError(
+            f"--output: there is no folder {shown(str(path.parent))}; make it, or name another file."
+        )
+    return path
+
+
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Read a duration as files of settings have it."""
+    from tritium.perf.suites.config import duration
+
+    return duration(value, parameter.opts[0]) if value else None
 
 
 # ---- commands
@@ -102,7 +111,7 @@ class Asked:
 
 @click.command()
 @options_of_measuring
-def compare(**options: Any) -> None:
+def compare(**parameters: Any) -> None:
     """Compare Tritium's devices and kernels, beside the libraries installed here, operation by operation.
 
     \b
@@ -113,7 +122,7 @@ def compare(**options: Any) -> None:
     Every answer is checked before it is timed. Arms take turns in fresh processes, so that what the machine does meanwhile
     hits all alike. Ctrl-C keeps what was measured; --resume goes on.
     """
-    measured("compare", Asked(**options))
+    measured("compare", parameters)
 
 
 class Suites(click.Group):
@@ -159,37 +168,45 @@ def suite_command(name: str) -> click.Command:
     """The command of one suite."""
     from tritium.perf.suites.suites import SUITES
 
-    def run(**options: Any) -> None:
-        measured(name, Asked(**options))
+    def run(**parameters: Any) -> None:
+        measured(name, parameters)
 
-    made = options_of_measuring(run)
+    command = options_of_measuring(run)
     if name == "energy":
         for option in (
-            click.option("--duration", help="How long power is watched for each case, as 10s."),
-            click.option("--tdp", type=click.FloatRange(1, 2000), help="Watts of the processor, for estimates."),
-            click.option("--allow-estimates", is_flag=True, help="Where nothing is measured, estimate, and say so."),
+            click.option(
+                "--duration",
+                "power_measurement_duration_s",
+                callback=seconds,
+                help="How long power is watched for each case, as 10s.",
+            ),
+            click.option(
+                "--tdp", "tdp_w", type=click.FloatRange(1, 2000), help="Watts of the processor, for estimates."
+            ),
+            click.option(
+                "--allow-estimates", is_flag=True, default=None, help="Where nothing is measured, estimate, and say so."
+            ),
         ):
-            made = option(made)
-    return click.command(name, help=SUITES[name].doc[0].upper() + SUITES[name].doc[1:] + ".")(made)
+            command = option(command)
+    return click.command(name, help=SUITES[name].doc[0].upper() + SUITES[name].doc[1:] + ".")(command)
 
 
 # ---- one measurement
 
 
-def measured(suite: str, asked: Asked) -> None:
+def measured(suite: str, parameters: dict[str, Any]) -> None:
     """Measure, print, write; exit with 130 when it was interrupted, else as perf.verdict has it for measurements."""
     from tritium.perf.gate.verdict import NOTHING_MEASURED, measurement_exit_code
 
+    options = options_of(suite, **parameters)
     try:
-        results = _measure(suite, asked)
+        results = _measure(options)
     except KeyboardInterrupt:
         status("")
-        output = _output(suite, asked)
-        journal = _journal(output)
-        left = f"; --resume goes on from {shown(journal.name)}" if journal.exists() else ""
-        click.echo(f"interrupted; {shown(output.name)} was not written{left}.", err=True)
+        left = f"; --resume goes on from {shown(options.journal.name)}" if options.journal.exists() else ""
+        click.echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
         sys.exit(INTERRUPTED)
-    _print(suite, asked, results)
+    _print(options, results)
     if not results.complete:
         sys.exit(INTERRUPTED)
     code = measurement_exit_code(results)
@@ -215,87 +232,23 @@ def _failures(results: Results) -> str:
     return f"{len(failed)} of {cells} cells failed: {listed}{more}"
 
 
-def _measure(suite: str, asked: Asked) -> Results:
-    from tritium.perf.engine.measuring import measure
+def _measure(options: Options) -> Results:
     from tritium.perf.suites import suites
 
-    output = _output(suite, asked)
-    own = [name for path in asked.load for name in suites.load(path)]
-    config, energy = _configs(suite, asked)
-    if own and asked.operations is None and not asked.config:
-        config = replace(config, operations=(*config.operations, *own))
-    plan = _plan(suite, config, asked, energy)
-    grid = suites.grid(suite, config, quick=asked.quick, peers=asked.peers, threads=plan.threads, seed=asked.seed)
+    grid = suites.grid(options)
     if not grid.cases:
-        raise ArgumentError(f"{suite}: no case is left to measure. {' '.join(grid.notes)}")
+        raise ArgumentError(f"{options.suite}: no case is left to measure. {' '.join(grid.notes)}")
     for note in grid.notes:
         click.echo(shown(note), err=True)
-    journal = _journal(output)
-    if asked.resume and not journal.exists():
+    journal = options.journal
+    if options.resume and not journal.exists():
         click.echo(f"nothing to resume: there is no {shown(journal.name)}; measuring from the start.", err=True)
-    with progress(grid.told(plan)) as report:
-        results = measure(
-            grid.cases, grid.arms, plan, kind="compare" if suite == "compare" else "bench", suite=suite,
-            notes=grid.notes, progress=report, journal=journal, resume=asked.resume,
-            options=suites.energy_options(energy, plan) if energy is not None else None,
-        )  # fmt: skip
-    _save(results, output)
+    with progress(grid.told(options.plan)) as report:
+        results = suites.measure(options, grid, progress=report, journal=journal)
+    _save(results, options.output)
     if results.complete:
         journal.unlink(missing_ok=True)
     return results
-
-
-def _configs(suite: str, asked: Asked) -> tuple[BenchmarkConfig, EnergyConfig | None]:
-    """What the file and the options ask for; the energy suite has its own file."""
-    from tritium.perf.suites import suites
-    from tritium.perf.suites.config import BenchmarkConfig, EnergyConfig, duration
-
-    base, energy = suites.defaults(suite, asked.quick), None
-    if suite == "energy":
-        energy = EnergyConfig.load(asked.config) if asked.config else EnergyConfig()
-        more: dict[str, Any] = {"allow_estimates": True} if asked.allow_estimates else {}
-        more |= {"tdp_w": asked.tdp} if asked.tdp else {}
-        more |= {"power_measurement_duration_s": duration(asked.duration, "--duration")} if asked.duration else {}
-        energy = replace(energy, **more)
-    elif asked.config:
-        base = BenchmarkConfig.load(asked.config)
-    given: dict[str, Any] = {
-        "devices": [d for given in asked.devices for d in given] or None, "operations": asked.operations,
-        "tensor_sizes": asked.sizes, "data_types": asked.dtypes, "batch_sizes": asked.batches, "transfer": asked.transfer,
-    }  # fmt: skip
-    try:
-        return replace(base, **{k: v for k, v in given.items() if v is not None}), energy
-    except ArgumentError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _plan(suite: str, config: BenchmarkConfig, asked: Asked, energy: EnergyConfig | None) -> Plan:
-    from tritium.perf.records.run import PLANS
-    from tritium.perf.suites import suites
-
-    if asked.quick and asked.thorough:
-        raise click.UsageError("--quick and --thorough were both given; choose one.")
-    plan = PLANS["quick" if asked.quick else "thorough" if asked.thorough else "default"]
-    if asked.config and suite != "energy":
-        plan = config.plan(plan)
-    plan = replace(plan, seed=asked.seed, threads=asked.threads, metrics=suites.metrics(suite, plan, energy))
-    return plan if asked.generations is None else replace(plan, generations=asked.generations)
-
-
-def _output(suite: str, asked: Asked) -> Path:
-    """Where the results go: never over the file that says what to measure, never into a folder that is not there."""
-    path = Path(asked.output or ("results.json" if suite == "compare" else f"{suite}_results.json"))
-    if asked.config and path.exists() and path.samefile(asked.config):
-        raise click.UsageError(f"{shown(str(path))} is the configuration; give another name with --output.")
-    if not path.absolute().parent.is_dir():
-        raise click.UsageError(
-            f"--output: there is no folder {shown(str(path.parent))}; make it, or name another file."
-        )
-    return path
-
-
-def _journal(output: Path) -> Path:
-    return output.with_name(f"{output.name}.journal")
 
 
 def _save(results: Results, path: Path) -> None:
@@ -315,43 +268,44 @@ def _save(results: Results, path: Path) -> None:
 # ---- what is printed
 
 
-def _print(suite: str, asked: Asked, results: Results) -> None:
+def _print(options: Options, results: Results) -> None:
     from tritium.perf.tables import pages
-    from tritium.see.reports.export import export_results
 
-    if asked.to in ("json", "csv"):
-        click.echo(export_results(results, asked.to), nl=False)
-    elif asked.to == "markdown":
+    if options.format in ("json", "csv"):
+        from tritium.see.reports.export import export_results
+
+        click.echo(export_results(results, options.format), nl=False)
+    elif options.format == "markdown":
         click.echo(pages.markdown(results))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
         click.echo(pages.page(results, width))
-    _after(suite, asked, results)
+    _after(options, results)
 
 
-def _after(suite: str, asked: Asked, results: Results) -> None:
+def _after(options: Options, results: Results) -> None:
     """What was written, and what to try next; on stderr where stdout is for a program."""
-    aside = asked.to != "text"
-    output = _output(suite, asked)
+    aside = options.format != "text"
+    output = options.output
     if not results.complete:
-        again = " ".join(["tritium", *sys.argv[1:], *([] if asked.resume else ["--resume"])])
+        again = " ".join(["tritium", *sys.argv[1:], *([] if options.resume else ["--resume"])])
         click.echo(f"{results.notes[-1]}.", err=True)
         click.echo(f"written: {shown(str(output))}; go on with: {shown(again)}", err=True)
         return
     click.echo(f"written: {shown(str(output))} ({span(results.elapsed_s)})", err=aside)
-    if asked.report:
+    if options.report:
         write_beside(output, results, err=aside)
-    click.echo(f"next: {_next(suite, asked, results, output)}", err=aside)
+    click.echo(f"next: {_next(options, results)}", err=aside)
 
 
-def _next(suite: str, asked: Asked, results: Results, output: Path) -> str:
+def _next(options: Options, results: Results) -> str:
     from tritium.perf.gate.verdict import measurement_exit_code
 
-    name = shown(str(output))
+    name = shown(str(options.output))
     if measurement_exit_code(results):
         return f"measure again when every cell runs: {name} has cells without a time, so it is no baseline to propose"
-    if asked.quick:
-        full = "tritium compare" if suite == "compare" else f"tritium bench {suite}"
+    if options.quick:
+        full = "tritium compare" if options.suite == "compare" else f"tritium bench {options.suite}"
         return f"{full} measures longer, and its results can gate; tritium bench --list tells what else there is"
     return (
         f"tritium baseline create NAME {name}, then later tritium regression-check --baseline {name} --current NEW.json"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.regression import plan_of
 from tritium.cli.text import file_errors, progress, shown, table
 from tritium.errors import nearest
 
@@ -44,14 +43,14 @@ def baseline() -> None:
 @click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use.")
 @click.option("--release", is_flag=True, help="It marks a release: the history shows the trend against the last one.")
 @click.option("--force", is_flag=True, help="The name is taken: add a version.")
-def create(name: str, results: str | None, description: str, release: bool, force: bool, **asked: Any) -> None:
+def create(name: str, results: str | None, description: str, release: bool, force: bool, **parameters: Any) -> None:
     """Keep RESULTS (a file of tritium compare or bench) under NAME; without RESULTS, measure now."""
     from tritium.perf.store import baseline as baselines
     from tritium.perf.store import results as store
 
     baselines.check_name(name)
     with file_errors():
-        found = store.load(results) if results else _measure(asked)
+        found = store.load(results) if results else _measure(**parameters)
         kept = baselines.create(name, found, description, force=force, release=release)
     click.echo(f"{shown(kept.label)}: {kept.runs} runs, measured {shown(kept.created)}")
     if not found.plan.gates:
@@ -62,15 +61,13 @@ def create(name: str, results: str | None, description: str, release: bool, forc
         )
 
 
-def _measure(asked: dict[str, Any]) -> Results:
-    from tritium.perf.engine.measuring import measure
+def _measure(suite: str, thorough: bool, **values: Any) -> Results:
     from tritium.perf.suites import suites
 
-    suite = asked["suite"]
-    plan = plan_of(asked, suite)
-    grid = suites.grid(suite, suites.defaults(suite), threads=plan.threads)
-    with progress(grid.told(plan)) as report:
-        return measure(grid.cases, grid.arms, plan, kind="baseline", suite=suite, notes=grid.notes, progress=report)
+    options = suites.options_of(suite, thorough=thorough).changed(**values)
+    grid = suites.grid(options)
+    with progress(grid.told(options.plan)) as report:
+        return suites.measure(options, grid, kind="baseline", progress=report)
 
 
 @baseline.command(name="list")

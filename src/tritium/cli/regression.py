@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ from tritium.errors import ArgumentError, BaselineError, TritiumError
 if TYPE_CHECKING:
     from tritium.perf.gate.regression import Gated
     from tritium.perf.gate.verdict import Suite
-    from tritium.perf.records.run import Plan, Results
+    from tritium.perf.records.run import Results
     from tritium.perf.suites.config import RegressionConfig
+    from tritium.perf.suites.options import Options
     from tritium.perf.suites.suites import Grid
 
 Command = Callable[..., Any]
@@ -61,7 +62,7 @@ FILE_HERE = click.Path(exists=True, dir_okay=False)
 GATE = (
     click.option("--threshold", callback=share, metavar="SHARE", help=THRESHOLD),
     click.option("--config", type=FILE_HERE, metavar="FILE", help=CONFIG),
-    click.option("--output-format", "to", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the report."),
+    click.option("--output-format", "format", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the report."),
     click.option("--output-file", type=FILE, metavar="FILE", help="Write the report here; a short page is printed still."),
     click.option("--verdict", type=FILE, metavar="FILE", default="verdict.json", show_default=True, help="Always written."),
     click.option("--allow-inconclusive", is_flag=True, help="Exit code 0 instead of 4."),
@@ -79,21 +80,51 @@ def options_of_a_gate(command: Command) -> Command:
     return command
 
 
-TELLING = (
-    "to",
-    "output_file",
-    "verdict",
-    "allow_inconclusive",
-    "allow_not_comparable",
-    "allow_missing_baseline",
-    "github",
-    "report",
-)
+@dataclass(frozen=True)
+class GateOptions:
+    """How a verdict is reached, told and kept; what is measured for it is in `Options`."""
+
+    baseline: str = ""  # a file of results or a name; "": another revision is measured
+    config: RegressionConfig | None = None
+    threshold: str | None = None
+    looks: int = 3
+    results: str | None = None
+    update_baseline: bool = False
+    format: str = "text"
+    output_file: str | None = None
+    verdict: str = "verdict.json"
+    allow_inconclusive: bool = False
+    allow_not_comparable: bool = False
+    allow_missing_baseline: bool = False
+    github: bool = False
+    report: bool = True
+
+    @property
+    def aside(self) -> bool:
+        """Whether stdout is for a program, so that words for a person go to stderr."""
+        return self.format != "text" and not self.output_file
+
+    @property
+    def updates(self) -> bool:
+        """Whether a pass becomes the baseline."""
+        return self.update_baseline or (self.config is not None and self.config.auto_update_baseline)
+
+    def allowed(self, suite: Suite) -> Suite:
+        """Return the verdicts with exit code 0 for what is allowed."""
+        from tritium.perf.gate.verdict import ALLOWED, allow
+
+        return allow(suite, [name for name in ALLOWED if getattr(self, f"allow_{name.replace('-', '_')}")])
 
 
-def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How to tell it, and the rest."""
-    return {k: options[k] for k in TELLING}, {k: v for k, v in options.items() if k not in TELLING}
+def gate_options(*, baseline: str | None, config: str | None, against: str | None = None, **values: Any) -> GateOptions:
+    """Return the options of a gate: what the command line says, and the settings of a file."""
+    from tritium.perf.suites.config import RegressionConfig
+
+    settings = RegressionConfig.load(config) if config else None
+    if against and baseline:
+        raise click.UsageError("--baseline and --against were both given; choose one.")
+    name = "" if against else _baseline(baseline, config, settings)
+    return GateOptions(name, settings, **values)
 
 
 # ---- commands
@@ -113,25 +144,22 @@ def split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     help="The results to judge.",
 )
 @options_of_a_gate
-def regression_check(
-    baseline: str | None, current: str, config: str | None, threshold: str | None, **telling: Any
-) -> None:
+def regression_check(current: str, **parameters: Any) -> None:
     """Judge results beside earlier ones of the same machine, measured in separate runs.
 
     What the machine itself did in between is measured by canaries in both runs and taken out.
     """
     from tritium.perf.gate import regression
 
-    settings = _settings(config)
-    name = _baseline(baseline, config, settings)
+    gate = gate_options(**parameters)
     with file_errors():
-        suite = regression.regression_check(name, current, threshold, config=settings)
+        suite = regression.regression_check(gate.baseline, current, gate.threshold, config=gate.config)
         now = regression.loaded(current)
-    tell(replace(suite, command=_typed()), leave=False, **telling)
-    _page(suite, now, telling)
-    if settings is not None and settings.auto_update_baseline:
-        _update(regression.Gated(suite, now), name)
-    sys.exit(_allowed(suite, telling).exit_code)
+    tell(replace(suite, command=_typed()), gate)
+    _page(suite, now, gate)
+    if gate.updates:
+        _update(regression.Gated(suite, now), gate.baseline)
+    sys.exit(gate.allowed(suite).exit_code)
 
 
 @click.command(name="regression-test", epilog=CODES)
@@ -163,71 +191,72 @@ def regression_check(
 )
 @click.option("--update-baseline", is_flag=True, help="On a pass, and only then, this run becomes the baseline.")
 @options_of_a_gate
-def regression_test(**options: Any) -> None:
+def regression_test(
+    against: str | None, suite: str | None, load: tuple[str, ...], thorough: bool, generations: int | None,
+    threads: int | None, **parameters: Any,
+) -> None:  # fmt: skip
     """Measure now, and judge it beside a stored baseline or beside another revision.
 
     What is slower is measured once more with fresh processes before the gate fails. Both runs are kept in the history.
     """
     from tritium.perf.gate import regression
+    from tritium.perf.suites import suites
 
-    telling, asked = split(options)
-    settings = _settings(asked["config"])
-    against = asked["against"]
-    if against and asked["baseline"]:
-        raise click.UsageError("--baseline and --against were both given; choose one.")
-    name = "" if against else _baseline(asked["baseline"], asked["config"], settings)
+    gate = gate_options(against=against, **parameters)
     with file_errors():
-        tested = _against(against, settings, asked) if against else _stored(name, settings, asked)
+        own = [name for path in load for name in suites.load(path)]
+        options = suites.options_of(suite or "regression", thorough=thorough)
+        options = options.changed(generations=generations, threads=threads)
+        if against:
+            more = options.changed(operations=(*options.config.operations, *own))
+            tested: Gated | Suite = _against(against, more, gate)
+        else:
+            tested = _stored(suite, options, gate)
     if not isinstance(tested, regression.Gated):
-        tell(replace(tested, command=_typed()), **telling)
-        return
+        tell(replace(tested, command=_typed()), gate)
+        sys.exit(gate.allowed(tested).exit_code)
     try:
-        tell(replace(tested.suite, command=_typed()), leave=False, **telling)
+        tell(replace(tested.suite, command=_typed()), gate)
     finally:  # what was measured is kept, even where the verdict cannot be written
-        _keep(tested, asked["results"])
-    _page(tested.suite, tested.results, telling, history=True)
-    if not against and (asked["update_baseline"] or (settings is not None and settings.auto_update_baseline)):
-        _update(tested, name)
+        _keep(tested, gate.results)
+    _page(tested.suite, tested.results, gate, history=True)
+    if not against and gate.updates:
+        _update(tested, gate.baseline)
     if not tested.results.complete:
         click.echo("interrupted: the verdict is of what was measured until then.", err=True)
         sys.exit(INTERRUPTED)
-    sys.exit(_allowed(tested.suite, telling).exit_code)
+    sys.exit(gate.allowed(tested.suite).exit_code)
 
 
-def _stored(name: str, settings: RegressionConfig | None, asked: dict[str, Any]) -> Gated | Suite:
+def _stored(suite: str | None, options: Options, gate: GateOptions) -> Gated | Suite:
     """Measured beside a baseline. One that is absent, or of another machine, is found out before anything is measured."""
     from tritium.perf.gate import regression
     from tritium.perf.gate.verdict import no_baseline
-    from tritium.perf.suites import suites
 
+    name = gate.baseline
     try:
         before = regression.loaded(name)
         before = replace(before, name=before.name or name)  # a file has none of its own
     except (BaselineError, FileNotFoundError) as error:
         return no_baseline(name, regression.why_absent(name, error), paired=False)
-    for path in asked["load"]:
-        suites.load(path)
-    suite, grid, plan = regression.as_before(before, plan_of(asked), asked["suite"])
-    unlike = regression.unlike(before, plan.threads)
+    options, grid = regression.as_before(before, options, suite)
+    unlike = regression.unlike(before, options.plan.threads)
     if unlike is not None:
         return replace(unlike, base=name, head="now")
-    return _measured(suite, grid, plan, settings, asked, baseline=before)
+    return _measured(options, grid, gate, baseline=before)
 
 
-def _against(revision: str, settings: RegressionConfig | None, asked: dict[str, Any]) -> Gated:
+def _against(revision: str, options: Options, gate: GateOptions) -> Gated:
     from tritium.perf.gate import against
     from tritium.perf.suites import suites
     from tritium.see.profile.attribution import attributed
 
-    suite = asked["suite"] or "regression"
-    plan, usual = plan_of(asked, suite), suites.defaults(suite)
-    own = tuple(name for path in asked["load"] for name in suites.load(path))
-    grid = suites.grid(suite, replace(usual, operations=(*usual.operations, *own)), threads=plan.threads)
+    grid = suites.grid(options)
     with against.revisions(revision, said=lambda text: click.echo(text, err=True)) as (base, head):
         both = replace(grid, arms=(base.arm(against.BASE), head.arm(against.HEAD)))
-        tested = _measured(suite, both, plan, settings, asked)
-        found = attributed(tested.suite, both.cases, *both.arms, progress=_looking)
-        notes = (*tested.suite.notes, *(f"{v.case}: {said}" for v, said in found))
+        tested = _measured(options, both, gate)
+        reasons = attributed(tested.suite, both.cases, *both.arms, progress=_looking)
+        notes = (*tested.suite.notes, *(f"{v.case}: {reason}" for v, reason in reasons))
     return replace(tested, suite=replace(tested.suite, base=f"{revision} (base)", notes=notes))
 
 
@@ -235,28 +264,16 @@ def _looking(case: str) -> None:
     click.echo(f"profiling both revisions: {shown(case)} …", err=True)
 
 
-def _measured(
-    suite: str, grid: Grid, plan: Plan, settings: RegressionConfig | None, asked: dict[str, Any], baseline: Results | None = None
-) -> Gated:  # fmt: skip
+def _measured(options: Options, grid: Grid, gate: GateOptions, baseline: Results | None = None) -> Gated:
     from tritium.perf.gate import regression
 
     for note in grid.notes:
         click.echo(shown(note), err=True)
-    with progress(grid.told(plan)) as report:
+    with progress(grid.told(options.plan)) as report:
         return regression.regression_test(
-            grid.cases, grid.arms, baseline=baseline, plan=plan, threshold=asked["threshold"], config=settings, suite=suite,
-            extra_looks=asked["looks"] - 1, notes=grid.notes, progress=report,
+            grid.cases, grid.arms, baseline=baseline, plan=options.plan, threshold=gate.threshold, config=gate.config,
+            suite=options.suite, extra_looks=gate.looks - 1, notes=grid.notes, progress=report,
         )  # fmt: skip
-
-
-def plan_of(asked: dict[str, Any], suite: str = "regression") -> Plan:
-    """The plan that --generations, --thorough and --threads ask for, with the metrics of a suite."""
-    from tritium.perf.records.run import PLANS
-    from tritium.perf.suites import suites
-
-    plan = PLANS["thorough" if asked["thorough"] else "default"]
-    plan = replace(plan, threads=asked["threads"], metrics=suites.metrics(suite, plan))
-    return replace(plan, generations=asked["generations"]) if asked["generations"] else plan
 
 
 def _keep(tested: Gated, path: str | None) -> None:
@@ -277,20 +294,19 @@ def _keep(tested: Gated, path: str | None) -> None:
         click.echo(f"not kept in the history: {shown(str(error))}", err=True)
 
 
-def _page(suite: Suite, results: Results, telling: dict[str, Any], *, history: bool = False) -> None:
+def _page(suite: Suite, results: Results, gate: GateOptions, *, history: bool = False) -> None:
     """The report beside the verdict; with the runs that are kept, where they can be read."""
     from tritium.perf.store.history import History
 
-    if not telling["report"]:
+    if not gate.report:
         return
-    place, said = Path(telling["verdict"]), replace(_allowed(suite, telling), command=_typed())
-    aside = telling["to"] != "text" and not telling["output_file"]
+    verdicts = replace(gate.allowed(suite), command=_typed())
     try:
         kept = History() if history else None
     except (TritiumError, OSError):
         kept = None  # said before: it could not be written either
     try:
-        write_beside(place, results, verdicts=said, history=kept, err=aside)
+        write_beside(Path(gate.verdict), results, verdicts=verdicts, history=kept, err=gate.aside)
     finally:
         if kept is not None:
             kept.close()
@@ -304,12 +320,6 @@ def _update(tested: Gated, name: str) -> None:
 
 
 # ---- what both need
-
-
-def _settings(path: str | None) -> RegressionConfig | None:
-    from tritium.perf.suites.config import RegressionConfig
-
-    return RegressionConfig.load(path) if path else None
 
 
 def _baseline(given: str | None, config: str | None, settings: RegressionConfig | None) -> str:
@@ -326,31 +336,22 @@ def _typed() -> str:
     return " ".join(["tritium", *sys.argv[1:]])
 
 
-def _allowed(suite: Suite, telling: dict[str, Any]) -> Suite:
-    from tritium.perf.gate.verdict import ALLOWED, allow
-
-    return allow(suite, [name for name in ALLOWED if telling[f"allow_{name.replace('-', '_')}"]])
-
-
-def tell(suite: Suite, *, leave: bool = True, **telling: Any) -> None:
-    """Write verdict.json, print, and leave with the exit code."""
+def tell(suite: Suite, gate: GateOptions) -> None:
+    """Print the verdicts, and write verdict.json."""
     from tritium.perf.formats import github
     from tritium.perf.gate.page import markdown, page
     from tritium.perf.records import json_io as records
     from tritium.perf.store import results as store
 
-    suite = _allowed(suite, telling)
+    suite = gate.allowed(suite)
     text = records.dumps(suite, indent=2) + "\n"
-    made = {"text": lambda: page(suite) + "\n", "json": lambda: text, "markdown": lambda: markdown(suite)}
-    click.echo(page(suite) if telling["output_file"] else made[telling["to"]]().rstrip("\n"))
+    forms = {"text": lambda: page(suite) + "\n", "json": lambda: text, "markdown": lambda: markdown(suite)}
+    click.echo(page(suite) if gate.output_file else forms[gate.format]().rstrip("\n"))
     with file_errors():  # told first: a full disk does not hide what was found
-        store.write_text(telling["verdict"], text)
-        if telling["output_file"]:
-            store.write_text(telling["output_file"], made[telling["to"]]())
-    aside = telling["to"] != "text" and not telling["output_file"]
-    click.echo(f"written: {shown(str(telling['verdict']))}", err=aside)
-    lines = github.publish(suite) or (github.annotated(suite) if telling["github"] else [])
+        store.write_text(gate.verdict, text)
+        if gate.output_file:
+            store.write_text(gate.output_file, forms[gate.format]())
+    click.echo(f"written: {shown(str(gate.verdict))}", err=gate.aside)
+    lines = github.publish(suite) or (github.annotated(suite) if gate.github else [])
     for line in lines:
-        click.echo(line, err=aside)
-    if leave:
-        sys.exit(suite.exit_code)
+        click.echo(line, err=gate.aside)

@@ -17,7 +17,8 @@ from tritium.perf.engine.worker import checked, resolve
 from tritium.perf.records.run import PLANS, Plan, Run
 from tritium.perf.suites import suites
 from tritium.perf.suites.config import BenchmarkConfig, EnergyConfig
-from tritium.perf.suites.suites import SUITES, defaults, grid
+from tritium.perf.suites.options import Options
+from tritium.perf.suites.suites import SUITES, Grid, defaults
 from tritium.perf.work import registry
 
 GUIDES = {
@@ -29,12 +30,18 @@ GUIDES = {
 TINY = {"tensor_sizes": ((64, 64),), "data_types": ("f32",)}
 
 
+def grid(
+    suite: str, config: BenchmarkConfig, *, quick: bool = False, peers: tuple[str, ...] | None = None, **plan: Any
+) -> Grid:
+    return suites.grid(Options(suite, config, Plan(**plan), peers=peers, quick=quick))
+
+
 def small(suite: str) -> BenchmarkConfig:
     return replace(defaults(suite, quick=True), **TINY)  # type: ignore[arg-type]
 
 
-def names(suite: str, config: BenchmarkConfig, **more: object) -> list[str]:
-    return [case.name for case in grid(suite, config, peers=("none",), **more).cases]  # type: ignore[arg-type]
+def names(suite: str, config: BenchmarkConfig, **more: Any) -> list[str]:
+    return [case.name for case in grid(suite, config, peers=("none",), **more).cases]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tritium.perf.work.canary import is_canary
 
 if TYPE_CHECKING:
     from tritium.perf.engine.measuring import Progress
+    from tritium.perf.suites.options import Options
     from tritium.perf.suites.suites import Grid
 
 STORED_MARGIN = 0.10  # of separate runs; pairs are judged by the margins of Rules
@@ -238,14 +239,12 @@ def create_baseline(
     force: bool = False, progress: Progress | None = None,
 ) -> baselines.Version:  # fmt: skip
     """Keep results under a name; without results, measure a suite now."""
-    from tritium.perf.engine.measuring import measure
+    from tritium.perf.suites import suites
 
     baselines.check_name(name)
     if results is None:
-        grid, plan = _grid(suite, plan)
-        results = measure(
-            grid.cases, grid.arms, plan, kind="baseline", suite=suite, notes=grid.notes, progress=progress
-        )
+        options = suites.options_of(suite, plan=plan)
+        results = suites.measure(options, suites.grid(options), kind="baseline", progress=progress)
     return baselines.create(name, results, description, force=force)
 
 
@@ -254,19 +253,14 @@ def run_regression_tests(
     plan: Plan = PLANS["default"], progress: Progress | None = None,
 ) -> Gated:  # fmt: skip
     """Measure the baseline's suite now, and compare. `.overall_status` is AllPass, HasRegressions, HasCriticalRegressions …"""
-    before = loaded(baseline)
-    name, grid, plan = as_before(before, plan, suite)
-    return regression_test(
-        grid.cases, grid.arms, baseline=before, plan=plan, threshold=threshold, config=config, suite=name, notes=grid.notes,
-        progress=progress,
-    )  # fmt: skip
-
-
-def _grid(suite: str, plan: Plan) -> tuple[Grid, Plan]:
     from tritium.perf.suites import suites
 
-    grid = suites.grid(suite, suites.defaults(suite), threads=plan.threads)
-    return grid, replace(plan, metrics=suites.metrics(suite, plan))
+    before = loaded(baseline)
+    options, grid = as_before(before, suites.options_of(suite or "regression", plan=plan), suite)
+    return regression_test(
+        grid.cases, grid.arms, baseline=before, plan=options.plan, threshold=threshold, config=config, suite=options.suite,
+        notes=grid.notes, progress=progress,
+    )  # fmt: skip
 
 
 def unlike(before: Results, threads: int | None) -> Suite | None:
@@ -276,18 +270,20 @@ def unlike(before: Results, threads: int | None) -> Suite | None:
     return found if found.hard else None
 
 
-def as_before(before: Results, plan: Plan, suite: str | None = None) -> tuple[str, Grid, Plan]:
-    """What to measure beside a baseline: its own cases, arms and threads; or another suite, where one is named."""
+def as_before(before: Results, options: Options, suite: str | None = None) -> tuple[Options, Grid]:
+    """What to measure beside a baseline: its own cases, arms and threads; or the suite of the options, where one is named."""
     from tritium.perf.suites import suites
 
-    plan = plan if plan.threads is not None else replace(plan, threads=before.environment.hard.threads)
+    if options.plan.threads is None:
+        options = options.changed(threads=before.environment.hard.threads)
     if suite is not None:
-        return suite, *_grid(suite, plan)
+        return options, suites.grid(options)
     name = before.suite if before.suite in (*suites.SUITES, "compare") else "regression"
-    grid = suites.like(before, threads=plan.threads)
+    options = suites.options_of(name, plan=options.plan)
+    grid = suites.like(before, options)
     if not grid.cases:
         raise ArgumentError(f"no case of the baseline can be measured here. {' '.join(grid.notes)}")
-    return name, grid, replace(plan, metrics=suites.metrics(name, plan))
+    return options, grid
 
 
 # ---- keeping the baseline up to date

@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tritium import backends
 from tritium.buffer import native
 from tritium.errors import ArgumentError, nearest
 from tritium.op import OPS
+from tritium.perf.engine import measuring
+from tritium.perf.engine.measuring import Progress
 from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig
-from tritium.perf.work import moves, peers, quantised, rows, workloads
+from tritium.perf.suites.options import Options
+from tritium.perf.work import moves, peers, quantised, registry, rows, workloads
 from tritium.perf.work import recipes as work
 from tritium.perf.work.canary import is_canary
-
-if TYPE_CHECKING:
-    from tritium.perf.engine.measuring import Progress
 
 Shape = tuple[int, ...]
 TIME = ("wall", "cpu", "peak_bytes")
@@ -33,20 +33,8 @@ SEQUENCES, TOKENS = 8, 64
 ACTIVATIONS = ("relu", "gelu", "silu", "softmax")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is the same for every case of a run."""
-
-    threads: int | None = None
-    seed: int = 0
-
-    @property
-    def given(self) -> dict[str, Any]:
-        return {"threads": self.threads, "seed": self.seed}
-
-
 Made = tuple[list[Case], list[str]]
-Cases = Callable[[BenchmarkConfig, Options], Made]
+Cases = Callable[[Options], Made]
 
 
 @dataclass(frozen=True)
@@ -91,9 +79,10 @@ def names() -> list[str]:
     return [*work.operation_names(), *moves.HELD, *moves.MOVED]
 
 
-def operations(config: BenchmarkConfig, options: Options) -> Made:
+def operations(options: Options) -> Made:
     """Operations x sizes x batches x data types, without their transfers or with them; what is refused is a note."""
-    shapes, kinds, found, notes = config.tensor_sizes, config.data_types, [], []
+    config, found, notes = options.config, [], []
+    shapes, kinds = config.tensor_sizes, config.data_types
     known = names()
     for name in config.operations:
         if name not in known:
@@ -102,19 +91,20 @@ def operations(config: BenchmarkConfig, options: Options) -> Made:
                 "your own come from a file: --load FILE.py."
             )
         if name in moves.HELD:
-            found += moves.memory([(_size(s), 4 * prod(s)) for s in shapes], [name], **options.given)
+            found += moves.memory([(_size(s), 4 * prod(s)) for s in shapes], [name], **options.recipe)
         elif name in moves.MOVED:
-            found += moves.transfer(shapes, kinds, [name], **options.given)
+            found += moves.transfer(shapes, kinds, [name], **options.recipe)
         else:
-            for batch, sizes in _batches(name, config).items():
-                found += _on_axes(name, sizes, batch, config, options)
+            for batch, sizes in _batches(name, options).items():
+                found += _on_axes(name, sizes, batch, options)
                 refused = [work.refuses(name, shape, kind) for shape in sizes for kind in kinds]
                 notes += [f"left out: {reason}." for reason in refused if reason]
-    return _once(found), [*notes, *_without_axes(config)]
+    return _once(found), [*notes, *_without_axes(options)]
 
 
-def _batches(name: str, config: BenchmarkConfig) -> dict[int | None, list[Shape]]:
+def _batches(name: str, options: Options) -> dict[int | None, list[Shape]]:
     """The shapes of an operation by its batch; as the sizes say (None) where it has none or nobody asks."""
+    config = options.config
     shapes = config.tensor_sizes
     if not config.batch_sizes or work.batched(name, 1, shapes[0]) is None:
         return {None: list(shapes)}
@@ -122,22 +112,22 @@ def _batches(name: str, config: BenchmarkConfig) -> dict[int | None, list[Shape]
     return {b: list(dict.fromkeys(s for s in of if s is not None)) for b, of in made.items()}
 
 
-def _on_axes(
-    name: str, shapes: Sequence[Shape], batch: int | None, config: BenchmarkConfig, options: Options
-) -> list[Case]:
+def _on_axes(name: str, shapes: Sequence[Shape], batch: int | None, options: Options) -> list[Case]:
     """One operation with one batch: its cases without transfers, with them, or both."""
+    config = options.config
     found: list[Case] = []
     if config.transfer != "included" or not work.transfers(name):
-        found += work.grid([name], shapes, config.data_types, **options.given)
+        found += work.grid([name], shapes, config.data_types, **options.recipe)
     if config.transfer != "excluded":
-        found += work.grid([name], shapes, config.data_types, transfer=True, **options.given)
+        found += work.grid([name], shapes, config.data_types, transfer=True, **options.recipe)
     if batch is None:
         return found
     return [replace(case, context=replace(case.context, batch=batch)) for case in found]
 
 
-def _without_axes(config: BenchmarkConfig, all_of_it: bool = False) -> list[str]:
+def _without_axes(options: Options, all_of_it: bool = False) -> list[str]:
     """Notes on operations that have no batch, or no transfers, where these were asked for."""
+    config = options.config
     own = [name for name in config.operations if all_of_it or name in (*moves.HELD, *moves.MOVED)]
     rest = [name for name in config.operations if name not in own]
     whole = own + [n for n in rest if work.batched(n, 1, config.tensor_sizes[0]) is None]
@@ -158,44 +148,49 @@ def _once(cases: Iterable[Case]) -> list[Case]:
     return list({case.name: case for case in cases}.values())
 
 
-def layouts(config: BenchmarkConfig, options: Options) -> Made:
+def layouts(options: Options) -> Made:
     """The same operations on memory row by row, column by column, and with gaps."""
-    operations(config, options)  # unknown names are refused there
-    found = work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.given)
-    return found, _without_axes(config, all_of_it=True)
+    config = options.config
+    operations(options)  # unknown names are refused there
+    found = work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.recipe)
+    return found, _without_axes(options, all_of_it=True)
 
 
-def data_types(config: BenchmarkConfig, options: Options) -> Made:
+def data_types(options: Options) -> Made:
     """One product with weights of every type, and the other operations in every float type."""
+    config = options.config
     kinds = [*config.data_types, *(k for k in ("i8", "i4", "tern2") if k not in config.data_types)]
-    products = work.dtypes(config.tensor_sizes, kinds, **options.given)
-    others, notes = operations(config, options)
+    products = work.dtypes(config.tensor_sizes, kinds, **options.recipe)
+    others, notes = operations(options)
     return _once([*products, *others]), notes
 
 
-def layers(config: BenchmarkConfig, options: Options) -> Made:
+def layers(options: Options) -> Made:
     """Workloads; sizes are (tokens, width). Several sequences are decoded together too."""
-    found, notes = operations(config, options)
+    config = options.config
+    found, notes = operations(options)
     if "decode" in config.operations and not config.batch_sizes:
         together = [(SEQUENCES, *shape) for shape in config.tensor_sizes if len(shape) == 2]
-        found += workloads.cases("decode", together[-1:], **options.given)
+        found += workloads.cases("decode", together[-1:], **options.recipe)
     return _once(found), notes
 
 
-def comprehensive(config: BenchmarkConfig, options: Options) -> Made:
+def comprehensive(options: Options) -> Made:
     """Operations as elsewhere; workloads on a prompt of some tokens as wide as the sizes."""
+    config = options.config
     own = tuple(name for name in config.operations if name in workloads.NAMES)
     rest = tuple(name for name in config.operations if name not in own)
-    found, notes = operations(replace(config, operations=rest), options) if rest else ([], [])
+    found, notes = operations(options.changed(operations=rest)) if rest else ([], [])
     prompts = tuple(dict.fromkeys((TOKENS, shape[-1]) for shape in config.tensor_sizes))
     if own:
-        more, said = layers(replace(config, operations=own, tensor_sizes=prompts, data_types=("f32",)), options)
+        more, said = layers(options.changed(operations=own, tensor_sizes=prompts, data_types=("f32",)))
         found, notes = [*found, *more], [*notes, *said]
     return _once(found), notes
 
 
-def quantization(config: BenchmarkConfig, options: Options) -> Made:
+def quantization(options: Options) -> Made:
     """Schemes x steps x sizes."""
+    config = options.config
     steps = quantised.STEPS
     wrong = next((step for step in config.operations if step not in steps), None)
     if wrong is not None:
@@ -206,27 +201,28 @@ def quantization(config: BenchmarkConfig, options: Options) -> Made:
     notes = [
         f"left out: {_size(s)}: a matrix of weights has two sizes." for s in config.tensor_sizes if s not in shapes
     ]
-    made = quantised.quantisation(shapes, None, config.operations, **options.given)
-    return made, [*notes, *_without_axes(config, all_of_it=True)]
+    made = quantised.quantisation(shapes, None, config.operations, **options.recipe)
+    return made, [*notes, *_without_axes(options, all_of_it=True)]
 
 
-def table_samples(config: BenchmarkConfig, options: Options) -> Made:
+def table_samples(options: Options) -> Made:
     """The samples of rows of the table; `operations` are rows. Small ones: what a call costs, more than what it computes."""
+    config = options.config
     asked = config.operations if config.operations != ALL_ROWS else tuple(OPS)
-    made = _once(case for row in asked for case in rows.cases(row, **options.given))
-    return made, _without_axes(config, all_of_it=True)
+    made = _once(case for row in asked for case in rows.cases(row, **options.recipe))
+    return made, _without_axes(options, all_of_it=True)
 
 
-def network_calls(config: BenchmarkConfig, options: Options) -> Made:
+def network_calls(options: Options) -> Made:
     """The distinct calls of the model in the package, for prompts of as many tokens as the sizes say."""
     from tritium.models.load import load
 
-    model = load()
+    config, model = options.config, load()
     return _once(
         replace(case, context=replace(case.context, sequence_length=shape[0]))
         for shape in config.tensor_sizes
-        for case in rows.traced(model, tokens=shape[0], **options.given)
-    ), _without_axes(config, all_of_it=True)
+        for case in rows.traced(model, tokens=shape[0], **options.recipe)
+    ), _without_axes(options, all_of_it=True)
 
 
 # ---- the suites
@@ -335,27 +331,56 @@ def energy_options(config: EnergyConfig, plan: Plan) -> dict[str, Any]:
 
 def load(path: str | Path) -> list[str]:
     """A file of the user's own benchmarks; their names are operations from then on."""
-    from tritium.perf.work import registry
-
     return registry.load(path)
 
 
-def grid(
-    suite: str, config: BenchmarkConfig, *, quick: bool = False, peers: Sequence[str] | None = None,
-    threads: int | None = None, seed: int = 0,
-) -> Grid:  # fmt: skip
-    """The cases and arms of a suite under these settings, and notes on what is left out."""
-    found = suite_named(suite)
+def options_of(
+    suite: str, *, quick: bool = False, thorough: bool = False, plan: Plan | None = None, config: str | Path | None = None,
+    load: Iterable[str | Path] = (),
+) -> Options:  # fmt: skip
+    """Return the options of a suite: its defaults with the user's own benchmarks, or the settings of a file."""
+    own = [name for path in load for name in registry.load(path)]
+    settings, energy = defaults(suite, quick), None
+    plan = plan or PLANS["quick" if quick else "thorough" if thorough else "default"]
+    name = suite_named(suite).name
+    if name == "energy":
+        energy = EnergyConfig.load(config) if config else EnergyConfig()
+    elif config:
+        settings = BenchmarkConfig.load(config)
+        plan = settings.plan(plan)
+    if own and not config:
+        settings = replace(settings, operations=(*settings.operations, *own))
+    return Options(name, settings, replace(plan, metrics=metrics(name, plan, energy)), energy, quick=quick)
+
+
+def grid(options: Options) -> Grid:
+    """Return the cases and arms that the options ask for, and notes on what is left out."""
+    suite, config = suite_named(options.suite), options.config
     devices, notes = config.usable_devices()
     if not devices:
-        raise ArgumentError(f"{suite}: none of the devices {', '.join(config.devices)} is here. {' '.join(notes)}")
-    arms, said = arms_of(devices, peers if peers is not None else _usual(found, quick), threads)
-    cases, left = found.cases(config, Options(threads, seed))
-    return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *said, *left])))
+        raise ArgumentError(
+            f"{options.suite}: none of the devices {', '.join(config.devices)} is here. {' '.join(notes)}"
+        )
+    beside = options.peers if options.peers is not None else _usual(suite, options.quick)
+    arms, absent = arms_of(devices, beside, options.plan.threads)
+    cases, left = suite.cases(options)
+    return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *absent, *left])))
 
 
-def like(before: Results, *, threads: int | None = None) -> Grid:
+def measure(
+    options: Options, grid: Grid, *, kind: str | None = None, progress: Progress | None = None, journal: Path | None = None
+) -> Results:  # fmt: skip
+    """Measure a grid as the options ask. With a journal it can be interrupted and resumed."""
+    return measuring.measure(
+        grid.cases, grid.arms, options.plan, kind=kind or options.kind, suite=options.suite, notes=grid.notes,
+        progress=progress, journal=journal, resume=options.resume,
+        options=energy_options(options.energy, options.plan) if options.energy is not None else None,
+    )  # fmt: skip
+
+
+def like(before: Results, options: Options | None = None) -> Grid:
     """The cases and arms of earlier results, made again; what cannot be made here is a note."""
+    threads = options.plan.threads if options is not None else None
     name = before.suite if before.suite in (COMPARE.name, *SUITES) else "regression"
     try:
         arms, notes = peers.arms(before.arms, threads)
@@ -371,14 +396,15 @@ def like(before: Results, *, threads: int | None = None) -> Grid:
         "data_types": [c.precision for c in wanted.values() if c.precision in FLOATS],
         "transfer": "both" if any(c.transfer for c in wanted.values()) else "",
     }
-    usual, options = defaults(name), Options(threads, before.plan.seed)
+    usual = options_of(name).changed(threads=threads, seed=before.plan.seed)
     listed = suite_named(name).listed
     if listed:
         read = {c.sequence_length for c in wanted.values() if c.sequence_length}
         asked = {"tensor_sizes": [(n,) for n in sorted(read)]}
-    own = replace(usual, **{k: v for k, v in asked.items() if v})
-    made = [case for s in (usual, defaults(name, quick=True), own) for case in suite_named(name).cases(s, options)[0]]
-    made += operations(own, options)[0] if name != "quantization" and not listed else []
+    own = usual.changed(**{k: v for k, v in asked.items() if v})
+    brief = replace(usual, config=defaults(name, quick=True))
+    made = [case for each in (usual, brief, own) for case in suite_named(name).cases(each)[0]]
+    made += operations(own)[0] if name != "quantization" and not listed else []
     cases = tuple(
         replace(case, context=replace(case.context, batch=wanted[case.name].batch))
         for case in _once(made)
@@ -435,16 +461,15 @@ def run_comparison(
     progress: Progress | None = None,
 ) -> Results:  # fmt: skip
     """Measure a suite. A config given by the caller also says how long; a plan comes before it."""
-    from tritium.perf.engine.measuring import measure
-
-    settings = defaults(suite, quick) if config is None else config
     chosen = plan if plan is not None else PLANS["quick" if quick else "default"]
     if config is not None and plan is None:
         chosen = config.plan(chosen)
-    chosen = replace(chosen, threads=threads, seed=seed, metrics=metrics(suite, chosen, energy))
-    found = grid(suite, settings, quick=quick, peers=peers, threads=threads, seed=seed)
-    name = suite_named(suite).name
-    return measure(
-        found.cases, found.arms, chosen, kind="compare" if name == "compare" else "bench", suite=name, notes=found.notes,
-        progress=progress, options=energy_options(energy or EnergyConfig(), chosen) if name == "energy" else None,
-    )  # fmt: skip
+    chosen = replace(chosen, threads=threads, seed=seed)
+    options = options_of(suite, quick=quick, plan=chosen)
+    if config is not None:
+        options = replace(options, config=config)
+    if energy is not None:
+        options = replace(options, plan=replace(chosen, metrics=metrics(suite, chosen, energy)))
+        options = replace(options, energy=energy if options.energy is not None else None)
+    options = replace(options, peers=None if peers is None else tuple(peers))
+    return measure(options, grid(options), progress=progress)

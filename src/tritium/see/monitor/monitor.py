@@ -52,25 +52,23 @@ def measurement(
     from tritium.perf.suites import suites
 
     named = suite or (QUICK if baseline is None else None)
-    plan = PLANS["quick" if named == QUICK else "default"]
-    plan = replace(plan, threads=threads, generations=generations or plan.generations)
+    name = "regression" if named in (QUICK, None) else str(named)
+    options = suites.options_of(name, plan=PLANS["quick" if named == QUICK else "default"])
+    options = replace(options.changed(threads=threads, generations=generations), peers=("none",))
     if baseline is not None and named is None:
-        name, grid, plan = regression.as_before(baseline, plan)
+        options, grid = regression.as_before(baseline, options)
         kept = tuple(arm for arm in grid.arms if arm.name not in OTHERS)
         grid = replace(grid, arms=kept or grid.arms)
     else:
-        name = "regression" if named in (QUICK, None) else suites.suite_named(str(named)).name
-        plan = replace(plan, metrics=suites.metrics(name, plan))
-        usual = suites.defaults(name)
-        config = replace(usual, operations=(*usual.operations, *own))
-        grid = suites.grid(name, config, peers=["none"], threads=plan.threads)
+        grid = suites.grid(options.changed(operations=(*options.config.operations, *own)))
+    name = options.suite
     if not grid.cases:
         raise ArgumentError(f"{name}: no case is left to measure. {' '.join(grid.notes)}")
     command = f"tritium monitor --suite {named or name}"  # not as typed: addresses of webhooks are secrets
 
     def measured(number: int) -> Results:
-        asked = replace(plan, seed=plan.seed + number)
-        return measure(grid.cases, grid.arms, asked, kind="monitor", suite=name, notes=grid.notes, command=command)
+        plan = replace(options.plan, seed=options.plan.seed + number)
+        return measure(grid.cases, grid.arms, plan, kind="monitor", suite=name, notes=grid.notes, command=command)
 
     return measured
 
