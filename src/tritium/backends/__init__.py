@@ -414,6 +414,14 @@ class Found(NamedTuple):
     remedy: str = ""
 
 
+def present() -> list[Device]:
+    """Return the devices that are here, without making their backends."""
+    kinds = {name: _units(name) for name in _entries}
+    return [
+        device(f"{name}:{unit}") for name, units in kinds.items() if not isinstance(units, Absent) for unit in units
+    ]
+
+
 def devices() -> list[Found]:
     """What is here with its facts, and what is not, why, and how to get it."""
     out = []

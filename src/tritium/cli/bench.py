@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.report import NO_REPORT, write_beside
-from tritium.cli.text import Counts, Sizes, Words, progress, shown, span, status, table
+from tritium.cli.text import NO_REPORT, Counts, Sizes, Words, progress, shown, span, status, table
 from tritium.errors import ArgumentError, SaveError, nearest
 
 if TYPE_CHECKING:
@@ -79,10 +78,11 @@ def options_of(
     if quick and thorough:
         raise click.UsageError("--quick and --thorough were both given; choose one.")
     path = output_path(suite, output, config)
-    options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, load=load)
-    named = [name for group in devices for name in group]  # of every time the option was given
+    own = [name for file in load for name in suites.load(file)]
+    named = [name for group in devices for name in group] or None  # of every time the option was given
     try:
-        return options.changed(devices=named or None, output=path, **values)
+        options = suites.options_of(suite, quick=quick, thorough=thorough, config=config, devices=named, own=own)
+        return options.changed(output=path, **values)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from None
 
@@ -294,6 +294,8 @@ def _after(options: Options, results: Results) -> None:
         return
     click.echo(f"written: {shown(str(output))} ({span(results.elapsed_s)})", err=aside)
     if options.report:
+        from tritium.cli.report import write_beside  # a page needs much more than the results
+
         write_beside(output, results, err=aside)
     click.echo(f"next: {_next(options, results)}", err=aside)
 

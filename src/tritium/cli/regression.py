@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.report import NO_REPORT, write_beside
-from tritium.cli.text import file_errors, progress, shown
+from tritium.cli.text import NO_REPORT, file_errors, progress, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -205,13 +204,9 @@ def regression_test(
     gate = gate_options(against=against, **parameters)
     with file_errors():
         own = [name for path in load for name in suites.load(path)]
-        options = suites.options_of(suite or "regression", thorough=thorough)
+        options = suites.options_of(suite or "regression", thorough=thorough, own=own if against else ())
         options = options.changed(generations=generations, threads=threads)
-        if against:
-            more = options.changed(operations=(*options.config.operations, *own))
-            tested: Gated | Suite = _against(against, more, gate)
-        else:
-            tested = _stored(suite, options, gate)
+        tested = _against(against, options, gate) if against else _stored(suite, options, gate)
     if not isinstance(tested, regression.Gated):
         tell(replace(tested, command=_typed()), gate)
         sys.exit(gate.allowed(tested).exit_code)
@@ -296,10 +291,11 @@ def _keep(tested: Gated, path: str | None) -> None:
 
 def _page(suite: Suite, results: Results, gate: GateOptions, *, history: bool = False) -> None:
     """The report beside the verdict; with the runs that are kept, where they can be read."""
-    from tritium.perf.store.history import History
-
     if not gate.report:
         return
+    from tritium.cli.report import write_beside
+    from tritium.perf.store.history import History
+
     verdicts = replace(gate.allowed(suite), command=_typed())
     try:
         kept = History() if history else None

@@ -24,9 +24,6 @@ FILE = click.Path(dir_okay=False)
 FORMS = ("html", "markdown", "text", "json")
 PICTURES = ("svg", "png")
 SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
-NO_REPORT = click.option(
-    "--report/--no-report", default=True, show_default=True, help="Write a page beside the results."
-)
 
 
 @click.command()

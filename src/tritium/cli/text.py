@@ -20,6 +20,9 @@ from tritium.escape import terminal
 
 VARIANT = click.Choice(["arm64", "multiply", "divide"])
 VARIANT_HELP = "What the file cannot tell: I2_S written by ARM builds, or what weight_scale does."
+NO_REPORT = click.option(
+    "--report/--no-report", default=True, show_default=True, help="Write a page beside the results."
+)
 LINE_S = 5.0  # between lines of progress where nobody watches a terminal
 
 

@@ -19,7 +19,7 @@ from tritium.perf.suites import suites
 from tritium.perf.suites.config import BenchmarkConfig, EnergyConfig
 from tritium.perf.suites.options import Options
 from tritium.perf.suites.suites import SUITES, Grid, defaults
-from tritium.perf.work import registry
+from tritium.perf.work import quantised, registry
 
 GUIDES = {
     "comprehensive_performance_comparison": "comprehensive",
@@ -60,6 +60,10 @@ def test_the_guides_four_names_are_understood(theirs: str, ours: str) -> None:
 def test_a_name_that_is_no_suite_gets_the_nearest() -> None:
     with pytest.raises(ArgumentError, match="Did you mean 'quantization'"):
         suites.suite_named("quantisation")
+
+
+def test_the_steps_of_the_suite_quantization_are_those_of_its_recipes() -> None:
+    assert suites.STEPS == quantised.STEPS
 
 
 @pytest.mark.parametrize("suite", ["compare", *SUITES])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tritium as tt
 from tritium.perf.records.case import Arm, Case, Made, Recipe
 from tritium.perf.records.context import Context
 
@@ -22,8 +23,6 @@ SHAPES = {
 
 def work(candidate: str, *, operation: str, extra: float) -> Made:
     """The recipe: one operation of Tritium, with more of it for the arm "head"."""
-    import tritium as tt
-
     rows, columns = SHAPES[operation]
     rows = round(rows * (1 + (extra if candidate == "head" else 0)))
 

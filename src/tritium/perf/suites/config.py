@@ -206,7 +206,7 @@ def device_names(given: Any, where: str) -> tuple[str, ...]:
 
 
 def devices_here() -> tuple[str, ...]:
-    return tuple(d.name for d in backends.devices() if d.available)
+    return tuple(map(str, backends.present()))
 
 
 def absence(device: str) -> str:

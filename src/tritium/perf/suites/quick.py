@@ -30,7 +30,7 @@ from tritium.perf.records.run import Run, rounds_of
 from tritium.perf.stats import estimates as stats
 from tritium.perf.work import moves, quantised
 from tritium.perf.work.operations import operation_named, work_of
-from tritium.perf.work.recipes import grid
+from tritium.perf.work.recipes import grid, refuses
 
 BATCH_S = 0.005  # of a timed batch of calls, at least
 LEAST, MOST = 7, 25  # batches that are timed: fewer of slow calls
@@ -182,8 +182,6 @@ def timed(
     gives: tuple[str, ...] = ("us", "gflops"),
 ) -> Timed:
     """Any operation of `tritium bench --list`, on values of a fixed seed."""
-    from tritium.perf.work.recipes import refuses
-
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     kind, where = dt.dtype(dtype).name, str(backends.device(device))
     found = grid([operation], [sizes], [kind], devices=[where], layouts=[layout])

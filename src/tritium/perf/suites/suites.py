@@ -22,7 +22,7 @@ from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig
 from tritium.perf.suites.options import Options
-from tritium.perf.work import moves, peers, quantised, registry, rows, workloads
+from tritium.perf.work import moves, peers, registry, workloads
 from tritium.perf.work import recipes as work
 from tritium.perf.work.canary import is_canary
 
@@ -31,6 +31,7 @@ TIME = ("wall", "cpu", "peak_bytes")
 MEMORY = (*TIME, "allocated_bytes", "rss_bytes")
 SEQUENCES, TOKENS = 8, 64
 ACTIVATIONS = ("relu", "gelu", "silu", "softmax")
+STEPS = ("quantize", "dequantize", "matmul")  # of the suite quantization, as in perf.work.quantised
 
 
 Made = tuple[list[Case], list[str]]
@@ -190,12 +191,13 @@ def comprehensive(options: Options) -> Made:
 
 def quantization(options: Options) -> Made:
     """Schemes x steps x sizes."""
+    from tritium.perf.work import quantised  # of this suite alone
+
     config = options.config
-    steps = quantised.STEPS
-    wrong = next((step for step in config.operations if step not in steps), None)
+    wrong = next((step for step in config.operations if step not in STEPS), None)
     if wrong is not None:
         raise ArgumentError(
-            f"operations: {wrong!r} is no step of this suite; there are {', '.join(steps)}.{nearest(wrong, steps)}"
+            f"operations: {wrong!r} is no step of this suite; there are {', '.join(STEPS)}.{nearest(wrong, STEPS)}"
         )
     shapes = [shape for shape in config.tensor_sizes if len(shape) == 2]
     notes = [
@@ -207,6 +209,8 @@ def quantization(options: Options) -> Made:
 
 def table_samples(options: Options) -> Made:
     """The samples of rows of the table; `operations` are rows. Small ones: what a call costs, more than what it computes."""
+    from tritium.perf.work import rows  # it needs graphs
+
     config = options.config
     asked = config.operations if config.operations != ALL_ROWS else tuple(OPS)
     made = _once(case for row in asked for case in rows.cases(row, **options.recipe))
@@ -216,6 +220,7 @@ def table_samples(options: Options) -> Made:
 def network_calls(options: Options) -> Made:
     """The distinct calls of the model in the package, for prompts of as many tokens as the sizes say."""
     from tritium.models.load import load
+    from tritium.perf.work import rows
 
     config, model = options.config, load()
     return _once(
@@ -245,7 +250,7 @@ LISTED = (
     ),
     Suite(
         "quantization", "schemes x granularity x sizes: times, bytes, error, throughput", quantization,
-        {"operations": quantised.STEPS, "tensor_sizes": (MIDDLE, LARGE, (2048, 2048))},
+        {"operations": STEPS, "tensor_sizes": (MIDDLE, LARGE, (2048, 2048))},
         {"tensor_sizes": (MIDDLE,)},
         ("quantization_performance",), TIME, ("numpy",),
     ),
@@ -309,11 +314,15 @@ def suite_named(name: str) -> Suite:
     return SUITES[NAMES[name]]
 
 
-def defaults(suite: str, quick: bool = False) -> BenchmarkConfig:
-    """The settings of a suite where nobody says otherwise."""
-    found = suite_named(suite)
-    where = {} if found.everywhere else {"devices": (str(backends.default_device().device),)}
-    return replace(BenchmarkConfig(), **(where | found.settings | (found.quick if quick else {})))
+def defaults(suite: str, quick: bool = False, devices: Sequence[str] | None = None) -> BenchmarkConfig:
+    """Return the settings of a suite where nobody says otherwise. Other devices than those named are not looked for."""
+    row = suite_named(suite)
+    settings = row.settings | (row.quick if quick else {})
+    if devices is not None:
+        settings |= {"devices": devices}
+    elif not row.everywhere:
+        settings |= {"devices": (str(backends.default_device().device),)}
+    return BenchmarkConfig(**settings)
 
 
 def metrics(suite: str, plan: Plan, energy: EnergyConfig | None = None) -> tuple[str, ...]:
@@ -336,21 +345,22 @@ def load(path: str | Path) -> list[str]:
 
 def options_of(
     suite: str, *, quick: bool = False, thorough: bool = False, plan: Plan | None = None, config: str | Path | None = None,
-    load: Iterable[str | Path] = (),
+    devices: Sequence[str] | None = None, own: Sequence[str] = (),
 ) -> Options:  # fmt: skip
-    """Return the options of a suite: its defaults with the user's own benchmarks, or the settings of a file."""
-    own = [name for path in load for name in registry.load(path)]
-    settings, energy = defaults(suite, quick), None
+    """Return the options of a suite: its defaults and the user's own benchmarks, or the settings of a file."""
+    name, energy = suite_named(suite).name, None
     plan = plan or PLANS["quick" if quick else "thorough" if thorough else "default"]
-    name = suite_named(suite).name
     if name == "energy":
         energy = EnergyConfig.load(config) if config else EnergyConfig()
-    elif config:
+    if config and name != "energy":
         settings = BenchmarkConfig.load(config)
         plan = settings.plan(plan)
+    else:
+        settings = defaults(name, quick, devices)
     if own and not config:
         settings = replace(settings, operations=(*settings.operations, *own))
-    return Options(name, settings, replace(plan, metrics=metrics(name, plan, energy)), energy, quick=quick)
+    options = Options(name, settings, replace(plan, metrics=metrics(name, plan, energy)), energy, quick=quick)
+    return options.changed(devices=devices)
 
 
 def grid(options: Options) -> Grid:
@@ -389,7 +399,7 @@ def like(before: Results, options: Options | None = None) -> Grid:
             f"what ran on {', '.join(before.arms)} was measured by another program; compare files: tritium regression-check."
         ) from None
     wanted = {run.case: run.context for run in before if run.status == "ok" and not is_canary(run.case)}
-    known = names() if name != "quantization" else quantised.STEPS
+    known = names() if name != "quantization" else STEPS
     asked: dict[str, Any] = {
         "operations": [c.operation for c in wanted.values() if c.operation in known],
         "tensor_sizes": [c.shape for c in wanted.values() if c.shape],

@@ -53,14 +53,14 @@ def measurement(
 
     named = suite or (QUICK if baseline is None else None)
     name = "regression" if named in (QUICK, None) else str(named)
-    options = suites.options_of(name, plan=PLANS["quick" if named == QUICK else "default"])
+    options = suites.options_of(name, plan=PLANS["quick" if named == QUICK else "default"], own=own)
     options = replace(options.changed(threads=threads, generations=generations), peers=("none",))
     if baseline is not None and named is None:
         options, grid = regression.as_before(baseline, options)
         kept = tuple(arm for arm in grid.arms if arm.name not in OTHERS)
         grid = replace(grid, arms=kept or grid.arms)
     else:
-        grid = suites.grid(options.changed(operations=(*options.config.operations, *own)))
+        grid = suites.grid(options)
     name = options.suite
     if not grid.cases:
         raise ArgumentError(f"{name}: no case is left to measure. {' '.join(grid.notes)}")

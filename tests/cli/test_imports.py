@@ -1,0 +1,76 @@
+"""How much of the package a command imports: what it does not use is put off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tritium.cli.root import LATER, cli
+
+COMPARE, HELP = 80, 40  # modules, at most
+# Run a command and list the modules of the package it imported, but for packages that hold a docstring alone.
+SCRIPT = """
+import ast, atexit, sys
+from pathlib import Path
+
+def holds_code(module):
+    path = Path(module.__file__)
+    if path.suffix != ".py":
+        return True
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return any(not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in body)
+
+def listed():
+    loaded = [m for n, m in sys.modules.items() if n.partition(".")[0] == "tritium"]
+    Path("modules.txt").write_text("\\n".join(sorted(m.__name__ for m in loaded if holds_code(m))), encoding="utf-8")
+
+atexit.register(listed)
+from tritium.cli.root import main
+main()
+"""
+ONE_CASE = "compare --quick --devices cpu --peers none --operations add --sizes 8 --generations 1".split()
+
+
+def imported(folder: Path, *command: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *command], cwd=folder, env=os.environ, capture_output=True, text=True, timeout=300
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return (folder / "modules.txt").read_text(encoding="utf-8").split()
+
+
+def test_a_comparison_of_one_case_imports_what_it_uses(tmp_path: Path) -> None:
+    modules = imported(tmp_path, *ONE_CASE, "--no-report")
+    assert (tmp_path / "results.json").exists()
+    assert len(modules) <= COMPARE, "\n".join(modules)
+    assert "tritium.perf.engine.measuring" in modules
+    assert not [m for m in modules if m.startswith("tritium.see")]
+
+
+def test_the_list_of_commands_imports_none_of_them(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "--help")
+    assert len(modules) <= HELP, "\n".join(modules)
+    assert not [m for m in modules if m.startswith(("tritium.perf", "tritium.see"))]
+    commands = {f"tritium.cli.{row.target.partition(':')[0]}" for row in LATER.values()}
+    assert not commands & set(modules)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_command_that_is_imported_later_has_the_help_that_is_listed(name: str) -> None:
+    context = click.Context(cli)
+    command = cli.get_command(context, name)
+    assert command is not None
+    assert command.name == name
+    for limit in (40, 80, 200):
+        assert click.Command(name, help=LATER[name].help).get_short_help_str(limit) == command.get_short_help_str(limit)
+
+
+def test_every_command_is_listed_once() -> None:
+    names = cli.list_commands(click.Context(cli))
+    assert names == sorted({*names})
+    assert {"compare", "devices", "generate", "regression-test"} <= set(names)
