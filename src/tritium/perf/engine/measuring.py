@@ -165,9 +165,9 @@ class Bench:
 
     def __init__(
         self, cases: Sequence[Case], arms: Sequence[Arm], plan: Plan, threads: int, progress: Progress | None,
-        options: dict[str, Any],
+        energy: dict[str, Any],
     ) -> None:  # fmt: skip
-        self.cases, self.arms, self.plan, self.threads, self.options = list(cases), list(arms), plan, threads, options
+        self.cases, self.arms, self.plan, self.threads, self.energy = list(cases), list(arms), plan, threads, energy
         self.progress = progress
         self.cells: Cells = {(c.name, a.name): Cell() for c in self.cases for a in self.arms}
         self.workers: dict[str, Process] = {}
@@ -410,9 +410,9 @@ class Bench:
             for name, about in (said or {"counters": {}})["counters"].items():
                 cell.note(name, number, about)
         if "energy" in wanted and cell.status == "ok":
-            least_s = self.options.get("power_measurement_duration_s", ENERGY_S)
-            options = self.options | {"device": case.context.device}
-            said = self._ask(case, arm, rng, do="energy", least_s=least_s, options=options)
+            least_s = self.energy.get("power_measurement_duration_s", ENERGY_S)
+            meter = self.energy | {"device": case.context.device}
+            said = self._ask(case, arm, rng, do="energy", least_s=least_s, options=meter)
             if said is not None:
                 told = said["energy"]
                 about = told.pop("details") | {k: v for k, v in told.items() if k != "metric"}

@@ -475,11 +475,9 @@ def run_comparison(
     if config is not None and plan is None:
         chosen = config.plan(chosen)
     chosen = replace(chosen, threads=threads, seed=seed)
-    options = options_of(suite, quick=quick, plan=chosen)
-    if config is not None:
-        options = replace(options, config=config)
-    if energy is not None:
-        options = replace(options, plan=replace(chosen, metrics=metrics(suite, chosen, energy)))
-        options = replace(options, energy=energy if options.energy is not None else None)
-    options = replace(options, peers=None if peers is None else tuple(peers))
+    options = options_of(suite, quick=quick, plan=chosen, devices=None if config is None else config.devices)
+    chosen = replace(chosen, metrics=metrics(suite, chosen, energy))
+    options = options.changed(config=config, plan=chosen, peers=None if peers is None else tuple(peers))
+    if options.energy is not None:
+        options = options.changed(energy=energy)
     return measure(options, grid(options), progress=progress)
