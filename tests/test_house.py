@@ -1,4 +1,4 @@
-"""The house: imports point down, calls are shallow, files are small and say what they are."""
+"""The house: imports point down, packages are small, calls are shallow, files say what they are."""
 
 from __future__ import annotations
 
@@ -16,99 +16,46 @@ import pytest
 
 import tritium as tt
 from null import Null
+from structure import LONGEST_FUNCTION, Structure, components
 from tritium import buffer, ops
 from tritium.backends import Device, Kernel
 from tritium.op import OPS
 
 ROOT = Path(__file__).parents[1]
+STRUCTURE = Structure(ROOT)
 PACKAGE = ROOT / "src" / "tritium"
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = STRUCTURE.files
+MODULES = STRUCTURE.modules
 
-# A module may import those of its own layer and of the layers before it.
-LAYERS = {
-    0: "errors escape settings dtype layout garbage",
-    1: "pure buffer op fragment",
-    2: "ops",
-    3: "backends backends.fusion backends.reference.attention backends.reference.cast backends.reference.fused "
-    "backends.cpu.fused_product backends.reference.packed backends.reference.philox backends.reference.quantized "
-    "backends.reference.kernels backends.cpu.tape backends.cpu.tape_code backends.cpu.tape_listing "
-    "backends.cpu.tape_rows backends.cpu.device backends.values.device backends.values.missing "
-    "backends.values.namespace backends.values.elements backends.values.attention backends.values.packed "
-    "backends.values.quantized backends.values.random backends.mlx.device backends.mlx.metal backends.mlx.rows "
-    "backends.mlx.space backends.torch.probe backends.torch.attention backends.torch.device backends.torch.maps "
-    "backends.torch.products backends.torch.rows backends.torch.space backends.torch.unsigned backends.cuda.probe "
-    "backends.cuda.capability backends.cuda.gpu "
-    "backends.cuda.attention.attend backends.cuda.device backends.cuda.graph backends.cuda.linear.products "
-    "backends.cuda.rows backends.cuda.linear.fragments backends.cuda.linear.gemv backends.cuda.linear.plain "
-    "backends.cuda.linear.quantise backends.cuda.linear.ternary backends.cuda.linear.choice backends.cuda.counts "
-    "backends.cuda.attention.decode backends.cuda.doubts backends.cuda.linear.halves backends.cuda.order "
-    "backends.cuda.take backends.cuda.argmax backends.cuda.attention.cache backends.cuda.linear.measured "
-    "backends.cuda.linear.spread backends.cuda.linear.weights backends.cuda.linear.wgmma backends.cuda.functions "
-    "backends.cuda.fused.kernel backends.cuda.fused.code backends.cuda.fused.form backends.cuda.fused.text "
-    "machine.facts recording machine.tuned backends.reference backends.cpu backends.values backends.mlx "
-    "backends.torch backends.cuda backends.cuda.attention backends.cuda.linear backends.cuda.fused",
-    4: "launch machine.ceilings machine",
-    5: "tensor interop functions indexing eager compiler.tree",
-    6: "graph.graph graph.text graph.picture graph.placement",
-    7: "compiler.passes compiler.fuse compiler.patterns graph.batch compiler.plan compiler.order compiler.cost "
-    "compiler.new_token graph",
-    8: "compiler.steps compiler.foreign compiler.program compiler.compile compiler.lazy "
-    "compiler.explain compiler.builder compiler",
-    9: "quant counts contract.lowering contract.einsum nn.linear nn.transformer nn memory threads batching.pipeline "
-    "batching.batches models.vocabulary models.tokenizer models.chat models.chat_budget models.chat_sandbox "
-    "models.sampling models.config models.weights models.session models.load models.prepacked models.generation io "
-    "io.codecs io.convert io.dequantize io.model.entry io.formats io.ggml io.gguf io.model.gguf "
-    "io.model.huggingface io.inspect io.model.opening io.model.names io.reader io.safetensors io.stream "
-    "io.model.supported io.ternary io.model.tokenizer io.verify contract batching models io.model",
-    10: "testing perf.suites.model serve.scheduler serve.server serve.access serve.answers serve.fields serve.http "
-    "serve.openai torch torch.writer torch.layer perf perf.meters.absent perf.gate.against perf.store.baseline "
-    "perf.work.canary perf.records.case perf.engine.cells perf.stats.changes perf.gate.compare perf.suites.config "
-    "perf.records.context perf.meters.counters perf.tables.crossover perf.gate.drift perf.meters.energy "
-    "perf.records.environment perf.formats.exports perf.files perf.formats.github perf.store.history "
-    "perf.formats.imports perf.gate.judge perf.work.libraries perf.engine.measuring perf.meters.meter "
-    "perf.work.moves perf.gate.noise perf.work.operations perf.tables.pages perf.work.peers perf.plugin "
-    "perf.engine.process perf.work.quantised perf.suites.quick perf.records.json_io perf.work.registry "
-    "perf.gate.regression perf.stats.resample perf.work.rows perf.records.run perf.tables.selection "
-    "perf.gate.selftest perf.gate.selftest_cases perf.meters.sensors perf.meters.apple perf.meters.nvidia "
-    "perf.stats.estimates perf.store.results perf.suites.suites perf.tables.table perf.tables.tables perf.amounts perf.store.trends "
-    "perf.tune.racing perf.tune.choices perf.tune.cuda perf.tune.file perf.gate.verdict perf.gate.page "
-    "perf.work.recipes perf.engine.worker perf.work.workloads perf.suites serve perf.meters perf.gate perf.store "
-    "perf.work perf.records perf.engine perf.stats perf.tables perf.formats perf.tune",
-    11: "see see.profile.attribution see.profile.critical see.profile.hotspots see.profile.op_table see.profile.profile "
-    "see.profile.diff see.profile.file see.profile.page see.profile.roofline see.trace.sampler see.trace.spans "
-    "see.doctor.diagnosis see.doctor.checks see.doctor.readings see.doctor.script see.doctor.watch "
-    "see.targets.targets see.targets.file see.targets.page see.memory.accounts see.memory.advice "
-    "see.memory.allocations see.memory.hub see.memory.leaks see.memory.records see.memory.file see.memory.page "
-    "see.memory.pressure see.memory.plugin see.memory.python see.trace.chrome see.trace.flame see.trace.flame_diff "
-    "see.trace.flame_frames see.trace.flame_look see.trace.folded see.trace.nvtx see.trace.speedscope "
-    "see.trace.check see.trace.tracks see.monitor.alerts see.monitor.collector see.monitor.counters "
-    "see.monitor.sources see.monitor.tensor_metrics "
-    "see.monitor.endpoint see.monitor.metrics_file see.monitor.monitor see.trace.timeline see.trace.tree "
-    "see.reports.data see.reports.html see.reports.text see.reports.report see.reports.cases see.reports.crossovers "
-    "see.reports.export see.reports.machine see.reports.resources see.reports.summary see.reports.sections "
-    "see.reports.blocks see.reports.inputs see.reports.words see.charts.bars "
-    "see.charts.distribution see.charts.heat see.charts.plot see.charts.ratios see.charts.roofline see.charts.rows "
-    "see.charts.stacks see.charts.time see.charts.trend see.charts.charts see.charts.palette see.png "
-    "see.charts.scale see.charts.svg see.profile see.trace see.doctor see.targets see.memory see.monitor "
-    "see.reports see.charts",
-    12: "__init__ __main__ cli.root cli.bench cli.doctor cli.history cli.memory cli.model cli.monitor cli.profile "
-    "cli.regression cli.report cli.results cli.selftest cli.target cli.text cli.tune cli",
-}
-LAYER = {
-    f"tritium.{name}" if name != "__init__" else "tritium": n for n, names in LAYERS.items() for name in names.split()
-}
-UP_ALLOWED = {
-    ("tritium.perf.engine.worker", "tritium"),  # what is measured is the package as its users import it
-    ("tritium.perf.gate.selftest_cases", "tritium"),
-}
-
-
-def name_of(file: Path) -> str:
-    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {name_of(f): f for f in FILES}
+MOST_MODULES = 15  # in a package, its `__init__` apart
+MOST_AT_THE_ROOT = 25
+# What lies at the root of the package, each line above what it may import: itself and the lines before it.
+LAYERS = """
+errors settings garbage
+escape dtype layout
+pure buffer
+op recording
+fragment
+ops
+machine
+backends
+launch
+tensor
+interop functions
+indexing eager quant memory threads testing
+graph
+compiler contract nn io
+counts batching models
+serve torch perf
+see
+cli
+__main__
+"""
+LAYER = {f"tritium.{name}": i for i, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}
+# The package as its users import it may be named by what is imported with it, or measures it.
+PUBLIC = {"tritium.cli", "tritium.perf"}
+LIBRARIES = {"jax", "mlx", "numpy", "pytest", "scipy", "torch", "transformers", "triton", "vllm"}
+NOT_PACKAGES = {"bench", "docs", "fuzz", "golden", "helpers", "pytorch"}  # folders of tests that mirror something else
 
 
 def parsed(file: Path) -> ast.Module:
@@ -121,45 +68,69 @@ def calls(file: Path) -> list[tuple[int, str]]:
     return [(n.lineno, ast.unparse(n.func)) for n in ast.walk(parsed(file)) if isinstance(n, ast.Call)]
 
 
-@cache
-def imports(file: Path) -> list[tuple[str, bool]]:
-    """The modules of the package a file imports, and whether it does so at its top."""
-    tree = parsed(file)
-    inner = {n for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
-    found: list[tuple[str, bool]] = []
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [a.name for a in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}:{node.lineno}: write the whole name of the module"
-            for a in node.names:
-                whole = f"{node.module}.{a.name}"
-                names.append(whole if whole in MODULES else node.module or "")
-        found += [(n, node not in inner) for n in names if n.partition(".")[0] == "tritium"]
-    return found
+def test_every_module_and_package_at_the_root_has_its_layer() -> None:
+    assert set(STRUCTURE.children("tritium")) == set(LAYER)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_has_its_layer(module: str) -> None:
-    assert module in LAYER, f"{module}: say in LAYERS where it stands"
+@pytest.mark.parametrize("name", LAYER)
+def test_imports_point_down(name: str) -> None:
+    up = {
+        f"{module} imports {target}"
+        for module, targets in STRUCTURE.edges.items()
+        if module == name or module.startswith(f"{name}.")
+        for target in targets - ({"tritium"} if name in PUBLIC else set())
+        if LAYER.get(".".join(target.split(".")[:2]), len(LAYER)) > LAYER[name]
+    }
+    assert not up
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module: str) -> None:
-    up = [
-        name for name, _ in imports(MODULES[module]) if LAYER[name] > LAYER[module] and (module, name) not in UP_ALLOWED
+@pytest.mark.parametrize("package", sorted(STRUCTURE.packages))
+def test_what_lies_in_a_package_forms_a_dag(package: str) -> None:
+    assert components(STRUCTURE.children(package)) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert STRUCTURE.circles() == []
+
+
+def test_a_package_is_small_enough_to_be_read() -> None:
+    sizes = STRUCTURE.sizes()
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_AT_THE_ROOT
+    del sizes["tritium"]
+    assert {package: n for package, n in sizes.items() if n > MOST_MODULES} == {}
+
+
+def test_a_function_is_at_most_60_lines_long() -> None:
+    assert [f"{f.file}:{f.line} {f.name}" for f in STRUCTURE.functions() if f.lines > LONGEST_FUNCTION] == []
+
+
+def test_a_class_name_is_declared_once_in_a_package() -> None:
+    assert STRUCTURE.repeated_classes() == {}
+
+
+def test_an_import_inside_a_function_puts_something_off() -> None:
+    assert [f"{name}:{i.line} {i.target}" for name, i in STRUCTURE.needless_inner_imports()] == []
+
+
+def test_modules_are_imported_by_their_whole_name() -> None:
+    relative = [
+        f"{file}:{node.lineno}"
+        for file in FILES
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.ImportFrom) and node.level
     ]
-    assert not up, f"{module} (layer {LAYER[module]}) imports {', '.join(up)}"
+    assert relative == []
 
 
-def test_imports_at_the_top_have_no_circle() -> None:
-    needs = {m: {n for n, top in imports(f) if top and n != m} for m, f in MODULES.items()}
-    while ready := [m for m, of in needs.items() if not of]:
-        for m in ready:
-            del needs[m]
-        needs = {m: of - set(ready) for m, of in needs.items()}
-    assert not needs, f"these import each other: {needs}"
+def test_folders_of_tests_mirror_packages() -> None:
+    folders = {f.parent.relative_to(ROOT / "tests") for f in (ROOT / "tests").rglob("test_*.py")}
+    unknown = {str(f) for f in folders if f.parts and f.parts[0] not in NOT_PACKAGES and not (PACKAGE / f).is_dir()}
+    assert unknown == set()
+
+
+def test_no_folder_of_tests_is_named_after_a_library() -> None:
+    """Where the library is absent, `importorskip` would take the folder for it."""
+    assert {f.name for f in (ROOT / "tests").rglob("*") if f.is_dir()} & LIBRARIES == set()
 
 
 def test_nobody_but_the_command_line_prints() -> None:
@@ -179,11 +150,6 @@ def test_only_launch_has_a_kernel_run_and_only_backends_call_one() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_a_file_begins_by_saying_what_it_is(file: Path) -> None:
     assert ast.get_docstring(parsed(file))
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if f.name != "ops.py"], ids=lambda f: f.name)
-def test_a_file_is_at_most_600_lines_long(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= 600
 
 
 def test_nothing_is_left_for_later() -> None:
@@ -260,10 +226,8 @@ def test_the_rows_are_the_public_names() -> None:
 def test_every_public_name_is_listed_for_type_checkers() -> None:
     # pytest rewrites the assertions of a package that ships a plugin, and leaves names such as "@pytest_ar" behind.
     names = {n for n in dir(tt) if n.isidentifier() and not n.startswith("_")}
-    public = {n for n in names if not (n in LAYER_NAMES and n not in tt.__all__)}
+    parts = {name.rpartition(".")[2] for name in LAYER} | {"_native"}  # modules, there once they are imported
+    public = {n for n in names if not (n in parts and n not in tt.__all__)}
     assert public - set(tt.__all__) <= {"TYPE_CHECKING", "Any", "import_module", "sys"}
     for name in tt.__all__:
         assert hasattr(tt, name), name
-
-
-LAYER_NAMES = {name.partition(".")[0] for names in LAYERS.values() for name in names.split()} | {"_native"}

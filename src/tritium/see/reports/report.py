@@ -26,8 +26,8 @@ from tritium.perf.records import json_io as records
 from tritium.perf.records.run import Results
 from tritium.perf.store.history import History
 from tritium.perf.store.trends import Trend
-from tritium.see.charts import charts
 from tritium.see import png
+from tritium.see.charts import charts
 from tritium.see.reports import cases, crossovers, machine, resources, summary
 from tritium.see.reports import html as html_page
 from tritium.see.reports import text as text_page
