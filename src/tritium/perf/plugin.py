@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.facts import usable_threads
+from tritium.perf.amounts import seconds_text
 from tritium.perf.engine.worker import batch, calibrated
 from tritium.perf.files import write_text
 from tritium.perf.formats import exports, imports
@@ -29,6 +30,7 @@ from tritium.perf.records.json_io import dumps, loads, plain, read, utc_now
 from tritium.perf.records.run import Plan, Results, Run, Series, Status, values_of
 from tritium.perf.stats.estimates import describe, steady, unpaired
 from tritium.perf.store import results as store
+from tritium.perf.tables.table import Table
 
 ARM = "pytest"
 LEAST_BATCH_S = 0.005
@@ -276,9 +278,6 @@ def gathered(records: Sequence[str]) -> Results:
 
 def page(found: Results, earlier: Results | None = None) -> list[str]:
     """A table of the session, and how it compares with an earlier one."""
-    from tritium.perf.amounts import seconds_text
-    from tritium.perf.tables.table import Table
-
     forbids = _unlike(earlier, found.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
     rows = []
@@ -305,8 +304,6 @@ def page(found: Results, earlier: Results | None = None) -> list[str]:
 
 
 def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:
-    from tritium.perf.amounts import seconds_text
-
     before = next((r for r in earlier if r.case == run.case and r.status == "ok" and r.seconds), None)
     if before is None or before.seconds is None or run.status != "ok":
         return "-", "new" if before is None else "-"
