@@ -61,10 +61,10 @@ def passes(file: str, mode: str) -> None:
 
 
 def built(
-    kernel: Any, types: dict[str, str], fixed: dict[str, Any], capability: int, even: Iterable[str] = (), **options: Any
+    kernel: Any, types: dict[str, Any], fixed: dict[str, Any], capability: int, even: Iterable[str] = (), **options: Any
 ) -> Any:
-    """A kernel of Triton's or Gluon's compiled for a GPU that need not be here: the types of its arguments (others are i32), which
-    are constants, and which multiples of 16."""
+    """A kernel of Triton's or Gluon's compiled for a GPU that need not be here: the types of its arguments (others are i32; tuples
+    of types are those of tuples), which are constants, and which multiples of 16, of tuples all elements."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -73,7 +73,12 @@ def built(
     kinds = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(fixed, "constexpr")
     at = kernel.arg_names.index
     constants = {(at(name),): value for name, value in fixed.items()}
-    aligned = {(at(name),): [["tt.divisibility", 16]] for name in even}
+    leaves = [
+        (at(name), *tail)
+        for name in even
+        for tail in ([(i,) for i in range(len(kinds[name]))] if isinstance(kinds[name], tuple) else [()])
+    ]
+    aligned = {path: [["tt.divisibility", 16]] for path in leaves}
     source = (GluonASTSource if kernel.is_gluon() else ASTSource)(kernel, kinds, constants, aligned)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

@@ -212,12 +212,14 @@ def test_the_kernel_for_new_tokens_is_built(parts: int, batch: int, fresh: bool,
     kernel = cuda_decode.decode
     fixed = {"PER": 4, "USED": 4, "PARTS": parts, "TOKEN": 128, "BATCH": batch, "PLACED": True, "FRESH": fresh,
              "SETTLED": settled, "FACTOR": 0.25}  # fmt: skip
-    kinds = dict.fromkeys(("q", "cos", "sin", "out"), "*fp32")
-    kinds |= dict.fromkeys(("part", "tops", "totals"), "*fp64") | dict.fromkeys(("k", "v"), "*fp16")
-    kinds |= dict.fromkeys(("places", "counts"), "*i32")
+    slots = cuda_decode.SlotStrides("i32", "i32")
+    kinds = {
+        "x": cuda_decode.Tokens(*["*fp32"] * 3), "k": "*fp16", "v": "*fp16", "places": "*i32", "out": "*fp32",
+        "sums": kernels().PartSums(*["*fp64"] * 3), "counts": "*i32", "x_strides": cuda_decode.TokenStrides(*["i32"] * 4),
+        "k_strides": slots, "v_strides": slots, "o_strides": cuda_decode.OutStrides("i32", "i32"),
+    }  # fmt: skip
     options = {"num_warps": cuda_decode.WARPS, "maxnreg": cuda_decode.registers(batch, parts), "launch_pdl": True}
-    even = [n for n in kernel.arg_names if n in kinds or n.endswith(("_batch", "_head", "_slot"))]
-    made = built(kernel, kinds, fixed, 90, even, **options)
+    made = built(kernel, kinds, fixed, 90, kinds, **options)
     ptx = made.asm["ptx"]
     assert ("mul.rn.f32" in ptx) == fresh
     assert "fma.rn.f32" not in ptx

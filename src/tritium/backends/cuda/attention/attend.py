@@ -6,7 +6,7 @@ the host, and a CUDA graph of it serves any length.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,6 +25,36 @@ PROGRAMS = 264  # two for each multiprocessor of a large GPU
 PARTS = 32  # that share the keys of some queries, at most
 JOINED = 4096  # sums of parts that one program joins together: what registers hold
 FEW = 8  # queries of one kv head whose parts one program joins; of more, that takes longer than a second launch
+
+
+# ---- arguments that belong together
+
+
+class Strides(NamedTuple):
+    """Of queries or their attention [batch, tokens, heads, size]."""
+
+    batch: Any
+    token: Any
+    head: Any
+
+
+class CacheStrides(NamedTuple):
+    """Of keys or values [slots, kv heads, capacity, size]."""
+
+    slot: Any
+    head: Any
+    token: Any
+
+
+class PartSums(NamedTuple):
+    """What the parts of some queries leave for who joins them; a line for each query and each part of it.
+
+    mixed: sums of weighted values [lines, size]; tops: largest scores [lines]; totals: sums of weights [lines].
+    """
+
+    mixed: Any
+    tops: Any
+    totals: Any
 
 
 # ---- attention
@@ -83,27 +113,36 @@ def _inverse(total):
 
 
 @triton.jit
-def _give(out, y, row, d, tokens, g, o_token, o_head, SIZE: tl.constexpr, PER: tl.constexpr):
-    """y is the attention of queries `row` of a kv head."""
-    to = out + (row // PER).to(tl.int64)[:, None] * o_token + (g * PER + row % PER)[:, None] * o_head + d[None, :]
+def _give(out, y, row, d, tokens, g, strides, SIZE: tl.constexpr, PER: tl.constexpr):
+    """y [rows, elements] is the attention of queries `row` of a kv head; `out` is that of their sequence."""
+    to = out + (row // PER).to(tl.int64)[:, None] * strides.token + (g * PER + row % PER)[:, None] * strides.head
+    to += d[None, :]
     tl.store(to, y.to(out.dtype.element_ty), mask=(row < tokens * PER)[:, None] & (d < SIZE)[None, :])
 
 
 @triton.jit
-def _join(part, tops, totals, r, parts, d, PARTS: tl.constexpr):
-    """The attention of queries r: the sums of all parts, each by how much it counts; those of no keys count nothing."""
+def _from_line(sums, line, WIDTH: tl.constexpr):
+    """Sums of parts from a line on."""
+    tops, totals = sums.tops + line, sums.totals + line
+    return PartSums(sums.mixed + line * WIDTH, tops, totals)
+
+
+@triton.jit
+def _join(sums, r, parts, d, PARTS: tl.constexpr):
+    """The attention [queries, elements] of queries r: the sums of all parts, each by how much it counts; those of no keys count
+    nothing."""
     p = tl.arange(0, PARTS)
     line = r[:, None] * PARTS + p[None, :]
     there = (p < parts)[None, :]
-    at = part + line[:, :, None] * d.shape[0] + d[None, None, :]
-    sums = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
-    top = tl.load(tops + line, mask=there, other=float("-inf"), cache_modifier=".cg")
-    total = tl.load(totals + line, mask=there, other=0.0, cache_modifier=".cg")
+    at = sums.mixed + line[:, :, None] * d.shape[0] + d[None, None, :]
+    mixed = tl.load(at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
+    top = tl.load(sums.tops + line, mask=there, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(sums.totals + line, mask=there, other=0.0, cache_modifier=".cg")
     most = tl.max(top, 1)
     fade = tl.exp(top - tl.where(most == float("-inf"), 0.0, most)[:, None])
     weight = fade * _inverse(tl.sum(total * fade, 1))[:, None]
     weight = tl.where(total == 0.0, 0.0, weight)[:, :, None]
-    return tl.sum(tl.where(weight == 0.0, 0.0, sums * weight), 1)
+    return tl.sum(tl.where(weight == 0.0, 0.0, mixed * weight), 1)
 
 
 @triton.jit
@@ -125,12 +164,102 @@ def _extent(
 
 
 @triton.jit
+def _queries(q, strides, b, token, head, asked, SIZE: tl.constexpr, WIDE: tl.constexpr, FACTOR: tl.constexpr):
+    """Queries of sequence b, a token and a head for each [ROWS], scaled, in f64: their even and odd elements [ROWS, WIDE]."""
+    e = tl.arange(0, 2 * WIDE)
+    line = token.to(tl.int64)[:, None] * strides.token + head[:, None] * strides.head + e[None, :]
+    there = asked[:, None] & (e < (SIZE + 1) // 2 * 2)[None, :]
+    x = tl.load(q + b.to(tl.int64) * strides.batch + line, mask=there, other=0.0)
+    return tl.split(tl.reshape(x.to(tl.float64) * FACTOR, (token.shape[0], WIDE, 2)))
+
+
+@triton.jit
+def _walk(
+    one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE: tl.constexpr, KEYS: tl.constexpr,
+    SINGLE: tl.constexpr, BRAIN: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Queries [ROWS, WIDE], even and odd elements, against keys `first` to `end` of their kv head, KEYS of them at a time.
+
+    `d` counts pairs of elements [WIDE]. A query of `token`, if it is live, sees the keys up to start + token. Returns the largest
+    scores and the sums of weights [ROWS], and the sums of weighted values, even and odd elements [ROWS, WIDE]; both sums are
+    against the largest score.
+    """
+    ROWS: tl.constexpr = one.shape[0]
+    WIDE: tl.constexpr = one.shape[1]
+    fits = d < (SIZE + 1) // 2
+    k += slot.to(tl.int64) * k_strides.slot + g.to(tl.int64) * k_strides.head
+    v += slot.to(tl.int64) * v_strides.slot + g.to(tl.int64) * v_strides.head
+    top = tl.full((ROWS,), float("-inf"), tl.float64)
+    summed = tl.zeros((ROWS, KEYS), tl.float64)
+    mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
+    mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
+    for at in range(first, end, KEYS):
+        key = at + tl.arange(0, KEYS)
+        there = key < end
+        k_one, k_two = _fetch(
+            k + key.to(tl.int64)[None, :] * k_strides.token, d[:, None], there[None, :] & fits[:, None], SINGLE
+        )
+        v_one, v_two = _fetch(  # asked for together: neither waits for the other
+            v + key.to(tl.int64)[:, None] * v_strides.token, d[None, :], there[:, None] & fits[None, :], SINGLE
+        )
+        k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
+        scores = tl.dot(one, k_one, out_dtype=tl.float64)
+        scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
+        sees = there[None, :] & (key[None, :] <= (start + token)[:, None]) & live[:, None]
+        scores = tl.where(sees, scores, float("-inf"))
+        most = tl.maximum(top, tl.max(scores, 1))
+        base = tl.where(most == float("-inf"), 0.0, most)
+        weights = tl.exp(scores - base[:, None])
+        fade = tl.exp(top - base)
+        summed = summed * fade[:, None] + weights
+        v_one, v_two = _pairs(v_one, v_two, SINGLE, BRAIN, ASM)
+        mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
+        mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
+        top = most
+    return top, tl.sum(summed, 1), mixed_one, mixed_two
+
+
+@triton.jit
+def _leave(sums, p, top, total, mixed_one, mixed_two, asked, PARTS: tl.constexpr):
+    """Write the sums of part p of some queries: top and total [ROWS], mixed [ROWS, WIDE]."""
+    line = tl.arange(0, top.shape[0]) * PARTS + p
+    mixed = tl.interleave(mixed_one, mixed_two)
+    e = tl.arange(0, mixed.shape[1])
+    tl.store(sums.tops + line, top, mask=asked, cache_modifier=".cg")
+    tl.store(sums.totals + line, total, mask=asked, cache_modifier=".cg")
+    to = sums.mixed + line[:, None] * mixed.shape[1] + e[None, :]
+    tl.store(to, mixed, mask=asked[:, None], cache_modifier=".cg")
+
+
+@triton.jit
+def _arrive(counts, group, ASM: tl.constexpr):
+    """Count this program; returns how many came before it, whose sums are seen by who then calls `_join_all`."""
+    fence(ASM)
+    tl.debug_barrier()
+    return tl.atomic_add(counts + group, 1, sem="acq_rel")
+
+
+@triton.jit
+def _join_all(
+    sums, counts, group, parts, out, block, tokens, g, strides, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
+    ROWS: tl.constexpr, USED: tl.constexpr, PARTS: tl.constexpr, TOGETHER: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Join the parts of all queries of a block, TOGETHER of them at a time, and leave the count zero for the next launch."""
+    fence(ASM)
+    tl.store(counts + group, 0)
+    e = tl.arange(0, 2 * WIDE)
+    for some in range(0, USED, TOGETHER):
+        r = some + tl.arange(0, TOGETHER)
+        y = _join(sums, r, parts, e, PARTS)
+        _give(out, y, block * ROWS + r, e, tokens, g, strides, SIZE, PER)
+
+
+@triton.jit
 def attend_kernel(
-    q, k, v, places, out, part, tops, totals, counts, tokens, slots, capacity, q_batch, q_token, q_head, k_slot, k_head, k_token,
-    v_slot, v_head, v_token, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
-    ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TOGETHER: tl.constexpr,
-    LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr, BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr,
-    EARLY: tl.constexpr,
+    q, k, v, places, out, sums, counts, tokens, slots, capacity, q_strides, k_strides, v_strides, o_strides,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr, ROWS: tl.constexpr, USED: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, TOGETHER: tl.constexpr, LAST: tl.constexpr, PLACED: tl.constexpr, SINGLE: tl.constexpr,
+    BRAIN: tl.constexpr, FACTOR: tl.constexpr, ASM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A share of the keys for some queries of one kv head: sums of values and of weights, both against the largest score.
 
@@ -144,79 +273,35 @@ def attend_kernel(
     token, head = row // PER, g * PER + row % PER
     asked = row < tokens * PER
     d, e = tl.arange(0, WIDE), tl.arange(0, 2 * WIDE)
-    line = token.to(tl.int64)[:, None] * q_token + head[:, None] * q_head + e[None, :]
-    queries = tl.load(
-        q + b.to(tl.int64) * q_batch + line, mask=asked[:, None] & (e < (SIZE + 1) // 2 * 2)[None, :], other=0.0
-    )
-    one, two = tl.split(tl.reshape(queries.to(tl.float64) * FACTOR, (ROWS, WIDE, 2)))
+    one, two = _queries(q, q_strides, b, token, head, asked, SIZE, WIDE, FACTOR)
     slot, start, count, last, share, parts = _extent(
         places, b, block, tokens, slots, capacity, PER, ROWS, KEYS, PARTS, PLACED
     )
     if p < parts:
         first, end = p * share, tl.minimum(p * share + share, last)
         live = (token < count) & asked
-        fits = d < (SIZE + 1) // 2
-        k_base = k + slot.to(tl.int64) * k_slot + g.to(tl.int64) * k_head
-        v_base = v + slot.to(tl.int64) * v_slot + g.to(tl.int64) * v_head
-        top = tl.full((ROWS,), float("-inf"), tl.float64)
-        summed = tl.zeros((ROWS, KEYS), tl.float64)
-        mixed_one = tl.zeros((ROWS, WIDE), tl.float64)
-        mixed_two = tl.zeros((ROWS, WIDE), tl.float64)
-        for at in range(first, end, KEYS):
-            key = at + tl.arange(0, KEYS)
-            there = key < end
-            k_one, k_two = _fetch(
-                k_base + key.to(tl.int64)[None, :] * k_token, d[:, None], there[None, :] & fits[:, None], SINGLE
-            )
-            v_one, v_two = _fetch(  # asked for together: neither waits for the other
-                v_base + key.to(tl.int64)[:, None] * v_token, d[None, :], there[:, None] & fits[None, :], SINGLE
-            )
-            k_one, k_two = _pairs(k_one, k_two, SINGLE, BRAIN, ASM)
-            scores = tl.dot(one, k_one, out_dtype=tl.float64)
-            scores = tl.dot(two, k_two, scores, out_dtype=tl.float64)
-            sees = there[None, :] & (key[None, :] <= (start + token)[:, None]) & live[:, None]
-            scores = tl.where(sees, scores, float("-inf"))
-            most = tl.maximum(top, tl.max(scores, 1))
-            base = tl.where(most == float("-inf"), 0.0, most)
-            weights = tl.exp(scores - base[:, None])
-            fade = tl.exp(top - base)
-            summed = summed * fade[:, None] + weights
-            v_one, v_two = _pairs(v_one, v_two, SINGLE, BRAIN, ASM)
-            mixed_one = tl.dot(weights, v_one, mixed_one * fade[:, None], out_dtype=tl.float64)
-            mixed_two = tl.dot(weights, v_two, mixed_two * fade[:, None], out_dtype=tl.float64)
-            top = most
-        total = tl.sum(summed, 1)
-        out += b.to(tl.int64) * o_batch
+        top, total, mixed_one, mixed_two = _walk(
+            one, two, k, v, k_strides, v_strides, slot, g, first, end, start, token, live, d, SIZE, KEYS, SINGLE, BRAIN, ASM
+        )  # fmt: skip
+        out += b.to(tl.int64) * o_strides.batch
         if parts == 1:
             none, inverse = (total == 0.0)[:, None], _inverse(total)[:, None]
             y_one, y_two = tl.where(none, 0.0, mixed_one * inverse), tl.where(none, 0.0, mixed_two * inverse)
-            _give(out, tl.interleave(y_one, y_two), row, e, tokens, g, o_token, o_head, SIZE, PER)
+            _give(out, tl.interleave(y_one, y_two), row, e, tokens, g, o_strides, SIZE, PER)
         elif PARTS > 1:
             group = tl.program_id(0) * tl.num_programs(1) + g
-            tops += group.to(tl.int64) * (ROWS * PARTS)
-            totals += group.to(tl.int64) * (ROWS * PARTS)
-            part += group.to(tl.int64) * (ROWS * PARTS * 2 * WIDE)
-            to = tl.arange(0, ROWS) * PARTS + p
-            mixed = tl.interleave(mixed_one, mixed_two)
-            tl.store(tops + to, top, mask=asked, cache_modifier=".cg")
-            tl.store(totals + to, total, mask=asked, cache_modifier=".cg")
-            tl.store(part + to[:, None] * (2 * WIDE) + e[None, :], mixed, mask=asked[:, None], cache_modifier=".cg")
-            if LAST:
-                fence(ASM)
-                tl.debug_barrier()
-                if tl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
-                    fence(ASM)
-                    tl.store(counts + group, 0)
-                    for some in range(0, USED, TOGETHER):
-                        r = some + tl.arange(0, TOGETHER)
-                        y = _join(part, tops, totals, r, parts, e, PARTS)
-                        _give(out, y, block * ROWS + r, e, tokens, g, o_token, o_head, SIZE, PER)
+            mine = _from_line(sums, group.to(tl.int64) * (ROWS * PARTS), 2 * WIDE)
+            _leave(mine, p, top, total, mixed_one, mixed_two, asked, PARTS)
+            if LAST and _arrive(counts, group, ASM) == parts - 1:
+                _join_all(
+                    mine, counts, group, parts, out, block, tokens, g, o_strides, SIZE, WIDE, PER, ROWS, USED, PARTS, TOGETHER, ASM
+                )  # fmt: skip
 
 
 @triton.jit
 def join_kernel(
-    places, out, part, tops, totals, tokens, slots, capacity, o_batch, o_token, o_head, SIZE: tl.constexpr, WIDE: tl.constexpr,
-    PER: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
+    places, out, sums, tokens, slots, capacity, o_strides, SIZE: tl.constexpr, WIDE: tl.constexpr, PER: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """What the last program does for few queries, in a launch of its own and a program for each query."""
     begin(EARLY)
@@ -227,8 +312,8 @@ def join_kernel(
     if parts > 1:
         line = (((b * blocks + block) * tl.num_programs(1) + g).to(tl.int64) * ROWS + r % ROWS) * PARTS
         one, d = tl.arange(0, 1), tl.arange(0, 2 * WIDE)
-        y = _join(part + line * (2 * WIDE), tops + line, totals + line, one, parts, d, PARTS)
-        _give(out + b.to(tl.int64) * o_batch, y, r + one, d, tokens, g, o_token, o_head, SIZE, PER)
+        y = _join(_from_line(sums, line, 2 * WIDE), one, parts, d, PARTS)
+        _give(out + b.to(tl.int64) * o_strides.batch, y, r + one, d, tokens, g, o_strides, SIZE, PER)
 
 
 def attend(
@@ -257,24 +342,22 @@ def attend(
     parts = _parts(groups, capacity, KEYS)
     together = min(used, max(JOINED // (parts * 2 * wide), 1))
     few, given = used <= FEW, q if places is None else places.contiguous()
-    part = tops = totals = counts = out  # of one part nobody looks at them
+    sums, counts = PartSums(out, out, out), out  # of one part nobody looks at them
     if parts > 1:
-        lines = groups * parts * rows
-        tops, totals, part = _sums_of_parts(lines, 2 * wide, q.device)
+        sums = _sums_of_parts(groups * parts * rows, 2 * wide, q.device)
         counts = counters(q.device).some(groups) if few else out
+    o_strides = Strides(*out.stride()[:3])
     common: dict[str, Any] = {
         "SIZE": size, "WIDE": wide, "PER": per, "ROWS": rows, "KEYS": KEYS, "PARTS": parts,
         "PLACED": places is not None, "num_warps": 4, **gpu(q.device).starting,
     }  # fmt: skip
     attend_kernel[(batch * blocks, shared, parts)](
-        q, *caches, given, out, part, tops, totals, counts, tokens, slots, capacity, *q.stride()[:3], *caches[0].stride()[:3],
-        *caches[1].stride()[:3], *out.stride()[:3], USED=used, TOGETHER=together, LAST=few, SINGLE=single,
+        q, *caches, given, out, sums, counts, tokens, slots, capacity, Strides(*q.stride()[:3]),
+        *(CacheStrides(*x.stride()[:3]) for x in caches), o_strides, USED=used, TOGETHER=together, LAST=few, SINGLE=single,
         BRAIN=k.dtype is torch.bfloat16, FACTOR=factor, ASM=_asm(q), **common,
     )  # fmt: skip
     if parts > 1 and not few:
-        join_kernel[(batch * tokens * per, shared)](
-            given, out, part, tops, totals, tokens, slots, capacity, *out.stride()[:3], **common
-        )
+        join_kernel[(batch * tokens * per, shared)](given, out, sums, tokens, slots, capacity, o_strides, **common)
     return out
 
 
@@ -286,10 +369,10 @@ def _parts(groups: int, capacity: int, keys: int) -> int:
     return triton.next_power_of_2(max(1, min(PROGRAMS // groups, triton.cdiv(capacity, keys), PARTS)))
 
 
-def _sums_of_parts(lines: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Room for the largest scores, the sums of weights and those of values that parts leave for who joins them."""
+def _sums_of_parts(lines: int, size: int, device: torch.device) -> PartSums:
+    """Allocate the sums that parts leave for who joins them."""
     space = torch.empty(lines * (size + 2), dtype=torch.float64, device=device)
-    return space[:lines], space[lines : 2 * lines], space[2 * lines :]
+    return PartSums(mixed=space[2 * lines :], tops=space[:lines], totals=space[lines : 2 * lines])
 
 
 def _is_decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
@@ -341,15 +424,16 @@ def _launch_decode(
     slots, shared, capacity, _ = k.shape
     per, groups = heads // shared, batch * shared
     used, parts = triton.next_power_of_2(per), _parts(groups, capacity, cuda_decode.KEYS.value)
-    part = tops = totals = counts = out  # of one part nobody looks at them
+    sums, counts = PartSums(out, out, out), out  # of one part nobody looks at them
     if parts > 1:
-        lines = groups * parts * used
-        tops, totals, part = _sums_of_parts(lines, size, q.device)
+        sums = _sums_of_parts(groups * parts * used, size, q.device)
         counts = counters(q.device).some(groups)
     early = {"launch_pdl": True} if gpu(q.device).early else {}
     cuda_decode.decode[(batch, shared, parts)](
-        q, cos, sin, k, v, q if places is None else places.contiguous(), out, part, tops, totals, counts, batch, slots, capacity,
-        q.stride(0), q.stride(2), cos.stride(0), sin.stride(0), *k.stride()[:2], *v.stride()[:2], out.stride(0), out.stride(2),
+        cuda_decode.Tokens(q, cos, sin), k, v, q if places is None else places.contiguous(), out, sums, counts, batch, slots,
+        capacity, cuda_decode.TokenStrides(q.stride(0), q.stride(2), cos.stride(0), sin.stride(0)),
+        cuda_decode.SlotStrides(*k.stride()[:2]), cuda_decode.SlotStrides(*v.stride()[:2]),
+        cuda_decode.OutStrides(out.stride(0), out.stride(2)),
         PER=per, USED=used, PARTS=parts, TOKEN=k.stride(2), PLACED=places is not None, FACTOR=factor,
         num_warps=cuda_decode.WARPS, maxnreg=cuda_decode.registers(batch, parts), **how, **early,
     )  # fmt: skip

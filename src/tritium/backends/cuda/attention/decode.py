@@ -12,6 +12,8 @@ what another writes: of sequences in one slot each makes the others' new keys an
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -39,6 +41,60 @@ LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 def registers(batch: int, parts: int) -> int:
     """Of a thread: three programs fit a multiprocessor; of several sequences whose shares are joined, two."""
     return 200 if batch > 1 and parts > 1 else 168
+
+
+# ---- arguments that belong together
+
+
+class Tokens(NamedTuple):
+    """Of each sequence one: heads [batch, heads, SIZE], and cosines and sines of the pairs of a head [batch, HALF].
+
+    Fresh tokens hold the heads of Q, K and V, none of them turned; others those of Q, and nobody looks at the angles.
+    """
+
+    heads: Any
+    cos: Any
+    sin: Any
+
+
+class TokenStrides(NamedTuple):
+    """From one sequence to the next, and of its heads from one to the next; then from one sequence's angles to the next's."""
+
+    batch: Any
+    head: Any
+    cos: Any
+    sin: Any
+
+
+class SlotStrides(NamedTuple):
+    """Of keys or values [slots, kv heads, capacity, SIZE]; from one key to the next it is TOKEN, a constant."""
+
+    slot: Any
+    head: Any
+
+
+class OutStrides(NamedTuple):
+    """Of the attention [batch, heads, SIZE]."""
+
+    batch: Any
+    head: Any
+
+
+class Ranges(NamedTuple):
+    """What numbers queries [USED] and keys [KEYS] where scores are, and elements of a key [SIZE] and of a value [SIZE]."""
+
+    query: Any
+    key: Any
+    of_key: Any
+    of_value: Any
+
+
+@gluon.jit
+def _ranges(USED: gl.constexpr):
+    query = gl.arange(0, USED, layout=gl.SliceLayout(1, LS))
+    key = gl.arange(0, KEYS, layout=gl.SliceLayout(0, LS))
+    of_key = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LK))
+    return Ranges(query, key, of_key, gl.arange(0, SIZE, layout=gl.SliceLayout(0, LV)))
 
 
 @gluon.jit
@@ -95,7 +151,7 @@ def _share(last, PARTS: gl.constexpr):
 
 @gluon.jit
 def _ask_for_share(
-    k, v, places, b, g, p, slots, capacity, k_slot, k_head, v_slot, v_head, PARTS: gl.constexpr, TOKEN: gl.constexpr,
+    k, v, places, b, g, p, slots, capacity, k_strides, v_strides, PARTS: gl.constexpr, TOKEN: gl.constexpr,
     PLACED: gl.constexpr,
 ):  # fmt: skip
     """Have the first keys and values of a share brought near: two lines each. The places may yet change, but any of the cache
@@ -103,8 +159,8 @@ def _ask_for_share(
     slot, last = _place(places, b, slots, capacity, PLACED)
     i = gl.arange(0, 4 * KEYS, layout=gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
     key = gl.minimum(p * _share(last, PARTS) + i // 4, capacity - 1).to(gl.int64)
-    of_k = k + slot.to(gl.int64) * k_slot + g.to(gl.int64) * k_head + key * TOKEN + i % 2 * (SIZE // 2)
-    of_v = v + slot.to(gl.int64) * v_slot + g.to(gl.int64) * v_head + key * TOKEN + i % 2 * (SIZE // 2)
+    of_k = k + slot.to(gl.int64) * k_strides.slot + g.to(gl.int64) * k_strides.head + key * TOKEN + i % 2 * (SIZE // 2)
+    of_v = v + slot.to(gl.int64) * v_strides.slot + g.to(gl.int64) * v_strides.head + key * TOKEN + i % 2 * (SIZE // 2)
     ask(gl.where(i // 2 % 2 == 0, of_k.to(gl.int64), of_v.to(gl.int64)))
 
 
@@ -138,10 +194,10 @@ def _times(a, b):
 
 
 @gluon.jit
-def _angles(cos, sin, b, c_batch, s_batch):
-    """Cosine and sine of each pair of a head."""
+def _angles(x, b, strides):
+    """Cosine and sine [HALF] of each pair of a head of sequence b."""
     i = gl.arange(0, HALF, layout=LH)
-    return gl.load(cos + b.to(gl.int64) * c_batch + i), gl.load(sin + b.to(gl.int64) * s_batch + i)
+    return gl.load(x.cos + b.to(gl.int64) * strides.cos + i), gl.load(x.sin + b.to(gl.int64) * strides.sin + i)
 
 
 @gluon.jit
@@ -154,13 +210,13 @@ def _turned(x, c, s, upto):
 
 
 @gluon.jit
-def _new_row(x, c, s, b, g, x_batch, x_head, upto, like, PER: gl.constexpr):
-    """The new key and the new value of a sequence as the cache keeps them: their first elements."""
+def _new_row(x, c, s, b, g, strides, upto, like, PER: gl.constexpr):
+    """The new key and the new value [SIZE] of a sequence as the cache keeps them: their first elements."""
     shared = gl.num_programs(1)
     d = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LV))
-    x += b.to(gl.int64) * x_batch
-    key = _turned(x + (shared * PER + g) * x_head, c, s, upto)
-    value = gl.load(x + (shared * (PER + 1) + g) * x_head + d, mask=d < upto, other=0.0)
+    heads = x.heads + b.to(gl.int64) * strides.batch
+    key = _turned(heads + (shared * PER + g) * strides.head, c, s, upto)
+    value = gl.load(heads + (shared * (PER + 1) + g) * strides.head + d, mask=d < upto, other=0.0)
     return key.to(like.dtype.element_ty), value.to(like.dtype.element_ty)
 
 
@@ -175,9 +231,7 @@ def _with_row(keys, values, key, value, place, at):
 
 
 @gluon.jit
-def _with_all(
-    keys, values, x, cos, sin, places, g, at, slot, batch, x_batch, x_head, c_batch, s_batch, like, PER: gl.constexpr
-):
+def _with_all(keys, values, x, strides, places, g, at, slot, batch, like, PER: gl.constexpr):
     """Keys and values `at` on of a slot, with the rows that all sequences write there: of several at one place the last; nothing,
     if that one lies outside."""
     near = gl.arange(0, KEYS, layout=gl.SliceLayout(1, LK))
@@ -188,8 +242,8 @@ def _with_all(
         start = gl.load(places + o * 3 + 1, cache_modifier=".cg")
         count = gl.load(places + o * 3 + 2, cache_modifier=".cg")
         if (o_slot == slot) & (start < at + KEYS) & (at < start + count):
-            c, s = _angles(cos, sin, o, c_batch, s_batch)
-            key, value = _new_row(x, c, s, o, g, x_batch, x_head, SIZE, like, PER)
+            c, s = _angles(x, o, strides)
+            key, value = _new_row(x, c, s, o, g, strides, SIZE, like, PER)
             k_covered = gl.expand_dims((at + near >= start) & (at + near < start + count), 1)
             v_covered = gl.expand_dims((at + far >= start) & (at + far < start + count), 1)
             keys, values = gl.where(k_covered, old_keys, keys), gl.where(v_covered, old_values, values)
@@ -214,114 +268,110 @@ def _side_by_side(s, USED: gl.constexpr):
 
 
 @gluon.jit
-def decode(
-    q, cos, sin, k, v, places, out, part, tops, totals, counts, batch, slots, capacity, q_batch, q_head, c_batch, s_batch, k_slot,
-    k_head, v_slot, v_head, o_batch, o_head, PER: gl.constexpr, USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr,
-    BATCH: gl.constexpr, PLACED: gl.constexpr, FRESH: gl.constexpr, SETTLED: gl.constexpr, FACTOR: gl.constexpr,
-):  # fmt: skip
-    """PER queries of one kv head against a share of its keys; the last program of a head to arrive joins all shares.
+def _queries(x, angles, b, g, strides, of_key, PER: gl.constexpr, FRESH: gl.constexpr, FACTOR: gl.constexpr):
+    """The PER queries [SIZE] of a kv head of sequence b, scaled, in f64; fresh ones are turned by the angles."""
+    queries = ()
+    for j in gl.static_range(PER):
+        head = x.heads + b.to(gl.int64) * strides.batch + (g * PER + j) * strides.head
+        query = _turned(head, angles[0], angles[1], SIZE) if FRESH else gl.load(head + of_key)
+        queries = queries + (query.to(gl.float64) * FACTOR,)
+    return queries
 
-    FRESH: q holds the heads of Q, K and V, none of them turned; k and v are written. SETTLED: no kernel that may still be running
-    writes the places or older keys and values, so they are read before the wait."""
-    may_start()
-    b, g, p = gl.program_id(0), gl.program_id(1), gl.program_id(2)
-    row = gl.arange(0, USED, layout=gl.SliceLayout(1, LS))
-    lane = gl.arange(0, KEYS, layout=gl.SliceLayout(0, LS))
-    along = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LK))
-    d = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LV))
+
+@gluon.jit
+def _write_row(k, v, key, value, place, upto, of_key, of_value, TOKEN: gl.constexpr):
+    """The first elements of a new key and its value [SIZE] to a place of their kv head."""
+    gl.store(k + place.to(gl.int64) * TOKEN + of_key, key, mask=of_key < upto)
+    gl.store(v + place.to(gl.int64) * TOKEN + of_value, value, mask=of_value < upto)
+
+
+@gluon.jit
+def _score(keys, queries, scores, PER: gl.constexpr, USED: gl.constexpr):
+    """Leave the scores of queries against keys [KEYS, SIZE] in shared memory, as [KEYS, USED]."""
+    keys = keys.to(gl.float32).to(gl.float64)
+    each = ()
+    for j in gl.static_range(PER):
+        each = each + (gl.sum(keys * gl.expand_dims(queries[j], 0), 1),)
+    scores.reshape([KEYS, USED]).store(_side_by_side(each, USED))
+
+
+@gluon.jit
+def _weigh(top, scores, weights, fades, ranges, at, end, PER: gl.constexpr, USED: gl.constexpr):
+    """Leave weights [USED, KEYS] and by how much older sums fade [USED] in shared memory, against the largest scores, which are
+    returned; `top` [USED] are those so far. The scores are of keys `at` on; those from `end` on do not count."""
+    s = scores.reshape([KEYS, USED]).permute((1, 0)).load(LS)
+    s = gl.where(gl.expand_dims(ranges.query < PER, 1) & gl.expand_dims(at + ranges.key < end, 0), s, float("-inf"))
+    most = gl.maximum(top, gl.max(s, 1))
+    base = gl.where(most == float("-inf"), 0.0, most)
+    weights.reshape([USED, KEYS]).store(gl.exp(s - gl.expand_dims(base, 1)))
+    fades.store(gl.exp(top - base))
+    return most
+
+
+@gluon.jit
+def _mix(values, mixed, total, weights, fades, PER: gl.constexpr, USED: gl.constexpr):
+    """Sums of weighted values [SIZE] and of weights of each query, with those of values [KEYS, SIZE]."""
+    values = values.to(gl.float32).to(gl.float64)
+    more = ()
+    summed = ()
+    for j in gl.static_range(PER):
+        w = weights.slice(j * KEYS, KEYS).load(gl.SliceLayout(1, LV))
+        fade = _told(fades, j, USED)
+        more = more + (mixed[j] * fade + gl.sum(values * gl.expand_dims(w, 1), 0),)
+        summed = summed + (total[j] * fade + gl.sum(w, 0),)
+    return more, summed
+
+
+@gluon.jit
+def _walk(
+    keys, values, queries, k, v, ranges, first, end, x, strides, places, g, slot, company, batch, PER: gl.constexpr, USED: gl.constexpr,
+    TOKEN: gl.constexpr, SHARED: gl.constexpr,
+):  # fmt: skip
+    """Queries against keys `first` to `end` of their kv head, of which the first KEYS and their values [KEYS, SIZE] are there.
+
+    SHARED: others of the batch may write among these keys, and do if there is `company`. Returns the largest scores [USED], and of
+    each query the sums of weights and of weighted values [SIZE]; both sums are against the largest score."""
+    top = gl.full((USED,), float("-inf"), gl.float64, gl.SliceLayout(1, LS))
+    mixed = ()
+    total = ()
+    for _ in gl.static_range(PER):
+        mixed = mixed + (gl.zeros((SIZE,), gl.float64, gl.SliceLayout(0, LV)),)
+        total = total + (gl.to_tensor(0.0).to(gl.float64),)
     scores = gl.allocate_shared_memory(gl.float64, [KEYS * USED], LINE)
     weights = gl.allocate_shared_memory(gl.float64, [USED * KEYS], LINE)  # a line for each query
     fades = gl.allocate_shared_memory(gl.float64, [USED], LINE)
-    if not SETTLED:
-        _ask_for_share(k, v, places, b, g, p, slots, capacity, k_slot, k_head, v_slot, v_head, PARTS, TOKEN, PLACED)
-        wait_for_inputs()
-    slot, last = _place(places, b, slots, capacity, PLACED)
-    company = 0
-    if FRESH and BATCH > 1:
-        company = _company(places, b, slot, last, batch, BATCH)
-    share = _share(last, PARTS)
-    first = p * share
-    if (first < last) | (p == 0):
-        end = gl.minimum(first + share, last)
-        k += slot.to(gl.int64) * k_slot + g.to(gl.int64) * k_head
-        v += slot.to(gl.int64) * v_slot + g.to(gl.int64) * v_head
-        keys, values = _keys(k, first, end, TOKEN), _values(v, first, end, TOKEN)
-        if SETTLED:
-            wait_for_inputs()
-        queries = ()
-        if FRESH:
-            turn_c, turn_s = _angles(cos, sin, b, c_batch, s_batch)
-        for j in gl.static_range(PER):
-            head = q + b.to(gl.int64) * q_batch + (g * PER + j) * q_head
-            x = _turned(head, turn_c, turn_s, SIZE) if FRESH else gl.load(head + along)
-            queries = queries + (x.to(gl.float64) * FACTOR,)
-        if FRESH:
-            mine = (first < last) & (end == last)
-            key, value = _new_row(q, turn_c, turn_s, b, g, q_batch, q_head, gl.where(mine, SIZE, 0), k, PER)
-            written = gl.where(mine & (company < 2), SIZE, 0)
-            gl.store(k + (last - 1).to(gl.int64) * TOKEN + along, key, mask=along < written)
-            gl.store(v + (last - 1).to(gl.int64) * TOKEN + d, value, mask=d < written)
-            keys, values = _with_row(keys, values, key, value, gl.where(company == 0, last - 1, -1), first)
-        top = gl.full((USED,), float("-inf"), gl.float64, gl.SliceLayout(1, LS))
-        mixed = ()
-        total = ()
-        for _ in gl.static_range(PER):
-            mixed = mixed + (gl.zeros((SIZE,), gl.float64, gl.SliceLayout(0, LV)),)
-            total = total + (gl.to_tensor(0.0).to(gl.float64),)
-        for at in range(first, end, KEYS):
-            near, far = keys, values
-            if FRESH and BATCH > 1:
-                many = gl.where(company > 0, batch, 0)
-                near, far = _with_all(
-                    near, far, q, cos, sin, places, g, at, slot, many, q_batch, q_head, c_batch, s_batch, k, PER
-                )
-            near = near.to(gl.float32).to(gl.float64)
-            found = ()
-            for j in gl.static_range(PER):
-                found = found + (gl.sum(near * gl.expand_dims(queries[j], 0), 1),)
-            scores.reshape([KEYS, USED]).store(_side_by_side(found, USED))
-            gl.thread_barrier()
-            keys = _keys(k, at + KEYS, end, TOKEN)  # after a barrier: a new key that stands there has been written
-            s = scores.reshape([KEYS, USED]).permute((1, 0)).load(LS)
-            s = gl.where(gl.expand_dims(row < PER, 1) & gl.expand_dims(at + lane < end, 0), s, float("-inf"))
-            most = gl.maximum(top, gl.max(s, 1))
-            base = gl.where(most == float("-inf"), 0.0, most)
-            weights.reshape([USED, KEYS]).store(gl.exp(s - gl.expand_dims(base, 1)))
-            fades.store(gl.exp(top - base))
-            top = most
-            gl.thread_barrier()
-            far = far.to(gl.float32).to(gl.float64)
-            more = ()
-            summed = ()
-            for j in gl.static_range(PER):
-                w = weights.slice(j * KEYS, KEYS).load(gl.SliceLayout(1, LV))
-                fade = _told(fades, j, USED)
-                more = more + (mixed[j] * fade + gl.sum(far * gl.expand_dims(w, 1), 0),)
-                summed = summed + (total[j] * fade + gl.sum(w, 0),)
-            mixed = more
-            total = summed
-            values = _values(v, at + KEYS, end, TOKEN)
-        out += b.to(gl.int64) * o_batch + g * PER * o_head
-        if (PARTS == 1) | (share >= last):
-            for j in gl.static_range(PER):
-                by = _inverse(total[j])
-                y = gl.where(by == 0.0, 0.0, mixed[j] * by)
-                gl.store(out + j * o_head + d, y.to(out.dtype.element_ty))
-        elif PARTS > 1:
-            parts = (last + share - 1) // share
-            group = b * gl.num_programs(1) + g
-            tops += group.to(gl.int64) * (USED * PARTS)
-            totals += group.to(gl.int64) * (USED * PARTS)
-            part += group.to(gl.int64) * (USED * PARTS * SIZE)
-            gl.store(tops + row * PARTS + p, top, mask=row < PER, cache_modifier=".cg")
-            for j in gl.static_range(PER):
-                y = gl.where(total[j] == 0.0, 0.0, mixed[j])
-                gl.store(part + (j * PARTS + p) * SIZE + d, y, cache_modifier=".cg")
-                gl.store(totals + j * PARTS + p, total[j], cache_modifier=".cg")
-            gl.thread_barrier()  # and the atomic's release: what all threads wrote is seen by who counts last
-            if gl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
-                gl.store(counts + group, 0)
-                _join(part, tops, totals, out, o_head, parts, row, d, PER, PARTS)
+    for at in range(first, end, KEYS):
+        near, far = keys, values
+        if SHARED:
+            others = gl.where(company > 0, batch, 0)
+            near, far = _with_all(near, far, x, strides, places, g, at, slot, others, k, PER)
+        _score(near, queries, scores, PER, USED)
+        gl.thread_barrier()
+        keys = _keys(k, at + KEYS, end, TOKEN)  # after a barrier: a new key that stands there has been written
+        top = _weigh(top, scores, weights, fades, ranges, at, end, PER, USED)
+        gl.thread_barrier()
+        mixed, total = _mix(far, mixed, total, weights, fades, PER, USED)
+        values = _values(v, at + KEYS, end, TOKEN)
+    return top, total, mixed
+
+
+@gluon.jit
+def _give(out, head, total, mixed, d, PER: gl.constexpr):
+    """Write the attention of each query, which has one share only; `out` is that of the first, and the next is `head` further."""
+    for j in gl.static_range(PER):
+        by = _inverse(total[j])
+        y = gl.where(by == 0.0, 0.0, mixed[j] * by)
+        gl.store(out + j * head + d, y.to(out.dtype.element_ty))
+
+
+@gluon.jit
+def _leave(part, tops, totals, p, top, total, mixed, row, d, PER: gl.constexpr, PARTS: gl.constexpr):
+    """Write what share p says of each query: the largest score, the sum of weights, and that of weighted values [SIZE]."""
+    gl.store(tops + row * PARTS + p, top, mask=row < PER, cache_modifier=".cg")
+    for j in gl.static_range(PER):
+        y = gl.where(total[j] == 0.0, 0.0, mixed[j])
+        gl.store(part + (j * PARTS + p) * SIZE + d, y, cache_modifier=".cg")
+        gl.store(totals + j * PARTS + p, total[j], cache_modifier=".cg")
 
 
 @gluon.jit
@@ -335,8 +385,9 @@ def _sums(part, at, parts, j: gl.constexpr, PARTS: gl.constexpr, TOGETHER: gl.co
 
 
 @gluon.jit
-def _join(part, tops, totals, out, o_head, parts, row, d, PER: gl.constexpr, PARTS: gl.constexpr):
-    """The attention of each query: the sums of all shares, each by how much it counts; those of no keys count nothing."""
+def _join(part, tops, totals, out, head, parts, row, d, PER: gl.constexpr, PARTS: gl.constexpr):
+    """Write the attention of each query, as `_give`: the sums of all shares, each by how much it counts; those of no keys count
+    nothing."""
     USED: gl.constexpr = row.shape[0]
     TOGETHER: gl.constexpr = PARTS if PARTS * USED <= JOINED else JOINED // USED
     LJ: gl.constexpr = gl.BlockedLayout([TOGETHER, 1], [1, 32], [1, 4], [0, 1])
@@ -368,4 +419,60 @@ def _join(part, tops, totals, out, o_head, parts, row, d, PER: gl.constexpr, PAR
                 for j in gl.static_range(PER):
                     sums = sums + (_sums(part, at + TOGETHER, parts, j, PARTS, TOGETHER),)
     for j in gl.static_range(PER):
-        gl.store(out + j * o_head + d, gl.convert_layout(y[j], d.type.layout).to(out.dtype.element_ty))
+        gl.store(out + j * head + d, gl.convert_layout(y[j], d.type.layout).to(out.dtype.element_ty))
+
+
+@gluon.jit
+def decode(
+    x, k, v, places, out, sums, counts, batch, slots, capacity, x_strides, k_strides, v_strides, o_strides, PER: gl.constexpr,
+    USED: gl.constexpr, PARTS: gl.constexpr, TOKEN: gl.constexpr, BATCH: gl.constexpr, PLACED: gl.constexpr, FRESH: gl.constexpr,
+    SETTLED: gl.constexpr, FACTOR: gl.constexpr,
+):  # fmt: skip
+    """PER queries of one kv head against a share of its keys; the last program of a head to arrive joins all shares.
+
+    x: `Tokens`; sums: `PartSums` of `cuda.attention.attend`. FRESH: the tokens are fresh; k and v are written. SETTLED: no kernel
+    that may still be running writes the places or older keys and values, so they are read before the wait."""
+    may_start()
+    b, g, p = gl.program_id(0), gl.program_id(1), gl.program_id(2)
+    ranges = _ranges(USED)
+    if not SETTLED:
+        _ask_for_share(k, v, places, b, g, p, slots, capacity, k_strides, v_strides, PARTS, TOKEN, PLACED)
+        wait_for_inputs()
+    slot, last = _place(places, b, slots, capacity, PLACED)
+    SHARED: gl.constexpr = FRESH and BATCH > 1
+    company = 0
+    if SHARED:
+        company = _company(places, b, slot, last, batch, BATCH)
+    share = _share(last, PARTS)
+    first = p * share
+    if (first < last) | (p == 0):
+        end = gl.minimum(first + share, last)
+        k += slot.to(gl.int64) * k_strides.slot + g.to(gl.int64) * k_strides.head
+        v += slot.to(gl.int64) * v_strides.slot + g.to(gl.int64) * v_strides.head
+        keys, values = _keys(k, first, end, TOKEN), _values(v, first, end, TOKEN)
+        if SETTLED:
+            wait_for_inputs()
+        angles = _angles(x, b, x_strides) if FRESH else ()
+        queries = _queries(x, angles, b, g, x_strides, ranges.of_key, PER, FRESH, FACTOR)
+        if FRESH:
+            mine = (first < last) & (end == last)
+            key, value = _new_row(x, angles[0], angles[1], b, g, x_strides, gl.where(mine, SIZE, 0), k, PER)
+            written = gl.where(mine & (company < 2), SIZE, 0)
+            _write_row(k, v, key, value, last - 1, written, ranges.of_key, ranges.of_value, TOKEN)
+            keys, values = _with_row(keys, values, key, value, gl.where(company == 0, last - 1, -1), first)
+        top, total, mixed = _walk(
+            keys, values, queries, k, v, ranges, first, end, x, x_strides, places, g, slot, company, batch, PER, USED, TOKEN, SHARED
+        )  # fmt: skip
+        out += b.to(gl.int64) * o_strides.batch + g * PER * o_strides.head
+        if (PARTS == 1) | (share >= last):
+            _give(out, o_strides.head, total, mixed, ranges.of_value, PER)
+        elif PARTS > 1:
+            parts = (last + share - 1) // share
+            group = b * gl.num_programs(1) + g
+            line = group.to(gl.int64) * (USED * PARTS)
+            tops, totals, part = sums.tops + line, sums.totals + line, sums.mixed + line * SIZE
+            _leave(part, tops, totals, p, top, total, mixed, ranges.query, ranges.of_value, PER, PARTS)
+            gl.thread_barrier()  # and the atomic's release: what all threads wrote is seen by who counts last
+            if gl.atomic_add(counts + group, 1, sem="acq_rel") == parts - 1:
+                gl.store(counts + group, 0)
+                _join(part, tops, totals, out, o_strides.head, parts, ranges.query, ranges.of_value, PER, PARTS)
