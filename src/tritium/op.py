@@ -34,13 +34,52 @@ class Kind(Enum):
     DYNAMIC = "dynamic"  # the shape of the result depends on values
 
 
+class Fuse(Enum):
+    """The part a row may have in a fused call; whether a device can run the call as one is its own to say."""
+
+    NONE = "none"  # it stays a call of its own
+    MAP = "map"  # a step of one pass over the elements
+    FOLD = "fold"  # one number of each row, the last axis
+    ROW = "row"  # a function of whole rows
+    PRODUCT = "product"  # maps before and after it may run inside it
+    SHAPE = "shape"  # a view that may add or drop a last axis of size 1
+
+
+class Axes(Enum):
+    """The axes along which an element of the result depends on the operands: the others may be a batch."""
+
+    OWN = "own"  # in a way of its own
+    EACH = "each"  # none: element by element, broadcast
+    LAST = "last"  # the last ones of its one operand
+    SHARED = "shared"  # the last ones of its first operand, with other operands that serve every sample
+    NAMED = "named"  # those that the attribute `axis` names; None means all
+    REDUCED = "reduced"  # those that `axis` names, joined; None means all as one
+    FLAT = "flat"  # the one that `axis` names; None means the elements one after another
+
+
+class Scale(Enum):
+    """The size of which a row's `ulps` are counted."""
+
+    RESULT = "result"  # the element itself
+    UNIT = "unit"  # the element, and not less than 1/4: larger numbers cancel on the way to small ones
+    TERMS = "terms"  # the sum of the sizes of the terms that were added
+
+
 class Trait(Flag):
-    """What rewriting and planning may assume."""
+    """What rewriting, planning and code generation may assume."""
 
     NONE = 0
-    COMMUTES = auto()
-    ASSOCIATES = auto()
+    COMMUTES = auto()  # operands may change places, up to rounding and the sign of zero
+    SYMMETRIC = auto()  # operands may change places, and the result keeps every bit
+    ASSOCIATES = auto()  # brackets may change places, up to rounding
+    IDEMPOTENT = auto()  # f(f(x)) is f(x)
+    INVOLUTION = auto()  # f(f(x)) is x
     IN_PLACE = auto()  # the result may be written over an input of the same layout
+    NO_ROUNDING = auto()  # of half floats in wider lanes: the result is a half float already
+    NO_WRAP = auto()  # of small integers in wider lanes: the result is in their range already
+    ORDERS = auto()  # asks which element is larger
+    CHEAP = auto()  # an instruction or two an element: repeating it costs less than sharing its result
+    TRANSCENDENTAL = auto()  # counted as few operations an element, and takes many
 
 
 class Spec(NamedTuple):
@@ -135,9 +174,9 @@ def exact(value: Any) -> Any:
 class Op(Row):
     """One row of the table."""
 
-    __slots__ = ("by_values", "common", "defaults", "doc", "domain", "expr", "flops", "inputs", "kind",
-                 "known", "lower", "moved", "name", "optional", "packed", "params", "positional", "rule",
-                 "samples", "traits", "ulps", "variadic", "view")  # fmt: skip
+    __slots__ = ("aliases", "axes", "by_values", "common", "defaults", "doc", "domain", "expr", "flops", "fuses", "inputs",
+                 "kind", "known", "lower", "moved", "name", "operator", "optional", "packed", "params", "positional",
+                 "rule", "samples", "traits", "ulps", "ulps_of", "variadic", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -154,9 +193,14 @@ class Op(Row):
         expr: str | None = None,
         lower: Callable[..., Any] | None = None,
         view: Callable[..., Layout | None] | None = None,
+        fuses: Fuse | None = None,
+        axes: Axes | None = None,
         traits: Trait = Trait.NONE,
         ulps: float = 0,
+        ulps_of: Scale | None = None,
         packed: bool = False,
+        operator: str = "",
+        aliases: tuple[str, ...] = (),
         samples: Sequence[Any] = (),
     ) -> None:
         super().__init__()
@@ -167,7 +211,11 @@ class Op(Row):
         self.moved = moved  # bytes read and written, where that is not all of the operands
         self.by_values = by_values  # where this operand is given, its values tell how much is done: costs are a most
         self.expr, self.lower, self.view, self.traits, self.ulps = expr, lower, view, traits, ulps
+        self.fuses = fuses or (Fuse.MAP if kind is Kind.MAP else Fuse.NONE)
+        self.axes = axes or (Axes.EACH if kind is Kind.MAP else Axes.OWN)
+        self.ulps_of = ulps_of or (Scale.TERMS if kind is Kind.CONTRACT else Scale.RESULT)
         self.packed = packed  # whether it takes packed dtypes; arithmetic does not
+        self.operator, self.aliases = operator, aliases  # of Python: "add" is __add__; and other names as a method
         self.samples = tuple(samples)
         self.known: dict[Any, Decision] = {}
         self._read_signature()

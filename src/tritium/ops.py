@@ -19,11 +19,17 @@ from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
 from tritium.fragment import Fragment, Step
 from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
-from tritium.op import SCALARS, Decision, Kind, Op, Spec, Specs, Trait, op
+from tritium.op import OPS, SCALARS, Axes, Decision, Fuse, Kind, Op, Scale, Spec, Specs, Trait, op
 
 SOURCE, VIEW, MAP, REDUCE = Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE
 CONTRACT, MOVE, DYNAMIC, FUSED = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC, Kind.FUSED
 COMMUTES, ASSOCIATES, IN_PLACE = Trait.COMMUTES, Trait.ASSOCIATES, Trait.IN_PLACE
+SYMMETRIC, IDEMPOTENT, INVOLUTION = COMMUTES | Trait.SYMMETRIC, Trait.IDEMPOTENT, Trait.INVOLUTION
+NO_ROUNDING, NO_WRAP, ORDERS = Trait.NO_ROUNDING, Trait.NO_WRAP, Trait.ORDERS
+CHEAP, TRANSCENDENTAL = Trait.CHEAP, Trait.TRANSCENDENTAL
+STAYS = NO_ROUNDING | NO_WRAP  # the result is a number of the operands' dtype, whatever the lanes
+LARGER_OF_TWO = COMMUTES | ASSOCIATES | STAYS | ORDERS | CHEAP
+OF_BITS = SYMMETRIC | ASSOCIATES | NO_WRAP
 
 
 # ---- samples: what tests, docs and smoke benchmarks feed a row with
@@ -120,7 +126,8 @@ def unary(
     low: float = -3.0,
     high: float = 3.0,
     ulps: float = 4,
-    lower: Callable[..., Any] | None = None,
+    traits: Trait = Trait.NONE,
+    **columns: Any,
 ) -> Op:
     """A row y[i] = f(x[i])."""
     kinds: tuple[DType, ...] = (f32, f64, f16, bf16)
@@ -134,10 +141,15 @@ def unary(
     def rule(x: Spec, /) -> Spec:
         return Spec(x.shape, out or x.dtype)
 
-    traits = Trait.NONE if out else IN_PLACE
+    traits = traits if out else traits | IN_PLACE
     samples = over(kinds, low=low, high=high)
-    return Op(rule, MAP, name=name, doc=doc, domain=domain, expr=expr, ulps=ulps, lower=lower, traits=traits,
-              samples=samples)  # fmt: skip
+    return Op(rule, MAP, name=name, doc=doc, domain=domain, expr=expr, ulps=ulps, traits=traits, samples=samples,
+              **columns)  # fmt: skip
+
+
+def transcendental(name: str, doc: str, **columns: Any) -> Op:
+    """A row y[i] = f(x[i]) that takes many operations an element; in an expr, f has the row's name."""
+    return unary(name, doc, expr=f"{name}({{0}})", traits=TRANSCENDENTAL, **columns)
 
 
 def any_dtype(t: DType) -> DType:
@@ -155,7 +167,7 @@ def binary(
     low: float = -3.0,
     high: float = 3.0,
     ulps: float = 0,
-    lower: Callable[..., Any] | None = None,
+    **columns: Any,
 ) -> Op:
     """A row z[i] = f(x[i], y[i]), broadcast."""
     kinds: tuple[DType, ...] = (f32, f64, f16, bf16, i32, i8, i64)
@@ -171,8 +183,13 @@ def binary(
 
     traits = traits if out else traits | IN_PLACE
     samples = over(kinds, low=low, high=high, arity=2)
-    return Op(rule, MAP, name=name, doc=doc, domain=domain, expr=expr, ulps=ulps, lower=lower, traits=traits,
-              samples=samples)  # fmt: skip
+    return Op(rule, MAP, name=name, doc=doc, domain=domain, expr=expr, ulps=ulps, traits=traits, samples=samples,
+              **columns)  # fmt: skip
+
+
+def comparison(name: str, doc: str, sign: str, **columns: Any) -> Op:
+    """A row of bools: how two elements compare."""
+    return binary(name, doc, expr=f"{{0}} {sign} {{1}}", domain=any_dtype, out=bool_, **columns)
 
 
 def kept(x: Spec, axis: Any, keepdims: bool, what: str) -> Shape:
@@ -210,6 +227,7 @@ def reduction(
     out: DType | None = None,
     empty: bool = True,
     ulps: float = 8,
+    **columns: Any,
 ) -> Op:
     """A row that joins the elements along axes into one."""
 
@@ -219,7 +237,8 @@ def reduction(
         return Spec(kept(x, axis, keepdims, name), out or x.dtype)
 
     samples = REDUCED + (() if domain is floating else INT_REDUCED) + (EMPTY_REDUCED if empty else ())
-    return Op(rule, REDUCE, name=name, doc=doc, domain=domain, flops=per_input(1), ulps=ulps, samples=samples)
+    return Op(rule, REDUCE, name=name, doc=doc, domain=domain, flops=per_input(1), ulps=ulps, axes=Axes.REDUCED, samples=samples,
+              **columns)  # fmt: skip
 
 
 def per_input(n: int) -> Callable[..., int]:
@@ -366,6 +385,7 @@ def seen(x: Spec, function: Callable[..., Layout | None], **attrs: Any) -> Spec:
 @op(
     VIEW,
     view=lay.reshape,
+    fuses=Fuse.SHAPE,
     samples=[sample(F32(3, 4), shape=(2, 6)), sample(F32(3, 4), shape=(-1,)), sample(F32(0, 3), shape=(3, 0))],
 )
 def reshape(x: Spec, /, shape: Any) -> Spec:
@@ -379,7 +399,7 @@ def permute_dims(x: Spec, /, axes: tuple[int, ...]) -> Spec:
     return seen(x, lay.permute, axes=axes)
 
 
-@op(VIEW, view=lay.matrix_transpose, samples=[sample(F32(3, 4)), sample(F32(2, 3, 4))])
+@op(VIEW, view=lay.matrix_transpose, axes=Axes.LAST, samples=[sample(F32(3, 4)), sample(F32(2, 3, 4))])
 def matrix_transpose(x: Spec, /) -> Spec:
     """The last two axes exchanged."""
     return seen(x, lay.matrix_transpose)
@@ -397,19 +417,24 @@ def broadcast_to(x: Spec, /, shape: tuple[int, ...]) -> Spec:
     return seen(x, lay.broadcast_to, shape=size_of(shape))
 
 
-@op(VIEW, view=lay.expand_dims, samples=[sample(F32(3, 4), axis=1), sample(F32(), axis=0)])
+@op(VIEW, view=lay.expand_dims, fuses=Fuse.SHAPE, samples=[sample(F32(3, 4), axis=1), sample(F32(), axis=0)])
 def expand_dims(x: Spec, /, axis: Any = 0) -> Spec:
     """New axes of size 1."""
     return seen(x, lay.expand_dims, axis=axis)
 
 
-@op(VIEW, view=lay.squeeze, samples=[sample(F32(3, 1, 4), axis=1), sample(F32(1, 1), axis=(0, 1))])
+@op(VIEW, view=lay.squeeze, fuses=Fuse.SHAPE, samples=[sample(F32(3, 1, 4), axis=1), sample(F32(1, 1), axis=(0, 1))])
 def squeeze(x: Spec, /, axis: Any = None) -> Spec:
     """Axes of size 1 removed (all of them when none is named)."""
     return seen(x, lay.squeeze, axis=axis)
 
 
-@op(VIEW, view=lay.flip, samples=[sample(F32(3, 4)), sample(F32(3, 4), axis=1), sample(F32(0, 3), axis=0)])
+@op(
+    VIEW,
+    view=lay.flip,
+    axes=Axes.NAMED,
+    samples=[sample(F32(3, 4)), sample(F32(3, 4), axis=1), sample(F32(0, 3), axis=0)],
+)
 def flip(x: Spec, /, *, axis: Any = None) -> Spec:
     """Elements in reverse order along axes."""
     return seen(x, lay.flip, axis=axis)
@@ -437,80 +462,86 @@ def index(x: Spec, /, *, key: tuple[Any, ...]) -> Spec:
 
 # ---- element by element: arithmetic
 
-add = binary("add", "Sum, element by element.", expr="{0} + {1}", traits=COMMUTES | ASSOCIATES)
-subtract = binary("subtract", "Difference, element by element.", expr="{0} - {1}")
-multiply = binary("multiply", "Product, element by element.", expr="{0} * {1}", traits=COMMUTES | ASSOCIATES)
-divide = binary("divide", "Quotient, element by element; integers become floats.", expr="{0} / {1}", domain=floating)
-floor_divide = binary(
-    "floor_divide", "Quotient rounded down; an integer divided by 0 gives 0, with one infinity it is the quotient."
-)
-remainder = binary("remainder", "What floor division leaves, with the sign of the divisor; an integer modulo 0 is 0.")
-pow = binary("pow", "x1 to the power x2.", expr="pow({0}, {1})", low=0.1, ulps=4)
-maximum = binary("maximum", "The larger of two; NaN wins.", expr="maximum({0}, {1})", traits=COMMUTES | ASSOCIATES)
-minimum = binary("minimum", "The smaller of two; NaN wins.", expr="minimum({0}, {1})", traits=COMMUTES | ASSOCIATES)
-atan2 = binary("atan2", "The angle of the point (x2, x1).", domain=floating, expr="atan2({0}, {1})", ulps=4)
+add = binary("add", "Sum, element by element.", expr="{0} + {1}", traits=SYMMETRIC | ASSOCIATES | CHEAP, operator="add")
+subtract = binary("subtract", "Difference, element by element.", expr="{0} - {1}", traits=CHEAP, operator="sub",
+                  aliases=("sub",))  # fmt: skip
+multiply = binary("multiply", "Product, element by element.", expr="{0} * {1}", traits=SYMMETRIC | ASSOCIATES | CHEAP,
+                  operator="mul", aliases=("mul",))  # fmt: skip
+divide = binary("divide", "Quotient, element by element; integers become floats.", expr="{0} / {1}", domain=floating,
+                operator="truediv", aliases=("div",))  # fmt: skip
+floor_divide = binary("floor_divide", "Quotient rounded down; an integer divided by 0 gives 0, with one infinity it is the quotient.",
+                      operator="floordiv")  # fmt: skip
+remainder = binary("remainder", "What floor division leaves, with the sign of the divisor; an integer modulo 0 is 0.",
+                   operator="mod")  # fmt: skip
+pow = binary("pow", "x1 to the power x2.", expr="pow({0}, {1})", low=0.1, ulps=4, traits=TRANSCENDENTAL, operator="pow")
+maximum = binary("maximum", "The larger of two; NaN wins.", expr="maximum({0}, {1})", traits=LARGER_OF_TWO)
+minimum = binary("minimum", "The smaller of two; NaN wins.", expr="minimum({0}, {1})", traits=LARGER_OF_TWO)
+atan2 = binary("atan2", "The angle of the point (x2, x1).", domain=floating, expr="atan2({0}, {1})", ulps=4,
+               traits=TRANSCENDENTAL)  # fmt: skip
 hypot = binary("hypot", "sqrt(x1² + x2²) without overflow in between.", domain=floating, expr="hypot({0}, {1})", ulps=2)
-copysign = binary("copysign", "The size of x1 with the sign of x2.", domain=floating, expr="copysign({0}, {1})")
+copysign = binary("copysign", "The size of x1 with the sign of x2.", domain=floating, expr="copysign({0}, {1})",
+                  traits=NO_ROUNDING)  # fmt: skip
 logaddexp = binary("logaddexp", "log(exp(x1) + exp(x2)), safely.", domain=floating, expr="logaddexp({0}, {1})", ulps=8,
-                   traits=COMMUTES)  # fmt: skip
-nextafter = binary("nextafter", "The next representable number from x1 towards x2.", domain=floating)
-
-equal = binary("equal", "Whether elements are equal.", expr="{0} == {1}", domain=any_dtype, out=bool_, traits=COMMUTES)
-not_equal = binary(
-    "not_equal", "Whether elements differ.", expr="{0} != {1}", domain=any_dtype, out=bool_, traits=COMMUTES
+                   ulps_of=Scale.UNIT, traits=COMMUTES | TRANSCENDENTAL)  # fmt: skip
+nextafter = binary(
+    "nextafter", "The next representable number from x1 towards x2.", domain=floating, traits=NO_ROUNDING
 )
-less = binary("less", "Whether x1 < x2.", expr="{0} < {1}", domain=any_dtype, out=bool_)
-less_equal = binary("less_equal", "Whether x1 <= x2.", expr="{0} <= {1}", domain=any_dtype, out=bool_)
-greater = binary("greater", "Whether x1 > x2.", expr="{0} > {1}", domain=any_dtype, out=bool_)
-greater_equal = binary("greater_equal", "Whether x1 >= x2.", expr="{0} >= {1}", domain=any_dtype, out=bool_)
 
-logical_and = binary("logical_and", "Both.", expr="{0} & {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
-logical_or = binary("logical_or", "Either.", expr="{0} | {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
-logical_xor = binary("logical_xor", "One but not both.", expr="{0} ^ {1}", domain=truth, traits=COMMUTES | ASSOCIATES)
-bitwise_and = binary("bitwise_and", "Bits set in both.", expr="{0} & {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
-bitwise_or = binary("bitwise_or", "Bits set in either.", expr="{0} | {1}", domain=bits, traits=COMMUTES | ASSOCIATES)
+equal = comparison("equal", "Whether elements are equal.", "==", traits=SYMMETRIC)
+not_equal = comparison("not_equal", "Whether elements differ.", "!=", traits=SYMMETRIC)
+less = comparison("less", "Whether x1 < x2.", "<", traits=ORDERS, operator="lt")
+less_equal = comparison("less_equal", "Whether x1 <= x2.", "<=", traits=ORDERS, operator="le")
+greater = comparison("greater", "Whether x1 > x2.", ">", traits=ORDERS, operator="gt")
+greater_equal = comparison("greater_equal", "Whether x1 >= x2.", ">=", traits=ORDERS, operator="ge")
+
+logical_and = binary("logical_and", "Both.", expr="{0} & {1}", domain=truth, traits=SYMMETRIC | ASSOCIATES)
+logical_or = binary("logical_or", "Either.", expr="{0} | {1}", domain=truth, traits=SYMMETRIC | ASSOCIATES)
+logical_xor = binary("logical_xor", "One but not both.", expr="{0} ^ {1}", domain=truth, traits=SYMMETRIC | ASSOCIATES)
+bitwise_and = binary("bitwise_and", "Bits set in both.", expr="{0} & {1}", domain=bits, traits=OF_BITS, operator="and")
+bitwise_or = binary("bitwise_or", "Bits set in either.", expr="{0} | {1}", domain=bits, traits=OF_BITS, operator="or")
 bitwise_xor = binary(
-    "bitwise_xor", "Bits set in one of both.", expr="{0} ^ {1}", domain=bits, traits=COMMUTES | ASSOCIATES
+    "bitwise_xor", "Bits set in one of both.", expr="{0} ^ {1}", domain=bits, traits=OF_BITS, operator="xor"
 )
-bitwise_left_shift = binary(
-    "bitwise_left_shift", "Bits moved up; shifting by the width or more gives 0.", domain=integer, low=0
-)
-bitwise_right_shift = binary("bitwise_right_shift", "Bits moved down, keeping the sign.", domain=integer, low=0)
+bitwise_left_shift = binary("bitwise_left_shift", "Bits moved up; shifting by the width or more gives 0.", domain=integer, low=0,
+                            operator="lshift")  # fmt: skip
+bitwise_right_shift = binary("bitwise_right_shift", "Bits moved down, keeping the sign.", domain=integer, low=0,
+                             traits=NO_WRAP, operator="rshift")  # fmt: skip
 
-abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=numeric, ulps=0)
-negative = unary("negative", "Change of sign.", expr="-{0}", domain=numeric, ulps=0)
-positive = unary("positive", "The number itself.", expr="{0}", domain=numeric, ulps=0)
-square = unary("square", "x * x.", expr="{0} * {0}", domain=numeric, ulps=0)
+abs = unary("abs", "Distance from 0.", expr="abs({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | NO_ROUNDING | CHEAP,
+            operator="abs")  # fmt: skip
+negative = unary("negative", "Change of sign.", expr="-{0}", domain=numeric, ulps=0, traits=INVOLUTION | NO_ROUNDING | CHEAP,
+                 operator="neg", aliases=("neg",))  # fmt: skip
+positive = unary("positive", "The number itself.", expr="{0}", domain=numeric, ulps=0, traits=STAYS, operator="pos")
+square = unary("square", "x * x.", expr="{0} * {0}", domain=numeric, ulps=0, traits=CHEAP)
 sqrt = unary("sqrt", "Square root.", expr="sqrt({0})", low=0, ulps=0)
 rsqrt = unary("rsqrt", "1 / sqrt(x).", expr="1 / sqrt({0})", low=0.1, ulps=2, lower=lambda x: divide(1.0, sqrt(x)))
 reciprocal = unary("reciprocal", "1 / x.", expr="1 / {0}", low=0.5, ulps=0)
-sign = unary("sign", "-1, 0 or 1; NaN stays NaN.", expr="sign({0})", domain=numeric, ulps=0)
-ceil_ = unary("ceil", "Rounded up.", expr="ceil({0})", domain=numeric, ulps=0)
-floor = unary("floor", "Rounded down.", expr="floor({0})", domain=numeric, ulps=0)
-trunc = unary("trunc", "Rounded towards 0.", expr="trunc({0})", domain=numeric, ulps=0)
-round = unary(
-    "round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=numeric, ulps=0
-)
+sign = unary("sign", "-1, 0 or 1; NaN stays NaN.", expr="sign({0})", domain=numeric, ulps=0, traits=STAYS)
+ceil_ = unary("ceil", "Rounded up.", expr="ceil({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | STAYS)
+floor = unary("floor", "Rounded down.", expr="floor({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | STAYS)
+trunc = unary("trunc", "Rounded towards 0.", expr="trunc({0})", domain=numeric, ulps=0, traits=IDEMPOTENT | STAYS)
+round = unary("round", "Rounded to the nearest integer, halves to the even one.", expr="rint({0})", domain=numeric, ulps=0,
+              traits=IDEMPOTENT | STAYS)  # fmt: skip
 
-exp = unary("exp", "e to the power x.", expr="exp({0})")
-expm1 = unary("expm1", "exp(x) - 1, exact near 0.", expr="expm1({0})")
-log = unary("log", "Natural logarithm.", expr="log({0})", low=0.01)
-log1p = unary("log1p", "log(1 + x), exact near 0.", expr="log1p({0})", low=-0.9)
-log2 = unary("log2", "Logarithm to base 2.", expr="log2({0})", low=0.01)
-log10 = unary("log10", "Logarithm to base 10.", expr="log10({0})", low=0.01)
-sin = unary("sin", "Sine.", expr="sin({0})")
-cos = unary("cos", "Cosine.", expr="cos({0})")
-tan = unary("tan", "Tangent.", expr="tan({0})", low=-1.5, high=1.5)
-asin = unary("asin", "Inverse sine.", expr="asin({0})", low=-1, high=1)
-acos = unary("acos", "Inverse cosine.", expr="acos({0})", low=-1, high=1)
-atan = unary("atan", "Inverse tangent.", expr="atan({0})")
-sinh = unary("sinh", "Hyperbolic sine.", expr="sinh({0})")
-cosh = unary("cosh", "Hyperbolic cosine.", expr="cosh({0})")
-tanh = unary("tanh", "Hyperbolic tangent.", expr="tanh({0})")
-asinh = unary("asinh", "Inverse hyperbolic sine.", expr="asinh({0})")
-acosh = unary("acosh", "Inverse hyperbolic cosine.", expr="acosh({0})", low=1, high=9)
-atanh = unary("atanh", "Inverse hyperbolic tangent.", expr="atanh({0})", low=-0.99, high=0.99)
-erf = unary("erf", "The error function.", expr="erf({0})")
+exp = transcendental("exp", "e to the power x.")
+expm1 = transcendental("expm1", "exp(x) - 1, exact near 0.")
+log = transcendental("log", "Natural logarithm.", low=0.01)
+log1p = transcendental("log1p", "log(1 + x), exact near 0.", low=-0.9)
+log2 = transcendental("log2", "Logarithm to base 2.", low=0.01)
+log10 = transcendental("log10", "Logarithm to base 10.", low=0.01)
+sin = transcendental("sin", "Sine.")
+cos = transcendental("cos", "Cosine.")
+tan = transcendental("tan", "Tangent.", low=-1.5, high=1.5)
+asin = transcendental("asin", "Inverse sine.", low=-1, high=1)
+acos = transcendental("acos", "Inverse cosine.", low=-1, high=1)
+atan = transcendental("atan", "Inverse tangent.")
+sinh = transcendental("sinh", "Hyperbolic sine.")
+cosh = transcendental("cosh", "Hyperbolic cosine.")
+tanh = transcendental("tanh", "Hyperbolic tangent.")
+asinh = transcendental("asinh", "Inverse hyperbolic sine.")
+acosh = transcendental("acosh", "Inverse hyperbolic cosine.", low=1, high=9)
+atanh = transcendental("atanh", "Inverse hyperbolic tangent.", low=-0.99, high=0.99)
+erf = transcendental("erf", "The error function.")
 
 isnan = unary("isnan", "Whether an element is not a number.", expr="{0} != {0}", domain=any_dtype, out=bool_, ulps=0)
 isinf = unary("isinf", "Whether an element is infinite.", expr="isinf({0})", domain=any_dtype, out=bool_, ulps=0)
@@ -518,11 +549,12 @@ isfinite = unary("isfinite", "Whether an element is neither infinite nor NaN.", 
                  out=bool_, ulps=0)  # fmt: skip
 signbit = unary("signbit", "Whether the sign bit is set, also of -0 and -NaN.", expr="signbit({0})", domain=floating, out=bool_,
                 ulps=0)  # fmt: skip
-logical_not = unary("logical_not", "The opposite.", expr="~{0}", domain=truth, ulps=0)
-bitwise_invert = unary("bitwise_invert", "Every bit flipped.", expr="~{0}", domain=bits, ulps=0)
+logical_not = unary("logical_not", "The opposite.", expr="~{0}", domain=truth, ulps=0, traits=INVOLUTION)
+bitwise_invert = unary("bitwise_invert", "Every bit flipped.", expr="~{0}", domain=bits, ulps=0, traits=INVOLUTION | NO_WRAP,
+                       operator="invert")  # fmt: skip
 
 
-@op(MAP, common=(1, 2), expr="where({0}, {1}, {2})", samples=[
+@op(MAP, common=(1, 2), expr="where({0}, {1}, {2})", traits=STAYS, samples=[
     sample(Spec((3, 4), bool_), F32(3, 4), F32(3, 4)), sample(Spec((4,), bool_), F32(3, 1), F32()),
     sample(Spec((2, 0), bool_), I64(2, 0), I64(1, 1))])  # fmt: skip
 def where(condition: Spec, x1: Spec, x2: Spec, /) -> Any:
@@ -531,7 +563,7 @@ def where(condition: Spec, x1: Spec, x2: Spec, /) -> Any:
     return Decision((Spec(condition.shape, bool_), x1, x2), Spec(shape, x1.dtype))
 
 
-@op(MAP, domain=numeric, traits=IN_PLACE, expr="minimum(maximum({0}, {1}), {2})", samples=[
+@op(MAP, domain=numeric, traits=IN_PLACE | STAYS | ORDERS, expr="minimum(maximum({0}, {1}), {2})", aliases=("clamp",), samples=[
     sample(F32(3, 4), F32(), F32(4)), sample(F32(5), None, F32()), sample(F32(5), F32(), None), sample(Spec((6,), i32), None, None),
     sample(Spec((6,), i32), Spec((), i32), Spec((), i32)), sample(Spec((4,), f16), Spec((), f16), None)])  # fmt: skip
 def clip(x: Spec, min: Spec | None = None, max: Spec | None = None, /) -> Spec:
@@ -540,7 +572,8 @@ def clip(x: Spec, min: Spec | None = None, max: Spec | None = None, /) -> Spec:
     return Spec(broadcast_shapes(x.shape, *limits, what="clip"), x.dtype)
 
 
-@op(MAP, flops=free, common=(), samples=[sample(F32(3, 4), dtype=f64), sample(F32(2, 5), dtype=f16), sample(F32(2, 5), dtype=bf16),
+@op(MAP, flops=free, common=(), traits=CHEAP, samples=[
+    sample(F32(3, 4), dtype=f64), sample(F32(2, 5), dtype=f16), sample(F32(2, 5), dtype=bf16),
     sample(Spec((5,), i32), dtype=f32), sample(F32(6), dtype=i8, high=200, low=-200), sample(Spec((5,), i64), dtype=i8, low=-900, high=900),
     sample(F32(4), dtype=bool_), sample(Spec((4,), bool_), dtype=f32), sample(F32(0, 2), dtype=i32)])  # fmt: skip
 def astype(x: Spec, /, dtype: DType, *, copy: bool = True) -> Spec:
@@ -548,7 +581,7 @@ def astype(x: Spec, /, dtype: DType, *, copy: bool = True) -> Spec:
     return Spec(x.shape, dtype)
 
 
-@op(MAP, domain=numeric, samples=over((f32, f64, i32), arity=2, low=0.5))
+@op(MAP, domain=numeric, fuses=Fuse.NONE, operator="divmod", samples=over((f32, f64, i32), arity=2, low=0.5))
 def divmod(x1: Spec, x2: Spec, /) -> Any:
     """Quotient rounded down, and what it leaves: two results of one pass."""
     out = Spec(broadcast_shapes(x1.shape, x2.shape, what="divmod"), x1.dtype)
@@ -563,15 +596,16 @@ def item(x: Spec, /, *, index: int) -> Any:
 
 # ---- what networks need
 
-relu = unary("relu", "x where positive, else 0; NaN stays NaN.", expr="maximum({0}, 0)", domain=numeric, ulps=0)
+relu = unary("relu", "x where positive, else 0; NaN stays NaN.", expr="maximum({0}, 0)", domain=numeric, ulps=0,
+             traits=IDEMPOTENT | STAYS | CHEAP)  # fmt: skip
 relu2 = unary("relu2", "The square of relu, as in BitNet 2B-4T.", expr="maximum({0}, 0) * maximum({0}, 0)", domain=numeric,
-              ulps=0, lower=lambda x: square(relu(x)))  # fmt: skip
-sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", expr="1 / (1 + exp(-{0}))", ulps=6)
+              ulps=0, lower=lambda x: square(relu(x)), traits=CHEAP)  # fmt: skip
+sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).", expr="1 / (1 + exp(-{0}))", ulps=6, traits=TRANSCENDENTAL)
 silu = unary("silu", "x * sigmoid(x), also called swish.", expr="{0} / (1 + exp(-{0}))", ulps=6,
-             lower=lambda x: multiply(x, sigmoid(x)))  # fmt: skip
+             lower=lambda x: multiply(x, sigmoid(x)), traits=TRANSCENDENTAL, aliases=("swish",), ulps_of=Scale.UNIT)  # fmt: skip
 
 
-@op(MAP, domain=floating, traits=IN_PLACE, ulps=16, flops=per_input(8), samples=[
+@op(MAP, domain=floating, traits=IN_PLACE | TRANSCENDENTAL, ulps=16, ulps_of=Scale.UNIT, flops=per_input(8), samples=[
     *over((f32, f64, f16, bf16)), sample(F32(9), approximate="tanh"), sample(Spec((4,), bf16), approximate="tanh")],
     lower=lambda x, approximate: multiply(multiply(x, 0.5), add(1.0, _gelu_inner(x, approximate))))  # fmt: skip
 def gelu(x: Spec, /, *, approximate: str = "none") -> Spec:
@@ -622,11 +656,14 @@ def _scaled(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     return y if bias is None else add(y, bias)
 
 
-softmax = Op(_softmax_rule, REDUCE, name="softmax", doc="exp(x) over its sum along an axis, safely.", domain=floating, ulps=16,
-             flops=per_input(5), traits=IN_PLACE, samples=[*ROWS, sample(F32(3, 4), axis=0)], lower=_softmax_lower)  # fmt: skip
-log_softmax = Op(_softmax_rule, REDUCE, name="log_softmax", doc="The logarithm of softmax, safely.", domain=floating, ulps=16,
-                 flops=per_input(5), traits=IN_PLACE, samples=[*ROWS, sample(F32(3, 4), axis=0)],
-                 lower=_log_softmax_lower)  # fmt: skip
+def _softmax(name: str, doc: str, lower: Callable[..., Any]) -> Op:
+    return Op(_softmax_rule, REDUCE, name=name, doc=doc, domain=floating, ulps=16, ulps_of=Scale.UNIT, flops=per_input(5),
+              fuses=Fuse.ROW, axes=Axes.NAMED, traits=IN_PLACE | TRANSCENDENTAL, lower=lower,
+              samples=[*ROWS, sample(F32(3, 4), axis=0)])  # fmt: skip
+
+
+softmax = _softmax("softmax", "exp(x) over its sum along an axis, safely.", _softmax_lower)
+log_softmax = _softmax("log_softmax", "The logarithm of softmax, safely.", _log_softmax_lower)
 
 
 def _agree(x: Spec, given: Spec | None, what: str) -> None:
@@ -634,7 +671,8 @@ def _agree(x: Spec, given: Spec | None, what: str) -> None:
         raise ShapeError(f"{what} {given} must have the size of the last axis of x {x}.")
 
 
-@op(REDUCE, domain=floating, ulps=32, flops=per_input(8), traits=IN_PLACE, lower=_norm_lower, samples=[
+@op(REDUCE, domain=floating, ulps=32, ulps_of=Scale.UNIT, flops=per_input(8), traits=IN_PLACE, fuses=Fuse.ROW, axes=Axes.SHARED,
+    lower=_norm_lower, samples=[
     sample(F32(3, 8), F32(8), F32(8)), sample(F32(2, 3, 33), None, None), sample(F32(3, 8), F32(8), None, eps=1e-3),
     sample(Spec((3, 8), f64), Spec((8,), f64), None), sample(Spec((3, 8), bf16), Spec((8,), bf16), Spec((8,), bf16)),
     sample(Spec((2, 9), f16), None, None), sample(F32(0, 5), None, None)])  # fmt: skip
@@ -646,7 +684,7 @@ def layer_norm(x: Spec, weight: Spec | None = None, bias: Spec | None = None, /,
     return x
 
 
-@op(REDUCE, domain=floating, ulps=32, flops=per_input(4), traits=IN_PLACE,
+@op(REDUCE, domain=floating, ulps=32, ulps_of=Scale.UNIT, flops=per_input(4), traits=IN_PLACE, fuses=Fuse.ROW, axes=Axes.SHARED,
     lower=lambda x, weight, eps: _scaled(x, weight, None, eps), samples=[
     sample(F32(3, 8), F32(8)), sample(F32(2, 3, 33), None), sample(Spec((3, 8), f64), Spec((8,), f64)),
     sample(Spec((3, 8), bf16), Spec((8,), bf16)), sample(Spec((2, 9), f16), None), sample(F32(0, 5), None)])  # fmt: skip
@@ -660,6 +698,7 @@ def rms_norm(x: Spec, weight: Spec | None = None, /, *, eps: float = 1e-5) -> Sp
 @op(
     MOVE,
     flops=free,
+    axes=Axes.LAST,
     samples=[sample(Draw(I64(5), 0, 4), num_classes=4), sample(Draw(I64(2, 3), 0, 7), num_classes=7, dtype=i8)],
 )
 def one_hot(x: Spec, /, *, num_classes: int, dtype: DType | None = None) -> Spec:
@@ -671,7 +710,7 @@ def one_hot(x: Spec, /, *, num_classes: int, dtype: DType | None = None) -> Spec
 # ---- reductions
 
 
-def _summing(name: str, doc: str) -> Op:
+def _summing(name: str, doc: str, **columns: Any) -> Op:
     def rule(x: Spec, /, *, axis: Any = None, dtype: DType | None = None, keepdims: bool = False) -> Any:
         shape = kept(x, axis, keepdims, name)
         if dtype is not None:
@@ -681,15 +720,16 @@ def _summing(name: str, doc: str) -> Op:
 
     more = (sample(Spec((5,), bool_)), sample(F32(4, 3), axis=0, dtype=f64), sample(Spec((4,), i32), dtype=f32),
             *(sample(Spec((64, 3), i32), axis=1, dtype=t) for t in (bool_, i8, i32)))  # fmt: skip
-    return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8,
-              samples=REDUCED + INT_REDUCED + EMPTY_REDUCED + more)  # fmt: skip
+    return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8, axes=Axes.REDUCED,
+              samples=REDUCED + INT_REDUCED + EMPTY_REDUCED + more, **columns)  # fmt: skip
 
 
-sum = _summing("sum", "Sum over axes; small integers and bools are summed in 64 bits.")
+sum = _summing("sum", "Sum over axes; small integers and bools are summed in 64 bits.", fuses=Fuse.FOLD,
+               ulps_of=Scale.TERMS)  # fmt: skip
 prod_ = _summing("prod", "Product over axes; small integers and bools are multiplied in 64 bits.")
-max = reduction("max", "The largest along axes; NaN wins.", empty=False, ulps=0)
-min = reduction("min", "The smallest along axes; NaN wins.", empty=False, ulps=0)
-mean = reduction("mean", "The average over axes.", domain=floating)
+max = reduction("max", "The largest along axes; NaN wins.", empty=False, ulps=0, fuses=Fuse.FOLD, traits=ORDERS)
+min = reduction("min", "The smallest along axes; NaN wins.", empty=False, ulps=0, fuses=Fuse.FOLD, traits=ORDERS)
+mean = reduction("mean", "The average over axes.", domain=floating, fuses=Fuse.FOLD, ulps_of=Scale.TERMS)
 all = reduction("all", "Whether every element along axes is true.", domain=any_dtype, out=bool_, ulps=0)
 any = reduction("any", "Whether some element along axes is true.", domain=any_dtype, out=bool_, ulps=0)
 count_nonzero = reduction("count_nonzero", "How many elements along axes are not 0.", domain=any_dtype, out=i64, ulps=0)
@@ -699,7 +739,7 @@ def _spread(name: str, doc: str) -> Op:
     def rule(x: Spec, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Spec:
         return Spec(kept(x, axis, keepdims, name), x.dtype)
 
-    return Op(rule, REDUCE, name=name, doc=doc, domain=floating, flops=per_input(4), ulps=32,
+    return Op(rule, REDUCE, name=name, doc=doc, domain=floating, flops=per_input(4), ulps=32, ulps_of=Scale.UNIT, axes=Axes.REDUCED,
               samples=[*REDUCED, sample(F32(4, 6), axis=1, correction=1.0)])  # fmt: skip
 
 
@@ -712,7 +752,7 @@ def _place(name: str, doc: str) -> Op:
         refuse_empty(x, axis, name)
         return Spec(kept(x, axis, keepdims, name), i64)
 
-    return Op(rule, REDUCE, name=name, doc=doc, domain=numeric, flops=per_input(1), samples=[
+    return Op(rule, REDUCE, name=name, doc=doc, domain=numeric, flops=per_input(1), axes=Axes.FLAT, traits=ORDERS, samples=[
         sample(F32(3, 4)), sample(F32(3, 4), axis=0), sample(F32(33, 65), axis=-1, keepdims=True), sample(F32(1)),
         sample(Spec((4, 7), i32), axis=1), sample(Spec((4, 7), f16), axis=1), sample(Spec((5,), f64))])  # fmt: skip
 
@@ -721,7 +761,7 @@ argmax = _place("argmax", "Where the largest along an axis stands (the first of 
 argmin = _place("argmin", "Where the smallest along an axis stands (the first of equals; NaN wins).")
 
 
-def _running(name: str, doc: str) -> Op:
+def _running(name: str, doc: str, **columns: Any) -> Op:
     def rule(x: Spec, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: bool = False) -> Any:
         if axis is None and x.ndim != 1:
             raise ArgumentError(f"{name}: {x} has {x.ndim} dimensions; name the axis.")
@@ -732,14 +772,14 @@ def _running(name: str, doc: str) -> Op:
         wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
         return Decision((Spec(x.shape, wide),), Spec(shape, wide))
 
-    return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8, samples=[
+    return Op(rule, REDUCE, name=name, doc=doc, flops=per_input(1), ulps=8, axes=Axes.FLAT, **columns, samples=[
         sample(F32(7)), sample(F32(3, 4), axis=0), sample(F32(3, 4), axis=-1, include_initial=True), sample(Spec((5,), i32)),
         sample(Spec((4,), i8), dtype=i32), sample(F32(0)), sample(Spec((6,), f16)),
         *(sample(Spec((3, 9), i32), axis=a, dtype=t, include_initial=True) for t in (bool_, i8, i32) for a in (0, 1))])  # fmt: skip
 
 
-cumulative_sum = _running("cumulative_sum", "Running sums along an axis.")
-cumulative_prod = _running("cumulative_prod", "Running products along an axis.")
+cumulative_sum = _running("cumulative_sum", "Running sums along an axis.", ulps_of=Scale.TERMS, aliases=("cumsum",))
+cumulative_prod = _running("cumulative_prod", "Running products along an axis.", aliases=("cumprod",))
 
 
 # ---- contractions
@@ -756,7 +796,7 @@ def _inner_weights(out: Spec, x: Spec, w: Spec, *rest: Any, **attrs: Any) -> int
     return 2 * out.size * w.shape[-1]
 
 
-@op(CONTRACT, domain=numeric, flops=_inner, ulps=8, samples=[
+@op(CONTRACT, domain=numeric, flops=_inner, ulps=8, fuses=Fuse.PRODUCT, operator="matmul", samples=[
     sample(F32(3, 4), F32(4, 5)), sample(F32(4), F32(4)), sample(F32(3, 4), F32(4)), sample(F32(4), F32(4, 5)),
     sample(F32(2, 3, 4), F32(4, 5)), sample(F32(5, 1, 3, 4), F32(2, 4, 3)), sample(F32(0, 4), F32(4, 5)), sample(F32(3, 0), F32(0, 5)),
     sample(Spec((6, 7), f64), Spec((7, 3), f64)), sample(Spec((6, 7), f16), Spec((7, 3), f16)), sample(Spec((6, 7), bf16), Spec((7, 3), bf16)),
@@ -827,7 +867,8 @@ def _scale_spec(w: Spec, scale: Spec, group: int, what: str) -> Spec:
     return Spec(scale.shape, f32)
 
 
-@op(REDUCE, common=(), flops=per_input(4), samples=[sample(F32(3, 40)), sample(F32(0, 8)), sample(F32(7), low=-1e-6, high=1e-6),
+@op(REDUCE, common=(), flops=per_input(4), fuses=Fuse.ROW, axes=Axes.LAST, samples=[
+    sample(F32(3, 40)), sample(F32(0, 8)), sample(F32(7), low=-1e-6, high=1e-6),
     sample(Spec((2, 3, 33), f16)), sample(Spec((4, 16), bf16)), sample(F32(2, 0))])  # fmt: skip
 def quantize_activations(x: Spec, /) -> Any:
     """Each token (the last axis) as int8: (q, scale, sum of q), x ≈ q * scale; a token with NaN or infinity has scale NaN."""
@@ -845,7 +886,7 @@ def SCALE(*shape: int) -> Draw:
     return Draw(F32(*shape), 0.5, 2)
 
 
-@op(CONTRACT, common=(), packed=True, flops=_inner_weights, samples=[
+@op(CONTRACT, common=(), packed=True, flops=_inner_weights, axes=Axes.SHARED, samples=[
     sample(I8(3, 40), Spec((7, 40), dt.tern2)), sample(I8(33), Spec((5, 33), dt.tern5)), sample(I8(2, 2, 70), I8(70, 70)),
     sample(I8(4, 9), Spec((3, 9), dt.i4)), *(sample(I8(9, 130), Spec((90, 130), t)) for t in TILED),
     sample(I8(0, 8), Spec((4, 8), dt.tern2)), sample(I8(3, 0), Spec((4, 0), dt.tern2_r64))])  # fmt: skip
@@ -859,7 +900,7 @@ def integer_matmul(q: Spec, w: Spec, /) -> Spec:
     return Spec(q.shape[:-1] + w.shape[:1], i32)
 
 
-@op(CONTRACT, common=(), packed=True, flops=_inner_weights, samples=[
+@op(CONTRACT, common=(), packed=True, flops=_inner_weights, fuses=Fuse.PRODUCT, axes=Axes.SHARED, samples=[
     sample(F32(3, 40), Spec((7, 40), dt.tern2), SCALE(), None), sample(F32(40), Spec((7, 40), dt.tern5), SCALE(7), F32(7)),
     *(sample(F32(5, 130), Spec((90, 130), t), SCALE(90), F32(90)) for t in TILED),
     *(sample(F32(2, 200), Spec((90, 200), t), SCALE(90, 4), None, group=64) for t in (*TILED, dt.i4)),
@@ -880,7 +921,7 @@ def quantized_matmul(x: Spec, w: Spec, scale: Spec, bias: Spec | None = None, /,
     return Decision(ready, Spec(x.shape[:-1] + w.shape[:1], x.dtype))
 
 
-@op(MOVE, common=(), flops=free, packed=True, samples=[
+@op(MOVE, common=(), flops=free, packed=True, axes=Axes.LAST, samples=[
     *(sample(Draw(Spec((90, 130), i8), -1, 2), dtype=t) for t in dt.PACKED),
     *(sample(Spec((90, 131), t), dtype=i8) for t in dt.PACKED), sample(Spec((0, 7), dt.tern2), dtype=i8),
     sample(Spec((5, 9), dt.tern2), dtype=dt.tern5), sample(Spec((2, 3, 7), dt.tern5), dtype=dt.tern2)])  # fmt: skip
@@ -899,7 +940,7 @@ def repack(w: Spec, /, dtype: DType) -> Spec:
     return Spec(w.shape, dtype)
 
 
-@op(MAP, common=(), packed=True, samples=[
+@op(MAP, common=(), packed=True, fuses=Fuse.NONE, axes=Axes.OWN, samples=[
     sample(Spec((5, 9), dt.tern2), SCALE(), None), sample(I8(5, 9), SCALE(5), Draw(Spec((5,), i32), -9, 9)),
     sample(Spec((4, 10), dt.i4), SCALE(4, 3), None, group=4), sample(Spec((66, 70), dt.tern2_r64), SCALE(66), None, dtype=f16)])  # fmt: skip
 def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0, *, dtype: DType = f32) -> Any:
@@ -975,7 +1016,7 @@ def _is_half_or_single(x: Spec, what: str) -> None:
         raise DTypeError(f"{what} must be f32, f16 or bf16, given {x}.")
 
 
-@op(CONTRACT, common=(), ulps=64, flops=_inner_weights, samples=[
+@op(CONTRACT, common=(), ulps=64, flops=_inner_weights, axes=Axes.SHARED, samples=[
     sample(F32(3, 40), F32(7, 40), F32(7)), sample(F32(40), Spec((7, 40), f16), None), sample(F32(2, 3, 33), Spec((5, 33), bf16), F32(5)),
     sample(Spec((3, 33), f16), Spec((5, 33), f16), None), sample(Spec((2, 70), bf16), Spec((67, 70), bf16), None),
     sample(F32(9, 130), Spec((90, 130), f16), None), sample(F32(0, 8), Spec((4, 8), f16), None),
@@ -992,7 +1033,7 @@ def linear(x: Spec, w: Spec, bias: Spec | None = None, /) -> Any:
     return Decision((x, w, None if bias is None else Spec(bias.shape, f32)), Spec(x.shape[:-1] + w.shape[:1], x.dtype))
 
 
-@op(MOVE, common=(), ulps=64, flops=lambda out, *ins, **attrs: 3 * out.size, samples=[
+@op(MOVE, common=(), ulps=64, ulps_of=Scale.UNIT, flops=lambda out, *ins, **attrs: 3 * out.size, samples=[
     sample(F32(2, 3, 4, 8), F32(2, 3, 4), F32(2, 3, 4)), sample(F32(3, 4, 8), F32(3, 4), F32(3, 4), interleaved=True),
     sample(Spec((2, 3, 2, 6), f16), F32(3, 3), F32(3, 3)), sample(Spec((1, 3, 2, 64), bf16), F32(1, 3, 32), F32(1, 3, 32)),
     sample(F32(2, 5, 3, 128), F32(5, 64), F32(5, 64)), sample(F32(0, 2, 4), F32(0, 2), F32(0, 2)),
@@ -1053,7 +1094,7 @@ def _attention_flops(out: Spec, q: Spec, k: Spec, *rest: Any, **attrs: Any) -> i
     return 4 * q.size * k.shape[2]
 
 
-@op(REDUCE, common=(), ulps=64, flops=_attention_flops, by_values=3, samples=[
+@op(REDUCE, common=(), ulps=64, ulps_of=Scale.UNIT, flops=_attention_flops, by_values=3, samples=[
     sample(F32(2, 3, 4, 8), F32(3, 2, 6, 8), F32(3, 2, 6, 8), PLACES(2)), sample(F32(2, 3, 4, 8), F32(2, 2, 7, 8), F32(2, 2, 7, 8), None),
     sample(F32(1, 4, 6, 64), Spec((3, 3, 9, 64), f16), Spec((3, 3, 9, 64), f16), PLACES(1), scale=0.25),
     sample(Spec((2, 3, 4, 33), bf16), Spec((3, 1, 70, 33), bf16), Spec((3, 1, 70, 33), bf16), PLACES(2)),
@@ -1090,6 +1131,7 @@ def attention(q: Spec, k: Spec, v: Spec, places: Spec | None = None, /, *, scale
     flops=free,
     common=(),
     packed=True,
+    axes=Axes.LAST,
     samples=[sample(F32(3, 4)), sample(F32()), sample(Spec((5, 3), i8)), sample(F32(0, 2))],
 )
 def copy(x: Spec, /) -> Spec:
@@ -1163,7 +1205,7 @@ def _check_diagonal(k: int, what: str) -> None:
         raise ArgumentError(f"{what}: k={shown} is no diagonal; give an integer of at most 2**53 either way.")
 
 
-@op(MOVE, flops=free, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)])
+@op(MOVE, flops=free, axes=Axes.LAST, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)])
 def tril(x: Spec, /, *, k: int = 0) -> Spec:
     """The part of each matrix on and below its k-th diagonal; zeros above."""
     axis_of(-2, x.ndim, "tril")
@@ -1171,7 +1213,7 @@ def tril(x: Spec, /, *, k: int = 0) -> Spec:
     return x
 
 
-@op(MOVE, flops=free, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=-1)])
+@op(MOVE, flops=free, axes=Axes.LAST, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=-1)])
 def triu(x: Spec, /, *, k: int = 0) -> Spec:
     """The part of each matrix on and above its k-th diagonal; zeros below."""
     axis_of(-2, x.ndim, "triu")
@@ -1286,6 +1328,8 @@ def update(x: Spec, value: Spec, /, *, layout: Layout) -> Spec:
 @op(
     MOVE,
     domain=numeric,
+    axes=Axes.NAMED,
+    traits=ORDERS,
     samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))],
 )
 def sort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Spec:
@@ -1297,6 +1341,8 @@ def sort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool =
 @op(
     MOVE,
     domain=numeric,
+    axes=Axes.NAMED,
+    traits=ORDERS,
     samples=[sample(F32(7)), sample(F32(3, 5), axis=0), sample(Spec((4, 6), i32), descending=True), sample(F32(0))],
 )
 def argsort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Spec:
@@ -1308,6 +1354,7 @@ def argsort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: boo
 @op(
     MOVE,
     domain=numeric,
+    traits=ORDERS,
     samples=[sample(Draw(F32(1), 0, 1), F32(5)), sample(Draw(F32(1), 0, 1), F32(2, 3), side="right")],
 )
 def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
@@ -1367,3 +1414,16 @@ def masked(x: Spec, mask: Spec, /) -> Any:
         raise DTypeError(f"masked: the mask must be bool, given {mask}.")
     check_mask(mask, x)
     return Spec((None, *x.shape[mask.ndim :]), x.dtype)  # type: ignore[arg-type]
+
+
+# ---- rows by what their columns say
+
+
+def rows_with(trait: Trait) -> frozenset[Op]:
+    """Return the rows that have a trait."""
+    return frozenset(o for o in OPS.values() if trait in o.traits)
+
+
+def rows_that_fuse(*parts: Fuse) -> frozenset[Op]:
+    """Return the rows that have one of these parts in a fused call."""
+    return frozenset(o for o in OPS.values() if o.fuses in parts)

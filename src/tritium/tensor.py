@@ -321,17 +321,7 @@ def like(value: Any, x: Tensor) -> Any:
 
 # ---- operators and methods: each is a row
 
-_OPERATORS: dict[str, Op] = {
-    "add": ops.add, "sub": ops.subtract, "mul": ops.multiply, "truediv": ops.divide, "floordiv": ops.floor_divide,
-    "mod": ops.remainder, "divmod": ops.divmod, "pow": ops.pow, "matmul": ops.matmul, "and": ops.bitwise_and, "or": ops.bitwise_or,
-    "xor": ops.bitwise_xor, "lshift": ops.bitwise_left_shift, "rshift": ops.bitwise_right_shift,
-}  # fmt: skip
-_COMPARISONS = {"lt": ops.less, "le": ops.less_equal, "gt": ops.greater, "ge": ops.greater_equal}
-_UNARY = {"neg": ops.negative, "pos": ops.positive, "abs": ops.abs, "invert": ops.bitwise_invert}
-_ALIASES = {
-    "mul": ops.multiply, "sub": ops.subtract, "div": ops.divide, "neg": ops.negative, "swish": ops.silu, "cumsum": ops.cumulative_sum,
-    "cumprod": ops.cumulative_prod, "clamp": ops.clip,
-}  # fmt: skip
+_COMPARISONS = ("lt", "le", "gt", "ge")  # which Python reflects by themselves: x < y is y > x
 
 
 def _reflected(row: Op) -> Callable[[Any, Any], Any]:
@@ -347,17 +337,15 @@ def _in_place(row: Op) -> Callable[..., Any]:
 
 
 def _attach() -> None:
-    for name, row in _OPERATORS.items():
-        setattr(Tensor, f"__{name}__", row)
-        setattr(Tensor, f"__r{name}__", _reflected(row))
-        if name not in ("divmod", "matmul"):
-            setattr(Tensor, f"__i{name}__", _in_place(row))
-    Tensor.__imatmul__ = _in_place(ops.matmul)
-    for name, row in {**_COMPARISONS, **_UNARY}.items():
-        setattr(Tensor, f"__{name}__", row)
-    methods = {
-        o.name: o for o in OPS.values() if o.inputs and o.kind is not Kind.SOURCE and o is not ops.item
-    } | _ALIASES
+    rows = [o for o in OPS.values() if o.inputs and o.kind is not Kind.SOURCE and o is not ops.item]
+    for row in rows:
+        if row.operator:
+            setattr(Tensor, f"__{row.operator}__", row)
+            if row.arity == 2 and row.operator not in _COMPARISONS:
+                setattr(Tensor, f"__r{row.operator}__", _reflected(row))
+                if row is not ops.divmod:
+                    setattr(Tensor, f"__i{row.operator}__", _in_place(row))
+    methods = {o.name: o for o in rows} | {name: o for o in rows for name in o.aliases}
     for name, row in methods.items():
         if name not in vars(Tensor):
             setattr(Tensor, name, row)

@@ -20,7 +20,7 @@ from tritium.backends.reference.cast import cast
 from tritium.errors import DeviceError
 from tritium.functions import asarray
 from tritium.functions import tensor as new_tensor
-from tritium.op import OPS, Kind, Op, Spec, outputs
+from tritium.op import OPS, Kind, Op, Scale, Spec, outputs
 from tritium.ops import Draw, Sample
 from tritium.tensor import Tensor
 
@@ -153,26 +153,10 @@ def _as(x: Data, spec: Spec | None) -> Any:
     return out
 
 
-_SUMS = ("sum", "mean", "cumulative_sum")
-_NEAR_ONE = (
-    "softmax",
-    "log_softmax",
-    "layer_norm",
-    "rms_norm",
-    "gelu",
-    "silu",
-    "logaddexp",
-    "var",
-    "std",
-    "rope",
-    "attention",
-)
-
-
 def _scale(op: Op, data: list[Data], attrs: dict[str, Any], result: np.ndarray[Any, Any]) -> Any:
     """The size against which rounding counts: for sums of terms, the sum of their sizes."""
     size = np.abs(result.astype(np.float64))
-    if op.kind is Kind.CONTRACT or op.name in _SUMS:
+    if op.ulps_of is Scale.TERMS:
         attrs = attrs | {"dtype": None} if "dtype" in attrs else attrs
         with np.errstate(all="ignore"):
             wide = np.float32 if op is ops.linear else np.float64  # its weights are f32 at most
@@ -182,7 +166,7 @@ def _scale(op: Op, data: list[Data], attrs: dict[str, Any], result: np.ndarray[A
         size = size + np.abs(x).max(axis=-1, keepdims=True, initial=0) / np.sqrt(
             x.var(axis=-1, keepdims=True) + attrs["eps"]
         )
-    return np.maximum(size, 0.25) if op.name in _NEAR_ONE else size
+    return np.maximum(size, 0.25) if op.ulps_of is Scale.UNIT else size
 
 
 _EITHER_ZERO = (ops.maximum, ops.minimum)  # of 0 and -0 they give either: NumPy's own choice differs by machine

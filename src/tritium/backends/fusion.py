@@ -12,16 +12,14 @@ from tritium import ops
 from tritium.dtype import bf16, f16, f32
 from tritium.errors import TritiumError
 from tritium.fragment import Fragment, Step
-from tritium.op import Kind
+from tritium.op import Kind, Trait
 
 
 class UnfitError(TritiumError):
     """Why a fragment does not become one kernel."""
 
 
-EXACT = frozenset(
-    "maximum minimum clip abs negative positive sign ceil floor trunc round relu copysign where nextafter".split()
-)
+EXACT = frozenset(row.name for row in ops.rows_with(Trait.NO_ROUNDING))
 HALVES = (f16, bf16)
 
 

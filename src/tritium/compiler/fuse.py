@@ -22,18 +22,13 @@ from tritium.compiler.passes import Note
 from tritium.fragment import Fragment, Step
 from tritium.graph.graph import Graph, Node, Trace
 from tritium.layout import axes_of
-from tritium.op import Kind, Spec, outputs
+from tritium.op import Fuse, Kind, Spec, outputs
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_STEPS = 16, 4, 64
 
 Refuses = Callable[[Fragment], str | None]  # why a fragment cannot run as one call; None: it can
 
-FOLDS = frozenset({ops.sum, ops.mean, ops.max, ops.min})
 NORMS = frozenset({ops.layer_norm, ops.rms_norm})
-ROWWISE = NORMS | {ops.softmax, ops.log_softmax, ops.quantize_activations}
-PRODUCTS = frozenset({ops.matmul, ops.quantized_matmul})
-SHAPING = frozenset({ops.expand_dims, ops.squeeze, ops.reshape})
-APART = frozenset({ops.divmod, ops.dequantize})  # maps that do not fuse
 
 
 @dataclass(eq=False)
@@ -62,8 +57,8 @@ class Opportunity(NamedTuple):
 
     @property
     def form(self) -> str:
-        kinds = {s.op for s in self.fragment.steps}
-        return "product" if kinds & PRODUCTS else "rows" if kinds & (ROWWISE | FOLDS) else "elementwise"
+        parts = {s.op.fuses for s in self.fragment.steps}
+        return "product" if Fuse.PRODUCT in parts else "rows" if parts & {Fuse.ROW, Fuse.FOLD} else "elementwise"
 
 
 class Fused(NamedTuple):
@@ -79,7 +74,7 @@ class Fused(NamedTuple):
 
 def _folds_rows(n: Node) -> bool:
     """A reduction along the last axis alone."""
-    x = n.inputs[0] if n.op in FOLDS else None
+    x = n.inputs[0] if n.op.fuses is Fuse.FOLD else None
     if x is None or not x.spec.ndim:
         return False
     axis = dict(n.attrs)["axis"]
@@ -87,7 +82,7 @@ def _folds_rows(n: Node) -> bool:
 
 
 def _is_rowwise(n: Node) -> bool:
-    x = n.inputs[0] if n.op in ROWWISE else None
+    x = n.inputs[0] if n.op.fuses is Fuse.ROW else None
     if x is None or not x.spec.ndim:
         return False
     axis = dict(n.attrs).get("axis", -1)
@@ -99,16 +94,16 @@ def _is_product(n: Node) -> bool:
         sides = [i for i in n.inputs if i is not None]
         whole = all(i.spec.ndim >= 2 and i.spec.dtype is dt.f32 for i in sides)
         return whole and dict(n.attrs)["algorithm"] == "blas"
-    return n.op is ops.quantized_matmul
+    return n.op.fuses is Fuse.PRODUCT
 
 
 def _is_map(n: Node) -> bool:
-    return n.op.kind is Kind.MAP and n.op not in APART and isinstance(n.spec, Spec)
+    return n.op.fuses is Fuse.MAP and isinstance(n.spec, Spec)
 
 
 def _is_row_view(n: Node) -> bool:
     """A view between one number a row and the same with an axis of size 1 at the end."""
-    x = n.inputs[0] if n.op in SHAPING else None
+    x = n.inputs[0] if n.op.fuses is Fuse.SHAPE else None
     if x is None:
         return False
     return n.spec.shape == (*x.spec.shape, 1) or x.spec.shape == (*n.spec.shape, 1)

@@ -76,6 +76,18 @@ class Rewrite:
 
 # ---- rules: the node instead, or None
 
+RULES: dict[Op, tuple[str, Rule]] = {}
+
+
+def rewrites(what: str, *rows: Op) -> Callable[[Rule], Rule]:
+    """Register a rule for rows, under the name that explanations show."""
+
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(rows, (what, rule)))
+        return rule
+
+    return register
+
 
 def _number(node: Node | None) -> Any:
     """The value of a constant; None: it is none."""
@@ -118,12 +130,18 @@ def _neutral(value: float, negative_zero: bool = False) -> Rule:
     return rule
 
 
+@rewrites("identity", ops.add)
 def _zero_added(r: Rewrite, n: Node) -> Node | None:
     """Of floats only -0.0 leaves every number as it is: -0.0 + 0.0 is 0.0."""
     found = _neutral(0.0, negative_zero=node_is_float(n))(r, n)
     if found is None and node_is_float(n) and any(_is(i, 0.0) for i in n.inputs):
         r.note("identity", n, "x + 0.0 turns -0.0 into 0.0; write x - 0.0 if that does not matter", applied=False)
     return found
+
+
+rewrites("identity", ops.subtract)(_neutral_right(0.0))
+rewrites("identity", ops.multiply)(_neutral(1.0))
+rewrites("identity", ops.divide)(_neutral_right(1.0))
 
 
 def _inverse(r: Rewrite, n: Node) -> Node | None:
@@ -138,20 +156,26 @@ def _again(r: Rewrite, n: Node) -> Node | None:
     return x if x is not None and x.op is n.op and x.key == n.key else None
 
 
+@rewrites("identity", ops.positive)
+@rewrites("copy of a value", ops.copy)
+@rewrites("view of itself", ops.broadcast_to)
 def _itself(r: Rewrite, n: Node) -> Node | None:
     return _operand(n, 0)
 
 
+@rewrites("identity", ops.clip)
 def _unclipped(r: Rewrite, n: Node) -> Node | None:
     return _operand(n, 0) if n.inputs[1] is None and n.inputs[2] is None else None
 
 
+@rewrites("constant condition", ops.where)
 def _chosen(r: Rewrite, n: Node) -> Node | None:
     """where with a constant condition."""
     condition = _number(n.inputs[0])
     return None if condition is None else _operand(n, 1 if condition else 2)
 
 
+@rewrites("cast there and back", ops.astype)
 def _cast(r: Rewrite, n: Node) -> Node | None:
     x = n.inputs[0]
     assert x is not None
@@ -184,6 +208,7 @@ def holds(wide: dt.DType, narrow: dt.DType) -> bool:
     return bool(dt.iinfo(wide).min <= low and high <= dt.iinfo(wide).max)
 
 
+@rewrites("repacked there and back", ops.repack)
 def _repacked(r: Rewrite, n: Node) -> Node | None:
     """Integers keep their values in every packing that holds them."""
     x = n.inputs[0]
@@ -199,6 +224,7 @@ def _repacked(r: Rewrite, n: Node) -> Node | None:
 QUANTIZERS = frozenset({ops.quantize_activations, ops.quantize_int8, ops.quantize_int4, ops.quantize_ternary})
 
 
+@rewrites("quantise what was dequantised", *QUANTIZERS)
 def _kept_rounding(r: Rewrite, n: Node) -> Node | None:
     """What was dequantised and is quantised again: the new scale may be another, so it stays."""
     x = n.inputs[0]
@@ -207,6 +233,7 @@ def _kept_rounding(r: Rewrite, n: Node) -> Node | None:
     return None
 
 
+@rewrites("dequantise as arithmetic", ops.dequantize)
 def _dequantized(r: Rewrite, n: Node) -> Node | None:
     """Plain int8 times one scale a row is arithmetic, which fuses with what stands around it."""
     q, scale, zero = n.inputs
@@ -222,6 +249,7 @@ def _dequantized(r: Rewrite, n: Node) -> Node | None:
     return r.node(ops.multiply, (r.node(ops.astype, (q,), dtype=dt.f32), scale))
 
 
+@rewrites("views joined", ops.reshape)
 def _reshaped(r: Rewrite, n: Node) -> Node | None:
     x = n.inputs[0]
     assert x is not None
@@ -232,6 +260,7 @@ def _reshaped(r: Rewrite, n: Node) -> Node | None:
     return None
 
 
+@rewrites("views joined", ops.index)
 def _unchanged_index(r: Rewrite, n: Node) -> Node | None:
     """x[:, None] only adds axes; x[:] is x."""
     x = n.inputs[0]
@@ -254,6 +283,7 @@ def _axes(n: Node) -> tuple[int, ...] | None:
     return None
 
 
+@rewrites("views joined", ops.permute_dims, ops.matrix_transpose)
 def _permuted(r: Rewrite, n: Node) -> Node | None:
     outer = _axes(n)
     x = n.inputs[0]
@@ -270,6 +300,7 @@ def _permuted(r: Rewrite, n: Node) -> Node | None:
     return r.node(ops.permute_dims, (x.inputs[0],), axes=joined)
 
 
+@rewrites("transpose into a product", ops.matmul)
 def _turned_product(r: Rewrite, n: Node) -> Node | None:
     """A copy made only to be multiplied is not needed: products read any strides."""
     sides = tuple(_uncopied(i) for i in n.inputs)
@@ -284,6 +315,7 @@ def _uncopied(x: Node | None) -> Node | None:
     return x
 
 
+@rewrites("written as it is", ops.update)
 def _written_number(r: Rewrite, n: Node) -> Node | None:
     """A write repeats what it writes by itself: one number written to many places needs no tensor of it."""
     x, value = n.inputs
@@ -293,48 +325,14 @@ def _written_number(r: Rewrite, n: Node) -> Node | None:
     return None
 
 
+@rewrites("a number", ops.full)
 def _single_number(r: Rewrite, n: Node) -> Node | None:
     return _its_number(r, n) if n.spec.shape == () else None
 
 
-RULES: dict[Op, tuple[str, Rule]] = {
-    ops.add: ("identity", _zero_added),
-    ops.subtract: ("identity", _neutral_right(0.0)),
-    ops.multiply: ("identity", _neutral(1.0)),
-    ops.divide: ("identity", _neutral_right(1.0)),
-    ops.positive: ("identity", _itself),
-    ops.copy: ("copy of a value", _itself),
-    ops.clip: ("identity", _unclipped),
-    ops.where: ("constant condition", _chosen),
-    ops.negative: ("double negation", _inverse),
-    ops.logical_not: ("double negation", _inverse),
-    ops.bitwise_invert: ("double negation", _inverse),
-    ops.abs: ("once is enough", _again),
-    ops.relu: ("once is enough", _again),
-    ops.floor: ("once is enough", _again),
-    ops.ceil_: ("once is enough", _again),
-    ops.trunc: ("once is enough", _again),
-    ops.round: ("once is enough", _again),
-    ops.astype: ("cast there and back", _cast),
-    ops.repack: ("repacked there and back", _repacked),
-    ops.dequantize: ("dequantise as arithmetic", _dequantized),
-    ops.reshape: ("views joined", _reshaped),
-    ops.broadcast_to: ("view of itself", _itself),
-    ops.index: ("views joined", _unchanged_index),
-    ops.permute_dims: ("views joined", _permuted),
-    ops.matrix_transpose: ("views joined", _permuted),
-    ops.full: ("a number", _single_number),
-    ops.update: ("written as it is", _written_number),
-    ops.matmul: ("transpose into a product", _turned_product),
-}
-RULES |= dict.fromkeys(QUANTIZERS, ("quantise what was dequantised", _kept_rounding))
-# Rows whose result has the same bits when the operands change places; maximum(0.0, -0.0) has not.
-_ANY_ORDER = frozenset(
-    o
-    for o in (ops.add, ops.multiply, ops.equal, ops.not_equal, ops.logical_and, ops.logical_or, ops.logical_xor,
-              ops.bitwise_and, ops.bitwise_or, ops.bitwise_xor)
-    if o.traits & Trait.COMMUTES
-)  # fmt: skip
+RULES |= dict.fromkeys(ops.rows_with(Trait.INVOLUTION), ("double negation", _inverse))
+RULES |= dict.fromkeys(ops.rows_with(Trait.IDEMPOTENT), ("once is enough", _again))
+_ANY_ORDER = ops.rows_with(Trait.SYMMETRIC)
 
 
 # ---- constants

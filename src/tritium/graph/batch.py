@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tritium import ops
 from tritium.dtype import i64
@@ -16,7 +16,7 @@ from tritium.errors import ArgumentError, TritiumError
 from tritium.fragment import Fragment
 from tritium.graph.graph import Graph, Node, Trace
 from tritium.layout import Layout, Shape, broadcast_shapes
-from tritium.op import Kind, Op, Spec, outputs
+from tritium.op import Axes, Op, Spec, outputs
 
 
 class Value(NamedTuple):
@@ -99,7 +99,7 @@ class Writer:
         if not any(x is not None and x.many for x in call.xs):
             inputs = tuple(None if x is None else x.node for x in call.xs)
             return Value(self.trace.node(call.op, inputs, call.spec, call.attrs), False, call.spec)
-        rule = RULES.get(call.op) or KINDS.get(call.op.kind)
+        rule = rule_of(call.op)
         if rule is None:
             raise _NoBatchError("there is no rule for many samples of it; run the samples one by one.")
         node = rule(self, call)
@@ -143,6 +143,19 @@ class Writer:
 
 
 Rule = Callable[[Writer, Call], Node | tuple[Node, ...]]
+AnyRule = TypeVar("AnyRule", bound=Rule)
+
+RULES: dict[Op, Rule] = {}  # of rows that follow a rule of their own
+
+
+def rule_for(*rows: Op) -> Callable[[AnyRule], AnyRule]:
+    """Register the rule of rows whose axes are their own matter."""
+
+    def register(rule: AnyRule) -> AnyRule:
+        RULES.update(dict.fromkeys(rows, rule))
+        return rule
+
+    return register
 
 
 def later(axis: Any) -> Any:
@@ -181,25 +194,24 @@ def broadcast(w: Writer, call: Call) -> Node:
     return w.again(call, *(None if x is None else w.aligned(x, ndim) for x in call.xs))
 
 
-def shared(*names: str) -> Rule:
-    """Only the first operand may differ between samples; these others may not."""
-
-    def rule(w: Writer, call: Call) -> Node:
-        for name, x in zip(names, call.xs[1:], strict=True):
-            if x is not None and x.many:
-                raise _NoBatchError(f"{name} ({x.spec}) differs from sample to sample, and the row takes one for all.")
-        return same(w, call)
-
-    return rule
+def shared(w: Writer, call: Call) -> Node:
+    """Only the first operand may differ between samples; the others may not."""
+    for name, x in zip(call.op.inputs[1:], call.xs[1:], strict=True):
+        if x is not None and x.many:
+            raise _NoBatchError(f"{name} ({x.spec}) differs from sample to sample, and the row takes one for all.")
+    return same(w, call)
 
 
-def refuse(why: str) -> Rule:
+def refuse(why: str) -> Callable[..., None]:
+    """Register rows that have no batch, and why."""
+
     def rule(w: Writer, call: Call) -> Node:
         raise _NoBatchError(why)
 
-    return rule
+    return lambda *rows: RULES.update(dict.fromkeys(rows, rule))
 
 
+@rule_for(ops.rope)
 def turned(w: Writer, call: Call) -> Node:
     """Angles broadcast to the tokens of each sample."""
     x, angles = operand(call, 0), (operand(call, 1), operand(call, 2))
@@ -230,38 +242,46 @@ def reduced(w: Writer, call: Call) -> Node:
 # ---- views
 
 
+@rule_for(ops.reshape)
 def reshaped(w: Writer, call: Call) -> Node:
     return w.shaped(operand(call, 0).node, *call.spec.shape)
 
 
+@rule_for(ops.permute_dims)
 def permuted(w: Writer, call: Call) -> Node:
     x = operand(call, 0)
     return w.again(call, x.node, axes=(0, *(a % x.ndim + 1 for a in call.attrs["axes"])))
 
 
+@rule_for(ops.moveaxis)
 def axis_moved(w: Writer, call: Call) -> Node:
     source, destination = later(call.attrs["source"]), later(call.attrs["destination"])
     return w.again(call, operand(call, 0).node, source=source, destination=destination)
 
 
+@rule_for(ops.broadcast_to)
 def repeated(w: Writer, call: Call) -> Node:
     return w.whole(operand(call, 0), call.spec.shape)
 
 
+@rule_for(ops.expand_dims)
 def expanded(w: Writer, call: Call) -> Node:
     return w.again(call, operand(call, 0).node, axis=later(call.attrs["axis"]))
 
 
+@rule_for(ops.squeeze)
 def squeezed(w: Writer, call: Call) -> Node:
     x, axis = operand(call, 0), call.attrs["axis"]
     ones = tuple(d + 1 for d, size in enumerate(x.spec.shape) if size == 1)
     return w.again(call, x.node, axis=ones if axis is None else later(axis))
 
 
+@rule_for(ops.index)
 def indexed(w: Writer, call: Call) -> Node:
     return w.again(call, operand(call, 0).node, key=((0, w.n, 1), *call.attrs["key"]))
 
 
+@rule_for(ops.item)
 def one_of_several(w: Writer, call: Call) -> Node:
     node = operand(call, 0).node
     if isinstance(node, tuple):
@@ -272,6 +292,7 @@ def one_of_several(w: Writer, call: Call) -> Node:
 # ---- products
 
 
+@rule_for(ops.matmul)
 def product(w: Writer, call: Call) -> Node:
     """Where only one side has samples, they are more rows of one product; else one product for each sample."""
     a, b = operand(call, 0), operand(call, 1)
@@ -290,6 +311,7 @@ def product(w: Writer, call: Call) -> Node:
 # ---- moving elements
 
 
+@rule_for(ops.concat, ops.stack)
 def joined(w: Writer, call: Call) -> Node:
     """concat and stack."""
     axis = call.attrs["axis"]
@@ -300,6 +322,7 @@ def joined(w: Writer, call: Call) -> Node:
     return w.again(call, *parts, axis=later(axis))
 
 
+@rule_for(ops.roll)
 def rolled(w: Writer, call: Call) -> Node:
     x, shift, axis = operand(call, 0), call.attrs["shift"], call.attrs["axis"]
     if axis is not None:
@@ -308,6 +331,7 @@ def rolled(w: Writer, call: Call) -> Node:
     return w.shaped(w.again(call, w.shaped(x.node, x.spec.size), shift=total, axis=1), *x.spec.shape)
 
 
+@rule_for(ops.take)
 def taken(w: Writer, call: Call) -> Node:
     x, indices = operand(call, 0), operand(call, 1)
     axis = (call.attrs["axis"] or 0) % x.ndim
@@ -320,11 +344,13 @@ def taken(w: Writer, call: Call) -> Node:
     return w.shaped(w.emit(ops.take_along_axis, x.node, places, axis=axis + 1), *call.spec.shape)
 
 
+@rule_for(ops.take_along_axis)
 def taken_along(w: Writer, call: Call) -> Node:
     x, indices = operand(call, 0), operand(call, 1)
     return w.again(call, w.whole(x), w.whole(indices), axis=later(call.attrs["axis"]))
 
 
+@rule_for(ops.scatter)
 def scattered(w: Writer, call: Call) -> Node:
     x, indices, values = (operand(call, i) for i in range(3))
     if indices.many:
@@ -358,6 +384,7 @@ def per_sample(w: Writer, call: Call, indices: tuple[Value, ...], block: int) ->
     return found, ("at", *call.attrs["key"])
 
 
+@rule_for(ops.gather)
 def gathered(w: Writer, call: Call) -> Node:
     x, indices = operand(call, 0), tuple(operand(call, i) for i in range(1, len(call.xs)))
     found = places(call, indices)
@@ -371,6 +398,7 @@ def gathered(w: Writer, call: Call) -> Node:
     return _block_at(w, w.again(call, x.node, *numbered, key=key), found, 1, 1 + found.at)
 
 
+@rule_for(ops.put)
 def replaced(w: Writer, call: Call) -> Node:
     """put: x with the elements an index names set to a value."""
     x, value = operand(call, 0), operand(call, 1)
@@ -391,6 +419,7 @@ def _block_at(w: Writer, node: Node, found: Places, source: int, destination: in
     return w.moved(node, tuple(source + i for i in step), tuple(destination + i for i in step))
 
 
+@rule_for(ops.update)
 def updated(w: Writer, call: Call) -> Node:
     x, value, seen = operand(call, 0), operand(call, 1), call.attrs["layout"]
     if x.spec.dtype.is_packed:
@@ -399,6 +428,7 @@ def updated(w: Writer, call: Call) -> Node:
     return w.again(call, w.whole(x), w.aligned(value, len(seen.shape)), layout=layout)
 
 
+@rule_for(ops.searchsorted)
 def searched(w: Writer, call: Call) -> Node:
     x1 = operand(call, 0)
     if x1.many:
@@ -406,6 +436,7 @@ def searched(w: Writer, call: Call) -> Node:
     return same(w, call)
 
 
+@rule_for(ops.fused)
 def unfolded(w: Writer, call: Call) -> Node | tuple[Node, ...]:
     """The steps of a fused call, one by one: fusing is done again afterwards, for the new shapes."""
     body: Fragment = call.attrs["body"]
@@ -419,44 +450,20 @@ def unfolded(w: Writer, call: Call) -> Node | tuple[Node, ...]:
 
 # ---- which row follows which rule
 
-KINDS: dict[Kind, Rule] = {Kind.MAP: broadcast}
-
-_WEIGHTS = "it works on one matrix of weights; do it once, before the samples."
-_SEQUENCES = "it has an axis of sequences of its own; give it all of them at once."
-
-RULES: dict[Op, Rule] = {
-    **dict.fromkeys((ops.sum, ops.prod_, ops.max, ops.min, ops.mean, ops.all, ops.any, ops.count_nonzero), reduced),
-    **dict.fromkeys((ops.var, ops.std), reduced),
-    **dict.fromkeys((ops.argmax, ops.argmin, ops.cumulative_sum, ops.cumulative_prod), along_one_axis),
-    **dict.fromkeys((ops.softmax, ops.log_softmax, ops.sort, ops.argsort, ops.flip), along_axis),
-    **dict.fromkeys((ops.quantize_activations, ops.matrix_transpose, ops.copy, ops.one_hot, ops.repack), same),
-    **dict.fromkeys((ops.tril, ops.triu), same),
-    **dict.fromkeys((ops.dequantize, ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4), refuse(_WEIGHTS)),
-    **dict.fromkeys((ops.attention, ops.update_cache), refuse(_SEQUENCES)),
-    ops.linear: shared("w", "bias"),
-    ops.rope: turned,
-    ops.layer_norm: shared("weight", "bias"),
-    ops.rms_norm: shared("weight"),
-    ops.integer_matmul: shared("w"),
-    ops.quantized_matmul: shared("w", "scale", "bias"),
-    ops.matmul: product,
-    ops.reshape: reshaped,
-    ops.permute_dims: permuted,
-    ops.moveaxis: axis_moved,
-    ops.broadcast_to: repeated,
-    ops.expand_dims: expanded,
-    ops.squeeze: squeezed,
-    ops.index: indexed,
-    ops.item: one_of_several,
-    ops.concat: joined,
-    ops.stack: joined,
-    ops.roll: rolled,
-    ops.take: taken,
-    ops.take_along_axis: taken_along,
-    ops.scatter: scattered,
-    ops.gather: gathered,
-    ops.put: replaced,
-    ops.update: updated,
-    ops.searchsorted: searched,
-    ops.fused: unfolded,
+BY_AXES: dict[Axes, Rule] = {
+    Axes.EACH: broadcast,
+    Axes.LAST: same,
+    Axes.SHARED: shared,
+    Axes.NAMED: along_axis,
+    Axes.REDUCED: reduced,
+    Axes.FLAT: along_one_axis,
 }
+refuse("it works on one matrix of weights; do it once, before the samples.")(
+    ops.dequantize, ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4
+)
+refuse("it has an axis of sequences of its own; give it all of them at once.")(ops.attention, ops.update_cache)
+
+
+def rule_of(op: Op) -> Rule | None:
+    """Return the rule of a row: its own, or that of the axes it works along; None: it has no batch."""
+    return RULES.get(op) or BY_AXES.get(op.axes)

@@ -13,12 +13,9 @@ from tritium.backends.cpu import tape
 from tritium.backends.fusion import ProductParts, product_parts
 from tritium.buffer import native
 from tritium.fragment import Fragment, Step
-from tritium.op import Kind
+from tritium.op import Kind, Trait
 
-ARITHMETIC = frozenset(
-    {ops.abs, ops.add, ops.astype, ops.maximum, ops.minimum, ops.multiply, ops.negative, ops.relu, ops.relu2, ops.square,
-     ops.subtract}
-)  # fmt: skip
+ARITHMETIC = ops.rows_with(Trait.CHEAP)
 MAX_BEFORE = 1 << 16  # elements of a row, once for each map before the product, that are not worth another thread
 
 

@@ -1,7 +1,8 @@
 """Code for a machine with one accumulator: a stretch of elementwise steps as instructions.
 
-Knows nothing of fragments, rows or native code. A value is a number; an operand is a place and a number in it. Every
-temporary gets a slot of its own first; stores that nobody reads are dropped, and slots are shared at the end.
+Knows nothing of fragments or native code, and of rows only which results need no rounding. A value is a number; an operand
+is a place and a number in it. Every temporary gets a slot of its own first; stores that nobody reads are dropped, and slots
+are shared at the end.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from tritium import ops
 from tritium.backends.fusion import EXACT, HALVES, UnfitError
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32
+from tritium.op import Trait
 
 
 class Place(IntEnum):
@@ -62,10 +65,7 @@ class Leaf(NamedTuple):
     bare: bool
 
 
-EXACT_INTEGERS = frozenset(
-    "maximum minimum clip positive sign ceil floor trunc round relu where bitwise_and bitwise_or bitwise_xor "
-    "bitwise_invert bitwise_right_shift".split()
-)
+EXACT_INTEGERS = frozenset(row.name for row in ops.rows_with(Trait.NO_WRAP))
 
 
 def lane_of(t: DType) -> DType:

@@ -16,14 +16,14 @@ from tritium.backends.fusion import UnfitError
 from tritium.dtype import DType, f32, f64, i8, i32
 from tritium.fragment import Fragment, Step
 from tritium.layout import axes_of
-from tritium.op import Kind, Spec
+from tritium.op import Fuse, Kind, Spec
 
 MAX_ROW = 65536  # elements: sums of longer rows are cut in pieces that threads share
 MIN_ROW = 16  # shorter ones are summed side by side
 MAX_KEPT_BYTES = 256 << 10  # of the rows between parts: they stay in the second-level cache
 
-FOLDS = frozenset({ops.sum, ops.mean, ops.max, ops.min})
-WHOLE = FOLDS | {ops.softmax, ops.log_softmax, ops.layer_norm, ops.rms_norm, ops.quantize_activations}
+FOLDS = ops.rows_that_fuse(Fuse.FOLD)
+WHOLE = ops.rows_that_fuse(Fuse.FOLD, Fuse.ROW)
 QUANTIZED = (i8, f32, i32)  # the results of quantize_activations
 
 

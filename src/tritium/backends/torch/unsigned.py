@@ -15,14 +15,12 @@ from tritium import ops
 from tritium.backends import Kernel
 from tritium.backends.torch.space import LOWEST, TWINS, UNSIGNED, Value, signed, unsigned
 from tritium.dtype import DType
-from tritium.op import Op, Spec, Specs, outputs
+from tritium.op import Op, Spec, Specs, Trait, outputs
 
 Fn = Callable[..., Any]
 Maker = Callable[..., Fn]
 
 _UNSIGNED = (dt.u16, dt.u32, dt.u64)
-_ORDERED = {ops.less, ops.less_equal, ops.greater, ops.greater_equal, ops.maximum, ops.minimum, ops.max, ops.min, ops.clip,
-            ops.sort, ops.argsort, ops.argmax, ops.argmin, ops.searchsorted}  # fmt: skip
 _CASTS = {ops.astype, ops.copy, ops.empty}  # which torch does with every dtype
 
 
@@ -97,7 +95,7 @@ def _common_steps(specs: Specs, attrs: Mapping[str, Any], layouts: Any) -> bool:
 
 def _in_int64(row: Op, maker: Maker) -> Maker:
     """A row of unsigned integers by that of int64; where their order counts, the sign of u64 is turned around."""
-    ordered = row in _ORDERED
+    ordered = Trait.ORDERS in row.traits
 
     def inward(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or x.dtype not in UNSIGNED:

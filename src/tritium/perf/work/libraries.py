@@ -34,6 +34,7 @@ import tritium as tt
 from tritium.errors import ArgumentError, DeviceError
 from tritium.perf.records.case import UnsupportedError
 from tritium.perf.words import nearest
+from tritium.perf.work.operations import ALL
 
 Fn = Callable[..., Any]
 Data = np.ndarray[Any, Any]
@@ -179,9 +180,6 @@ def _erf() -> Fn | None:
     return found
 
 
-SUMS = ("sum", "mean", "softmax", "rms_norm", "layer_norm", "matmul", "linear", "attention")
-
-
 def numpy_functions() -> dict[str, Fn]:
     functions = _common(np) | {
         "copy": np.copy, "transpose": lambda x: np.ascontiguousarray(x.T), "written": _written,
@@ -191,7 +189,7 @@ def numpy_functions() -> dict[str, Fn]:
     if (erf := _erf()) is not None:
         root = math.sqrt(0.5)
         functions["gelu"] = lambda x: x * (1 + erf(x * x.dtype.type(root))) * x.dtype.type(0.5)
-    return functions | {name: _wide(functions[name]) for name in SUMS}
+    return functions | {o.name: _wide(functions[o.name]) for o in ALL if o.sums}
 
 
 def use_numpy(device: str, threads: int | None) -> Library:
@@ -391,14 +389,12 @@ def settled(x: Any) -> Any:
 
 
 def tritium_functions() -> dict[str, Fn]:
+    """Return what Tritium calls the operations of the table, by their names."""
     return {
-        "add": tt.add, "subtract": tt.subtract, "multiply": tt.multiply, "divide": tt.divide, "maximum": tt.maximum,
-        "matmul": tt.matmul, "exp": tt.exp, "tanh": tt.tanh, "sum": tt.sum, "mean": tt.mean, "max": tt.max,
-        "chain": lambda a, b: tt.relu(a * b + a), "relu": tt.relu, "relu2": tt.relu2, "sigmoid": tt.sigmoid, "silu": tt.silu,
-        "gelu": tt.gelu, "gelu_tanh": partial(tt.gelu, approximate="tanh"), "softmax": tt.softmax, "linear": tt.linear,
-        "rms_norm": partial(tt.rms_norm, eps=EPS), "layer_norm": partial(tt.layer_norm, eps=EPS), "attention": tt.attention,
-        "rope": tt.rope, "copy": tt.copy, "transpose": lambda x: tt.copy(tt.matrix_transpose(x)),
-        "quantize": tt.quantize_ternary, "dequantize": tt.dequantize,
+        **{o.name: getattr(tt, o.name) for o in ALL if hasattr(tt, o.name)},
+        "chain": lambda a, b: tt.relu(a * b + a), "gelu_tanh": partial(tt.gelu, approximate="tanh"), "rope": tt.rope,
+        "rms_norm": partial(tt.rms_norm, eps=EPS), "layer_norm": partial(tt.layer_norm, eps=EPS),
+        "transpose": lambda x: tt.copy(tt.matrix_transpose(x)), "quantize": tt.quantize_ternary,
     }  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class Operation:
     along: tuple[int | None, ...] = (0,)  # of each input: the axis that is `axis` of the result, part by part
     axis: int = 0
     slack: float = 1.0  # times the rounding of the dtype
+    sums: bool = False  # adds up many terms: with half floats the sums are wider
     aliases: tuple[str, ...] = ()
     item: str = "element"
     items: Callable[[Shape], int] = prod
@@ -180,19 +181,20 @@ ALL = [
     *_maps("gelu gelu_tanh", 1, 8, "{} element by element (gelu: exact, gelu_tanh: by tanh)", slack=2),
     *_maps("copy", 1, 0, "the elements at another place", (*FLOATS, *INTEGERS), slack=0),
     Operation("transpose", "rows become columns, in new memory", _same(1), lambda s: 0, _square, (*FLOATS, *INTEGERS), (None,), slack=0),
-    Operation("softmax", "along the last axis", _same(1), lambda s: 5 * prod(s), lambda s: s, batched=rows_of),
-    Operation("rms_norm", "along the last axis", _columns(1), lambda s: 4 * prod(s), lambda s: s, along=(0, None), slack=4, batched=rows_of),
-    Operation("layer_norm", "along the last axis", _columns(2), lambda s: 8 * prod(s), lambda s: s, along=(0, None, None), slack=4,
+    Operation("softmax", "along the last axis", _same(1), lambda s: 5 * prod(s), lambda s: s, sums=True, batched=rows_of),
+    Operation("rms_norm", "along the last axis", _columns(1), lambda s: 4 * prod(s), lambda s: s, along=(0, None), slack=4, sums=True,
               batched=rows_of),
-    *_wholes("sum", "{} of all elements", slack=100, aliases=("reduce", "reduction")),
-    *_wholes("mean", "{} of all elements", FLOATS, slack=100),
+    Operation("layer_norm", "along the last axis", _columns(2), lambda s: 8 * prod(s), lambda s: s, along=(0, None, None), slack=4,
+              sums=True, batched=rows_of),
+    *_wholes("sum", "{} of all elements", slack=100, sums=True, aliases=("reduce", "reduction")),
+    *_wholes("mean", "{} of all elements", FLOATS, slack=100, sums=True),
     *_wholes("max", "{} of all elements", slack=0),
-    _products("matmul", "x [m, k] @ w [k, n]", False, aliases=("matrix_multiply", "gemm", "mm")),
-    _products("linear", "x [m, k] @ w [n, k].T, weights of any dtype", True, dtypes=("f32", "f16", "bf16", *WEIGHTS)),
+    _products("matmul", "x [m, k] @ w [k, n]", False, sums=True, aliases=("matrix_multiply", "gemm", "mm")),
+    _products("linear", "x [m, k] @ w [n, k].T, weights of any dtype", True, dtypes=("f32", "f16", "bf16", *WEIGHTS), sums=True),
     _products("bitlinear", "a linear layer with ternary weights and int8 activations", True, dtypes=("f32", "f16", "bf16"),
               aliases=("bit_linear",), weights="tern2"),
     Operation("attention", "causal attention over a context", _attention_shapes, _attention_flops, _attention_result,
-              ("f32", "f16", "bf16"), (2, 1, 1), 2, 4, item="token", items=lambda s: bthd(s)[0] * bthd(s)[1],
+              ("f32", "f16", "bf16"), (2, 1, 1), 2, 4, sums=True, item="token", items=lambda s: bthd(s)[0] * bthd(s)[1],
               batched=sequences_of),
     Operation("quantize", "absmean ternary weights and their scale", lambda s: [s], lambda s: 4 * prod(s), lambda s: s,
               ("f32", "f16", "bf16"), (None,), aliases=("quantization", "quantize_ternary"), weights="tern2"),

@@ -13,7 +13,8 @@ from dataclasses import fields
 
 import numpy as np
 
-from tritium import escape
+from tritium import escape, ops
+from tritium.op import Trait
 from tritium.perf.amounts import bytes_text, rate_text, seconds_text
 from tritium.perf.tables.table import NONE, Table
 from tritium.see.profile.critical import critical_path
@@ -26,10 +27,7 @@ SPOTS = 5
 TREE_LINES = 25
 TREE_DEPTH = 8
 LEAST = 0.005  # of the run: what is smaller is shown in the table alone
-TRANSCENDENTAL = frozenset(
-    "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid silu gelu "
-    "power softmax log_softmax logsumexp swiglu".split()
-)
+TRANSCENDENTAL = frozenset(row.name for row in ops.rows_with(Trait.TRANSCENDENTAL))
 UNCOUNTED = "An exp, a tanh and their like are counted as one operation and take many: their ceiling cannot be reached."
 Sections = list[tuple[str, list[str]]]
 

@@ -7,7 +7,9 @@ rounded where the row by itself would be; a norm or softmax becomes the maps and
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +24,9 @@ from tritium.fragment import Fragment, Step
 from tritium.layout import axes_of
 from tritium.op import Kind, Op, Spec
 
-FUNCTIONS = frozenset(  # of `cuda.functions`, by the names that the table's expr use
-    """abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf exp expm1 floor hypot isfinite isinf log log10 log1p
-    log2 logaddexp maximum minimum pow rint sign signbit sin sinh sqrt tan tanh trunc where""".split()
+# The functions an expr of the table may call. `cuda.functions` is read, not imported: it needs Triton.
+FUNCTIONS = frozenset(
+    re.findall(r"^def ([a-z]\w*)", (Path(__file__).parents[1] / "functions.py").read_text("utf-8"), re.M)
 )
 WRITTEN = {  # rows without expr that a function of `cuda.functions` carries out
     ops.floor_divide: "floor_divide({0}, {1})",

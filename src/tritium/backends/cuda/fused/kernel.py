@@ -16,6 +16,7 @@ from typing import Any
 
 from tritium import dtype as dt
 from tritium import ops
+from tritium.backends.cuda.fused.code import FOLDS, WHOLE
 from tritium.backends.cuda.fused.form import Strides
 from tritium.backends.cuda.fused.text import Plan, plan
 from tritium.backends.fusion import UnfitError
@@ -27,14 +28,7 @@ Fn = Callable[..., Any]
 Maker = Callable[..., Fn]
 
 REMEMBERED = 1024  # plans and kernels
-SINGLE = (
-    ops.softmax,
-    ops.log_softmax,
-    ops.layer_norm,
-    ops.rms_norm,
-    ops.quantize_activations,
-    ops.gelu,
-)  # that gain by themselves
+SINGLE = (*(row for row in WHOLE if row not in FOLDS), ops.gelu)  # that gain by themselves
 SHORT = 4096  # programs of a launch that is over so soon that an early start is a gain: each program pays for the wait
 OPTIONS = {"enable_fp_fusion": False, "enable_reflect_ftz": False}  # each operation is rounded, small numbers stay
 
