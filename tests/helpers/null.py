@@ -14,8 +14,9 @@ from tritium.backends import Backend, Device, Kernel
 from tritium.backends.reference import kernels as reference
 from tritium.backends.reference import packed
 from tritium.buffer import Array
+from tritium.op import OPS
 
-LOWERED = (ops.rsqrt, ops.relu2, ops.silu, ops.gelu, ops.softmax, ops.log_softmax, ops.layer_norm, ops.rms_norm)
+LOWERED = tuple(row for row in OPS.values() if row.lower)
 MISSING = (ops.sort, ops.cumulative_sum, ops.masked)
 
 

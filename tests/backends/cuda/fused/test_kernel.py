@@ -39,7 +39,7 @@ from tritium.dtype import ALL, DType, bf16, bool_, f16, f32, f64, i8, i32, i64, 
 from tritium.errors import DTypeError
 from tritium.fragment import Fragment, Step
 from tritium.layout import Layout
-from tritium.op import OPS, Kind, Op, Spec, outputs
+from tritium.op import OPS, Fuse, Kind, Op, Spec, outputs
 from tritium.ops import Sample
 from tritium.testing import arrays, assert_close, case_id, cases, expected, spec_of
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, passes, registers, runs, spilled
@@ -145,7 +145,7 @@ def agree(body: Fragment, xs: list[Any], ulps: float) -> None:
 # ---- rows of the table
 
 
-APART = {ops.divmod, ops.dequantize}  # which the fuser leaves alone
+APART = {o for o in OPS.values() if o.kind is Kind.MAP and o.fuses is Fuse.NONE}  # which the fuser leaves alone
 TABLE = [(op, s) for op, s in cases(Kind.MAP, Kind.REDUCE) if (op.kind is Kind.MAP or op in WHOLE) and op not in APART]
 LIKE_OTHERS = {f64, i8, i64}  # the interpreter computes them as it does f32 and i32
 
@@ -423,7 +423,7 @@ def test_operands_of_any_shape_that_broadcasts_agree(shape: list[int], ones: lis
         agree(body, [drawn(s, rng) for s in body.inputs], 0)
 
 
-FOLDS = (ops.sum, ops.mean, ops.max, ops.min)
+FOLDS = tuple(o for o in OPS.values() if o.fuses is Fuse.FOLD)
 
 
 @runs
