@@ -171,6 +171,24 @@ def exact(value: Any) -> Any:
     return (type(value), value)
 
 
+_shared: dict[Any, tuple[inspect.Parameter, ...]] = {}  # by the code of a rule
+
+
+def parameters(rule: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters of a rule. Rules of a family have one code and no defaults: it is read once."""
+    code = (
+        None
+        if getattr(rule, "__defaults__", 1) or getattr(rule, "__kwdefaults__", 1)
+        else getattr(rule, "__code__", None)
+    )
+    if code not in _shared:
+        read = tuple(inspect.signature(rule).parameters.values())
+        if code is None:
+            return read
+        _shared[code] = read
+    return _shared[code]
+
+
 class Op(Row):
     """One row of the table."""
 
@@ -227,7 +245,7 @@ class Op(Row):
         inputs, params, optional = [], [], []
         self.variadic, self.positional = False, 0
         self.defaults: dict[str, Any] = {}
-        for p in inspect.signature(self.rule).parameters.values():
+        for p in parameters(self.rule):
             if p.kind is p.VAR_POSITIONAL:
                 self.variadic = True
             elif p.kind is p.POSITIONAL_ONLY:
@@ -260,7 +278,7 @@ class Op(Row):
     def __signature__(self) -> inspect.Signature:
         """As a user calls it: tensors first, then attributes, then `out`."""
         free = []
-        for p in inspect.signature(self.rule).parameters.values():
+        for p in parameters(self.rule):
             kind = p.kind
             if kind is p.VAR_POSITIONAL:
                 p, kind = p.replace(name="arrays"), p.POSITIONAL_ONLY

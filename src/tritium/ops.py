@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -73,13 +74,14 @@ PAIRS: tuple[tuple[Shape, Shape], ...] = (
 )
 
 
-def over(dtypes: tuple[DType, ...], *, low: float = -3.0, high: float = 3.0, arity: int = 1) -> list[Sample]:
+@cache  # most rows of a family have the same samples
+def over(dtypes: tuple[DType, ...], *, low: float = -3.0, high: float = 3.0, arity: int = 1) -> tuple[Sample, ...]:
     """Every shape in the first dtype, one odd shape in the others."""
     shapes: list[tuple[Shape, ...]] = [(s,) * 1 for s in SHAPES] if arity == 1 else list(PAIRS)
     out = [sample(*(Spec(s, dtypes[0]) for s in group), low=low, high=high) for group in shapes]
     for t in dtypes[1:]:
         out.append(sample(*(Spec((2, 5), t) for _ in range(arity)), low=low, high=high))
-    return out
+    return tuple(out)
 
 
 # ---- domains: the dtype a row computes in
