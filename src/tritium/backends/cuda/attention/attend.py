@@ -292,10 +292,12 @@ def attend_kernel(
             group = tl.program_id(0) * tl.num_programs(1) + g
             mine = _from_line(sums, group.to(tl.int64) * (ROWS * PARTS), 2 * WIDE)
             _leave(mine, p, top, total, mixed_one, mixed_two, asked, PARTS)
-            if LAST and _arrive(counts, group, ASM) == parts - 1:
-                _join_all(
-                    mine, counts, group, parts, out, block, tokens, g, o_strides, SIZE, WIDE, PER, ROWS, USED, PARTS, TOGETHER, ASM
-                )  # fmt: skip
+            if LAST:  # noqa: SIM102 (a branch of its own: otherwise `counts` holds no counts, and nobody may add to them)
+                if _arrive(counts, group, ASM) == parts - 1:
+                    _join_all(
+                        mine, counts, group, parts, out, block, tokens, g, o_strides, SIZE, WIDE, PER, ROWS, USED, PARTS, TOGETHER,
+                        ASM,
+                    )  # fmt: skip
 
 
 @triton.jit
