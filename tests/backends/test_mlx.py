@@ -18,6 +18,7 @@ from op_cases import maps
 from tritium import ops
 from tritium.backends import Absent, Device
 from tritium.backends.mlx import device as mlx
+from tritium.backends.mlx import probe
 from tritium.backends.values.device import Form, kernels_of
 from tritium.errors import BoundsError, DeviceError, QuantError, install_command
 from tritium.layout import Layout
@@ -348,7 +349,7 @@ def test_a_function_over_values_is_compiled_by_mlx() -> None:
 
 def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlx.core", None)
-    found = mlx.units()
+    found = probe.units()
     assert isinstance(found, Absent)
     assert found.why == "mlx is not installed"
     assert found.remedy.startswith(install_command("mlx"))
@@ -356,13 +357,13 @@ def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_gpu_comes_first_where_there_is_metal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
-    assert mlx.units() == ("gpu", "cpu")
+    assert probe.units() == ("gpu", "cpu")
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
-    assert mlx.units() == ("cpu",)
+    assert probe.units() == ("cpu",)
 
 
 def test_the_gpu_refuses_f64_and_says_why() -> None:
-    gpu = mlx.make(Device("mlx", 0, "gpu"))
+    gpu = mlx.Mlx(Device("mlx", 0, "gpu"))
     with pytest.raises(DeviceError, match="no double precision"):
         gpu.new(Spec((2,), tt.f64))
 
@@ -378,7 +379,7 @@ def test_facts_name_the_version_the_unit_and_what_was_never_run() -> None:
 
 
 def test_the_rows_of_the_gpu_agree_when_the_cpu_carries_them_out() -> None:
-    gpu = mlx.make(HERE)
+    gpu = mlx.Mlx(HERE)
     gpu.xp = mlx_space.Space("gpu", gpu.doubt)
     gpu.kernels = kernels_of(mlx_rows.makers(gpu.xp), "mlx gpu")
     wrong = []

@@ -33,7 +33,7 @@ atexit.register(listed)
 from tritium.cli.root import main
 main()
 """
-ONE_CASE = "compare --quick --devices cpu --peers none --operations add --sizes 8 --generations 1".split()
+ONE_CASE = "compare --quick --peers none --operations add --sizes 8 --generations 1".split()
 
 
 def imported(folder: Path, *command: str) -> list[str]:

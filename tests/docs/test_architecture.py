@@ -20,7 +20,6 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PROSE = parse(PAGE)[1]
 PACKAGE = ROOT / "src" / "tritium"
 HOUSE = Structure(ROOT)
-NOT_YET = {("machine", "backends"), ("perf", "see"), ("cuda", "cpu"), ("tables", "formats")}  # circles being undone
 SPAN = re.compile(r"`([^`]+)`")
 PATH = re.compile(r"(?:src|csrc|tests)/[\w/]+\.(?:py|h|cpp)")
 DOTTED = re.compile(r"(?:tt|tritium|[a-z]+)(?:\.\w+)+(?:\(\))?")
@@ -76,8 +75,6 @@ def test_the_table_of_packages_has_every_package_and_module_once() -> None:
 @pytest.mark.parametrize("name", LINE)
 def test_a_line_imports_from_the_lines_above_only(name: str) -> None:
     up = {other for other in imported("tritium")[name] if LINE[other] > LINE[name]}
-    if up and {(name, other) for other in up} <= NOT_YET:
-        pytest.xfail(f"{name} still imports {', '.join(up)}")
     assert not up
 
 
@@ -87,8 +84,6 @@ def test_a_package_does_not_import_what_the_page_denies(package: str, name: str)
     children = imported(package)
     assert denied <= set(children), "the page names what there is"
     wrong = denied & children[name]
-    if wrong and {(name, other) for other in wrong} <= NOT_YET:
-        pytest.xfail(f"{name} still imports {', '.join(wrong)}")
     assert not wrong
 
 
@@ -102,8 +97,6 @@ def test_the_tables_of_packages_inside_have_all_of_them(package: str) -> None:
 def test_a_backend_imports_the_backends_its_line_names(row: list[str]) -> None:
     (name,) = names(row[0])
     more = imported("tritium.backends")[name] & on_disk("tritium.backends") - set(names(row[2]))
-    if more and {(name, other) for other in more} <= NOT_YET:
-        pytest.xfail(f"{name} still imports {', '.join(more)}")
     assert not more
     assert set(names(row[2])) <= imported("tritium.backends")[name]
 

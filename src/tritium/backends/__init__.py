@@ -248,7 +248,7 @@ def _asked(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absen
     return lambda: getattr(importlib.import_module(module), what)()
 
 
-_TORCH, _MLX, _CUDA = "tritium.backends.torch.probe", "tritium.backends.mlx.device", "tritium.backends.cuda.probe"
+_TORCH, _MLX, _CUDA = "tritium.backends.torch.probe", "tritium.backends.mlx.probe", "tritium.backends.cuda.probe"
 _entries: dict[str, Entry] = {
     "cpu": Entry(_lazy("tritium.backends.cpu.device"), lambda: 1),
     "mlx": Entry(_lazy(_MLX), _asked(_MLX, "units")),

@@ -201,7 +201,7 @@ def test_every_command_of_the_workflow_has_the_options_it_uses(words: list[str])
     command: Any = cli
     rest = words[1:]
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
-        command, rest = command.commands[rest[0]], rest[1:]
+        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {w for w in rest if w.startswith("-")} <= known
     formats = [b for a, b in pairwise(rest) if a == "--to"]

@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 
 from tritium import dtype as dt
-from tritium.backends import Absent, Device
+from tritium.backends import Device
 from tritium.backends.values import elements, missing
 from tritium.backends.values.device import Form, Memory, ValueBackend, kernels_of
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.buffer import Array
 from tritium.dtype import DType
-from tritium.errors import DeviceError, DTypeError, install_command
+from tritium.errors import DeviceError, DTypeError
 from tritium.layout import Layout, Shape, contiguous_strides
 from tritium.op import Spec
-
-REMEDY = f"{install_command('mlx')} (macOS on Apple silicon, or Linux), or use device='cpu'"
 
 _computing = threading.Lock()
 
@@ -66,16 +64,6 @@ def aside(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return answer.result()
 
 
-def units() -> tuple[str, ...] | Absent:
-    """The units of MLX here, the one it would use itself first; or why there is none."""
-    try:
-        import mlx.core as mx
-    except ImportError as error:
-        why = "mlx is not installed" if isinstance(error, ModuleNotFoundError) else f"mlx cannot be imported: {error}"
-        return Absent(why, REMEDY)
-    return ("gpu", "cpu") if mx.metal.is_available() else ("cpu",)
-
-
 def carried_out(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """fn(*args), which compiles: in the main thread, or aside."""
     return fn(*args) if threading.current_thread() is threading.main_thread() else aside(fn, args)
@@ -94,10 +82,6 @@ def contracts() -> bool:
             return bool(mx.any(mx.compile(lambda x, y: x * x - y)(square, less) != 0).item())
 
     return bool(carried_out(probe, ()))
-
-
-def make(device: Device) -> Mlx:
-    return Mlx(device)
 
 
 class Mlx(ValueBackend):
