@@ -19,8 +19,7 @@ from cuda_timing import captured
 
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.gpu import gpu as gpu_of
-from tritium.backends.cuda.linear import ternary as cuda_ternary
-from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.backends.cuda.linear.choice import PLAIN, Case, Choice, choice, fits
 from tritium.perf.tables.table import Table
 

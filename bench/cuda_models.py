@@ -17,8 +17,7 @@ from make_model import FOUR, Shape
 
 import tritium as tt
 from tritium import quant
-from tritium.backends.cuda.linear import ternary as cuda_ternary
-from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.models.config import Config
 from tritium.models.load import Model
 from tritium.models.session import Session, programs

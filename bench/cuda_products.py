@@ -18,8 +18,7 @@ from cuda_launches import back_to_back
 from cuda_report import BF16, FP8, INT8, OURS, WHOLE, Cell, Goal, Options, Shown, product_goals, product_table
 from cuda_timing import Replay, captured, copies, in_turn, tried
 
-from tritium.backends.cuda.linear import ternary as cuda_ternary
-from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 from tritium.backends.cuda.linear.ternary import Tokens
 from tritium.backends.cuda.linear.weights import Weights
 from tritium.perf.tables.table import Table

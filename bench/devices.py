@@ -40,8 +40,7 @@ from tritium.perf.tables import pages
 from tritium.perf.tables.crossover import LEAST_PROCESSES
 from tritium.perf.tables.table import Table
 from tritium.perf.tables.tables import RULES, time_text, told_apart
-from tritium.perf.work import peers
-from tritium.perf.work import recipes as work
+from tritium.perf.work import peers, recipes as work
 from tritium.perf.work.canary import is_canary
 
 OPERATIONS = ("matmul", "add", "softmax", "bitlinear")

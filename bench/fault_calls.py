@@ -21,8 +21,7 @@ from tritium.errors import TritiumError
 from tritium.perf.records.context import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.run import Plan, Results, Run, Series, Values
-from tritium.perf.store import baseline
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline, results as store
 from tritium.perf.store.history import History
 
 CALLS = ("open", "write", "fsync", "replace", "ftruncate", "mkdir")

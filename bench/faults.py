@@ -37,8 +37,7 @@ from pathlib import Path
 from fault_calls import SUBJECTS, Tally, inject, limited, sample
 
 from tritium.errors import TritiumError
-from tritium.perf.store import baseline
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline, results as store
 from tritium.perf.store.history import History
 
 LONGEST_S = 0.25  # a writer lives at most so long

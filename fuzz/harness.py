@@ -25,8 +25,7 @@ import numpy as np
 from tritium import io
 from tritium.errors import FormatError
 from tritium.io import codecs, gguf, safetensors
-from tritium.io.model import names, tokenizer
-from tritium.io.model import opening as model
+from tritium.io.model import names, opening as model, tokenizer
 
 LIMIT_S = 1.0
 SPARE = 64 << 20  # bytes a reader may use above twice its input

@@ -26,13 +26,15 @@ else:
         native_absence = f"this is a pure-Python build ({error})"
 
 if TYPE_CHECKING or native is None:
-    from tritium.pure import Array as Array
-    from tritium.pure import Caller as Caller
-    from tritium.pure import Held as Held
-    from tritium.pure import Row as Row
-    from tritium.pure import Storage as Storage
-    from tritium.pure import acting as acting
-    from tritium.pure import carry_out as carry_out
+    from tritium.pure import (
+        Array as Array,
+        Caller as Caller,
+        Held as Held,
+        Row as Row,
+        Storage as Storage,
+        acting as acting,
+        carry_out as carry_out,
+    )
 else:
     Storage, Held, Array = native.Storage, native.Held, native.Array
     Row, Caller = native.Row, native.Caller

@@ -9,8 +9,7 @@ import time
 from typing import Any
 
 from tritium import launch, memory
-from tritium.compiler import compile as compiled
-from tritium.compiler import program
+from tritium.compiler import compile as compiled, program
 
 
 def share(part: float, whole: float) -> float:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import backends, buffer, ops
-from tritium import dtype as dt
+from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends import Backend, Device, Kernel
 from tritium.backends.reference.cast import number
 from tritium.buffer import overlap

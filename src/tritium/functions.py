@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import backends, buffer, ops
-from tritium import dtype as dt
-from tritium import layout as lay
+from tritium import backends, buffer, dtype as dt, layout as lay, ops
 from tritium.backends import Device
 from tritium.backends.reference.cast import cast
 from tritium.dtype import DType

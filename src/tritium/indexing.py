@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import layout as lay
-from tritium import ops
+from tritium import dtype as dt, layout as lay, ops
 from tritium.buffer import Array, Row
 from tritium.errors import BoundsError
 from tritium.functions import asarray

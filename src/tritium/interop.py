@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import backends, buffer, ops
-from tritium import dtype as dt
+from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends.reference import packed
 from tritium.backends.values.device import ValueBackend
 from tritium.buffer import Storage, host

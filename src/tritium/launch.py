@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import buffer, recording
-from tritium import dtype as dt
+from tritium import buffer, dtype as dt, recording
 from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import Array
 from tritium.dtype import DType

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tritium import backends, launch, ops
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, launch, ops
 from tritium.buffer import ALIGNMENT, native
 from tritium.errors import ArgumentError, DeviceError, PoolError
 from tritium.layout import Shape

@@ -14,8 +14,7 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from tritium import dtype as dt
-from tritium import layout as lay
+from tritium import dtype as dt, layout as lay
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
 from tritium.fragment import Fragment, Step

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tritium import backends, launch, ops
-from tritium import dtype as dt
-from tritium import layout as lay
+from tritium import backends, dtype as dt, launch, layout as lay, ops
 from tritium.backends import Device
 from tritium.buffer import Array
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, nearest

@@ -12,14 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tritium import backends, ops
-from tritium import dtype as dt
-from tritium.backends.reference import kernels as reference
-from tritium.backends.reference import packed
+from tritium import backends, dtype as dt, ops
+from tritium.backends.reference import kernels as reference, packed
 from tritium.backends.reference.cast import cast
 from tritium.errors import DeviceError
-from tritium.functions import asarray
-from tritium.functions import tensor as new_tensor
+from tritium.functions import asarray, tensor as new_tensor
 from tritium.op import OPS, Kind, Op, Scale, Spec, outputs
 from tritium.ops import Draw, Sample
 from tritium.tensor import Tensor

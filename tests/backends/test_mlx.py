@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from op_cases import maps
 from tritium import ops
 from tritium.backends import Absent, Device
-from tritium.backends.mlx import device as mlx
-from tritium.backends.mlx import probe
+from tritium.backends.mlx import device as mlx, probe
 from tritium.backends.values.device import Form, kernels_of
 from tritium.errors import BoundsError, DeviceError, QuantError, install_command
 from tritium.layout import Layout

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
-from tritium import backends, buffer, ops
-from tritium import dtype as dt
+from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends import Absent
 from tritium.backends.reference import attention, quantized
 from tritium.backends.torch import probe
@@ -636,8 +634,7 @@ def test_integers_divided_by_zero_or_minus_one_neither_trap_nor_raise() -> None:
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    from tritium.backends.torch import device as torch_device
-    from tritium.backends.torch import space as torch_space
+    from tritium.backends.torch import device as torch_device, space as torch_space
 
     monkeypatch.setattr(torch_space, "traits", lambda device: (device.index is None, device.index is None))
     tt.register("behind", lambda device: torch_device.Torch(device, "cpu:0"))

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import tritium as tt
 from tritium.batching.batches import BatchSize, available_memory, bytes_per_sample

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from tritium.errors import ArgumentError, PipelineError

@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import tritium as tt
 from tritium.perf.tables.table import Table

@@ -9,8 +9,7 @@ import pytest
 from fake_engine import ENGINE, QUICK, Engine, called, passed
 from tritium.cli import bench as cli_bench
 from tritium.errors import ArgumentError
-from tritium.perf.store import baseline
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline, results as store
 from tritium.perf.work import registry
 
 COMMANDS = {

@@ -14,8 +14,7 @@ from quiet_machine import QUIET
 from tritium.cli.root import cli
 from tritium.errors import ArgumentError, FormatError
 from tritium.see.doctor import diagnosis as doctor
-from tritium.see.targets import file as targets_file
-from tritium.see.targets import targets
+from tritium.see.targets import file as targets_file, targets
 from tritium.see.targets.targets import Figure, Reached, Target
 
 

@@ -23,8 +23,7 @@ from made_results import results
 from tritium.cli.root import cli
 from tritium.perf.files import lock
 from tritium.perf.records.run import PLANS, Results
-from tritium.perf.store import baseline
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline, results as store
 from tritium.perf.store.history import History
 from tritium.see.monitor.alerts import Webhook, read_alerts
 

@@ -22,8 +22,7 @@ from tritium.errors import SaveError
 from tritium.perf.gate.verdict import Suite
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import PLANS, Results
-from tritium.perf.store import baseline
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline, results as store
 from tritium.perf.store.history import History
 
 CASES = {"matmul": 1e-3, "add": 1e-4, "softmax": 5e-4, "bitlinear": 2e-3, "sum": 3e-5}

@@ -18,10 +18,7 @@ from tritium.buffer import native
 from tritium.cli.root import cli
 from tritium.errors import ArgumentError
 from tritium.models.load import shipped
-from tritium.perf.tune import choices as tune_choices
-from tritium.perf.tune import cuda as tune_cuda
-from tritium.perf.tune import file as tune_file
-from tritium.perf.tune import racing as tune
+from tritium.perf.tune import choices as tune_choices, cuda as tune_cuda, file as tune_file, racing as tune
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,7 @@ from random import Random
 from statistics import mean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.compiler.order import Item, lifetimes, order, peak
 from tritium.compiler.plan import Block, plan

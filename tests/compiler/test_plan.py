@@ -8,8 +8,7 @@ from random import Random
 from statistics import mean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.compiler.plan import Block, Plan, memory_groups, plan
 from tritium.errors import ArgumentError

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 import tritium as tt
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.fragment import Fragment, Step, value_text
 from tritium.graph import text as graph_text

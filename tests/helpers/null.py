@@ -11,8 +11,7 @@ import numpy as np
 
 from tritium import buffer, ops, pure
 from tritium.backends import Backend, Device, Kernel
-from tritium.backends.reference import kernels as reference
-from tritium.backends.reference import packed
+from tritium.backends.reference import kernels as reference, packed
 from tritium.buffer import Array
 from tritium.op import OPS
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from tritium import dtype as dt
 from tritium.backends import Device, Kernel
-from tritium.backends.reference import kernels as reference
-from tritium.backends.reference import packed
+from tritium.backends.reference import kernels as reference, packed
 from tritium.backends.values.device import Memory, ValueBackend
 from tritium.dtype import DType
 from tritium.layout import Layout, Shape

@@ -15,8 +15,7 @@ import pytest
 
 import tiny
 from tritium.errors import FormatError
-from tritium.io import Ternary, codecs, gguf, safetensors
-from tritium.io import open as open_model
+from tritium.io import Ternary, codecs, gguf, open as open_model, safetensors
 from tritium.io.model import names, tokenizer
 from tritium.io.reader import Reader, contained, product, read_json
 from tritium.io.stream import Piece

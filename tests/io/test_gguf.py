@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tritium.errors import FormatError
-from tritium.io import Ternary, codecs, ggml, gguf
-from tritium.io import open as open_model
+from tritium.io import Ternary, codecs, ggml, gguf, open as open_model
 from tritium.io.stream import Piece
 
 VALUES = {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.machine.facts import SIZES, TIMES, bytes_text, processor, seconds_text, this_machine, usable_threads
 from tritium.perf import amounts

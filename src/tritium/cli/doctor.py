@@ -73,8 +73,7 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
     machine are those of the file.
     """
     from tritium.see.reports.report import form_of
-    from tritium.see.targets import file as targets_file
-    from tritium.see.targets import page as targets_page
+    from tritium.see.targets import file as targets_file, page as targets_page
     from tritium.see.targets.targets import HEADS, QUICK_S, SECONDS, rows, summary
 
     if source is not None and quick:

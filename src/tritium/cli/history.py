@@ -45,8 +45,7 @@ def baseline() -> None:
 @click.option("--force", is_flag=True, help="The name is taken: add a version.")
 def create(name: str, results: str | None, description: str, release: bool, force: bool, **parameters: Any) -> None:
     """Keep RESULTS (a file of tritium compare or bench) under NAME; without RESULTS, measure now."""
-    from tritium.perf.store import baseline as baselines
-    from tritium.perf.store import results as store
+    from tritium.perf.store import baseline as baselines, results as store
 
     baselines.check_name(name)
     with file_errors():
@@ -155,8 +154,7 @@ def _list_runs(kept: History, as_json: bool) -> None:
 def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -> None:
     from tritium.perf.gate.page import amount
     from tritium.perf.records import json_io as records
-    from tritium.perf.store import baseline as baselines
-    from tritium.perf.store import trends
+    from tritium.perf.store import baseline as baselines, trends
 
     found = kept.trend(case, metric, arm, baselines.last_release())
     if found is None:

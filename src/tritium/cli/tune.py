@@ -120,9 +120,7 @@ def _value(o: Any) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from tritium.perf.tune import choices as tune_choices
-    from tritium.perf.tune import file as tune_file
-    from tritium.perf.tune import racing as tune
+    from tritium.perf.tune import choices as tune_choices, file as tune_file, racing as tune
 
     kept, followed = tune_file.choices(), tuned.choices()
     races = tune.history()
@@ -165,8 +163,7 @@ def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
 
 
 def _clear(names: tuple[str, ...]) -> None:
-    from tritium.perf.tune import choices as tune_choices
-    from tritium.perf.tune import racing as tune
+    from tritium.perf.tune import choices as tune_choices, racing as tune
 
     gone = 0 if names else tune.clear()
     for name in names:

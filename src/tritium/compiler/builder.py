@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import backends, ops
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, ops
 from tritium.backends import Device
 from tritium.compiler.explain import (
     ExecutionPlan,

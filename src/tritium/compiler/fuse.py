@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.compiler.passes import Note
 from tritium.fragment import Fragment, Step
 from tritium.graph.graph import Graph, Node, Trace

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.graph.graph import Graph, Node, Trace
 from tritium.layout import axis_of, broadcast_shapes
 from tritium.op import Kind, Op, Spec, Trait, outputs

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import launch, ops, recording
+from tritium import dtype as dt, launch, ops, recording
 from tritium.backends import Backend
 from tritium.backends.values.device import ValueBackend
 from tritium.buffer import overlap

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.contract.lowering import Contraction, Operand, Order, Terms, count_text, lower, parse, sizes_of
 from tritium.errors import ArgumentError, DTypeError
 from tritium.fragment import Step

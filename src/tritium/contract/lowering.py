@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
-from tritium import dtype as dt
-from tritium import layout as lay
-from tritium import ops
+from tritium import dtype as dt, layout as lay, ops
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DTypeError, ShapeError
 from tritium.fragment import Step

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from tritium import backends, ops
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, ops
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
 from tritium.errors import ArgumentError, TraceError
 from tritium.fragment import spec_text, value_text

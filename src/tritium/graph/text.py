@@ -14,8 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, BoundsError, FormatError, nearest
 from tritium.fragment import Fragment, Step, spec_text, value_text

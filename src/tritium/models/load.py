@@ -19,16 +19,14 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-from tritium import backends, io, memory
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, io, memory
 from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.escape import visible
 from tritium.io import ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
 from tritium.io.reader import fault, forget, map_file
 from tritium.io.stream import Progress
-from tritium.models import generation, prepacked
-from tritium.models import vocabulary as text
+from tritium.models import generation, prepacked, vocabulary as text
 from tritium.models.config import Config
 from tritium.models.prepacked import Prepacked
 from tritium.models.sampling import Sampler

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import quant
+from tritium import dtype as dt, quant
 from tritium.backends import device
 from tritium.buffer import host, in_bytes
 from tritium.escape import visible

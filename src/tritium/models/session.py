@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.compiler.compile import Compiled
 from tritium.errors import ArgumentError, ContextError
 from tritium.functions import arange, asarray

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import backends, ops, quant
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, ops, quant
 from tritium.backends import Device
 from tritium.errors import ArgumentError
 from tritium.escape import visible

@@ -24,8 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops, quant
+from tritium import dtype as dt, ops, quant
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tritium.functions import asarray
 from tritium.op import Spec

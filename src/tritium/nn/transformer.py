@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.errors import ArgumentError, ShapeError
 from tritium.functions import asarray
 from tritium.nn.linear import QuantLinear

@@ -5,10 +5,12 @@ Knows nothing of results or tables.
 
 from __future__ import annotations
 
-from tritium.machine.facts import TIMES as TIMES
-from tritium.machine.facts import bytes_text as bytes_text
-from tritium.machine.facts import scaled as scaled
-from tritium.machine.facts import seconds_text as seconds_text
+from tritium.machine.facts import (
+    TIMES as TIMES,
+    bytes_text as bytes_text,
+    scaled as scaled,
+    seconds_text as seconds_text,
+)
 
 UNITS = ("B", "FLOP", "OP")
 

@@ -15,8 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tritium import buffer, interop
-from tritium import nn as native
+from tritium import buffer, interop, nn as native
 from tritium.errors import ArgumentError, QuantError
 
 TINY = 1e-5  # the least mean and the least maximum: zeros must not divide

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.layout import Layout
 from tritium.op import Spec
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import tritium as tt
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.reference import packed, quantized
 from tritium.errors import ArgumentError, DTypeError, QuantError, ShapeError
 from tritium.op import Spec

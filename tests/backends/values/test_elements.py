@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.reference import packed
-from tritium.backends.reference.cast import cast as numpy_cast
-from tritium.backends.reference.cast import number
+from tritium.backends.reference.cast import cast as numpy_cast, number
 from tritium.backends.reference.packed import Packed
 from tritium.backends.values import elements
 from tritium.backends.values.namespace import cast, legal

@@ -12,8 +12,7 @@ import pytest
 import tiny
 from tritium import io as tio
 from tritium.errors import FormatError
-from tritium.io import Ternary, codecs
-from tritium.io import open as open_model
+from tritium.io import Ternary, codecs, open as open_model
 from tritium.io.model import names
 
 

@@ -30,8 +30,7 @@ from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Arm, Case, Recipe
 from tritium.perf.records.context import Context
 from tritium.perf.records.run import Plan, Results
-from tritium.perf.store import baseline
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline, results as store
 from tritium.perf.suites.config import Alerts, RegressionConfig
 
 CASES = {"matmul": 1e-3, "add": 1e-4, "softmax": 5e-4, "bitlinear": 2e-3, "sum": 3e-5}

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.perf.meters import energy
 from tritium.perf.meters.absent import REASONS, Absent

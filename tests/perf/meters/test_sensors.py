@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from tritium.perf.meters import apple as sensors_apple
-from tritium.perf.meters import nvidia as sensors_nvidia
-from tritium.perf.meters import sensors
+from tritium.perf.meters import apple as sensors_apple, nvidia as sensors_nvidia, sensors
 from tritium.perf.meters.absent import REASONS, Absent
 from tritium.perf.meters.nvidia import Nvml, NvmlError, nvidia, others, state
 from tritium.perf.meters.probe import battery, probe

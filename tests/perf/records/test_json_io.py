@@ -13,8 +13,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.errors import FormatError
 from tritium.perf.records import json_io as records

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tritium.errors import ArgumentError
-from tritium.perf.stats import estimates as stats
-from tritium.perf.stats import resample
+from tritium.perf.stats import estimates as stats, resample
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda v: round(v, 3))
 SAMPLES = st.lists(NUMBERS, min_size=1, max_size=12)

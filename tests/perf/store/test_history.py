@@ -16,8 +16,7 @@ import pytest
 
 from tritium.errors import FormatError, SaveError
 from tritium.perf.records.run import Results, Run, Series, not_measured
-from tritium.perf.store import history as module
-from tritium.perf.store import results as store
+from tritium.perf.store import history as module, results as store
 from tritium.perf.store.history import History, canary_of, point_of, value_of
 from tritium.perf.store.trends import Point, joined, steps, told, trend
 

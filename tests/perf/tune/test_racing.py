@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import tritium as tt
 from null import Null
@@ -28,9 +27,7 @@ from tritium.buffer import native
 from tritium.errors import ArgumentError, TuneError
 from tritium.machine import tuned
 from tritium.op import Spec
-from tritium.perf.tune import choices as tune_choices
-from tritium.perf.tune import file as tune_file
-from tritium.perf.tune import racing as tune
+from tritium.perf.tune import choices as tune_choices, file as tune_file, racing as tune
 from tritium.perf.tune.file import Candidate, Tuning, median_interval
 
 needs_native = pytest.mark.skipif(native is None, reason="there is no native library")

@@ -16,8 +16,7 @@ from tritium.buffer import native
 from tritium.errors import ArgumentError
 from tritium.perf.engine.worker import Worker, checked, resolve
 from tritium.perf.records.case import UnsupportedError
-from tritium.perf.work import libraries, peers, workloads
-from tritium.perf.work import recipes as work
+from tritium.perf.work import libraries, peers, recipes as work, workloads
 from tritium.perf.work.operations import OPERATIONS
 
 needs_native = pytest.mark.skipif(native is None, reason="the pure build has one kind of kernels")

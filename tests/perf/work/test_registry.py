@@ -16,8 +16,7 @@ from tritium.errors import ArgumentError, FormatError
 from tritium.perf.engine.worker import checked, resolve
 from tritium.perf.records.case import Case, Made, UnsupportedError
 from tritium.perf.records.context import Work
-from tritium.perf.work import recipes as work
-from tritium.perf.work import registry
+from tritium.perf.work import recipes as work, registry
 
 SOURCE = """
 import numpy as np

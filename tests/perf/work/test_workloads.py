@@ -10,8 +10,7 @@ import pytest
 from tritium.errors import ShapeError
 from tritium.perf.engine.worker import checked, resolve
 from tritium.perf.records.case import Case, Made, UnsupportedError
-from tritium.perf.work import recipes as work
-from tritium.perf.work import workloads
+from tritium.perf.work import recipes as work, workloads
 
 CASES = [
     *workloads.workloads(width=192, tokens=7, context=24, batch=3, items=70),

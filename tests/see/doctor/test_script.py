@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import tritium as tt
 from null import Null
 from tritium import launch, ops
 from tritium.batching.batches import BatchSize, Trial
 from tritium.op import Kind, Spec, eager
-from tritium.see.doctor import script as doctor_script
-from tritium.see.doctor import watch as doctor_watch
+from tritium.see.doctor import script as doctor_script, watch as doctor_watch
 from tritium.see.doctor.checks import Finding
 from tritium.see.doctor.diagnosis import examined
 from tritium.see.doctor.watch import Calls, Chains, Copied, summed, watching

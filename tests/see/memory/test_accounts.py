@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.see.memory.accounts import CPU, MOST_SITES, Accounts
 from tritium.see.memory.hub import Raw

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from made_profiles import ADD, MATMUL, SCOPE, TINY, made
 from tritium.see.profile.hotspots import BottleneckAnalyzer, bottlenecks, gaps, hotspots, percent, scored, vital

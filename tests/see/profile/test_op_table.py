@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from made_profiles import ADD, LIMITS, MACHINE, MATMUL, PROGRAM, SCOPE, TINY, made
 from made_timelines import nested

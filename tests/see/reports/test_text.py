@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium.see.reports.blocks import Card, Cell, Code, Facts, Fold, Grid, Line, Lines
 from tritium.see.reports.sections import Section

@@ -11,8 +11,7 @@ import pytest
 
 from made_results import ENVIRONMENT
 from tritium.errors import FormatError
-from tritium.see.targets import file as targets_file
-from tritium.see.targets import targets
+from tritium.see.targets import file as targets_file, targets
 from tritium.see.targets.file import Measured, load
 from tritium.see.targets.targets import Bench, Figure, Reached, Target, measure_targets
 

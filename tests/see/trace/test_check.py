@@ -15,8 +15,7 @@ import pytest
 from device_timelines import on_device
 from made_timelines import decode, op
 from tritium.errors import FormatError
-from tritium.see.trace import check as trace_check
-from tritium.see.trace import chrome, folded, speedscope
+from tritium.see.trace import check as trace_check, chrome, folded, speedscope
 from tritium.see.trace.timeline import timeline
 
 A, B, C = (op("a"), 0, 100, 0), (op("b"), 10, 50, 0), (op("c"), 200, 9, 0)

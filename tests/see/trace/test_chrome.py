@@ -15,8 +15,7 @@ from hostile import NAMES
 from made_timelines import any_spans, decode, million, named, nested, op
 from tritium import escape
 from tritium.errors import ArgumentError
-from tritium.see.trace import check as trace_check
-from tritium.see.trace import chrome
+from tritium.see.trace import check as trace_check, chrome
 from tritium.see.trace.timeline import Counter, Timeline, timeline
 from tritium.see.trace.tracks import CAP_BYTES
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hostile import NAMES
 from made_timelines import any_spans, decode, named, nested, op, scope
-from tritium.see.trace import check as trace_check
-from tritium.see.trace import folded
+from tritium.see.trace import check as trace_check, folded
 from tritium.see.trace.timeline import Samples, Timeline, timeline
 from tritium.see.trace.tree import tree
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hostile import NAMES
 from made_timelines import any_spans, decode, million, named, op
 from tritium import escape
-from tritium.see.trace import check as trace_check
-from tritium.see.trace import speedscope
+from tritium.see.trace import check as trace_check, speedscope
 from tritium.see.trace.timeline import Samples, Timeline, timeline
 from tritium.see.trace.tracks import CAP_BYTES
 

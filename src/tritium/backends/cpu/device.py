@@ -17,8 +17,7 @@ import numpy as np
 from tritium import buffer, ops, settings
 from tritium.backends import Backend, Device, Kernel
 from tritium.backends.cpu import fused_product, tape
-from tritium.backends.reference import kernels as reference
-from tritium.backends.reference import packed
+from tritium.backends.reference import kernels as reference, packed
 from tritium.backends.reference.packed import seen
 from tritium.buffer import Array, Storage, host, native
 from tritium.dtype import DType, i4, i4_r32, i8, i8_r16, tern2, tern2_r16, tern2_r64, tern5, tern5_r80

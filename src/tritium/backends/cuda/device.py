@@ -16,8 +16,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends import Device, Kernel
 from tritium.backends.cuda import rows as cuda_rows
 from tritium.backends.cuda.graph import Graphs, in_graph, in_own_graph

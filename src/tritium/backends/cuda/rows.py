@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends import Kernel
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.fused import kernel as cuda_fused

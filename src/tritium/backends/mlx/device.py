@@ -94,9 +94,7 @@ class Mlx(ValueBackend):
         super().__init__(device)
         import mlx.core as mx
 
-        from tritium.backends.mlx import metal as mlx_metal
-        from tritium.backends.mlx import rows as mlx_rows
-        from tritium.backends.mlx import space as mlx_space
+        from tritium.backends.mlx import metal as mlx_metal, rows as mlx_rows, space as mlx_space
 
         self.mx, self._space, self._update, self._metal = mx, mlx_space, elements.update, mlx_metal
         self.unit = mx.gpu if device.unit == "gpu" else mx.cpu

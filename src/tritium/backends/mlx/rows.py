@@ -11,8 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.mlx.space import BLOCK, TO_MLX, Space, concatenated, cos, erf, in_f64, sin
 from tritium.backends.values import elements
 from tritium.backends.values.namespace import HALF, Bound, Fitted, Fn, Value, cast, wide

@@ -13,8 +13,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends import Device, Kernel, Replay
 from tritium.backends.torch import rows as torch_rows
 from tritium.backends.torch.attention import write_places

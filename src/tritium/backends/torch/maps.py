@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.torch.space import HALF, TWINS, Space, Value
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.dtype import DType

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.reference.packed import Packed
 from tritium.backends.reference.quantized import TINY
 from tritium.backends.torch.space import Space, Value

@@ -12,16 +12,11 @@ from typing import Any
 
 import torch
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends import Kernel
 from tritium.backends.torch import (
     attention as torch_attention,
-)
-from tritium.backends.torch import (
     products as torch_products,
-)
-from tritium.backends.torch import (
     unsigned as torch_unsigned,
 )
 from tritium.backends.torch.maps import Fn, Maker, copied, maps, wide

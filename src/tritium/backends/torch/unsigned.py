@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends import Kernel
 from tritium.backends.torch.space import LOWEST, TWINS, UNSIGNED, Value, signed, unsigned
 from tritium.dtype import DType

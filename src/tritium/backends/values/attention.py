@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.reference.attention import factor_of, outside
 from tritium.backends.values.namespace import Namespace, Value, cast, index_dtype, size_of
 from tritium.op import Op, Spec

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import buffer
-from tritium import dtype as dt
+from tritium import buffer, dtype as dt
 from tritium.backends import Backend, Device, Kernel, Replay
 from tritium.backends.reference import packed
 from tritium.backends.reference.cast import number

@@ -11,22 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.reference import kernels as reference
 from tritium.backends.reference.cast import number
 from tritium.backends.values import (
     attention as elements_attention,
-)
-from tritium.backends.values import (
     quantized as elements_quantized,
-)
-from tritium.backends.values import (
     random as elements_random,
 )
-from tritium.backends.values.namespace import HALF, cast, deep, flat, index_dtype, legal, places, size_of, wide, wider
-from tritium.backends.values.namespace import Namespace as Namespace
-from tritium.backends.values.namespace import Value as Value
+from tritium.backends.values.namespace import (
+    HALF,
+    Namespace as Namespace,
+    Value as Value,
+    cast,
+    deep,
+    flat,
+    index_dtype,
+    legal,
+    places,
+    size_of,
+    wide,
+    wider,
+)
 from tritium.dtype import DType
 from tritium.fragment import Fragment, Step
 from tritium.layout import Layout, Shape, axes_of, axis_of, contiguous_strides

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.reference.packed import Packed
 from tritium.backends.reference.quantized import BLOCK, TINY
 from tritium.backends.values.namespace import Namespace, Value, cast, size_of

@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.values.namespace import Namespace, Value, cast
 from tritium.dtype import DType
 from tritium.op import Op, Spec

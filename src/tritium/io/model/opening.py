@@ -10,8 +10,7 @@ from pathlib import Path
 from tritium.errors import FormatError
 from tritium.escape import visible
 from tritium.io import gguf
-from tritium.io.model import gguf as gguf_model
-from tritium.io.model import huggingface as hf_model
+from tritium.io.model import gguf as gguf_model, huggingface as hf_model
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.reader import contained, fault, map_file, read_json
 

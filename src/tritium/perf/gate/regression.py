@@ -19,8 +19,7 @@ from tritium.perf.gate.verdict import Rules, Status, Suite, Verdict, suite_of
 from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.environment import this_environment
 from tritium.perf.records.run import PLANS, Plan, Results, Run
-from tritium.perf.store import baseline as baselines
-from tritium.perf.store import results as store
+from tritium.perf.store import baseline as baselines, results as store
 from tritium.perf.suites.config import RegressionConfig, fraction
 from tritium.perf.work.canary import is_canary
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from tritium import backends, settings
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, settings
 from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError
 from tritium.machine.facts import this_machine
 from tritium.perf.engine import worker

@@ -22,8 +22,7 @@ from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig
 from tritium.perf.suites.options import Options
-from tritium.perf.work import moves, peers, registry, workloads
-from tritium.perf.work import recipes as work
+from tritium.perf.work import moves, peers, recipes as work, registry, workloads
 from tritium.perf.work.canary import is_canary
 
 Shape = tuple[int, ...]

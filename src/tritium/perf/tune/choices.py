@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium import backends, ops, quant, threads
-from tritium import dtype as dt
+from tritium import backends, dtype as dt, ops, quant, threads
 from tritium.backends import Kernel
 from tritium.backends.cpu import device as cpu
 from tritium.batching import batches as batching
@@ -33,9 +32,7 @@ from tritium.machine import tuned
 from tritium.machine.facts import processor, usable_threads
 from tritium.op import OPS, Op, Spec, Specs, outputs
 from tritium.perf.tables.crossover import meeting
-from tritium.perf.tune import cuda as tune_cuda
-from tritium.perf.tune import file as tune_file
-from tritium.perf.tune import racing as tune
+from tritium.perf.tune import cuda as tune_cuda, file as tune_file, racing as tune
 from tritium.perf.tune.file import Tuning
 from tritium.tensor import Tensor, wrap
 

@@ -132,8 +132,7 @@ class Contest:
     def __init__(self, case: Case, names: Sequence[str]) -> None:
         import torch
 
-        from tritium.backends.cuda.linear import ternary as cuda_ternary
-        from tritium.backends.cuda.linear import weights as cuda_weights
+        from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 
         torch.cuda.empty_cache()
         place = _place()

@@ -21,8 +21,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tritium.batching.batches import BatchSize, find_optimal_batch_size, seconds_in
-from tritium.batching.batches import advise_batch as advise_batch
+from tritium.batching.batches import BatchSize, advise_batch as advise_batch, find_optimal_batch_size, seconds_in
 from tritium.errors import ArgumentError, TuneError, nearest
 from tritium.machine.facts import seconds_text
 from tritium.machine.tuned import Choice

@@ -15,8 +15,7 @@ from tritium.buffer import native, native_absence
 from tritium.errors import ArgumentError, DeviceError
 from tritium.perf.records.case import THREADS, Arm
 from tritium.perf.words import nearest
-from tritium.perf.work.libraries import ALIASES, LIBRARIES
-from tritium.perf.work.libraries import PEERS as PEERS
+from tritium.perf.work.libraries import ALIASES, LIBRARIES, PEERS as PEERS
 
 ISAS = ("portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx", "neon", "dotprod", "i8mm")
 CPU_KERNELS = {

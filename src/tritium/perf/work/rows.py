@@ -9,8 +9,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.errors import ArgumentError
 from tritium.fragment import Fragment
 from tritium.graph.graph import Graph, Node, trace

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import bars, distribution, heat, palette, ratios, roofline, stacks, time, trend
-from tritium.see.charts import svg as paper
+from tritium.see.charts import bars, distribution, heat, palette, ratios, roofline, stacks, svg as paper, time, trend
 from tritium.see.charts.bars import Bar, Bars
 from tritium.see.charts.distribution import Distribution, Strip
 from tritium.see.charts.heat import Cell, Heat

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots
-from tritium.see.charts import rows, svg
+from tritium.see.charts import plot as plots, rows, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, quantity

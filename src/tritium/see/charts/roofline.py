@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots
-from tritium.see.charts import rows, svg
+from tritium.see.charts import plot as plots, rows, svg
 from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, log
 

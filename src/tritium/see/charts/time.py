@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots
-from tritium.see.charts import rows, svg
+from tritium.see.charts import plot as plots, rows, svg
 from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots
-from tritium.see.charts import rows, svg
+from tritium.see.charts import plot as plots, rows, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import Scale, amount, change_text, finite, finite_all, linear, log, quantity
 

@@ -387,8 +387,7 @@ def tuned_file(of: Readings) -> TunedFile:
 
 def drift(of: Readings) -> Any:
     """The first kept race of the runtime, run again."""
-    from tritium.perf.tune import choices as tune_choices
-    from tritium.perf.tune import racing as tune
+    from tritium.perf.tune import choices as tune_choices, racing as tune
 
     state = of["tuned"]
     if isinstance(state, Absent) or state.state != "kept":

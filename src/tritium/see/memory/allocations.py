@@ -18,13 +18,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 from tritium import backends, memory
 from tritium.errors import ArgumentError, DeviceError
 from tritium.perf.records.json_io import utc_now
-from tritium.see.memory import file as memory_file
-from tritium.see.memory import hub, records
-from tritium.see.memory import page as memory_page
-from tritium.see.memory import pressure as memory_pressure
+from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
-from tritium.see.memory.advice import Seen
-from tritium.see.memory.advice import advice as advised
+from tritium.see.memory.advice import Seen, advice as advised
 from tritium.see.memory.file import Memory
 from tritium.see.memory.leaks import LeakError, addresses, complaint
 from tritium.see.memory.pressure import Pressure

@@ -32,9 +32,7 @@ from tritium.perf import files
 from tritium.perf.records.environment import Environment, this_environment, this_machines_limits
 from tritium.perf.records.json_io import utc_now
 from tritium.perf.suites.config import duration, duration_text
-from tritium.see.profile import critical, hotspots, op_table, roofline
-from tritium.see.profile import file as profile_file
-from tritium.see.profile import page as profile_page
+from tritium.see.profile import critical, file as profile_file, hotspots, op_table, page as profile_page, roofline
 from tritium.see.profile.critical import CriticalPath
 from tritium.see.profile.hotspots import Bottlenecks
 from tritium.see.profile.op_table import By, OpRow

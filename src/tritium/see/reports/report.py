@@ -28,9 +28,7 @@ from tritium.perf.store.history import History
 from tritium.perf.store.trends import Trend
 from tritium.see import png
 from tritium.see.charts import charts
-from tritium.see.reports import cases, crossovers, machine, resources, summary
-from tritium.see.reports import html as html_page
-from tritium.see.reports import text as text_page
+from tritium.see.reports import cases, crossovers, html as html_page, machine, resources, summary, text as text_page
 from tritium.see.reports.blocks import Block, Card, Drawing, Fold, Picture
 from tritium.see.reports.data import Data, data_of
 from tritium.see.reports.inputs import Given

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tritium.machine.facts import seconds_text
 from tritium.perf.files import write_text
-from tritium.see.reports import html as report_html
-from tritium.see.reports import machine as section_machine
+from tritium.see.reports import html as report_html, machine as section_machine
 from tritium.see.reports.blocks import Banner, Block, Cell, Code, Facts, Fold, Grid, Line, Lines, Span, Tone
 from tritium.see.reports.report import form_of
 from tritium.see.reports.sections import Section

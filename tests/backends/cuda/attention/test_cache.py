@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tritium.ops import rope, update_cache
 from triton_runs import INTERPRETED, PLACE, built, compiles, in_both_modes, kernels_of, passes, runs, spilled

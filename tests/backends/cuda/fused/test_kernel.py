@@ -12,21 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from tritium import ops
 from tritium.backends.cuda.fused import (
     code as cuda_fused_code,
-)
-from tritium.backends.cuda.fused import (
     form as cuda_fused_form,
-)
-from tritium.backends.cuda.fused import (
     kernel as cuda_fused,
-)
-from tritium.backends.cuda.fused import (
     text as cuda_fused_text,
 )
 from tritium.backends.cuda.fused.code import WHOLE

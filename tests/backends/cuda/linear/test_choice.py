@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tritium import backends
 from tritium.backends.cuda.capability import HOPPER
@@ -15,8 +14,7 @@ from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice, choose, parsed, shipped
 from tritium.backends.cuda.linear.spread import UNEVEN
 from tritium.machine import tuned
-from tritium.perf.tune import file as tune_file
-from tritium.perf.tune import racing as tune
+from tritium.perf.tune import file as tune_file, racing as tune
 
 GPU = "NVIDIA One/2, torch 9.9, triton 3.3"
 ADA = (8, 9)

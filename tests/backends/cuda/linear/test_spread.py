@@ -6,8 +6,7 @@ from collections import Counter
 from types import FunctionType
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tritium.backends.cuda.linear.spread import FEWEST, spread, work
 

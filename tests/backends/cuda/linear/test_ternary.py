@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from tritium import dtype as dt
-from tritium import settings as tritium_settings
+from tritium import dtype as dt, settings as tritium_settings
 from tritium.backends.cuda.capability import HOPPER
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
@@ -28,8 +26,10 @@ from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 from tritium.backends.cuda import counts as cuda_counts  # noqa: E402
 from tritium.backends.cuda.gpu import Gpu, gpu  # noqa: E402
-from tritium.backends.cuda.linear import ternary as ct  # noqa: E402
-from tritium.backends.cuda.linear import weights as cw  # noqa: E402
+from tritium.backends.cuda.linear import (
+    ternary as ct,
+    weights as cw,
+)
 
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 MOST = (20, 140, 6) if INTERPRETED else (900, 5000, 600)
@@ -567,9 +567,7 @@ SHARED = {str(c): c for of in cuda_tuned.TABLE.values() for c in of.values() if 
 def test_the_kernels_for_hopper_are_built_without_spilling(name: str) -> None:
     from triton.experimental.gluon import language as gl
 
-    from tritium.backends.cuda.linear import fragments as cuda_fragments
-    from tritium.backends.cuda.linear import gemv as cuda_gemv
-    from tritium.backends.cuda.linear import wgmma as cuda_wgmma
+    from tritium.backends.cuda.linear import fragments as cuda_fragments, gemv as cuda_gemv, wgmma as cuda_wgmma
 
     ends = {"total": "*i32", "token_scale": "*fp32", "scale": "*fp32", "bias": "*fp32", "out": "*bf16"}
     spaces = {"partial": "*i32", "counts": "*i32"}

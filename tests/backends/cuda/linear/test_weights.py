@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tritium import dtype as dt
 from tritium.backends.reference import packed
 
 torch = pytest.importorskip("torch", reason="weights on CUDA need PyTorch: pip install torch triton")
-from tritium.backends.cuda.linear import products as cuda_products  # noqa: E402
-from tritium.backends.cuda.linear import weights as cw  # noqa: E402
+from tritium.backends.cuda.linear import (
+    products as cuda_products,
+    weights as cw,
+)
 from tritium.backends.torch.space import Space  # noqa: E402
 
 

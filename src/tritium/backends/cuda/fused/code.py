@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.fusion import EXACT, HALVES, UnfitError
 from tritium.backends.reference.cast import number
 from tritium.backends.reference.quantized import TINY

@@ -14,8 +14,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.cuda.fused.code import FOLDS, WHOLE
 from tritium.backends.cuda.fused.form import Strides
 from tritium.backends.cuda.fused.text import Plan, plan
@@ -63,8 +62,7 @@ def kernel(source: str) -> Any:
     """A Triton function of generated source. Triton reads the text of a function back: linecache keeps it."""
     import triton
 
-    from tritium.backends.cuda import functions as cuda_functions
-    from tritium.backends.cuda import order as cuda_order
+    from tritium.backends.cuda import functions as cuda_functions, order as cuda_order
 
     file = f"<tritium fused {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     module = ModuleType(file.strip("<>").replace(" ", "_"))

@@ -11,13 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tritium import dtype as dt
-from tritium import ops
+from tritium import dtype as dt, ops
 from tritium.backends.cuda.fused import kernel as cuda_fused
 from tritium.backends.cuda.graph import in_graph
-from tritium.backends.cuda.linear import choice as cuda_tuned
-from tritium.backends.cuda.linear import ternary as cuda_ternary
-from tritium.backends.cuda.linear import weights as cuda_weights
+from tritium.backends.cuda.linear import choice as cuda_tuned, ternary as cuda_ternary, weights as cuda_weights
 from tritium.backends.fusion import ProductParts, product_parts
 from tritium.backends.reference.packed import Packed
 from tritium.backends.torch.space import Space, Value
