@@ -26,7 +26,7 @@ from triton_runs import CUDA, INTERPRETED, PLACE, built, compiles, in_both_modes
 torch = pytest.importorskip("torch", reason="layers on CUDA need PyTorch: pip install torch triton")
 from tritium.backends.cuda import counts as cuda_counts  # noqa: E402
 from tritium.backends.cuda.gpu import Gpu, gpu  # noqa: E402
-from tritium.backends.cuda.linear import (
+from tritium.backends.cuda.linear import (  # noqa: E402
     ternary as ct,
     weights as cw,
 )

@@ -10,7 +10,7 @@ from tritium import dtype as dt
 from tritium.backends.reference import packed
 
 torch = pytest.importorskip("torch", reason="weights on CUDA need PyTorch: pip install torch triton")
-from tritium.backends.cuda.linear import (
+from tritium.backends.cuda.linear import (  # noqa: E402
     products as cuda_products,
     weights as cw,
 )
