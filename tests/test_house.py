@@ -19,7 +19,7 @@ from null import Null
 from structure import LONGEST_FUNCTION, Structure, components
 from tritium import buffer, ops
 from tritium.backends import Device, Kernel
-from tritium.op import OPS
+from tritium.op import OPS, Kind, Op, Trait
 
 ROOT = Path(__file__).parents[1]
 STRUCTURE = Structure(ROOT)
@@ -200,27 +200,26 @@ def test_import_brings_in_no_other_framework() -> None:
 
 
 def test_the_rows_are_the_public_names() -> None:
-    hidden = {
-        "const",
-        "given",
-        "item",
-        "index",
-        "fused",
-        "gather",
-        "put",
-        "update",
-        "masked",
-        "random_uniform",
-        "random_normal",
-        "random_integers",
-    }
-    known = {name for name, value in vars(tt).items() if isinstance(value, tt.Op)} | {
-        "astype",
-        "reshape",
-        "searchsorted",
-    }
-    missing = set(OPS) - known - hidden
-    assert not missing, f"rows without a public name: {sorted(missing)}"
+    functions = {"astype", "reshape", "searchsorted"}  # around the row of the same name
+    for name, row in OPS.items():
+        if Trait.INTERNAL in row.traits:
+            assert not hasattr(tt, name), f"{name}: an internal row has a public name"
+        else:
+            assert name in tt.__all__ or name in functions, (
+                f"{name}: a row of the package is imported for type checkers"
+            )
+            assert getattr(tt, name) is row or name in functions
+            assert name in dir(tt)
+
+
+def test_a_new_row_is_a_name_of_the_package() -> None:
+    row = Op(lambda x, /: x, Kind.MOVE, name="brand_new_row")
+    try:
+        assert tt.brand_new_row is row
+        assert "brand_new_row" in dir(tt)
+    finally:
+        del OPS["brand_new_row"]
+        vars(tt).pop("brand_new_row", None)
 
 
 def test_every_public_name_is_listed_for_type_checkers() -> None:

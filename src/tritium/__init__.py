@@ -80,7 +80,7 @@ from tritium.functions import (
 from tritium.interop import from_dlpack, from_mlx, from_numpy, from_torch
 from tritium.launch import Event, unwatch, watch
 from tritium.memory import pack
-from tritium.op import Cost, Op, Spec
+from tritium.op import OPS as _OPS, Cost, Op, Spec, Trait as _Trait
 from tritium.ops import (
     abs,
     acos,
@@ -297,15 +297,18 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OPS and _Trait.INTERNAL not in _OPS[name].traits:  # a row that is not among the imports above
+        row = globals()[name] = _OPS[name]
+        return row
     if name not in _LATE:
         raise AttributeError(f"module 'tritium' has no attribute {name!r}")
     module = import_module(f"tritium.{_LATE[name]}")
     if "tritium.graph.graph" in sys.modules:
         for other in _GRAPHS:
             import_module(f"tritium.{other}")
-    found = globals()[name] = module if name in ("io", "perf", "see") else getattr(module, name)
-    return found
+    value = globals()[name] = module if name in ("io", "perf", "see") else getattr(module, name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})
+    return sorted({*globals(), *_LATE, *(name for name, row in _OPS.items() if _Trait.INTERNAL not in row.traits)})

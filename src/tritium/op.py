@@ -80,6 +80,7 @@ class Trait(Flag):
     ORDERS = auto()  # asks which element is larger
     CHEAP = auto()  # an instruction or two an element: repeating it costs less than sharing its result
     TRANSCENDENTAL = auto()  # counted as few operations an element, and takes many
+    INTERNAL = auto()  # called by other functions of the package: it is no name of `tt`
 
 
 class Spec(NamedTuple):

@@ -25,7 +25,7 @@ SOURCE, VIEW, MAP, REDUCE = Kind.SOURCE, Kind.VIEW, Kind.MAP, Kind.REDUCE
 CONTRACT, MOVE, DYNAMIC, FUSED = Kind.CONTRACT, Kind.MOVE, Kind.DYNAMIC, Kind.FUSED
 COMMUTES, ASSOCIATES, IN_PLACE = Trait.COMMUTES, Trait.ASSOCIATES, Trait.IN_PLACE
 SYMMETRIC, IDEMPOTENT, INVOLUTION = COMMUTES | Trait.SYMMETRIC, Trait.IDEMPOTENT, Trait.INVOLUTION
-NO_ROUNDING, NO_WRAP, ORDERS = Trait.NO_ROUNDING, Trait.NO_WRAP, Trait.ORDERS
+NO_ROUNDING, NO_WRAP, ORDERS, INTERNAL = Trait.NO_ROUNDING, Trait.NO_WRAP, Trait.ORDERS, Trait.INTERNAL
 CHEAP, TRANSCENDENTAL = Trait.CHEAP, Trait.TRANSCENDENTAL
 STAYS = NO_ROUNDING | NO_WRAP  # the result is a number of the operands' dtype, whatever the lanes
 LARGER_OF_TWO = COMMUTES | ASSOCIATES | STAYS | ORDERS | CHEAP
@@ -265,13 +265,13 @@ def size_of(shape: int | tuple[int, ...]) -> Shape:
     return sizes
 
 
-@op(SOURCE, flops=free)
+@op(SOURCE, flops=free, traits=INTERNAL)
 def const(*, value: Any, dtype: DType) -> Spec:
     """A number known when the graph is made."""
     return Spec((), dtype)
 
 
-@op(SOURCE, flops=free)
+@op(SOURCE, flops=free, traits=INTERNAL)
 def given(*, index: int, spec: Spec) -> Spec:
     """A graph input: an argument (0, 1, …) or a captured tensor (-1, -2, …)."""
     return spec
@@ -350,7 +350,7 @@ def seeded(name: str, doc: str, default: DType, ulps: float) -> Op:
             raise DTypeError(f"{name}: {kind} was asked; use a float dtype, or randint for integers.")
         return Spec(size_of(shape), kind)
 
-    return Op(rule, SOURCE, name=name, doc=doc, ulps=ulps, flops=lambda out, **attrs: 10 * out.size,
+    return Op(rule, SOURCE, name=name, doc=doc, traits=INTERNAL, ulps=ulps, flops=lambda out, **attrs: 10 * out.size,
               samples=[sample(shape=(3, 5), seed=7), sample(shape=(0,), seed=1), sample(shape=(9,), seed=2**40 + 1, dtype=f64),
                        sample(shape=(6,), seed=3, dtype=f16)])  # fmt: skip
 
@@ -359,7 +359,7 @@ random_uniform = seeded("random_uniform", "Uniform numbers in [0, 1) of a seed: 
 random_normal = seeded("random_normal", "Gaussian numbers (mean 0, deviation 1) of a seed.", f32, 4)
 
 
-@op(SOURCE, samples=[Sample((), (("low", 0), ("high", 10), ("shape", (4, 5)), ("seed", 3))),
+@op(SOURCE, traits=INTERNAL, samples=[Sample((), (("low", 0), ("high", 10), ("shape", (4, 5)), ("seed", 3))),
                      Sample((), (("low", -128), ("high", 128), ("shape", (7,)), ("seed", 5), ("dtype", i8)))])  # fmt: skip
 def random_integers(
     low: int, high: int, shape: Any, *, seed: int, dtype: DType | None = None, device: Any = None
@@ -445,6 +445,7 @@ def flip(x: Spec, /, *, axis: Any = None) -> Spec:
     VIEW,
     view=lay.basic_index,
     packed=True,
+    traits=INTERNAL,
     samples=[sample(F32(5, 4), key=((1, 4, 2), 2)), sample(Spec((5,), f32), key=((4, -1, -2), None))],
 )
 def index(x: Spec, /, *, key: tuple[Any, ...]) -> Spec:
@@ -589,7 +590,7 @@ def divmod(x1: Spec, x2: Spec, /) -> Any:
     return out, out
 
 
-@op(VIEW, flops=free, common=(), view=lambda x, index: x)
+@op(VIEW, flops=free, common=(), view=lambda x, index: x, traits=INTERNAL)
 def item(x: Spec, /, *, index: int) -> Any:
     """One result of a graph node that has several."""
     return x
@@ -1280,8 +1281,9 @@ def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str
     return x
 
 
-@op(MOVE, flops=free, moved=_picked, common=(), samples=[sample(F32(5, 4), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
-                                          sample(F32(5, 4), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
+@op(MOVE, flops=free, moved=_picked, common=(), traits=INTERNAL, samples=[
+    sample(F32(5, 4), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
+    sample(F32(5, 4), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
 def gather(*xs: Spec, key: tuple[Any, ...]) -> Spec:
     """What x[rows, 1:3] reads with integer tensors: `key` has 'at' where the next of them stands."""
     return Spec(gathered(xs[0].shape, tuple(x.shape for x in xs[1:]), key), xs[0].dtype)
@@ -1307,7 +1309,7 @@ def gathered(shape: Shape, indices: tuple[Shape, ...], key: tuple[Any, ...]) -> 
     return tuple(out)
 
 
-@op(MOVE, flops=free, common=(0, 1), traits=IN_PLACE, samples=[
+@op(MOVE, flops=free, common=(0, 1), traits=IN_PLACE | INTERNAL, samples=[
     sample(F32(5, 4), F32(3, 2), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
     sample(F32(5, 4), F32(), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
 def put(*xs: Spec, key: tuple[Any, ...]) -> Spec:
@@ -1318,7 +1320,13 @@ def put(*xs: Spec, key: tuple[Any, ...]) -> Spec:
     return xs[0]
 
 
-@op(MOVE, flops=free, common=(), samples=[sample(F32(4, 6), F32(2, 3), layout=Layout((2, 3), (12, 2), 1))])
+@op(
+    MOVE,
+    flops=free,
+    common=(),
+    traits=INTERNAL,
+    samples=[sample(F32(4, 6), F32(2, 3), layout=Layout((2, 3), (12, 2), 1))],
+)
 def update(x: Spec, value: Spec, /, *, layout: Layout) -> Spec:
     """x with the part that `layout` sees replaced by value: a write through a view, as a graph says it."""
     if broadcast_shapes(value.shape, layout.shape, what="update") != layout.shape:
@@ -1382,7 +1390,14 @@ _relu_of_sum = Fragment(
 )
 
 
-@op(FUSED, common=(), packed=True, flops=_steps_flops, samples=[sample(F32(3, 4), F32(4), body=_relu_of_sum)])
+@op(
+    FUSED,
+    common=(),
+    packed=True,
+    traits=INTERNAL,
+    flops=_steps_flops,
+    samples=[sample(F32(3, 4), F32(4), body=_relu_of_sum)],
+)
 def fused(*xs: Spec, body: Fragment) -> Any:
     """The steps of `body` in one pass over memory."""
     if xs != body.inputs:
@@ -1408,7 +1423,12 @@ def check_mask(mask: Spec, x: Spec) -> None:
         raise BoundsError(f"masked: the mask {mask} must have the leading sizes of {x}.")
 
 
-@op(DYNAMIC, common=(), samples=[sample(F32(3, 4), Spec((3, 4), bool_)), sample(F32(3, 4), Spec((3,), bool_))])
+@op(
+    DYNAMIC,
+    common=(),
+    traits=INTERNAL,
+    samples=[sample(F32(3, 4), Spec((3, 4), bool_)), sample(F32(3, 4), Spec((3,), bool_))],
+)
 def masked(x: Spec, mask: Spec, /) -> Any:
     """The elements (or slices) of x at which the mask is true: what x[mask] reads."""
     if mask.dtype is not bool_:
