@@ -1,8 +1,9 @@
-"""The commands of the gate: regression-check and regression-test. They print and set exit codes.
+"""The commands of the gate: regression-check, regression-test and selftest. They print and set exit codes.
 
 tritium regression-check --baseline B --current C     a file of results beside an earlier one
 tritium regression-test --baseline NAME               measure now, beside a stored baseline
 tritium regression-test --against REV                 build another revision, measure both in turn
+tritium selftest --aa                                 measure the gate itself on this machine
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, file_errors, progress, shown
+from tritium.cli.text import NO_REPORT, bar, file_errors, progress, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -351,3 +352,55 @@ def tell(suite: Suite, gate: GateOptions) -> None:
     lines = github.publish(suite) or (github.annotated(suite) if gate.github else [])
     for line in lines:
         click.echo(line, err=gate.aside)
+
+
+# ---- the gate itself
+
+
+@click.command()
+@click.option("--aa", is_flag=True, help="Measure equal code against itself: the false alarms of this machine.")
+@click.option("--suites", type=click.IntRange(1), default=5, show_default=True, help="Suites of five cases to run.")
+@click.option(
+    "--extra",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    metavar="SHARE",
+    help="Give one case so much more work, as 0.1, and count how often it is found.",
+)
+@click.option("--journal", type=click.Path(dir_okay=False), help="Keep every suite here, and go on from there the next time.")  # fmt: skip
+@click.option("--seed", type=int, default=0, help="Of the order of everything.")
+@click.option("--generations", type=click.IntRange(1), help="Fresh processes of each side; default: 15.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, every suite included.")
+def selftest(
+    aa: bool, suites: int, extra: float, journal: str | None, seed: int, generations: int | None, as_json: bool
+) -> None:
+    """How often the gate cries wolf on this machine, and how small a slow-down it finds.
+
+    The noise floor found with --aa is kept: from then on no margin of a gate is below twice it. A suite takes some 15 seconds.
+    """
+    from tritium.perf.gate import selftest as test
+    from tritium.perf.records import json_io as records
+
+    if not aa and not extra:
+        raise click.UsageError("Say what to test: --aa for false alarms, --extra 0.1 for what is found.")
+    plan = replace(test.PLAN, generations=generations or test.PLAN.generations)
+    path = Path(journal) if journal else None
+    every: list[test.Trial] = []
+    notes: list[str] = []
+    margin = 0.0
+    for extra_share in (*((0.0,) if aa else ()), *((extra,) if extra else ())):
+        with bar("equal code" if not extra_share else f"{extra_share:.0%} extra work") as report:
+            part = test.selftest(suites, plan, extra=extra_share, journal=path, seed=seed, progress=report)
+        every += part.of(extra_share)
+        notes += part.notes
+        margin = part.margin
+    outcome = test.Selftest(tuple(every), margin, tuple(notes))
+    click.echo(records.dumps(outcome, indent=1) if as_json else outcome.page())
+    if aa and len(outcome.of(0.0)) >= test.ENOUGH and plan.generations >= test.PLAN.generations:
+        click.echo(f"the noise floor is kept: no margin is below {2 * outcome.floor:.1%} from now on", err=as_json)
+        test.keep(outcome, plan)
+    elif aa:
+        click.echo(
+            f"the noise floor is not kept: it takes {test.ENOUGH} suites of {test.PLAN.generations} generations",
+            err=as_json,
+        )

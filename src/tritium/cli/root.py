@@ -93,7 +93,7 @@ LATER = {
     ),
     "results": Later("results:results_group", "Show, convert and import files of results."),
     "selftest": Later(
-        "selftest:selftest", "How often the gate cries wolf on this machine, and how small a slow-down it finds."
+        "regression:selftest", "How often the gate cries wolf on this machine, and how small a slow-down it finds."
     ),
     "serve": Later(
         "model:serve",
