@@ -128,6 +128,11 @@ def test_folders_of_tests_mirror_packages() -> None:
     assert unknown == set()
 
 
+def test_the_map_of_moves_leads_to_files() -> None:
+    rows = [line.split() for line in (ROOT / "docs" / "moved.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [new for _, new in filter(None, rows) if not (ROOT / new).exists()] == []
+
+
 def test_no_folder_of_tests_is_named_after_a_library() -> None:
     """Where the library is absent, `importorskip` would take the folder for it."""
     assert {f.name for f in (ROOT / "tests").rglob("*") if f.is_dir()} & LIBRARIES == set()
