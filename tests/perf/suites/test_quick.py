@@ -12,6 +12,7 @@ import pytest
 import tritium as tt
 from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError
 from tritium.machine.facts import this_machine
+from tritium.perf import aliases
 from tritium.perf.records.case import Case, Made, Recipe
 from tritium.perf.records.context import Context, Work
 from tritium.perf.records.run import Run, Series
@@ -35,7 +36,7 @@ def test_a_product_unpacks_to_time_and_rate() -> None:
 
 def test_the_guides_functions_unpack_to_their_tuples() -> None:
     for found in (
-        quick.benchmark_element_wise((8, 8), seconds=SHORT),
+        aliases.benchmark_element_wise((8, 8), seconds=SHORT),
         quick.benchmark_reduction((8, 8), seconds=SHORT),
         quick.benchmark_device_transfer((8, 8), seconds=SHORT),
         quick.benchmark_memory_allocation(seconds=SHORT),
@@ -43,7 +44,7 @@ def test_the_guides_functions_unpack_to_their_tuples() -> None:
         quick.benchmark_matmul_with_size((8, 16, 4), seconds=SHORT),
         quick.benchmark_elementwise("multiply", (8, 8), seconds=SHORT),
         quick.benchmark_with_dtype("tern2", 64, seconds=SHORT),
-        quick.benchmark_contiguous(shape=(8, 8), seconds=SHORT),
+        aliases.benchmark_contiguous(shape=(8, 8), seconds=SHORT),
         quick.benchmark_strided(shape=(8, 8), seconds=SHORT),
         quick.benchmark_dispatch(seconds=SHORT),
     ):

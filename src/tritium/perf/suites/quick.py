@@ -195,9 +195,6 @@ def matmul(size: int = 1024, dtype: Any = "f32", device: Any = None, *, seconds:
     return timed("matmul", (size, size), dtype, device, seconds=seconds)
 
 
-benchmark_matmul = matmul
-
-
 def benchmark_matmul_with_size(
     shape: Sequence[int], dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
@@ -215,14 +212,6 @@ def benchmark_elementwise(
 ) -> Timed:
     """One operation element by element: (µs, GB/s)."""
     return timed(operation, shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
-
-
-def benchmark_element_wise(
-    shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
-) -> Both:
-    """Adding and multiplying: (µs, µs)."""
-    first, second = (timed(name, shape, dtype, device, seconds=seconds) for name in ("add", "multiply"))
-    return Both(first, second)
 
 
 def benchmark_reduction(
@@ -261,9 +250,6 @@ def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> 
 def benchmark_with_dtype(dtype: Any, size: int = 512, device: Any = None, *, seconds: float = 0.5) -> Timed:
     """The same product with weights of a dtype: f32, f16, bf16, i8, i4, tern2, tern5. (µs, GFLOP/s)"""
     return timed("linear", (size, size), dtype, device, seconds=seconds)
-
-
-benchmark_contiguous = benchmark_elementwise  # memory lies row by row where nobody says otherwise
 
 
 def benchmark_strided(
