@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +35,34 @@ def test_gluon_is_known_by_all_names_that_kernels_import() -> None:
         for alias in node.names
     }
     assert names == set(cuda_gpu.GLUON)
+
+
+def test_names_of_the_language_are_all_there_where_gluon_is() -> None:
+    pytest.importorskip("triton", reason="Gluon is Triton's")
+    if not cuda_gpu.has_gluon():
+        pytest.skip("this Triton has not all that the kernels need")
+    language = import_module("triton.experimental.gluon.language")
+    used = {
+        node.attr
+        for file in Path(cuda_gpu.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gl"
+    }
+    assert used >= set(cuda_gpu.LANGUAGE)
+    assert {name for name in used if not hasattr(language, name)} == set()
+
+
+def test_a_triton_without_a_name_is_said_to_be_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    modules = {
+        "triton": SimpleNamespace(__version__="9.9"),
+        "triton.experimental.gluon.language": SimpleNamespace(num_warps=0),
+        "triton.experimental.gluon.language.nvidia.hopper": SimpleNamespace(**dict.fromkeys(cuda_gpu.GLUON)),
+    }
+    monkeypatch.setattr(cuda_gpu, "import_module", modules.__getitem__)
+    assert not cuda_gpu.has_gluon.__wrapped__()
+    assert "Triton 9.9 has no thread_barrier" in caplog.text
 
 
 def test_nothing_is_captured_where_no_gpu_was_used() -> None:

@@ -5,6 +5,7 @@ Knows nothing of kernels.
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import import_module
@@ -15,8 +16,11 @@ import torch
 from tritium import settings
 from tritium.backends.cuda.capability import AMPERE, HOPPER
 
-# Names of Gluon's module for Hopper that our kernels import; an older Triton has not all of them.
+# Names of Gluon that our kernels use and not every Triton has: of its module for Hopper, and of its language.
+LANGUAGE = ("num_warps", "thread_barrier")
 GLUON = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_init", "warpgroup_mma_wait")
+
+log = logging.getLogger("tritium")
 
 
 class Gpu(NamedTuple):
@@ -56,10 +60,20 @@ def gpu(device: torch.device) -> Gpu:
 def has_gluon() -> bool:
     """Return True if this Triton has what the kernels for Hopper are written in."""
     try:
+        language = import_module("triton.experimental.gluon.language")
         hopper = import_module("triton.experimental.gluon.language.nvidia.hopper")
     except ImportError:
         return False
-    return all(hasattr(hopper, name) for name in GLUON)
+    missing = [
+        name for module, names in ((language, LANGUAGE), (hopper, GLUON)) for name in names if not hasattr(module, name)
+    ]
+    if missing:
+        version = import_module("triton").__version__
+        log.warning(
+            "Triton %s has no %s of Gluon, which the kernels for Hopper need: plain kernels are used, which are slower. "
+            "Install the Triton that PyTorch was built with (3.6 has all).", version, ", ".join(missing),
+        )  # fmt: skip
+    return not missing
 
 
 def current(x: torch.Tensor) -> AbstractContextManager[Any]:
