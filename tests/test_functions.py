@@ -153,3 +153,13 @@ def test_the_inspection_interface_answers() -> None:
     assert info.default_dtypes()["real floating"] is tt.f32
     assert info.capabilities()["max dimensions"] == tt.buffer.MAX_DIMS
     assert set(info.dtypes(kind="signed integer")) == {"int8", "int16", "int32", "int64"}
+
+
+def test_tile_takes_integers_of_any_kind_and_says_what_it_needs() -> None:
+    x = tt.arange(4)
+    assert tt.tile(x, (np.int64(2),)).tolist() == tt.tile(x, np.int64(2)).tolist() == [0, 1, 2, 3] * 2
+    assert tt.tile(tt.zeros((0,)), 2**40).shape == (0,)
+    with pytest.raises(ArgumentError, match="tile: repetitions are 0 or more, given -1"):
+        tt.tile(x, (2, -1))
+    with pytest.raises(ArgumentError, match="tile: repetitions are integers"):
+        tt.tile(x, 1.5)

@@ -205,12 +205,13 @@ def lowered(
 
 
 def no_kernel(op: Op, device: Device, specs: Specs) -> DeviceError:
-    given = ", ".join(str(s) for s in specs if s is not None)
+    operands = ", ".join(str(s) for s in specs if s is not None)
     why = device.backend.missing.get(op, "")
-    return DeviceError(
-        f"{op.name} has no kernel on {device} for {given}{': ' + why if why else ''}. It runs on cpu; move the tensors with "
-        f".to('cpu')."
-    )
+    if device.type == "cpu":
+        remedy = "An op has its values in tritium/backends/reference/kernels.py (docs/add-an-op.md)."
+    else:
+        remedy = "It runs on cpu; move the tensors with .to('cpu')."
+    return DeviceError(f"{op.name} has no kernel on {device} for {operands}{': ' + why if why else ''}. {remedy}")
 
 
 def check_count(op: Op, said: Any, out: Any) -> None:

@@ -6,6 +6,7 @@ Knows nothing of graphs: what is written here can be traced like any user's func
 from __future__ import annotations
 
 import builtins
+import operator
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -302,9 +303,21 @@ def _repeat_counts(repeats: Any, x: Tensor, along: int) -> int | np.ndarray[Any,
     return counts
 
 
+def _repetitions(given: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return how often each axis is repeated, as Python's integers."""
+    counts: tuple[Any, ...] = tuple(given) if hasattr(given, "__iter__") else (given,)
+    try:
+        counts = tuple(operator.index(n) for n in counts)
+    except TypeError:
+        raise ArgumentError(f"tile: repetitions are integers, one for each axis; given {given!r}.") from None
+    if builtins.any(n < 0 for n in counts):
+        raise ArgumentError(f"tile: repetitions are 0 or more, given {lay.count_text(min(counts))}.")
+    return counts
+
+
 def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
     """The whole tensor repeated along each axis."""
-    counts = ops.size_of(repetitions)
+    counts = _repetitions(repetitions)
     lead = len(counts) - x.ndim
     x = ops.reshape(x, (1,) * lead + x.shape) if lead > 0 else x
     times = (1,) * (x.ndim - len(counts)) + counts

@@ -160,10 +160,6 @@ class Inputs:
 
     all: list[Array] = field(default_factory=list)
 
-    def near_ties(self, within: float) -> int:
-        """How many numbers lie so near to the middle of two int8 steps that rounding of floats may decide between them."""
-        return sum(int((from_tie(x) < within).sum()) for x in self.all)
-
 
 def largest(x: Array) -> Array:
     return np.maximum(np.abs(x).max(axis=-1, keepdims=True), x.dtype.type(1e-5))

@@ -529,7 +529,7 @@ def test_half_a_request_runs_out_of_time() -> None:
 
 
 def test_a_body_in_tiny_chunks_does_not_delay_others() -> None:
-    """The bound on the work between two passes of the event loop is tested in test_serve_http; this is the whole server."""
+    """The bound on the work between two passes of the event loop is tested in tests/serve/test_http.py; this is the whole server."""
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     with make(limits=Limits(framing_bytes=16 << 20)) as s:
         sock = socket.create_connection(("127.0.0.1", s.port), timeout=60)

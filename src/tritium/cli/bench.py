@@ -195,14 +195,18 @@ def suite_command(name: str) -> click.Command:
 
 
 def measured(suite: str, parameters: dict[str, Any]) -> None:
-    """Measure, print, write; exit with 130 when it was interrupted, else as perf.verdict has it for measurements."""
+    """Measure, print, write; exit with 130 when it was interrupted, else as `perf.gate.verdict` has it for measurements."""
     from tritium.perf.gate.verdict import NOTHING_MEASURED, measurement_exit_code
 
-    options = options_of(suite, **parameters)
+    options = None
     try:
+        options = options_of(suite, **parameters)
         results = _measure(options)
     except KeyboardInterrupt:
         status("")
+        if options is None:
+            click.echo("interrupted; nothing was measured.", err=True)
+            sys.exit(INTERRUPTED)
         left = f"; --resume goes on from {shown(options.journal.name)}" if options.journal.exists() else ""
         click.echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
         sys.exit(INTERRUPTED)

@@ -360,7 +360,7 @@ class Graph(NamedTuple):
         return self.text()
 
     def text(self, names: Mapping[Node, str] | None = None) -> str:
-        """One line for each node, inputs that nothing reads last; `names` follow as comments. graph_text.parse reads it."""
+        """One line for each node, inputs that nothing reads last; `names` follow as comments. `graph.text.parse` reads it."""
         order = dict.fromkeys((*self.order(), *self.inputs, *self.captured))
         number = {node: f"%{i}" for i, node in enumerate(order)}
         lines = []

@@ -1,4 +1,4 @@
-"""The parts networks are made of, by name: `layers` (products with quantised weights) and `network` (a transformer's parts).
+"""The parts networks are made of, by name: `linear` (products with quantised weights) and `transformer` (its parts).
 
 Knows nothing of models or files.
 """

@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Close when no request is under way; else after its answer."""
-        if self._waiting:
+        if self._waiting and not self._inbox:
             self.close()
 
     def abort(self) -> None:

@@ -1,6 +1,6 @@
 """An OpenAI-compatible server for one model: who may ask what, and how a request becomes an answer.
 
-Knows nothing of the bytes on the wire (serve_http) nor of the order of work in the model (scheduler). Listens on this
+Knows nothing of the bytes on the wire (`serve.http`) nor of the order of work in the model (scheduler). Listens on this
 machine alone unless told otherwise; elsewhere it asks for an API key.
 """
 

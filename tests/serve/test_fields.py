@@ -14,7 +14,7 @@ from tritium.serve import fields, openai
 from tritium.serve.openai import Asked, ProtocolError, read_request
 
 USER = [{"role": "user", "content": "hi"}]
-PAGE = Path(__file__).parent.parent / "docs" / "serve.md"
+PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
 
 
 def read(chat: bool = True, **body: Any) -> Asked:
