@@ -50,10 +50,25 @@ class Structure:
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @cached_property
-    def imports(self) -> dict[str, list[Import]]:
-        return {name: self._imports(file) for name, file in self.modules.items()}
+    def read(self) -> dict[str, tuple[list[Import], list[Function], list[str]]]:
+        """Imports, functions and classes at the top of each module: every file is parsed once, and no tree is kept."""
+        result = {}
+        for name, file in self.modules.items():
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            functions = [
+                Function(file, node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
+                for node in ast.walk(tree)
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            ]
+            classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+            result[name] = self._imports(tree), functions, classes
+        return result
 
-    def _imports(self, file: Path) -> list[Import]:
+    @cached_property
+    def imports(self) -> dict[str, list[Import]]:
+        return {name: imports for name, (imports, _, _) in self.read.items()}
+
+    def _imports(self, tree: ast.Module) -> list[Import]:
         result: list[Import] = []
 
         def visit(node: ast.AST, at_top: bool, for_types: bool) -> None:
@@ -64,7 +79,7 @@ class Structure:
                     result.append(Import(target, getattr(child, "lineno", 0), top, typed))
                 visit(child, top, typed)
 
-        visit(ast.parse(file.read_text(encoding="utf-8")), True, False)
+        visit(tree, True, False)
         return result
 
     def _targets(self, node: ast.AST) -> list[str]:
@@ -81,13 +96,13 @@ class Structure:
     @cached_property
     def edges(self) -> dict[str, set[str]]:
         """Which modules each one imports, at its top or in a function; imports for type checkers alone do not count."""
-        return {name: {i.target for i in found if not i.for_types} - {name} for name, found in self.imports.items()}
+        return {name: {i.target for i in imports if not i.for_types} - {name} for name, imports in self.imports.items()}
 
     @cached_property
     def closures(self) -> dict[str, set[str]]:
         """What importing each module brings in: its imports at the top and theirs, and the packages it lies in."""
         direct = {
-            name: {i.target for i in found if i.at_top and not i.for_types} for name, found in self.imports.items()
+            name: {i.target for i in imports if i.at_top and not i.for_types} for name, imports in self.imports.items()
         }
         for name in direct:
             if "." in name:
@@ -131,27 +146,20 @@ class Structure:
         return Counter(name.rpartition(".")[0] for name in self.modules if name not in self.packages)
 
     def functions(self) -> list[Function]:
-        result = []
-        for file in self.files:
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    length = (node.end_lineno or node.lineno) - node.lineno + 1
-                    result.append(Function(file, node.name, node.lineno, length))
-        return result
+        return [function for _, functions, _ in self.read.values() for function in functions]
 
     def repeated_classes(self) -> dict[str, list[str]]:
         """Class names that several modules of one package declare: package.Class -> modules."""
         places: dict[str, list[str]] = defaultdict(list)
-        for name, file in self.modules.items():
+        for name, (_, _, classes) in self.read.items():
             package = name if name in self.packages else name.rpartition(".")[0]
-            for node in ast.parse(file.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef):
-                    places[f"{package}.{node.name}"].append(name)
+            for declared in classes:
+                places[f"{package}.{declared}"].append(name)
         return {where: names for where, names in places.items() if len(names) > 1}
 
     def inner_imports(self) -> list[tuple[str, Import]]:
         """Imports of the package's own modules inside functions."""
-        return [(name, i) for name, found in self.imports.items() for i in found if not i.at_top]
+        return [(name, i) for name, imports in self.imports.items() for i in imports if not i.at_top]
 
     def needless_inner_imports(self) -> list[tuple[str, Import]]:
         """Those of modules that the importing file, or `import tritium`, has brought in already: they put nothing off."""
