@@ -201,7 +201,7 @@ def _wordcount(s: Any) -> int:
 OWN_FILTERS: dict[str, Callable[..., Any]] = {
     "join": _join, "replace": _replace, "sum": _sum, "format": _format, "tojson": _tojson,
     "wordcount": _wordcount,
-}  # filters of Jinja written anew, because they allocate before their size is known  # fmt: skip
+}  # replacements for filters of Jinja that allocate before their size is known  # fmt: skip
 
 TESTS = (
     "defined undefined filter test none boolean false true integer float string mapping number sequence iterable callable"
