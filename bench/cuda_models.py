@@ -136,7 +136,10 @@ def random_network(config: Config, seed: int) -> Network:
     def vector(name: str, size: int) -> tt.Tensor:
         return tt.ones((size,), device="cuda")
 
-    numbers = torch.randn((config.vocab, config.width), dtype=torch.float16, device="cuda") * config.width**-0.5
+    numbers = (
+        torch.randn((config.vocab_size, config.hidden_size), dtype=torch.float16, device="cuda")
+        * config.hidden_size**-0.5
+    )
     table = tt.from_torch(numbers)
     before = tt.default_device()
     tt.set_default_device("cuda")  # what a network makes by itself: the frequencies of its positions
@@ -151,7 +154,7 @@ def random_model(seed: int) -> Model:
     s = Shape()
     config = Config(
         "bitnet", s.vocab, s.hidden, s.intermediate, s.layers, s.heads, s.kv_heads, s.head, s.context,
-        theta=500000.0, activation="relu2",
+        rope_theta=500000.0, activation="relu2",
     )  # fmt: skip
     return Model(config, random_network(config, seed), name="2B-4T shape, random", source=None)  # type: ignore[arg-type]
 

@@ -113,13 +113,13 @@ def kernels(model: Any, held: int) -> Iterator[tuple[str, float]]:
     def token(width: int) -> Any:
         return tt.asarray(rng.standard_normal((1, 1, width)).astype(np.float32))
 
-    x, y, h = token(c.width), token(c.heads * c.size), token(c.inner)
+    x, y, h = token(c.hidden_size), token(c.heads * c.head_dim), token(c.intermediate_size)
     places = tt.asarray(np.array([[0, held, 1]], np.int32))
-    caches = [tt.nn.KVCache.empty(slots=1, heads=c.kv_heads, capacity=held + 1, size=c.size) for _ in blocks]
+    caches = [tt.nn.KVCache.empty(slots=1, heads=c.kv_heads, capacity=held + 1, size=c.head_dim) for _ in blocks]
     for cache in caches:
         cache.kv.numpy()[...] = 0.5
     turned = c.heads + c.kv_heads
-    joined = token((turned + c.kv_heads) * c.size).reshape(1, 1, turned + c.kv_heads, c.size)
+    joined = token((turned + c.kv_heads) * c.head_dim).reshape(1, 1, turned + c.kv_heads, c.head_dim)
     q, new = joined[:, :, : c.heads], joined[:, :, c.heads :]
     angles = model.network.rope.angles(tt.asarray(np.array([[held]], np.int32)))
     yield "norm + Q, K and V", turns([lambda b=b: b.attention.qkv(b.attention_norm(x)) for b in blocks])
@@ -131,13 +131,18 @@ def kernels(model: Any, held: int) -> Iterator[tuple[str, float]]:
         turns([lambda b=b: b.attention.out(b.attention.sub_norm(y) if b.attention.sub_norm else y) for b in blocks]),
     )
     yield "norm + gate and up", turns([lambda b=b: b.mlp.gate_up(b.mlp_norm(x)) for b in blocks])
-    both = token(2 * c.inner)
+    both = token(2 * c.intermediate_size)
     yield (
         "activation",
-        turns([lambda b=b: b.mlp.activation(both[..., : c.inner]) * both[..., c.inner :] for b in blocks]),
+        turns(
+            [
+                lambda b=b: b.mlp.activation(both[..., : c.intermediate_size]) * both[..., c.intermediate_size :]
+                for b in blocks
+            ]
+        ),
     )
     yield "norm + down", turns([lambda b=b: b.mlp.down(b.mlp.sub_norm(h) if b.mlp.sub_norm else h) for b in blocks])
-    yield "head", turns([lambda: model.network.head(x.reshape(1, c.width))] * 3) / 3
+    yield "head", turns([lambda: model.network.head(x.reshape(1, c.hidden_size))] * 3) / 3
 
 
 def parts(path: str, args: argparse.Namespace) -> str:

@@ -285,7 +285,7 @@ def led(model: Model, ids: Sequence[int], lead: Lead) -> Array:
         attention, mlp = copy.copy(block.attention), copy.copy(block.mlp)
         attention.qkv, attention.out = _Led(attention.qkv, lead), _Led(attention.out, lead)  # type: ignore[assignment]
         mlp.gate_up, mlp.down = _Led(mlp.gate_up, lead), _Led(mlp.down, lead)  # type: ignore[assignment]
-        cache = KVCache.empty(slots=1, heads=config.kv_heads, capacity=len(ids), size=config.size, dtype="f32")
+        cache = KVCache.empty(slots=1, heads=config.kv_heads, capacity=len(ids), size=config.head_dim, dtype="f32")
         x = block._replace(attention=attention, mlp=mlp)(x, angles, cache, places)
     return network.head(x).numpy()[0]
 

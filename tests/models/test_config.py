@@ -16,7 +16,7 @@ from tritium.errors import FormatError, TritiumError
 from tritium.io import gguf
 from tritium.io.model import names
 from tritium.io.model.supported import FIXED, check_keys
-from tritium.models.config import MOST, MOST_LAYERS, Config
+from tritium.models.config import MOST, MOST_LAYERS, STORED, Config
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -177,7 +177,7 @@ def test_a_size_that_is_missing_is_told(field: str) -> None:
 def test_sizes_that_may_be_left_out() -> None:
     least = {k: v for k, v in SAID.items() if k not in ("num_key_value_heads", "max_position_embeddings")}
     config = Config.from_hf(least)
-    assert (config.kv_heads, config.size, config.context) == (4, 16, 2048)
+    assert (config.kv_heads, config.head_dim, config.context) == (4, 16, 2048)
 
 
 def test_what_is_left_out_depends_on_the_family() -> None:
@@ -185,7 +185,7 @@ def test_what_is_left_out_depends_on_the_family() -> None:
     gone = ("rms_norm_eps", "rope_theta", "hidden_act", "tie_word_embeddings")
     for family, want in {"bitnet": (1e-5, 5e5, "relu2", False), "llama": (1e-6, 1e4, "silu", False)}.items():
         config = Config.from_hf({k: v for k, v in SAID.items() if k not in gone} | {"model_type": family})
-        assert (config.eps, config.theta, config.activation, config.tied) == want
+        assert (config.eps, config.rope_theta, config.activation, config.tied) == want
 
 
 def test_the_new_and_the_old_way_to_say_rope_are_the_same() -> None:
@@ -237,7 +237,19 @@ def test_a_configuration_goes_through_json(scaling: Any) -> None:
 
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        Config.from_hf(SAID).width = 3  # type: ignore[misc]
+        Config.from_hf(SAID).hidden_size = 3  # type: ignore[misc]
+
+
+def test_fields_are_read_under_their_former_names_with_a_note() -> None:
+    config = Config.from_hf(SAID)
+    for new, old in STORED.items():
+        with pytest.warns(DeprecationWarning, match=f"Config.{old} is now Config.{new}"):
+            assert getattr(config, old) == getattr(config, new)
+
+
+def test_prepacked_files_store_the_former_names() -> None:
+    """Files written before the fields were renamed are read as ever."""
+    assert set(STORED.values()) < set(Config.from_hf(SAID).as_dict())
 
 
 def test_the_bytes_of_a_token_in_the_cache() -> None:

@@ -351,7 +351,7 @@ def test_linear_scaling_of_a_gguf_file_is_that_of_a_configuration(formats: Any, 
 
 def test_a_gguf_file_without_a_base_has_that_of_llama_cpp(formats: Any, tmp_path: Path) -> None:
     path = rewritten(formats("bitnet")["i2_s"], tmp_path / "m.gguf", **{"rope.freq_base": None})
-    assert load(path).config.theta == 10000.0
+    assert load(path).config.rope_theta == 10000.0
 
 
 def test_factors_of_a_gguf_file_divide_each_frequency(tmp_path: Path) -> None:

@@ -199,7 +199,17 @@ def table(rows: Any, device: str = "cpu") -> Session:
         embedding=lambda ids: tt.take(numbers, ids.reshape(-1), axis=0).reshape(*ids.shape, -1),
         rope=tt.nn.RoPE(8).to(device), blocks=(), head=lambda x: x, device=tt.device(device),
     )  # fmt: skip
-    c = Config("llama", vocab=numbers.shape[1], width=8, inner=8, layers=1, heads=1, kv_heads=1, size=8, context=64)
+    c = Config(
+        "llama",
+        vocab_size=numbers.shape[1],
+        hidden_size=8,
+        intermediate_size=8,
+        layers=1,
+        heads=1,
+        kv_heads=1,
+        head_dim=8,
+        context=64,
+    )
     return Session(network, c, slots=12)
 
 

@@ -221,7 +221,7 @@ def test_rotary_frequencies_are_those_of_transformers(scaling: dict[str, Any] | 
     said = replace(LLAMA, width=512).config() | ({"rope_scaling": scaling} if scaling else {})
     theirs = LlamaRotaryEmbedding(transformers.LlamaConfig.from_dict(dict(said))).inv_freq.numpy()
     config = Config.from_hf(said)
-    ours = RoPE(config.size, config.theta, scaling=dict(config.scaling)).frequencies.numpy()
+    ours = RoPE(config.head_dim, config.rope_theta, scaling=dict(config.scaling)).frequencies.numpy()
     np.testing.assert_allclose(ours, theirs, rtol=4e-7)
 
 

@@ -55,7 +55,7 @@ class Model:
 
     def __repr__(self) -> str:
         c = self.config
-        return f"<model {self.name}: {c.family}, {c.layers} layers of {c.width}, {c.vocab} words, context {c.context}>"
+        return f"<model {self.name}: {c.family}, {c.layers} layers of {c.hidden_size}, {c.vocab_size} words, context {c.context}>"
 
     @property
     def nbytes(self) -> int:

@@ -178,13 +178,13 @@ class Prepacked:
         def vector(name: str, size: int) -> Tensor:
             return self.tensor(name.removesuffix(".weight"), (size,)).to(dt.f32)
 
-        table = self.tensor(EMBEDDING, (self.config.vocab, self.config.width))
+        table = self.tensor(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
 
         def head() -> Tensor | QuantLinear:
             about = self._about.get(HEAD)
             if about is None:
                 return table
-            shape = (self.config.vocab, self.config.width)
+            shape = (self.config.vocab_size, self.config.hidden_size)
             scaled = isinstance(about, dict) and "group" in about
             return self._linear(HEAD, shape) if scaled else self.tensor(HEAD, shape)
 

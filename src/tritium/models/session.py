@@ -135,8 +135,8 @@ class Session:
         self.device = network.device
         # The CPU has its logits at hand. Measured at 128,256 of them, a program that also finds the largest and where it stands
         # takes as long for one sequence as NumPy's argmax behind it, and 1.8 % longer for eight: it reads them twice.
-        self._picks_there = self.device.type != "cpu" and config.vocab <= EXACT
-        shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.size}
+        self._picks_there = self.device.type != "cpu" and config.vocab_size <= EXACT
+        shape = {"slots": slots, "heads": config.kv_heads, "capacity": capacity, "size": config.head_dim}
         self.caches: tuple[Tensor, ...] = tuple(
             KVCache.empty(**shape, dtype=kv, device=self.device).kv for _ in range(config.layers)
         )
@@ -310,8 +310,8 @@ class Session:
         if not new:
             raise ArgumentError("No token was given; at least one is needed.")
         for token in new:
-            if not 0 <= token < self.config.vocab:
-                raise ArgumentError(f"Token {token} does not exist; this model has 0 to {self.config.vocab - 1}.")
+            if not 0 <= token < self.config.vocab_size:
+                raise ArgumentError(f"Token {token} does not exist; this model has 0 to {self.config.vocab_size - 1}.")
         if len(held) + len(new) > self.capacity:
             made = self.config.context
             remedy = (

@@ -67,7 +67,7 @@ class Source(NamedTuple):
 
 def assemble(config: Config, source: Source) -> Network:
     """The network of a configuration, its weights read through `source`; layers are read side by side."""
-    rope = RoPE(config.size, config.theta, scaling=dict(config.scaling))
+    rope = RoPE(config.head_dim, config.rope_theta, scaling=dict(config.scaling))
 
     def block(i: int) -> Block:
         at = f"model.layers.{i}"
@@ -78,24 +78,27 @@ def assemble(config: Config, source: Source) -> Network:
         def joined(name: str, parts: tuple[str, ...], rows: int, columns: int) -> QuantLinear:
             return source.linear(f"{at}.{name}", tuple(f"{at}.{p}.weight" for p in parts), rows, columns)
 
-        q, kv = config.heads * config.size, config.kv_heads * config.size
+        q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
         attention = Attention(
-            joined("self_attn.qkv", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), q + 2 * kv, config.width),
-            joined("self_attn.o", ("self_attn.o_proj",), config.width, q), rope, heads=config.heads, kv_heads=config.kv_heads,
+            joined("self_attn.qkv", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), q + 2 * kv, config.hidden_size),
+            joined("self_attn.o", ("self_attn.o_proj",), config.hidden_size, q), rope, heads=config.heads, kv_heads=config.kv_heads,
             sub_norm=norm("self_attn.attn_sub_norm", q) if config.sub_norms else None,
         )  # fmt: skip
         mlp = MLP(
-            joined("mlp.gate_up", ("mlp.gate_proj", "mlp.up_proj"), 2 * config.inner, config.width),
-            joined("mlp.down", ("mlp.down_proj",), config.width, config.inner), config.activation,
-            norm("mlp.ffn_sub_norm", config.inner) if config.sub_norms else None,
+            joined("mlp.gate_up", ("mlp.gate_proj", "mlp.up_proj"), 2 * config.intermediate_size, config.hidden_size),
+            joined("mlp.down", ("mlp.down_proj",), config.hidden_size, config.intermediate_size), config.activation,
+            norm("mlp.ffn_sub_norm", config.intermediate_size) if config.sub_norms else None,
         )  # fmt: skip
         return Block(
-            norm("input_layernorm", config.width), attention, norm("post_attention_layernorm", config.width), mlp
+            norm("input_layernorm", config.hidden_size),
+            attention,
+            norm("post_attention_layernorm", config.hidden_size),
+            mlp,
         )
 
     with ThreadPoolExecutor(get_num_threads()) as pool:
         blocks = tuple(pool.map(block, range(config.layers)))
-    last = RMSNorm(source.vector("model.norm.weight", config.width), config.eps)
+    last = RMSNorm(source.vector("model.norm.weight", config.hidden_size), config.eps)
     return Network(Embedding(source.embedding()), rope, blocks, Head(last, source.head()))
 
 
@@ -127,7 +130,7 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
 
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
-        found = entry(name, (config.vocab, config.width))
+        found = entry(name, (config.vocab_size, config.hidden_size))
         return _floats(found.array()) if found.stored in STORED else _unquantised(found, unquantised)
 
     def out() -> Tensor | QuantLinear:
@@ -161,8 +164,14 @@ def _names(config: Config) -> Iterator[str]:
 
 def _part_rows(name: str, config: Config) -> tuple[int]:
     part = name.split(".")[-2]
-    rows = {"q_proj": config.heads * config.size, "gate_proj": config.inner, "up_proj": config.inner}
-    return (rows.get(part, config.width if part in ("o_proj", "down_proj") else config.kv_heads * config.size),)
+    rows = {
+        "q_proj": config.heads * config.head_dim,
+        "gate_proj": config.intermediate_size,
+        "up_proj": config.intermediate_size,
+    }
+    return (
+        rows.get(part, config.hidden_size if part in ("o_proj", "down_proj") else config.kv_heads * config.head_dim),
+    )
 
 
 def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:

@@ -117,7 +117,7 @@ def measure(
     told(1, "warming up")
     session = model.session(slots=batch, context=min(prefill + decode + 1, model.config.context))
     rng = np.random.default_rng(0)
-    prompt = rng.integers(0, model.config.vocab, prefill).tolist()
+    prompt = rng.integers(0, model.config.vocab_size, prefill).tolist()
     _run(session, prompt, 2)  # compiles
     prefills, firsts, decodes = [], [], []
     for i in range(repeat):

@@ -81,8 +81,17 @@ def sizes_of(path: str | Path) -> tuple[Size, ...]:
     path = Path(path)
     packed = path.is_file() and prepacked.is_prepacked(map_file(path))
     c = prepacked.Prepacked(path).config if packed else read_config(io.open(path))
-    q, kv = c.heads * c.size, c.kv_heads * c.size
-    return tuple(dict.fromkeys([(q + 2 * kv, c.width), (c.width, q), (2 * c.inner, c.width), (c.width, c.inner)]))
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    return tuple(
+        dict.fromkeys(
+            [
+                (q + 2 * kv, c.hidden_size),
+                (c.hidden_size, q),
+                (2 * c.intermediate_size, c.hidden_size),
+                (c.hidden_size, c.intermediate_size),
+            ]
+        )
+    )
 
 
 def candidates(case: Case, quick: bool) -> tuple[str, ...]:
