@@ -1,4 +1,4 @@
-"""The language of the package, counted: `python tests/helpers/language.py [CHECKOUT] [--details] [PACKAGE …]`; `tests/test_language.py` holds it.
+"""The language of the package, counted: `python tests/helpers/language.py [CHECKOUT] [--details] [PACKAGE …]` prints it.
 
 Reads source text alone, so that any checkout can be counted, whatever its dependencies.
 """
@@ -63,18 +63,21 @@ def main() -> None:
     """Print counts for each package, and with --details every place."""
     words = [word for word in sys.argv[1:] if word != "--details"]
     root = Path(words[0]) if words else Path(__file__).parents[2]
-    wanted_packages = words[1:]
+    packages = words[1:]
     total: Counter[str] = Counter()
+    lines = []
     for package, places in sorted(read(root).items()):
-        if wanted_packages and not any(package == name or package.startswith(f"{name}.") for name in wanted_packages):
+        if packages and not any(package == name or package.startswith(f"{name}.") for name in packages):
             continue
         count = Counter(place.kind for place in places)
         total += count
-        print(f"{package or 'tritium':24} docstrings {count['docstring']:4}   names {count['name']:4}")
+        lines.append(f"{package or 'tritium':24} docstrings {count['docstring']:4}   names {count['name']:4}")
         if "--details" in sys.argv:
-            for place in places:
-                print(f"    {place.file.relative_to(root)}:{place.line}: {place.kind}: {place.text}")
-    print(f"{'total':24} docstrings {total['docstring']:4}   names {total['name']:4}")
+            lines += [
+                f"    {place.file.relative_to(root)}:{place.line}: {place.kind}: {place.text}" for place in places
+            ]
+    lines.append(f"{'total':24} docstrings {total['docstring']:4}   names {total['name']:4}")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
