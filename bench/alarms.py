@@ -19,7 +19,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from results import Column, Entry, add_option, value, write
 
 import tritium
 from tritium.perf.gate import noise, selftest
@@ -73,7 +76,10 @@ def slowed_copy(folder: Path) -> Path:
     target = folder / "slowed" / "tritium"
     if not target.exists():
         shutil.copytree(Path(tritium.__file__).parent, target, ignore=shutil.ignore_patterns("__pycache__"))
-        with (target / "perf" / "libraries.py").open("a", encoding="utf-8") as f:
+        module = target / "perf" / "work" / "libraries.py"
+        if not module.exists():  # appending would make a file that nobody imports, and nothing would be slower
+            sys.exit(f"{module.name} is not in perf/work of the package: the slowed copy cannot be made")
+        with module.open("a", encoding="utf-8") as f:
             f.write(SLOWER)
     return target.parent
 
@@ -134,6 +140,40 @@ def workflow(folder: Path, pairs: int) -> None:
         store.write_text(folder / "workflow.json", json.dumps(codes))
 
 
+def journal(folder: Path) -> selftest.Selftest | None:
+    """Return all suites that the folder and those inside it hold."""
+    trials = tuple(
+        records.read(selftest.Trial, r, str(path))
+        for path in sorted(folder.rglob("suites.journal"))
+        for r in store.Journal.read(path)[0]
+    )
+    return selftest.Selftest(trials, 0.03) if trials else None
+
+
+def counts(found: selftest.Selftest) -> Iterator[tuple[str, int, int]]:
+    """Yield what is counted, how often it was seen, and of how many."""
+    yield "A/A suites that failed the gate", *found.false_alarms
+    for outcome in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER"):
+        yield f"cases of A/A suites: {outcome}", *found.share_of(outcome)
+    for extra in sorted({t.extra for t in found.trials} - {0.0}):
+        yield f"suites with {extra:.0%} extra work in one case: found", *found.detected(extra)
+
+
+def write_results(path: Path, found: selftest.Selftest) -> None:
+    """Write the shares as a results file."""
+    columns = [
+        Column("counted", "", "suites or cases"),
+        Column("of", "", "suites or cases in all"),
+        Column("share", "%", "counted / of", interval="exact 95 % interval"),
+    ]
+    rows = []
+    for what, count, of in counts(found):
+        if of:
+            share = value(100 * count / of, [100 * end for end in stats.share_interval(count, of)])
+            rows.append(Entry((what,), {"counted": value(count), "of": value(of), "share": share}))
+    write(path, "False alarms and detections of the regression gate", ("suites of five cases",), columns, rows)
+
+
 def report(folder: Path) -> str:
     """What was found so far, as Markdown."""
     lines = ["| what | found | of | share (95 %) |", "|---|---|---|---|"]
@@ -142,18 +182,9 @@ def report(folder: Path) -> str:
         low, high = stats.share_interval(found, of) if of else (0.0, 1.0)
         lines.append(f"| {what} | {found} | {of} | {found / max(of, 1):.1%} ({low:.1%} … {high:.1%}) |")
 
-    trials = tuple(
-        records.read(selftest.Trial, r, str(path))
-        for path in sorted(folder.rglob("suites.journal"))
-        for r in store.Journal.read(path)[0]
-    )
-    if trials:
-        found = selftest.Selftest(trials, 0.03)
-        row("A/A suites that failed the gate", *found.false_alarms)
-        for outcome in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER"):
-            row(f"cases of A/A suites: {outcome}", *found.share_of(outcome))
-        for extra in sorted({t.extra for t in trials} - {0.0}):
-            row(f"suites with {extra:.0%} extra work in one case: found", *found.detected(extra))
+    if found := journal(folder):
+        for counted in counts(found):
+            row(*counted)
         times = sorted(t.elapsed_s for t in found.of(0.0)) or [0.0]
         took = f"took {times[len(times) // 2]:.1f} s in the middle and {times[-1]:.1f} s at most"
         lines += ["", f"An A/A suite of five cases {took}; noise floor ±{found.floor:.2%}.", ""]
@@ -173,6 +204,7 @@ def main() -> None:
     parser.add_argument("--aa", type=int, default=0, help="A/A suites, in all")
     parser.add_argument("--extra", type=int, default=0, help="suites with 10 %% extra work in one case, in all")
     parser.add_argument("--workflow", type=int, default=0, help="pairs of separate runs, unchanged and slowed")
+    add_option(parser)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     if (args.aa or args.extra) and not noise.noise_floor():
@@ -184,6 +216,10 @@ def main() -> None:
     if args.workflow:
         workflow(args.folder / "workflow", args.workflow)
     print(report(args.folder))
+    if args.results:
+        if (found := journal(args.folder)) is None:
+            sys.exit(f"--results: {args.folder} holds no suites; --aa and --extra run some")
+        write_results(args.results, found)
 
 
 if __name__ == "__main__":

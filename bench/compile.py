@@ -58,6 +58,7 @@ from compile_words import (
     version,
 )
 from dense import choice, interleave
+from results import Entry, add_option, compared, compared_columns, write
 from timing import THREAD_VARIABLES, Call, cpus, machine, timed
 
 Array = Any
@@ -324,6 +325,26 @@ def run_child(args: argparse.Namespace, threads: int, first: bool) -> dict[str, 
         return dict(json.loads(out.read_text())) if cases else {}
 
 
+def write_results(path: Path, results: list[dict[str, Any]]) -> None:
+    """Write the compiled functions of all thread counts as a results file."""
+    from compile_report import peers_of
+
+    timed_sections = ("chains", "rows", "mlp")
+    cells = [(r["threads"], cell) for r in results for cell in r["cells"] if cell["section"] in timed_sections]
+    if not cells:
+        raise SystemExit(f"--results: no function was timed; --cases needs one of {', '.join(timed_sections)}")
+    names = [COMPILED, EAGER, *peers_of([cell for _, cell in cells])]
+    rows = []
+    for threads, cell in cells:
+        samples = {name: cell["ns"][name] for name in names if name in cell["ns"]}
+        rows.append(Entry((cell["title"], str(threads)), compared(samples, COMPILED, 1e-3)))
+    columns = compared_columns(names, COMPILED, "µs", "median time of a call")
+    versions = {name: text for r in results for name, text in r["versions"].items()}
+    notes = [f"{note}." for r in results for note in r["notes"]]
+    title, threads = "Compiled functions beside other compilers", max(r["threads"] for r in results)
+    write(path, title, ("case", "threads"), columns, rows, threads=threads, versions=versions, notes=notes)
+
+
 def whole(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
@@ -340,6 +361,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer samples, sizes and steps")
     parser.add_argument("--markdown", action="store_true", help="tables for a page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
+    add_option(parser)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.lengths = args.lengths or (LENGTHS[::2] if args.quick else LENGTHS)
@@ -366,6 +388,8 @@ def main() -> None:
     from compile_report import report
 
     print(report(results, args.markdown))
+    if args.results:
+        write_results(args.results, results)
     if args.json:
         document = {"schema": 1, "machine": machine(), "runs": results}
         unfinished = args.json.with_name(args.json.name + ".tmp")

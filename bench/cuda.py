@@ -36,6 +36,8 @@ from typing import Any
 
 import numpy as np
 from cuda_report import BATCHES, QUICK_BATCHES, SHAPES, Goal, Options, Shown, batches_of, chosen, goals_table, shapes_of
+from cuda_results import ROWS
+from results import GPU, add_option, need, write
 from timing import machine
 
 import tritium as tt
@@ -101,6 +103,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="threads that compile the kernels of products beforehand")
     parser.add_argument("--seed", type=int, default=0, help="of weights and tokens")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where all samples are written, as JSON")
+    add_option(parser)
     args = parser.parse_args(words)
     try:
         args.parts = chosen(args.only, tuple(PARTS))
@@ -108,8 +111,18 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         batches = batches_of(args.batches) if args.batches else QUICK_BATCHES if args.quick else BATCHES
     except ValueError as error:
         parser.error(str(error))
+    if args.results and not (len(args.parts) == 1 and args.parts[0] in ROWS):
+        parser.error(f"--results writes one table; name its part with --only: {', '.join(ROWS)}")
     args.options = Options(args.quick, shapes, batches, args.seed, args.jobs)
     return args
+
+
+def write_results(path: Path, part: str, tables: list[dict[str, Any]], about: dict[str, str]) -> None:
+    """Write the samples of one part as a results file."""
+    rows = ROWS[part]([table["found"] for table in tables])
+    versions = {name: about[name] for name in ("driver", "cuda", "torch", "triton") if name in about}
+    needs = [GPU, need("torch"), need("triton")]
+    write(path, rows.title, rows.labels, rows.columns, rows.rows, versions=versions, needs=needs, notes=rows.notes)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -140,6 +153,8 @@ def main(words: list[str] | None = None) -> int:
         print(f"({name}: {part['seconds']:.0f} s)\n", flush=True)
         if args.output:  # after each part: a run that is cut short keeps what it had
             write_text(args.output, json.dumps(kept, indent=1) + "\n", parents=True)
+    if args.results and not failed:
+        write_results(args.results, args.parts[0], kept["parts"][args.parts[0]]["tables"], about)
     if goals:
         print(goals_table(goals).text())
     if failed:

@@ -5,6 +5,7 @@ Knows nothing of the inside of any library: each is called as its users call it 
     python bench/dense.py                          all rows, 1 and 2 threads
     python bench/dense.py --quick --only add,relu  a short look
     python bench/dense.py --json dense.json        every raw value too
+    python bench/dense.py --results dense.json     figures with intervals, machine and command: see bench/results.py
 
 Method. One child process per thread count, confined to that many CPUs before anything is imported, so that the same
 limit holds for libraries that have no switch of their own. Inputs are made once, outside the timing; every output is
@@ -36,6 +37,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
+from results import Entry, add_option, compared, compared_columns, write
 from timing import REST_S, SETTLE_NS, THREAD_VARIABLES, Call, cpus, machine, timed
 
 Function = Callable[..., Any]
@@ -361,6 +363,23 @@ def report(results: list[dict[str, Any]], base: str, load: float) -> None:
     print("".join(f"\nNote: {note}." for note in dict.fromkeys(notes)))
 
 
+def write_results(path: Path, results: list[dict[str, Any]], base: str) -> None:
+    """Write the figures of all thread counts as a results file."""
+    rows = [
+        Entry((ROWS[row].title, str(result["threads"])), compared(samples, base, 1e-3))
+        for result in results
+        for row, samples in result["ns"].items()
+    ]
+    names = [base] + [name for name in LIBRARIES if name in results[0]["versions"] and name != base]
+    columns = compared_columns(names, base, "µs", "median time of a call")
+    notes = [f"{note}." for result in results for note in result["notes"]]
+    title = "Small dense operations beside other libraries"
+    threads = max(result["threads"] for result in results)
+    write(
+        path, title, ("case", "threads"), columns, rows, threads=threads, versions=results[0]["versions"], notes=notes
+    )
+
+
 def choice(known: Sequence[str], text: str) -> list[str]:
     unknown = [name for name in text.split(",") if name not in known]
     if unknown:
@@ -376,6 +395,7 @@ def main() -> None:
     parser.add_argument("--libs", type=partial(choice, libraries), default=libraries, help="the first is the base")
     parser.add_argument("--quick", action="store_true", help="fewer samples, no compiled peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
+    add_option(parser)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     counts, usable = [int(count) for count in args.threads.split(",")], cpus()
@@ -389,6 +409,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     results = [run_child(args, count) for count in counts]
     report(results, args.libs[0], load)
+    if args.results:
+        write_results(args.results, results, args.libs[0])
     if args.json:
         document = {"schema": 1, "machine": machine(), "load": load, "base": args.libs[0], "runs": results}
         unfinished = args.json.with_name(args.json.name + ".tmp")

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from results import Column, Entry, Figure, add_option, ratio_of, value, write
 from timing import machine
 
 import tritium as tt
@@ -34,12 +35,12 @@ from tritium.perf.engine.measuring import measure
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.records.run import PLANS, Plan, Results
+from tritium.perf.records.run import PLANS, Plan, Results, Run
 from tritium.perf.store import results as store
 from tritium.perf.tables import pages
 from tritium.perf.tables.crossover import LEAST_PROCESSES
 from tritium.perf.tables.table import Table
-from tritium.perf.tables.tables import RULES, time_text, told_apart
+from tritium.perf.tables.tables import RULES, time_interval, time_text, told_apart
 from tritium.perf.work import peers, recipes as work
 from tritium.perf.work.canary import is_canary
 
@@ -64,6 +65,7 @@ class Limit(NamedTuple):
     limit: float
     judged: bool = True  # False: too few processes for an interval of 95 %
     more: str = ""  # what ours does besides, so that the limit is not meant
+    times: tuple[Figure, Figure] | None = None  # theirs and ours, µs
 
     @property
     def verdict(self) -> str:
@@ -111,8 +113,11 @@ def dispatch_limits(results: Results) -> Iterator[Limit]:
         whole = results.of(f"{name} {SIDE}x{SIDE} f32", "tritium")
         if tiny is not None and whole is not None and tiny.seconds and whole.seconds:
             share = tiny.seconds / whole.seconds
+            times = (figure_of(whole), figure_of(tiny))
             said = f"dispatch of {name} {SIDE}x{SIDE}: a call of one element / the call"
-            yield Limit(said, time_text(whole), time_text(tiny), share, None, DISPATCH - 1, enough(results))
+            yield Limit(
+                said, time_text(whole), time_text(tiny), share, None, DISPATCH - 1, enough(results), times=times
+            )
 
 
 # ---- small operations
@@ -281,8 +286,38 @@ def limits(results: Results, theirs: str, ours: str, limit: float) -> Iterator[L
     for case in results.cases:
         v, one, two = found.get(case), results.of(case, theirs), results.of(case, ours)
         if v is not None and v.ratio is not None and one is not None and two is not None:
-            between = told_apart(v.interval95)
-            yield Limit(case, time_text(one), time_text(two), v.ratio, between, limit, enough(results))
+            between, times = told_apart(v.interval95), (figure_of(one), figure_of(two))
+            yield Limit(case, time_text(one), time_text(two), v.ratio, between, limit, enough(results), times=times)
+
+
+def figure_of(run: Run) -> Figure:
+    """Return the time of a call in µs; every process counts once."""
+    wall = run.of("wall")
+    if wall is None or wall.median is None:
+        raise ValueError(f"{run.case} of {run.arm} has no time")
+    interval = time_interval(wall)
+    return value(1e6 * wall.median, interval and [1e6 * end for end in interval], len(wall.values))
+
+
+def write_results(path: Path, found: Sequence[Limit], threads: int) -> None:
+    """Write what Tritium adds to each library as a results file."""
+    columns = [
+        Column("their own", "µs", "median time of the library called directly; of a dispatch, of the whole call"),
+        Column("tritium", "µs", "median time through Tritium; of a dispatch, of a call of one element"),
+        Column("tritium / their own", "×", "what Tritium takes beside the library itself", "ratio"),
+        Column("limit", "×", "largest ratio the project allows itself"),
+    ]
+    rows = []
+    for limit in found:
+        if limit.times is None:
+            continue
+        theirs, ours = limit.times
+        share = ratio_of(ours, theirs) if limit.interval is None else value(limit.ratio, limit.interval, ours.processes)
+        figures = {"their own": theirs, "tritium": ours, "tritium / their own": share}
+        if not limit.more:
+            figures["limit"] = value(limit.limit)
+        rows.append(Entry((limit.case,), figures))
+    write(path, "What Tritium adds to the library behind a device", ("case",), columns, rows, threads=threads)
 
 
 def enough(results: Results) -> bool:
@@ -336,7 +371,10 @@ def main() -> None:
     parser.add_argument("--sizes", help="sides of the operations compared, as 64,256")
     parser.add_argument("--threads", type=int, help="default: all CPUs this process may use; dispatch: 1")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where results.json and report.html are written")
+    add_option(parser)
     args = parser.parse_args()
+    if args.results and args.only and not {"dispatch", "small"} & {*args.only.split(",")}:
+        parser.error(f"--results needs figures beside a limit; --only {args.only} has none: name dispatch or small")
     plan = LOOK if args.quick else PLANS["default"]
     asked = args.only.split(",") if args.only else PARTS
     sizes = [int(n) for n in args.sizes.split(",")] if args.sizes else QUICK_SIZES if args.quick else SIZES
@@ -359,6 +397,8 @@ def main() -> None:
             found += small_limits(results, library)
     if found:
         print(judged(found))
+    if args.results:
+        write_results(args.results, found, args.threads or 1)
     if args.output and parts:
         written(args.output, parts)
     sys.exit("a limit is missed" if any(f.verdict == "MISSED" for f in found) else 0)

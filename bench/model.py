@@ -24,8 +24,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from results import Column, Entry, Need, add_option, figure, ratio, write
 from timing import machine
 
+SURE_ROUNDS = 6  # from which on a median has an interval of 95 %
 Rates = tuple[float, float]  # tokens a second of prefill and of decode
 
 
@@ -85,6 +87,30 @@ def table(engines: list[Engine]) -> str:
     for e in engines:
         lines.append(f"| {e.name} | {cell(e.prefill, engines[0].prefill)} | {cell(e.decode, engines[0].decode)} |")
     return "\n".join(lines)
+
+
+def write_results(args: argparse.Namespace, engines: list[Engine]) -> None:
+    """Write the rates of all engines as a results file."""
+    spread = "95 %" if args.rounds >= SURE_ROUNDS else f"smallest and largest of {args.rounds} rounds"
+    kinds = {"prefill": f"prefill of {args.prefill}", "decode": f"decode of {args.decode}"}
+    columns, rows = [], []
+    for kind, name in kinds.items():
+        columns.append(Column(name, "tokens/s", f"tokens of {kind} in a second", interval=spread))
+        columns.append(Column(f"× {kind}", "×", f"{kind} of the first row / of this one", "ratio", spread))
+    for engine in engines:
+        figures = {}
+        for kind, name in kinds.items():
+            rates, first = getattr(engine, kind), getattr(engines[0], kind)
+            figures[name] = figure(rates, processes=args.rounds)
+            if engine is not engines[0]:
+                figures[f"× {kind}"] = ratio(first, rates, processes=args.rounds)
+        rows.append(Entry((engine.name,), figures))
+    models = [*args.ours, *(path for _, _, path in args.peer + args.ik)]
+    needs = [Need("file", path, "bench/make_model.py and tritium prepack write it") for path in models]
+    needs += [Need("file", program, "build it from its sources") for program in {p for _, p, _ in args.peer + args.ik}]
+    labels = ("engine, weights and output head",)
+    title = "Whole models beside other engines"
+    write(args.results, title, labels, columns, rows, threads=args.threads, versions=dict(args.version), needs=needs)
 
 
 # ---- what a token's time goes to
@@ -188,6 +214,10 @@ def main() -> None:
     parser.add_argument("--prefill", type=int, default=128)
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--version", action="append", default=[], nargs=2, metavar=("NAME", "TEXT"), help="of a peer, for --results"
+    )
+    add_option(parser)
     args = parser.parse_args()
     if not args.ours:
         parser.error("--ours FILE is needed: a model of any format this package reads")
@@ -203,6 +233,8 @@ def main() -> None:
     engines += [Engine(name, peer(program, path, args, "-rtr", "1")) for name, program, path in args.ik]
     compare(engines, args.rounds)
     print(table(engines))
+    if args.results:
+        write_results(args, engines)
 
 
 if __name__ == "__main__":

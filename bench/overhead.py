@@ -33,6 +33,7 @@ from statistics import median
 from time import thread_time_ns
 from typing import Any, NamedTuple
 
+from results import Column, Entry, add_option, figure, value, write
 from timing import Call, machine
 
 import tritium as tt
@@ -228,6 +229,26 @@ def off_lines(found: list[dict[str, list[float]]]) -> tuple[list[str], str]:
     ], said
 
 
+def write_results(path: Path, cells: list[tuple[str, Cell]], off: list[dict[str, list[float]]]) -> None:
+    """Write the extra time of every call as a results file; `cells` with the time that was aimed at."""
+    columns = [
+        Column("call", "µs", "median time of a call without it"),
+        Column("extra", "%", "time added to a call"),
+        Column("limit", "%", "most the project allows itself, for calls of about 50 µs and more"),
+    ]
+    shares = [100 * (min(f["off"]) - min(f["never"])) / 50_000 for f in off]
+    never = figure([min(f["never"]) for f in off], scale=1e-3, processes=len(off))
+    limit = value(100 * LIMITS["recording off"])
+    extra = figure(shares, processes=len(off))
+    rows = [Entry(("off", "add of 8 elements, as a share of 50 µs"), {"call": never, "extra": extra, "limit": limit})]
+    for size, cell in cells:
+        figures = {"call": figure(cell.off_ns, scale=1e-3), "extra": figure(cell.extra, scale=100)}
+        if cell.call_us >= LIMITED_US:
+            figures["limit"] = value(100 * LIMITS[cell.what])
+        rows.append(Entry((cell.what, f"{cell.call}, {size}"), figures))
+    write(path, "What recording spans and tracking memory cost", ("what", "call of"), columns, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a short look: few rounds")
@@ -235,6 +256,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, help="processes that measure the cost of what is off")
     parser.add_argument("--only", help=f"some of: {', '.join(CALLS)}")
     parser.add_argument("--json", type=Path)
+    add_option(parser)
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     gc.disable()
@@ -250,17 +272,21 @@ def main() -> None:
     lines, said = off_lines(off)
     print("\n".join(lines))
     sizes = {name: sized(CALLS[name]) for name in names}
-    cells, verdicts = [], [said]
+    cells: list[tuple[str, Cell]] = []
+    verdicts = [said]
     for what in WHAT:
         for name in names:
             for size in dict.fromkeys(sizes[name]):
-                cells.append(measure(what, name, size, rounds))
-                text, said = line(cells[-1])
+                target = TARGETS_US[sizes[name].index(size)]
+                cells.append((f"about {target} µs", measure(what, name, size, rounds)))
+                text, said = line(cells[-1][1])
                 verdicts.append(said)
                 print(text, flush=True)
     if args.json:
-        kept = {"machine": machine(), "off": off, "cells": [c._asdict() for c in cells]}
+        kept = {"machine": machine(), "off": off, "cells": [c._asdict() for _, c in cells]}
         args.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    if args.results:
+        write_results(args.results, cells, off)
     sys.exit("a limit is missed" if "MISSED" in verdicts else 0)
 
 

@@ -46,6 +46,7 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
+from results import Column, Entry, add_option, figure, ratio, write
 from ternary_products import (
     BASE,
     LIBRARIES,
@@ -298,6 +299,34 @@ def run_child(threads: int, cold: int) -> dict[str, Any]:
         return dict(json.loads(out.read_text()))
 
 
+def write_results(path: Path, results: list[dict[str, Any]]) -> None:
+    """Write rates and ratios of all cells as a results file.
+
+    mlx is left out where it computes on the CPU: its 2-bit product is made for Apple's GPUs.
+    """
+    unlike = () if platform.system() == "Darwin" else ("mlx",)
+    rows, peers = [], dict[str, None]()
+    for result in results:
+        for cell in result["cells"]:
+            work, ours = 2 * cell["batch"] * cell["n"] * cell["k"], cell["ns"][BASE]
+            figures = {BASE: figure([work / ns for ns in ours])}
+            for name, samples in cell["ns"].items():
+                if name != BASE and not name.startswith(unlike):
+                    peers[name] = None
+                    figures[f"× {name}"] = ratio(samples, ours)
+            labels = (str(cell["batch"]), str(result["threads"]), f"{cell['n']}×{cell['k']}")
+            rows.append(Entry(labels, figures))
+    columns = [Column(BASE, "GOP/s", "2·batch·n·k operations over the time of a call, activations quantised in it")]
+    columns += [
+        Column(f"× {name}", "×", f"time of {name} / time of {BASE}: above 1, {BASE} is faster", "ratio")
+        for name in peers
+    ]
+    notes = [f"{note}." for result in results for note in result["notes"] if not note.startswith(unlike)]
+    title, threads = "Ternary products beside other libraries", max(result["threads"] for result in results)
+    labels = ("batch", "threads", "out × in")
+    write(path, title, labels, columns, rows, threads=threads, versions=results[0]["versions"], notes=notes)
+
+
 def cold_bytes() -> int:
     """The last-level cache, or 512 MB where that is less or unknown."""
     from tritium.machine.facts import caches
@@ -338,6 +367,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--refresh", action="store_true", help="measure the ceilings again")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a call)")
+    add_option(parser)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--cold", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -360,6 +390,8 @@ def main() -> None:
     ceilings = tt.ceilings(refresh=args.refresh, quick=args.quick, threads=args.threads)
     results = [run_child(threads, cold) for threads in args.threads]
     print(report(results, ceilings, cold, load, args.markdown))
+    if args.results:
+        write_results(args.results, results)
     if args.json:
         from tritium.machine.ceilings import as_dict
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from results import Entry, add_option, compared, compared_columns, need, write
 from timing import REST_S, THREAD_VARIABLES, cpus, machine, timed
 
 FAMILIES = {"bitnet": ("BitNetConfig", "BitNetForCausalLM"), "llama": ("LlamaConfig", "LlamaForCausalLM")}
@@ -163,6 +164,16 @@ def report(result: dict[str, Any]) -> tuple[str, bool]:
     return "\n".join(lines), reached >= GOAL
 
 
+def write_results(path: Path, results: list[dict[str, Any]]) -> None:
+    """Write the times of a step as a results file."""
+    rows = [Entry((r["family"], str(r["threads"])), compared(r["ns"], "tritium", 1e-6)) for r in results]
+    columns = compared_columns(results[0]["ns"], "tritium", "ms", "median time of a step")
+    title, labels = "A step of a transformers model with its linear layers replaced", ("family", "threads")
+    needs = [need("torch"), need("transformers")]
+    threads = max(r["threads"] for r in results)
+    write(path, title, labels, columns, rows, threads=threads, versions=results[0]["versions"], needs=needs)
+
+
 def run_child(args: argparse.Namespace, family: str, threads: int) -> dict[str, Any]:
     environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"TRITIUM_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:
@@ -188,6 +199,7 @@ def main() -> None:
     for name, value in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"({value})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every raw value (ns a step)")
+    add_option(parser)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.family.split(",")) - set(FAMILIES):
@@ -209,6 +221,8 @@ def main() -> None:
         print(f"\n{report(result)[0]}")
     if load > 0.5:
         print(f"\nNote: other work was running (load {load:.1f}).")
+    if args.results:
+        write_results(args.results, results)
     if args.json:
         document = {
             "schema": 1,

@@ -1,0 +1,138 @@
+"""The samples of bench/cuda.py as rows of a results file, one function for each part.
+
+Knows nothing of torch or GPUs: the records of a part come in, rows and columns go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cuda_report import BF16, FP8, INT8, OURS, WHOLE
+from results import Column, Entry, Figure, figure, ratio, value
+
+Records = Sequence[Any]  # what the tables of one part record
+
+
+class Rows(NamedTuple):
+    """A results file without its machine."""
+
+    title: str
+    labels: tuple[str, ...]
+    columns: list[Column]
+    rows: list[Entry]
+    notes: tuple[str, ...] = ()
+
+
+def times_of(us: Mapping[str, Any]) -> dict[str, Figure]:
+    """Return a figure for every contender that was timed; text says why one was not."""
+    return {name: figure(samples) for name, samples in us.items() if not isinstance(samples, str)}
+
+
+def ratio_in(us: Mapping[str, Any], theirs: str, ours: str) -> Figure | None:
+    """Return theirs / ours where both were timed."""
+    one, two = us.get(theirs), us.get(ours)
+    return None if one is None or two is None or isinstance(one, str) or isinstance(two, str) else ratio(one, two)
+
+
+def present(**figures: Figure | None) -> dict[str, Figure]:
+    return {name: one for name, one in figures.items() if one is not None}
+
+
+def faster(name: str, ours: str = OURS, suffix: str = "") -> Column:
+    return Column(f"× {name}{suffix}", "×", f"time of {name} / time of {ours}: above 1, Tritium is faster", "ratio")
+
+
+def products(records: Records) -> Rows:
+    columns = [Column(name, "µs", f"median time of a product, {name}") for name in (BF16, FP8, INT8, OURS, WHOLE)]
+    whole = ", floats in"
+    columns += [faster(BF16), faster(FP8), faster(BF16, WHOLE, whole)]
+    rows = []
+    for cell in (cell for part in records for cell in part):
+        us = cell["us"]
+        ratios = {
+            f"× {BF16}": ratio_in(us, BF16, OURS),
+            f"× {FP8}": ratio_in(us, FP8, OURS),
+            f"× {BF16}{whole}": ratio_in(us, BF16, WHOLE),
+        }
+        rows.append(Entry((str(cell["tokens"]), f"{cell['n']}×{cell['k']}"), times_of(us) | present(**ratios)))
+    return Rows("Ternary products on a GPU beside torch's bf16 and fp8", ("tokens", "n × k"), columns, rows)
+
+
+def chain(records: Records) -> Rows:
+    (ways,) = records
+    columns = [
+        Column("time", "µs", "median time of the graph"),
+        Column("energy", "mJ", "energy of the GPU for one replay"),
+        Column("× tritium", "×", "time of this way / time of tritium", "ratio"),
+    ]
+    us = {name: record["us"] for name, record in ways.items()}
+    rows = []
+    for name, record in ways.items():
+        joules = record["energy"].get("mj")
+        figures = present(
+            time=times_of(us).get(name),
+            energy=None if joules is None else value(joules),
+            **{"× tritium": None if name == OURS else ratio_in(us, name, OURS)},
+        )
+        rows.append(Entry((name,), figures))
+    return Rows("All linear layers of BitNet-2B for one token", ("way",), columns, rows)
+
+
+def model(records: Records) -> Rows:
+    columns = [
+        Column("step", "µs", "time of a decode step on the host's clock, until the token is known there"),
+        Column("decode", "tokens/s", "tokens written in a second, all sequences together"),
+        Column("prefill", "tokens/s", "tokens of the prompt read in a second"),
+        Column("energy", "mJ", "energy of the GPU for one token"),
+    ]
+    rows = []
+    for report in (report for part in records for report in part):
+        decode, batch = report["rows"]["decode"]["samples"], report["batch"]
+        energy = report["rows"]["energy"]["samples"]
+        figures = present(
+            step=figure([1e6 * batch / rate for rate in decode]),
+            decode=figure(decode),
+            prefill=figure(report["rows"]["prefill"]["samples"]),
+            energy=figure(energy, scale=1e3) if energy else None,
+        )
+        rows.append(Entry((str(report["prefill_tokens"]), str(batch)), figures))
+    return Rows("A model of the shape of BitNet 2B-4T on a GPU", ("tokens of the prompt", "sequences"), columns, rows)
+
+
+def host(records: Records) -> Rows:
+    (calls,) = records
+    names = list(dict.fromkeys(name for us in calls.values() for name in us))
+    columns = [Column(name, "µs", f"time of the host for a call, {name}") for name in names]
+    columns.append(Column("tritium / torch", "×", "what Tritium takes beside torch itself", "ratio"))
+    rows = []
+    for case, us in calls.items():
+        shared = {"tritium / torch": ratio_in(us, OURS, "torch")}
+        rows.append(Entry((case,), times_of(us) | present(**shared)))
+    return Rows("Host time of a call", ("case",), columns, rows)
+
+
+def dense(records: Records) -> Rows:
+    (record,) = records
+    ceiling = record["read_bytes_per_s"]
+    names = list(dict.fromkeys(name for row in record["rows"] for name in row["us"]))
+    columns = [Column(name, "%", f"bytes moved in a second by {name}, of what a plain read reaches") for name in names]
+    rows = []
+    for row in record["rows"]:
+        shares = {
+            name: figure([100 * row["bytes"] / (us * 1e-6) / ceiling for us in samples])
+            for name, samples in row["us"].items()
+            if not isinstance(samples, str)
+        }
+        rows.append(Entry((row["row"],), shares))
+    note = f"A plain read reaches {ceiling / 1e12:.2f} TB/s."
+    return Rows("Fused operations as a share of the bandwidth", ("case",), columns, rows, (note,))
+
+
+ROWS: dict[str, Callable[[Records], Rows]] = {
+    "products": products,
+    "chain": chain,
+    "model": model,
+    "host": host,
+    "dense": dense,
+}
