@@ -23,6 +23,7 @@ from tritium.perf.stats import estimates as stats
 __all__ = ["Column", "Entry", "Figure", "Host", "Need", "SpeedTable"]
 DIGITS = 6  # significant, of a sample in a file
 OPTION = "--results"
+OUTPUTS = (OPTION, "--json", "--output")  # options that name a file to write
 BEGAN = monotonic()  # this module is imported when a script begins
 MODULES = {
     "torch": "pip install torch",
@@ -112,12 +113,15 @@ def compared_columns(names: Iterable[str], base: str, unit: str, meaning: str) -
 
 
 def command_line(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the command of a run without `--results FILE`: a script of bench/ and its arguments."""
+    """Return the command of a run: a script of bench/ and its arguments, without the files it writes."""
     script, *rest = words
-    kept = [word for word in rest if not word.startswith(f"{OPTION}=")]
-    while OPTION in kept:
-        at = kept.index(OPTION)
-        del kept[at : at + 2]
+    kept: list[str] = []
+    left = iter(rest)
+    for word in left:
+        if word in OUTPUTS:
+            next(left, None)
+        elif word.partition("=")[0] not in OUTPUTS:
+            kept.append(word)
     return (f"bench/{Path(script).name}", *kept)
 
 

@@ -78,7 +78,10 @@ def test_every_contender_but_the_base_has_a_ratio() -> None:
 # ---- the command
 
 
-@pytest.mark.parametrize("words", [["--results", "a.json", "--quick"], ["--quick", "--results=a.json"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--results", "a.json", "--quick"], ["--quick", "--results=a.json"], ["--json", "b", "--quick", "--results", "a"]],
+)
 def test_the_command_is_kept_without_the_file_it_writes(words: list[str]) -> None:
     assert results.command_line(["/a/folder/bench/dense.py", *words]) == ("bench/dense.py", "--quick")
 
