@@ -40,9 +40,10 @@ CHECKOUT = "the results files and the scripts that make them are in a checkout o
 )
 @click.option("--overwrite", is_flag=True, help="Replace ./NAME.json if it exists.")
 def reproduce(name: str | None, project: str | None, overwrite: bool) -> None:
-    """List the measured tables of the docs, or measure table NAME again here.
+    """List the measured tables, or measure one again.
 
-    The new figures go to ./NAME.json; the file of the checkout is never changed. Compare times only between runs of one machine.
+    The new figures of table NAME go to ./NAME.json; the file of the checkout is never changed. Where the machines differ, only ratios
+    within one machine compare.
     """
     from tritium.perf.records import speed
 

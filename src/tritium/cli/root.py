@@ -91,9 +91,7 @@ LATER = {
         "report:report",
         "One page of everything known of a run: charts, verdicts, environment, raw values. It needs no network.",
     ),
-    "reproduce": Later(
-        "reproduce:reproduce", "List the measured tables of the docs, or measure table NAME again here."
-    ),
+    "reproduce": Later("reproduce:reproduce", "List the measured tables, or measure one again."),
     "results": Later("results:results_group", "Show, convert and import files of results."),
     "selftest": Later(
         "regression:selftest", "How often the gate cries wolf on this machine, and how small a slow-down it finds."

@@ -150,8 +150,8 @@ def check(table: SpeedTable, where: str) -> None:
     if not NAME.fullmatch(table.name):
         raise FormatError(f"{where}: the name {table.name!r} is not made of small letters, digits and hyphens.")
     if not table.command or not SCRIPT.fullmatch(table.command[0]):
-        given = table.command[0] if table.command else "nothing"
-        raise FormatError(f"{where}: the command begins with {given!r}; a script is needed, as bench/dense.py.")
+        first = table.command[0] if table.command else "nothing"
+        raise FormatError(f"{where}: the command begins with {first!r}; a script is needed, as bench/dense.py.")
     if not table.rows or not table.columns:
         raise FormatError(f"{where}: there are no figures; at least one row and one column are needed.")
     names = [column.name for column in table.columns]
