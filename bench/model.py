@@ -231,6 +231,9 @@ def main() -> None:
     engines = [Engine(f"tritium, {os.path.basename(path)}", ours(path, args)) for path in args.ours]
     engines += [Engine(name, peer(program, path, args)) for name, program, path in args.peer]
     engines += [Engine(name, peer(program, path, args, "-rtr", "1")) for name, program, path in args.ik]
+    names = [engine.name for engine in engines]
+    if args.results and len({*names}) < len(names):  # said before the minutes are spent
+        parser.error(f"--results needs a name for every engine; two are alike: {', '.join(names)}")
     compare(engines, args.rounds)
     print(table(engines))
     if args.results:

@@ -174,6 +174,13 @@ def test_whole_models_say_what_they_need(tmp_path: Path) -> None:
     assert table.versions["llama.cpp"] == "b1"
 
 
+def test_engines_of_one_name_are_refused_before_they_run(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "model.py"), "--ours", "a.gguf", "--ours", "b/a.gguf", "--results", "m.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--results needs a name for every engine" in done.stderr
+
+
 def test_the_gate_is_counted_with_exact_intervals(tmp_path: Path) -> None:
     import alarms
 
