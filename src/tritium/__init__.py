@@ -13,7 +13,7 @@ from tritium import settings
 __version__ = "0.1.0"  # before the rest: what was tuned belongs to one version, and is read while the rest is imported
 settings.start_logging()
 
-from tritium import eager, indexing, memory, nn, quant, threads
+from tritium import eager, indexing, memory, threads
 from tritium.backends import (
     Backend,
     Device,
@@ -268,6 +268,8 @@ _NAMES = {
     "counts": "stats",
     "see.monitor.tensor_metrics": "enable_monitoring disable_monitoring get_tensor_metrics",
     "io": "io",
+    "nn": "nn",
+    "quant": "quant",
     "models.load": "load Model",
     "see.profile.profile": "profile timed",
     "see.memory.allocations": "track_memory",
@@ -275,10 +277,11 @@ _NAMES = {
     "see": "see",
     "perf.tune.racing": "tune get_optimal_config",
 }
+_MODULES = ("io", "nn", "perf", "quant", "see")  # that are names of the package themselves
 _LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from tritium import io, perf, see
+    from tritium import io, nn, perf, quant, see
     from tritium.batching.batches import find_optimal_batch_size, process_in_batches
     from tritium.compiler.builder import GraphBuilder
     from tritium.compiler.compile import Compiled, compile, try_fuse
@@ -306,7 +309,7 @@ def __getattr__(name: str) -> Any:
     if "tritium.graph.graph" in sys.modules:
         for other in _GRAPHS:
             import_module(f"tritium.{other}")
-    value = globals()[name] = module if name in ("io", "perf", "see") else getattr(module, name)
+    value = globals()[name] = module if name in _MODULES else getattr(module, name)
     return value
 
 

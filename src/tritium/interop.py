@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import pickle
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends.reference import packed
-from tritium.backends.values.device import ValueBackend
 from tritium.buffer import Storage, host
 from tritium.errors import ArgumentError, DeviceError, DTypeError
 from tritium.layout import Shape
 from tritium.op import Spec
 from tritium.tensor import Tensor, wrap
+
+if TYPE_CHECKING:
+    from tritium.backends.values.device import ValueBackend
 
 _GPUS = (2, 10)  # DLPack's numbers for devices of CUDA and of ROCm
 
@@ -73,7 +75,7 @@ def dlpack(
 ) -> Any:
     """A DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
     storage = x._memory("__dlpack__")
-    if isinstance(storage.device.backend, ValueBackend):
+    if _value_backend(storage.device) is not None:
         said = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         return _exported(x, "__dlpack__").__dlpack__(**{k: v for k, v in said.items() if v is not None})
     if storage.device.type != "cpu":
@@ -93,7 +95,7 @@ def dlpack(
 
 
 def dlpack_device(x: Tensor) -> tuple[int, int]:
-    if isinstance(x._memory("__dlpack_device__").device.backend, ValueBackend):
+    if _value_backend(x._memory("__dlpack_device__").device) is not None:
         found: tuple[int, int] = _exported(x, "__dlpack_device__").__dlpack_device__()
         return found
     return (1, 0)
@@ -110,13 +112,22 @@ def _theirs(x: Tensor, what: str) -> Any:
 
 
 def _values_of(x: Tensor, what: str) -> ValueBackend:
-    backend = x._memory(what).device.backend
+    backend = _value_backend(x._memory(what).device)
     if x.dtype.is_packed:
         raise DTypeError(
             f"{what}: {x.spec} is packed; take its integers with repack(w, 'i8'), its floats with dequantize()."
         )
-    assert isinstance(backend, ValueBackend)
+    assert backend is not None
     return backend
+
+
+def _value_backend(device: backends.Device) -> ValueBackend | None:
+    """Return the backend of a device whose own library keeps the memory; None for every other device."""
+    if device.type == "cpu":
+        return None
+    from tritium.backends.values.device import ValueBackend  # programs on the CPU do without it
+
+    return device.backend if isinstance(device.backend, ValueBackend) else None
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
@@ -197,7 +208,7 @@ def _seen_shape(shape: Shape, t: dt.DType) -> Shape:
 
 def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     """Pickle: with protocol 5 the bytes can travel out of band, without a copy."""
-    if int(protocol) >= 5 and not isinstance(x._memory("pickle").device.backend, ValueBackend):
+    if int(protocol) >= 5 and _value_backend(x._memory("pickle").device) is None:
         x._memory("pickle").export()  # before looking: it may move the bytes
     data = np.ascontiguousarray(x._memory("pickle").device.backend.download(x))
     raw = data.reshape(-1).view(np.uint8)

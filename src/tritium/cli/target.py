@@ -154,11 +154,13 @@ def _wait_for_threads() -> None:
 def workload_case(asked: str) -> Case:
     """The case of a workload's name, with or without a shape: decode, or decode 8x256x1024."""
     from tritium.perf.work import workloads
+    from tritium.perf.work.operations import WORKLOADS
 
     name, _, size = asked.strip().partition(" ")
-    if name not in workloads.NAMES:
-        known = workloads.NAMES
-        raise ArgumentError(f"--workload: {name!r} is none; there are {', '.join(known)}.{nearest(name, known)}")
+    if name not in WORKLOADS:
+        raise ArgumentError(
+            f"--workload: {name!r} is none; there are {', '.join(WORKLOADS)}.{nearest(name, WORKLOADS)}"
+        )
     if not size:
         usual = [c for c in workloads.workloads() if c.context.operation == name]
         return usual[0] if usual else workloads.cases(name, [(1, 64, 1024)])[0]

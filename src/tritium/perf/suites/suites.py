@@ -22,8 +22,9 @@ from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig
 from tritium.perf.suites.options import Options
-from tritium.perf.work import moves, peers, recipes as work, registry, workloads
+from tritium.perf.work import peers, recipes as work, registry
 from tritium.perf.work.canary import is_canary
+from tritium.perf.work.operations import HELD, MOVED, WORKLOADS
 
 Shape = tuple[int, ...]
 TIME = ("wall", "cpu", "peak_bytes")
@@ -76,13 +77,13 @@ class Grid:
 
 def names() -> list[str]:
     """Everything `operations` of a file or an option may name."""
-    return [*work.operation_names(), *moves.HELD, *moves.MOVED]
+    return [*work.operation_names(), *HELD, *MOVED]
 
 
 def operations(options: Options) -> Made:
     """Operations x sizes x batches x data types, without their transfers or with them; what is refused is a note."""
     config, found, notes = options.config, [], []
-    shapes, kinds = config.tensor_sizes, config.data_types
+    kinds = config.data_types
     known = names()
     for name in config.operations:
         if name not in known:
@@ -90,16 +91,24 @@ def operations(options: Options) -> Made:
                 f"operations: {name!r} is not an operation.{nearest(name, known)} There are {', '.join(known)}; "
                 "your own come from a file: --load FILE.py."
             )
-        if name in moves.HELD:
-            found += moves.memory([(_size(s), 4 * prod(s)) for s in shapes], [name], **options.recipe)
-        elif name in moves.MOVED:
-            found += moves.transfer(shapes, kinds, [name], **options.recipe)
+        if name in (*HELD, *MOVED):
+            found += _moves(name, options)
         else:
             for batch, sizes in _batches(name, options).items():
                 found += _on_axes(name, sizes, batch, options)
                 refused = [work.refuses(name, shape, kind) for shape in sizes for kind in kinds]
                 notes += [f"left out: {reason}." for reason in refused if reason]
     return _once(found), [*notes, *_without_axes(options)]
+
+
+def _moves(name: str, options: Options) -> list[Case]:
+    """Return the cases of memory or of transfers under a name."""
+    from tritium.perf.work import moves  # of these cases alone
+
+    config = options.config
+    if name in HELD:
+        return moves.memory([(_size(s), 4 * prod(s)) for s in config.tensor_sizes], [name], **options.recipe)
+    return moves.transfer(config.tensor_sizes, config.data_types, [name], **options.recipe)
 
 
 def _batches(name: str, options: Options) -> dict[int | None, list[Shape]]:
@@ -128,7 +137,7 @@ def _on_axes(name: str, shapes: Sequence[Shape], batch: int | None, options: Opt
 def _without_axes(options: Options, all_of_it: bool = False) -> list[str]:
     """Notes on operations that have no batch, or no transfers, where these were asked for."""
     config = options.config
-    own = [name for name in config.operations if all_of_it or name in (*moves.HELD, *moves.MOVED)]
+    own = [name for name in config.operations if all_of_it or name in (*HELD, *MOVED)]
     rest = [name for name in config.operations if name not in own]
     whole = own + [n for n in rest if work.batched(n, 1, config.tensor_sizes[0]) is None]
     stay = own + [n for n in rest if not work.transfers(n)]
@@ -170,6 +179,8 @@ def layers(options: Options) -> Made:
     config = options.config
     found, notes = operations(options)
     if "decode" in config.operations and not config.batch_sizes:
+        from tritium.perf.work import workloads  # of these cases alone
+
         together = [(SEQUENCES, *shape) for shape in config.tensor_sizes if len(shape) == 2]
         found += workloads.cases("decode", together[-1:], **options.recipe)
     return _once(found), notes
@@ -178,7 +189,7 @@ def layers(options: Options) -> Made:
 def comprehensive(options: Options) -> Made:
     """Operations as elsewhere; workloads on a prompt of some tokens as wide as the sizes."""
     config = options.config
-    own = tuple(name for name in config.operations if name in workloads.NAMES)
+    own = tuple(name for name in config.operations if name in WORKLOADS)
     rest = tuple(name for name in config.operations if name not in own)
     found, notes = operations(options.changed(operations=rest)) if rest else ([], [])
     prompts = tuple(dict.fromkeys((TOKENS, shape[-1]) for shape in config.tensor_sizes))
@@ -266,12 +277,12 @@ LISTED = (
     ),
     Suite(
         "memory", "allocating, cloning, writing, reusing; and the peak of operations", operations,
-        {"operations": (*moves.HELD, "matmul", "softmax", "bitlinear"), "tensor_sizes": ((16, 16), (2048, 2048)),
+        {"operations": (*HELD, "matmul", "softmax", "bitlinear"), "tensor_sizes": ((16, 16), (2048, 2048)),
          "data_types": ("f32",)}, {"tensor_sizes": ((16, 16), LARGE)}, (), MEMORY, ("numpy",),
     ),
     Suite(
         "transfer", "from NumPy and back, to a device and back", operations,
-        {"operations": moves.MOVED, "tensor_sizes": (SMALL, (2048, 2048)), "data_types": ("f32", "f16")},
+        {"operations": MOVED, "tensor_sizes": (SMALL, (2048, 2048)), "data_types": ("f32", "f16")},
         {"data_types": ("f32",)}, (), TIME, ("numpy",), everywhere=True,
     ),
     Suite(

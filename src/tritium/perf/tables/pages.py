@@ -9,10 +9,9 @@ from typing import Any
 
 from tritium import escape
 from tritium.perf import amounts
-from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import Suite
 from tritium.perf.records.run import Results, Run, Series
-from tritium.perf.tables import crossover, tables
+from tritium.perf.tables import tables
 from tritium.perf.tables.selection import device_selection_guide
 from tritium.perf.tables.table import NONE, Table
 
@@ -26,6 +25,8 @@ ADVISED = {
 def page(results: Results | Suite, width: int = 200) -> str:
     """All of it, for a person: of results, or of the verdicts of a comparison."""
     if isinstance(results, Suite):
+        from tritium.perf.gate import page as verdict_page  # of verdicts alone
+
         return verdict_page.page(results)
     suites = tables.speedups(results)
     found = tables.comparison(results, beside=suites)
@@ -55,8 +56,17 @@ def _head(results: Results) -> str:
 def _details(results: Results) -> list[Table]:
     if results.suite in OWN:
         return [OWN[results.suite](results)]
-    guided = crossover.table(results) if results.suite in GUIDED else None
-    return [t for t in (tables.details(results, results.suite), guided) if t is not None]
+    found = tables.details(results, results.suite), _crossovers(results)
+    return [t for t in found if t is not None]
+
+
+def _crossovers(results: Results) -> Table | None:
+    """Return the sizes at which two arms cross; None where there is one arm, or no operation with two sizes."""
+    if results.suite not in GUIDED or len(results.arms) < 2:
+        return None
+    from tritium.perf.tables import crossover  # of two arms
+
+    return crossover.table(results)
 
 
 def _advice(results: Results) -> list[str]:

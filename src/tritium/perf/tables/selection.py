@@ -10,13 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, seconds_text
-from tritium.perf.gate.compare import compare_paired
 from tritium.perf.records.run import Results, Run
-from tritium.perf.tables.crossover import Crossover, crossovers, title
 from tritium.perf.tables.tables import RULES, speed_text, told_apart
 from tritium.perf.work.canary import is_canary
+
+if TYPE_CHECKING:
+    from tritium.perf.tables.crossover import Crossover
 
 TERNARY = ("bitlinear", "linear", "transformer_layer", "decode", "prefill")
 DENSE = ("matmul",)
@@ -54,14 +56,24 @@ class Guide:
 def device_selection_guide(results: Results) -> Guide:
     """The recommendations of one run."""
     usable = replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
-    found = crossovers(usable)
+    found = _crossovers(usable)
     return Guide(tuple(_with_sizes(judge(usable), usable, found) for judge in USE_CASES), found)
+
+
+def _crossovers(results: Results) -> tuple[Crossover, ...]:
+    if len(results.arms) < 2:
+        return ()
+    from tritium.perf.tables.crossover import crossovers  # of two arms
+
+    return crossovers(results)
 
 
 def _with_sizes(r: Recommendation, results: Results, found: Sequence[Crossover]) -> Recommendation:
     """The evidence, and from which size on it holds: where the arm that is recommended is the slower one at small sizes."""
-    if r.use_case not in SIZED or len(r.arms) != 1:
+    if not found or r.use_case not in SIZED or len(r.arms) != 1:
         return r
+    from tritium.perf.tables.crossover import title
+
     of = [run for run in results.runs if run.case in r.cases]
     titles = {title(run) for run in of}
     best = next((run.arm for run in of if _named([run], run.arm) == r.arms[0]), "")
@@ -175,6 +187,8 @@ def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str
 
 def _ratio(part: Results, arms: dict[str, list[Run]], arm: str, other: str) -> tuple[float, tuple[float, float] | None]:
     """The time of an arm to that of another, by the pairs of their rounds, and its interval."""
+    from tritium.perf.gate.compare import compare_paired  # of two arms
+
     suite = compare_paired(part, other, arm, RULES)
     if suite.geomean is not None:
         return suite.geomean, told_apart(suite.geomean_interval)

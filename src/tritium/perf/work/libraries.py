@@ -220,6 +220,26 @@ def reference_functions() -> dict[str, Fn]:
     return numpy_functions() | {"dequantize": lambda q, scale: q * scale} | exact
 
 
+def wide(x: Data) -> Data:
+    """Return the values in the type that answers are computed in: int64 of whole numbers, else float64."""
+    return x.astype(np.int64) if x.dtype.kind in "iub" else x.astype(np.float64)
+
+
+def floats(integers: Data, scale: Data) -> Data:
+    """Return the float matrix that integers and their scales represent."""
+    if scale.ndim == 2:
+        scale = np.repeat(scale, integers.shape[1] // scale.shape[1], axis=1)
+    return integers * (scale[:, None] if scale.ndim == 1 else scale)
+
+
+def quantised_product(x: Data, w: Data, scale: Data) -> Data:
+    """Return what a layer with int8 activations must compute: tokens rounded to 127 steps in f32, whole sums, then the scales."""
+    single = x.astype(np.float32)
+    largest = np.maximum(np.abs(single).max(axis=-1, keepdims=True), np.float32(1e-5))
+    q = np.rint(single * (np.float32(127) / largest)).astype(np.float64)
+    return np.asarray(q @ floats(w, scale.astype(np.float64)).T * (largest / np.float32(127)).astype(np.float64))
+
+
 # ---- torch
 
 

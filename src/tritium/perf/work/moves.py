@@ -17,12 +17,10 @@ from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
 from tritium.perf.words import bytes_text, nearest
 from tritium.perf.work.libraries import OWN, Library, library_of
-from tritium.perf.work.operations import dtype_named
+from tritium.perf.work.operations import HELD as HELD, MOVED as MOVED, dtype_named
 
 Data = np.ndarray[Any, Any]
 SIZES = (("small", 1 << 10), ("large", 16 << 20))
-HELD = ("allocate", "clone", "write", "reuse")
-MOVED = ("from_numpy", "upload", "download", "dlpack")
 
 
 # ---- memory

@@ -1,5 +1,7 @@
 """The operations every candidate can be asked for: their inputs, the work of one call, and which dtypes they take.
 
+The names of all other work are here too (`WORKLOADS`, `HELD`, `MOVED`), so that naming it does not import what makes it.
+
 Knows nothing of libraries: what each calls the operation, and what the right answer is, stands in `libraries`.
 
 Shapes. Products take (m, k, n), or (m, k) for a square matrix [k, k], or (n,) for three equal sizes. `attention` takes
@@ -203,6 +205,14 @@ ALL = [
 ]  # fmt: skip
 OPERATIONS: dict[str, Operation] = {o.name: o for o in ALL}
 NAMES: dict[str, str] = {name: o.name for o in ALL for name in (o.name, *o.aliases)}
+WORKLOADS = {
+    "transformer_layer": "one layer reads a prompt",
+    "prefill": "one layer reads a prompt",
+    "decode": "one layer decodes a token for each sequence",
+    "batch_processing": "an MLP over many items, some at a time",
+}  # cases of `work.workloads`
+HELD = ("allocate", "clone", "write", "reuse")  # cases of memory in `work.moves`
+MOVED = ("from_numpy", "upload", "download", "dlpack")  # cases of transfers in `work.moves`
 
 
 def operation_named(name: str, others: Sequence[str] = ()) -> Operation:

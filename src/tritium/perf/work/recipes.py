@@ -21,14 +21,24 @@ import numpy as np
 import tritium as tt
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.work import registry, workloads
-from tritium.perf.work.answers import floats, quantised_product, wide
-from tritium.perf.work.libraries import HALF, OWN, Library, library_of, reference_functions, settled
+from tritium.perf.work import registry
+from tritium.perf.work.libraries import (
+    HALF,
+    OWN,
+    Library,
+    floats,
+    library_of,
+    quantised_product,
+    reference_functions,
+    settled,
+    wide,
+)
 from tritium.perf.work.operations import (
     NAMES,
     OPERATIONS,
     ROUNDING,
     WEIGHTS,
+    WORKLOADS,
     Operation,
     Shape,
     dtype_named,
@@ -51,27 +61,31 @@ WITH_TRANSFER = ", with transfer"  # ends the names of cases whose transfers are
 
 def operation_names() -> list[str]:
     """Every name `grid` takes: the operations, their aliases, and the user's own benchmarks."""
-    return [*NAMES, *workloads.NAMES, *registry.registered()]
+    return [*NAMES, *WORKLOADS, *registry.registered()]
 
 
 def refuses(operation: str, shape: Shape, dtype: str) -> str:
     """Why an operation cannot be done on this shape and dtype; nothing when it can."""
     if operation in registry.registered():
         return ""
-    if operation in workloads.NAMES:
+    if operation in WORKLOADS:
+        from tritium.perf.work import workloads  # of its own cases alone
+
         return workloads.refusal(operation, tuple(shape), dtype_named(dtype).name)
     return refusal(operation_named(operation, _others()), tuple(shape), dtype_named(dtype).name)
 
 
 def _others() -> list[str]:
-    return [*workloads.NAMES, *registry.registered()]
+    return [*WORKLOADS, *registry.registered()]
 
 
 def batched(operation: str, batch: int, shape: Shape) -> Shape | None:
     """The shape an operation has with so many rows, sequences or items; None where it has no batch."""
     if operation in registry.registered():
         return None
-    if operation in workloads.NAMES:
+    if operation in WORKLOADS:
+        from tritium.perf.work import workloads
+
         return workloads.batched(operation, batch, shape)
     row = operation_named(operation, _others())
     return None if row.batched is None else row.batched(batch, shape)
@@ -102,7 +116,9 @@ def grid(
         if name in registry.registered():
             found += registry.cases(name, shapes, dtypes, devices=devices, threads=threads, seed=seed)
             continue
-        if name in workloads.NAMES:
+        if name in WORKLOADS:
+            from tritium.perf.work import workloads
+
             found += workloads.cases(name, shapes, devices=devices, threads=threads, seed=seed)
             continue
         operation = operation_named(name, _others())

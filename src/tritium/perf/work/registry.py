@@ -35,7 +35,7 @@ from tritium.errors import ArgumentError, FormatError
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
 from tritium.perf.words import nearest
-from tritium.perf.work import canary, moves, operations, workloads
+from tritium.perf.work import canary, operations
 from tritium.perf.work.libraries import OWN, settled
 from tritium.perf.work.operations import dtype_named
 
@@ -91,7 +91,7 @@ def benchmark(
         raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
 
     def register(fn: F) -> F:
-        if name in (*operations.NAMES, *workloads.NAMES, *moves.HELD, *moves.MOVED, *canary.SIZES):
+        if name in (*operations.NAMES, *operations.WORKLOADS, *operations.HELD, *operations.MOVED, *canary.SIZES):
             raise ArgumentError(f"benchmark: {name!r} is a case of Tritium; take another name.")
         file = _file_of(fn, name)
         known = _registered.get(name)

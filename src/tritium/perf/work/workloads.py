@@ -20,8 +20,7 @@ import tritium as tt
 from tritium.errors import ShapeError
 from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
 from tritium.perf.records.context import Context, Work
-from tritium.perf.work.answers import quantised_product
-from tritium.perf.work.libraries import EPS, OWN, Library, library_of, reference_functions
+from tritium.perf.work.libraries import EPS, OWN, Library, library_of, quantised_product, reference_functions
 from tritium.perf.work.operations import drawn
 
 Data = np.ndarray[Any, Any]
@@ -29,12 +28,6 @@ Shape = tuple[int, ...]
 Fn = Callable[..., Any]
 SIZE = 64  # of a head
 BATCH = 32  # items of a batch
-NAMES = {
-    "transformer_layer": "one layer reads a prompt",
-    "prefill": "one layer reads a prompt",
-    "decode": "one layer decodes a token for each sequence",
-    "batch_processing": "an MLP over many items, some at a time",
-}
 
 
 class Sizes(NamedTuple):
