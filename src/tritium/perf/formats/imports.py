@@ -28,12 +28,11 @@ from tritium.perf.formats.exports import COLUMNS, RECORDS
 from tritium.perf.records.context import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.json_io import loads, plain, read
-from tritium.perf.records.run import Plan, Results, Run, Series, Values
+from tritium.perf.records.run import GATING, Plan, Results, Run, Series, Values
 from tritium.perf.store import results as store
 
 MAX_NAME = 4096
 MAX_RUNS = 100_000
-GATING = 14  # fewer processes than this reach no p that a suite needs
 SUMMARY_ONLY = "only a summary: the file holds no raw values"
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tritium.errors import ArgumentError, BuildError
+from tritium.perf.gate.verdict import BASE as BASE, HEAD as HEAD
 from tritium.perf.records.case import Arm
 
-BASE, HEAD = "base", "head"
 TAIL = 800  # characters of a failed build's output that are shown
 BUILD_S = 1800.0
 

@@ -23,6 +23,7 @@ Interval = tuple[float, float]
 OUTCOMES: tuple[Outcome, ...] = (
     "SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT",
 )  # fmt: skip
+BASE, HEAD = "base", "head"  # the arms of two revisions in one measurement
 PASS, REGRESSION, USAGE, NO_BASELINE, INCONCLUSIVE, NOT_COMPARABLE = range(6)
 EXIT_CODES: dict[Status, int] = {
     "AllPass": PASS,

@@ -20,6 +20,7 @@ from tritium.machine.facts import caches, digest, this_machine
 from tritium.perf.meters.sensors import temperature
 
 PACKAGES = ("numpy", "torch", "jax", "mlx", "scipy-openblas32")
+OVER = 1.1  # times a ceiling: within it the ceiling was measured a little low; beyond it the work is overstated
 VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TRITIUM_NUM_THREADS", "TRITIUM_ISA", "TRITIUM_TUNED",
 )  # fmt: skip
@@ -54,6 +55,15 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Ceiling:
+    """One limit of a machine: of arithmetic (operations a second), or of a memory level (bytes a second)."""
+
+    name: str
+    kind: str  # "flops", "int_ops" or "bytes"
+    rate: float
+
+
+@dataclass(frozen=True)
 class Limits:
     """This machine's measured ceilings at the threads of the run."""
 
@@ -61,6 +71,12 @@ class Limits:
     flops: float
     int_ops: float
     levels: tuple[Level, ...]
+
+    @property
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        """All that were measured: arithmetic, then memory from near to far."""
+        levels = (Ceiling(level.name, "bytes", level.rate) for level in self.levels if level.rate is not None)
+        return (Ceiling("f32", "flops", self.flops), Ceiling("int8", "int_ops", self.int_ops), *levels)
 
     def rate(self, integer: bool = False) -> float:
         """Operations a second."""

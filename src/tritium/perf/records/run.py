@@ -125,6 +125,7 @@ class Plan:
     gates: bool = True  # whether verdicts of it may fail a gate
 
 
+GATING = 14  # fewer processes than this reach no p that a suite needs
 PLANS = {
     "quick": Plan("quick", generations=8, rounds=3, gates=False),
     "default": Plan(),

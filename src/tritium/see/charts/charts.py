@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import bars, distribution, heat, palette, ratios, roofline, stacks, svg as paper, time, trend
-from tritium.see.charts.bars import Bar, Bars
-from tritium.see.charts.distribution import Distribution, Strip
-from tritium.see.charts.heat import Cell, Heat
-from tritium.see.charts.ratios import Forest, Ratio, Speedup
-from tritium.see.charts.roofline import Dot, Roof, Roofline
-from tritium.see.charts.stacks import Part, Stack, Stacks
-from tritium.see.charts.time import Layer, OverTime, Track
-from tritium.see.charts.trend import Trend, TrendLevel, TrendPoint, TrendStep
+from tritium.see.charts import palette, svg as paper
+
+if TYPE_CHECKING:
+    from tritium.see.charts.bars import Bar, Bars
+    from tritium.see.charts.distribution import Distribution, Strip
+    from tritium.see.charts.heat import Cell, Heat
+    from tritium.see.charts.ratios import Forest, Ratio, Speedup
+    from tritium.see.charts.roofline import Dot, Roof, Roofline
+    from tritium.see.charts.stacks import Part, Stack, Stacks
+    from tritium.see.charts.time import Layer, OverTime, Track
+    from tritium.see.charts.trend import Trend, TrendLevel, TrendPoint, TrendStep
 
 __all__ = [
     "Bar", "Bars", "Cell", "Chart", "Distribution", "Dot", "Forest", "Heat", "Layer", "OverTime", "Part", "Ratio", "Roof",
@@ -43,18 +46,34 @@ class Chart(Protocol):
     def note(self) -> str: ...
 
 
-# How each kind is drawn, and its data as a table.
-KINDS: dict[type, tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]] = {
-    Bars: (bars.draw, bars.table),
-    Speedup: (ratios.draw_speedup, ratios.table),
-    Forest: (ratios.draw_forest, ratios.table),
-    Stacks: (stacks.draw, stacks.table),
-    Trend: (trend.draw, trend.table),
-    Distribution: (distribution.draw, distribution.table),
-    Roofline: (roofline.draw, roofline.table),
-    Heat: (heat.draw, heat.table),
-    OverTime: (time.draw, time.table),
+class Kind(NamedTuple):
+    """Where a kind of chart is drawn: a module of this package, imported when the first such chart is made."""
+
+    module: str
+    parts: str = ""  # what its description is made of, by name
+    draw: str = "draw"
+    table: str = "table"
+
+
+KINDS: dict[str, Kind] = {  # by the class that describes the chart
+    "Bars": Kind("bars", "Bar"),
+    "Speedup": Kind("ratios", "Ratio", draw="draw_speedup"),
+    "Forest": Kind("ratios", draw="draw_forest"),
+    "Stacks": Kind("stacks", "Part Stack"),
+    "Trend": Kind("trend", "TrendLevel TrendPoint TrendStep"),
+    "Distribution": Kind("distribution", "Strip"),
+    "Roofline": Kind("roofline", "Dot Roof"),
+    "Heat": Kind("heat", "Cell"),
+    "OverTime": Kind("time", "Layer Track"),
 }
+
+
+def __getattr__(name: str) -> Any:
+    for described, kind in KINDS.items():
+        if name == described or name in kind.parts.split():
+            value = globals()[name] = getattr(_module(kind), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def svg(chart: Chart, *, width: float = WIDE, standalone: bool = True, theme: str | None = None, key: str = "") -> str:
@@ -62,7 +81,7 @@ def svg(chart: Chart, *, width: float = WIDE, standalone: bool = True, theme: st
 
     theme: "light" or "dark", in plain colours, for a file; None: as the reader's system is.
     """
-    draw = _kind(chart)[0]
+    draw, _ = _functions(chart)
     if not LEAST <= width <= MOST:
         raise ArgumentError(f"svg: a width of {LEAST} to {MOST} px is needed; {width!r} was given.")
     if theme is not None and not standalone:
@@ -82,7 +101,8 @@ def responsive(chart: Chart, *, key: str = "") -> str:
 
 def table(chart: Chart) -> Table:
     """The chart's data as text: all of it, for those who do not see the picture."""
-    return _kind(chart)[1](chart)
+    _, tabulate = _functions(chart)
+    return tabulate(chart)
 
 
 def css() -> str:
@@ -95,11 +115,17 @@ def variables(theme: str) -> dict[str, str]:
     return palette.variables(theme)
 
 
-def _kind(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]:
-    if type(chart) not in KINDS:
-        kinds = ", ".join(kind.__name__ for kind in KINDS)
-        raise ArgumentError(f"A chart is needed ({kinds}); {type(chart).__name__} was given.")
-    return KINDS[type(chart)]
+def _module(kind: Kind) -> Any:
+    return import_module(f"tritium.see.charts.{kind.module}")
+
+
+def _functions(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]:
+    """Return how a chart is drawn, and how its data become a table."""
+    kind = KINDS.get(type(chart).__name__)
+    module = None if kind is None else _module(kind)
+    if kind is None or getattr(module, type(chart).__name__) is not type(chart):
+        raise ArgumentError(f"A chart is needed ({', '.join(KINDS)}); {type(chart).__name__} was given.")
+    return getattr(module, kind.draw), getattr(module, kind.table)
 
 
 def _noted(drawing: paper.Drawing, note: str) -> paper.Drawing:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tritium.perf.records.environment import Ceiling
 from tritium.perf.tables.table import Table
 from tritium.see.charts import plot as plots, rows, svg
 from tritium.see.charts.palette import series
@@ -18,6 +19,7 @@ NAMED = 12  # dots that get their name beside them, where there is room
 SMALLEST, LARGEST = 3.5, 11.0  # px: radii of dots
 APART = 13.0  # px between the names of roofs
 STEP = 12  # px by which a roof's name is moved until no dot covers it
+UNITS = {"flops": "FLOP/s", "int_ops": "OP/s", "bytes": "B/s"}  # by the kind of a ceiling
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -55,6 +57,18 @@ class Roofline:
     subtitle: str = ""
     note: str = ""
     absent: str = ""
+
+
+def roofs_of(ceilings: Sequence[Ceiling], integer: bool) -> tuple[Roof, ...]:
+    """Return the ceilings of a machine as roofs: the farthest memory is the main slope, int8 is there if `integer`."""
+    last = max((i for i, c in enumerate(ceilings) if c.kind == "bytes"), default=-1)
+    return tuple(
+        Roof(
+            c.name, c.rate, "memory" if c.kind == "bytes" else "compute", c.kind == "flops" or i == last, UNITS[c.kind]
+        )
+        for i, c in enumerate(ceilings)
+        if c.kind != "int_ops" or integer
+    )
 
 
 def draw(chart: Roofline, width: float) -> svg.Drawing:

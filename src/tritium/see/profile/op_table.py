@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from tritium.errors import ArgumentError, nearest
+from tritium.perf.records.environment import OVER
 from tritium.see.trace.timeline import Column, Kind, Timeline, What
 from tritium.see.trace.tree import own_ns as own_times
 
@@ -33,7 +34,6 @@ SMALL_NS = (
 FAR = 2.0  # times the least: only then is a small call bound by being called
 COLD_NS = 50_000  # no call costs as much by being called: one that does starts threads, takes memory, loads code
 COLD_TIMES = 10  # the others like it: then the first call of a row is a cold one
-OVER = 1.1  # times the ceiling: within it the ceiling was measured a little low; beyond it the work is overstated
 OVERSTATED = "more than this machine can: the counted work overstates what was done"
 UNCOVERED = 0.5  # of a scope's own time: then what stands between its calls bounds it
 

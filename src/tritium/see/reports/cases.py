@@ -1,4 +1,5 @@
-"""Case by case: ratios with their intervals, overview and speed-up charts, cards with every raw value, the device matrix.
+"""Case by case: ratios with their intervals, overview and speed-up charts, cards with every raw value, the device matrix,
+the sizes at which arms cross.
 
 Knows nothing of how a page looks, and computes no statistics of its own.
 """
@@ -6,9 +7,9 @@ Knows nothing of how a page looks, and computes no statistics of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, joules_text, seconds_text
-from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.run import Run, Series, rounds_of, values_of
 from tritium.perf.stats.estimates import describe
@@ -22,11 +23,16 @@ from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, share, stand
 from tritium.see.reports.sections import Section, absent
 from tritium.see.reports.words import many
 
+if TYPE_CHECKING:
+    from tritium.perf.tables.crossover import Crossover
+
 ROWS = 40  # of one chart; the table has them all
 BARS = 150  # of all charts of an overview
 CARDS = 120  # the rest is in the tables and in the raw data
 OPEN = 3  # overview charts that are open
 WORST = 4.0  # times the best: the deepest colour of the matrix
+CROSSING: dict[str, Tone] = {"crosses": "good", "several": "unsure"}
+ONE_SIZE = "two sizes of an operation on two arms are needed: tritium compare --devices cpu,mlx --sizes 256,512,1024"
 
 
 # ---- ratios
@@ -78,6 +84,8 @@ def _ratio(v: Verdict, name: str) -> charts.Ratio:
 
 
 def _verdict_row(v: Verdict, suite: Suite, first: str) -> tuple[Cell, ...]:
+    from tritium.perf.gate import page as verdict_page  # where a gate judged
+
     order = float(OUTCOMES.index(v.outcome))
     low, high = v.interval95 or (None, None)
     span = None if v.ratio is None else Span(v.ratio, low, high, v.margin)
@@ -369,7 +377,9 @@ def _remarks(given: Given, case: str, runs: Sequence[Run]) -> list[tuple[str, To
     """What a reader must know of it, each once."""
     out: dict[tuple[str, Tone], None] = {}
     for v in given.judged.get(case, ()):
-        note = "; ".join(p for p in (verdict_page.figure(v), v.reason) if p)
+        from tritium.perf.gate.page import figure  # where a gate judged
+
+        note = "; ".join(p for p in (figure(v), v.reason) if p)
         out[f"{WORDS[v.outcome]}: {v.metric} {note}", TONES[v.outcome]] = None
     told: dict[tuple[str, Tone], list[str]] = {}
     for run in runs:
@@ -451,3 +461,40 @@ def _matrix_row(given: Given, case: str, arms: Sequence[str]) -> tuple[Cell, ...
                 Cell(seconds_text(run.seconds), sort=run.seconds, tip=told, heat=heat if len(times) > 1 else None)
             )
     return (Cell(case, link=anchor(case)), *cells)
+
+
+# ---- crossovers
+
+
+def crossovers(given: Given) -> Section:
+    """A row where the faster of two arms depends on the size, with what was measured at each size in its tip."""
+    title = "Crossover sizes"
+    if given.revisions is not None:
+        return absent("crossovers", title, "the arms are two revisions, of which one is not chosen by size")
+    if len(given.results.arms) < 2:
+        return absent("crossovers", title, ONE_SIZE)
+    from tritium.perf.tables import crossover  # of two arms
+
+    found = crossover.crossovers(given.results)
+    if not found:
+        return absent("crossovers", title, ONE_SIZE)
+    rows, lines = crossover.notable(found, given.first)
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(
+            Grid(crossover.HEADS, tuple(map(_crossing, rows)), caption="Where the faster arm depends on the size")
+        )
+    if lines:
+        blocks.append(Lines(tuple(Line(text, "quiet") for text in lines)))
+    lede = (
+        "An arm is named where the whole 95 % interval of the ratio is on its side, by at least 3 %; a crossing is found "
+        "on the straight line between two such sizes, on logarithmic axes."
+    )
+    return Section("crossovers", title, tuple(blocks), lede)
+
+
+def _crossing(c: Crossover) -> tuple[Cell, ...]:
+    told = "; ".join(f"{'x'.join(map(str, p.shape))}: {ratio_text(p.ratio, p.interval)}" for p in c.points)
+    tip = f"how many times as fast {c.arms[1]} is: {told}"
+    faster = Cell(c.text, CROSSING.get(c.kind, ""), c.size, tip)
+    return Cell(c.case), Cell(" and ".join(c.arms)), Cell(c.range_text), faster

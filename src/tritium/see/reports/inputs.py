@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tritium import escape
-from tritium.perf.gate.selftest import Selftest
 from tritium.perf.gate.verdict import Suite, Verdict
 from tritium.perf.records.run import Results, Run
-from tritium.perf.store.trends import Trend
 from tritium.perf.tables import tables
 from tritium.perf.work.canary import is_canary
 from tritium.see.reports.blocks import Tone
 
 if TYPE_CHECKING:
+    from tritium.perf.gate.selftest import Selftest
+    from tritium.perf.store.trends import Trend
     from tritium.see.memory.file import Memory
     from tritium.see.profile.profile import Profile
 

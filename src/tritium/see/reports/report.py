@@ -13,30 +13,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tritium import escape
 from tritium.errors import ArgumentError, nearest
 from tritium.perf.files import write_bytes, write_text
-from tritium.perf.gate import compare
-from tritium.perf.gate.against import BASE, HEAD
-from tritium.perf.gate.selftest import Selftest
-from tritium.perf.gate.verdict import Suite
+from tritium.perf.gate.verdict import BASE, HEAD, Suite
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import Results
-from tritium.perf.store.history import History
-from tritium.perf.store.trends import Trend
-from tritium.see import png
 from tritium.see.charts import charts
-from tritium.see.reports import cases, crossovers, html as html_page, machine, resources, summary, text as text_page
+from tritium.see.reports import cases, html as html_page, machine, resources, summary
 from tritium.see.reports.blocks import Block, Card, Drawing, Fold, Picture
 from tritium.see.reports.data import Data, data_of
 from tritium.see.reports.inputs import Given
 from tritium.see.reports.sections import Section
 
+if TYPE_CHECKING:
+    from tritium.perf.gate.selftest import Selftest
+    from tritium.perf.store.history import History
+    from tritium.perf.store.trends import Trend
+
+    Trends = Mapping[tuple[str, str], Trend]
+
 SCHEMA = 1
 FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".txt": "text", ".json": "json"}
-Trends = Mapping[tuple[str, str], Trend]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +57,14 @@ class Report:
 
     def markdown(self) -> str:
         """For a pull request."""
+        from tritium.see.reports import text as text_page  # a page does without it
+
         return text_page.markdown(self.sections)
 
     def text(self) -> str:
         """For a terminal."""
+        from tritium.see.reports import text as text_page
+
         return text_page.text(self.sections)
 
     def json(self) -> str:
@@ -91,6 +95,8 @@ class Report:
         drawn = {f"{_file(p.name)}.{to}": _drawn(p, to) for p in self.pictures}
         if to == "svg":
             return [write_text(Path(folder) / name, svg, parents=True) for name, svg in drawn.items()]
+        from tritium.see import png  # of pixels alone
+
         pixels = {name: png.render(svg) for name, svg in drawn.items()}
         return [write_bytes(Path(folder) / name, data, parents=True) for name, data in pixels.items()]
 
@@ -108,14 +114,16 @@ def report(
     if before is not None and profile is None:
         raise ArgumentError("report: before is an earlier profile; give the later one as profile too.")
     if verdicts is None and baseline is not None:
+        from tritium.perf.gate.compare import compare_stored  # where there is something to compare with
+
         verdicts = replace(
-            compare.compare_stored(baseline, results),
+            compare_stored(baseline, results),
             base=baseline.name or f"baseline of {baseline.created[:10]}",
             head="now",
         )
     tracked = memory.record() if hasattr(memory, "record") else memory  # a tracker, or what one left
     given = replace(_given(results, verdicts), baseline=baseline, profile=profile, before=before, memory=tracked)
-    trends = _trends(history, given) if isinstance(history, History) else dict(history or {})
+    trends = _trends(history, given)
     why = _no_history(history, trends) if history is not None else ""
     return _made(replace(given, trends=trends, no_history=why, selftest=selftest, sha256=sha256))
 
@@ -123,7 +131,9 @@ def report(
 def _given(results: Results, verdicts: Suite | None) -> Given:
     """Results with their verdicts; two revisions without any are judged by the usual rules: nobody is the peer of the other."""
     if verdicts is None and results.arms == (BASE, HEAD):
-        verdicts = replace(compare.compare_paired(results, BASE, HEAD), base=BASE, head=HEAD)
+        from tritium.perf.gate.compare import compare_paired
+
+        verdicts = replace(compare_paired(results, BASE, HEAD), base=BASE, head=HEAD)
     return Given(results, verdicts)
 
 
@@ -150,7 +160,7 @@ ORDER = (
     resources.roofline,
     resources.profile,
     cases.devices,
-    crossovers.crossovers,
+    cases.crossovers,
     summary.recommendations,
     machine.noise,
     machine.reproduce,
@@ -162,8 +172,10 @@ def _title(given: Given) -> str:
     return " · ".join(filter(None, ("Tritium", results.name or results.suite or results.kind, results.created[:10])))
 
 
-def _trends(history: History, given: Given) -> dict[tuple[str, str], Trend]:
-    """Where every case of the first arm stands in a history."""
+def _trends(history: History | Trends | None, given: Given) -> dict[tuple[str, str], Trend]:
+    """Return the trends themselves; of a history that of every case of the first arm."""
+    if history is None or isinstance(history, Mapping):
+        return dict(history or {})
     arm = given.first
     known = {(case, of) for case, metric, of in history.cases() if metric == "wall"}
     found = {(case, arm): history.trend(case, "wall", arm) for case in given.results.cases if (case, arm) in known}
@@ -179,7 +191,7 @@ def _no_history(history: History | Trends, found: Trends) -> str:
         return (
             "one run is kept of these cases, and two make a history; tritium history --add results.json keeps the next"
         )
-    if isinstance(history, History) and history.cases():
+    if not isinstance(history, Mapping) and history.cases():
         return "of the runs kept on this machine none has a case of these results"
     return "no runs are kept on this machine; tritium history --add results.json keeps one"
 

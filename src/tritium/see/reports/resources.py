@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.records.run import Run
-from tritium.perf.store import trends
-from tritium.perf.store.trends import Trend
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.table import NONE
 from tritium.see.charts import charts
-from tritium.see.memory.file import Memory
-from tritium.see.memory.records import Allocation
-from tritium.see.profile import roofline as roofs
+from tritium.see.charts.roofline import roofs_of
 from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
 from tritium.see.reports.cases import ROWS, reason
 from tritium.see.reports.inputs import Given, anchor, share
 from tritium.see.reports.sections import Section, absent
 from tritium.see.reports.words import many, percent
-from tritium.see.trace import flame, flame_diff
-from tritium.see.trace.tree import Node
 
 if TYPE_CHECKING:
+    from tritium.perf.store.trends import Trend
+    from tritium.see.memory.file import Memory
+    from tritium.see.memory.records import Allocation
     from tritium.see.profile.profile import Profile
+    from tritium.see.trace.flame_diff import Change
+    from tritium.see.trace.tree import Node
 
 TRENDS = 12  # charts of histories; the table has all
 OPS = 15
@@ -169,6 +168,8 @@ def _changed(t: Trend) -> float:
 
 
 def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
+    from tritium.perf.store import trends  # where there is a history
+
     known = [p.canary for p in t.points if p.canary is not None]
     middle = sorted(known)[len(known) // 2] if known else 0.0
     points = tuple(
@@ -225,7 +226,7 @@ def roofline(given: Given) -> Section:
         return absent("roofline", "Roofline", "no case tells its arithmetic and its bytes")
     integer = any(run.work.integer for run in given.runs if run.arm == given.first)
     chart = charts.Roofline(
-        "Arithmetic and bytes", roofs.drawn(roofs.ceilings(limits), integer), tuple(dots), "OP/s" if integer else "FLOP/s",
+        "Arithmetic and bytes", roofs_of(limits.ceilings, integer), tuple(dots), "OP/s" if integer else "FLOP/s",
         subtitle=f"{given.first} under the ceilings of this machine at {many(limits.threads, 'thread')}; a dot is a case",
     )  # fmt: skip
     runs = [run for run in given.runs if run.arm == given.first and share(run, given.results) is not None]
@@ -262,6 +263,8 @@ def profile(given: Given) -> Section:
     if found is None:
         why = "no profile was given; tritium profile --output profile.json makes one, --profile profile.json shows it"
         return absent("profile", "Profile", why)
+    from tritium.see.trace import flame, flame_diff  # where there is a profile
+
     tree = found.tree()
     title = found.timeline.name or "profile"
     lines = _folded(tree)
@@ -290,7 +293,7 @@ def _folded(tree: Node, most: int = 12) -> tuple[str, ...]:
     )
 
 
-def _change(c: flame_diff.Change) -> str:
+def _change(c: Change) -> str:
     times = "" if c.ratio is None else f", ×{c.ratio:.2f}"
     sign = "+" if c.delta > 0 else "−"
     return f"{c.name}: {sign}{seconds_text(abs(c.delta) / 1e9)} ({seconds_text(c.before / 1e9)} → {seconds_text(c.after / 1e9)}{times})"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tritium.see.reports.blocks import Contents
 from tritium.see.reports.html import section_html
-from tritium.see.reports.text import section_markdown, section_text
 
 
 @dataclass(frozen=True)
@@ -18,10 +17,14 @@ class Section(Contents):
 
     def text(self) -> str:
         """For a terminal."""
+        from tritium.see.reports.text import section_text  # a page does without it
+
         return section_text(self)
 
     def markdown(self) -> str:
         """For a pull request."""
+        from tritium.see.reports.text import section_markdown
+
         return section_markdown(self)
 
     def html(self) -> str:

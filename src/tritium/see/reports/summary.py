@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from tritium.perf.amounts import bytes_text, seconds_text
-from tritium.perf.formats.imports import GATING
-from tritium.perf.gate import page as verdict_page
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
-from tritium.perf.records.run import Run
+from tritium.perf.records.environment import OVER
+from tritium.perf.records.run import GATING, Run
 from tritium.perf.tables import tables
 from tritium.perf.tables.tables import ratio_text, time_text
-from tritium.see.profile.op_table import OVER
 from tritium.see.reports.blocks import Banner, Line, Lines, Tone
 from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, half_widths, share, standing
 from tritium.see.reports.sections import Section
@@ -49,9 +47,15 @@ def banner(given: Given) -> Section:
         notes.append("interrupted: the rest of the runs is not there.")
     suite = given.verdicts
     command = (suite.command if suite is not None else "") or ("" if given.imported else results.command)
-    code = "" if suite is None else verdict_page.ending(suite)
+    code = "" if suite is None else _ending(suite)
     made = Banner(headline, tone, lede, counts, tuple(filter(None, about)), command, code, tuple(notes[:6]))
     return Section("verdict", "Verdict", (made,))
+
+
+def _ending(suite: Suite) -> str:
+    from tritium.perf.gate.page import ending  # where a gate judged
+
+    return ending(suite)
 
 
 Glance = tuple[str, Tone, str, tuple[tuple[int, str, Tone], ...]]
@@ -64,10 +68,12 @@ STATUS: dict[str, tuple[str, Tone]] = {
 
 
 def _judged(suite: Suite) -> Glance:
+    from tritium.perf.gate.page import subject
+
     counts = tuple(
         (suite.counts.get(o, 0), WORDS[o], TONES[o]) for o in OUTCOMES if suite.counts.get(o, 0) or o in ALWAYS
     )
-    lede = verdict_page.subject(suite)
+    lede = subject(suite)
     if suite.geomean is not None and suite.geomean_interval is not None:
         low, high = suite.geomean_interval
         together = f"all together {_percent(suite.geomean)} time ({_percent(low)} … {_percent(high)})"
@@ -312,6 +318,8 @@ def recommendations(given: Given) -> Section:
 def _regressions(given: Given) -> Iterator[Line]:
     if given.verdicts is None:
         return
+    from tritium.perf.gate.page import advice
+
     for v in given.verdicts.of("SLOWER")[:3]:
         yield Line(
             f"Look at {v.case} first: {v.metric} {_percent(v.ratio or 1)}{_between(v)}. A profile before and one after, "
@@ -322,7 +330,7 @@ def _regressions(given: Given) -> Iterator[Line]:
     unsure = [v for v in given.verdicts.of("INCONCLUSIVE") if v.more_generations]
     if unsure:
         v = max(unsure, key=lambda v: v.more_generations or 0)
-        yield Line(f"{v.case} is not decided: {verdict_page.advice(v, given.verdicts)}.", "unsure", anchor(v.case))
+        yield Line(f"{v.case} is not decided: {advice(v, given.verdicts)}.", "unsure", anchor(v.case))
 
 
 def _others(given: Given) -> Iterator[Line]:
