@@ -21,7 +21,7 @@ from tritium.errors import ArgumentError, SaveError, nearest
 
 if TYPE_CHECKING:
     from tritium.perf.records.run import Results
-    from tritium.perf.suites.options import Options
+    from tritium.perf.suites.config import Options
 
 Command = Callable[..., Any]
 INTERRUPTED = 130

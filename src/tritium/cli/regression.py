@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from tritium.perf.gate.regression import Gated
     from tritium.perf.gate.verdict import Suite
     from tritium.perf.records.run import Results
-    from tritium.perf.suites.config import RegressionConfig
-    from tritium.perf.suites.options import Options
+    from tritium.perf.suites.config import Options, RegressionConfig
     from tritium.perf.suites.suites import Grid
 
 Command = Callable[..., Any]

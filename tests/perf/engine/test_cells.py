@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritium.perf.engine.cells import Cell, run_of
+from tritium.perf.engine.measuring import Cell, run_of
 from tritium.perf.records.case import Arm, Case, Recipe
 from tritium.perf.records.context import Context, Work
 from tritium.perf.records.run import Run

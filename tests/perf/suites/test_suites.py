@@ -16,8 +16,7 @@ from tritium.errors import ArgumentError
 from tritium.perf.engine.worker import checked, resolve
 from tritium.perf.records.run import PLANS, Plan, Run
 from tritium.perf.suites import suites
-from tritium.perf.suites.config import BenchmarkConfig, EnergyConfig
-from tritium.perf.suites.options import Options
+from tritium.perf.suites.config import BenchmarkConfig, EnergyConfig, Options
 from tritium.perf.suites.suites import SUITES, Grid, defaults
 from tritium.perf.work import quantised, registry
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tritium.errors import ArgumentError
-from tritium.see.charts import palette, svg
+from tritium.see.charts import svg
 
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg">'
 anything = st.text(st.characters(codec=None), max_size=300)
@@ -91,8 +91,8 @@ def test_a_picture_with_links_is_a_group() -> None:
 
 
 def test_both_themes_have_the_same_colours() -> None:
-    assert set(palette.THEMES["light"]) == set(palette.THEMES["dark"])
-    assert all(f"var({name})" in palette.page_css() for name in palette.variables("light") if name not in ("--panel",))
+    assert set(svg.THEMES["light"]) == set(svg.THEMES["dark"])
+    assert all(f"var({name})" in svg.page_css() for name in svg.variables("light") if name not in ("--panel",))
 
 
 def luminance(colour: str) -> float:
@@ -106,9 +106,9 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("name", palette.THEMES)
+@pytest.mark.parametrize("name", svg.THEMES)
 def test_texts_can_be_read_on_their_ground(name: str) -> None:
-    t = palette.theme(name)
+    t = svg.theme(name)
     for ink in ("ink", "muted", "good", "bad"):
         assert contrast(t[ink], t["paper"]) >= 4.5, ink
     for shape in ("unsure", "fine"):
@@ -116,7 +116,7 @@ def test_texts_can_be_read_on_their_ground(name: str) -> None:
     for i in range(7):
         assert contrast(t["ink"], t[f"heat{i}"]) >= 4.5, i
         assert contrast(t["muted"], t[f"heat{i}"]) >= 3.0, i
-    for i in range(1, palette.SERIES + 1):
+    for i in range(1, svg.SERIES + 1):
         assert contrast(t[f"c{i}"], t["paper"]) >= 2.4, i
 
 
@@ -139,21 +139,21 @@ def lab(colour: str, sight: str) -> np.ndarray[Any, Any]:
 
 
 def least_apart(theme: str, names: list[str], sight: str) -> float:
-    seen = [lab(palette.theme(theme)[n], sight) for n in names]
+    seen = [lab(svg.theme(theme)[n], sight) for n in names]
     return min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
-@pytest.mark.parametrize("theme", palette.THEMES)
+@pytest.mark.parametrize("theme", svg.THEMES)
 def test_colours_stay_apart_for_every_kind_of_sight(theme: str, sight: str) -> None:
-    series = [f"c{i}" for i in range(1, palette.SERIES + 1)]
+    series = [f"c{i}" for i in range(1, svg.SERIES + 1)]
     assert least_apart(theme, series, sight) > 17
     assert least_apart(theme, series[:4], sight) > 20
-    assert least_apart(theme, list(palette.STATES), sight) > 12
+    assert least_apart(theme, list(svg.STATES), sight) > 12
 
 
 def test_a_theme_has_plain_colours() -> None:
-    assert "var(" not in palette.file_css("light")
-    assert palette.theme("dark")["ink"] in palette.file_css("dark")
+    assert "var(" not in svg.file_css("light")
+    assert svg.theme("dark")["ink"] in svg.file_css("dark")
     with pytest.raises(ArgumentError, match="light and dark"):
-        palette.file_css("blue")
+        svg.file_css("blue")

@@ -22,8 +22,8 @@ from tritium.perf.gate.verdict import no_baseline
 from tritium.perf.store import results as store
 from tritium.see.reports import summary as section_summary
 from tritium.see.reports.blocks import Card, Grid, Line, Lines, Picture
-from tritium.see.reports.data import data_of
 from tritium.see.reports.inputs import Given, anchor
+from tritium.see.reports.machine import data_of
 from tritium.see.reports.report import (
     Report,
     generate_comprehensive_report,

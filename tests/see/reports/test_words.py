@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tritium.see.reports.words import many, percent
+from tritium.perf.amounts import many, percent
 
 
 @pytest.mark.parametrize(

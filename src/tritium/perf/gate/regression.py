@@ -25,7 +25,7 @@ from tritium.perf.work.canary import is_canary
 
 if TYPE_CHECKING:
     from tritium.perf.engine.measuring import Progress
-    from tritium.perf.suites.options import Options
+    from tritium.perf.suites.config import Options
     from tritium.perf.suites.suites import Grid
 
 STORED_MARGIN = 0.10  # of separate runs; pairs are judged by the margins of Rules

@@ -1,4 +1,7 @@
-"""The three files a person writes: what to measure, how energy is read, when a change is a regression.
+"""The three files a person writes: what to measure, how energy is read, when a change is a regression; and `Options`.
+
+Options are one record, made where a command or a call begins, and read by every step below it. A value has one name all the
+way: that of the field of the record it belongs to, which is also the key of a file and the parameter of the command line.
 
 Knows nothing of measuring. A key that is unknown, twice there or of the wrong kind is an error that names the file, the
 key, what was given and the nearest valid one. The same rules hold for objects made in Python.
@@ -449,3 +452,54 @@ class RegressionConfig(Config):
         "alert_thresholds": Key("alert_thresholds", alerts),
         "auto_update_baseline": Key("auto_update_baseline", flag),
     }
+
+
+# ---- the options of a measurement
+
+Record = TypeVar("Record", BenchmarkConfig, Plan, EnergyConfig)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one measurement."""
+
+    suite: str = "compare"
+    config: BenchmarkConfig = field(default_factory=BenchmarkConfig)  # what: operations, tensor_sizes, devices …
+    plan: Plan = PLANS["default"]  # how long and by which rules: generations, threads, seed, metrics …
+    energy: EnergyConfig | None = None  # how energy is read; None: not at all
+    peers: tuple[str, ...] | None = None  # which libraries to compare with; None: as the suite says
+    quick: bool = False
+    output: Path = Path("results.json")
+    resume: bool = False  # go on from the journal beside `output`
+    format: str = "text"  # of what is printed
+    report: bool = True  # write a page beside `output`
+
+    @property
+    def kind(self) -> str:
+        """What the results are called in their file."""
+        return "compare" if self.suite == "compare" else "bench"
+
+    @property
+    def journal(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.journal")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The arguments that every recipe takes."""
+        return {"threads": self.plan.threads, "seed": self.plan.seed}
+
+    def changed(self, **values: Any) -> Options:
+        """Return these options with other values, each put into the record that has a field of that name.
+
+        A value of None leaves the field as it is.
+        """
+        present = {name: value for name, value in values.items() if value is not None}
+        parts: dict[str, Any] = {"config": _updated(self.config, present), "plan": _updated(self.plan, present)}
+        if self.energy is not None:
+            parts["energy"] = _updated(self.energy, present)
+        own = {f.name: present[f.name] for f in fields(self) if f.name in present}
+        return replace(self, **(parts | own))
+
+
+def _updated(record: Record, values: Mapping[str, Any]) -> Record:
+    return replace(record, **{f.name: values[f.name] for f in fields(record) if f.name in values})

@@ -20,8 +20,7 @@ from tritium.perf.engine import measuring
 from tritium.perf.engine.measuring import Progress
 from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.run import PLANS, Plan, Results
-from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig
-from tritium.perf.suites.options import Options
+from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig, Options
 from tritium.perf.work import peers, recipes as work, registry
 from tritium.perf.work.canary import is_canary
 from tritium.perf.work.operations import HELD, MOVED, WORKLOADS

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tritium.perf.tables.table import Table
 from tritium.see.charts import rows, svg
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, log, quantity
+from tritium.see.charts.svg import series
 
 FAR = 50.0  # amounts farther apart than this are dots on a log axis
 NO_NUMBER = "not a number"

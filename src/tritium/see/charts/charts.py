@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import palette, svg as paper
+from tritium.see.charts import svg as paper
 
 if TYPE_CHECKING:
     from tritium.see.charts.bars import Bar, Bars
@@ -90,7 +90,7 @@ def svg(chart: Chart, *, width: float = WIDE, standalone: bool = True, theme: st
     if not standalone:
         return paper.document(_noted(draw(chart, width), chart.note), chart.title, said, name=key)
     inner = _noted(draw(chart, width - 2 * PAD), chart.note)
-    return paper.document(_framed(inner, chart), chart.title, said, css=palette.file_css(theme), name=key)
+    return paper.document(_framed(inner, chart), chart.title, said, css=paper.file_css(theme), name=key)
 
 
 def responsive(chart: Chart, *, key: str = "") -> str:
@@ -107,12 +107,12 @@ def table(chart: Chart) -> Table:
 
 def css() -> str:
     """What a page needs once in its style: colours of both themes, and the rules of all charts."""
-    return palette.page_css()
+    return paper.page_css()
 
 
 def variables(theme: str) -> dict[str, str]:
     """The colours of a theme as CSS custom properties."""
-    return palette.variables(theme)
+    return paper.variables(theme)
 
 
 def _module(kind: Kind) -> Any:

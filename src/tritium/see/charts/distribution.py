@@ -15,8 +15,8 @@ import numpy as np
 from tritium.perf.tables.table import Table
 from tritium.see.charts import plot as plots, rows, svg
 from tritium.see.charts.bars import interval_text
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, quantity
+from tritium.see.charts.svg import series
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 DOTS = 100  # samples drawn in time order; of more, every n-th

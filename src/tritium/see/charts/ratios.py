@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tritium.perf.tables.table import Table
 from tritium.see.charts import rows, svg
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, change_text, finite, finite_all, ratio, ratio_text
+from tritium.see.charts.svg import series
 
 Placed = tuple[int, "Ratio"]
 

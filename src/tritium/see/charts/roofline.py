@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tritium.perf.records.environment import Ceiling
 from tritium.perf.tables.table import Table
 from tritium.see.charts import plot as plots, rows, svg
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, log
+from tritium.see.charts.svg import series
 
 NAMED = 12  # dots that get their name beside them, where there is room
 SMALLEST, LARGEST = 3.5, 11.0  # px: radii of dots

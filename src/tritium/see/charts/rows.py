@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Protocol, TypeVar
 
 from tritium.see.charts import svg
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, spaced, tick_texts
+from tritium.see.charts.svg import series
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Named")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tritium.perf.tables.table import Table
 from tritium.see.charts import rows, svg
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import MOST, Scale, amount, finite, finite_all, linear, quantity
+from tritium.see.charts.svg import series
 
 
 @dataclass(frozen=True)

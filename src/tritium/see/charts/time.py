@@ -13,8 +13,8 @@ from itertools import pairwise
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
 from tritium.see.charts import plot as plots, rows, svg
-from tritium.see.charts.palette import series
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear
+from tritium.see.charts.svg import series
 
 SAMPLES = 360  # drawn of one layer
 TIPS = 40  # moments of a track that one can point at

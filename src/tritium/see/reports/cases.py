@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tritium.perf.amounts import bytes_text, joules_text, seconds_text
+from tritium.perf.amounts import bytes_text, joules_text, many, seconds_text
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.run import Run, Series, rounds_of, values_of
 from tritium.perf.stats.estimates import describe
@@ -21,7 +21,6 @@ from tritium.see.charts import charts
 from tritium.see.reports.blocks import Block, Card, Cell, Fold, Grid, Line, Lines, Picture, Span, Tone
 from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, share, standing
 from tritium.see.reports.sections import Section, absent
-from tritium.see.reports.words import many
 
 if TYPE_CHECKING:
     from tritium.perf.tables.crossover import Crossover

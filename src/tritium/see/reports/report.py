@@ -24,8 +24,8 @@ from tritium.perf.records.run import Results
 from tritium.see.charts import charts
 from tritium.see.reports import cases, html as html_page, machine, resources, summary
 from tritium.see.reports.blocks import Block, Card, Drawing, Fold, Picture
-from tritium.see.reports.data import Data, data_of
 from tritium.see.reports.inputs import Given
+from tritium.see.reports.machine import Data, data_of
 from tritium.see.reports.sections import Section
 
 if TYPE_CHECKING:

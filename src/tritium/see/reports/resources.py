@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tritium.perf.amounts import bytes_text, seconds_text
+from tritium.perf.amounts import bytes_text, many, percent, seconds_text
 from tritium.perf.records.run import Run
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.table import NONE
@@ -20,7 +20,6 @@ from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, L
 from tritium.see.reports.cases import ROWS, reason
 from tritium.see.reports.inputs import Given, anchor, share
 from tritium.see.reports.sections import Section, absent
-from tritium.see.reports.words import many, percent
 
 if TYPE_CHECKING:
     from tritium.perf.store.trends import Trend

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 
-from tritium.perf.amounts import bytes_text, seconds_text
+from tritium.perf.amounts import bytes_text, many, percent, seconds_text, verb
 from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
 from tritium.perf.records.environment import OVER
 from tritium.perf.records.run import GATING, Run
@@ -16,8 +16,8 @@ from tritium.perf.tables import tables
 from tritium.perf.tables.tables import ratio_text, time_text
 from tritium.see.reports.blocks import Banner, Line, Lines, Tone
 from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, half_widths, share, standing
+from tritium.see.reports.machine import threads_text
 from tritium.see.reports.sections import Section
-from tritium.see.reports.words import many, percent, threads_text, verb
 
 MOST = 6  # sentences of a summary
 MOST_ADVICE = 10

@@ -9,13 +9,14 @@ import os
 from pathlib import Path
 
 from tritium.machine.facts import seconds_text
+from tritium.perf.amounts import many, verb
 from tritium.perf.files import write_text
 from tritium.see.reports import html as report_html, machine as section_machine
 from tritium.see.reports.blocks import Banner, Block, Cell, Code, Facts, Fold, Grid, Line, Lines, Span, Tone
+from tritium.see.reports.machine import threads_text
 from tritium.see.reports.report import form_of
 from tritium.see.reports.sections import Section
 from tritium.see.reports.text import section_markdown, section_text
-from tritium.see.reports.words import many, threads_text, verb
 from tritium.see.targets.file import Measured
 from tritium.see.targets.targets import HEADS, Reached, counts, notes, rows
 
