@@ -33,8 +33,7 @@ from timing import machine
 import tritium as tt
 from tritium.perf.engine.measuring import measure
 from tritium.perf.gate.compare import compare_paired
-from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.records.run import PLANS, Plan, Results, Run
 from tritium.perf.store import results as store
 from tritium.perf.tables import pages

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium.errors import TritiumError
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.run import Plan, Results, Run, Series, Values
 from tritium.perf.store import baseline, results as store

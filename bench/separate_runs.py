@@ -21,7 +21,7 @@ import numpy as np
 
 from tritium.perf.gate.compare import Rules, compare_stored
 from tritium.perf.gate.judge import Estimate, decide, levels
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.run import Plan, Results, Run, Series, rounds_of
 from tritium.perf.stats import estimates as stats

@@ -21,8 +21,7 @@ import tritium as tt
 from at import at
 from op_cases import COMPUTING, IN_PLACE, SPECIAL, TRACED, blank, extremes, maps, numpy, out_cases
 from tritium import nn
-from tritium.backends import Absent
-from tritium.backends.cuda import probe as cuda
+from tritium.backends import Absent, probes
 from tritium.backends.values.device import ValueBackend
 from tritium.errors import DeviceError, TritiumError
 from tritium.models import load as model
@@ -31,7 +30,7 @@ from tritium.ops import Sample
 from tritium.testing import LAYOUTS, arrays, as_laid, assert_close, call, case_id, cases, expected, laid, values
 
 HERE = [name for name in ("torch", "mlx") if find_spec(name) is not None]
-HERE += ["cuda"] if find_spec("torch") is not None and not isinstance(cuda.units(), Absent) else []
+HERE += ["cuda"] if find_spec("torch") is not None and not isinstance(probes.cuda_units(), Absent) else []
 HERE = [name for name in HERE if name in os.environ.get("TRITIUM_TEST_DEVICES", name)]  # some of them: "cuda,mlx"
 if not HERE:
     pytest.skip("needs torch or mlx: pip install torch, or mlx", allow_module_level=True)

@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 import tritium as tt
 from op_cases import maps
 from tritium import ops
-from tritium.backends import Absent, Device
-from tritium.backends.mlx import device as mlx, probe
+from tritium.backends import Absent, Device, probes
+from tritium.backends.mlx import device as mlx
 from tritium.backends.values.device import Form, kernels_of
 from tritium.errors import BoundsError, DeviceError, QuantError, install_command
 from tritium.layout import Layout
@@ -347,7 +347,7 @@ def test_a_function_over_values_is_compiled_by_mlx() -> None:
 
 def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlx.core", None)
-    found = probe.units()
+    found = probes.mlx_units()
     assert isinstance(found, Absent)
     assert found.why == "mlx is not installed"
     assert found.remedy.startswith(install_command("mlx"))
@@ -355,9 +355,9 @@ def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_gpu_comes_first_where_there_is_metal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
-    assert probe.units() == ("gpu", "cpu")
+    assert probes.mlx_units() == ("gpu", "cpu")
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
-    assert probe.units() == ("cpu",)
+    assert probes.mlx_units() == ("cpu",)
 
 
 def test_the_gpu_refuses_f64_and_says_why() -> None:

@@ -15,9 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from tritium import backends, buffer, dtype as dt, ops
-from tritium.backends import Absent
+from tritium.backends import Absent, probes
 from tritium.backends.reference import attention, quantized
-from tritium.backends.torch import probe
 from tritium.buffer import native
 from tritium.errors import BoundsError, DeviceError, DTypeError, QuantError, ViewError
 from tritium.fragment import Fragment, Step
@@ -719,13 +718,13 @@ def test_work_can_be_waited_for_and_timed() -> None:
 
 
 def test_absence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert probe.units() == ("cpu",)
+    assert probes.torch_units() == ("cpu",)
     if not torch.backends.mps.is_available():
-        found = probe.mps_units()
+        found = probes.mps_units()
         assert isinstance(found, Absent)
         assert "mps" in found.why
-    monkeypatch.setattr(probe.importlib.util, "find_spec", lambda name: None)
-    for ask in (probe.units, probe.mps_units):
+    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda name: None)
+    for ask in (probes.torch_units, probes.mps_units):
         absent = ask()
         assert isinstance(absent, Absent)
         assert absent.why == "PyTorch is not installed"
@@ -736,8 +735,8 @@ def test_a_damaged_torch_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(name: str) -> None:
         raise OSError("libtorch.so: wrong ELF class")
 
-    monkeypatch.setattr(probe.importlib, "import_module", fails)
-    found = probe.units()
+    monkeypatch.setattr(probes.importlib, "import_module", fails)
+    found = probes.torch_units()
     assert isinstance(found, Absent)
     assert "wrong ELF class" in found.why
 
@@ -749,8 +748,8 @@ def test_a_damaged_torch_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_why_there_is_no_mps(system: str, built: bool, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: built)
-    monkeypatch.setattr(probe.platform, "system", lambda: system)
-    found = probe.mps_units()
+    monkeypatch.setattr(probes.platform, "system", lambda: system)
+    found = probes.mps_units()
     assert isinstance(found, Absent)
     assert why in found.why
 

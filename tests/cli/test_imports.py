@@ -12,7 +12,7 @@ import pytest
 
 from tritium.cli.root import LATER, cli
 
-COMPARE, HELP = 80, 40  # modules, at most
+COMPARE, MEASURE, HELP = 80, 61, 40  # modules, at most: with the page, without it, of the list of commands
 # Run a command and list the modules of the package it imported, but for packages that hold a docstring alone.
 SCRIPT = """
 import ast, atexit, sys
@@ -45,10 +45,18 @@ def imported(folder: Path, *command: str) -> list[str]:
 
 
 def test_a_comparison_of_one_case_imports_what_it_uses(tmp_path: Path) -> None:
+    modules = imported(tmp_path, *ONE_CASE)
+    assert (tmp_path / "results.json").exists()
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(modules) <= COMPARE, "\n".join(modules)
+    assert {"tritium.perf.engine.measuring", "tritium.see.reports.html"} <= set(modules)
+
+
+def test_a_comparison_without_its_page_imports_nothing_that_shows(tmp_path: Path) -> None:
     modules = imported(tmp_path, *ONE_CASE, "--no-report")
     assert (tmp_path / "results.json").exists()
-    assert len(modules) <= COMPARE, "\n".join(modules)
-    assert "tritium.perf.engine.measuring" in modules
+    assert not (tmp_path / "report.html").exists()
+    assert len(modules) <= MEASURE, "\n".join(modules)
     assert not [m for m in modules if m.startswith("tritium.see")]
 
 

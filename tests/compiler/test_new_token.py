@@ -11,8 +11,7 @@ import pytest
 
 import tritium as tt
 from tritium import ops
-from tritium.backends import Absent
-from tritium.backends.cuda import probe as cuda
+from tritium.backends import Absent, probes
 from tritium.compiler.new_token import new_tokens, note
 from tritium.op import Spec
 
@@ -207,7 +206,7 @@ def test_a_model_writes_the_same_tokens(together: list[tuple[Any, ...]]) -> None
 
 
 @pytest.mark.skipif(
-    isinstance(cuda.units(), Absent) or find_spec("triton") is None, reason="needs a GPU of CUDA and Triton"
+    isinstance(probes.cuda_units(), Absent) or find_spec("triton") is None, reason="needs a GPU of CUDA and Triton"
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_graphs_of_cuda_take_new_tokens_in_one_launch(batch: int) -> None:

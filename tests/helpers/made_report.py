@@ -13,7 +13,7 @@ from made_results import changed, results
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.selftest import Selftest, Trial
 from tritium.perf.gate.verdict import Suite
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Level, Limits
 from tritium.perf.records.run import Results, Run, Series, not_measured
 from tritium.perf.store.trends import Point, Trend, trend

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.run import Plan, Results, Run, Series
 from tritium.perf.work.canary import COMPUTE, MEMORY

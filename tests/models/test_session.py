@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import models
 import tritium as tt
 from models import TINY
-from tritium.backends import Absent
-from tritium.backends.cuda import probe as cuda
+from tritium.backends import Absent, probes
 from tritium.errors import ArgumentError, ContextError
 from tritium.models.config import Config
 from tritium.models.load import Model, load
@@ -26,7 +25,7 @@ from tritium.models.session import BUCKETS, START, Picked, Session, chunks
 
 IDS = models.prompt(TINY, TINY.context)
 OTHERS = [name for name in ("torch", "mlx") if find_spec(name) is not None]
-OTHERS += ["cuda"] if find_spec("torch") is not None and not isinstance(cuda.units(), Absent) else []
+OTHERS += ["cuda"] if find_spec("torch") is not None and not isinstance(probes.cuda_units(), Absent) else []
 
 
 @pytest.fixture(scope="module")

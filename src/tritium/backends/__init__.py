@@ -235,9 +235,9 @@ class Entry:
     made: dict[int, Backend] = field(default_factory=dict)
 
 
-def _lazy(module: str) -> Callable[[Device], Backend]:
+def _lazy(module: str, function: str = "make") -> Callable[[Device], Backend]:
     def make(device: Device) -> Backend:
-        backend: Backend = importlib.import_module(module).make(device)
+        backend: Backend = getattr(importlib.import_module(module), function)(device)
         return backend
 
     return make
@@ -248,13 +248,13 @@ def _asked(module: str, what: str) -> Callable[[], int | tuple[str, ...] | Absen
     return lambda: getattr(importlib.import_module(module), what)()
 
 
-_TORCH, _MLX, _CUDA = "tritium.backends.torch.probe", "tritium.backends.mlx.probe", "tritium.backends.cuda.probe"
+_PROBES = "tritium.backends.probes"
 _entries: dict[str, Entry] = {
     "cpu": Entry(_lazy("tritium.backends.cpu.device"), lambda: 1),
-    "mlx": Entry(_lazy(_MLX), _asked(_MLX, "units")),
-    "torch": Entry(_lazy(_TORCH), _asked(_TORCH, "units")),
-    "mps": Entry(_lazy(_TORCH), _asked(_TORCH, "mps_units")),
-    "cuda": Entry(_lazy(_CUDA), _asked(_CUDA, "units")),
+    "mlx": Entry(_lazy(_PROBES, "make_mlx"), _asked(_PROBES, "mlx_units")),
+    "torch": Entry(_lazy(_PROBES, "make_torch"), _asked(_PROBES, "torch_units")),
+    "mps": Entry(_lazy(_PROBES, "make_torch"), _asked(_PROBES, "mps_units")),
+    "cuda": Entry(_lazy(_PROBES, "make_cuda"), _asked(_PROBES, "cuda_units")),
 }
 _BUILT_IN = frozenset(_entries)
 _ALIASES = {"gpu": ("cuda", "mlx:gpu", "mps"), "metal": ("mlx:gpu", "mps")}  # the first that is here

@@ -8,8 +8,7 @@ from typing import Any
 
 # Loaded when first used: a worker process imports only what it needs.
 _NAMES = {
-    "records.case": "Arm Case Made Recipe UnsupportedError",
-    "records.context": "Context Work",
+    "records.case": "Arm Case Context Made Recipe UnsupportedError Work",
     "records.run": "PLANS Plan Results Run Series",
     "records.environment": "Environment this_environment",
     "engine.measuring": "measure",

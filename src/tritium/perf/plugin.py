@@ -24,7 +24,7 @@ from tritium.perf.amounts import seconds_text
 from tritium.perf.engine.worker import batch, calibrated
 from tritium.perf.files import write_text
 from tritium.perf.formats import exports, imports
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.perf.records.environment import Environment, command_line, differences, this_environment
 from tritium.perf.records.json_io import dumps, loads, plain, read, utc_now
 from tritium.perf.records.run import Plan, Results, Run, Series, Status, values_of

@@ -13,14 +13,13 @@ import pytest
 
 import tritium as tt
 from tritium import nn
-from tritium.backends import Absent
-from tritium.backends.cuda import probe as cuda
+from tritium.backends import Absent, probes
 from tritium.backends.values.device import Form
 from tritium.errors import BoundsError, OutOfMemoryError
 
 torch = pytest.importorskip("torch", reason="CUDA needs PyTorch: pip install torch triton")
-if isinstance(cuda.units(), Absent):
-    pytest.skip(f"needs a GPU of CUDA: {cuda.units().why}", allow_module_level=True)  # type: ignore[union-attr]
+if isinstance(probes.cuda_units(), Absent):
+    pytest.skip(f"needs a GPU of CUDA: {probes.cuda_units().why}", allow_module_level=True)  # type: ignore[union-attr]
 
 
 def there(*values: float) -> Any:

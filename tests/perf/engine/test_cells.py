@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritium.perf.engine.measuring import Cell, run_of
-from tritium.perf.records.case import Arm, Case, Recipe
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Arm, Case, Context, Recipe, Work
 from tritium.perf.records.run import Run
 
 CASE = Case("add", Recipe("x:y"), Context("add"), Work(flops=10))

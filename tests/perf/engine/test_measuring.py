@@ -16,8 +16,7 @@ import pytest
 
 from tritium.errors import ArgumentError
 from tritium.perf.engine.measuring import Bench, measure
-from tritium.perf.records.case import Arm, Case, Recipe
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Arm, Case, Context, Recipe
 from tritium.perf.records.run import Plan, Results, rounds_of
 from tritium.perf.work.canary import canaries
 
@@ -221,7 +220,7 @@ import os
 from tritium.perf.records.case import Arm, Case, Recipe
 from tritium.perf.engine.measuring import Bench, measure
 from tritium.perf.engine.process import Process
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.perf.records.run import Plan
 begun = Process.wait_until_ready
 def ready(self):

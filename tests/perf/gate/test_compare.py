@@ -30,7 +30,7 @@ from tritium.perf.gate.compare import (
 from tritium.perf.gate.page import amount
 from tritium.perf.gate.verdict import EXIT_CODES, OUTCOMES, level_of, status_of, suite_of
 from tritium.perf.records import json_io as records
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.run import PLANS, Results, Run, Series
 from tritium.perf.work.peers import PEERS
 

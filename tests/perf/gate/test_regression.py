@@ -27,8 +27,7 @@ from tritium.perf.gate.regression import (
 )
 from tritium.perf.gate.verdict import Suite
 from tritium.perf.records import json_io as records
-from tritium.perf.records.case import Arm, Case, Recipe
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Arm, Case, Context, Recipe
 from tritium.perf.records.run import Plan, Results
 from tritium.perf.store import baseline, results as store
 from tritium.perf.suites.config import Alerts, RegressionConfig

@@ -13,8 +13,7 @@ import tritium as tt
 from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError
 from tritium.machine.facts import this_machine
 from tritium.perf import aliases
-from tritium.perf.records.case import Case, Made, Recipe
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, Work
 from tritium.perf.records.run import Run, Series
 from tritium.perf.suites import quick
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 import tritium as tt
 from made_results import ENVIRONMENT, run
 from tritium.errors import ArgumentError
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.perf.records.run import Plan, Results
 from tritium.perf.store import results as store
 from tritium.perf.tables import crossover, pages

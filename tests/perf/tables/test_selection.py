@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from made_results import changed, results
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.perf.records.run import Results, Series
 from tritium.perf.tables.selection import Recommendation, device_selection_guide
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from made_results import changed, results
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Level, Limits
 from tritium.perf.records.run import PLANS, Results, Series, not_measured
 from tritium.perf.tables import pages, tables

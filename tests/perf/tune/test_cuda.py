@@ -21,8 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tritium import backends
-from tritium.backends import Absent
-from tritium.backends.cuda import probe as cuda
+from tritium.backends import Absent, probes
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice, choice
 from tritium.cli.root import cli
@@ -32,7 +31,7 @@ from tritium.models.load import shipped
 from tritium.perf.tune import choices as tune_choices, cuda as tune_cuda, file as tune_file, racing as tune
 from triton_runs import INTERPRETED, MODE, in_both_modes, passes
 
-ABSENT = cuda.units()
+ABSENT = probes.cuda_units()
 runs = pytest.mark.skipif(not INTERPRETED, reason="runs in Triton's interpreter")
 on_cuda = pytest.mark.skipif(
     MODE != "compiled" or isinstance(ABSENT, Absent),
@@ -77,13 +76,13 @@ def test_without_a_gpu_the_race_is_listed_with_the_reason() -> None:
 
 
 def test_without_triton_the_race_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "units", lambda: ("0",))
+    monkeypatch.setattr(probes, "cuda_units", lambda: ("0",))
     monkeypatch.setattr(tune_cuda, "find_spec", lambda name: None)
     assert tune_cuda.absence() == f"Triton is not installed; {install_command('cuda')}"
 
 
 def test_gpus_that_cannot_be_told_apart_are_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "units", lambda: ("0", "1"))
+    monkeypatch.setattr(probes, "cuda_units", lambda: ("0", "1"))
     monkeypatch.setattr(tune_cuda, "find_spec", lambda name: "there")
     monkeypatch.setattr(tune_cuda, "gpu", lambda: "")
     assert "CUDA_VISIBLE_DEVICES" in tune_cuda.absence()

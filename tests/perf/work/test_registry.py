@@ -14,14 +14,13 @@ import pytest
 import tritium as tt
 from tritium.errors import ArgumentError, FormatError
 from tritium.perf.engine.worker import checked, resolve
-from tritium.perf.records.case import Case, Made, UnsupportedError
-from tritium.perf.records.context import Work
+from tritium.perf.records.case import Case, Made, UnsupportedError, Work
 from tritium.perf.work import recipes as work, registry
 
 SOURCE = """
 import numpy as np
 import tritium as tt
-from tritium.perf.records.context import Work
+from tritium.perf.records.case import Work
 
 from beside import FACTOR
 

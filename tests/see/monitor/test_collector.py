@@ -13,7 +13,7 @@ import tritium as tt
 from collected import Clock, codes
 from tritium.errors import ArgumentError
 from tritium.perf.meters.absent import Absent
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.see.monitor import metrics_file
 from tritium.see.monitor.collector import Collector
 from tritium.see.monitor.metrics_file import Column, Value

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from hostile import NAMES
 from tritium.errors import ArgumentError, FormatError
 from tritium.perf.meters.absent import REASONS, Absent
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.see.monitor import metrics_file
 from tritium.see.monitor.metrics_file import FORMATS, Column, Metrics, Operation, Row
 

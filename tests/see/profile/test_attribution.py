@@ -10,8 +10,7 @@ import pytest
 from tritium.errors import ArgumentError, TritiumError
 from tritium.perf.gate.selftest_cases import ARMS, cases
 from tritium.perf.gate.verdict import Verdict, suite_of
-from tritium.perf.records.case import Arm, Case, Recipe
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Arm, Case, Context, Recipe
 from tritium.see.profile import attribution
 from tritium.see.profile.attribution import attribute, attributed
 

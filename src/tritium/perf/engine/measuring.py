@@ -26,8 +26,7 @@ from tritium.errors import ArgumentError, SaveError
 from tritium.machine.facts import digest, usable_threads
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
-from tritium.perf.records.case import Arm, Case
-from tritium.perf.records.context import Work
+from tritium.perf.records.case import Arm, Case, Work
 from tritium.perf.records.environment import command_line, this_environment
 from tritium.perf.records.run import PLANS, Plan, Results, Run, Series, Status, Values
 from tritium.perf.stats.estimates import MODES, mvalue, steady

@@ -20,7 +20,7 @@ from tritium import escape
 from tritium.errors import ArgumentError, nearest
 from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, seconds_text
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.json_io import plain
 from tritium.perf.records.run import Plan, Results, Run, Series

@@ -25,7 +25,7 @@ from tritium.machine.facts import digest
 from tritium.perf.files import decoded, named, read_bytes
 from tritium.perf.formats import exports
 from tritium.perf.formats.exports import COLUMNS, RECORDS
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment, Hard
 from tritium.perf.records.json_io import loads, plain, read
 from tritium.perf.records.run import GATING, Plan, Results, Run, Series, Values

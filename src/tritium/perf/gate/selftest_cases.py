@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import tritium as tt
-from tritium.perf.records.case import Arm, Case, Made, Recipe
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Arm, Case, Context, Made, Recipe
 
 # Operation: rows and columns. Extra work is more rows; of `bitlinear`, more outputs.
 SHAPES = {

@@ -1,4 +1,5 @@
-"""What to measure: a case is a name, a recipe a worker can follow in another process, and the work one call does.
+"""What to measure: a case is a name, a recipe a worker can follow in another process, the work one call does, and the
+words it is filtered by.
 
 Knows nothing of measuring. A recipe is a function `recipe(candidate, **arguments) -> Made`, named so that a fresh process
 can import it: "package.module:function" or "/path/to/file.py:function".
@@ -13,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tritium.errors import TritiumError
-from tritium.perf.records.context import Context, Work
 
 THREADS = (  # by which libraries are told how many to use
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "TRITIUM_NUM_THREADS",
@@ -22,6 +22,38 @@ THREADS = (  # by which libraries are told how many to use
 
 class UnsupportedError(TritiumError, RuntimeError):
     """This candidate cannot do this case; the message says why. The case is skipped there, and the reason kept."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call does: arithmetic, bytes that must be moved at least once, and items a person counts."""
+
+    flops: int = 0
+    read: int = 0
+    written: int = 0
+    integer: bool = False  # the arithmetic is int8 products
+    items: float = 1
+    item: str = "call"  # "token", "element" …
+
+    @property
+    def moved(self) -> int:
+        return self.read + self.written
+
+
+@dataclass(frozen=True)
+class Context:
+    """What was run, in the words a person filters by."""
+
+    operation: str
+    shape: tuple[int, ...] = ()
+    precision: str = "f32"
+    device: str = "cpu"
+    batch: int | None = None
+    sequence_length: int | None = None
+    parameters: int | None = None
+    optimisation: str = ""  # "avx512vnni", "portable", "numpy", "torch.compile" …
+    threads: int = 1
+    transfer: str = ""  # "included": inputs go to the device and the result comes back inside the clock
 
 
 @dataclass(frozen=True)

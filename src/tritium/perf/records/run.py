@@ -13,7 +13,7 @@ from itertools import chain
 from statistics import median
 from typing import Any, Literal
 
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment
 
 SCHEMA = 1  # a reader refuses a higher one

@@ -23,8 +23,7 @@ from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyE
 from tritium.machine.facts import this_machine
 from tritium.perf.engine import worker
 from tritium.perf.records import json_io as records
-from tritium.perf.records.case import Case, Made, UnsupportedError
-from tritium.perf.records.context import Work
+from tritium.perf.records.case import Case, Made, UnsupportedError, Work
 from tritium.perf.records.run import Run, rounds_of
 from tritium.perf.stats import estimates as stats
 from tritium.perf.work import moves, quantised

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium import io
-from tritium.backends import Absent
-from tritium.backends.cuda import probe as cuda
+from tritium.backends import Absent, probes
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
 from tritium.errors import TuneError, install_command
@@ -41,7 +40,7 @@ JOBS = min(os.cpu_count() or 1, 8)  # that compile at a time
 
 def absence() -> str:
     """Why there is nothing to race; empty: there is."""
-    found = cuda.units()
+    found = probes.cuda_units()
     if isinstance(found, Absent):
         return f"there is no GPU of CUDA: {found.why}"
     if find_spec("triton") is None:

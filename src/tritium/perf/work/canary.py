@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium.perf.records.case import Case, Made, Recipe
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, Work
 
 COMPUTE, MEMORY = "canary compute", "canary memory"
 SIZES = {COMPUTE: 4096, MEMORY: 1 << 20}  # floats

@@ -21,7 +21,7 @@ import numpy as np
 
 import tritium as tt
 from tritium.errors import ArgumentError, ShapeError
-from tritium.perf.records.context import Work
+from tritium.perf.records.case import Work
 from tritium.perf.words import nearest
 
 Shape = tuple[int, ...]

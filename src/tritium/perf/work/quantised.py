@@ -15,8 +15,7 @@ import numpy as np
 
 import tritium as tt
 from tritium.errors import ArgumentError
-from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.words import nearest
 from tritium.perf.work.libraries import OWN, Library, library_of
 from tritium.perf.work.operations import ROUNDING, Shape, drawn, dtype_named

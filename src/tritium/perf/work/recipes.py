@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 import tritium as tt
-from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.work import registry
 from tritium.perf.work.libraries import (
     HALF,

@@ -32,8 +32,7 @@ import numpy as np
 
 import tritium as tt
 from tritium.errors import ArgumentError, FormatError
-from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.words import nearest
 from tritium.perf.work import canary, operations
 from tritium.perf.work.libraries import OWN, settled

@@ -15,8 +15,7 @@ from tritium.fragment import Fragment
 from tritium.graph.graph import Graph, Node, trace
 from tritium.layout import Layout
 from tritium.op import OPS, Kind, Op, Spec, outputs
-from tritium.perf.records.case import Case, Recipe
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Recipe, Work
 from tritium.perf.words import nearest
 
 INTEGER = (ops.integer_matmul, ops.quantized_matmul)

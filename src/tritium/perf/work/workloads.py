@@ -18,8 +18,7 @@ import numpy as np
 
 import tritium as tt
 from tritium.errors import ShapeError
-from tritium.perf.records.case import Case, Made, Recipe, UnsupportedError
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.work.libraries import EPS, OWN, Library, library_of, quantised_product, reference_functions
 from tritium.perf.work.operations import drawn
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, log, quantity
 from tritium.see.charts.svg import series
 
@@ -48,28 +48,28 @@ class Bars:
 def draw(chart: Bars, width: float) -> svg.Drawing:
     """Rows of bars, or of dots, with what was not measured below."""
     if not chart.rows:
-        return rows.empty(width)
-    blocks, told = rows.blocks(chart.rows, _why)
+        return layout.empty(width)
+    blocks, told = layout.blocks(chart.rows, _why)
     kept = [r for block in blocks for _, r in block]
     groups = list(dict.fromkeys(r.group for r in chart.rows))
     figures = [_figure(r, chart.unit) for r in kept]
-    f = rows.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
-    keys, top = rows.key(0, 12, width, groups, rows.swatch)
+    f = layout.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
+    keys, top = layout.key(0, 12, width, groups, layout.swatch)
     parts = [keys]
     if blocks:
         scale = _scale(chart, kept, f)
-        parts.append(rows.caption(f, top + 10, _caption(chart, scale)))
-        top += 16 + rows.AXIS
-        heights = rows.heights(f, blocks)
+        parts.append(layout.caption(f, top + 10, _caption(chart, scale)))
+        top += 16 + layout.AXIS
+        heights = layout.heights(f, blocks)
         bottom = top + sum(heights)
-        parts.append(rows.axis(f, scale, chart.unit, top, bottom, foot=bottom > rows.LONG))
+        parts.append(layout.axis(f, scale, chart.unit, top, bottom, foot=bottom > layout.LONG))
         if not scale.log:
             parts.append(svg.path(svg.line(scale.at(0), top, scale.at(0), bottom), "a"))
         for block, height in zip(blocks, heights, strict=True):
             parts += _block(f, scale, block, top, groups, chart.unit)
             top += height
-        top += rows.AXIS if bottom > rows.LONG else 4
-    said, more = rows.together(f, top, told, [r.name for r in chart.rows])
+        top += layout.AXIS if bottom > layout.LONG else 4
+    said, more = layout.together(f, top, told, [r.name for r in chart.rows])
     return svg.Drawing(width, top + more, "".join(parts) + said + _hatches(kept, groups))
 
 
@@ -110,7 +110,7 @@ def _remark(r: Bar) -> str:
     return "; ".join(part for part in (_why(r), "estimate" if r.estimate and not _why(r) else "", r.note) if part)
 
 
-def _scale(chart: Bars, kept: Sequence[Bar], f: rows.Frame) -> Scale:
+def _scale(chart: Bars, kept: Sequence[Bar], f: layout.Frame) -> Scale:
     known = finite_all(v for r in kept for v in (r.value, r.low, r.high) if finite(r.value) is not None)
     above = [v for v in known if v > 0]
     far = bool(above) and min(known) >= 0 and max(above) / min(above) > FAR
@@ -127,11 +127,11 @@ def _caption(chart: Bars, scale: Scale) -> str:
 
 
 def _block(
-    f: rows.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], unit: str
+    f: layout.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], unit: str
 ) -> list[str]:
     """The bars of one name."""
     found = []
-    for index, r, y, behind in rows.placed(f, top, block):
+    for index, r, y, behind in layout.placed(f, top, block):
         drawn = _bar(f, scale, r, y, groups.index(r.group), unit)
         named = f"{r.group}: " if r.group else ""
         interval = _interval(r, unit)
@@ -141,15 +141,15 @@ def _block(
     return found
 
 
-def _bar(f: rows.Frame, scale: Scale, r: Bar, y: float, group: int, unit: str) -> str:
+def _bar(f: layout.Frame, scale: Scale, r: Bar, y: float, group: int, unit: str) -> str:
     """A bar from 0, or a dot, with its interval and figure."""
     value = finite(r.value)
     if value is None:
-        return rows.absence(f, y + 10, _why(r))
+        return layout.absence(f, y + 10, _why(r))
     colour = series(group)
     low, high = finite(r.low), finite(r.high)
-    middle, end = y + rows.BAR / 2, scale.at(value)
-    said = rows.figure(f, y, _figure(r, unit))
+    middle, end = y + layout.BAR / 2, scale.at(value)
+    said = layout.figure(f, y, _figure(r, unit))
     if scale.log:
         guide = svg.path(svg.line(f.left, middle, end, middle), "g")
         spread = (
@@ -160,7 +160,7 @@ def _bar(f: rows.Frame, scale: Scale, r: Bar, y: float, group: int, unit: str) -
         dot = svg.path(svg.circle(end, middle, 4), f"bg j s{colour}" if r.estimate else f"k{colour}")
         return guide + spread + (dot if value > 0 else "") + said
     start = scale.at(0)
-    shape = svg.box(min(start, end), y, abs(end - start), rows.BAR)
+    shape = svg.box(min(start, end), y, abs(end - start), layout.BAR)
     drawn = svg.path(shape, "v", svg.hatch(f"k{colour}")[1]) if r.estimate else svg.path(shape, f"k{colour}")
     if low is not None and high is not None:
         drawn += svg.path(svg.whisker(scale.at(low), scale.at(high), middle), "e")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots, rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, quantity
 from tritium.see.charts.svg import series
@@ -54,16 +54,16 @@ def draw(chart: Distribution, width: float) -> svg.Drawing:
     samples = [np.array(finite_all(s.values), np.float64) for s in chart.strips]
     if not any(len(v) for v in samples):
         said = "; ".join(dict.fromkeys(s.absent for s in chart.strips if s.absent))
-        return rows.empty(width, said or "no samples")
+        return layout.empty(width, said or "no samples")
     low, high = _fences(samples)
-    keys, top = rows.key(0, 12, width, [s.name for s in chart.strips], rows.swatch)
+    keys, top = layout.key(0, 12, width, [s.name for s in chart.strips], layout.swatch)
     top += 8
-    bottom = top + (118.0 if width < rows.NARROW else 180.0)
+    bottom = top + (118.0 if width < layout.NARROW else 180.0)
     y = linear([low, high], bottom, top, count=3, unit=chart.unit, zero=False)
-    left = plots.margin(y, chart.unit)
+    left = layout.margin(y, chart.unit)
     side = SIDE * width
-    p = plots.Plot(left, width - side - 10, top, bottom)
-    parts = [keys, plots.upright(plots.Plot(left, width, top, bottom), y, chart.unit)]
+    p = layout.Plot(left, width - side - 10, top, bottom)
+    parts = [keys, layout.upright(layout.Plot(left, width, top, bottom), y, chart.unit)]
     shapes = [_density(v, y) for v in samples]
     tallest = max((float(d.max()) for _, d in shapes if len(d)), default=0.0)
     for i, (strip, values) in enumerate(zip(chart.strips, samples, strict=True)):
@@ -77,7 +77,7 @@ def draw(chart: Distribution, width: float) -> svg.Drawing:
         inside.append(_violin(shapes[i], p.right + 10, side - 2, tallest, y, series(i)))
         parts.append(svg.mark(_tip(strip, values, chart.unit, y), *inside))
     parts.append(_words(samples, p, y, width, chart.unit))
-    return svg.Drawing(width, bottom + plots.UNDER, "".join(parts))
+    return svg.Drawing(width, bottom + layout.UNDER, "".join(parts))
 
 
 def _fences(samples: Sequence[Floats]) -> tuple[float, float]:
@@ -92,9 +92,9 @@ def _fences(samples: Sequence[Floats]) -> tuple[float, float]:
     return low, high
 
 
-def _dots(values: Floats, p: plots.Plot, y: Scale, colour: int) -> str:
+def _dots(values: Floats, p: layout.Plot, y: Scale, colour: int) -> str:
     """Every sample, or every n-th; at the edge those outside."""
-    kept = plots.some(len(values), DOTS)
+    kept = layout.some(len(values), DOTS)
     inset = 5.0
     step = (p.width - 2 * inset) / max(len(values) - 1, 1)
     first = p.left + inset if len(values) > 1 else (p.left + p.right) / 2
@@ -133,7 +133,7 @@ def _violin(shape: tuple[Floats, Floats], left: float, width: float, tallest: fl
     return svg.path(closed, f"k{colour} s{colour} p")
 
 
-def _median(strip: Strip, p: plots.Plot, y: Scale, width: float, colour: int) -> str:
+def _median(strip: Strip, p: layout.Plot, y: Scale, width: float, colour: int) -> str:
     median, low, high = finite(strip.median), finite(strip.low), finite(strip.high)
     found = ""
     if low is not None and high is not None and high > low:
@@ -143,7 +143,7 @@ def _median(strip: Strip, p: plots.Plot, y: Scale, width: float, colour: int) ->
     return found
 
 
-def _breaks(strip: Strip, p: plots.Plot) -> str:
+def _breaks(strip: Strip, p: layout.Plot) -> str:
     """Light lines where a fresh process began."""
     step = (p.width - 10) / max(len(strip.values) - 1, 1)
     places = [p.left + 5 + step * (i - 0.5) for i in strip.breaks if 0 < i < len(strip.values)]
@@ -154,7 +154,7 @@ def _outside(values: Floats, y: Scale) -> Floats:
     return values[(values > y.high) | (values < y.low)]
 
 
-def _words(samples: Sequence[Floats], p: plots.Plot, y: Scale, width: float, unit: str) -> str:
+def _words(samples: Sequence[Floats], p: layout.Plot, y: Scale, width: float, unit: str) -> str:
     far = np.concatenate([_outside(v, y) for v in samples])
     count = max(len(v) for v in samples)
     every = -(-(count - 1) // (DOTS - 1)) if count > DOTS else 1

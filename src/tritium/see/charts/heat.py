@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import amount, finite, quantity, ratio_text
 
@@ -57,8 +57,8 @@ class Heat:
 def draw(chart: Heat, width: float) -> svg.Drawing:
     """The head of columns, then a row of cells for each name."""
     if not chart.rows or not chart.columns:
-        return rows.empty(width)
-    f = rows.frame(width, chart.rows, ())
+        return layout.empty(width)
+    f = layout.frame(width, chart.rows, ())
     across = min((width - f.left) / len(chart.columns), WIDEST)
     key, top = _key(f.left, width - f.left) if len(chart.columns) > 1 else ("", 0.0)
     parts = [key]
@@ -68,12 +68,12 @@ def draw(chart: Heat, width: float) -> svg.Drawing:
     pitch = HEIGHT + GAP + f.head
     for n, (name, cells) in enumerate(zip(chart.rows, chart.cells, strict=True)):
         y = top + pitch * n + f.head
-        parts.append(rows.name(f, y, HEIGHT, name))
+        parts.append(layout.name(f, y, HEIGHT, name))
         ratios = _ratios(cells)
         for i, (cell, ratio) in enumerate(zip(cells, ratios, strict=True)):
             said = (f"{name} · {chart.columns[i]}", *_tip(cell, ratio, chart.unit))
             parts.append(svg.mark(said, _cell(f.left + across * i, y, across - GAP, cell, ratio, chart.unit), row=n))
-    faulty = any(_value(c) is None and rows.is_fault(c.status) for row in chart.cells for c in row)
+    faulty = any(_value(c) is None and layout.is_fault(c.status) for row in chart.cells for c in row)
     return svg.Drawing(width, top + pitch * len(chart.rows) + 2, "".join(parts) + (HATCH if faulty else ""))
 
 
@@ -94,7 +94,7 @@ def _cell(x: float, y: float, width: float, cell: Cell, ratio: float | None, uni
     place = svg.box(x, y, width, HEIGHT)
     if value is None:
         status = cell.status if cell.status != "ok" else "not measured"
-        fault = rows.is_fault(status)
+        fault = layout.is_fault(status)
         ground = svg.path(place, "v", f' fill="url(#{svg.ID}f)"') if fault else svg.path(place, "y")
         return ground + svg.text(x + width / 2, base, svg.fit(status, width - 2, 11), "n w c" if fault else "n x c")
     level = 2 if ratio is None else sum(ratio > s * (1 + 1e-9) for s in STEPS)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import Scale, change_text, finite, finite_all, ratio, ratio_text
 from tritium.see.charts.svg import series
 
@@ -102,7 +102,7 @@ def _interval(r: Ratio) -> str:
     return f"{ratio_text(ends[0])} … {ratio_text(ends[1])}" if ends else ""
 
 
-def _scale(listed: Sequence[Ratio], f: rows.Frame, always: Sequence[float] = ()) -> Scale:
+def _scale(listed: Sequence[Ratio], f: layout.Frame, always: Sequence[float] = ()) -> Scale:
     """An axis for all ratios, and for their intervals as far as these do not flatten the rest."""
     values = [*finite_all(r.value for r in listed if not why(r)), *always, 1.0]
     low, high = math.log(min(values)), math.log(max(values))
@@ -123,13 +123,13 @@ def _arrows(scale: Scale, ends: Sequence[float], y: float) -> str:
     return found
 
 
-def _directions(f: rows.Frame, scale: Scale, y: float, left: str, right: str, kinds: tuple[str, str]) -> str:
+def _directions(f: layout.Frame, scale: Scale, y: float, left: str, right: str, kinds: tuple[str, str]) -> str:
     """What lies on either side of 1."""
     one = scale.at(1.0)
     found = ""
-    if left and one - svg.text_width(f"← {left}", rows.TICK) - 8 >= 0:
+    if left and one - svg.text_width(f"← {left}", layout.TICK) - 8 >= 0:
         found += svg.text(one - 8, y, f"← {left}", f"t r {kinds[0]}")
-    if right and one + svg.text_width(f"{right} →", rows.TICK) + 8 <= f.width:
+    if right and one + svg.text_width(f"{right} →", layout.TICK) + 8 <= f.width:
         found += svg.text(one + 8, y, f"{right} →", f"t {kinds[1]}")
     return found
 
@@ -140,27 +140,27 @@ def _directions(f: rows.Frame, scale: Scale, y: float, left: str, right: str, ki
 def draw_speedup(chart: Speedup, width: float) -> svg.Drawing:
     """Bars from 1 to either side; what has no ratio in words."""
     if not chart.rows:
-        return rows.empty(width)
-    blocks, told = rows.blocks(chart.rows, why)
+        return layout.empty(width)
+    blocks, told = layout.blocks(chart.rows, why)
     kept = [r for block in blocks for _, r in block]
     groups = list(dict.fromkeys(r.group for r in chart.rows))
     figures = [ratio_text(r.value or 0.0) for r in kept if not why(r)]
-    f = rows.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
-    keys, top = rows.key(0, 12, width, groups, rows.swatch)
+    f = layout.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
+    keys, top = layout.key(0, 12, width, groups, layout.swatch)
     parts = [keys]
     if blocks:
         scale = _scale(kept, f)
         parts.append(_directions(f, scale, top + 10, "slower", "faster", ("kbad", "kgood")))
-        top += 16 + rows.AXIS
-        heights = rows.heights(f, blocks)
+        top += 16 + layout.AXIS
+        heights = layout.heights(f, blocks)
         bottom = top + sum(heights)
-        parts.append(rows.axis(f, scale, "×", top, bottom, foot=bottom > rows.LONG))
+        parts.append(layout.axis(f, scale, "×", top, bottom, foot=bottom > layout.LONG))
         parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
         for block, height in zip(blocks, heights, strict=True):
             parts += _speedups(f, scale, block, top, groups, chart.base)
             top += height
-        top += rows.AXIS if bottom > rows.LONG else 4
-    said, more = rows.together(f, top, told, [r.name for r in chart.rows])
+        top += layout.AXIS if bottom > layout.LONG else 4
+    said, more = layout.together(f, top, told, [r.name for r in chart.rows])
     return svg.Drawing(width, top + more, "".join(parts) + said)
 
 
@@ -173,12 +173,12 @@ def _sure(r: Ratio) -> str:
 
 
 def _speedups(
-    f: rows.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], base: str
+    f: layout.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], base: str
 ) -> list[str]:
     found = []
-    for index, r, y, inside in rows.placed(f, top, block):
+    for index, r, y, inside in layout.placed(f, top, block):
         if reason := why(r):
-            inside.append(rows.absence(f, y + 10, reason))
+            inside.append(layout.absence(f, y + 10, reason))
             said = reason
         else:
             inside.append(_speedup(f, scale, r, y, f"{series(groups.index(r.group))}" if len(groups) > 1 else _sure(r)))
@@ -190,12 +190,12 @@ def _speedups(
     return found
 
 
-def _speedup(f: rows.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> str:
+def _speedup(f: layout.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> str:
     one, end = scale.at(1), scale.at(r.value or 1.0)
-    drawn = svg.path(svg.box(min(one, end), y, max(abs(end - one), 0.5), rows.BAR), f"k{colour}")
+    drawn = svg.path(svg.box(min(one, end), y, max(abs(end - one), 0.5), layout.BAR), f"k{colour}")
     if ends := _known(r):
-        drawn += svg.path(_arrows(scale, ends, y + rows.BAR / 2), "e")
-    return drawn + rows.figure(f, y, ratio_text(r.value or 0.0))
+        drawn += svg.path(_arrows(scale, ends, y + layout.BAR / 2), "e")
+    return drawn + layout.figure(f, y, ratio_text(r.value or 0.0))
 
 
 # ---- forests
@@ -204,43 +204,43 @@ def _speedup(f: rows.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> st
 def draw_forest(chart: Forest, width: float) -> svg.Drawing:
     """An interval and its middle for each row, over the band within which a change does not matter."""
     if not chart.rows:
-        return rows.empty(width)
-    hidden, told = rows.told_together(chart.rows, why)
+        return layout.empty(width)
+    hidden, told = layout.told_together(chart.rows, why)
     kept = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
     listed = [r for _, r in kept] + ([chart.total] if chart.total else [])
-    f = rows.frame(width, (_label(chart, r) for r in listed), (_figure(r, width) for r in listed))
+    f = layout.frame(width, (_label(chart, r) for r in listed), (_figure(r, width) for r in listed))
     shown = [o for o in OUTCOMES if any(r.outcome == o for r in chart.rows) and o]
     counted = [f"{sum(r.outcome == o for r in chart.rows)} {o.lower()}" for o in shown]
-    keys, top = rows.key(0, 12, width, counted, lambda i, x, y: _shape(shown[i], x, y))
+    keys, top = layout.key(0, 12, width, counted, lambda i, x, y: _shape(shown[i], x, y))
     parts = [keys]
     if listed:
         drawn, top = _forest(chart, f, kept, listed, top)
         parts.append(drawn)
-    said, more = rows.together(f, top, told, [r.name for r in chart.rows])
+    said, more = layout.together(f, top, told, [r.name for r in chart.rows])
     return svg.Drawing(width, top + more, "".join(parts) + said)
 
 
 def _forest(
-    chart: Forest, f: rows.Frame, kept: Sequence[Placed], listed: Sequence[Ratio], top: float
+    chart: Forest, f: layout.Frame, kept: Sequence[Placed], listed: Sequence[Ratio], top: float
 ) -> tuple[str, float]:
     """The axis with its band, the rows and their sum, and where they end."""
     margins = sorted({_margin(chart, r) for _, r in kept})
     scale = _scale(listed, f, [1 + m for m in margins] + [1 / (1 + m) for m in margins])
     parts = [_directions(f, scale, top + 10, "faster", "slower", ("kgood", "kbad"))]
-    top += 16 + rows.AXIS
-    height = rows.ROW + f.head
+    top += 16 + layout.AXIS
+    height = layout.ROW + f.head
     bottom = top + height * len(listed) + (8 if chart.total else 0)
     if len(margins) == 1:
         parts.append(_band(scale, margins[0], top, bottom - top))
-    parts.append(rows.axis(f, scale, "change", top, bottom, foot=bottom > rows.LONG))
+    parts.append(layout.axis(f, scale, "change", top, bottom, foot=bottom > layout.LONG))
     parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
     for n, (index, r) in enumerate(kept):
         at = top + height * n
-        band = _band(scale, _margin(chart, r), at + f.head + 3, rows.ROW - 6) if len(margins) > 1 else ""
+        band = _band(scale, _margin(chart, r), at + f.head + 3, layout.ROW - 6) if len(margins) > 1 else ""
         parts.append(_row(f, scale, replace(r, name=_label(chart, r)), at, height, band, index))
     if chart.total:
         parts.append(_total(f, scale, chart.total, bottom - height, height))
-    return "".join(parts), bottom + (rows.AXIS if bottom > rows.LONG else 4)
+    return "".join(parts), bottom + (layout.AXIS if bottom > layout.LONG else 4)
 
 
 def _label(chart: Forest, r: Ratio) -> str:
@@ -257,7 +257,7 @@ def _figure(r: Ratio, width: float) -> str:
         return ""
     ends = _known(r)
     said = change_text(r.value or 1.0)
-    if not ends or width < rows.NARROW:
+    if not ends or width < layout.NARROW:
         return said
     told = [change_text(v) for v in (r.value or 1.0, *ends)]
     if not all(t.endswith("%") for t in told):
@@ -270,37 +270,37 @@ def _band(scale: Scale, margin: float, y: float, height: float) -> str:
     return svg.path(svg.box(low, y, high - low, height), "y")
 
 
-def _row(f: rows.Frame, scale: Scale, r: Ratio, top: float, height: float, band: str, index: int) -> str:
-    y = top + f.head + (rows.ROW - rows.BAR) / 2
-    inside = [rows.backdrop(f, top, height), band, rows.name(f, y, rows.BAR, r.name)]
+def _row(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float, band: str, index: int) -> str:
+    y = top + f.head + (layout.ROW - layout.BAR) / 2
+    inside = [layout.backdrop(f, top, height), band, layout.name(f, y, layout.BAR, r.name)]
     if reason := why(r):
-        inside.append(rows.absence(f, y + 10, reason))
+        inside.append(layout.absence(f, y + 10, reason))
         return svg.mark((r.name, r.outcome.lower(), reason, r.note), *inside, row=index, link=r.link)
     colour = OUTCOMES.get(r.outcome, OUTCOMES[""])[0]
-    middle = y + rows.BAR / 2
+    middle = y + layout.BAR / 2
     if ends := _known(r):
         inside.append(svg.path(_arrows(scale, ends, middle), f"j s{colour}"))
-    inside += [_shape(r.outcome, scale.at(r.value or 1.0), middle), rows.figure(f, y, _figure(r, f.width))]
+    inside += [_shape(r.outcome, scale.at(r.value or 1.0), middle), layout.figure(f, y, _figure(r, f.width))]
     interval = _interval(r)
     said = f"{ratio_text(r.value or 1.0)}, {change_text(r.value or 1.0)}" + (f" ({interval}, 95 %)" if interval else "")
     return svg.mark((r.name, r.outcome.lower(), said, r.absent, r.note), *inside, row=index, link=r.link)
 
 
-def _total(f: rows.Frame, scale: Scale, r: Ratio, top: float, height: float) -> str:
-    y = top + f.head + (rows.ROW - rows.BAR) / 2
+def _total(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float) -> str:
+    y = top + f.head + (layout.ROW - layout.BAR) / 2
     inside = [
         svg.path(svg.line(0, top - 4, f.width, top - 4), "g"),
-        rows.backdrop(f, top, height),
-        rows.name(f, y, rows.BAR, r.name, "o"),
+        layout.backdrop(f, top, height),
+        layout.name(f, y, layout.BAR, r.name, "o"),
     ]
     if reason := why(r):
-        return svg.mark((r.name, reason), *inside, rows.absence(f, y + 10, reason))
-    at, middle = scale.at(r.value or 1.0), y + rows.BAR / 2
+        return svg.mark((r.name, reason), *inside, layout.absence(f, y + 10, reason))
+    at, middle = scale.at(r.value or 1.0), y + layout.BAR / 2
     ends = _known(r) or [r.value or 1.0, r.value or 1.0]
     low, high = min(scale.at(ends[0]), at - 3), max(scale.at(ends[1]), at + 3)
     shape = svg.points([(low, middle), (at, middle - 6), (high, middle), (at, middle + 6)]) + "z"
-    inside += [svg.path(shape, "k8 i"), rows.figure(f, y, _figure(r, f.width), "o")]
-    return svg.mark((r.name, _figure(r, rows.NARROW), r.note), *inside)
+    inside += [svg.path(shape, "k8 i"), layout.figure(f, y, _figure(r, f.width), "o")]
+    return svg.mark((r.name, _figure(r, layout.NARROW), r.note), *inside)
 
 
 # ---- tables

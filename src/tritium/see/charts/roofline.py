@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tritium.perf.records.environment import Ceiling
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots, rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import Scale, amount, finite, log
 from tritium.see.charts.svg import series
 
@@ -76,15 +76,15 @@ def draw(chart: Roofline, width: float) -> svg.Drawing:
     dots = [(i, d) for i, d in enumerate(chart.points) if _above(d.intensity) and _above(d.rate)]
     roofs = [r for r in chart.roofs if _above(r.value)]
     if not dots and not roofs:
-        return rows.empty(width, chart.absent or rows.EMPTY)
+        return layout.empty(width, chart.absent or layout.EMPTY)
     groups = list(dict.fromkeys(d.group for d in chart.points))
-    keys, top = rows.key(0, 12, width, groups, lambda i, x, y: svg.path(svg.circle(x, y, 4.5), f"k{series(i)}"))
+    keys, top = layout.key(0, 12, width, groups, lambda i, x, y: svg.path(svg.circle(x, y, 4.5), f"k{series(i)}"))
     top += 30
-    bottom = top + (300.0 if width < rows.NARROW else 360.0)
+    bottom = top + (300.0 if width < layout.NARROW else 360.0)
     xs, ys = _reach(dots, roofs)
     y = log(ys, bottom, top, count=7)
-    left = plots.margin(y, chart.unit)
-    p = plots.Plot(left, width - 12, top, bottom)
+    left = layout.margin(y, chart.unit)
+    p = layout.Plot(left, width - 12, top, bottom)
     x = log(xs, p.left, p.right, count=max(int(p.width / 90), 3))
     placed = _placed(dots, x, y)
     boxes: list[Box] = [(at - r, up - r, at + r, up + r) for _, _, at, up, r in placed]
@@ -92,8 +92,8 @@ def draw(chart: Roofline, width: float) -> svg.Drawing:
     parts = [
         keys,
         svg.text(0, top - 16, svg.fit(f"{chart.unit} reached", width, 11), "t"),
-        plots.upright(p, y, chart.unit),
-        plots.flat(p, x, "", width, lines=True),
+        layout.upright(p, y, chart.unit),
+        layout.flat(p, x, "", width, lines=True),
         svg.text(p.right, bottom + 32, svg.fit(per, p.width, 11), "t r"),
         _under(roofs, p, x, y),
         _roofs(roofs, p, x, y, chart.unit, boxes),
@@ -129,7 +129,7 @@ def _reach(dots: Sequence[tuple[int, Dot]], roofs: Sequence[Roof]) -> tuple[list
     return xs, [min(ys) / 2, max(ys) * 2]
 
 
-def _under(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale) -> str:
+def _under(roofs: Sequence[Roof], p: layout.Plot, x: Scale, y: Scale) -> str:
     """What lies under the main roofs, shaded: the machine can be there."""
     tops = [r for r in _kinds(roofs, "compute") if r.main]
     slopes = [r for r in _kinds(roofs, "memory") if r.main]
@@ -148,7 +148,7 @@ def _under(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale) -> str:
     return svg.path(svg.points(outline) + "z", "y f")
 
 
-def _roofs(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale, unit: str, boxes: list[Box]) -> str:
+def _roofs(roofs: Sequence[Roof], p: layout.Plot, x: Scale, y: Scale, unit: str, boxes: list[Box]) -> str:
     """The lines with their names, the main ones first; `boxes` knows the dots, and learns where the names stand."""
     tops, slopes = _kinds(roofs, "compute"), _kinds(roofs, "memory")
     fastest = slopes[0].value if slopes else math.inf
@@ -184,7 +184,7 @@ def _ends(r: Roof, x: Scale, y: Scale, highest: float) -> Box | None:
     return (x.at(first), y.at(r.value * first), x.at(last), y.at(r.value * last)) if last > first else None
 
 
-def _lines(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale) -> list[Box]:
+def _lines(roofs: Sequence[Roof], p: layout.Plot, x: Scale, y: Scale) -> list[Box]:
     """Boxes along all roofs: a dot's name stands on none of them if it can."""
     tops, slopes = _kinds(roofs, "compute"), _kinds(roofs, "memory")
     fastest = slopes[0].value if slopes else math.inf
@@ -199,7 +199,7 @@ def _lines(roofs: Sequence[Roof], p: plots.Plot, x: Scale, y: Scale) -> list[Box
     return out
 
 
-def _level(r: Roof, start: float, at: float, p: plots.Plot, unit: str, boxes: list[Box]) -> str:
+def _level(r: Roof, start: float, at: float, p: layout.Plot, unit: str, boxes: list[Box]) -> str:
     """A level roof's name, at its right end or as far left of it as no dot covers it."""
     said = svg.fit(f"{r.name} {amount(r.value, r.unit or unit)}", max(p.right - start - 8, 60), 11)
     wide = svg.text_width(said, 11)
@@ -256,7 +256,7 @@ def _placed(dots: Sequence[tuple[int, Dot]], x: Scale, y: Scale) -> list[Placed]
 
 
 def _dots(
-    places: Sequence[Placed], groups: Sequence[str], p: plots.Plot, unit: str, boxes: list[Box], lines: Sequence[Box]
+    places: Sequence[Placed], groups: Sequence[str], p: layout.Plot, unit: str, boxes: list[Box], lines: Sequence[Box]
 ) -> str:
     """A dot for each op; the heaviest are named where `boxes` leaves room, beside the `lines` if there is any."""
     parts = []
@@ -270,7 +270,7 @@ def _dots(
 
 
 def _label(
-    name: str, at: float, up: float, radius: float, p: plots.Plot, boxes: list[Box], lines: Sequence[Box]
+    name: str, at: float, up: float, radius: float, p: layout.Plot, boxes: list[Box], lines: Sequence[Box]
 ) -> str:
     """The dot's name beside it, at the first place where it covers nothing; a line if it must."""
     shown = svg.fit(name, 130, 11)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import MOST, Scale, amount, finite, finite_all, linear, quantity
 from tritium.see.charts.svg import series
 
@@ -49,20 +49,20 @@ class Stacks:
 def draw(chart: Stacks, width: float) -> svg.Drawing:
     """A row for each stack; those of unknown size in words."""
     if not chart.rows:
-        return rows.empty(width)
+        return layout.empty(width)
     kinds = list(dict.fromkeys(p.name for r in chart.rows for p in r.parts))
-    f = rows.frame(width, (r.name for r in chart.rows), (_figure(r, chart.unit) for r in chart.rows))
-    keys, top = rows.key(0, 12, width, kinds, rows.swatch)
+    f = layout.frame(width, (r.name for r in chart.rows), (_figure(r, chart.unit) for r in chart.rows))
+    keys, top = layout.key(0, 12, width, kinds, layout.swatch)
     most = [r.total for r in chart.rows]
     limit = finite(chart.limit)
     near = limit is not None and limit <= 4 * max(most)  # a limit far away would flatten the bars
     reach = [*most, limit] if near and limit is not None else most
     scale = linear(reach, f.left, f.right, count=min(max(int(f.plot / 75), 2), 6), unit=chart.unit)
-    parts = [keys, rows.caption(f, top + 10, _caption(chart, near))]
-    top += 16 + rows.AXIS
-    height = rows.ROW + f.head
+    parts = [keys, layout.caption(f, top + 10, _caption(chart, near))]
+    top += 16 + layout.AXIS
+    height = layout.ROW + f.head
     bottom = top + height * len(chart.rows)
-    parts.append(rows.axis(f, scale, chart.unit, top, bottom))
+    parts.append(layout.axis(f, scale, chart.unit, top, bottom))
     parts.append(svg.path(svg.line(scale.at(0), top, scale.at(0), bottom), "a"))
     if near and limit is not None:
         parts.append(svg.path(svg.line(scale.at(limit), top - 3, scale.at(limit), bottom), "j sbad"))
@@ -86,20 +86,20 @@ def _caption(chart: Stacks, near: bool) -> str:
     return f"{said} · limit {amount(limit, chart.unit)} ({'red line' if near else 'beyond the axis'})"
 
 
-def _stack(f: rows.Frame, scale: Scale, r: Stack, index: int, top: float, kinds: list[str], unit: str) -> str:
-    y = top + f.head + (rows.ROW - rows.BAR) / 2
-    inside = [rows.backdrop(f, top, rows.ROW + f.head), rows.name(f, y, rows.BAR, r.name)]
+def _stack(f: layout.Frame, scale: Scale, r: Stack, index: int, top: float, kinds: list[str], unit: str) -> str:
+    y = top + f.head + (layout.ROW - layout.BAR) / 2
+    inside = [layout.backdrop(f, top, layout.ROW + f.head), layout.name(f, y, layout.BAR, r.name)]
     tip = [r.name]
     if why := _why(r):
-        return svg.mark((r.name, why), *inside, rows.absence(f, y + 10, why), row=index)
+        return svg.mark((r.name, why), *inside, layout.absence(f, y + 10, why), row=index)
     at = 0.0
     for p in r.parts:
         value = max(finite(p.value) or 0.0, 0.0)
         start, end = scale.at(at), scale.at(at + value)
-        inside.append(svg.path(svg.box(start, y, end - start, rows.BAR), f"k{series(kinds.index(p.name))}"))
+        inside.append(svg.path(svg.box(start, y, end - start, layout.BAR), f"k{series(kinds.index(p.name))}"))
         tip.append(f"{p.name}: {amount(value, unit)}")
         at += value
-    return svg.mark(tip, *inside, rows.figure(f, y, _figure(r, unit)), row=index)
+    return svg.mark(tip, *inside, layout.figure(f, y, _figure(r, unit)), row=index)
 
 
 def table(chart: Stacks) -> Table:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tritium.errors import ArgumentError
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots, rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear
 from tritium.see.charts.svg import series
 
@@ -65,24 +65,24 @@ class OverTime:
 def draw(chart: OverTime, width: float) -> svg.Drawing:
     """The tracks below each other, then the clock."""
     if not chart.tracks:
-        return rows.empty(width)
+        return layout.empty(width)
     ends = finite_all(t for track in chart.tracks for t in track.at_s)
     end = finite(chart.end_s) or max(ends, default=1.0) or 1.0
     start = min([0.0, *ends])
-    height = TRACK_NARROW if width < rows.NARROW else TRACK
+    height = TRACK_NARROW if width < layout.NARROW else TRACK
     scales = [_upright(t, height) for t in chart.tracks]
-    left = max((plots.margin(y, t.unit) for y, t in zip(scales, chart.tracks, strict=True) if y), default=40.0)
-    p = plots.Plot(left, width - 8, 0, 0)
+    left = max((layout.margin(y, t.unit) for y, t in zip(scales, chart.tracks, strict=True) if y), default=40.0)
+    p = layout.Plot(left, width - 8, 0, 0)
     round_ = linear([start, end], p.left, p.right, count=min(max(int(p.width / 70), 2), 8), unit="s").ticks
     ticks = tuple(t for t in round_ if start <= t <= end)
     x = Scale(start, end, p.left, p.right, ticks if len(ticks) > 1 else (start, end))
     parts, top = [], 0.0
     for track, y in zip(chart.tracks, scales, strict=True):
-        drawn, top = _track(track, y, plots.Plot(p.left, p.right, top, top), x, width, height)
+        drawn, top = _track(track, y, layout.Plot(p.left, p.right, top, top), x, width, height)
         parts.append(drawn)
-    foot = plots.Plot(p.left, p.right, top, top)
-    parts.append(plots.flat(foot, x, "s", width))
-    return svg.Drawing(width, top + plots.UNDER, "".join(parts))
+    foot = layout.Plot(p.left, p.right, top, top)
+    parts.append(layout.flat(foot, x, "s", width))
+    return svg.Drawing(width, top + layout.UNDER, "".join(parts))
 
 
 def _totals(track: Track) -> list[float]:
@@ -100,7 +100,7 @@ def _upright(track: Track, height: float) -> Scale | None:
     return linear(known, height, 0, count=3, unit=track.unit)
 
 
-def _track(track: Track, y: Scale | None, p: plots.Plot, x: Scale, width: float, height: float) -> tuple[str, float]:
+def _track(track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float, height: float) -> tuple[str, float]:
     """One plot with its head, and where it ends."""
     names = [layer.name for layer in track.layers]
     head = svg.text(0, p.top + 16, svg.fit(track.name, width / 2), "o")
@@ -112,13 +112,13 @@ def _track(track: Track, y: Scale | None, p: plots.Plot, x: Scale, width: float,
     known = finite_all(totals)
     last = f"most {amount(max(known), track.unit)}"
     head += svg.text(width - 8, p.top + 16, last, "t r")
-    keys, more = rows.key(0, p.top + HEAD + 12, width, names, rows.swatch)
+    keys, more = layout.key(0, p.top + HEAD + 12, width, names, layout.swatch)
     top = p.top + HEAD + more
-    place = plots.Plot(p.left, p.right, top, top + height)
+    place = layout.Plot(p.left, p.right, top, top + height)
     moved = Scale(y.low, y.high, top + height, top, y.ticks)
-    kept = [i for i in plots.extremes([t if math.isfinite(t) else 0.0 for t in totals], SAMPLES)
+    kept = [i for i in layout.extremes([t if math.isfinite(t) else 0.0 for t in totals], SAMPLES)
             if finite(track.at_s[i]) is not None]  # fmt: skip
-    parts = [head, keys, plots.upright(place, moved, track.unit), _areas(track, kept, totals, x, moved)]
+    parts = [head, keys, layout.upright(place, moved, track.unit), _areas(track, kept, totals, x, moved)]
     parts.append(_limit(track, place, moved))
     parts.append(svg.path(svg.line(place.left, place.bottom, place.right, place.bottom), "a"))
     parts.append(_tips(track, place, x))
@@ -164,7 +164,7 @@ def _outline(
     return found
 
 
-def _limit(track: Track, p: plots.Plot, y: Scale) -> str:
+def _limit(track: Track, p: layout.Plot, y: Scale) -> str:
     limit = finite(track.limit)
     if limit is None:
         return ""
@@ -175,9 +175,9 @@ def _limit(track: Track, p: plots.Plot, y: Scale) -> str:
     return svg.path(svg.line(p.left, at, p.right, at), "q sbad") + svg.text(p.right, at + 13, said, "t r kbad")
 
 
-def _tips(track: Track, p: plots.Plot, x: Scale) -> str:
+def _tips(track: Track, p: layout.Plot, x: Scale) -> str:
     """Upright stripes, each with the values of its moment."""
-    kept = [i for i in plots.some(len(track.at_s), TIPS) if finite(track.at_s[i]) is not None]
+    kept = [i for i in layout.some(len(track.at_s), TIPS) if finite(track.at_s[i]) is not None]
     if not kept:
         return ""
     places = [x.at(track.at_s[i]) for i in kept]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tritium.perf.tables.table import Table
-from tritium.see.charts import plot as plots, rows, svg
+from tritium.see.charts import layout, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import Scale, amount, change_text, finite, finite_all, linear, log, quantity
 
@@ -72,8 +72,8 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
     """The points over the levels, steps named above them."""
     known = finite_all(v for p in chart.points for v in (p.value, p.low, p.high))
     if not finite_all(p.value for p in chart.points):
-        return rows.empty(width, "no run has a value" if chart.points else rows.EMPTY)
-    height = 170.0 if width < rows.NARROW else 220.0
+        return layout.empty(width, "no run has a value" if chart.points else layout.EMPTY)
+    height = 170.0 if width < layout.NARROW else 220.0
     top = 40.0 if chart.steps or chart.epochs else 24.0
     bottom = top + height
     above = min(known) > 0
@@ -83,12 +83,12 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
         y = linear(known, bottom, top, count=4, unit=chart.unit, zero=False)
     last = next(v for v in (finite(p.value) for p in reversed(chart.points)) if v is not None)
     right = width - svg.text_width(amount(last, chart.unit)) - 12
-    p = plots.Plot(plots.margin(y, chart.unit), right, top, bottom)
+    p = layout.Plot(layout.margin(y, chart.unit), right, top, bottom)
     x = _Places(p, len(chart.points))
     parts = [
-        svg.text(0, 10, svg.fit(_caption(chart, y), width, rows.TICK), "t"),
-        plots.upright(p, y, chart.unit),
-        plots.labelled(
+        svg.text(0, 10, svg.fit(_caption(chart, y), width, layout.TICK), "t"),
+        layout.upright(p, y, chart.unit),
+        layout.labelled(
             p, [x(i) for i in range(len(chart.points))], [svg.fit(q.label, 90, 11) for q in chart.points], width
         ),
         _epochs(chart, p, x),
@@ -98,7 +98,7 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
         _steps(chart, p, x),
         svg.text(p.right + 8, y.at(last) + 4, amount(last, chart.unit), "o"),
     ]
-    foot = bottom + plots.UNDER
+    foot = bottom + layout.UNDER
     if finite_all(chart.canary):
         parts.append(_canary(chart, p, x, foot + 8))
         foot += CANARY + 12
@@ -109,7 +109,7 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
 class _Places:
     """The places of points, by index."""
 
-    plot: plots.Plot
+    plot: layout.Plot
     count: int
 
     def __call__(self, index: float) -> float:
@@ -140,9 +140,9 @@ def _line(chart: Trend, x: _Places, y: Scale) -> str:
     return svg.path(found, "j s1", ' stroke-opacity=".35"')
 
 
-def _points(chart: Trend, p: plots.Plot, x: _Places, y: Scale) -> str:
+def _points(chart: Trend, p: layout.Plot, x: _Places, y: Scale) -> str:
     parts = []
-    tips = set(plots.some(len(chart.points), TIPS)) | {s.index for s in chart.steps}
+    tips = set(layout.some(len(chart.points), TIPS)) | {s.index for s in chart.steps}
     half, radius = p.width / max(len(tips), 1) / 2, 2.8 if len(chart.points) <= 120 else 1.8
     bare: list[tuple[float, float]] = []
     for i, q in enumerate(chart.points):
@@ -162,7 +162,7 @@ def _points(chart: Trend, p: plots.Plot, x: _Places, y: Scale) -> str:
     return svg.path(svg.dots(bare), "dots s1") + "".join(parts)
 
 
-def _levels(chart: Trend, p: plots.Plot, x: _Places, y: Scale) -> str:
+def _levels(chart: Trend, p: layout.Plot, x: _Places, y: Scale) -> str:
     found, bands = "", ""
     for level in chart.levels:
         value, low, high = finite(level.value), finite(level.low), finite(level.high)
@@ -176,7 +176,7 @@ def _levels(chart: Trend, p: plots.Plot, x: _Places, y: Scale) -> str:
     return svg.path(bands, "k8 p") + svg.path(found, "e")
 
 
-def _steps(chart: Trend, p: plots.Plot, x: _Places) -> str:
+def _steps(chart: Trend, p: layout.Plot, x: _Places) -> str:
     """Each change: a dashed line before its first point, the change above it; texts that would touch are left to the tips."""
     parts, taken = [], -1e9
     for s in sorted(chart.steps, key=lambda s: s.index):
@@ -197,7 +197,7 @@ def _steps(chart: Trend, p: plots.Plot, x: _Places) -> str:
     return "".join(parts)
 
 
-def _epochs(chart: Trend, p: plots.Plot, x: _Places) -> str:
+def _epochs(chart: Trend, p: layout.Plot, x: _Places) -> str:
     parts = []
     for index in chart.epochs:
         if 0 < index < len(chart.points):
@@ -209,7 +209,7 @@ def _epochs(chart: Trend, p: plots.Plot, x: _Places) -> str:
     return "".join(parts)
 
 
-def _canary(chart: Trend, p: plots.Plot, x: _Places, top: float) -> str:
+def _canary(chart: Trend, p: layout.Plot, x: _Places, top: float) -> str:
     """The machine's own speed, on an axis of its own."""
     values = [finite(v) for v in chart.canary[: len(chart.points)]]
     known = finite_all(values)

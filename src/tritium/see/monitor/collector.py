@@ -18,7 +18,7 @@ from math import isfinite
 from tritium import escape, settings
 from tritium.errors import ArgumentError
 from tritium.perf.meters.absent import Absent
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 from tritium.perf.records.json_io import utc_now
 from tritium.perf.suites.config import count_from, duration
 from tritium.see.monitor.counters import Operations

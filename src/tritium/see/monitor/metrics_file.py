@@ -24,7 +24,7 @@ from tritium.perf import files
 from tritium.perf.formats.exports import BASE_UNITS, Family, Sample, exposition
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records import json_io as records
-from tritium.perf.records.context import Context
+from tritium.perf.records.case import Context
 
 T = TypeVar("T")
 SCHEMA = 1  # a reader refuses a higher one

@@ -21,8 +21,7 @@ from tritium.errors import DeviceError, TritiumError
 from tritium.functions import randn
 from tritium.machine.facts import seconds_text
 from tritium.perf.engine import worker
-from tritium.perf.records.case import Case, Made, Recipe
-from tritium.perf.records.context import Context, Work
+from tritium.perf.records.case import Case, Context, Made, Recipe, Work
 from tritium.perf.records.environment import Limits, this_machines_limits
 from tritium.perf.stats.estimates import share_interval, walsh_interval
 from tritium.perf.suites import quick

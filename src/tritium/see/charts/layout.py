@@ -1,6 +1,7 @@
-"""What charts made of rows share: the place of names, plot and figures, the axis above, the key of colours, rows not measured.
+"""The layout that charts share: of rows, the place of names, plot and figures, the axis above, the key of colours, rows not
+measured; of two axes, the plot's place, lines and texts of both, which samples are drawn of very many.
 
-Knows nothing of what a row shows. Wide: name, plot and figure stand beside each other. Narrow: name and figure stand above
+Knows nothing of what is shown. Wide: name, plot and figure stand beside each other. Narrow: name and figure stand above
 the plot, which has the whole width.
 """
 
@@ -24,6 +25,7 @@ PITCH, GAP = 14.0, 10.0  # px between the bars of one name, and between names
 LONG = 600.0  # px; a longer chart has its ticks at the foot too
 AXIS = 22.0  # px for the texts of ticks
 TICK = 11.0  # px of such a text
+UNDER = 22.0  # px for the texts below a plot
 TOGETHER = 3  # more rows than these, absent for one reason, are told in one line
 FAULTS = ("failed", "wrong", "timed out", "crashed", "out of memory")  # what is red; the rest was not measured
 EMPTY = "nothing to show"
@@ -196,3 +198,78 @@ def empty(width: float, said: str = EMPTY) -> svg.Drawing:
     height = 40.0 + 16 * len(lines)
     drawn = [svg.text(width / 2, 32 + 16 * i, line, "u c") for i, line in enumerate(lines)]
     return svg.Drawing(width, height, svg.path(svg.box(0, 0, width, height), "y") + "".join(drawn))
+
+
+# ---- two axes
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Where the axes meet: left and bottom are the axes' places."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+    @property
+    def height(self) -> float:
+        return self.bottom - self.top
+
+
+def margin(scale: Scale, unit: str) -> float:
+    """The room that the texts of an upright axis need."""
+    return max(svg.text_width(t, TICK) for t in tick_texts(scale, unit)) + 8
+
+
+def upright(p: Plot, scale: Scale, unit: str) -> str:
+    """Lines across from the ticks of the upright axis, and their texts at the left."""
+    texts = tick_texts(scale, unit)
+    places = [scale.at(t) for t in scale.ticks]
+    kept = set(spaced(places, [TICK] * len(places), 4))
+    lines = svg.path("".join(svg.line(p.left, y, p.right, y) for y in places), "g")
+    return lines + "".join(
+        svg.text(p.left - 8, places[i] + 4, texts[i], "t r") for i in range(len(places)) if i in kept
+    )
+
+
+def flat(p: Plot, scale: Scale, unit: str, width: float, *, lines: bool = False) -> str:
+    """The texts of the axis below; lines up from its ticks where they are wanted."""
+    return labelled(p, [scale.at(t) for t in scale.ticks], tick_texts(scale, unit), width) + (
+        svg.path("".join(svg.line(scale.at(t), p.top, scale.at(t), p.bottom) for t in scale.ticks), "g")
+        if lines
+        else ""
+    )
+
+
+def labelled(p: Plot, places: Sequence[float], texts: Sequence[str], width: float) -> str:
+    """Texts below the plot, as many as have room."""
+    widths = [svg.text_width(t, TICK) for t in texts]
+    centres = [min(max(x, w / 2), width - w / 2) for x, w in zip(places, widths, strict=True)]
+    axis = svg.path(svg.line(p.left, p.bottom, p.right, p.bottom), "a")
+    return axis + "".join(svg.text(centres[i], p.bottom + 15, texts[i], "t c") for i in spaced(centres, widths, 12))
+
+
+def some(count: int, most: int) -> list[int]:
+    """At most so many indexes of a longer row, evenly spread, the last among them."""
+    if count <= most:
+        return list(range(count))
+    every = -(-(count - 1) // max(most - 1, 1))
+    kept = list(range(0, count, every))
+    return kept if kept[-1] == count - 1 else [*kept, count - 1]
+
+
+def extremes(values: Sequence[float], most: int) -> list[int]:
+    """At most about so many indexes of a longer row: of each stretch the least and the greatest, so that no peak is lost."""
+    if len(values) <= most:
+        return list(range(len(values)))
+    width = -(-2 * len(values) // most)
+    kept = {0, len(values) - 1}
+    for start in range(0, len(values), width):
+        stretch = range(start, min(start + width, len(values)))
+        kept |= {min(stretch, key=lambda i: values[i]), max(stretch, key=lambda i: values[i])}
+    return sorted(kept)
