@@ -283,7 +283,7 @@ def test_a_model_directory_is_replaced_when_asked(source: Path, tmp_path: Path) 
 def test_a_folder_of_other_things_is_never_replaced(source: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
-    with pytest.raises(FormatError, match="other things"):
+    with pytest.raises(FormatError, match="other files"):
         tio.convert(source, tmp_path / "home", to="hf", overwrite=True)
 
 

@@ -621,7 +621,7 @@ def test_names_in_messages_cannot_steer_a_terminal() -> None:
 
 
 def test_a_piece_that_breaks_its_word_is_an_error() -> None:
-    with pytest.raises(FormatError, match="3 bytes were made where 4 were announced"):
+    with pytest.raises(FormatError, match="3 bytes were written, 4 were declared"):
         safetensors.write(io.BytesIO(), {}, [Piece("w", (1,), "F32", 4, lambda: [b"abc"])])
 
 

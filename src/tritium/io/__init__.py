@@ -1,6 +1,6 @@
-"""Model files of the ternary world: read, told apart, converted and compared.
+"""Model files with ternary weights: read, identify, convert and compare them.
 
-Knows nothing of tensors or devices: what it gives is NumPy arrays over the bytes of a file.
+Knows nothing of tensors or devices: weights are returned as NumPy arrays over the bytes of a file.
 """
 
 from tritium.io import codecs, gguf, safetensors

@@ -1,13 +1,13 @@
-"""The bytes of each ternary layout, to and from the one form in memory; pure NumPy, a bounded piece at a time.
+"""Codecs between the bytes of each ternary layout and the one layout in memory; pure NumPy, in bounded chunks.
 
-Knows nothing of containers, names or files. Every `decode` refuses codes that are not ternary and scales that are not finite.
+Knows nothing of containers, names or files. Every `decode` raises for codes that are not ternary and scales that are not finite.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def _matrix(shape: Any, name: str) -> Shape:
 
 
 def _bytes(buffer: Buffer | Array, size: int, name: str) -> Array:
-    """The buffer as uint8, of exactly `size` bytes."""
+    """Return the buffer as uint8, of exactly `size` bytes."""
     if isinstance(buffer, np.ndarray):
         data = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
     else:
@@ -46,7 +46,7 @@ def _legal(codes: Array, first_row: int, name: str, meaning: str = "no ternary v
             f"{name} data, row {first_row + int(r)}, column {int(c)}",
             f"code 3 ({meaning})",
             "0, 1 or 2 for -1, 0, +1",
-            "The data is damaged, or of another layout than it says: see `tritium inspect`.",
+            "The data is damaged, or its layout is not the declared one: see `tritium inspect`.",
         )
     return codes
 
@@ -54,13 +54,13 @@ def _legal(codes: Array, first_row: int, name: str, meaning: str = "no ternary v
 def _finite(scale: Array, name: str) -> Array:
     scale = np.asarray(scale, np.float32)
     if not np.isfinite(scale).all():
-        at = np.unravel_index(int((~np.isfinite(scale)).argmax()), scale.shape) if scale.ndim else ()
-        raise fault(f"{name} scale{[int(i) for i in at] or ''}", f"{scale[at]}", "a finite number")
+        index = np.unravel_index(int((~np.isfinite(scale)).argmax()), scale.shape) if scale.ndim else ()
+        raise fault(f"{name} scale{[int(i) for i in index] or ''}", f"{scale[index]}", "a finite number")
     return scale
 
 
 def single(t: Ternary, name: str, others: str = "tq2_0, tq1_0, q2_0 or mlx") -> np.float32:
-    """The one scale of the whole matrix; an error when it has several."""
+    """Return the one scale of the whole matrix; raise where it has several."""
     scale = t.simplified().scale
     if scale.ndim:
         raise fault(
@@ -92,9 +92,9 @@ class I2S:
             if not all_legal(lanes):
                 codes = (lanes[:, None] >> np.array([6, 4, 2, 0], np.uint8)[:, None]) & np.uint8(3)
                 _legal(codes.reshape(-1, k), r.start, self.name)
-            made = out[r].reshape(-1, 4, self.lane // 4)
+            packed = out[r].reshape(-1, 4, self.lane // 4)
             for i in range(4):
-                made[:, i] = pack_fields(lanes, 6 - 2 * i)
+                packed[:, i] = pack_fields(lanes, 6 - 2 * i)
         scale = _finite(tail[:4].view("<f4")[0], self.name)
         return Ternary(out, (n, k), scale)
 
@@ -121,7 +121,7 @@ class I2S:
 
 
 class Blocks(ABC):
-    """Layouts of ggml with one fp16 scale for each block of `block` values. A subclass says how a block holds its codes."""
+    """Layouts of ggml with one fp16 scale for each block of `block` values. A subclass defines how a block stores its codes."""
 
     name: str
     block: int
@@ -133,21 +133,21 @@ class Blocks(ABC):
         return product(shape, self.name) // self.block * self.record.itemsize
 
     def decode(self, buffer: Buffer | Array, shape: Shape) -> Ternary:
-        """A block with d = 0 and codes other than 0 weighs nothing; it is read as zeros so that the codes say so too."""
+        """Decode blocks. One with d = 0 has only zero weights whatever its codes, so its codes are read as zeros too."""
         n, k = _matrix(shape, self.name)
         check_k(self.name, k, self.block)
         records = _bytes(buffer, self.nbytes((n, k)), self.name).view(self.record).reshape(n, k // self.block)
         out = np.empty((n, k // 4), np.uint8)
         scale = _finite(records["d"].astype(np.float32), self.name)
         for r in rows_at_a_time(n, k):
-            made = self.packed(records[r], r.start)
-            made[scale[r] == 0] = ZEROS
-            out[r] = made.reshape(-1, k // 4)
+            packed = self.packed(records[r], r.start)
+            packed[scale[r] == 0] = ZEROS
+            out[r] = packed.reshape(-1, k // 4)
         return Ternary(out, (n, k), scale, self.block)
 
     def encode(self, t: Ternary) -> Array:
-        """A block of zeros keeps the scale it was given. ggml's own quantiser stores d = 0 there, which reads the same
-        (0·d) but loses the scale; with it kept, codes and scales both survive a round trip."""
+        """Encode into blocks. A block of zeros keeps its scale, so that codes and scales both survive a round trip; ggml's own
+        quantiser stores d = 0 there, which decodes to the same weights but loses the scale."""
         n, k = t.shape
         out = np.zeros((n, k // self.block if k else 0), self.record)
         check_k(self.name, k, self.block)
@@ -167,7 +167,7 @@ class Blocks(ABC):
         return np.frombuffer(buffer, self.record)["d"].astype(np.float32) if len(buffer) else np.empty(0, np.float32)
 
     def scales(self, t: Ternary) -> Array:
-        """The scales as they will be stored, fp16 (N, K/block)."""
+        """Return the scales as they will be stored, fp16 (N, K/block)."""
         wide = t.scales(self.block)
         if wide is None:
             raise fault(
@@ -179,22 +179,22 @@ class Blocks(ABC):
         return to_f16(wide, self.name)
 
     def packed(self, records: Array, first_row: int) -> Array:
-        """The codes of records as they are in memory, uint8 [rows, blocks, block / 4]; legal ones only."""
+        """Return the codes of records packed as in memory, uint8 [rows, blocks, block / 4]; raise for illegal codes."""
         codes = self.spread(records, first_row)
         _legal(codes.reshape(len(records), -1), first_row, self.name, self.three)
         return pack(codes.reshape(len(records), -1)).reshape(*records.shape, -1)
 
     @abstractmethod
     def spread(self, records: Array, first_row: int) -> Array:
-        """The codes of records, uint8 [rows, blocks, block]."""
+        """Return the codes of records, uint8 [rows, blocks, block]."""
 
     @abstractmethod
     def gather(self, codes: Array, out: Array) -> None:
-        """Write such codes into records."""
+        """Write codes, uint8 [rows, blocks, block], into records."""
 
 
 def to_f16(scale: Array, name: str) -> Array:
-    """fp16, or an error where a scale would become infinite or vanish."""
+    """Return scales as fp16; raise where one would overflow to infinity or underflow to 0."""
     with np.errstate(over="ignore"):
         half = scale.astype(np.float16)
     lost = ~np.isfinite(half) | ((half == 0) & (scale != 0))
@@ -264,24 +264,32 @@ _CANONICAL = np.isin(np.arange(256), _BYTE)
 _CANONICAL_4 = np.isin(np.arange(256), _BYTE[::3])  # the last four bytes hold four digits, the fifth is 0
 
 
+class DigitBytes(NamedTuple):
+    """A run of bytes of a TQ1_0 block and the values it holds."""
+
+    start: int
+    stop: int
+    digits: int  # base-3 digits in each byte
+    first: int  # index of the first value
+
+
 class TQ1(Blocks):
     """256 values, five digits base 3 a byte: 32 bytes with stride 32, 16 with stride 16, 4 with four values each; scale last."""
 
     name, block = "tq1_0", 256
     record = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
-    parts = ((0, 32, 5, 0), (32, 48, 5, 160), (48, 52, 4, 240))  # bytes from, to, digits in each, first value
+    parts = (DigitBytes(0, 32, 5, 0), DigitBytes(32, 48, 5, 160), DigitBytes(48, 52, 4, 240))
 
     def spread(self, records: Array, first_row: int) -> Array:
         body = np.concatenate([records["qs"], records["qh"]], axis=-1)
         self._check(body, first_row)
         out = np.empty((*records.shape, 256), np.uint8)
         for a, b, digits, first in self.parts:
-            rest = body[
-                ..., a:b
-            ].copy()  # a fraction of 256; its thirds are the digit, three times it the next fraction
+            # A fraction of 256: which third it is in is the digit, and three times it is the next fraction.
+            rest = body[..., a:b].copy()
             for n in range(digits):
-                at = first + n * (b - a)
-                np.add(rest > 85, rest > 170, out=out[..., at : at + b - a], dtype=np.uint8, casting="unsafe")
+                start = first + n * (b - a)
+                np.add(rest > 85, rest > 170, out=out[..., start : start + b - a], dtype=np.uint8, casting="unsafe")
                 rest *= np.uint8(3)
         return out
 
@@ -292,9 +300,9 @@ class TQ1(Blocks):
             r, b, i = (int(x) for x in np.unravel_index(int((~good).argmax()), good.shape))
             raise fault(
                 f"tq1_0 data, row {first_row + r}, block {b}, byte {i}",
-                f"{body[r, b, i]:#04x}, which no five ternary digits give",
-                f"one of the {81 if i >= 48 else 243} bytes that they do",
-                "The data is damaged, or of another layout than it says: see `tritium inspect`.",
+                f"{body[r, b, i]:#04x}, which no five ternary digits encode to",
+                f"one of the {81 if i >= 48 else 243} bytes that they encode to",
+                "The data is damaged, or its layout is not the declared one: see `tritium inspect`.",
             )
 
     def gather(self, codes: Array, out: Array) -> None:
@@ -330,7 +338,7 @@ class HF:
             )
 
     def decode(self, buffer: Buffer | Array, shape: Shape, scale: Any = 1.0, *, inverted: bool = False) -> Ternary:
-        """`inverted`: weight_scale divides (linear_class "bitlinear") instead of multiplying ("autobitlinear")."""
+        """Decode packed rows; `inverted`: weight_scale divides (linear_class "bitlinear") instead of multiplying ("autobitlinear")."""
         n, k = _matrix(shape, self.name)
         self.check(n)
         quarter = n // 4
@@ -358,7 +366,7 @@ class HF:
             return _finite(np.float32(1) / stored, f"{self.name} 1/weight_scale")
 
     def encode(self, t: Ternary) -> Array:
-        """uint8 [N/4, K]. The scale goes beside it, as a multiplier."""
+        """Return the packed rows, uint8 [N/4, K]; the scale is stored in a tensor of its own, as a multiplier."""
         n, k = t.shape
         self.check(n)
         quarter = n // 4
@@ -381,7 +389,7 @@ class Affine:
 
 
 class MLX:
-    """uint32 words of 16 codes from the lowest bits. With bias = -scale it says exactly (code - 1)·scale."""
+    """uint32 words of 16 codes from the lowest bits. With bias = -scale, scale·code + bias is exactly (code - 1)·scale."""
 
     name = "mlx"
     groups = (128, 64, 32)
@@ -403,9 +411,9 @@ class MLX:
             )
         _finite(s, self.name)
         if not np.array_equal(b, -s):
-            at = tuple(int(x) for x in np.unravel_index(int((b != -s).argmax()), s.shape))
+            index = tuple(int(x) for x in np.unravel_index(int((b != -s).argmax()), s.shape))
             raise fault(
-                f"{self.name} biases{list(at)}", f"{b[at]:g} beside the scale {s[at]:g}", "the scale negated",
+                f"{self.name} biases{list(index)}", f"{b[index]:g} beside the scale {s[index]:g}", "the scale negated",
                 "These weights have four levels and are not ternary: quantise the ternary model by `tritium convert --to mlx`.",
             )  # fmt: skip
         packed = _bytes(buffer, n * k // 4, self.name).reshape(n, k // 4)
@@ -417,12 +425,12 @@ class MLX:
         return Ternary(out, (n, k), s, group)
 
     def group_for(self, t: Ternary) -> int:
-        """The widest group that K and the scales allow."""
+        """Return the widest group that K and the scales allow."""
         for group in self.groups:
             if t.shape[1] % group == 0 and t.scales(group) is not None:
                 return group
         check_k(self.name, t.shape[1], self.groups[-1])
-        raise fault(f"{self.name} encoding", f"a scale for each {t.group} values", f"one for each of {self.groups}",
+        raise fault(f"{self.name} encoding", f"a scale for each {t.group} values", f"groups of {' or '.join(map(str, self.groups))}",
                     "Write f32.")  # fmt: skip
 
     def encode(self, t: Ternary, group: int | None = None) -> Affine:
@@ -443,19 +451,19 @@ class Floats:
         return self.exact(w) or self.absmean(w)
 
     def exact(self, w: Array) -> Ternary | None:
-        """The ternary matrix these numbers are; None when they are not one, by tensor, row or usual group."""
+        """Return the ternary matrix these numbers are; None where they are not one per tensor, row or usual group."""
         n, k = _matrix(w.shape, self.name)
         if not n * k:
             return Ternary(np.ones((n, -(-k // 4)), np.uint8), (n, k), np.zeros((), np.float32))
         for width in (0, k, *(g for g in self.groups if g < k and k % g == 0)):
-            if (found := self._exact(w, width)) is not None:
+            if (match := self._exact(w, width)) is not None:
                 group = width if width not in (0, k) else 0
-                return Ternary(found[0], (n, k), found[1].reshape(()) if not width else found[1].reshape(n, -1) if group
-                               else found[1].reshape(n), group)  # fmt: skip
+                return Ternary(match[0], (n, k), match[1].reshape(()) if not width else match[1].reshape(n, -1) if group
+                               else match[1].reshape(n), group)  # fmt: skip
         return None
 
     def _exact(self, w: Array, width: int) -> tuple[Array, Array] | None:
-        """Codes and scales for groups of `width` values (0: the whole tensor); None at the first value that does not fit."""
+        """Return codes and scales for groups of `width` values (0: the whole tensor); None if any value is not 0 or ±scale."""
         n, k = w.shape
         out = np.empty((n, -(-k // 4)), np.uint8)
         scales = np.empty((n, k // width) if width else (1, 1), np.float32)
@@ -473,7 +481,8 @@ class Floats:
         return out, _finite(scales, self.name)
 
     def absmean(self, w: Array) -> Ternary:
-        """g = max(mean|W|, 1e-5), t = clip(round(W/g), -1, 1), in fp32, ties to even; the mean is summed in fp64."""
+        """Quantise to ternary: g = max(mean|W|, 1e-5), t = clip(round(W/g), -1, 1), in fp32, ties to even; the mean is
+        summed in fp64."""
         n, k = _matrix(w.shape, self.name)
         total = 0.0
         for r in rows_at_a_time(n, k):
@@ -487,7 +496,7 @@ class Floats:
         return Ternary(out, (n, k), np.asarray(g, np.float32))
 
     def encode(self, t: Ternary, dtype: Any = np.float32) -> Array:
-        """value times scale, rounded once to the dtype."""
+        """Return value times scale, rounded once to the dtype."""
         out = np.empty(t.shape, dtype)
         for r in rows_at_a_time(*t.shape):
             out[r] = t.dense(r).astype(dtype)
@@ -516,7 +525,7 @@ hf = HF()
 mlx = MLX()
 floats = Floats()
 
-# The layouts of GGUF by the name of their type in ggml. A reader takes the codec of a tensor from here.
+# The layouts of GGUF by the name of their ggml type: a reader looks up the codec of a tensor here.
 GGUF: dict[str, I2S | Blocks] = {
     "I2_S": i2_s,
     "TQ1_0": tq1_0,
@@ -525,7 +534,7 @@ GGUF: dict[str, I2S | Blocks] = {
     "PQ2_0": pq2_0,
 }
 
-# What K must be a multiple of, for the layouts that are written: named in errors as those that can hold a shape.
+# The number K must be a multiple of, for each layout that can be written; error messages list those that fit a shape.
 BLOCK = {c.name: c.block for c in (i2_s, tq2_0, tq1_0, q2_0, mlx, hf)} | {"f32": 1, "f16": 1, "bf16": 1}
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""A model in one format made into another: looked at first, written beside its target, read back, and only then given its name.
+"""Convert a model from one format to another: survey it, write a temporary file, read that back, and only then rename it.
 
-Knows nothing of how formats lay their bytes out. The source is never written to.
+Knows nothing of the byte layouts of formats. The source is never written to.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
     FORMATS,
     Format,
-    Found,
+    Survey,
     config_for,
     gguf_pieces,
-    look,
     one_dtype,
     rounded,
     safetensors_pieces,
+    survey,
     unknown,
 )
 from tritium.io.model import names, tokenizer
@@ -41,7 +41,7 @@ SIDE_FILES = (
 
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion made. `scale_error` is the largest relative change of a scale; 0 means nothing was lost."""
+    """The result of a conversion. `scale_error` is the largest relative change of a scale; 0 means nothing was lost."""
 
     path: Path
     to: str
@@ -55,7 +55,7 @@ class Converted:
 
 @dataclass
 class _Work:
-    """Progress over the three passes: looking, writing, reading back."""
+    """Progress over the three passes: survey, write, read back."""
 
     total: int
     progress: Progress | None
@@ -78,7 +78,8 @@ def convert(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Converted:
-    """Write the model at `source` as `target` in a format of FORMATS. Nothing appears at `target` unless it was read back equal.
+    """Write the model at `source` as `target` in a format of FORMATS. `target` only appears once it was
+    read back and compared equal.
 
     GGUF formats write a file. The others write a directory with config.json and tokenizer, or one file where `target` ends in
     .safetensors. `variant` and `ternarise` are those of open().
@@ -90,26 +91,26 @@ def convert(
     model = open_model(source, variant=variant, ternarise=ternarise)
     model.check()
     work = _Work(3 * model.nbytes, progress)
-    found = []
-    for e in _wanted(model, form, work):
-        found.append(look(e, form))
+    surveys: list[Survey] = []
+    for e in _select(model, form, work):
+        surveys.append(survey(e, form))
         work.step(e.nbytes, f"reading {e.name}")
-    _say(found, form, work)
+    _warn(surveys, form, work)
     folder = form.container == "safetensors" and path.suffix != ".safetensors"
     with appearing(path, folder=folder, overwrite=overwrite) as temporary:
         if form.container == "gguf":
-            pieces, wrote = _write_gguf(temporary, model, found, form, work)
+            pieces, wrote = _write_gguf(temporary, model, surveys, form, work)
         else:
-            pieces, wrote = _write_safetensors(temporary, model, found, form, work, folder)
-        _read_back(temporary, found, wrote, form, work)
+            pieces, wrote = _write_safetensors(temporary, model, surveys, form, work, folder)
+        _read_back(temporary, surveys, wrote, form, work)
     return Converted(
-        path, to, len(found), sum(f.ternary for f in found), model.nbytes, sum(p.nbytes for p in pieces),
-        max((f.error for f in found), default=0.0), tuple(work.warnings),
+        path, to, len(surveys), sum(f.ternary for f in surveys), model.nbytes, sum(p.nbytes for p in pieces),
+        max((f.error for f in surveys), default=0.0), tuple(work.warnings),
     )  # fmt: skip
 
 
 def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> None:
-    """All that can be refused before the long work begins."""
+    """Raise for everything that can be rejected before the long work begins."""
     here, there = source.resolve(), target.resolve()
     if here == there or there in here.parents or (here in there.parents and there.exists()):
         raise FormatError(
@@ -125,11 +126,11 @@ def _check_target(source: Path, target: Path, form: Format, overwrite: bool) -> 
         strange = [p.name for p in target.iterdir() if p.is_dir() or not (target / "config.json").is_file()]
         if strange:
             raise FormatError(
-                f"convert: {visible(str(target))} is a folder with other things ({visible(strange[0])}); it is not replaced."
+                f"convert: {visible(str(target))} is a folder with other files ({visible(strange[0])}); it is not replaced."
             )
 
 
-def _wanted(model: ModelFile, form: Format, work: _Work) -> list[Any]:
+def _select(model: ModelFile, form: Format, work: _Work) -> list[Any]:
     entries = list(model.named.values())
     if form.container == "gguf" and model.gguf is None and model.config.get("tie_word_embeddings"):
         tied = [e for e in entries if e.common == "lm_head.weight"]
@@ -140,17 +141,17 @@ def _wanted(model: ModelFile, form: Format, work: _Work) -> list[Any]:
     return entries
 
 
-def _say(found: list[Found], form: Format, work: _Work) -> None:
-    """What a person should know that is no error."""
-    if not any(f.ternary for f in found):
+def _warn(surveys: list[Survey], form: Format, work: _Work) -> None:
+    """Add the warnings: facts the user should know that are no errors."""
+    if not any(f.ternary for f in surveys):
         work.warnings.append("no tensor of this model is ternary: numbers were copied as they are")
-    worst = max((f.error for f in found), default=0.0)
+    worst = max((f.error for f in surveys), default=0.0)
     if worst:
         work.warnings.append(f"scales were rounded to {form.rounds}: the largest changed by {worst:.2g} of itself")
-    if form.codec is None and any(f.entry.role == "master" and f.ternary for f in found):
+    if form.codec is None and any(f.entry.role == "master" and f.ternary for f in surveys):
         work.warnings.append("masters were replaced by their ternary values; keep the source for training")
     if form.codec is None and form.rounds is not None:
-        narrow = {f.entry.stored for f in found if not f.ternary and f.entry.stored in ("F32", "F16", "BF16", "F64")}
+        narrow = {f.entry.stored for f in surveys if not f.ternary and f.entry.stored in ("F32", "F16", "BF16", "F64")}
         if narrow - {safetensors.NAMES[form.rounds]} and form.rounds.itemsize == 2:
             work.warnings.append(f"embeddings and norms were rounded from {', '.join(sorted(narrow))} to {form.name}")
 
@@ -159,7 +160,7 @@ def _say(found: list[Found], form: Format, work: _Work) -> None:
 
 
 def _write_gguf(
-    path: Path, model: ModelFile, found: list[Found], form: Format, work: _Work
+    path: Path, model: ModelFile, surveys: list[Survey], form: Format, work: _Work
 ) -> tuple[list[Piece], list[Wrote]]:
     metadata: dict[str, Any]
     if model.gguf is not None:
@@ -167,28 +168,28 @@ def _write_gguf(
         metadata = {k: v.raw for k, v in model.gguf.metadata.values_by_key.items()}
     else:
         arch, metadata = _describe(model, work)
-    if any(f.ternary for f in found):
+    if any(f.ternary for f in surveys):
         metadata["general.file_type"] = gguf.number("u32", ggml.FILE_TYPE[form.name.upper()])
-    pieces = gguf_pieces(found, model, form, arch)
+    pieces = gguf_pieces(surveys, model, form, arch)
     with path.open("xb") as file:
-        wrote = gguf.write(file, metadata, pieces, progress=_writing(work), total=sum(p.nbytes for p in pieces))
-    work.done += sum(f.entry.nbytes for f in found)
+        wrote = gguf.write(file, metadata, pieces, progress=_write_progress(work), total=sum(p.nbytes for p in pieces))
+    work.done += sum(f.entry.nbytes for f in surveys)
     return pieces, wrote
 
 
 def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[str, Any]]:
-    """GGUF keys for a Hugging Face model."""
+    """Return the architecture and the GGUF keys of a Hugging Face model."""
     arch = model.arch
     if arch is None:
-        said = model.config.get("model_type")
-        if said is not None:
+        model_type = model.config.get("model_type")
+        if model_type is not None:
             raise fault(
                 "config.json",
-                f"model_type {visible(str(said))!r}",
+                f"model_type {visible(str(model_type))!r}",
                 "bitnet or llama",
                 "Write hf, mlx or f32, which need no architecture of GGUF.",
             )
-        work.warnings.append("no config.json: the GGUF holds tensors only, and no program will run it as a model")
+        work.warnings.append("no config.json: the GGUF holds tensors only, and no program can run it as a model")
         return None, {"general.architecture": gguf.string("none")}
     metadata: dict[str, Any] = {
         "general.architecture": gguf.string(arch.gguf),
@@ -202,37 +203,39 @@ def _describe(model: ModelFile, work: _Work) -> tuple[names.Arch | None, dict[st
 
 
 def _write_safetensors(
-    path: Path, model: ModelFile, found: list[Found], form: Format, work: _Work, folder: bool
+    path: Path, model: ModelFile, surveys: list[Survey], form: Format, work: _Work, folder: bool
 ) -> tuple[list[Piece], list[Wrote]]:
-    dtype = one_dtype(found, model, form)
+    dtype = one_dtype(surveys, model, form)
     if (
         dtype == "F32"
         and form.codec is not None
-        and any(f.entry.stored in ("F16", "BF16") for f in found if not f.ternary)
+        and any(f.entry.stored in ("F16", "BF16") for f in surveys if not f.ternary)
     ):
         work.warnings.append("scales or norms need fp32, and libraries want one dtype: embeddings were widened to F32")
-    pieces = safetensors_pieces(found, model, form, dtype)
-    config = config_for(model, form, found, dtype)
+    pieces = safetensors_pieces(surveys, model, form, dtype)
+    config = config_for(model, form, surveys, dtype)
     notes = {"format": "mlx" if form.codec is codecs.mlx else "pt"}
     if folder:
         _side_files(path, model, config, work)
     else:
         notes["config"] = json.dumps(config)
     with (path / "model.safetensors" if folder else path).open("xb") as file:
-        wrote = safetensors.write(file, notes, pieces, progress=_writing(work), total=sum(p.nbytes for p in pieces))
-    work.done += sum(f.entry.nbytes for f in found)
+        wrote = safetensors.write(
+            file, notes, pieces, progress=_write_progress(work), total=sum(p.nbytes for p in pieces)
+        )
+    work.done += sum(f.entry.nbytes for f in surveys)
     return pieces, wrote
 
 
 def _side_files(path: Path, model: ModelFile, config: dict[str, Any], work: _Work) -> None:
     files: dict[str, Any] = {"config.json": config}
     if model.gguf is not None:
-        made, warnings = tokenizer.from_gguf(model.metadata)
+        tokenizer_files, warnings = tokenizer.from_gguf(model.metadata)
         work.warnings += warnings
-        files |= made
+        files |= tokenizer_files
         if not model.arch:
             work.warnings.append("this architecture has no configuration here; all keys are kept in gguf_metadata.json")
-        if warnings or not model.arch or not made:
+        if warnings or not model.arch or not tokenizer_files:
             files["gguf_metadata.json"] = dict(model.metadata)
     else:
         for name in SIDE_FILES:
@@ -242,14 +245,14 @@ def _side_files(path: Path, model: ModelFile, config: dict[str, Any], work: _Wor
         (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _writing(work: _Work) -> Progress | None:
-    """Bytes written are not bytes read; the bar is told the share that is done."""
+def _write_progress(work: _Work) -> Progress | None:
+    """Return a callback that maps bytes written to the bytes read that the progress bar counts; None without a bar."""
     if work.progress is None:
         return None
-    start, third, tell = work.done, work.total // 3, work.progress
+    start, third, progress = work.done, work.total // 3, work.progress
 
     def report(done: int, total: int, name: str) -> None:
-        tell(start + third * done // max(total, 1), work.total, f"writing {name}")
+        progress(start + third * done // max(total, 1), work.total, f"writing {name}")
 
     return report
 
@@ -257,17 +260,17 @@ def _writing(work: _Work) -> Progress | None:
 # ---- reading back
 
 
-def _read_back(path: Path, found: list[Found], wrote: list[Wrote], form: Format, work: _Work) -> None:
-    """What is on the disk is what was meant: bytes by checksum, ternary weights by decoding them again."""
-    made = open_model(path)
-    data = made.gguf or safetensors.parse(map_file(path / "model.safetensors" if path.is_dir() else path))
+def _read_back(path: Path, surveys: list[Survey], wrote: list[Wrote], form: Format, work: _Work) -> None:
+    """Check that the disk holds what was meant: bytes by checksum, ternary weights by decoding them again."""
+    model = open_model(path)
+    data = model.gguf or safetensors.parse(map_file(path / "model.safetensors" if path.is_dir() else path))
     for w in wrote:
         if zlib.crc32(data.data(w.name)) != w.crc32:
             raise FormatError(
                 f"{visible(w.name)}: the file does not hold what was written. The disk may be failing; nothing was kept."
             )
-    entries = made.named
-    for f in found:
+    entries = model.named
+    for f in surveys:
         name = f.entry.common
         if f.ternary:
             result = compare_ternary(rounded(f.entry.ternary(), form).simplified(), entries[name].ternary())

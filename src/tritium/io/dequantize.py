@@ -1,6 +1,6 @@
-"""ggml's quantised types that embeddings of ternary models come in, turned into fp32.
+"""Dequantise the ggml types that embeddings of ternary models come in to fp32.
 
-Knows nothing of ternary layouts. Types not in the table are refused by name.
+Knows nothing of ternary layouts. Types not in the table are rejected by name.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tritium.io.ternary import Array
 
 
 def _q8_0(blocks: Array) -> Array:
-    """32 values: fp16 d, int8 q; d·q."""
+    """Dequantise blocks of 32 values: fp16 d, int8 q; d·q."""
     d = blocks[:, :2].copy().view("<f2").astype(np.float32)
     return d * blocks[:, 2:].view(np.int8)
 
 
 def _q4_0(blocks: Array) -> Array:
-    """32 values: fp16 d, 16 bytes with the first half in the low nibbles; d·(q - 8)."""
+    """Dequantise blocks of 32 values: fp16 d, 16 bytes with the first half in the low nibbles; d·(q - 8)."""
     d = blocks[:, :2].copy().view("<f2").astype(np.float32)
     q = blocks[:, 2:]
     return d * (np.concatenate([q & 15, q >> 4], axis=1).astype(np.float32) - 8)
 
 
 def _q6_k(blocks: Array) -> Array:
-    """256 values: low nibbles ql[128], high pairs qh[64], 16 int8 scales, fp16 d; d·scale·(q - 32)."""
+    """Dequantise blocks of 256 values: low nibbles ql[128], high pairs qh[64], 16 int8 scales, fp16 d; d·scale·(q - 32)."""
     n = len(blocks)
     ql, qh = blocks[:, :128].reshape(n, 2, 1, 64), blocks[:, 128:192].reshape(n, 2, 1, 32)
     low = (ql >> np.array([0, 4], np.uint8)[:, None]) & 15  # [n, 2, nibble, 64]
@@ -43,7 +43,7 @@ _DECODERS: dict[str, Any] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q6_K": _q6_k}
 
 
 def dequantize(kind: str, raw: memoryview, shape: tuple[int, ...]) -> Array:
-    """fp32 numbers of a quantised tensor."""
+    """Return the elements of a quantised tensor as fp32."""
     decode = _DECODERS.get(kind)
     if decode is None:
         raise fault(
@@ -53,5 +53,5 @@ def dequantize(kind: str, raw: memoryview, shape: tuple[int, ...]) -> Array:
     size = ggml.BY_NAME[kind].size
     blocks = np.frombuffer(raw, np.uint8).reshape(-1, size) if len(raw) else np.empty((0, size), np.uint8)
     with np.errstate(over="ignore", invalid="ignore"):
-        found: Array = decode(blocks).reshape(shape)
-    return found
+        values: Array = decode(blocks).reshape(shape)
+    return values

@@ -1,6 +1,6 @@
-"""The formats that can be written: for each, the pieces a model becomes, and the configuration that goes with them.
+"""The formats that can be written: for each, the tensors of the file, and the configuration that goes with them.
 
-Knows nothing of where they are put.
+Knows nothing of paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: its container, how it holds ternary weights, and the dtype its scales are rounded to."""
+    """A kind of file: its container, its codec for ternary weights, and the dtype its scales are rounded to."""
 
     name: str
     container: str
@@ -53,8 +53,8 @@ FORMATS = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a first look at an entry told."""
+class Survey:
+    """The result of a first pass over an entry."""
 
     entry: Entry
     ternary: bool
@@ -63,26 +63,26 @@ class Found:
     error: float = 0.0  # relative, of its scales after rounding
 
 
-def look(entry: Entry, to: Format) -> Found:
-    """Whether an entry is ternary, whether the format can hold it, and what its scales lose there."""
+def survey(entry: Entry, to: Format) -> Survey:
+    """Survey an entry: is it ternary, and how much do its scales change by rounding; raise where the format cannot hold it."""
     if entry.role == "maybe" and names.is_linear(entry.name) and to.codec is not None:
-        t: Ternary | None = entry.ternary()  # says so where a projection is dense
+        t: Ternary | None = entry.ternary()  # raises where a projection is dense
     else:
         t = entry.find_ternary()
     if t is None:
-        return Found(entry, False)
+        return Survey(entry, False)
     try:
         group = _fits(t, to)
     except FormatError as error:
         raise FormatError(f"{entry.where} cannot be {to.name}: {error}") from None
-    kept = rounded(t, to).scale
+    stored = rounded(t, to).scale
     size = np.abs(t.scale.astype(np.float64))
-    change = np.abs(kept.astype(np.float64) - t.scale) / np.where(size == 0, 1, size)
-    return Found(entry, True, t.scale, group, float(change.max(initial=0)))
+    change = np.abs(stored.astype(np.float64) - t.scale) / np.where(size == 0, 1, size)
+    return Survey(entry, True, t.scale, group, float(change.max(initial=0)))
 
 
 def _fits(t: Ternary, to: Format) -> int:
-    """The group of MLX; an error where the format has no room for the shape or the scales."""
+    """Return MLX's group size, 0 for other formats; raise where the format cannot hold the shape or the scales."""
     if to.codec is not None:
         return int(to.codec.fits(t))
     if to.rounds == np.dtype("<f2"):
@@ -91,7 +91,7 @@ def _fits(t: Ternary, to: Format) -> int:
 
 
 def rounded(t: Ternary, to: Format) -> Ternary:
-    """The same weights with the scales as the format keeps them."""
+    """Return the same weights with the scales rounded as the format stores them."""
     if to.rounds is None:
         return t
     return Ternary(t.codes, t.shape, t.scale.astype(to.rounds).astype(np.float32), t.group)
@@ -100,12 +100,12 @@ def rounded(t: Ternary, to: Format) -> Ternary:
 # ---- GGUF
 
 
-def gguf_pieces(found: list[Found], model: ModelFile, to: Format, arch: names.Arch | None) -> list[Piece]:
-    """Pieces for a GGUF file. What is not ternary keeps its type; vectors become F32, which ggml's norms need."""
-    return [_gguf_ternary(f, model, to, arch) if f.ternary else _gguf_plain(f.entry, model, arch) for f in found]
+def gguf_pieces(surveys: list[Survey], model: ModelFile, to: Format, arch: names.Arch | None) -> list[Piece]:
+    """Return the tensors of a GGUF file. Those that are not ternary keep their type; vectors become F32, which ggml's norms need."""
+    return [_gguf_ternary(f, model, to, arch) if f.ternary else _gguf_plain(f.entry, model, arch) for f in surveys]
 
 
-def _gguf_ternary(f: Found, model: ModelFile, to: Format, arch: names.Arch | None) -> Piece:
+def _gguf_ternary(f: Survey, model: ModelFile, to: Format, arch: names.Arch | None) -> Piece:
     e, order = f.entry, _order(f.entry, model, arch)
 
     def chunks() -> Iterator[Array]:
@@ -137,7 +137,7 @@ def _gguf_name(e: Entry, model: ModelFile) -> str:
 
 
 def _order(e: Entry, model: ModelFile, arch: names.Arch | None) -> Array | None:
-    """The rows of Q and K as the architecture wants them."""
+    """Return the row order of Q and K that the architecture needs; None: as they are."""
     if arch is None or not arch.interleaved or not e.shape:
         return None
     if model.gguf is not None:
@@ -148,13 +148,13 @@ def _order(e: Entry, model: ModelFile, arch: names.Arch | None) -> Array | None:
 
 
 def _cast(e: Entry, name: str, kind: str, order: Array | None = None) -> Piece:
-    """A plain tensor in a dtype, a bounded piece at a time."""
+    """Return a plain tensor cast to a dtype, in bounded chunks."""
     dtype = DTYPES[kind]
     size = int(np.prod(e.shape, dtype=object)) * dtype.itemsize
 
     def chunks() -> Iterator[Array]:
-        whole = e.array() if order is None else e.array()[order]
-        flat = whole.reshape(-1)
+        values = e.array() if order is None else e.array()[order]
+        flat = values.reshape(-1)
         for r in rows_at_a_time(len(flat), 1):
             with np.errstate(over="ignore"):
                 out = flat[r].astype(dtype)
@@ -168,19 +168,19 @@ def _cast(e: Entry, name: str, kind: str, order: Array | None = None) -> Piece:
 # ---- safetensors
 
 
-def one_dtype(found: list[Found], model: ModelFile, to: Format) -> str:
-    """The dtype for scales and all other numbers of a model, "" for a file that is none: that of the embeddings where it holds
-    every norm and scale exactly, else F32. Libraries multiply them with each other and refuse a mixture."""
+def one_dtype(surveys: list[Survey], model: ModelFile, to: Format) -> str:
+    """Return the dtype for scales and all other numbers of a model, "" for a file that is not a model: that of the embeddings
+    where it holds every norm and scale exactly, else F32. Libraries multiply them with each other and reject mixed dtypes."""
     if to.codec is None:
         return NAMES[to.rounds] if to.rounds is not None else ""
     if not model.config and model.arch is None:
         return ""
-    plain = [f.entry for f in found if not f.ternary and (f.entry.stored in FLOATS or f.entry.stored not in DTYPES)]
+    plain = [f.entry for f in surveys if not f.ternary and (f.entry.stored in FLOATS or f.entry.stored not in DTYPES)]
     widest = max(plain, key=lambda e: e.nbytes, default=None)
     kind = widest.stored if widest is not None else "BF16"
     if kind not in ("F16", "BF16"):
         return "F32"
-    numbers = [f.scale for f in found if f.scale is not None]
+    numbers = [f.scale for f in surveys if f.scale is not None]
     numbers += [e.array() for e in plain if e.stored != kind]
     return kind if all(_exact(a, DTYPES[kind]) for a in numbers) else "F32"
 
@@ -191,13 +191,13 @@ def _exact(a: Array, dtype: np.dtype[Any]) -> bool:
         return all(np.array_equal(flat[r].astype(dtype).astype(a.dtype), flat[r]) for r in rows_at_a_time(flat.size, 1))
 
 
-def safetensors_pieces(found: list[Found], model: ModelFile, to: Format, dtype: str) -> list[Piece]:
-    """Pieces for a safetensors file, under Hugging Face's names; `dtype` is that of one_dtype."""
-    scales = [f.scale for f in found if f.scale is not None]
+def safetensors_pieces(surveys: list[Survey], model: ModelFile, to: Format, dtype: str) -> list[Piece]:
+    """Return the tensors of a safetensors file, under Hugging Face's names; `dtype` is that of one_dtype."""
+    scales = [f.scale for f in surveys if f.scale is not None]
     scale = dtype or ("BF16" if all(_exact(s, BF16) for s in scales) else "F32")
-    group = min((f.mlx_group for f in found if f.ternary), default=0)
+    group = min((f.mlx_group for f in surveys if f.ternary), default=0)
     out: list[Piece] = []
-    for f in found:
+    for f in surveys:
         name = f.entry.name if model.gguf is None else names.to_hf(f.entry.name) or f.entry.name
         if not f.ternary:
             out.append(_cast(f.entry, name, _plain_kind(f.entry, dtype)))
@@ -233,7 +233,7 @@ def _beside(name: str, part: str) -> str:
     return (name.removesuffix(".weight") + "." if name.endswith(".weight") else name + ".") + part
 
 
-def _hf_pair(f: Found, name: str, scale: str) -> list[Piece]:
+def _hf_pair(f: Survey, name: str, scale: str) -> list[Piece]:
     e = f.entry
     n, k = e.shape
     name = name if name.endswith("weight") else f"{name}.weight"
@@ -242,20 +242,20 @@ def _hf_pair(f: Found, name: str, scale: str) -> list[Piece]:
     return [body, Piece(_beside(name, "weight_scale"), (1,), scale, stored.nbytes, lambda: [stored])]
 
 
-def _mlx_triple(f: Found, name: str, scale: str, group: int) -> list[Piece]:
+def _mlx_triple(f: Survey, name: str, scale: str, group: int) -> list[Piece]:
     e, dtype = f.entry, DTYPES[scale]
     n, k = e.shape
     name = name if name.endswith("weight") else f"{name}.weight"
-    kept: list[codecs.Affine] = []  # the three pieces are written one after another, from one encoding
+    cached: list[codecs.Affine] = []  # the three pieces are written one after another, from one encoding
 
     def affine() -> codecs.Affine:
-        if not kept:
-            kept.append(codecs.mlx.encode(e.ternary(), group))
-        return kept[0]
+        if not cached:
+            cached.append(codecs.mlx.encode(e.ternary(), group))
+        return cached[0]
 
     def last() -> list[Array]:
         out = affine().biases.astype(dtype)
-        kept.clear()
+        cached.clear()
         return [out]
 
     columns = k // group
@@ -269,8 +269,8 @@ def _mlx_triple(f: Found, name: str, scale: str, group: int) -> list[Piece]:
     ]
 
 
-def config_for(model: ModelFile, to: Format, found: list[Found], dtype: str) -> dict[str, Any]:
-    """config.json of the result: the source's, or one from its GGUF keys, with the quantisation it now has."""
+def config_for(model: ModelFile, to: Format, surveys: list[Survey], dtype: str) -> dict[str, Any]:
+    """Return config.json of the result: the source's, or one from its GGUF keys, with the quantisation it now has."""
     if model.gguf is not None:
         tied = not any(e.common == "lm_head.weight" for e in model.entries.values())
         config = names.config_from_gguf(model.metadata, model.arch, tied) if model.arch else {}
@@ -281,11 +281,11 @@ def config_for(model: ModelFile, to: Format, found: list[Found], dtype: str) -> 
     for key in ("quantization", "auto_map"):  # auto_map names Python files, which are not carried over
         config.pop(key, None)
     if to.codec is codecs.hf:
-        kept = {k: old[k] for k in ("modules_to_not_convert", "use_rms_norm", "rms_norm_eps") if k in old}
-        said = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
-        config["quantization_config"] = said | kept
+        options = {k: old[k] for k in ("modules_to_not_convert", "use_rms_norm", "rms_norm_eps") if k in old}
+        quantization = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}
+        config["quantization_config"] = quantization | options
     elif to.codec is codecs.mlx:
-        group = min((f.mlx_group for f in found if f.ternary), default=64)
+        group = min((f.mlx_group for f in surveys if f.ternary), default=64)
         config["quantization"] = {"group_size": group, "bits": 2}
     if dtype:
         config["torch_dtype"] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype]
@@ -293,5 +293,7 @@ def config_for(model: ModelFile, to: Format, found: list[Found], dtype: str) -> 
 
 
 def unknown(to: str) -> FormatError:
-    """The error for a format nobody writes."""
-    return FormatError(f"convert: {visible(to)!r} is not a format that is written; it is one of {', '.join(FORMATS)}.")
+    """Return the error for an unknown format."""
+    return FormatError(
+        f"convert: {visible(to)!r} is not a format that can be written; use one of {', '.join(FORMATS)}."
+    )

@@ -1,6 +1,6 @@
-"""The GGUF container, read from any buffer and written to any stream; tensors are views, metadata is kept byte for byte.
+"""The GGUF container, read from any buffer and written to any stream; tensors are views, metadata is preserved byte for byte.
 
-Knows nothing of models: names, architectures and weights mean nothing here.
+Knows nothing of models: it does not interpret names, architectures or weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZES = {kind: struct.calcsize("<" + code) for kind, code in NUMBERS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One metadata value: its bytes as in the file, from the type on, and how to read them."""
+    """One metadata value: its bytes as in the file, from the type on, and their type."""
 
     raw: memoryview
     kind: int
@@ -39,32 +39,32 @@ class Value:
     count: int = 1
 
     def read(self) -> Any:
-        """The value in Python; arrays are lists."""
+        """Return the value in Python; arrays are lists."""
         if self.kind == STRING:
             return _text(self.raw[12:])
         if self.kind != ARRAY:
-            found = struct.unpack_from("<" + NUMBERS[self.kind], self.raw, 4)[0]
-            return bool(found) if self.kind == BOOL else found
+            value = struct.unpack_from("<" + NUMBERS[self.kind], self.raw, 4)[0]
+            return bool(value) if self.kind == BOOL else value
         if self.item == STRING:
             return list(self._strings())
         numbers = np.frombuffer(self.raw[16:], "?" if self.item == BOOL else "<" + NUMBERS[self.item])
         return numbers.tolist()
 
     def _strings(self) -> Iterator[str]:
-        at = 16
+        position = 16
         for _ in range(self.count):
-            (n,) = struct.unpack_from("<Q", self.raw, at)
-            yield _text(self.raw[at + 8 : at + 8 + n])
-            at += 8 + n
+            (n,) = struct.unpack_from("<Q", self.raw, position)
+            yield _text(self.raw[position + 8 : position + 8 + n])
+            position += 8 + n
 
 
 def _text(raw: memoryview) -> str:
-    """Values may hold any bytes (they are carried over as they are); only keys and names must be UTF-8."""
+    """Decode a string value, which may hold any bytes (they are copied unchanged); only keys and names must be UTF-8."""
     return str(raw, "utf-8", "replace")
 
 
 class Metadata(Mapping[str, Any]):
-    """Keys and values; a value is read from its bytes when asked for."""
+    """Keys and values; a value is decoded from its bytes on access."""
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.values_by_key = values
@@ -83,12 +83,12 @@ class Metadata(Mapping[str, Any]):
 
 
 def scalar(metadata: Mapping[str, Any], key: str) -> Any:
-    """A value that should be one number or text; None where it is absent or a list, however long, which is not read."""
+    """Return a value that should be one number or string; None where it is absent or a list (which is not read)."""
     if isinstance(metadata, Metadata):
         value = metadata.values_by_key.get(key)
         return None if value is None or value.kind == ARRAY else value.read()
-    found = metadata.get(key)
-    return None if isinstance(found, list) else found
+    item = metadata.get(key)
+    return None if isinstance(item, list) else item
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a GGUF file holds. Nothing of the data has been read."""
+    """The contents of a GGUF file. None of the tensor data has been read."""
 
     view: memoryview
     version: int
@@ -114,17 +114,17 @@ class GgufFile:
     tensors: dict[str, GgufTensor]
 
     def data(self, name: str) -> memoryview:
-        """The bytes of a tensor, not copied."""
+        """Return the bytes of a tensor, not copied."""
         t = self.tensors[name]
         return self.view[t.offset : t.offset + t.nbytes]
 
 
-Tensor = GgufTensor  # the names of both in the public module tt.io.gguf
+Tensor = GgufTensor  # public names of both in tt.io.gguf
 File = GgufFile
 
 
 def parse(buffer: Buffer) -> GgufFile:
-    """The header of a GGUF file, checked in full; raises FormatError and nothing else."""
+    """Parse the header of a GGUF file and check all of it; raise FormatError and nothing else."""
     r = Reader(buffer, "GGUF")
     _magic(r)
     version = _version(r)
@@ -144,9 +144,9 @@ def parse(buffer: Buffer) -> GgufFile:
 
 
 def _magic(r: Reader) -> None:
-    found = bytes(r.take(4, "magic"))
-    if found != MAGIC:
-        raise fault("GGUF magic", repr(found), repr(MAGIC), "This is not a GGUF file.")
+    magic = bytes(r.take(4, "magic"))
+    if magic != MAGIC:
+        raise fault("GGUF magic", repr(magic), repr(MAGIC), "This is not a GGUF file.")
 
 
 def _version(r: Reader) -> int:
@@ -164,7 +164,7 @@ def _version(r: Reader) -> int:
 
 
 def _value(r: Reader, key: str) -> Value:
-    start, part = r.at, f"value of {key!r}"
+    start, part = r.position, f"value of {key!r}"
     kind, item, count = r.u32(part), -1, 1
     if kind == STRING:
         r.take(r.count(r.u64(part), 1, part, 1 << 24), part)
@@ -186,30 +186,37 @@ def _value(r: Reader, key: str) -> Value:
             raise fault(f"GGUF {part}", f"the truth value {body[0]}", "0 or 1")
     else:
         raise fault(f"GGUF {part}", f"type {kind}", "0 to 12")
-    return Value(r.view[start : r.at], kind, item, count)
+    return Value(r.view[start : r.position], kind, item, count)
 
 
 def _skip_strings(r: Reader, count: int, part: str) -> None:
-    """Walk over the strings of an array without making them: a vocabulary has hundreds of thousands."""
-    view, at, end, length = r.view, r.at, r.end, struct.Struct("<Q").unpack_from
+    """Skip the strings of an array without decoding them: a vocabulary has hundreds of thousands."""
+    view, position, end, length = r.view, r.position, r.end, struct.Struct("<Q").unpack_from
     for i in range(count):
-        if end - at < 8 or length(view, at)[0] > min(end - at - 8, 1 << 24):
+        if end - position < 8 or length(view, position)[0] > min(end - position - 8, 1 << 24):
             raise fault(
-                f"GGUF {part}, string {i} at byte {at}", f"{end - at} bytes left", "its length and that many bytes"
+                f"GGUF {part}, string {i} at byte {position}",
+                f"{end - position} bytes left",
+                "its length and that many bytes",
             )
-        at += 8 + length(view, at)[0]
-    r.at = at
+        position += 8 + length(view, position)[0]
+    r.position = position
 
 
 def _alignment(metadata: Metadata) -> int:
     value = metadata.values_by_key.get("general.alignment")
     if value is None:
         return 32
-    found = value.read() if value.kind in (4, 10) else f"a value of type {value.kind}"
-    good = isinstance(found, int) and found > 0 and found & (found - 1) == 0 and 8 <= found <= MAX_ALIGNMENT
+    alignment = value.read() if value.kind in (4, 10) else f"a value of type {value.kind}"
+    good = (
+        isinstance(alignment, int)
+        and alignment > 0
+        and alignment & (alignment - 1) == 0
+        and 8 <= alignment <= MAX_ALIGNMENT
+    )
     if not good:
-        raise fault("GGUF general.alignment", visible(repr(found)), f"a power of two from 8 to {MAX_ALIGNMENT}")
-    return int(found)
+        raise fault("GGUF general.alignment", visible(repr(alignment)), f"a power of two from 8 to {MAX_ALIGNMENT}")
+    return int(alignment)
 
 
 def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[str, GgufTensor]:
@@ -227,7 +234,7 @@ def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[
         if offset % alignment:
             raise fault(f"GGUF {part}", f"offset {offset}", f"a multiple of the alignment, {alignment}")
         listed[name] = dims, type_id, offset
-    data = align(r.at, alignment)
+    data = align(r.position, alignment)
     room = max(r.end - data, 0)
     arch = scalar(metadata, "general.architecture")
     arch = arch if isinstance(arch, str) else ""
@@ -247,7 +254,7 @@ def _tensors(r: Reader, count: int, metadata: Metadata, alignment: int) -> dict[
 
 
 def string(text: str) -> bytes:
-    """A string value."""
+    """Encode a string value."""
     return struct.pack("<I", STRING) + _string(text)
 
 
@@ -260,13 +267,13 @@ def _string(text: str) -> bytes:
 
 
 def number(kind: str, value: Any) -> bytes:
-    """A number value; `kind` is u8 … f64 or bool."""
+    """Encode a number value; `kind` is u8 … f64 or bool."""
     code = KINDS[kind]
     return struct.pack("<I" + NUMBERS[code], code, value)
 
 
 def array(kind: str, values: Iterable[Any]) -> bytes:
-    """An array value; `kind` is str, or that of a number."""
+    """Encode an array value; `kind` is str, or that of a number."""
     listed = list(values)
     code = STRING if kind == "str" else KINDS[kind]
     head = struct.pack("<IIQ", ARRAY, code, len(listed))
@@ -281,7 +288,7 @@ KINDS = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bo
 def write(
     file: BinaryIO, metadata: Mapping[str, bytes | memoryview], pieces: list[Piece], **options: Any
 ) -> list[Wrote]:
-    """A version 3 file: metadata values as raw bytes (see string, number, array), then the tensors, one at a time."""
+    """Write a version 3 file: metadata values as raw bytes (see string, number, array), then the tensors, one at a time."""
     raw = metadata.get("general.alignment")
     alignment = struct.unpack_from("<I", raw, 4)[0] if raw is not None else 32
     head = [MAGIC, struct.pack("<IQQ", 3, len(pieces), len(metadata))]

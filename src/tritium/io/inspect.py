@@ -1,6 +1,6 @@
-"""What a model file is, said in full: tensors, types, scales, what is believed of it and why, and what looks wrong.
+"""Describe a model file in full: tensors, types, scales, the decisions made in reading it and why, and what looks wrong.
 
-Knows nothing of printing. A guess is called one.
+Knows nothing of printing. A guess is labelled as one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGE = 8.0  # a mean |W| above, or 1/mean |W| below its inverse, is not plausib
 
 @dataclass(frozen=True)
 class Kind:
-    """Tensors alike in all layers: one line of the report."""
+    """Tensors that are alike in all layers: one line of the report."""
 
     pattern: str
     count: int
@@ -39,7 +39,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Inspected:
-    """The report."""
+    """The description of a model file."""
 
     path: str
     container: str
@@ -55,7 +55,7 @@ class Inspected:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits a ternary weight takes, scales and padding counted; 0 when there is none."""
+        """Return the bits per ternary weight, scales and padding included; 0 where there is none."""
         return 8 * self.ternary_nbytes / self.ternary_weights if self.ternary_weights else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Inspected:
 
 
 def inspect(path: str | Path, *, variant: str | None = None, deep: bool = False) -> Inspected:
-    """Tell what a model file is. `deep` decodes every ternary weight: counts zeros, and names what cannot be decoded."""
+    """Describe a model file. `deep` decodes every ternary weight: it counts zeros and names what cannot be decoded."""
     model = open_model(path, variant=variant)
     entries = list(model.entries.values())
     ternary = [e for e in entries if e.role == "ternary"]
@@ -96,8 +96,8 @@ def _count(e: Entry) -> int:
 
 
 def _architecture(model: ModelFile) -> str:
-    said = gguf.scalar(model.metadata, "general.architecture") if model.gguf else model.config.get("model_type", "")
-    return visible(str(said or ""))
+    name = gguf.scalar(model.metadata, "general.architecture") if model.gguf else model.config.get("model_type", "")
+    return visible(str(name or ""))
 
 
 def _kinds(entries: list[Entry], zeros: dict[str, tuple[int, int]]) -> tuple[Kind, ...]:
@@ -108,12 +108,12 @@ def _kinds(entries: list[Entry], zeros: dict[str, tuple[int, int]]) -> tuple[Kin
     out = []
     for (pattern, shape, stored), group in alike.items():
         parts = [_scales(e) for e in group]
-        found = np.concatenate(parts) if parts else np.empty(0, np.float32)
-        found = found[np.isfinite(found)]
-        per = "" if not found.size else "tensor" if all(len(p) == 1 for p in parts) else "block"
+        scales = np.concatenate(parts) if parts else np.empty(0, np.float32)
+        scales = scales[np.isfinite(scales)]
+        per = "" if not scales.size else "tensor" if all(len(p) == 1 for p in parts) else "block"
         counts = [zeros[e.name] for e in group if e.name in zeros]
         share = sum(z for z, _ in counts) / max(sum(n for _, n in counts), 1) if counts else None
-        low, high = (float(found.min()), float(found.max())) if found.size else (None, None)
+        low, high = (float(scales.min()), float(scales.max())) if scales.size else (None, None)
         out.append(Kind(pattern, len(group), shape, stored, sum(e.nbytes for e in group), per, low, high, share))
     return tuple(out)
 
@@ -125,11 +125,11 @@ def _scales(e: Entry) -> Array:
 
 
 def _zeros(ternary: list[Entry], warnings: list[str]) -> dict[str, tuple[int, int]]:
-    """(zeros, weights) of each tensor; what cannot be decoded becomes a warning."""
+    """Return (zeros, weights) of each tensor; a tensor that cannot be decoded becomes a warning."""
     out = {}
     for e in ternary:
         if e.refused:
-            continue  # told once for all of them
+            continue  # reported once for all of them, by _opaque
         try:
             t = e.ternary()
         except FormatError as error:
@@ -140,7 +140,7 @@ def _zeros(ternary: list[Entry], warnings: list[str]) -> dict[str, tuple[int, in
     return out
 
 
-# ---- what looks wrong: each gives (beliefs, warnings)
+# ---- checks: each returns (beliefs, warnings)
 
 Findings = tuple[list[str], list[str]]
 
@@ -150,22 +150,22 @@ def _opaque(model: ModelFile) -> Findings:
 
 
 def _inverted(model: ModelFile) -> Findings:
-    """weight_scale is mean|W| or 1/mean|W|; a mean far above 1 is not plausible for either."""
+    """Warn where scales look inverted: weight_scale is mean|W| or 1/mean|W|, and a mean far above 1 is not plausible."""
     parts = [_scales(e) for e in model.entries.values() if e.stored == "HF packed"]
-    found = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    if not found.size:
+    scales = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    if not scales.size:
         return [], []
-    middle = float(np.median(found))
+    middle = float(np.median(scales))
     if model.inverted is None:
         guess = "divide" if middle > LARGE else "multiply" if middle < 1 / LARGE else "either"
-        return [], [f"no quantization_config tells what weight_scale means; their median {middle:.3g} suggests: {guess} (a guess). "
-                    "Say --variant multiply or --variant divide"]  # fmt: skip
+        return [], [f"no quantization_config defines weight_scale; its median {middle:.3g} suggests: {guess} (a guess). "
+                    "Use --variant multiply or --variant divide"]  # fmt: skip
     wrong = middle < 1 / LARGE if model.inverted else middle > LARGE
     if not wrong:
         return [], []
     means, other = ("1/mean|W|", "multiply") if model.inverted else ("mean|W|", "divide")
     return [], [f"scales look inverted: the configuration makes weight_scale {means}, but their median is {middle:.3g}. "
-                f"A guess from their size; --variant {other} reads them the other way"]  # fmt: skip
+                f"A guess from their magnitude; --variant {other} inverts them"]  # fmt: skip
 
 
 def _finite(model: ModelFile) -> Findings:
@@ -174,8 +174,8 @@ def _finite(model: ModelFile) -> Findings:
 
 
 def _file_type(model: ModelFile) -> Findings:
-    """general.file_type is only a hint, and forks number it differently; a wrong one misleads other programs."""
-    said = gguf.scalar(model.metadata, "general.file_type") if model.gguf else None
+    """Warn where general.file_type is wrong: it is only a hint, forks number it differently, but it misleads other programs."""
+    file_type = gguf.scalar(model.metadata, "general.file_type") if model.gguf else None
     stored = {e.stored for e in model.entries.values() if e.role == "ternary"}
     halves = (
         ["scales are fp16, one for each block: up to 4.9e-4 off an fp32 scale"]
@@ -183,10 +183,10 @@ def _file_type(model: ModelFile) -> Findings:
         else []
     )
     expected = {ggml.FILE_TYPE[s] for s in stored if s in ggml.FILE_TYPE}
-    if said is None or not expected or said in expected:
+    if file_type is None or not expected or file_type in expected:
         return halves, []
     return halves, [
-        f"general.file_type is {visible(str(said))}, but the tensors are {', '.join(sorted(stored))}; the tensors were believed"
+        f"general.file_type is {visible(str(file_type))}, but the tensors are {', '.join(sorted(stored))}; the types of the tensors were used"
     ]
 
 
@@ -194,12 +194,12 @@ def _dense(model: ModelFile) -> Findings:
     maybe = [e for e in model.entries.values() if e.role == "maybe"]
     if not maybe or any(e.role in ("ternary", "master") for e in model.entries.values()):
         return [], []
-    return ["plain numbers: whether they are exactly ternary is told by converting, which reads them all"], []
+    return ["plain numbers: converting reads them all and finds out whether they are exactly ternary"], []
 
 
 def _arm64(model: ModelFile) -> Findings:
-    """Id 36 does not say in which of two orders the columns are. A network does: column j of ffn_down and row j of ffn_gate
-    and ffn_up belong to the same neuron, and neurons differ in how many weights they use."""
+    """Guess the column order of I2_S, which type id 36 leaves open, from the weights: column j of ffn_down and row j of
+    ffn_gate and ffn_up belong to the same neuron, and neurons differ in their number of non-zero weights."""
     layers = _neurons(model)
     if not layers:
         return [], []
@@ -210,33 +210,31 @@ def _arm64(model: ModelFile) -> Findings:
             columns = _density(codec.decode(down.raw(), down.shape).codes, down.shape, 0)  # type: ignore[arg-type]
             r = np.corrcoef(rows, columns)[0, 1] if rows.std() and columns.std() else 0.0
             total += down.shape[1] * r * r
-        score[codec] = total / len(layers)  # about 1 where nothing is related
+        score[codec] = total / len(layers)  # about 1 where they are unrelated
     usual, arm = score[codecs.i2_s], score[codecs.i2_s_arm64]
-    told = f"neurons match {usual:.1f} as 128-value blocks, {arm:.1f} as ARM's 64-value blocks (1: not at all)"
+    scores = f"neurons match {usual:.1f} as 128-value blocks, {arm:.1f} as ARM's 64-value blocks (1: not at all)"
     if max(usual, arm) < 12 or max(usual, arm) < 3 * min(usual, arm):
-        return [f"type id 36 does not say which block order it is, and the weights do not tell: {told}"], []
+        return [f"type id 36 does not define the block order, and the weights do not reveal it: {scores}"], []
     if usual > arm:
-        return [f"block order confirmed by the weights: {told}"], []
+        return [f"block order confirmed by the weights: {scores}"], []
     remedy = (
-        "read it with --variant arm64"
-        if "asked for" not in " ".join(model.beliefs)
-        else "rightly read with --variant arm64"
+        "read it with --variant arm64" if "requested" not in " ".join(model.beliefs) else "--variant arm64 is right"
     )
-    return [], [f"this I2_S looks written by an ARM build of bitnet.cpp: {told}; {remedy} (a guess from the weights)"]
+    return [], [f"this I2_S looks written by an ARM build of bitnet.cpp: {scores}; {remedy} (a guess from the weights)"]
 
 
 def _neurons(model: ModelFile, most: int = 4) -> list[tuple[Entry, Array]]:
-    """(ffn_down, share of used weights in each row of ffn_gate and ffn_up) of some layers in I2_S."""
+    """Return (ffn_down, number of non-zero weights in each row of ffn_gate and ffn_up) of some layers in I2_S."""
     out: list[tuple[Entry, Array]] = []
     for e in model.entries.values():
         if not e.name.endswith(".ffn_down.weight") or e.stored != "I2_S" or len(out) == most:
             continue
-        near = [model.entries.get(e.name.replace("ffn_down", other)) for other in ("ffn_gate", "ffn_up")]
-        mine = [n for n in near if n is not None and n.stored == "I2_S" and n.shape == e.shape[::-1]]
-        if not mine:
+        partners = [model.entries.get(e.name.replace("ffn_down", other)) for other in ("ffn_gate", "ffn_up")]
+        matching = [n for n in partners if n is not None and n.stored == "I2_S" and n.shape == e.shape[::-1]]
+        if not matching:
             continue
         try:
-            rows = sum(_density(n.ternary().codes, n.shape, 1) for n in mine)
+            rows = sum(_density(n.ternary().codes, n.shape, 1) for n in matching)
             codecs.i2_s.decode(e.raw(), e.shape)  # type: ignore[arg-type]
         except FormatError:
             return []
@@ -245,7 +243,7 @@ def _neurons(model: ModelFile, most: int = 4) -> list[tuple[Entry, Array]]:
 
 
 def _density(packed: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """How many weights are not zero, along an axis."""
+    """Return the number of non-zero weights along an axis."""
     n, k = shape
     parts = [(unpack(packed[r], k) != 1).sum(axis=axis) for r in rows_at_a_time(n, k)]
     return np.concatenate(parts) if axis else np.sum(parts, axis=0)

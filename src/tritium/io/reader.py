@@ -1,4 +1,4 @@
-"""One cursor over untrusted bytes: every count is checked against the bytes that remain before anything is made.
+"""A cursor over untrusted bytes: every count is checked against the remaining bytes before anything is allocated.
 
 Knows nothing of any file format.
 """
@@ -27,13 +27,13 @@ EMPTY = 1 << 20  # the largest product of the other sides of a tensor without va
 DAMAGED = "The file is damaged or was cut short: fetch it again."
 
 
-def fault(part: str, found: str, needed: str, remedy: str = DAMAGED) -> FormatError:
-    """The one shape of complaint: where, what was found, what was needed, what to do."""
-    return FormatError(f"{part}: found {found}, needed {needed}. {remedy}")
+def fault(part: str, actual: str, needed: str, remedy: str = DAMAGED) -> FormatError:
+    """Return the error for bad input: which part, what it is, what was needed, what to do."""
+    return FormatError(f"{part}: found {actual}, needed {needed}. {remedy}")
 
 
 def product(dims: Iterable[int], part: str) -> int:
-    """The number of elements; refuses negative sizes and counts no machine can address."""
+    """Return the number of elements; raise for negative sizes and counts no machine can address."""
     total, empty = 1, False
     for d in dims:
         if not 0 <= d <= MAX_DIMENSION:
@@ -43,52 +43,56 @@ def product(dims: Iterable[int], part: str) -> int:
         if total > MAX_DIMENSION:
             raise fault(part, f"dimensions whose product exceeds {MAX_DIMENSION}", "a product below 2**63")
     if empty and total > EMPTY:
-        raise fault(part, f"an empty tensor with sides of {total} in all", f"at most {EMPTY}: no bytes vouch for them")
+        raise fault(
+            part, f"an empty tensor with sides of {total} in all", f"at most {EMPTY}, since no data confirms them"
+        )
     return 0 if empty else total
 
 
 def align(n: int, to: int) -> int:
-    """n rounded up to a multiple of `to`."""
+    """Return n rounded up to a multiple of `to`."""
     return -(-n // to) * to
 
 
 class Reader:
     """A position in a buffer that cannot be moved past the end."""
 
-    __slots__ = ("at", "end", "view", "what")
+    __slots__ = ("end", "position", "view", "what")
 
     def __init__(self, buffer: Buffer, what: str) -> None:
         self.view = memoryview(buffer).cast("B")
-        self.at, self.end, self.what = 0, len(self.view), what
+        self.position, self.end, self.what = 0, len(self.view), what
 
     @property
     def remaining(self) -> int:
-        return self.end - self.at
+        return self.end - self.position
 
     def need(self, n: int, part: str) -> None:
-        """n more bytes are there, or it is an error."""
+        """Raise unless n more bytes remain."""
         if not 0 <= n <= self.remaining:
-            raise fault(f"{self.what}, {part} at byte {self.at}", f"{self.remaining} bytes left", f"{n} bytes", DAMAGED)
+            raise fault(
+                f"{self.what}, {part} at byte {self.position}", f"{self.remaining} bytes left", f"{n} bytes", DAMAGED
+            )
 
     def count(self, n: int, each: int, part: str, most: int = MAX_DIMENSION) -> int:
-        """A count read from the file: n things of at least `each` bytes must fit into what remains."""
+        """Check a count read from the file: n items of at least `each` bytes must fit into the remaining bytes."""
         if n < 0 or n > most or n > self.remaining // each:
             room = min(self.remaining // each, most)
-            raise fault(f"{self.what}, {part} at byte {self.at}", f"a count of {n}", f"at most {room}")
+            raise fault(f"{self.what}, {part} at byte {self.position}", f"a count of {n}", f"at most {room}")
         return n
 
     def take(self, n: int, part: str) -> memoryview:
-        """The next n bytes, not copied."""
+        """Read the next n bytes, not copied."""
         self.need(n, part)
-        self.at += n
-        return self.view[self.at - n : self.at]
+        self.position += n
+        return self.view[self.position - n : self.position]
 
     def number(self, code: str, part: str) -> Any:
-        """One little-endian number; `code` as in the struct module."""
+        """Read one little-endian number; `code` as in the struct module."""
         size = struct.calcsize("<" + code)
         self.need(size, part)
-        self.at += size
-        return struct.unpack_from("<" + code, self.view, self.at - size)[0]
+        self.position += size
+        return struct.unpack_from("<" + code, self.view, self.position - size)[0]
 
     def u32(self, part: str) -> int:
         return int(self.number("I", part))
@@ -97,7 +101,7 @@ class Reader:
         return int(self.number("Q", part))
 
     def text(self, part: str, most: int = MAX_STRING) -> str:
-        """A string with its length in 8 bytes before it; must be UTF-8."""
+        """Read a UTF-8 string after its length in 8 bytes."""
         n = self.count(self.u64(part), 1, f"length of {part}", most)
         try:
             return str(self.take(n, part), "utf-8")
@@ -106,7 +110,7 @@ class Reader:
 
 
 def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> None:
-    """Spans (start, length, name) lie within `size` bytes and do not overlap."""
+    """Raise unless the spans (start, length, name) are within `size` bytes and do not overlap."""
     end, before = 0, ""
     for start, length, name in sorted(spans):
         if start < 0 or length < 0 or start + length > size:
@@ -130,14 +134,14 @@ def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> Non
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a file, mapped read-only; an empty file is an empty view."""
+    """Map the bytes of a file read-only; an empty file is an empty view."""
     try:
-        # Not blocking: a pipe without a writer would wait for ever.
+        # Non-blocking: opening a pipe without a writer would wait for ever.
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise FormatError(f"{visible(path.name)} is a pipe, a device or a folder; a regular file is needed.")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if about.st_size else b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b"")
     except (OSError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
@@ -146,7 +150,7 @@ def map_file(path: Path) -> memoryview:
 
 
 def forget(view: memoryview) -> None:
-    """Mapped bytes are not needed for now: their memory may serve others. They are read again if they are."""
+    """Release the memory of mapped bytes that are not needed for now; an access reads them from the file again."""
     owner = view.obj
     if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not len(view):
         return
@@ -157,7 +161,7 @@ def forget(view: memoryview) -> None:
 
 
 def contained(base: Path, name: str) -> Path:
-    """A file that a model directory names: it must be a plain name, and must not lead out of the directory.
+    """Return the path of a file that a model directory names; raise unless it is a plain name inside the directory.
 
     The cache of the Hugging Face hub keeps `snapshots/<revision>/<name>` as links into `blobs/` beside it; those are followed.
     """
@@ -182,47 +186,46 @@ def contained(base: Path, name: str) -> Path:
     return target
 
 
-def _weight(data: memoryview) -> int:
-    """About how many bytes Python's objects for a JSON text take, with the text itself as str."""
+def _object_bytes(data: memoryview) -> int:
+    """Estimate the bytes of the Python objects for a JSON text, including the text itself as str."""
     counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256) if len(data) else np.zeros(256, int)
     width = 4 if counts[0xF0:].any() else 2 if counts[0xC4:].any() else 1
     boxes = counts[ord("[")] + counts[ord("{")]
-    text = len(data) * (
-        1 if width == 1 else 2 * width
-    )  # a long value that is not ASCII is there twice, as wide as its widest
+    # A long value that is not ASCII is in memory twice, each character as wide as the widest.
+    text = len(data) * (1 if width == 1 else 2 * width)
     return int(text + 72 * boxes + 28 * counts[ord('"')] + 16 * counts[ord(",")])
 
 
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in result:
             raise ValueError(f"the key {visible(key)!r} twice")
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
 def read_json(path: Path, most: int = 16 << 20, growth: int = 2) -> dict[str, Any]:
-    """A JSON object from a side file; refuses twins, endless depth, files above `most` bytes, and those that would take
-    more than `growth` times their size and 64 MB: what the objects will weigh is estimated before one is made."""
+    """Read a JSON object from a side file; raise for duplicate keys, endless nesting, files above `most` bytes, and those that
+    would take more than `growth` times their size plus 64 MB, which is estimated before any object is created."""
     name = visible(path.name)
     data = map_file(path)
     if len(data) > most:
         raise fault(name, f"{len(data)} bytes", f"at most {most}", "This is no configuration of a model.")
     room = growth * len(data) + (64 << 20)
-    if _weight(data) > room:
+    if _object_bytes(data) > room:
         raise fault(
             name,
-            f"JSON that would take {_weight(data) >> 20} MB",
+            f"JSON that would take {_object_bytes(data) >> 20} MB",
             f"at most {room >> 20} MB",
             "This is no file of a model.",
         )
     try:
-        found = json.loads(str(data, "utf-8"), object_pairs_hook=_no_twins)
+        result = json.loads(str(data, "utf-8"), object_pairs_hook=_unique_keys)
     except RecursionError:
         raise fault(name, "JSON nested without end", "the plain JSON of a model") from None
     except ValueError as error:
         raise fault(name, f"{visible(str(error))}", "valid JSON in UTF-8") from None
-    if not isinstance(found, dict):
-        raise fault(name, f"a {type(found).__name__}", "a JSON object")
-    return found
+    if not isinstance(result, dict):
+        raise fault(name, f"a {type(result).__name__}", "a JSON object")
+    return result

@@ -1,6 +1,6 @@
 """The safetensors container, read from any buffer and written to any stream; tensors are views.
 
-Knows nothing of models. The header is read by its own small grammar: what is not a safetensors header is never built.
+Knows nothing of models. The header has a small parser of its own: no object is built that is not part of a safetensors header.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -45,40 +45,40 @@ class SafetensorsTensor:
 
 @dataclass(frozen=True)
 class SafetensorsFile:
-    """What a safetensors file holds. Nothing of the data has been read."""
+    """The contents of a safetensors file. None of the tensor data has been read."""
 
     view: memoryview
     metadata: dict[str, str]
     tensors: dict[str, SafetensorsTensor]
 
     def data(self, name: str) -> memoryview:
-        """The bytes of a tensor, not copied."""
+        """Return the bytes of a tensor, not copied."""
         t = self.tensors[name]
         return self.view[t.offset : t.offset + t.nbytes]
 
     def array(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """A tensor as a NumPy array over the file's bytes."""
+        """Return a tensor as a NumPy array over the file's bytes."""
         t = self.tensors[name]
         raw = np.frombuffer(self.data(name), np.uint8) if t.nbytes else np.empty(0, np.uint8)
         return raw.view(DTYPES[t.dtype]).reshape(t.shape)
 
 
-Tensor = SafetensorsTensor  # the names of both in the public module tt.io.safetensors
+Tensor = SafetensorsTensor  # public names of both in tt.io.safetensors
 File = SafetensorsFile
 
 
 def parse(buffer: Buffer) -> SafetensorsFile:
-    """The header of a safetensors file, checked in full; raises FormatError and nothing else."""
+    """Parse the header of a safetensors file and check all of it; raise FormatError and nothing else."""
     r = Reader(buffer, "safetensors")
     size = r.count(r.u64("header length"), 1, "header length", MAX_HEADER)
-    start = r.at + size
+    start = r.position + size
     try:
         text = str(r.take(size, "header"), "utf-8")
     except UnicodeDecodeError as error:
         raise fault("safetensors header", f"byte {error.start} that is not UTF-8", "JSON in UTF-8") from None
-    metadata, rows = _Header(text).read()
+    metadata, headers = _Header(text).read()
     tensors = {}
-    for name, (dtype, shape, begin, end) in rows.items():
+    for name, (dtype, shape, begin, end) in headers.items():
         part = f"safetensors tensor {visible(name)!r}"
         needed = product(shape, part) * DTYPES[dtype].itemsize
         if end - begin != needed:
@@ -95,63 +95,73 @@ def parse(buffer: Buffer) -> SafetensorsFile:
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INTEGER = re.compile(r"(0|[1-9][0-9]{0,18})(?![0-9.eE])")
-Row = tuple[str, tuple[int, ...], int, int]
+
+
+class _TensorHeader(NamedTuple):
+    """One tensor's entry in the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 class _Header:
-    """{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {"key": "text"}}."""
+    """A parser of {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {"key": "text"}}."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.position = text, 0
 
     def fail(self, needed: str) -> Exception:
-        found = self.text[self.at : self.at + 20]
-        return fault(f"safetensors header at character {self.at}", repr(found) if found else "its end", needed)
+        excerpt = self.text[self.position : self.position + 20]
+        return fault(
+            f"safetensors header at character {self.position}", repr(excerpt) if excerpt else "its end", needed
+        )
 
     def space(self) -> None:
-        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+        self.position = _SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
 
-    def sign(self, *wanted: str) -> str:
+    def sign(self, *expected: str) -> str:
         self.space()
-        found = self.text[self.at : self.at + 1]
-        if found not in wanted or not found:
-            raise self.fail(" or ".join(map(repr, wanted)))
-        self.at += 1
-        return found
+        character = self.text[self.position : self.position + 1]
+        if character not in expected or not character:
+            raise self.fail(" or ".join(map(repr, expected)))
+        self.position += 1
+        return character
 
     def word(self) -> str:
         self.sign('"')
         try:
-            found, self.at = scanstring(self.text, self.at, True)
+            string, self.position = scanstring(self.text, self.position, True)
         except ValueError:
             raise self.fail("a JSON string") from None
-        if not found.isascii() and any("\ud800" <= c <= "\udfff" for c in found):
+        if not string.isascii() and any("\ud800" <= c <= "\udfff" for c in string):
             raise self.fail("a string without lone surrogates")
-        return str(found)
+        return str(string)
 
     def integers(self, most: int) -> tuple[int, ...]:
         self.sign("[")
-        found: list[int] = []
+        numbers: list[int] = []
         self.space()
-        if self.text.startswith("]", self.at):
-            self.at += 1
+        if self.text.startswith("]", self.position):
+            self.position += 1
             return ()
         while True:
             self.space()
-            number = _INTEGER.match(self.text, self.at)
-            if number is None or len(found) == most:
+            number = _INTEGER.match(self.text, self.position)
+            if number is None or len(numbers) == most:
                 raise self.fail(f"a list of at most {most} whole numbers, 0 or more")
-            found.append(int(number[0]))
-            self.at = number.end()
+            numbers.append(int(number[0]))
+            self.position = number.end()
             if self.sign(",", "]") == "]":
-                return tuple(found)
+                return tuple(numbers)
 
     def keys(self) -> Any:
-        """The keys of an object, in turn; the reader of each value moves on before the next is asked for."""
+        """Yield the keys of an object; the caller must parse each value before it requests the next key."""
         self.sign("{")
         self.space()
-        if self.text.startswith("}", self.at):
-            self.at += 1
+        if self.text.startswith("}", self.position):
+            self.position += 1
             return
         seen: set[str] = set()
         while True:
@@ -165,25 +175,25 @@ class _Header:
             if self.sign(",", "}") == "}":
                 return
 
-    def read(self) -> tuple[dict[str, str], dict[str, Row]]:
+    def read(self) -> tuple[dict[str, str], dict[str, _TensorHeader]]:
         notes: dict[str, str] = {}
-        rows: dict[str, Row] = {}
+        headers: dict[str, _TensorHeader] = {}
         for name in self.keys():
             if name == "__metadata__":
                 for key in self.keys():
                     notes[key] = self.word()
                     if len(notes) > MAX_NOTES:
-                        raise self.fail(f"at most {MAX_NOTES} notes")
+                        raise self.fail(f"at most {MAX_NOTES} metadata entries")
                 continue
-            rows[name] = self.row(name)
-            if len(rows) > MAX_TENSORS:
+            headers[name] = self.tensor(name)
+            if len(headers) > MAX_TENSORS:
                 raise self.fail(f"at most {MAX_TENSORS} tensors")
         self.space()
-        if self.at != len(self.text):
+        if self.position != len(self.text):
             raise self.fail("nothing but spaces after the header")
-        return notes, rows
+        return notes, headers
 
-    def row(self, name: str) -> Row:
+    def tensor(self, name: str) -> _TensorHeader:
         dtype, shape, span = "", None, None
         part = f"safetensors tensor {visible(name)!r}"
         for key in self.keys():
@@ -199,20 +209,20 @@ class _Header:
             raise fault(part, f"dtype {visible(dtype)!r}", f"one of {', '.join(DTYPES)}", "Store it as one of these.")
         if shape is None or span is None or len(span) != 2 or span[0] > span[1]:
             raise fault(part, f"shape {shape} and data_offsets {span}", "both, with offsets [begin, end] in order")
-        return dtype, shape, span[0], span[1]
+        return _TensorHeader(dtype, shape, span[0], span[1])
 
 
 # ---- writing
 
 
 def write(file: BinaryIO, metadata: Mapping[str, str], pieces: list[Piece], **options: Any) -> list[Wrote]:
-    """A safetensors file; the type of a piece is a dtype name (F32, U8 …). Data begins at a multiple of 64 bytes."""
-    rows: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    at = 0
+    """Write a safetensors file; the type of a piece is a dtype name (F32, U8 …). Data begins at a multiple of 64 bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
     for p in pieces:
-        rows[p.name] = {"dtype": p.type, "shape": list(p.shape), "data_offsets": [at, at + p.nbytes]}
-        at += p.nbytes
-    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+        header[p.name] = {"dtype": p.type, "shape": list(p.shape), "data_offsets": [offset, offset + p.nbytes]}
+        offset += p.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(len(text) + 8) % 64)
     file.write(struct.pack("<Q", len(text)) + text)
     return pour(file, pieces, **options)

@@ -1,4 +1,4 @@
-"""Tensors poured into a file one after another, with a checksum each; files that appear whole or not at all.
+"""Write tensors to a file one after another, with a checksum each; replace files atomically.
 
 Knows nothing of formats.
 """
@@ -20,12 +20,12 @@ import numpy as np
 from tritium.errors import FormatError
 from tritium.escape import visible
 
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being worked on
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in total, the current task
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor to be written: its bytes come from `chunks`, called once, when their turn comes."""
+    """A tensor to be written: its bytes come from `chunks`, which is called once, just before they are written."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wrote:
-    """What was written of a tensor."""
+    """The size and checksum of a tensor as written."""
 
     name: str
     nbytes: int
@@ -52,7 +52,7 @@ def pour(
     done: int = 0,
     total: int = 0,
 ) -> list[Wrote]:
-    """Write the pieces, each padded to the alignment; checks that each is as long as it said."""
+    """Write the pieces, each padded to the alignment; raise where one is not of its declared size."""
     out = []
     for p in pieces:
         size, crc = 0, 0
@@ -64,7 +64,7 @@ def pour(
                 progress(done + size, total, p.name)
         if size != p.nbytes:
             raise FormatError(
-                f"{visible(p.name)}: {size} bytes were made where {p.nbytes} were announced. This is a bug of the writer."
+                f"{visible(p.name)}: {size} bytes were written, {p.nbytes} were declared. This is a bug of the writer."
             )
         file.write(bytes(-size % alignment))
         done += size
@@ -73,7 +73,7 @@ def pour(
 
 
 def check_free(target: Path, overwrite: bool) -> None:
-    """Its folder is there, and it is not, or may be replaced."""
+    """Raise unless the folder of a target exists, and the target does not or may be replaced."""
     if not target.parent.is_dir():
         raise FormatError(
             f"{visible(str(target))}: the folder {visible(str(target.parent))} does not exist; make it first."
@@ -82,15 +82,15 @@ def check_free(target: Path, overwrite: bool) -> None:
         raise FormatError(f"{visible(str(target))} is a device, a pipe or a link to a folder; it is never replaced.")
     if (target.exists() or target.is_symlink()) and not overwrite:
         raise FormatError(
-            f"{visible(str(target))} exists already. Choose another name, or say overwrite=True (--overwrite)."
+            f"{visible(str(target))} exists already. Choose another name, or pass overwrite=True (--overwrite)."
         )
 
 
 @contextmanager
 def appearing(target: Path, *, folder: bool, overwrite: bool) -> Iterator[Path]:
-    """A temporary path beside the target that takes its name when the block ends well, and vanishes when it does not.
+    """Yield a temporary path beside the target; it is renamed to the target on success and removed on failure.
 
-    What was there stays until then: a reader sees the old or the new, whole.
+    The old target stays until then: a reader sees all of the old one or all of the new one.
     """
     check_free(target, overwrite)
     if target.is_dir() and not folder:
@@ -116,7 +116,7 @@ def appearing(target: Path, *, folder: bool, overwrite: bool) -> Iterator[Path]:
 
 
 def _rename(temporary: Path, target: Path) -> None:
-    """os.replace cannot put a folder over a full one: the old one steps aside first and is removed last."""
+    """Replace the target; os.replace cannot replace a folder that is not empty, so the old one is renamed first and removed last."""
     if not (target.is_dir() and not target.is_symlink()):
         os.replace(temporary, target)
         return

@@ -1,6 +1,6 @@
-"""The one form a ternary matrix has in memory: 2-bit codes along K, lowest bits first, and multipliers in fp32.
+"""The one layout of a ternary matrix in memory: 2-bit codes along K, lowest bits first, and multipliers in fp32.
 
-Knows nothing of files or of how other programs lay their bytes out.
+Knows nothing of files or of the layouts of other programs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tritium.errors import FormatError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK = 1 << 22  # values worked on at a time: bounds the memory of every codec
+CHUNK = 1 << 22  # values processed at a time: bounds the memory of every codec
 _SPREAD = np.array([sum(((b >> 2 * i) & 3) << 8 * i for i in range(4)) for b in range(256)], "<u4")  # byte -> 4 codes
 ZEROS = np.uint8(0b01010101)  # four weights of zero
 _GATHER = np.uint32(1 << 24 | 1 << 18 | 1 << 12 | 1 << 6)  # times 4 codes in a word: the packed byte on top
 
 
 def rows_at_a_time(n: int, k: int, step: int = 1) -> Iterator[slice]:
-    """Slices of the rows, each of at most CHUNK values (or `step` rows)."""
+    """Yield slices of the rows, each of at most CHUNK values (or `step` rows)."""
     if not k:
         return
-    many = max(CHUNK // max(k, 1) // step, 1) * step
-    for r in range(0, n, many):
-        yield slice(r, min(r + many, n))
+    count = max(CHUNK // max(k, 1) // step, 1) * step
+    for r in range(0, n, count):
+        yield slice(r, min(r + count, n))
 
 
 def pack(codes: Array) -> Array:
-    """uint8 [rows, K] of codes 0..2 -> uint8 [rows, ceil(K/4)]; the last byte is filled with code 1, a zero weight."""
+    """Pack codes 0..2, uint8 [rows, K], four to a byte, uint8 [rows, ceil(K/4)]; the last byte is padded with code 1, weight 0."""
     rows, k = codes.shape
     if k % 4:
         codes = np.concatenate([codes, np.ones((rows, -k % 4), np.uint8)], axis=1)
@@ -40,7 +40,7 @@ def pack(codes: Array) -> Array:
 
 
 def pack_fields(data: Array, shift: int) -> Array:
-    """The two bits at `shift` of every byte, as codes of neighbouring values packed four to a byte: a quarter as many bytes.
+    """Return the two bits at `shift` of every byte as codes of adjacent values, packed four to a byte: a quarter of the bytes.
 
     The last axis must be contiguous and a multiple of 4."""
     words = data.view("<u4")
@@ -48,13 +48,13 @@ def pack_fields(data: Array, shift: int) -> Array:
 
 
 def all_legal(data: Array) -> bool:
-    """Whether no byte holds a code 3 in one of its four fields; `data` as in pack_fields."""
+    """Return True if no byte holds a code 3 in any of its four fields; `data` as in pack_fields."""
     words = data.view("<u4")
     return not (words & (words >> np.uint32(1)) & np.uint32(0x55555555)).any()
 
 
 def unpack(packed: Array, k: int) -> Array:
-    """uint8 [rows, ceil(K/4)] -> codes, uint8 [rows, K]."""
+    """Unpack uint8 [rows, ceil(K/4)] to codes, uint8 [rows, K]."""
     return _SPREAD[packed].view(np.uint8)[:, :k]
 
 
@@ -84,7 +84,7 @@ class Ternary:
 
     @classmethod
     def from_values(cls, values: Any, scale: Any = 1.0, group: int = 0) -> Ternary:
-        """From weights -1, 0, +1 of shape [N, K]."""
+        """Create one from weights -1, 0, +1 of shape [N, K]."""
         t = np.asarray(values)
         if t.ndim != 2 or not np.isin(t, (-1, 0, 1)).all():
             raise FormatError(f"Ternary: needed a matrix of -1, 0 and +1, given {t.dtype}{list(t.shape)}.")
@@ -92,11 +92,11 @@ class Ternary:
         return cls(pack(codes), (t.shape[0], t.shape[1]), np.asarray(scale, np.float32), group)
 
     def values(self) -> Array:
-        """int8 [N, K] of -1, 0, +1."""
+        """Return the weights, int8 [N, K] of -1, 0, +1."""
         return unpack(self.codes, self.shape[1]).astype(np.int8) - np.int8(1)
 
     def dense(self, rows: slice = slice(None)) -> Array:
-        """float32 [N, K]: value times scale."""
+        """Return the weights as float32 [N, K]: value times scale."""
         t = unpack(self.codes[rows], self.shape[1]).astype(np.float32) - np.float32(1)
         if self.group:
             t.reshape(len(t), self.shape[1] // self.group, self.group)[:] *= self.scale[rows, :, None]
@@ -105,11 +105,11 @@ class Ternary:
         return t
 
     def take(self, order: Array) -> Ternary:
-        """The same with its rows in another order."""
+        """Return the matrix with its rows in another order."""
         return Ternary(self.codes[order], self.shape, self.scale[order] if self.scale.ndim else self.scale, self.group)
 
     def used(self) -> Array:
-        """bool, shaped like the scale: whether the scale is seen, that is, one of its weights is not zero."""
+        """Return a mask shaped like the scale: True where a scale has an effect, that is, one of its weights is not zero."""
         n, k = self.shape
         width = self.group or k
         out = np.zeros((n, k // width if width else 0), bool)
@@ -125,7 +125,7 @@ class Ternary:
         return np.asarray(out.any(axis=1) if self.scale.ndim else out.any())
 
     def scales(self, group: int) -> Array | None:
-        """float32 (N, K/group): the scales for groups of this width; None when one such group would need two."""
+        """Return the scales for groups of this width, float32 (N, K/group); None where one group would need two scales."""
         n, k = self.shape
         if not self.group:
             column = self.scale if self.scale.ndim else np.broadcast_to(self.scale, (n,))
@@ -135,25 +135,25 @@ class Ternary:
         if group % self.group:
             return None
         parts = self.scale.reshape(n, k // group, -1), self.used().reshape(n, k // group, -1)
-        return _agreed(*parts, axis=2)
+        return _common_scale(*parts, axis=2)
 
     def simplified(self) -> Ternary:
-        """With the fewest scales that say the same. A scale whose weights are all zero says nothing and agrees with any."""
+        """Return the same matrix with the fewest scales. A scale whose weights are all zero has no effect and equals any other."""
         if not self.scale.ndim or not self.scale.size:
             return self
         used = self.used()
-        one = _agreed(self.scale, used, axis=None)
-        if one is not None:
-            return Ternary(self.codes, self.shape, np.asarray(one, np.float32), 0)
-        rows = _agreed(self.scale, used, axis=1) if self.group else None
+        common = _common_scale(self.scale, used, axis=None)
+        if common is not None:
+            return Ternary(self.codes, self.shape, np.asarray(common, np.float32), 0)
+        rows = _common_scale(self.scale, used, axis=1) if self.group else None
         return self if rows is None else Ternary(self.codes, self.shape, rows, 0)
 
 
-def _agreed(scale: Array, used: Array, axis: int | None) -> Array | None:
-    """The common scale along an axis, reading only the used ones; all-zero stretches keep the largest written there."""
+def _common_scale(scale: Array, used: Array, axis: int | None) -> Array | None:
+    """Return the common scale along an axis among those in use; where all weights are zero, the largest stored there."""
     low = np.min(scale, axis=axis, initial=np.inf, where=used)
     high = np.max(scale, axis=axis, initial=-np.inf, where=used)
-    silent = low > high
-    if not np.all((low == high) | silent):
+    unused = low > high
+    if not np.all((low == high) | unused):
         return None
-    return np.where(silent, np.max(scale, axis=axis, initial=0), high).astype(np.float32)
+    return np.where(unused, np.max(scale, axis=axis, initial=0), high).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Do two models hold the same weights? Names the first difference: tensor, row, column, both values.
+"""Compare the weights of two models and name the first difference: tensor, row, column, both values.
 
-Knows nothing of containers: it compares what they mean, ternary values and scales, not their bytes.
+Knows nothing of containers: it compares ternary values and scales, not their bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tritium.io.ternary import Array, Ternary, rows_at_a_time, unpack
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison found. `scale_error` is the largest relative difference of two scales that was let pass."""
+    """The result of a comparison. `scale_error` is the largest relative difference of two scales that was tolerated."""
 
     same: bool
     tensors: int  # compared
@@ -42,25 +42,25 @@ def verify(
 ) -> Verdict:
     """Compare two models, of any formats. Ternary values must be equal; scales and plain numbers within `rtol`, exactly by default.
 
-    A scale whose weights are all zero is not compared: nothing can tell what it is. fp16 formats (tq1_0, tq2_0, q2_0) round
-    scales by up to 1/2048 = 4.9e-4, so that is the `rtol` to give when comparing them with their source.
+    A scale whose weights are all zero is not compared: it has no effect. fp16 formats (tq1_0, tq2_0, q2_0) round
+    scales by up to 1/2048 = 4.9e-4, so pass that as `rtol` to compare them with their source.
     """
     if not 0 <= rtol < float("inf"):
         raise ArgumentError(f"verify: rtol must be a number from 0 up, given {rtol}.")
-    one = a if isinstance(a, ModelFile) else open_model(a, variant=variant)
-    two = b if isinstance(b, ModelFile) else open_model(b, variant=variant)
-    left, right, notes = _shared(one, two)
+    first = a if isinstance(a, ModelFile) else open_model(a, variant=variant)
+    second = b if isinstance(b, ModelFile) else open_model(b, variant=variant)
+    left, right, notes = _shared(first, second)
     total, done, ternary, values, worst = sum(e.nbytes for e in left.values()), 0, 0, 0, 0.0
     for name in [n for n in left if n not in right] + [n for n in right if n not in left]:
-        holder = one if name in left else two
+        holder = first if name in left else second
         text = f"tensor {visible(name)!r} is only in {visible(holder.path.name)}"
         return Verdict(False, 0, 0, 0, 0.0, text, notes)
     for count, (name, entry) in enumerate(left.items()):
-        found = compare(entry, right[name], rtol)
-        ternary += found.ternary
-        worst = max(worst, found.scale_error)
-        if found.difference:
-            text = f"tensor {visible(name)!r}{found.difference}"
+        result = compare(entry, right[name], rtol)
+        ternary += result.ternary
+        worst = max(worst, result.scale_error)
+        if result.difference:
+            text = f"tensor {visible(name)!r}{result.difference}"
             return Verdict(False, count, ternary, values, worst, text, notes)
         values += int(np.prod(entry.shape, dtype=object))
         done += entry.nbytes
@@ -69,19 +69,19 @@ def verify(
     return Verdict(True, len(left), ternary, values, worst, "", notes)
 
 
-def _shared(one: ModelFile, two: ModelFile) -> tuple[dict[str, Entry], dict[str, Entry], tuple[str, ...]]:
-    """Entries by common name; a head that is tied to the embeddings need not be stored twice."""
-    left, right, notes = one.named, two.named, []
-    for mine, model, other in ((left, one, right), (right, two, left)):
-        if "lm_head.weight" in mine and "lm_head.weight" not in other and model.config.get("tie_word_embeddings"):
-            del mine["lm_head.weight"]
-            notes.append(f"{visible(model.path.name)} stores its tied head twice; it was left out")
+def _shared(first: ModelFile, second: ModelFile) -> tuple[dict[str, Entry], dict[str, Entry], tuple[str, ...]]:
+    """Return the entries by common name, without a head tied to the embeddings that only one of the models stores."""
+    left, right, notes = first.named, second.named, []
+    for entries, model, other in ((left, first, right), (right, second, left)):
+        if "lm_head.weight" in entries and "lm_head.weight" not in other and model.config.get("tie_word_embeddings"):
+            del entries["lm_head.weight"]
+            notes.append(f"{visible(model.path.name)} stores its tied head twice; the copy was not compared")
     return left, right, tuple(notes)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One tensor's result."""
+    """The result for one tensor."""
 
     ternary: bool = False
     scale_error: float = 0.0
@@ -89,7 +89,7 @@ class Compared:
 
 
 def compare(a: Entry, b: Entry, rtol: float = 0.0) -> Compared:
-    """Two weights, by meaning."""
+    """Compare two weights by value."""
     if a.shape != b.shape:
         return Compared(difference=f": shape {list(a.shape)} and {list(b.shape)}")
     left, right = a.find_ternary(), b.find_ternary()
@@ -102,7 +102,7 @@ def compare(a: Entry, b: Entry, rtol: float = 0.0) -> Compared:
 
 
 def compare_ternary(a: Ternary, b: Ternary, rtol: float = 0.0) -> Compared:
-    """Codes first, then the scales that matter."""
+    """Compare the codes first, then the scales that have an effect."""
     n, k = a.shape
     if not np.array_equal(a.codes, b.codes):
         for r in rows_at_a_time(n, k):
@@ -132,12 +132,12 @@ def compare_ternary(a: Ternary, b: Ternary, rtol: float = 0.0) -> Compared:
 
 def _relative(a: Array, b: Array) -> Array:
     size = np.maximum(np.abs(a), np.abs(b)).astype(np.float64)
-    found: Array = np.abs(a.astype(np.float64) - b) / np.where(size == 0, 1, size)
-    return found
+    error: Array = np.abs(a.astype(np.float64) - b) / np.where(size == 0, 1, size)
+    return error
 
 
 def _compare_plain(a: Array, b: Array, rtol: float) -> Compared:
-    """Numbers as fp32, a piece at a time; NaN equals NaN."""
+    """Compare numbers as fp32, in chunks; NaN equals NaN."""
     if not a.size:
         return Compared()
     left, right = a.reshape(len(a) if a.ndim else 1, -1), b.reshape(len(b) if b.ndim else 1, -1)

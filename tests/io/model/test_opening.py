@@ -64,7 +64,7 @@ def test_a_variant_overrides_the_configuration(packed: Path) -> None:
 
 def test_without_a_configuration_the_meaning_must_be_said(packed: Path) -> None:
     (packed / "config.json").unlink()
-    with pytest.raises(FormatError, match=r"Say variant='multiply'"):
+    with pytest.raises(FormatError, match=r"Pass variant='multiply'"):
         open_model(packed).entries[Q].ternary()
     assert open_model(packed, variant="multiply").entries[Q].ternary().scale == tiny.weights()[0][Q].scale
 
@@ -130,7 +130,7 @@ def test_mlx_in_other_bits_is_refused_by_name(tmp_path: Path) -> None:
     }
     tiny.save(tmp_path / "model.safetensors", parts)
     (tmp_path / "config.json").write_text(json.dumps({"quantization": {"group_size": 64, "bits": 4}}))
-    with pytest.raises(FormatError, match=r"MLX 4-bit.*Only 2-bit"):
+    with pytest.raises(FormatError, match=r"MLX 4-bit.*only 2-bit ternary is read"):
         open_model(tmp_path).entries["a.weight"].ternary()
 
 

@@ -1,4 +1,4 @@
-"""A model file as one model: entries by name, whatever container they come from.
+"""A model file as one model: entries by name, from any container.
 
 Knows nothing of tensors or devices.
 """

@@ -1,4 +1,4 @@
-"""A GGUF file as a model: which codec reads which tensor, and in which order its rows stand.
+"""A GGUF file as a model: the codec of each tensor, and the order of its rows.
 
 Knows nothing of other containers.
 """
@@ -21,7 +21,7 @@ from tritium.io.ternary import Array
 
 
 def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> ModelFile:
-    """The model in a GGUF file."""
+    """Read the model in a GGUF file."""
     file = gguf.parse(view)
     name = gguf.scalar(file.metadata, "general.architecture")
     name = name if isinstance(name, str) else ""
@@ -30,12 +30,16 @@ def read(path: Path, view: memoryview, variant: str | None, ternarise: bool) -> 
     entries = {t.name: _entry(path.name, file, t, arch, variant, masters) for t in file.tensors.values()}
     only = ", ".join(names.ARCHS)
     beliefs = (
-        [] if arch else [f"architecture {visible(name)!r} is none of {only}: it stays in GGUF, its numbers can leave"]
+        []
+        if arch
+        else [
+            f"architecture {visible(name)!r} is not one of {only}: it can only be written as GGUF, or as plain tensors"
+        ]
     )
     beliefs += sorted({t.why for t in file.tensors.values() if t.why})
     if any(e.stored == "I2_S" for e in entries.values()):
         beliefs.append(
-            f"I2_S in {'64-value blocks of ARM builds: asked for' if variant == 'arm64' else '128-value blocks, as all official files'}"
+            f"I2_S in {'64-value blocks of ARM builds: requested' if variant == 'arm64' else '128-value blocks, as in all official files'}"
         )
     return ModelFile(
         path=path,
@@ -55,19 +59,19 @@ def _entry(
     kind, shape = t.type.name, t.shape
     raw = partial(file.data, t.name)
     refused = f"{kind} is not read: {t.type.refused}." if t.type.refused else ""
-    made: dict[str, Any] = {}
+    readers: dict[str, Any] = {}
     if kind in codecs.GGUF:
         codec: Any = codecs.i2_s_arm64 if kind == "I2_S" and variant == "arm64" else codecs.GGUF[kind]
-        made["decode"] = lambda: codec.decode(raw(), shape)
-        made["scale"] = lambda: codec.stored_scales(raw())
+        readers["decode"] = lambda: codec.decode(raw(), shape)
+        readers["scale"] = lambda: codec.stored_scales(raw())
     elif kind in FLOATS:
-        made["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)
+        readers["numbers"] = lambda: _plain(raw(), FLOATS[kind], shape)
     elif not refused:
-        made["numbers"] = lambda: dequantize(kind, raw(), shape)
+        readers["numbers"] = lambda: dequantize(kind, raw(), shape)
     role = "ternary" if kind in ggml.TERNARY else role_of(t.name, shape, kind, masters)
     return Entry(
         name=t.name, shape=shape, stored=kind, nbytes=t.nbytes, offset=t.offset, file=where, role=role, refused=refused,
-        why=t.why, raw=raw, heads=_heads(file, t, arch), **made,
+        why=t.why, raw=raw, heads=_heads(file, t, arch), **readers,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Safetensors files as a model: packed weights and their scales put together, and what the configuration says of them.
+"""Safetensors files as a model: packed weights joined with their scales, interpreted by the configuration.
 
 Knows nothing of other containers.
 """
@@ -24,17 +24,17 @@ from tritium.io.ternary import Array, Ternary
 
 
 def shards(path: Path, index: dict[str, Any]) -> dict[str, memoryview]:
-    """The files an index.json names, mapped."""
-    where = index.get("weight_map")
-    if not isinstance(where, dict) or not where or not all(isinstance(v, str) for v in where.values()):
+    """Map the files an index.json names."""
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise fault(
-            "model.safetensors.index.json", f"weight_map of type {type(where).__name__}", "an object of file names"
+            "model.safetensors.index.json", f"weight_map of type {type(weight_map).__name__}", "an object of file names"
         )
-    return {name: map_file(contained(path, name)) for name in sorted(set(where.values()))}
+    return {name: map_file(contained(path, name)) for name in sorted(set(weight_map.values()))}
 
 
 def check_index(files: dict[str, safetensors.SafetensorsFile], index: dict[str, Any]) -> None:
-    """Every tensor the index names is in the file it names."""
+    """Raise unless every tensor of the index is in the file the index names for it."""
     for tensor, name in index["weight_map"].items():
         if tensor not in files[name].tensors:
             raise fault(visible(name), f"no tensor {visible(tensor)!r}", "it, as model.safetensors.index.json says")
@@ -48,7 +48,7 @@ def read(
     variant: str | None,
     ternarise: bool,
 ) -> ModelFile:
-    """The model in one or several safetensors files."""
+    """Read the model in one or several safetensors files."""
     files: dict[str, safetensors.SafetensorsFile] = {}
     owner: dict[str, str] = {}
     for name, view in views.items():
@@ -72,14 +72,18 @@ def read(
     if index:
         check_index(files, index)
     metadata = next(iter(files.values())).metadata
-    config = _config_in(metadata) or config  # a lone file of ours says it itself; what lies beside it may be another's
+    config = (
+        _config_in(metadata) or config
+    )  # a single file written here carries its own; a config.json beside it may be another model's
     inverted, masters, beliefs = _meaning(config, variant)
-    made = _Tensors(files, owner, config, inverted, masters or ternarise)
-    entries = {name: made.entry(name) for name in owner if not made.is_part(name)}
+    tensors = _Tensors(files, owner, config, inverted, masters or ternarise)
+    entries = {name: tensors.entry(name) for name in owner if not tensors.is_part(name)}
     if not any(e.stored == "HF packed" for e in entries.values()):
         beliefs = [b for b in beliefs if "weight_scale" not in b]
     if masters and any(e.role == "master" for e in entries.values()):
-        beliefs.append("the floats of its projections are masters of ternary weights: the configuration is a BitNet's")
+        beliefs.append(
+            "the floats of its projections are masters of ternary weights: the configuration is that of a BitNet"
+        )
     notes = {key: text for file in files.values() for key, text in file.metadata.items() if key != "config"}
     reason = transform_in_config(config, notes, owner) or _unread_quantization(config, entries)
     return ModelFile(
@@ -89,7 +93,7 @@ def read(
 
 
 def _unread_quantization(config: dict[str, Any], entries: dict[str, Entry]) -> str:
-    """Why MLX's weights cannot be decoded as `scale * q + bias`; "" where they can, or where there are none."""
+    """Return why MLX's weights cannot be decoded as `scale * q + bias`; "" where they can, or there are none."""
     if not any(e.stored.startswith("MLX") for e in entries.values()):
         return ""
     try:
@@ -100,24 +104,24 @@ def _unread_quantization(config: dict[str, Any], entries: dict[str, Entry]) -> s
 
 
 def _config_in(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration a lone file of ours carries in its header."""
+    """Return the configuration that a single file written here has in its header; {} where there is none."""
     text = metadata.get("config", "{}")
     if len(text) > 1 << 20:
         raise fault("safetensors metadata 'config'", f"{len(text)} characters", f"at most {1 << 20}")
     try:
-        found = json.loads(text)
+        config = json.loads(text)
     except (ValueError, RecursionError):
         raise fault("safetensors metadata 'config'", "text that is not JSON", "a JSON object") from None
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _quantization(config: dict[str, Any]) -> dict[str, Any]:
-    found = config.get("quantization_config")
-    return found if isinstance(found, dict) else {}
+    fields = config.get("quantization_config")
+    return fields if isinstance(fields, dict) else {}
 
 
 def _meaning(config: dict[str, Any], variant: str | None) -> tuple[bool | None, bool, list[str]]:
-    """Whether weight_scale divides (None: nothing tells), whether floats are masters, and why."""
+    """Return True if weight_scale divides (None: unknown), True if floats are masters, and the reasons."""
     quant = _quantization(config)
     method, linear = quant.get("quant_method"), quant.get("linear_class")
     arch = names.arch_of(config)
@@ -126,18 +130,18 @@ def _meaning(config: dict[str, Any], variant: str | None) -> tuple[bool | None, 
     )
     beliefs: list[str] = []
     if variant in ("multiply", "divide"):
-        return variant == "divide", masters, [*beliefs, f"weight_scale is read to {variant}: asked for"]
+        return variant == "divide", masters, [*beliefs, f"weight_scale is read to {variant}: requested"]
     if method != "bitnet":
         return None, masters, beliefs
     if linear == "autobitlinear":
         return False, masters, [*beliefs, "weight_scale multiplies: linear_class is 'autobitlinear'"]
-    said = f"is {visible(str(linear))!r}" if linear else "is missing, and 'bitlinear' is its default"
-    return True, masters, [*beliefs, f"weight_scale divides: linear_class {said}"]
+    reason = f"is {visible(str(linear))!r}" if linear else "is missing, and 'bitlinear' is its default"
+    return True, masters, [*beliefs, f"weight_scale divides: linear_class {reason}"]
 
 
 @dataclass(frozen=True)
 class _Tensors:
-    """The tensors of a model's files, put together into entries."""
+    """The tensors of a model's files, joined into entries."""
 
     files: dict[str, safetensors.SafetensorsFile]
     owner: dict[str, str]
@@ -152,7 +156,7 @@ class _Tensors:
         return self.files[self.owner[name]].tensors[name]
 
     def is_part(self, name: str) -> bool:
-        """A scale or bias of a packed weight belongs to that weight's entry."""
+        """Return True if a tensor is a scale or bias of a packed weight, and so part of that weight's entry."""
         stem, _, kind = name.rpartition(".")
         weight = f"{stem}.weight" if stem else "weight"
         packed = self.info(weight).dtype if weight in self.owner else ""
@@ -168,13 +172,13 @@ class _Tensors:
                 build = self._packed
             elif t.dtype == "U32" and f"{stem}scales" in self.owner and f"{stem}biases" in self.owner:
                 build = self._affine
-        made = {"nbytes": t.nbytes} | build(stem, t)
-        return Entry(name=name, offset=t.offset, file=self.owner[name], raw=lambda: file.data(name), **made)
+        fields = {"nbytes": t.nbytes} | build(stem, t)
+        return Entry(name=name, offset=t.offset, file=self.owner[name], raw=lambda: file.data(name), **fields)
 
     def _plain(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
-        kept = _quantization(self.config).get("modules_to_not_convert")
-        apart = isinstance(kept, list) and any(isinstance(m, str) and m in t.name for m in kept)
-        role = "plain" if apart else role_of(t.name, t.shape, t.dtype, self.masters)
+        excluded = _quantization(self.config).get("modules_to_not_convert")
+        skipped = isinstance(excluded, list) and any(isinstance(m, str) and m in t.name for m in excluded)
+        role = "plain" if skipped else role_of(t.name, t.shape, t.dtype, self.masters)
         return {"shape": t.shape, "stored": t.dtype, "numbers": lambda: self.array(t.name), "role": role}
 
     def _packed(self, stem: str, t: safetensors.SafetensorsTensor) -> dict[str, Any]:
@@ -185,15 +189,15 @@ class _Tensors:
                 raise fault("hf packing", f"no tensor {visible(scale)!r}", "a weight_scale beside the packed weight")
             if self.inverted is None:
                 raise fault(
-                    "hf packing", "no quantization_config that tells what weight_scale means", "linear_class in config.json",
-                    "Say variant='multiply' (mean|W|, as microsoft's 2B-4T) or variant='divide' (1/mean|W|, as Falcon).",
+                    "hf packing", "no quantization_config that defines weight_scale", "linear_class in config.json",
+                    "Pass variant='multiply' (mean|W|, as microsoft's 2B-4T) or variant='divide' (1/mean|W|, as Falcon).",
                 )  # fmt: skip
             return codecs.hf.decode(self.array(t.name), shape, self._scale(scale), inverted=self.inverted)
 
-        made = {"shape": shape, "stored": "HF packed", "role": "ternary", "decode": decode}
+        fields = {"shape": shape, "stored": "HF packed", "role": "ternary", "decode": decode}
         if scale in self.owner:
-            made |= {"scale": lambda: self._scale(scale), "nbytes": t.nbytes + self.info(scale).nbytes}
-        return made
+            fields |= {"scale": lambda: self._scale(scale), "nbytes": t.nbytes + self.info(scale).nbytes}
+        return fields
 
     def _scale(self, name: str) -> Array:
         if self.info(name).dtype not in FLOATS:
@@ -207,12 +211,12 @@ class _Tensors:
         group, bits = self._grouping(stem.removesuffix("."), words, columns)
         k = words * 32 // bits
         size = t.nbytes + self.info(scales).nbytes + self.info(biases).nbytes
-        made: dict[str, Any] = {"shape": (n, k), "nbytes": size}
+        fields: dict[str, Any] = {"shape": (n, k), "nbytes": size}
         if bits != 2:
-            why = "Only 2-bit ternary of MLX is read; convert from the original checkpoint."
-            return made | {"stored": f"MLX {bits}-bit", "refused": why}
+            why = "Of MLX's formats only 2-bit ternary is read; convert from the original checkpoint."
+            return fields | {"stored": f"MLX {bits}-bit", "refused": why}
         decode = lambda: codecs.mlx.decode(self.array(t.name), (n, k), self._scale(scales), self._scale(biases), group)
-        return made | {
+        return fields | {
             "stored": f"MLX 2-bit g{group}",
             "role": "ternary",
             "decode": decode,
@@ -220,15 +224,15 @@ class _Tensors:
         }
 
     def _grouping(self, module: str, words: int, columns: int) -> tuple[int, int]:
-        """(group size, bits) of a layer, from the configuration, or from the shapes for 2 bits."""
-        said = self.config.get("quantization")
-        said = said if isinstance(said, dict) else {}
-        own = said.get(module)
-        said = own if isinstance(own, dict) else said
-        group, bits = said.get("group_size"), said.get("bits", 2)
+        """Return (group size, bits) of a layer, from the configuration, or from the shapes for 2 bits."""
+        quantization = self.config.get("quantization")
+        quantization = quantization if isinstance(quantization, dict) else {}
+        own = quantization.get(module)
+        quantization = own if isinstance(own, dict) else quantization
+        group, bits = quantization.get("group_size"), quantization.get("bits", 2)
         if not isinstance(bits, int) or bits not in (2, 3, 4, 6, 8):
             raise fault("config.json, quantization", f"bits {visible(repr(bits))}", "2, 3, 4, 6 or 8")
         if not isinstance(group, int) or not own:
-            # a model may mix groups; the shapes say it as well, and cannot be out of date
+            # a model may mix group sizes; the shapes imply them as well, and cannot be out of date
             group = words * 32 // bits // columns if columns else 0
         return group, bits

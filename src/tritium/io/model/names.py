@@ -1,6 +1,6 @@
-"""What the two worlds call the same thing: tensor names, configuration keys, architectures, the order of Q and K rows.
+"""Names in GGUF and in Hugging Face: tensors, configuration keys, architectures, and the order of Q and K rows.
 
-Knows nothing of files or weights. The names of Hugging Face are the common ones.
+Knows nothing of files or weights. Hugging Face's names are the common ones.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from tritium.io.model.supported import REMEDY, check_config, check_keys
 from tritium.io.reader import fault
 from tritium.io.ternary import Array
 
-_WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_MODEL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-_OLD = {"self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm"}  # as 1bitLLM calls them
+_OLD = {"self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm"}  # names used by 1bitLLM
 _HF_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+)\.(weight|bias)")
 _GGUF_LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)\.(weight|bias)")
 _LINEAR = re.compile(r".*\.(?:self_attn\.[qkvo]_proj|mlp\.(?:gate|up|down)_proj)\.weight")
 
 
 def _swap(
-    name: str, layer: re.Pattern[str], whole: Mapping[str, str], inner: Mapping[str, str], form: str
+    name: str, layer: re.Pattern[str], outer: Mapping[str, str], inner: Mapping[str, str], form: str
 ) -> str | None:
-    if found := layer.fullmatch(name):
-        other = inner.get(found[2])
-        return form.format(found[1], other, found[3]) if other else None
+    if match := layer.fullmatch(name):
+        other = inner.get(match[2])
+        return form.format(match[1], other, match[3]) if other else None
     stem, _, kind = name.rpartition(".")
-    return f"{whole[stem]}.{kind}" if stem in whole and kind in ("weight", "bias") else None
+    return f"{outer[stem]}.{kind}" if stem in outer and kind in ("weight", "bias") else None
 
 
 def to_gguf(name: str) -> str | None:
-    """blk.0.attn_q.weight for model.layers.0.self_attn.q_proj.weight; None for a name without a twin."""
-    return _swap(name, _HF_LAYER, _WHOLE, _LAYER | _OLD, "blk.{}.{}.{}")
+    """Return GGUF's name: blk.0.attn_q.weight for model.layers.0.self_attn.q_proj.weight; None where there is none."""
+    return _swap(name, _HF_LAYER, _MODEL, _LAYER | _OLD, "blk.{}.{}.{}")
 
 
 def to_hf(name: str) -> str | None:
-    """model.layers.0.self_attn.q_proj.weight for blk.0.attn_q.weight; None for a name without a twin."""
+    """Return Hugging Face's name: model.layers.0.self_attn.q_proj.weight for blk.0.attn_q.weight; None where there is none."""
     back = {v: k for k, v in _LAYER.items()}
-    return _swap(name, _GGUF_LAYER, {v: k for k, v in _WHOLE.items()}, back, "model.layers.{}.{}.{}")
+    return _swap(name, _GGUF_LAYER, {v: k for k, v in _MODEL.items()}, back, "model.layers.{}.{}.{}")
 
 
 def common(name: str) -> str:
-    """The name under which tensors of two files are compared; packed formats need the ending .weight, plain ones do not."""
+    """Return the name by which tensors of two files are compared; unknown ones lose .weight, which only packed formats need."""
     return _hf(name) or name.removesuffix(".weight")
 
 
@@ -62,12 +62,12 @@ def _hf(name: str) -> str | None:
 
 
 def known(name: str) -> bool:
-    """Whether the name is one of a transformer's, on either side."""
+    """Return True if the name is that of a transformer's tensor, in GGUF or Hugging Face."""
     return to_hf(name) is not None or to_gguf(name) is not None
 
 
 def is_linear(name: str) -> bool:
-    """Whether a tensor is the weight of a projection, which BitNet models keep ternary."""
+    """Return True if a tensor is the weight of a projection, which BitNet models store as ternary."""
     return bool(_LINEAR.fullmatch(_hf(name) or name))
 
 
@@ -78,7 +78,7 @@ MAX_HEADS = 1 << 16
 
 @dataclass(frozen=True)
 class Arch:
-    """An architecture as GGUF names it, and how Hugging Face does."""
+    """An architecture by its names in GGUF and in Hugging Face."""
 
     gguf: str
     model_type: str
@@ -99,7 +99,7 @@ ARCHS = {
 
 
 def arch_of(config: Mapping[str, Any]) -> Arch | None:
-    """The architecture a Hugging Face configuration describes; None when it is not one that GGUF files of this kind have."""
+    """Return the architecture a Hugging Face configuration describes; None where it is not one of ARCHS."""
     kind, act = config.get("model_type"), config.get("hidden_act")
     classes = config.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else ""
@@ -109,17 +109,17 @@ def arch_of(config: Mapping[str, Any]) -> Arch | None:
 
 
 def interleave(rows: int, heads: int) -> Array:
-    """The order in which `llama` files keep the rows of Q and K: hf[interleave(...)] is as GGUF has it."""
+    """Return the row order of Q and K in `llama` GGUF files: hf[interleave(...)] is GGUF's order."""
     return np.arange(rows).reshape(heads, 2, rows // heads // 2).swapaxes(1, 2).reshape(-1)
 
 
 def deinterleave(rows: int, heads: int) -> Array:
-    """The way back: gguf[deinterleave(...)] is as Hugging Face has it."""
+    """Return the inverse order: gguf[deinterleave(...)] is Hugging Face's order."""
     return np.argsort(interleave(rows, heads))
 
 
 def heads_of(name: str, rows: int, n_heads: Any, n_kv: Any) -> int:
-    """How many heads the rows of a Q or K projection make; 0 for other tensors."""
+    """Return the number of heads in the rows of a Q or K projection; 0 for other tensors."""
     name = common(name)
     heads = n_heads if ".q_proj." in name else n_kv if ".k_proj." in name else 0
     if (
@@ -135,7 +135,7 @@ def heads_of(name: str, rows: int, n_heads: Any, n_kv: Any) -> int:
 
 # ---- configuration
 
-_KEYS = {  # of the configuration: (of GGUF, after the architecture, and its type)
+_KEYS = {  # key of config.json: (GGUF's key after the architecture, its type)
     "vocab_size": ("vocab_size", "u32"),
     "max_position_embeddings": ("context_length", "u32"),
     "hidden_size": ("embedding_length", "u32"),
@@ -150,21 +150,21 @@ _KEYS = {  # of the configuration: (of GGUF, after the architecture, and its typ
 
 
 def config_to_gguf(config: Mapping[str, Any], arch: Arch) -> dict[str, bytes]:
-    """Metadata values, as bytes, for a configuration. What has no key here is refused: a scaled RoPE, and every field that
-    changes the answer or is not understood."""
+    """Return the metadata values, as bytes, for a configuration. Raise for what has no key here: scaled RoPE, and every field
+    that changes the results or is unknown."""
     check_config(config)
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
     scaling = config.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
     if scaling:
-        remedy = "Scaled RoPE cannot be said in this GGUF; keep the model as safetensors."
+        remedy = "Scaled RoPE cannot be written to GGUF; keep the model as safetensors."
         raise fault("config.json", f"rope_scaling {visible(str(scaling))}", "none", remedy)
     known = dict(config)
     known.setdefault("rope_theta", rope.get("rope_theta", 10000.0))
     known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
-    width, heads = known.get("hidden_size"), known.get("num_attention_heads")
-    if not known.get("head_dim") and isinstance(width, int) and isinstance(heads, int) and heads > 0:
-        known["head_dim"] = width // heads
+    hidden_size, heads = known.get("hidden_size"), known.get("num_attention_heads")
+    if not known.get("head_dim") and isinstance(hidden_size, int) and isinstance(heads, int) and heads > 0:
+        known["head_dim"] = hidden_size // heads
     out = {}
     for key, (name, kind) in _KEYS.items():
         value = known.get(key)
@@ -178,7 +178,7 @@ def config_to_gguf(config: Mapping[str, Any], arch: Arch) -> dict[str, bytes]:
 
 
 def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dict[str, Any]:
-    """A Hugging Face configuration from the metadata of a GGUF file; a key that is not understood is refused by name."""
+    """Return a Hugging Face configuration from the metadata of a GGUF file; raise for an unknown key, by name."""
     check_keys(metadata, arch.gguf)
     config: dict[str, Any] = {
         "architectures": [arch.model_class],
@@ -189,7 +189,7 @@ def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dic
     for key, (name, kind) in _KEYS.items():
         value = gguf.scalar(metadata, f"{arch.gguf}.{name}")
         if isinstance(value, int | float):
-            # fp32 keys: 1e-05 was 9.999999747e-06 in the file; the shortest number that means the same fp32
+            # fp32 keys: 1e-05 is 9.999999747e-06 in the file; write the shortest number with the same fp32 value
             config[key] = value if kind == "u32" else float(str(np.float32(value)))
     for key in ("bos", "eos"):
         token = gguf.scalar(metadata, f"tokenizer.ggml.{key}_token_id")
@@ -198,15 +198,15 @@ def config_from_gguf(metadata: Mapping[str, Any], arch: Arch, tied: bool) -> dic
     return config | _rope_from_gguf(metadata, arch.gguf, config.get("head_dim"))
 
 
-def _rope_from_gguf(metadata: Mapping[str, Any], arch: str, size: Any) -> dict[str, Any]:
-    """What a GGUF file says of RoPE beyond _KEYS; its defaults are not those of Hugging Face."""
+def _rope_from_gguf(metadata: Mapping[str, Any], arch: str, head_dim: Any) -> dict[str, Any]:
+    """Return the RoPE fields of a GGUF file beyond _KEYS; its defaults are not those of Hugging Face."""
 
     def value(key: str) -> Any:
         return gguf.scalar(metadata, f"{arch}.{key}")
 
     for key in ("attention.key_length", "attention.value_length"):
-        if value(key) is not None and size is not None and value(key) != size:
-            needed = f"{size}, as rope.dimension_count"
+        if value(key) is not None and head_dim is not None and value(key) != head_dim:
+            needed = f"{head_dim}, as rope.dimension_count"
             raise fault(f"GGUF metadata, {arch}.{key}", visible(repr(value(key))), needed, REMEDY)
     rope: dict[str, Any] = {"rope_theta": 10000.0} if value("rope.freq_base") is None else {}
     if value("rope.scaling.type") == "linear":

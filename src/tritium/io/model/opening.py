@@ -1,6 +1,6 @@
-"""What a file is: opens GGUF files, safetensors files, and the directories of Hugging Face and MLX.
+"""Open GGUF files, safetensors files, and the directories of Hugging Face and MLX.
 
-Knows nothing of writing. Every byte is checked by the readers below before it is believed.
+Knows nothing of writing. The readers check every byte before it is used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Entry", "ModelFile", "open"]
 
 
 def open(path: str | Path, *, variant: str | None = None, ternarise: bool = False) -> ModelFile:
-    """A GGUF file, a safetensors file, or a Hugging Face or MLX directory.
+    """Open a GGUF file, a safetensors file, or a Hugging Face or MLX directory.
 
-    `variant` says what the file cannot: "arm64" for I2_S written by ARM builds of bitnet.cpp since November 2025, "multiply" or
-    "divide" for the meaning of weight_scale where no configuration tells. `ternarise` treats the projections of a dense model as
+    `variant` sets what the file does not record: "arm64" for I2_S written by ARM builds of bitnet.cpp since November 2025, "multiply" or
+    "divide" for the meaning of weight_scale where no configuration defines it. `ternarise` treats the projections of a dense model as
     masters; a network that was not trained for it loses its meaning that way.
     """
     if variant not in (None, *VARIANTS):
@@ -59,18 +59,18 @@ def _directory(path: Path, variant: str | None, ternarise: bool) -> ModelFile:
     if (path / INDEX).is_file():
         index = read_json(contained(path, INDEX))
         return hf_model.read(path, hf_model.shards(path, index), config, index, variant, ternarise)
-    found = sorted(p.name for p in path.glob("*.safetensors"))
-    if "model.safetensors" in found:
-        found = ["model.safetensors"]
+    names = sorted(p.name for p in path.glob("*.safetensors"))
+    if "model.safetensors" in names:
+        names = ["model.safetensors"]
     ggufs = sorted(p.name for p in path.glob("*.gguf"))
-    if len(found) == 1:
-        return hf_model.read(path, {found[0]: map_file(contained(path, found[0]))}, config, None, variant, ternarise)
-    if not found and len(ggufs) == 1:
+    if len(names) == 1:
+        return hf_model.read(path, {names[0]: map_file(contained(path, names[0]))}, config, None, variant, ternarise)
+    if not names and len(ggufs) == 1:
         file = contained(path, ggufs[0])
         return gguf_model.read(file, map_file(file), variant, ternarise)
     raise fault(
         f"directory {visible(path.resolve().name)}",
-        ", ".join(map(visible, found + ggufs)) or "no model file",
+        ", ".join(map(visible, names + ggufs)) or "no model file",
         f"model.safetensors, {INDEX} or one .gguf file",
-        "Name one file, or point at the directory of the model.",
+        "Pass one file, or the directory of the model.",
     )

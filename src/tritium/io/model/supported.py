@@ -1,7 +1,6 @@
-"""Which configuration fields and metadata keys are understood: one that could change the answer and is not is refused by name.
+"""The supported configuration fields and metadata keys: any other that could change the results is rejected by name.
 
-Knows nothing of weights. The tables list what is understood, not what is refused: a field nobody here has heard of is one
-that may change the answer.
+Knows nothing of weights. The tables list what is supported, not what is rejected: an unknown field may change the results.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.reader import fault
 
-REMEDY = "This model is computed differently, so its answers would be wrong here; it is not supported."
+REMEDY = "This model is computed differently, so its results would be wrong here; it is not supported."
 UNKNOWN = (
-    "It is not understood and may change the answers, so the model is not supported; remove it only if it does not."
+    "It is not understood and may change the results, so the model is not supported; remove it only if it does not."
 )
 
 # ---- fields of config.json
 
-# Fields that change the computation, with the only values that are computed here (None: also when the field is absent).
+# Fields that change the computation, with the only supported values (None: also where the field is absent).
 FIXED: dict[str, tuple[Any, ...]] = {
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
@@ -59,12 +58,12 @@ DESCRIPTIVE = frozenset((
     "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed",
     "unsloth_version", "use_bfloat16", "use_cache", "weight_bits",
 ))  # fmt: skip
-# Of a scaled RoPE: those of every kind of network.SCALINGS, and what only names or dates the kind.
+# Fields of scaled RoPE: those of every kind that is computed, and those that only name the kind.
 ROPE = frozenset((
     "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "factors",
     "original_max_position_embeddings", "partial_rotary_factor",
 ))  # fmt: skip
-# Of quantization_config (transformers) and quantization (MLX, which also writes its block under the other name).
+# Fields of quantization_config (transformers) and quantization (MLX, which also writes its block under the other name).
 QUANTIZATION: dict[str, tuple[Any, ...] | None] = {  # None: read where weights are decoded, or without effect
     "quant_method": (None, "bitnet"), "linear_class": None, "quantization_mode": None, "modules_to_not_convert": None,
     "rms_norm_eps": None, "group_size": None, "bits": None, "mode": (None, "affine"),
@@ -73,12 +72,12 @@ QUANTIZATION: dict[str, tuple[Any, ...] | None] = {  # None: read where weights 
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Every field of config.json is understood, or it is an error that names the field. Absent, null and false ask nothing."""
+    """Raise unless every field of config.json is supported, naming the field. Absent, null and false have no effect."""
     for field, value in config.items():
         if field in FIXED:
             _check_value(field, value, FIXED[field])
         elif field not in READ and field not in DESCRIPTIVE and not _off(value):
-            raise _refused(field, value, "a field that is known here", UNKNOWN)
+            raise _refused(field, value, "a known field", UNKNOWN)
     for block in ("rope_parameters", "rope_scaling"):
         _check_rope(block, config.get(block))
     for block in ("quantization", "quantization_config"):
@@ -87,16 +86,16 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 def _check_rope(block: str, fields: Any) -> None:
     if not isinstance(fields, Mapping):
-        return  # what is no object is refused by whoever reads it
+        return  # the reader of this field raises for what is not an object
     for key, value in fields.items():
         if key in FIXED:
             _check_value(key, value, FIXED[key])
         elif key not in ROPE and not _off(value):
-            raise _refused(f"{block}.{key}", value, "a field that is known here", UNKNOWN)
+            raise _refused(f"{block}.{key}", value, "a known field", UNKNOWN)
 
 
 def check_quantization(block: str, fields: Any) -> None:
-    """The fields of a block that tells how weights are quantised, and of what MLX writes into it for single modules."""
+    """Check the fields of a quantisation block, including those MLX writes into it for single modules."""
     if fields is None:
         return
     if not isinstance(fields, Mapping):
@@ -109,7 +108,7 @@ def check_quantization(block: str, fields: Any) -> None:
         elif isinstance(value, Mapping) and set(value) <= {"group_size", "bits", "mode"}:
             _check_value(f"{block}.{key}.mode", value.get("mode"), QUANTIZATION["mode"] or ())
         elif not _off(value) and not (value is True and "." in key):  # MLX: true is a module quantised as all are
-            raise _refused(f"{block}.{key}", value, "a field that is known here", UNKNOWN)
+            raise _refused(f"{block}.{key}", value, "a known field", UNKNOWN)
 
 
 def _check_value(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
@@ -118,7 +117,7 @@ def _check_value(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 
 def _off(value: Any) -> bool:
-    """Whether a field that is not understood asks for nothing."""
+    """Return True if an unknown field is off and so has no effect."""
     return value is None or value is False
 
 
@@ -128,7 +127,7 @@ def _refused(field: str, value: Any, needed: str, remedy: str = REMEDY) -> Forma
 
 # ---- keys of GGUF
 
-# Keys after the architecture that change the computation, with the values that change nothing.
+# Keys after the architecture that change the computation, with the values that do not.
 FIXED_KEYS: dict[str, tuple[Any, ...]] = {
     "rope.scale_linear": (1,), "rope.scaling.type": ("none", "linear"), "rope.scaling.attn_factor": (1,),
     "expert_count": (0,), "attention.sliding_window": (0,), "attn_logit_softcapping": (0,),
@@ -136,21 +135,21 @@ FIXED_KEYS: dict[str, tuple[Any, ...]] = {
     "attention.scale": (0,), "attention.clamp_kqv": (0,), "attention.max_alibi_bias": (0,), "attention.causal": (True,),
     "use_parallel_residual": (False,),
 }  # fmt: skip
-# Keys after the architecture that are read, or that say nothing more where the others have the values above.
+# Keys after the architecture that are read, or have no effect where the others have the values above.
 READ_KEYS = frozenset((
     "vocab_size", "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
     "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "rope.freq_base",
     "rope.dimension_count", "attention.key_length", "attention.value_length", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
 ))  # fmt: skip
-# First words of keys on which no logit depends; mradermacher's are notes of a widespread script.
+# First words of keys on which no logit depends; mradermacher's are written by a widely used script.
 DESCRIPTIVE_SPACES = frozenset(("general", "tokenizer", "quantize", "imatrix", "split", "mradermacher"))
 
 
 def check_keys(metadata: Mapping[str, Any], arch: str) -> None:
-    """Every key of a GGUF file is understood for its architecture, or it is an error that names the key."""
+    """Raise unless every key of a GGUF file is supported for its architecture, naming the key."""
     for key in metadata:
-        value = gguf.scalar(metadata, key)  # a list has no value here: it is none of those that change nothing
+        value = gguf.scalar(metadata, key)  # None for a list, which is not one of the values without effect
         space, _, rest = key.partition(".")
         if key.startswith(f"{arch}."):
             own = key.removeprefix(f"{arch}.")
@@ -158,7 +157,7 @@ def check_keys(metadata: Mapping[str, Any], arch: str) -> None:
                 if value not in FIXED_KEYS[own]:
                     raise _refused_key(metadata, key, " or ".join(str(v) for v in FIXED_KEYS[own]), REMEDY)
             elif own not in READ_KEYS and value not in (False, 0):
-                raise _refused_key(metadata, key, "a key that is known here", UNKNOWN)
+                raise _refused_key(metadata, key, "a known key", UNKNOWN)
         elif not (space in DESCRIPTIVE_SPACES and rest):
             raise _refused_key(metadata, key, f"a key of general, tokenizer or {arch}", UNKNOWN)
 
@@ -176,42 +175,42 @@ FREE_TEXT = frozenset(("_name_or_path", "name", "description", "license", "autho
 
 
 def transform_in_gguf(metadata: Mapping[str, Any], tensors: Iterable[str]) -> str:
-    """Why the weights of a GGUF file are not usable without a transform of the activations; "" where they are."""
+    """Return why the weights of a GGUF file need a transform of the activations; "" where they do not."""
     arch = gguf.scalar(metadata, "general.architecture")
-    places = [f"the key {key}" for key in metadata if TRANSFORM in key.lower()]
+    locations = [f"the key {key}" for key in metadata if TRANSFORM in key.lower()]
     if isinstance(arch, str) and TRANSFORM in arch.lower():
-        places.append(f"general.architecture {arch!r}")
-    return _transformed(places + _transform_tensors(tensors))
+        locations.append(f"general.architecture {arch!r}")
+    return _transformed(locations + _transform_tensors(tensors))
 
 
 def transform_in_config(config: Mapping[str, Any], notes: Mapping[str, Any], tensors: Iterable[str]) -> str:
-    """As transform_in_gguf, for config.json, the notes in a safetensors header and the names of the tensors."""
-    places: list[str] = []
-    waiting: list[tuple[str, Any]] = [("config.json", dict(config)), ("safetensors metadata", dict(notes))]
-    while waiting:  # not recursive: a hostile file is nested deeper than the stack
-        at, value = waiting.pop()
+    """Return the same for config.json, the metadata in a safetensors header and the names of the tensors."""
+    locations: list[str] = []
+    stack: list[tuple[str, Any]] = [("config.json", dict(config)), ("safetensors metadata", dict(notes))]
+    while stack:  # not recursive: a hostile file is nested deeper than the stack
+        location, value = stack.pop()
         if isinstance(value, str) and TRANSFORM in value.lower():
-            places.append(f"{at} {value!r}")
+            locations.append(f"{location} {value!r}")
         elif isinstance(value, list):
-            waiting += [(at, item) for item in value if isinstance(item, str | list | dict)]
+            stack += [(location, item) for item in value if isinstance(item, str | list | dict)]
         elif isinstance(value, dict):
             for key, item in value.items():
                 if TRANSFORM in key.lower() and not _off(item):
-                    places.append(f"{at}, the field {key}")
+                    locations.append(f"{location}, the field {key}")
                 elif isinstance(item, str | list | dict) and key not in FREE_TEXT:
-                    waiting.append((f"{at}, {key}", item))
-    return _transformed(sorted(places) + _transform_tensors(tensors))
+                    stack.append((f"{location}, {key}", item))
+    return _transformed(sorted(locations) + _transform_tensors(tensors))
 
 
 def _transform_tensors(tensors: Iterable[str]) -> list[str]:
     return [f"the tensor {name}" for name in tensors if TRANSFORM in name.lower() or name.endswith(SIGNS)]
 
 
-def _transformed(places: list[str]) -> str:
-    if not places:
+def _transformed(locations: list[str]) -> str:
+    if not locations:
         return ""
-    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
     return (
-        f"This model rotates its activations by a Hadamard transform ({visible(places[0])}{more}), which is not computed here; "
-        "its weights alone give wrong answers. It is not supported: use a runtime that has this transform, or a model without it."
+        f"This model rotates its activations by a Hadamard transform ({visible(locations[0])}{more}), which is not computed here; "
+        "its weights alone compute wrong results. It is not supported: use a runtime that has this transform, or a model without it."
     )

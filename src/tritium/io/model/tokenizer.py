@@ -1,4 +1,4 @@
-"""Vocabularies between tokenizer.json and the tokenizer keys of GGUF; only byte-level BPE crosses, others are said to stay.
+"""Convert vocabularies between tokenizer.json and the tokenizer keys of GGUF: byte-level BPE only; others are reported.
 
 Knows nothing of weights.
 """
@@ -15,16 +15,13 @@ from tritium.io.reader import contained, fault, read_json
 
 NORMAL, CONTROL, USER, UNUSED = 1, 3, 4, 5  # token types of GGUF
 MAX_TOKENS = 1 << 22
-MAX_PADDING = 1 << 12  # numbers without a token that a small vocabulary may have
+MAX_PADDING = 1 << 12  # ids without a token that a small vocabulary may have
 _LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-SPLITS = {
-    "llama-bpe": _LLAMA3,
-    "qwen2": _QWEN2,
-    "gpt-2": "",
-}  # GGUF's tokenizer.ggml.pre: the regular expression it stands for
+# GGUF's tokenizer.ggml.pre: its regular expression.
+SPLITS = {"llama-bpe": _LLAMA3, "qwen2": _QWEN2, "gpt-2": ""}
 _ALIASES = {
     "llama3": "llama-bpe",
     "llama-v3": "llama-bpe",
@@ -35,20 +32,20 @@ _ALIASES = {
 
 
 def to_gguf(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, bytes], list[str]]:
-    """The tokenizer keys for a model directory, as bytes, and what could not be carried over."""
+    """Return the tokenizer keys for a model directory, as bytes, and warnings for what could not be converted."""
     if not (folder / "tokenizer.json").is_file():
         return {}, ["no tokenizer.json: the GGUF has no tokenizer, and programs that need one will not run it"]
-    found = read_json(contained(folder, "tokenizer.json"), most=64 << 20, growth=4)
-    model = found.get("model")
+    document = read_json(contained(folder, "tokenizer.json"), most=64 << 20, growth=4)
+    model = document.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
         return {}, [
             "tokenizer.json is not byte-level BPE: the GGUF has no tokenizer; take it from a GGUF of the same model"
         ]
-    tokens, types = _tokens(model.get("vocab"), found.get("added_tokens") or [], config.get("vocab_size"))
+    tokens, types = _tokens(model.get("vocab"), document.get("added_tokens") or [], config.get("vocab_size"))
     merges = model.get("merges") or []
     if not isinstance(merges, list):
         raise fault("tokenizer.json", f"merges of type {type(merges).__name__}", "a list")
-    pre, warnings = _pre_of(found.get("pre_tokenizer"))
+    pre, warnings = _pre_of(document.get("pre_tokenizer"))
     side = read_json(contained(folder, "tokenizer_config.json")) if (folder / "tokenizer_config.json").is_file() else {}
     out = {
         "tokenizer.ggml.model": gguf.string("gpt2"),
@@ -71,21 +68,21 @@ def to_gguf(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, bytes], 
 
 def _tokens(vocab: Any, added: Any, size: Any) -> tuple[list[str], list[int]]:
     if not isinstance(vocab, dict) or not isinstance(added, list):
-        raise fault("tokenizer.json", "no vocab or added_tokens as they should be", "an object of tokens and a list")
+        raise fault("tokenizer.json", "vocab or added_tokens of another type", "an object of tokens and a list")
     by_id: dict[int, tuple[str, int]] = {}
     for token, number in vocab.items():
         by_id[_id(number)] = token, UNUSED if token == f"[PAD{number}]" else NORMAL
-    for row in added:
-        if not isinstance(row, dict) or not isinstance(row.get("content"), str):
-            raise fault("tokenizer.json, added_tokens", visible(repr(row)), "objects with id and content")
-        by_id[_id(row.get("id"))] = row["content"], CONTROL if row.get("special") else USER
+    for entry in added:
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise fault("tokenizer.json, added_tokens", visible(repr(entry)), "objects with id and content")
+        by_id[_id(entry.get("id"))] = entry["content"], CONTROL if entry.get("special") else USER
     count = max([*by_id, -1]) + 1
     most = 2 * len(by_id) + MAX_PADDING
     count = max(count, size) if isinstance(size, int) and size <= most else count
     if count > most:
         raise fault("tokenizer.json", f"numbers up to {count} for {len(by_id)} tokens", "few gaps in the vocabulary")
-    rows = [by_id.get(i, (f"[PAD{i}]", UNUSED)) for i in range(count)]
-    return [token for token, _ in rows], [kind for _, kind in rows]
+    entries = [by_id.get(i, (f"[PAD{i}]", UNUSED)) for i in range(count)]
+    return [token for token, _ in entries], [kind for _, kind in entries]
 
 
 def _id(number: Any) -> int:
@@ -94,16 +91,16 @@ def _id(number: Any) -> int:
     return number
 
 
-def _merge(row: Any) -> str:
-    """Two tokens as one string; newer files keep them as a pair, in which a space may hide."""
-    text = " ".join(map(str, row)) if isinstance(row, list) else str(row)
+def _merge(pair: Any) -> str:
+    """Return two tokens as one string; newer files store a pair, whose tokens might contain a space."""
+    text = " ".join(map(str, pair)) if isinstance(pair, list) else str(pair)
     if text.count(" ") != 1:
         raise fault("tokenizer.json", f"the merge {visible(text)!r}", "two tokens without spaces")
     return text
 
 
 def _pre_of(pre: Any) -> tuple[str, list[str]]:
-    """GGUF's name for how text is split before BPE."""
+    """Return GGUF's name for the pre-tokenizer, and warnings."""
     steps = pre.get("pretokenizers", [pre]) if isinstance(pre, dict) else []
     steps = [s for s in steps if isinstance(s, dict)] if isinstance(steps, list) else []
     splits = [
@@ -122,15 +119,15 @@ def _pre_of(pre: Any) -> tuple[str, list[str]]:
 def _template(folder: Path, side: Mapping[str, Any]) -> str:
     if (folder / "chat_template.jinja").is_file():
         return contained(folder, "chat_template.jinja").read_text(encoding="utf-8", errors="replace")
-    found = side.get("chat_template")
-    return found if isinstance(found, str) else ""
+    template = side.get("chat_template")
+    return template if isinstance(template, str) else ""
 
 
 # ---- back
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """tokenizer.json and tokenizer_config.json for the keys of a GGUF file, and what could not be carried over."""
+    """Return tokenizer.json and tokenizer_config.json for the keys of a GGUF file, and warnings for what could not be converted."""
     kind = gguf.scalar(metadata, "tokenizer.ggml.model")
     if "tokenizer.ggml.model" not in metadata:
         return {}, []
@@ -143,16 +140,18 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(tokens, list) or not isinstance(merges, list):
         return {}, ["the tokenizer has no tokens or no merges; its keys are kept in gguf_metadata.json"]
     types = types if isinstance(types, list) and len(types) == len(tokens) else [NORMAL] * len(tokens)
-    said = str(gguf.scalar(metadata, "tokenizer.ggml.pre") or "gpt-2")
-    pre = _ALIASES.get(said, said)
+    pre_name = str(gguf.scalar(metadata, "tokenizer.ggml.pre") or "gpt-2")
+    pre = _ALIASES.get(pre_name, pre_name)
     warnings = (
         []
         if pre in SPLITS
-        else [f"the text-splitting rule {visible(said)!r} is unknown here; GPT-2's was written, and tokens may differ"]
+        else [
+            f"the text-splitting rule {visible(pre_name)!r} is unknown here; GPT-2's was written, and tokens may differ"
+        ]
     )
     if len(set(tokens)) != len(tokens):
         return {}, ["the tokenizer has the same token twice; its keys are kept in gguf_metadata.json"]
-    # special tokens are in the vocabulary too: a number that only added_tokens gives is not kept by the tokenizers package
+    # special tokens are in the vocabulary too: the tokenizers package drops an id that only added_tokens has
     special = [(i, t, k) for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k in (CONTROL, USER)]
     body = {
         "version": "1.0", "truncation": None, "padding": None,
@@ -190,7 +189,7 @@ def _steps(regex: str) -> dict[str, Any]:
 
 
 def _post(tokens: list[str], metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Puts the first token before every text where the file says so."""
+    """Return the post-processor that prepends the BOS token where the file requires it."""
     bos = gguf.scalar(metadata, "tokenizer.ggml.bos_token_id")
     if (
         gguf.scalar(metadata, "tokenizer.ggml.add_bos_token") is not True
