@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from tritium import launch
-from tritium.contract.einsum import PATHS_KEPT, plan
+from tritium.contract.einsum import PATH_CACHE_SIZE, plan
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError
 
 Arr = np.ndarray[Any, Any]
@@ -287,7 +287,7 @@ def test_a_second_call_finds_the_plan() -> None:
     tt.einsum("ij,jk->ik", x, y)
     after = plan.cache_info()
     assert (after.hits, after.misses) == (before.hits + 1, before.misses)
-    assert after.maxsize == PATHS_KEPT
+    assert after.maxsize == PATH_CACHE_SIZE
 
 
 def test_another_layout_has_its_own_plan() -> None:
@@ -408,7 +408,7 @@ WRONG = [
     ("ii", (A,), ShapeError, "index 'i' is repeated in operand 0 .* sizes 2 and 3"),
     ("i,ii->i", (tt.Spec((3,)), tt.Spec((1, 3))), ShapeError, "repeated in operand 1"),
     ("ij->k", (A,), ArgumentError, "index 'k' of the result is in no operand"),
-    ("ij->ii", (A,), ArgumentError, "index 'i' stands twice in the result"),
+    ("ij->ii", (A,), ArgumentError, "index 'i' is in the result twice"),
     ("..j", (A,), ArgumentError, "'.' out of place"),
     ("i...j...", (A,), ArgumentError, "'.' out of place"),
     ("...j->j", (A,), ArgumentError, "the result has no '...'"),

@@ -1,4 +1,4 @@
-"""Many items at a time: data cut into batches, and stages that work in parallel.
+"""Batches and pipelines: data split into batches, and stages that work in parallel.
 
 Knows nothing of models.
 """

@@ -1,6 +1,6 @@
-"""Many items a few at a time: data cut into batches, and how large a batch should be.
+"""Split data into batches, and find the best batch size.
 
-Knows nothing of how a batch is computed: that is the caller's function.
+Knows nothing of the computation of a batch: that is the caller's function.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tritium.threads import get_num_threads
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 PER_THREAD = 2  # samples for each thread: one at work, one ready
-DEFAULT = 32  # items of a batch where nothing else is said
+DEFAULT = 32  # items per batch by default
 RUNS = 3
 SEARCH_RUNS = 5
-NEAR = 0.98  # of the highest rate: a smaller batch that reaches this wins, for it answers sooner and takes less memory
-TINY = 1.5  # times slower than the best measured size: worth a warning
+NEAR = 0.98  # of the highest rate: the smallest batch that reaches it wins: lower latency, less memory
+SLOWDOWN = 1.5  # against the best measured size: warn above this
 
 # ---- batches
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some of the items, in order."""
+    """A contiguous part of the items."""
 
     number: int
     first: int  # the number of its first item
@@ -64,12 +64,12 @@ def process_in_batches(
     op: str | None = None,
     stream: bool = False,
 ) -> Any:
-    """fn of `size` items at a time, 32 where it is left out, the results joined in order.
+    """Call fn on batches of `size` items (32 by default) and join the results in order.
 
-    A tensor or array is cut along its first axis; other data, generators too, come as lists. fn returns as many results as
-    its batch has items: tensors are joined along axis 0, other results are a list. `stream=True` gives the results one by
-    one, each batch computed when its first result is asked for. `op` is a name that find_optimal_batch_size measured: its
-    size is used where none is given, and one that was measured far slower is warned of.
+    A tensor or array is split along its first axis; other data, generators too, is passed as lists. fn returns as many results as
+    its batch has items: tensors are joined along axis 0, other results are a list. `stream=True` yields the results one by
+    one and computes each batch when its first result is requested. `op` is a name that find_optimal_batch_size measured: its
+    size is the default, and a size that was measured far slower causes a warning.
     """
     if not callable(fn):
         raise ArgumentError(f"process_in_batches: {fn!r} cannot be called; give a function of one batch.")
@@ -79,10 +79,10 @@ def process_in_batches(
         )
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise ArgumentError(f"process_in_batches: size must be 1 or more items, given {size!r}.")
-    found = _batches(data, (DEFAULT if size is None else size) if op is None else _size_for(op, size))
+    batches = _batches(data, (DEFAULT if size is None else size) if op is None else _size_for(op, size))
     if stream:
-        return (result for batch in found for result in _results(fn, batch))
-    parts = [_results(fn, batch) for batch in found]
+        return (result for batch in batches for result in _results(fn, batch))
+    parts = [_results(fn, batch) for batch in batches]
     if parts and all(isinstance(p, Tensor) for p in parts):
         return ops.concat(parts) if len(parts) > 1 else parts[0].clone()
     if parts and all(isinstance(p, np.ndarray) for p in parts):
@@ -91,7 +91,7 @@ def process_in_batches(
 
 
 def _size_for(op: str, size: int | None) -> int:
-    """The size measured under a name, or the one given; a warning where that was measured to be far slower."""
+    """Return the size measured under a name, or `size` itself, with a warning where it was measured far slower."""
     known = measured_size(op)
     if size is None:
         if known is None:
@@ -100,8 +100,8 @@ def _size_for(op: str, size: int | None) -> int:
                 f"give a size."
             )
         return int(known)
-    if known is not None and (told := known.advice(size)):
-        warnings.warn(f"process_in_batches, {op}: {told}", stacklevel=3)
+    if known is not None and (advice := known.advice(size)):
+        warnings.warn(f"process_in_batches, {op}: {advice}", stacklevel=3)
     return size
 
 
@@ -109,30 +109,30 @@ def _batches(data: Any, size: int) -> Iterator[Batch]:
     if isinstance(data, (Tensor, np.ndarray)):
         if not data.ndim:
             raise ArgumentError("process_in_batches: a 0-d tensor has no items; give data with a first axis.")
-        return _cut(data, size)
+        return _split(data, size)
     if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
         raise ArgumentError(f"process_in_batches: {type(data).__name__} is not a tensor, list or generator of items.")
     return _collect(iter(data), size)
 
 
-def _cut(data: Any, size: int) -> Iterator[Batch]:
-    """Parts along axis 0. Of nothing there is one empty part: only fn knows the shape of its results."""
+def _split(data: Any, size: int) -> Iterator[Batch]:
+    """Yield parts along axis 0; one empty part for empty data, since only fn knows the shape of its results."""
     for number, first in enumerate(range(0, max(len(data), 1), size)):
         part = data[first : first + size]
         yield Batch(number, first, part, len(part))
 
 
 def _collect(items: Iterator[Any], size: int) -> Iterator[Batch]:
-    """Lists of the next items."""
+    """Yield the items in lists."""
     number = first = 0
     while True:
         part: list[Any] = []
         try:
             part.extend(islice(items, size))
         except Exception as error:
-            at = first + len(part)
+            item = first + len(part)
             raise BatchError(
-                f"process_in_batches: the data failed at item {at}, while batch {number} was read: "
+                f"process_in_batches: the data failed at item {item}, while batch {number} was read: "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not part:
@@ -143,28 +143,28 @@ def _collect(items: Iterator[Any], size: int) -> Iterator[Batch]:
 
 def _results(fn: Callable[[Any], Any], batch: Batch) -> Any:
     try:
-        made = fn(batch.items)
-        if isinstance(made, Iterator):
-            made = list(made)
+        results = fn(batch.items)
+        if isinstance(results, Iterator):
+            results = list(results)
     except Exception as error:
         raise BatchError(f"process_in_batches: {batch} failed: {type(error).__name__}: {error}") from error
-    if not hasattr(made, "__len__") or (isinstance(made, (Tensor, np.ndarray)) and not made.ndim):
-        kind = "a 0-d tensor" if hasattr(made, "ndim") else type(made).__name__
+    if not hasattr(results, "__len__") or (isinstance(results, (Tensor, np.ndarray)) and not results.ndim):
+        kind = "a 0-d tensor" if hasattr(results, "ndim") else type(results).__name__
         raise BatchError(
             f"process_in_batches: {batch} gave {kind}; return a sequence or tensor of {batch.count} results."
         )
-    if len(made) != batch.count:
+    if len(results) != batch.count:
         raise BatchError(
-            f"process_in_batches: {batch} gave {len(made)} results for {batch.count} items; give one for each."
+            f"process_in_batches: {batch} gave {len(results)} results for {batch.count} items; give one for each."
         )
-    return made
+    return results
 
 
 # ---- how large
 
 
 class Trial(NamedTuple):
-    """One batch size as measured."""
+    """Measurements of one batch size."""
 
     size: int
     seconds: tuple[float, ...]  # every run
@@ -181,7 +181,7 @@ class Trial(NamedTuple):
 
 
 class BatchSize(int):
-    """How many samples at a time, and why. It is an int; printed, it tells its reasons."""
+    """A batch size and the reason for it. It is an int; printing it shows the reason."""
 
     why: str
     trials: tuple[Trial, ...]
@@ -199,19 +199,19 @@ class BatchSize(int):
         return int(self)
 
     def advice(self, size: int) -> str:
-        """What a batch of `size` items loses against this one, by what was measured; empty where it is not much."""
+        """Return how much slower a batch of `size` items was measured than this one; "" where the difference is small."""
         ran = [t for t in self.trials if t.seconds]
-        mine = next((t for t in ran if t.size == self.size), None)
-        below = [t for t in ran if t.size <= size] or ran[:1]
-        if mine is None or size >= self.size:
+        best = next((t for t in ran if t.size == self.size), None)
+        smaller = [t for t in ran if t.size <= size] or ran[:1]
+        if best is None or size >= self.size:
             return ""
-        near = max(below, key=lambda t: t.size)
-        worst = min(near.seconds) / near.size
-        if worst < TINY * max(mine.seconds) / mine.size:
+        nearest = max(smaller, key=lambda t: t.size)
+        fastest_s = min(nearest.seconds) / nearest.size
+        if fastest_s < SLOWDOWN * max(best.seconds) / best.size:
             return ""
         return (
-            f"a batch of {size} is small: {near.size} at a time gave {near.items_per_s:.3g} items/s, {mine.size} gave "
-            f"{mine.items_per_s:.3g} items/s, {near.per_item_s / mine.per_item_s:.1f} times as many (median of {len(mine.seconds)} runs)."
+            f"a batch of {size} is small: {nearest.size} at a time gave {nearest.items_per_s:.3g} items/s, {best.size} gave "
+            f"{best.items_per_s:.3g} items/s, {nearest.per_item_s / best.per_item_s:.1f} times as many (median of {len(best.seconds)} runs)."
         )
 
     def __repr__(self) -> str:
@@ -234,30 +234,30 @@ def find_optimal_batch_size(
     sizes: Sequence[int] | None = None,
     runs: int | None = None,
 ) -> BatchSize:
-    """The number of samples to compute at once, by a search, by a formula or by measuring given sizes.
+    """Return the number of samples to compute at once, by a search, by a formula or by measuring given sizes.
 
     With a name, the largest size and fn: fn(n) computes a batch of n, or returns how long that took (a timedelta, or
-    seconds). 1, 2, 4 … and the largest are tried in turn until memory ends; then all run several times in random order. The
+    seconds). 1, 2, 4 … and the largest are tried in order until memory runs out; then all run several times in random order. The
     smallest within 2 % of the highest rate wins, and is known to process_in_batches(op=name).
     With a graph (or compiled program) of one sample: as many as the memory holds, at most two for each thread, at least
     one. With `measure`: measure(n) computes a batch of n; the size with the lowest median time per item that stays within
-    the memory wins. `memory` is in bytes, and what is free when it is left out.
+    the memory wins. `memory` is in bytes, by default what is free.
     """
     for name, n in (("memory", memory), ("threads", threads), ("runs", runs)):
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < (name != "memory")):
-            given = n if isinstance(n, (int, float, str)) else type(n).__name__
-            raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {given!r}.")
+            value = n if isinstance(n, (int, float, str)) else type(n).__name__
+            raise ArgumentError(f"find_optimal_batch_size: {name} must be a whole number above 0, given {value!r}.")
     room = available_memory() if memory is None else memory
     if isinstance(graph, str):
-        found = _measured_by_name[graph] = _searched(graph, maximum, fn, sizes, runs or SEARCH_RUNS, room)
-        return found
+        result = _measured_by_name[graph] = _search(graph, maximum, fn, sizes, runs or SEARCH_RUNS, room)
+        return result
     if maximum is not None or fn is not None:
         raise ArgumentError(
             "find_optimal_batch_size: maximum and fn go with a name: find_optimal_batch_size('name', 128, fn)."
         )
     per_sample = None if graph is None else bytes_per_sample(graph)
     if measure is not None:
-        return _measured(measure, SIZES if sizes is None else sizes, runs or RUNS, room, per_sample)
+        return _measure_sizes(measure, SIZES if sizes is None else sizes, runs or RUNS, room, per_sample)
     if per_sample is None:
         raise ArgumentError(
             "find_optimal_batch_size: give a graph of one sample, or measure=, a function of a batch size, or a name, the "
@@ -280,7 +280,7 @@ def _by_formula(per_sample: int, room: int, count: int) -> BatchSize:
 
 
 def bytes_per_sample(graph: Any) -> int:
-    """What one call needs: arguments, results and temporaries in the best order. Captured tensors are there anyway."""
+    """Return the bytes one call needs: arguments, results and temporaries in the best order; not captured tensors, which exist anyway."""
     known = getattr(graph, "bytes_per_call", None)
     if known is not None:
         return int(known)
@@ -300,14 +300,14 @@ def bytes_per_sample(graph: Any) -> int:
 
 
 def available_memory() -> int:
-    """Bytes this process can still take: what the machine has free, and what its own limit leaves."""
+    """Return the bytes this process can still allocate: what the machine has free, and what its own limit leaves."""
     free = free_memory()
     if native is not None and (limit := native.memory_limit()):
         free = min(free, max(0, limit - (resident_bytes() or 0)))
     return free
 
 
-def _measured(
+def _measure_sizes(
     measure: Callable[[int], Any], sizes: Sequence[int], runs: int, room: int, per_sample: int | None
 ) -> BatchSize:
     order = sorted(set(sizes))
@@ -329,16 +329,16 @@ def _measured(
         trials.append(_trial(measure, n, runs))
     fitting = [t for t in trials if t.peak_bytes <= room] or trials[:1]
     best = min(fitting, key=lambda t: t.per_item_s)
-    told = ", ".join(f"{t.size}: {seconds_text(t.per_item_s)}" for t in trials)
+    times = ", ".join(f"{t.size}: {seconds_text(t.per_item_s)}" for t in trials)
     over = [str(t.size) for t in trials if t not in fitting]
     left_out += f"; over the {bytes_text(room)} that may be used: {', '.join(over)}" if over else ""
-    why = f"least time per item of those measured ({told}; median of {runs} run{'s' * (runs > 1)}), {bytes_text(best.peak_bytes)} at its peak"
+    why = f"least time per item of those measured ({times}; median of {runs} run{'s' * (runs > 1)}), {bytes_text(best.peak_bytes)} at its peak"
     return BatchSize(best.size, why + left_out, tuple(trials))
 
 
 def _trial(measure: Callable[[int], Any], n: int, runs: int) -> Trial:
     with usage() as used:
-        measure(n)  # the first run makes ready: it is not timed
+        measure(n)  # the first run warms up: it is not timed
     seconds = []
     for _ in range(runs):
         start = perf_counter()
@@ -353,14 +353,14 @@ _measured_by_name: dict[str, BatchSize] = {}
 
 
 def measured_size(op: str) -> BatchSize | None:
-    """What was measured under a name: in this process, or kept by `perf.tune.tune_batch`; None: nothing."""
+    """Return the size measured under a name, in this process or stored by `perf.tune.tune_batch`; None if there is none."""
     if op in _measured_by_name:
         return _measured_by_name[op]
-    kept = tuned.choices().get(f"batch/{op}")
-    return None if kept is None or not isinstance(kept.value, int) else BatchSize(kept.value, kept.why)
+    choice = tuned.choices().get(f"batch/{op}")
+    return None if choice is None or not isinstance(choice.value, int) else BatchSize(choice.value, choice.why)
 
 
-def _searched(op: str, maximum: Any, fn: Any, sizes: Sequence[int] | None, runs: int, room: int) -> BatchSize:
+def _search(op: str, maximum: Any, fn: Any, sizes: Sequence[int] | None, runs: int, room: int) -> BatchSize:
     if not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1 or not callable(fn):
         raise ArgumentError(
             f"find_optimal_batch_size: {op!r} needs the largest size, a whole number above 0, and a function of a size; given "
@@ -383,16 +383,16 @@ def _searched(op: str, maximum: Any, fn: Any, sizes: Sequence[int] | None, runs:
     done = tuple(t._replace(seconds=tuple(times.get(n, ()))) for n, t in trials.items())
     highest = max(t.items_per_s for t in done)
     best = next(t for t in done if t.items_per_s >= NEAR * highest)
-    told = ", ".join(f"{t.size}: {t.items_per_s:.3g}/s" if t.seconds else f"{t.size}: {t.failed}" for t in done)
+    rates = ", ".join(f"{t.size}: {t.items_per_s:.3g}/s" if t.seconds else f"{t.size}: {t.failed}" for t in done)
     return BatchSize(
         best.size,
-        f"the smallest within 2 % of the highest rate ({told}; median of {runs} run{'s' * (runs > 1)}){ended}",
+        f"the smallest within 2 % of the highest rate ({rates}; median of {runs} run{'s' * (runs > 1)}){ended}",
         done,
     )
 
 
 def _sizes_that_fit(fn: Callable[[int], Any], order: Sequence[int], room: int) -> tuple[dict[int, Trial], str]:
-    """Each size once, the smallest first, and why the larger ones were not tried."""
+    """Run each size once, the smallest first; return the trials, and why larger ones were not tried."""
     trials: dict[int, Trial] = {}
     ran: Trial | None = None
     for n in order:
@@ -416,19 +416,19 @@ def _sizes_that_fit(fn: Callable[[int], Any], order: Sequence[int], room: int) -
     return trials, ""
 
 
-def timed(fn: Callable[[Any], Any], given: Any) -> float:
-    """The seconds of one call: what it returned if that is a time, else what passed until its result was there."""
+def timed(fn: Callable[[Any], Any], argument: Any) -> float:
+    """Return the seconds of one call: its return value if that is a time, else the time until its result was ready."""
     start = perf_counter()
-    result = fn(given)
+    result = fn(argument)
     if isinstance(result, Tensor):
         result.device.backend.synchronize()
     elapsed = perf_counter() - start
-    said = seconds_in(result)
-    return elapsed if said is None else said
+    reported = seconds_in(result)
+    return elapsed if reported is None else reported
 
 
 def seconds_in(result: Any) -> float | None:
-    """The seconds a function returned, if that is what it did."""
+    """Return the seconds a function returned; None if it returned something else."""
     if isinstance(result, timedelta):
         result = result.total_seconds()
     if isinstance(result, bool) or not isinstance(result, (int, float)):
@@ -439,16 +439,16 @@ def seconds_in(result: Any) -> float | None:
 
 
 def advise_batch(fn: Callable[[int], Any], size: int, *, maximum: int = 128, memory: int | None = None) -> BatchSize:
-    """Measure a batch size beside larger ones; warns, with both rates, where larger batches are far faster.
+    """Measure a batch size and larger ones; warn, with both rates, where larger batches are far faster.
 
-    fn(n) computes a batch of n, or returns how long that took. The answer is the best size, with the curve in `.trials`.
+    fn(n) computes a batch of n, or returns how long that took. Returns the best size, with all measurements in `.trials`.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ArgumentError(f"advise_batch: size must be 1 or more items, given {size!r}.")
     most = max(maximum, size)
     larger = {size << i for i in range(1, (most // size).bit_length()) if size << i <= most}
     room = available_memory() if memory is None else memory
-    found = _searched("advise_batch", most, fn, sorted({size, most, *larger}), SEARCH_RUNS, room)
-    if told := found.advice(size):
-        warnings.warn(told, stacklevel=2)
-    return found
+    best = _search("advise_batch", most, fn, sorted({size, most, *larger}), SEARCH_RUNS, room)
+    if advice := best.advice(size):
+        warnings.warn(advice, stacklevel=2)
+    return best

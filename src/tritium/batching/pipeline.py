@@ -1,7 +1,7 @@
-"""Stages that work at the same time: one thread each, bounded channels between them, results in order.
+"""Pipelines: stages that run concurrently, one thread each, with bounded channels between them and results in order.
 
-Knows nothing of tensors or graphs: a stage is any callable of one item. Whatever goes wrong travels down the channels
-behind the items before it, so a pipeline gives exactly what a plain loop over the stages gives.
+Knows nothing of tensors or graphs: a stage is any callable of one item. A failure travels down the channels
+behind the items before it, so a pipeline yields exactly what a plain loop over the stages yields.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Stage = Callable[[Any], Any]
 
 
 class StageStats(NamedTuple):
-    """What one stage did in a run."""
+    """Counts and times of one stage in a run."""
 
     name: str
     items: int  # finished
     busy_s: float  # in the stage itself
-    waiting_in_s: float  # for an item: what comes before is slower
-    waiting_out_s: float  # for room: what comes after is slower
+    waiting_in_s: float  # for an item: the stages before are slower
+    waiting_out_s: float  # for room: the stages after are slower
 
     @property
     def waiting_s(self) -> float:
@@ -38,7 +38,7 @@ class PipelineStats(tuple[StageStats, ...]):
 
     @property
     def slowest(self) -> StageStats:
-        """The stage that was busy longest: the others wait for it."""
+        """Return the stage that was busy longest: the others wait for it."""
         return max(self, key=lambda s: s.busy_s)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class PipelineStats(tuple[StageStats, ...]):
 class Pipeline:
     """`Pipeline([load, run, save], depth=2)`: every stage in a thread of its own, `depth` items between two of them.
 
-    `for result in pipeline(items)` gives the results in order. Items are read as room comes free: at most depth + 1 for
+    `for result in pipeline(items)` yields the results in order. Items are read as room becomes free: at most depth + 1 for
     each stage ahead of the consumer, so an endless source is fine. Threads end when the loop ends, however it ends.
     """
 
@@ -73,18 +73,18 @@ class Pipeline:
         self._latest = _Run(self.stages, depth, copy_context())
 
     def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The results, one by one and in order; work begins when the first is asked for."""
+        """Yield the results in order; work starts when the first is requested."""
         if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
             raise ArgumentError(f"Pipeline: {type(items).__name__} is not a list, generator or other source of items.")
         self._latest = run = _Run(self.stages, self.depth, copy_context())
         return run.results(items)
 
     def run(self, items: Iterable[Any]) -> list[Any]:
-        """All results."""
+        """Return all results as a list."""
         return list(self(items))
 
     def stats(self) -> PipelineStats:
-        """How the stages of the latest run spent their time; may be asked while it runs."""
+        """Return how the stages of the latest run spent their time; may be called while it runs."""
         return PipelineStats(
             StageStats(name_of(s), t.items, t.busy_s, t.waiting_in_s, t.waiting_out_s)
             for s, t in zip(self.stages, self._latest.tallies, strict=True)
@@ -96,16 +96,16 @@ def name_of(stage: Stage) -> str:
 
 
 class _ClosedError(Exception):
-    """Nobody wants what this channel carries any more."""
+    """The channel was closed: its messages have no reader any more."""
 
 
 class _End:
-    """After the last item."""
+    """The message after the last item."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """In place of an item: where it failed (None: the source), and how."""
+    """The message in place of an item that failed: the stage (None: the source), and the error."""
 
     stage: int | None
     item: int
@@ -149,7 +149,7 @@ class _Channel:
 
 @dataclass
 class _Tally:
-    """What a stage has done so far; only its own thread writes it."""
+    """Counts and times of a stage so far; only its own thread writes them."""
 
     items: int = 0
     busy_s: float = 0.0
@@ -184,14 +184,14 @@ class _Run:
                 if isinstance(message, _Failure):
                     raise self._error(message) from message.error
                 yield message[1]
-                del message  # a large result must not live until the next one is there
+                del message  # a large result must not stay alive until the next one arrives
         finally:
             self._stop(threads)
 
     def _stop(self, threads: list[threading.Thread]) -> None:
         for c in self.channels:
             c.close()
-        if threading.current_thread() in threads:  # the collector may drop an unfinished loop in any thread
+        if threading.current_thread() in threads:  # the garbage collector may drop an unfinished loop in any thread
             return
         for t in threads:
             if t.ident is not None:
@@ -203,15 +203,15 @@ class _Run:
                 pass
         except _ClosedError:
             pass
-        for c in self.channels[:k]:  # whatever is made before this stage has no reader now
+        for c in self.channels[:k]:  # results of the stages before this one have no reader now
             c.close()
 
     def _step(self, k: int, feed: Callable[[], Any]) -> bool:
-        """One message in, one out; False after the last. A function of its own, so that no item outlives its step."""
+        """Process one message; return False after the last. A function of its own, so that no item outlives its step."""
         tally, start = self.tallies[k], perf_counter()
         message = feed()
-        asked = perf_counter()
-        tally.waiting_in_s += asked - start
+        received = perf_counter()
+        tally.waiting_in_s += received - start
         if message is not _End and not isinstance(message, _Failure):
             number, value = message
             try:
@@ -221,7 +221,7 @@ class _Run:
                 message = _Failure(k, number, error)
             del value
         done = perf_counter()
-        tally.busy_s += done - asked
+        tally.busy_s += done - received
         more = message is not _End and not isinstance(message, _Failure)
         self.channels[k].put(message)
         tally.waiting_out_s += perf_counter() - done
@@ -234,7 +234,7 @@ class _Run:
 
 
 def _numbered(items: Iterable[Any]) -> Callable[[], Any]:
-    """The source as a feed: (number, item), then the end or what it raised."""
+    """Return a function that reads the source: (number, item), then the end or the error it raised."""
     iterator: Iterator[Any] | None = None
     number = 0
 

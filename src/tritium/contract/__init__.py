@@ -1,4 +1,4 @@
-"""Sums of products over named indices: einsum, its path, and how it is lowered to ops.
+"""Sums of products over named indices: einsum, its contraction path, and its lowering to ops.
 
 Knows nothing of graphs.
 """
