@@ -148,8 +148,8 @@ SPOILT: dict[str, tuple[Callable[[str], str], str]] = {
     "changed": (with_other_samples, "checksum"),
     "no body": (lambda text: '{"schema": 1}', "checksum"),
     "another machine": (resealed(lambda body: body["machine"].update(cpu="another")), "another machine"),
-    "negative": (resealed(lambda body: body["rows"][0].update(samples=[-1.0])), "cannot be"),
-    "text": (resealed(lambda body: body["rows"][0].update(samples=["fast"])), "cannot be"),
+    "negative": (resealed(lambda body: body["rows"][0].update(samples=[-1.0])), "not positive rates"),
+    "text": (resealed(lambda body: body["rows"][0].update(samples=["fast"])), "not positive rates"),
     "no samples": (resealed(lambda body: body["rows"][0].update(samples=[])), "neither"),
     "no rows": (resealed(lambda body: body.pop("rows")), "rows"),
     "more fields": (resealed(lambda body: body.update(more=1)), "more"),
@@ -252,7 +252,7 @@ def test_an_unknown_name_or_thread_count_says_what_there_is(measured: list[int])
     found = tt.ceilings(threads=[1])
     with pytest.raises(ArgumentError, match="Did you mean 'DRAM read'"):
         found.of("DRAM reads")
-    with pytest.raises(ArgumentError, match=r"with 1 threads, not 3; ask with tt.ceilings\(threads=\[3\]\)"):
+    with pytest.raises(ArgumentError, match=r"with 1 threads, not 3; measure with tt.ceilings\(threads=\[3\]\)"):
         found.of("slow", 3)
     with pytest.raises(ArgumentError, match="there are f32, int8, bytes"):
         found.peak("f16")
@@ -295,7 +295,7 @@ def test_memory_is_walked_in_twice_the_last_cache_or_not_at_all() -> None:
     assert dram_bytes((Cache(3, 8 * MIB, usable),), 64 << 30) == (256 * MIB, "")
     assert dram_bytes(big, 64 << 30) == (600 * MIB, "")
     assert "a quarter of the free memory is 256 MiB" in dram_bytes(big, 1 << 30)[1]
-    assert "too near" in dram_bytes((Cache(3, 4 << 30, usable),), 64 << 30)[1]
+    assert "too close" in dram_bytes((Cache(3, 4 << 30, usable),), 64 << 30)[1]
 
 
 def test_a_fingerprint_is_stable_and_says_what_is_in_it() -> None:

@@ -75,7 +75,7 @@ def test_the_environment_says_how_much_is_followed(
         ({"build": "1-1"}, "another native library"),
         ({"version": "0.0.1"}, "another version"),
         ({"machine": {"cpu": "other"}}, "another machine"),
-        ({"choices": {"a": {"value": 1.5, "why": ""}}}, "cannot be"),
+        ({"choices": {"a": {"value": 1.5, "why": ""}}}, "fields of the wrong type"),
         ({"choices": {"a": {"worth": 1}}}, "worth"),
         ({"choices": []}, "no choices"),
     ],
@@ -121,8 +121,8 @@ def test_what_is_no_plain_file_is_not_read(cache: Path) -> None:
 def test_the_file_is_read_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write({"a": tuned.Choice(1, "")})
     reads: list[Any] = []
-    kept = tuned.kept
-    monkeypatch.setattr(tuned, "kept", lambda *given: reads.append(given) or kept(*given))
+    read_file = tuned.read_file
+    monkeypatch.setattr(tuned, "read_file", lambda *args: reads.append(args) or read_file(*args))
     tuned.forget()
     for _ in range(3):
         assert "a" in tuned.choices()

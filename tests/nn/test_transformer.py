@@ -262,7 +262,7 @@ def test_parts_that_do_not_fit_are_told() -> None:
         nn.MLP(linear(ternary(INNER, WIDTH)), linear(ternary(WIDTH, INNER)))
     with pytest.raises(ArgumentError, match="activation 'swish' is unknown"):
         nn.MLP(linear(ternary(2 * INNER, WIDTH)), linear(ternary(WIDTH, INNER)), "swish")
-    with pytest.raises(ShapeError, match=r"a table \[words, width\] is needed"):
+    with pytest.raises(ShapeError, match=r"a table \[vocab_size, hidden_size\] is needed"):
         nn.Embedding(tt.ones((3,)))
     with pytest.raises(ShapeError, match="one weight for each column"):
         nn.RMSNorm(floats(2, 3))

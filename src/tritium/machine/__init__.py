@@ -1,4 +1,4 @@
-"""This machine: its description, its measured ceilings, and what was tuned on it.
+"""This machine: its description, its measured ceilings, and its tuned choices.
 
 Knows nothing of tensors.
 """

@@ -1,4 +1,4 @@
-"""The machine as the system describes it: a fingerprint of what speed depends on, its caches, its free memory.
+"""The machine as the system reports it: a fingerprint of what speed depends on, its caches, its free memory.
 
 Knows nothing of measuring.
 """
@@ -17,7 +17,7 @@ from tritium.buffer import native
 
 @dataclass(frozen=True)
 class Cache:
-    """One level of cache, as the system describes it."""
+    """One level of cache, as the system reports it."""
 
     level: int
     nbytes: int
@@ -26,7 +26,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Machine:
-    """What speed depends on: what was measured on one machine says nothing of another."""
+    """The properties that speed depends on: measurements of one machine do not apply to another."""
 
     cpu: str
     flags: str  # a hash of the instruction flags
@@ -43,7 +43,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The fingerprint of this process on this machine."""
+    """Return the fingerprint of this process on this machine."""
     return Machine(
         cpu=processor(),
         flags=digest(sorted(_flags()))[:16],
@@ -72,12 +72,12 @@ def usable_threads() -> int:
 
 
 def _allowed() -> list[int]:
-    """The CPUs this process may run on; none where the system does not say."""
+    """Return the CPUs this process may run on; none where the system does not report them."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def _flags() -> list[str]:
-    """The instruction sets the system lists."""
+    """Return the instruction sets the system lists."""
     for line in _text(Path("/proc/cpuinfo")).splitlines():
         if line.lower().startswith(("flags", "features")):
             return line.partition(":")[2].split()
@@ -92,7 +92,7 @@ def _text(path: Path) -> str:
 
 
 def _sysctl(name: str) -> dict[str, str]:
-    """What macOS tells under a name; nothing elsewhere."""
+    """Return macOS's sysctl values under a name; none on other systems."""
     if platform.system() != "Darwin":
         return {}
     import subprocess
@@ -102,9 +102,9 @@ def _sysctl(name: str) -> dict[str, str]:
 
 
 def caches(root: Path = Path("/sys/devices/system/cpu")) -> tuple[Cache, ...]:
-    """The data caches from the core outwards, as the system describes them; none where it does not."""
+    """Return the data caches from the core outwards, as the system reports them; none where it does not."""
     allowed = _allowed() or [0]
-    found = []
+    result = []
     for index in sorted(root.glob(f"cpu{allowed[0]}/cache/index*")):
         level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
         digits, unit = size.rstrip("KMG"), size[-1:]
@@ -112,23 +112,23 @@ def caches(root: Path = Path("/sys/devices/system/cpu")) -> tuple[Cache, ...]:
             continue
         sharing = set(_span(_text(index / "shared_cpu_list"))) & set(allowed)
         nbytes = int(digits) << {"K": 10, "M": 20, "G": 30}.get(unit, 0)
-        found.append(Cache(int(level), nbytes, max(1, len(sharing))))
-    return tuple(sorted(found, key=lambda c: c.level)) or _caches_of_macos()
+        result.append(Cache(int(level), nbytes, max(1, len(sharing))))
+    return tuple(sorted(result, key=lambda c: c.level)) or _macos_caches()
 
 
-def _caches_of_macos() -> tuple[Cache, ...]:
-    told = _sysctl("hw")
-    found = []
+def _macos_caches() -> tuple[Cache, ...]:
+    values = _sysctl("hw")
+    result = []
     for level, key in ((1, "l1dcachesize"), (2, "l2cachesize"), (3, "l3cachesize")):
-        size = told.get(f"hw.perflevel0.{key}") or told.get(f"hw.{key}") or "0"
-        sharing = told.get("hw.perflevel0.cpusperl2", "1") if level == 2 else "1"
+        size = values.get(f"hw.perflevel0.{key}") or values.get(f"hw.{key}") or "0"
+        sharing = values.get("hw.perflevel0.cpusperl2", "1") if level == 2 else "1"
         if int(size):
-            found.append(Cache(level, int(size), max(1, int(sharing))))
-    return tuple(found)
+            result.append(Cache(level, int(size), max(1, int(sharing))))
+    return tuple(result)
 
 
 def _span(text: str) -> list[int]:
-    """The numbers of a list such as "0-3,8"."""
+    """Return the numbers of a list such as "0-3,8"."""
     out: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -143,29 +143,29 @@ def _memory_limit() -> int:
 
 
 def installed_memory(proc: Path = Path("/proc")) -> tuple[int, int | None]:
-    """Bytes the machine has (0: it does not tell), and of those the ones a program could still get (None: not told)."""
-    told = {}
+    """Return the bytes of memory the machine has (0: unknown), and those still available to a program (None: unknown)."""
+    values = {}
     for line in _text(proc / "meminfo").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if words and words[0].isascii() and words[0].isdigit():
-            told[name] = int(words[0]) << 10
-    if "MemTotal" in told:
-        return told["MemTotal"], told.get("MemAvailable")
+            values[name] = int(words[0]) << 10
+    if "MemTotal" in values:
+        return values["MemTotal"], values.get("MemAvailable")
     try:
-        return max(0, os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"), told.get("MemAvailable")
+        return max(0, os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"), values.get("MemAvailable")
     except (ValueError, OSError):
-        return 0, told.get("MemAvailable")
+        return 0, values.get("MemAvailable")
 
 
 def free_memory() -> int:
-    """Bytes this process can still take."""
+    """Return the bytes this process can still allocate."""
     limit, available = _memory_limit(), installed_memory()[1]
     return limit if available is None else min(limit, available)
 
 
 def digest(value: Any) -> str:
-    """A hash of anything JSON can hold."""
+    """Return the SHA-256 of a value JSON can hold, in hex."""
     import hashlib
     import json
 
@@ -173,14 +173,14 @@ def digest(value: Any) -> str:
 
 
 def sealed(schema: int, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """A body with what `unsealed` checks it by."""
+    """Return a document with the schema and checksum that `unsealed` verifies."""
     return {"schema": schema, "sha256": digest(body), name: body}
 
 
 def unsealed(document: Any, schema: int, name: str) -> dict[str, Any]:
-    """The body of a document that is whole; ValueError says what is wrong."""
+    """Return the body of an intact document; raise ValueError with the reason otherwise."""
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if document.get("schema") != schema:
         raise ValueError(f"it has schema {document.get('schema')!r}, this version reads {schema}")
     body = document.get(name)
@@ -193,16 +193,16 @@ def listed(items: Iterable[Any]) -> str:
     return ", ".join(map(str, items))
 
 
-# ---- numbers for a person
+# ---- numbers as text
 
 SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 TIMES = ((60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """Three digits with the largest unit that is not above the value; four just below the next unit."""
-    one, unit = next(((o, u) for o, u in units if value >= o), units[-1])
-    return (f"{value / one:.3g} {unit}" if value / one < 999.5 else f"{value / one:.0f} {unit}").rstrip()
+    """Format three digits with the largest unit that is not above the value; four just below the next unit."""
+    scale, unit = next(((s, u) for s, u in units if value >= s), units[-1])
+    return (f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}").rstrip()
 
 
 def bytes_text(n: float) -> str:

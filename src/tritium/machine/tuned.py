@@ -1,16 +1,16 @@
-"""What was tuned on this machine, as the runtime reads it: once in a process, when it decides and not when it calls.
+"""Tuned choices of this machine, as the runtime reads them: once per process, when it selects a kernel and not per call.
 
-Knows nothing of measuring: `perf.tune` fills the file, this reads it. A file belongs to one machine, one build of the
+Knows nothing of measuring: `perf.tune` writes the file, this module reads it. A file belongs to one machine, one build of the
 native library and one version of the package; a choice of kernels for a GPU, besides, to one GPU, torch and Triton. A file that
-is damaged or belongs to another is reported and ignored; where there is none, everything is as shipped.
+is damaged or belongs to another is logged and ignored; without a file, the defaults apply.
 
-| choice                      | who reads it, and when                                   | may change bits |
+| choice                      | read by, and when                                        | may change bits |
 |-----------------------------|----------------------------------------------------------|-----------------|
-| kernel/ROW/DTYPE:CLASS,…    | the CPU backend, when it first chooses a kernel          | no              |
-| tiling/DTYPE                | the CPU backend, when weights are made ready             | no              |
+| kernel/ROW/DTYPE:CLASS,…    | the CPU backend, when it first selects a kernel          | no              |
+| tiling/DTYPE                | the CPU backend, when weights are repacked               | no              |
 | storage                     | the CPU backend, when a model is prepacked               | no              |
-| batch/NAME                  | process_in_batches(size="NAME")                          | asked by name   |
-| cuda/product/NxKxM/GPU      | `cuda.linear.choice`, when it first chooses a kernel for a case  | no              |
+| batch/NAME                  | process_in_batches(size="NAME")                          | used by name    |
+| cuda/product/NxKxM/GPU      | `cuda.linear.choice`, when it first selects a kernel for a case  | no              |
 | threads                     | `threads`, at import; only with TRITIUM_TUNED=all        | dense products  |
 | device                      | `default_device`; only with TRITIUM_TUNED=all            | yes             |
 """
@@ -38,68 +38,68 @@ MAX_FILE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found best, and why."""
+    """The best candidate of a tuning, and why."""
 
     value: str | int
     why: str
-    exact: bool = True  # False: results may differ in their last bits, so it is followed only where that was asked for
+    exact: bool = True  # False: results may differ in their last bits, so it applies only with TRITIUM_TUNED=all
 
 
 def path(machine: Machine | None = None) -> Path:
-    """The file of this machine."""
+    """Return the file of this machine."""
     return settings.cache_dir() / f"tuned-{(machine or this_machine()).key}.json"
 
 
 @cache
 def build() -> str:
-    """The native library this process runs: another one has other kernels, and what was tuned of these is void."""
+    """Return an id of the native library of this process: tuned choices of another build are void."""
     if native is None:
         return "none"
-    found = Path(native.__file__).stat()
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    status = Path(native.__file__).stat()
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def version() -> str:
-    """Of the package, which is above this file and therefore asked without being imported."""
+    """Return the version of the package, read from sys.modules since this module may not import it."""
     return str(getattr(sys.modules["tritium"], "__version__", ""))
 
 
 @cache
 def choices() -> Mapping[str, Choice]:
-    """What this process follows. Read once; TRITIUM_TUNED=0 reads nothing."""
-    how_much = settings.tuned()
-    if how_much == "none" or not any(settings.cache_dir().glob("tuned-*.json")):
+    """Return the choices this process applies. Read once; TRITIUM_TUNED=0 reads nothing."""
+    level = settings.tuned()
+    if level == "none" or not any(settings.cache_dir().glob("tuned-*.json")):
         return {}
     machine = this_machine()
-    found = kept(path(machine), machine)
-    every = {} if found is None else {name: Choice(**c) for name, c in found["choices"].items()}
-    return {name: c for name, c in every.items() if c.exact or how_much == "all"}
+    body = read_file(path(machine), machine)
+    stored = {} if body is None else {name: Choice(**c) for name, c in body["choices"].items()}
+    return {name: c for name, c in stored.items() if c.exact or level == "all"}
 
 
 def forget() -> None:
-    """Read again at the next question: the file was written, or another one is meant."""
+    """Drop the cached choices, so that the next use reads the file again."""
     choices.cache_clear()
-    for clear in _remembering:
+    for clear in _cache_clears:
         clear()
 
 
-_remembering: list[Callable[[], None]] = []
+_cache_clears: list[Callable[[], None]] = []
 
 
 def remembered(fn: Callable[..., Any]) -> Any:
-    """A function whose answers follow what was tuned: they are remembered until that is forgotten."""
-    made = lru_cache(maxsize=4096)(fn)
-    _remembering.append(made.cache_clear)
-    return made
+    """Cache the results of a function that depends on tuned choices until `forget` is called."""
+    cached = lru_cache(maxsize=4096)(fn)
+    _cache_clears.append(cached.cache_clear)
+    return cached
 
 
 def kernel_key(row: str, specs: Specs) -> str:
-    """The name of a choice of kernel: what was found for one shape holds for those of the same class."""
+    """Return the name of a kernel choice: the best kernel for one shape applies to all of the same size class."""
     return f"kernel/{row}/" + ",".join("-" if s is None else f"{s.dtype.name}:{size_class(s.size)}" for s in specs)
 
 
 def size_class(elements: int) -> int:
-    """Sizes within a factor of four are one class: the digits of the number to base 4."""
+    """Return the size class: the number of base-4 digits, so that a class spans a factor of four."""
     return (elements.bit_length() + 1) // 2
 
 
@@ -109,14 +109,16 @@ PRODUCT = "cuda/product"  # m tokens with ternary weights [n, k]
 
 
 def gpu(capability: tuple[int, int], processors: int) -> str:
-    """The GPU of this process that is so, and what makes its kernels: "NVIDIA H200, torch 2.9.1, triton 3.5.1". Empty: there is
-    none, or GPUs of several names are so. Capability (0, 0): any."""
+    """Return the GPU with this compute capability and number of SMs, and its compilers: "NVIDIA H200, torch 2.9.1, triton
+    3.5.1"; "" where there is none, or GPUs of several names match. Capability (0, 0) matches any."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return ""
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    same = [p for p in found if p.multi_processor_count == processors and capability in ((p.major, p.minor), (0, 0))]
-    names = {str(p.name) for p in same}
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    matching = [
+        p for p in devices if p.multi_processor_count == processors and capability in ((p.major, p.minor), (0, 0))
+    ]
+    names = {str(p.name) for p in matching}
     try:
         triton: Any = importlib.import_module("triton")
     except ImportError:
@@ -125,28 +127,28 @@ def gpu(capability: tuple[int, int], processors: int) -> str:
 
 
 def product_key(n: int, k: int, m: int, gpu: str) -> str:
-    """The name of a choice of kernel for a product on a GPU."""
+    """Return the name of a choice of kernel for a product on a GPU."""
     return f"{PRODUCT}/{n}x{k}x{m}/{gpu}"
 
 
 def products(gpu: str) -> dict[tuple[int, int, int], Choice]:
-    """The choices that are followed on a GPU, by (n, k, m)."""
-    found = ((re.fullmatch(rf"{PRODUCT}/(\d+)x(\d+)x(\d+)/(.+)", name), c) for name, c in choices().items())
-    return {(int(at[1]), int(at[2]), int(at[3])): c for at, c in found if at is not None and at[4] == gpu}
+    """Return the choices that apply on a GPU, by (n, k, m)."""
+    entries = ((re.fullmatch(rf"{PRODUCT}/(\d+)x(\d+)x(\d+)/(.+)", name), c) for name, c in choices().items())
+    return {(int(key[1]), int(key[2]), int(key[3])): c for key, c in entries if key is not None and key[4] == gpu}
 
 
 # ---- the file
 
 
-def kept(path: Path, machine: Machine) -> dict[str, Any] | None:
-    """What the file holds; None where there is none, or one that cannot be trusted, which is reported."""
+def read_file(path: Path, machine: Machine) -> dict[str, Any] | None:
+    """Return the body of the file; None where there is no file, or it is invalid, which is logged."""
     import json
 
     try:
-        about = path.stat()
-        if not S_ISREG(about.st_mode):
-            raise ValueError("it is no plain file")
-        if about.st_size > MAX_FILE_BYTES:
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {bytes_text(MAX_FILE_BYTES)}")
         return checked(json.loads(path.read_bytes()), machine)
     except FileNotFoundError:
@@ -158,17 +160,17 @@ def kept(path: Path, machine: Machine) -> dict[str, Any] | None:
 
 @cache
 def _warn(path: Path, why: str) -> None:
-    """Once for each file and reason: it is read many times."""
+    """Log a warning once for each file and reason: the file may be read many times."""
     settings.log.warning("tuned: %s is not used (%s); run tritium tune again", path, why)
 
 
 def document(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A body with what a reader checks it by."""
+    """Return a document with the schema and checksum that `checked` verifies."""
     return sealed(SCHEMA, "tuned", body)
 
 
 def checked(document: Any, machine: Machine) -> dict[str, Any]:
-    """The body of a document that is whole and belongs here; ValueError says what is wrong."""
+    """Return the body of an intact document of this machine and build; raise ValueError with the reason otherwise."""
     body = unsealed(document, SCHEMA, "tuned")
     here = {"machine": asdict(machine), "build": build(), "version": version()}
     for name, what in (
@@ -180,8 +182,10 @@ def checked(document: Any, machine: Machine) -> dict[str, Any]:
             raise ValueError(f"it belongs to {what}")
     if not isinstance(body.get("tunings"), list) or not isinstance(body.get("choices"), dict):
         raise ValueError("it has no choices or no tunings")
-    for name, found in body["choices"].items():
-        made = Choice(**found)
-        if not isinstance(made.value, (str, int)) or not isinstance(made.why, str) or not isinstance(made.exact, bool):
-            raise ValueError(f"its choice {name!r} cannot be")
+    for name, fields in body["choices"].items():
+        choice = Choice(**fields)
+        if not (
+            isinstance(choice.value, (str, int)) and isinstance(choice.why, str) and isinstance(choice.exact, bool)
+        ):
+            raise ValueError(f"its choice {name!r} has fields of the wrong type")
     return body

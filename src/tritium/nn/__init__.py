@@ -1,4 +1,4 @@
-"""The parts networks are made of, by name: `linear` (products with quantised weights) and `transformer` (its parts).
+"""Layers of neural networks: `linear` (products with quantised weights) and `transformer` (its modules).
 
 Knows nothing of models or files.
 """

@@ -1,4 +1,4 @@
-"""Linear layers with quantised weights, made ready once for a device, then called.
+"""Linear layers with quantised weights, prepared once for a device, then called.
 
 Knows nothing of models or files.
 
@@ -35,7 +35,7 @@ _matmul = ops.quantized_matmul
 
 
 def _vector(v: Any, size: int, what: str) -> Tensor | None:
-    """A bias or norm as an f32 tensor of the right size."""
+    """Return a bias or norm as an f32 tensor, checked to have the right size."""
     if v is None:
         return None
     t = _tensor(v, what)
@@ -45,7 +45,7 @@ def _vector(v: Any, size: int, what: str) -> Tensor | None:
 
 
 def _tensor(v: Any, what: str) -> Tensor:
-    """Numbers as a tensor: bytes as they are, all others as f32."""
+    """Return numbers as a tensor: bytes unchanged, all others as f32."""
     if isinstance(v, Tensor):
         return v
     try:
@@ -55,8 +55,8 @@ def _tensor(v: Any, what: str) -> Tensor:
         raise ArgumentError(f"{what} must be numbers, given {v!r}.") from None
 
 
-def _kept(t: Tensor) -> Tensor:
-    """A clone, since a write to what a layer was made of must not reach it; memory nobody can write is kept as it is."""
+def _own(t: Tensor) -> Tensor:
+    """Return a clone, so that writes to the source do not change the layer; read-only memory is shared."""
     return t.clone() if t.storage.writable else t
 
 
@@ -75,8 +75,8 @@ class QuantLinear:
             )
         weight.check()
         tiled = weight.tiled()
-        self._scale: Tensor = _kept(weight.scale)
-        self.weight = replace(tiled, data=_kept(tiled.data), scale=self._scale)
+        self._scale: Tensor = _own(weight.scale)
+        self.weight = replace(tiled, data=_own(tiled.data), scale=self._scale)
         self._bias = _vector(bias, weight.shape[0], "bias")
         if self._bias is not None:
             self._bias = self._bias.to(device=weight.data.device)
@@ -112,11 +112,11 @@ class QuantLinear:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Return the bytes of weights, scales and bias."""
         return self.weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
     def __call__(self, x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
-        """The layer applied to the last axis of x."""
+        """Apply the layer to the last axis of x."""
         if out is None:
             return _matmul(x, self._data, self._scale, self._bias, self._group)
         return _matmul(x, self._data, self._scale, self._bias, self._group, out=out)
@@ -124,27 +124,27 @@ class QuantLinear:
     forward = __call__
 
     def dequantize(self) -> Tensor:
-        """The float matrix these weights stand for."""
+        """Return the weights as a float matrix."""
         return self.weight.dequantize()
 
     def to(self, device: Any) -> Self:
-        """The layer on another device, its weights made ready there."""
+        """Return the layer on another device, its weights repacked for it."""
         bias = None if self._bias is None else self._bias.to(device=device)
         return type(self)(self.weight.plain().to(device), bias)
 
     def kernel(self, tokens: int = 1, dtype: Any = dt.f32) -> str:
-        """The name of the kernel that a call with so many tokens runs on."""
+        """Return the name of the kernel that a call with this many tokens uses."""
         if not isinstance(tokens, int) or tokens < 0:
-            raise ArgumentError(f"kernel: tokens must be a number of them, given {tokens!r}.")
+            raise ArgumentError(f"kernel: tokens must be 0 or more, given {tokens!r}.")
         x = Spec((tokens, self.in_features), dt.dtype(dtype))
         specs = (x, self._data.spec, self._scale.spec, None if self._bias is None else self._bias.spec)
         layouts = (None, self._data.layout, self._scale.layout, None)
-        found = self.device.backend.choose(_matmul, specs, {"group": self._group}, layouts)
-        return "none" if found is None else found.name
+        kernel = self.device.backend.choose(_matmul, specs, {"group": self._group}, layouts)
+        return "none" if kernel is None else kernel.name
 
     def __repr__(self) -> str:
-        kept = f"{self.weight.scheme} {self._data.dtype}, scale {self._scale.spec}"
-        return f"{type(self).__name__}({self.in_features} -> {self.out_features}, {kept}, {self.device})"
+        weights = f"{self.weight.scheme} {self._data.dtype}, scale {self._scale.spec}"
+        return f"{type(self).__name__}({self.in_features} -> {self.out_features}, {weights}, {self.device})"
 
 
 class BitLinear(QuantLinear):
@@ -170,7 +170,7 @@ class BitLinear(QuantLinear):
         cls, w: Any, bias: Any = None, *, axis: int | None = None, group: int = 0, norm: Any = None, eps: float = 1e-5,
         storage: Any = dt.tern2,
     ) -> Self:  # fmt: skip
-        """Absmean quantisation of a float matrix [out, in]; see `quant.ternary` for axis and group."""
+        """Quantise a float matrix [out, in] by absmean; see `quant.ternary` for axis and group."""
         return cls(quant.ternary(w, axis=axis, group=group, dtype=storage), bias, norm=norm, eps=eps)
 
     @classmethod
@@ -178,7 +178,7 @@ class BitLinear(QuantLinear):
         cls, t: Any, bias: Any = None, *, scale: Any = 1.0, group: int = 0, norm: Any = None, eps: float = 1e-5,
         storage: Any = dt.tern2,
     ) -> Self:  # fmt: skip
-        """Weights that are -1, 0 and 1 already, and their scale as a multiplier."""
+        """Create a layer from weights that are -1, 0 and 1 already, and their scale as a multiplier."""
         return cls(quant.from_integers(t, scale, group=group, dtype=storage), bias, norm=norm, eps=eps)
 
     @classmethod
@@ -186,7 +186,7 @@ class BitLinear(QuantLinear):
         cls, data: Any, shape: tuple[int, int] | None = None, bias: Any = None, *, scale: Any = 1.0, group: int = 0,
         norm: Any = None, eps: float = 1e-5,
     ) -> Self:  # fmt: skip
-        """A packed tensor, or the bytes of one: uint8 [out, ceil(in / 4)], codes t + 1 along a row, lowest bits first.
+        """Create a layer from a packed tensor, or the bytes of one: uint8 [out, ceil(in / 4)], codes t + 1 along a row, lowest bits first.
 
         Bytes need `shape`, since the last byte of a row may be padded. A code of 3 is an error.
         """
@@ -204,15 +204,15 @@ class BitLinear(QuantLinear):
         return super().nbytes + (0 if self._norm is None else self._norm.nbytes)
 
     def __call__(self, x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
-        """The layer applied to the last axis of x."""
+        """Apply the layer to the last axis of x."""
         if self._norm is not None:
-            return self._normed(x, out)
+            return self._apply_normed(x, out)
         if out is None:
             return _matmul(x, self._data, self._scale, self._bias, self._group)
         return _matmul(x, self._data, self._scale, self._bias, self._group, out=out)
 
-    def _normed(self, x: Tensor, out: Tensor | None) -> Tensor:
-        """Through the norm, which computes in f32; a half float is rounded once, at the end."""
+    def _apply_normed(self, x: Tensor, out: Tensor | None) -> Tensor:
+        """Apply the norm, which computes in f32, then the product; a half float is rounded once, at the end."""
         x = x if isinstance(x, Tensor) else asarray(x)
         wide = ops.rms_norm(x, self._norm, eps=self._eps)
         y = _matmul(wide, self._data, self._scale, self._bias, self._group, out=out)
@@ -225,7 +225,7 @@ class BitLinear(QuantLinear):
         return type(self)(self.weight.plain().to(device), bias, norm=norm, eps=self._eps)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must be saved, as plain tensors of their own: `weight` (bytes of tern2), `weight_scale`, and where there
+        """Return what must be saved as plain tensors of their own: `weight` (bytes of tern2), `weight_scale`, and where there
         are any `weight_group` (columns that share a scale), `bias`, `norm`."""
         w = self.weight.plain()
         data = w.data if w.data.dtype is dt.tern2 else ops.repack(w.data, dt.tern2)
@@ -235,35 +235,37 @@ class BitLinear(QuantLinear):
         return out | {k: t.clone() for k, t in (("bias", self._bias), ("norm", self._norm)) if t is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the tensors of `state_dict()`; names and shapes must be those of this layer, or nothing is changed."""
-        mine = self.state_dict()
-        if set(state) != set(mine):
-            missing, extra = sorted(set(mine) - set(state)), sorted(set(state) - set(mine))
+        """Load the tensors of `state_dict()`; names and shapes must be those of this layer, or nothing is changed."""
+        current = self.state_dict()
+        if set(state) != set(current):
+            missing, extra = sorted(set(current) - set(state)), sorted(set(state) - set(current))
             raise ArgumentError(f"load_state_dict: missing {missing}, unexpected {extra}.")
         state = {name: _tensor(v, f"load_state_dict: {name}") for name, v in state.items()}
-        for name, t in mine.items():
+        for name, t in current.items():
             if state[name].shape != t.shape:
                 raise ShapeError(f"load_state_dict: {name} must have shape {t.shape}, given {state[name].shape}.")
-        if self._group and (given := int(state["weight_group"].item())) != self._group:
+        if self._group and (group := int(state["weight_group"].item())) != self._group:
             raise ArgumentError(
-                f"load_state_dict: scales of groups of {given} columns were given; this layer's groups have {self._group}."
+                f"load_state_dict: scales of groups of {group} columns were given; this layer's groups have {self._group}."
             )
-        made = type(self).from_packed(
+        loaded = type(self).from_packed(
             state["weight"], (self.out_features, self.in_features), state.get("bias"), scale=state["weight_scale"],
             group=self._group, norm=state.get("norm"), eps=self._eps,
         )  # fmt: skip
         if self.weight.plain().data.dtype is dt.tern5:
-            stored = replace(made.weight, data=ops.repack(made.weight.data, dt.tern5))
-            made = type(self)(stored, made.bias, norm=made.norm, eps=self._eps)
+            stored = replace(loaded.weight, data=ops.repack(loaded.weight.data, dt.tern5))
+            loaded = type(self)(stored, loaded.bias, norm=loaded.norm, eps=self._eps)
         for name in ("weight", "_data", "_scale", "_bias", "_norm"):
-            setattr(self, name, getattr(made, name))
+            setattr(self, name, getattr(loaded, name))
 
 
 def as_bytes(w: Tensor) -> Tensor:
-    """A tensor packed along its rows as the bytes it is made of: u8 [..., bytes of a row], the same memory."""
+    """Return a tensor packed along its rows as its bytes: u8 [..., bytes of a row], the same memory."""
     t = w.dtype
     if w.is_traced:
-        raise TraceError("as_bytes of a traced tensor was asked, but it has no memory while the graph is written down.")
+        raise TraceError(
+            "as_bytes: a traced tensor has no memory while the graph is traced; call it on a tensor with values."
+        )
     if not t.is_packed or t.rows > 1:
         raise DTypeError(
             f"as_bytes: a tensor packed along its rows is needed, given {w.spec}; repack it to tern2, tern5 or i4."
@@ -274,14 +276,14 @@ def as_bytes(w: Tensor) -> Tensor:
 
 
 def unpacked(data: Any, shape: tuple[int, int] | None) -> Tensor:
-    """The tern2 tensor on the memory of such bytes; its codes are checked."""
+    """Return the tern2 tensor over the memory of packed bytes; its codes are checked."""
     raw = _tensor(data, "from_packed: data")
     known = isinstance(shape, (tuple, list)) and len(shape) == 2 and all(isinstance(n, int) and n >= 0 for n in shape)
     if shape is None or not known or raw.dtype is not dt.u8 or raw.shape != (shape[0], -(-shape[1] // 4)):
-        wanted = (
+        needed = (
             f"uint8 [{shape[0]}, {-(-shape[1] // 4)}]" if shape is not None and known else "uint8 [out, ceil(in / 4)]"
         )
-        raise ShapeError(f"from_packed: {wanted} and shape=(out, in) are needed, given {raw.spec} and shape={shape}.")
+        raise ShapeError(f"from_packed: {needed} and shape=(out, in) are needed, given {raw.spec} and shape={shape}.")
     raw = raw.contiguous()
     w = Tensor(raw.storage, dt.tern2, tuple(shape), Spec(tuple(shape), dt.tern2).strides, raw.offset * 4)
     quant.check_codes(w)

@@ -1,13 +1,13 @@
-"""The parts of a transformer: embedding, norms, rotary positions, attention with a cache, MLPs, blocks, output head.
+"""The modules of a transformer: embedding, norms, RoPE, attention with a KV cache, MLPs, blocks, output head.
 
-Knows nothing of models, files or text. A part is made of its weights and called with tensors, eagerly or while a graph is
-written down; nothing here decides when to compile.
+Knows nothing of models, files or text. A module is created from its weights and called with tensors, eagerly or while a
+graph is traced; nothing here decides when to compile.
 
     cache = tt.nn.KVCache.empty(slots=1, heads=2, capacity=64, size=32)
-    y = attention(x, angles, cache, places)     # x: [batch, tokens, width]
+    y = attention(x, angles, cache, places)     # x: [batch, tokens, hidden_size]
 
-`places` is i32 [batch, 3]: for each sequence its slot in the cache, how many tokens stand there already, and how many of
-the tokens given are real (the others are padding).
+`places` is i32 [batch, 3]: for each sequence its slot in the KV cache, the number of tokens cached already, and the number
+of new tokens that are real (the others are padding).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tritium.op import Op
 from tritium.tensor import Tensor
 
 ACTIVATIONS: dict[str, Op] = {"relu2": ops.relu2, "silu": ops.silu, "relu": ops.relu, "gelu": ops.gelu}
-SCALINGS: dict[str, tuple[str, ...]] = {  # of rotary angles, and what each needs
+SCALINGS: dict[str, tuple[str, ...]] = {  # kinds of RoPE scaling, and the fields each needs
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "factors": ("factors",),
@@ -33,20 +33,20 @@ SCALINGS: dict[str, tuple[str, ...]] = {  # of rotary angles, and what each need
 
 
 class Embedding:
-    """The row of a table for each token, in f32."""
+    """Token embeddings: the row of a table for each token, in f32."""
 
     __slots__ = ("weight",)
 
     def __init__(self, weight: Tensor) -> None:
         if weight.ndim != 2:
-            raise ShapeError(f"Embedding: a table [words, width] is needed, given {weight.spec}.")
+            raise ShapeError(f"Embedding: a table [vocab_size, hidden_size] is needed, given {weight.spec}.")
         self.weight = weight
 
     def __call__(self, ids: Tensor) -> Tensor:
         return ops.take(self.weight, ids, axis=0).to(dt.f32)
 
     def to(self, device: Any) -> Embedding:
-        """The same on another device."""
+        """Return the same module on another device."""
         return Embedding(self.weight.to(device=device))
 
 
@@ -65,19 +65,19 @@ class RMSNorm:
         return ops.rms_norm(x, self.weight, eps=self.eps)
 
     def to(self, device: Any) -> RMSNorm:
-        """The same on another device."""
+        """Return the same module on another device."""
         return RMSNorm(self.weight.to(device=device), self.eps)
 
 
 class Angles(NamedTuple):
-    """By how much each pair of a head is turned at each position: cosine and sine, f32 [batch, tokens, D / 2]."""
+    """Rotation angles of each pair of a head at each position: cosine and sine, f32 [batch, tokens, D / 2]."""
 
     cos: Tensor
     sin: Tensor
 
 
 class RoPE:
-    """Rotary positions: pair i of a head of size D is turned by position / theta^(2i / D).
+    """Rotary position embeddings: pair i of a head of size D is rotated by position / theta^(2i / D).
 
     Pairs are (i, i + D/2), as Hugging Face and `bitnet` files have them, or (2i, 2i + 1) with interleaved=True, as `llama`
     files do; rows of Q and K are permuted between the two. `scaling` is that of a configuration: {"rope_type": "linear",
@@ -91,77 +91,77 @@ class RoPE:
     ) -> None:
         if size < 2 or size % 2 or not theta > 0:
             raise ArgumentError(f"RoPE: an even size and a positive theta are needed, given {size} and {theta}.")
-        turns = np.float64(theta) ** -(np.arange(0, size, 2) / size)
-        self.frequencies = asarray(scaled(turns, scaling or {}).astype(np.float32))
+        frequencies = np.float64(theta) ** -(np.arange(0, size, 2) / size)
+        self.frequencies = asarray(scaled(frequencies, scaling or {}).astype(np.float32))
         self.interleaved = interleaved
 
     def angles(self, positions: Tensor) -> Angles:
-        """The angles of positions [batch, tokens]; they are the same for every layer.
+        """Return the angles of positions [batch, tokens]; they are the same for every layer.
 
         The product is f32, as in training; its cosine and sine are taken in f64 and rounded, so that they are the same on
         every device that has f64."""
-        turned = ops.expand_dims(positions.to(dt.f32), -1) * self.frequencies
+        angles = ops.expand_dims(positions.to(dt.f32), -1) * self.frequencies
         if self.frequencies.device.backend.has_f64:
-            turned = turned.to(dt.f64)
-        return Angles(ops.cos(turned).to(dt.f32), ops.sin(turned).to(dt.f32))
+            angles = angles.to(dt.f64)
+        return Angles(ops.cos(angles).to(dt.f32), ops.sin(angles).to(dt.f32))
 
     def __call__(self, x: Tensor, angles: Angles, heads: int | None = None) -> Tensor:
-        """x [batch, tokens, heads, D] turned; with heads, only the first so many."""
+        """Rotate x [batch, tokens, heads, D]; with `heads`, only the first `heads` of them."""
         return ops.rope(x, angles.cos, angles.sin, interleaved=self.interleaved, heads=heads)
 
     def to(self, device: Any) -> RoPE:
-        """The same on another device."""
-        made = RoPE.__new__(RoPE)
-        made.frequencies, made.interleaved = self.frequencies.to(device=device), self.interleaved
-        return made
+        """Return the same module on another device."""
+        moved = RoPE.__new__(RoPE)
+        moved.frequencies, moved.interleaved = self.frequencies.to(device=device), self.interleaved
+        return moved
 
 
-def scaled(turns: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Frequencies as a configuration stretches them for longer contexts."""
+def scaled(frequencies: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the RoPE frequencies scaled for longer contexts, as a configuration defines."""
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
-        return turns
+        return frequencies
     if kind not in SCALINGS:
         raise ArgumentError(f"RoPE: scaling {kind!r} is unknown; known are {', '.join(SCALINGS)}.")
-    if kind == "factors":  # one for each pair, as GGUF keeps them
-        return np.asarray(turns / np.asarray(scaling["factors"], np.float64))
+    if kind == "factors":  # one for each pair, as stored in GGUF
+        return np.asarray(frequencies / np.asarray(scaling["factors"], np.float64))
     factor = float(scaling["factor"])
     if kind == "linear":
-        return turns / factor
+        return frequencies / factor
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    cycles = float(scaling["original_max_position_embeddings"]) * turns / (2 * np.pi)  # within the first context
+    cycles = float(scaling["original_max_position_embeddings"]) * frequencies / (2 * np.pi)  # within the first context
     smooth = np.clip((cycles - low) / (high - low), 0, 1)
-    return np.asarray((1 - smooth) * turns / factor + smooth * turns)
+    return np.asarray((1 - smooth) * frequencies / factor + smooth * frequencies)
 
 
 class KVCache(NamedTuple):
-    """Keys and values of one layer in one tensor [slots, 2 kv heads, capacity, D], keys first: one call writes both."""
+    """The KV cache of one layer in one tensor [slots, 2 kv heads, capacity, D], keys first: one call writes both."""
 
     kv: Tensor
 
     @property
     def k(self) -> Tensor:
-        """The keys [slots, kv heads, capacity, D], a view."""
+        """Return the keys [slots, kv heads, capacity, D], a view."""
         return self.kv[:, : self.kv.shape[1] // 2]
 
     @property
     def v(self) -> Tensor:
-        """The values, a view."""
+        """Return the values, a view."""
         return self.kv[:, self.kv.shape[1] // 2 :]
 
     @classmethod
     def empty(
         cls, *, slots: int, heads: int, capacity: int, size: int, dtype: Any = dt.f16, device: Any = None
     ) -> KVCache:
-        """Room for `capacity` tokens in each of `slots` sequences; what was not written is not read."""
+        """Allocate a cache for `capacity` tokens in each of `slots` sequences; unwritten positions are never read."""
         return cls(ops.empty((slots, 2 * heads, capacity, size), dtype=dtype, device=device))
 
 
 class Attention:
-    """Causal grouped-query attention: one product for Q, K and V, rotary positions, the cache, one product for the result.
+    """Causal grouped-query attention: one product for Q, K and V, RoPE, the KV cache, one output projection.
 
-    qkv: [(heads + 2 kv heads) * size, width], rows of Q, K and V in this order. With a sub-norm the result is normed before
-    its product, as in BitNet b1.58.
+    qkv: [(heads + 2 kv heads) * head_dim, hidden_size], rows of Q, K and V in this order. With a sub-norm the result is normalised
+    before the output projection, as in BitNet b1.58.
     """
 
     __slots__ = ("heads", "kv_heads", "out", "qkv", "rope", "size", "sub_norm")
@@ -180,17 +180,17 @@ class Attention:
             )
 
     def __call__(self, x: Tensor, angles: Angles, cache: KVCache, places: Tensor) -> Tensor:
-        """The attention of new tokens x [batch, tokens, width], whose keys and values are written to the cache."""
+        """Return the attention output of new tokens x [batch, tokens, hidden_size]; write their keys and values to the KV cache."""
         batch, tokens, _ = x.shape
         joined = self.qkv(x).reshape(batch, tokens, self.heads + 2 * self.kv_heads, self.size)
-        turned = self.rope(joined, angles, self.heads + self.kv_heads)
-        ops.update_cache(cache.kv, turned[:, :, self.heads :], places, out=cache.kv)
-        y = ops.attention(turned[:, :, : self.heads], cache.k, cache.v, places)
+        rotated = self.rope(joined, angles, self.heads + self.kv_heads)
+        ops.update_cache(cache.kv, rotated[:, :, self.heads :], places, out=cache.kv)
+        y = ops.attention(rotated[:, :, : self.heads], cache.k, cache.v, places)
         y = y.reshape(batch, tokens, self.heads * self.size)
         return self.out(y if self.sub_norm is None else self.sub_norm(y))
 
     def to(self, device: Any) -> Attention:
-        """The same on another device, its weights made ready there."""
+        """Return the same module on another device, its weights repacked for it."""
         return Attention(
             self.qkv.to(device), self.out.to(device), self.rope.to(device), heads=self.heads, kv_heads=self.kv_heads,
             sub_norm=None if self.sub_norm is None else self.sub_norm.to(device),
@@ -216,19 +216,19 @@ class MLP:
         self.gate_up, self.down, self.activation, self.sub_norm = gate_up, down, ACTIVATIONS[activation], sub_norm
 
     def to(self, device: Any) -> MLP:
-        """The same on another device, its weights made ready there."""
-        named = next(name for name, row in ACTIVATIONS.items() if row is self.activation)
+        """Return the same module on another device, its weights repacked for it."""
+        activation = next(name for name, row in ACTIVATIONS.items() if row is self.activation)
         norm = None if self.sub_norm is None else self.sub_norm.to(device)
-        return MLP(self.gate_up.to(device), self.down.to(device), named, norm)
+        return MLP(self.gate_up.to(device), self.down.to(device), activation, norm)
 
     def __call__(self, x: Tensor) -> Tensor:
-        both, inner = self.gate_up(x), self.down.in_features
-        y = self.activation(both[..., :inner]) * both[..., inner:]
+        both, intermediate_size = self.gate_up(x), self.down.in_features
+        y = self.activation(both[..., :intermediate_size]) * both[..., intermediate_size:]
         return self.down(y if self.sub_norm is None else self.sub_norm(y))
 
 
 class Block(NamedTuple):
-    """One layer of a transformer: attention and MLP, each on its norm and added to what came in."""
+    """One layer of a transformer: attention and MLP, each with a pre-norm and a residual connection."""
 
     attention_norm: RMSNorm
     attention: Attention
@@ -240,13 +240,13 @@ class Block(NamedTuple):
         return x + self.mlp(self.mlp_norm(x))
 
     def to(self, device: Any) -> Block:
-        """The same on another device."""
+        """Return the same module on another device."""
         return Block(*(part.to(device) for part in self))  # type: ignore[arg-type]
 
 
 class Head:
-    """The last norm and the product with the vocabulary: a float table (of any width, tied to the embedding or not) or an
-    int8 one with a scale for each word."""
+    """The output head: the last norm and the product with a float table (of any dtype, tied to the embedding or not) or an
+    int8 one with a scale for each row of the vocabulary."""
 
     __slots__ = ("norm", "weight")
 
@@ -258,5 +258,5 @@ class Head:
         return self.weight(y) if isinstance(self.weight, QuantLinear) else ops.linear(y, self.weight)
 
     def to(self, device: Any) -> Head:
-        """The same on another device."""
+        """Return the same module on another device."""
         return Head(self.norm.to(device), self.weight.to(device))

@@ -92,14 +92,14 @@ _here: list[Tuning] = []  # of this process alone: their configurations have add
 def tunings() -> tuple[Tuning, ...]:
     """Every race that is kept, the oldest first."""
     machine = this_machine()
-    body = tuned.kept(tuned.path(machine), machine)
+    body = tuned.read_file(tuned.path(machine), machine)
     return tuple(sorted([*(_tunings(body) if body else ()), *_here], key=lambda t: t.created))
 
 
 def choices() -> dict[str, tuned.Choice]:
     """Every choice that is kept, whether the runtime follows it or not."""
     machine = this_machine()
-    body = tuned.kept(tuned.path(machine), machine)
+    body = tuned.read_file(tuned.path(machine), machine)
     return {name: tuned.Choice(**c) for name, c in body["choices"].items()} if body else {}
 
 
@@ -175,7 +175,7 @@ def _change(change: Callable[[dict[str, Any]], None]) -> None:
     path = tuned.path(machine)
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.lock(path.with_suffix(".lock")):
-        body = tuned.kept(path, machine) or {
+        body = tuned.read_file(path, machine) or {
             "machine": asdict(machine), "build": tuned.build(), "version": tuned.version(), "choices": {}, "tunings": [],
         }  # fmt: skip
         change(body)
