@@ -44,8 +44,8 @@ ALIGNMENT = pure.ALIGNMENT
 MAX_DIMS = pure.MAX_DIMS
 
 
-class _Face:
-    """What NumPy asks of an object to look at its memory; it keeps the storage alive while it does."""
+class _ArrayInterface:
+    """The array interface through which NumPy views memory; it keeps the storage alive meanwhile."""
 
     __slots__ = ("__array_interface__", "storage")
 
@@ -54,7 +54,7 @@ class _Face:
 
 
 def host(a: Array) -> np.ndarray[Any, Any]:
-    """The array's elements as NumPy sees them, in place. For kernels: it does not count as handing memory out.
+    """Return the array's elements as a NumPy view. For kernels: it does not count as handing memory out.
 
     Of a packed dtype these are bytes: rows of bytes, or one axis of bytes for all tiles of a matrix.
     """
@@ -70,12 +70,12 @@ def host(a: Array) -> np.ndarray[Any, Any]:
     plain = kind.str if kind.kind != "V" else "<u2"
     address, writable = a.address, a.storage.writable
     face = {"data": (address, not writable), "shape": a.shape, "strides": strides, "typestr": plain, "version": 3}
-    seen = np.asarray(_Face(a.storage, face))
+    seen = np.asarray(_ArrayInterface(a.storage, face))
     return seen if plain == kind.str else seen.view(kind)
 
 
 def in_bytes(a: Array) -> Array:
-    """A packed array as the bytes it is made of."""
+    """Return a packed array as an array of its bytes."""
     t = a.dtype
     lead = max(a.ndim - (2 if t.rows > 1 else 1), 0)
     inner = pure.span(t, prod(in_tiles(a.shape[lead:], t.rows, t.block)))
@@ -84,7 +84,7 @@ def in_bytes(a: Array) -> Array:
 
 
 def overlap(a: Array, b: Array) -> int:
-    """0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
+    """Return how two arrays overlap. 0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
     ours = native is not None and isinstance(a.storage, Storage) and isinstance(b.storage, Storage)
     if ours:
         return int(native.overlap(a, b))
@@ -97,7 +97,7 @@ def overlap(a: Array, b: Array) -> int:
 
 
 def _from(a: Array, begin: int) -> Array:
-    """The same layout on memory that begins there: enough to tell how two meet."""
+    """Return the same layout at another start address: enough to compute an overlap."""
     return pure.Array(pure.Place(begin), a.dtype, a.shape, a.strides, a.offset)
 
 

@@ -1,6 +1,6 @@
-"""stats: one look at every counter of the runtime.
+"""stats: a snapshot of every counter of the runtime.
 
-Knows nothing of perf, which makes time series of it.
+Knows nothing of perf, which records it as time series.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ def share(part: float, whole: float) -> float:
 
 
 def stats() -> dict[str, dict[str, Any]]:
-    """Counts since the start of the process (a pool's since its reset): pool, copies, transfers, programs, fusions.
+    """Return counts since the start of the process (a pool's since its reset): pool, copies, transfers, programs, fusions.
 
-    Rates are between 0 and 1. Two looks apart in time give the rates between them.
+    Rates are between 0 and 1. Subtract two snapshots for the rates between them.
     """
     pool = memory.stats()
     known = [c.cache_info() for c in list(compiled.everyone)]
     hits, misses = (sum(getattr(c, name) for c in known) for name in ("hits", "misses"))
-    found = program.counters
+    counters = program.counters
     return {
         "clock": {"monotonic_s": time.monotonic()},
         "pool": {
@@ -37,15 +37,15 @@ def stats() -> dict[str, dict[str, Any]]:
             "ns": launch.counters.transfer_ns,
         },
         "programs": {
-            "made": found.programs,
+            "made": counters.programs,
             "kept": sum(c.programs for c in known),
             "hits": hits,
             "misses": misses,
             "hit_rate": share(hits, hits + misses),
         },
         "fusion": {
-            "found": found.fusions_found,
-            "applied": found.fusions_applied,
-            "success_rate": share(found.fusions_applied, found.fusions_found),
+            "found": counters.fusions_found,
+            "applied": counters.fusions_applied,
+            "success_rate": share(counters.fusions_applied, counters.fusions_found),
         },
     }

@@ -1,4 +1,4 @@
-"""One row per storage format, and the rule by which two of them meet.
+"""The dtypes, and the rule by which two of them are promoted.
 
 Knows nothing of shapes, memory or devices.
 """
@@ -17,14 +17,14 @@ from tritium.errors import DTypeError, nearest
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DType:
-    """How an element is stored: `block` elements along the last axis, of `rows` rows, share `nbytes` bytes."""
+    """The storage format of an element: `block` elements along the last axis, of `rows` rows, share `nbytes` bytes."""
 
     name: str
     kind: str  # bool, signed, unsigned, float, packed; weak kinds are of Python scalars
     block: int
     nbytes: int
     long_name: str
-    code: int = -1  # the number native code knows it by; -1: native code does not
+    code: int = -1  # its number in native code; -1: native code does not support it
     weak: bool = False
     rows: int = 1
     values: tuple[int, int] = (0, 0)  # packed: the smallest and the largest element
@@ -40,10 +40,14 @@ class DType:
             return self is other
         if isinstance(other, str):
             return _NAMES.get(other) is self
-        given: Any = other
-        if isinstance(given, np.dtype):
-            return _FROM_NUMPY.get(given) is self
-        return isinstance(given, type) and issubclass(given, np.generic) and _FROM_NUMPY.get(np.dtype(given)) is self
+        candidate: Any = other
+        if isinstance(candidate, np.dtype):
+            return _FROM_NUMPY.get(candidate) is self
+        return (
+            isinstance(candidate, type)
+            and issubclass(candidate, np.generic)
+            and _FROM_NUMPY.get(np.dtype(candidate)) is self
+        )
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -61,7 +65,7 @@ class DType:
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements share bytes, so that only rows made for it can read them."""
+        """Return True if several elements share bytes, so that only ops with support for it can read them."""
         return self.kind == "packed"
 
     @property
@@ -70,7 +74,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of one element in memory; of a packed dtype, of one byte."""
+        """Return the NumPy dtype of one element in memory; of a packed dtype, of one byte."""
         return _NUMPY[self.name]
 
 
@@ -122,7 +126,7 @@ _NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "s
 
 @lru_cache(maxsize=256)
 def dtype(given: Any) -> DType:
-    """The row meant by a name ('f32', 'float32'), a NumPy dtype or type, a Python type, or a row itself."""
+    """Return the dtype for a name ('f32', 'float32'), a NumPy dtype or type, a Python type, or a dtype itself."""
     if isinstance(given, DType):
         return given
     if isinstance(given, str) and given in _NAMES:
@@ -156,7 +160,7 @@ def is_name(word: str) -> bool:
 
 
 def of_scalar(value: Any) -> DType:
-    """The weak row of a Python scalar."""
+    """Return the weak dtype of a Python scalar."""
     if isinstance(value, bool):
         return weak_bool
     return weak_int if isinstance(value, int) else weak_float
@@ -166,7 +170,7 @@ RANK = {"bool": 0, "unsigned": 1, "signed": 1, "float": 2}
 
 
 def _pair(a: DType, b: DType) -> DType:
-    """Where two dtypes meet. A weak one only counts by its kind, and only when that kind is the higher."""
+    """Return the promotion of two dtypes. A weak one only counts by its kind, and only where that kind is the higher."""
     if a is b:
         return a
     if a.weak != b.weak:
@@ -175,7 +179,7 @@ def _pair(a: DType, b: DType) -> DType:
     if RANK[a.kind] != RANK[b.kind]:
         return a if RANK[a.kind] > RANK[b.kind] else b
     if a.kind == b.kind:
-        if a.nbytes == b.nbytes:  # f16 and bf16 meet above both
+        if a.nbytes == b.nbytes:  # f16 and bf16 promote to f32
             return f32
         return a if a.nbytes > b.nbytes else b
     signed, unsigned = (a, b) if a.kind == "signed" else (b, a)
@@ -188,19 +192,19 @@ def _pair(a: DType, b: DType) -> DType:
 
 @lru_cache(maxsize=4096)
 def promote(*kinds: DType) -> DType:
-    """The dtype in which these are computed together; all-weak gives the default of the highest kind."""
+    """Return the dtype in which these are computed together; all-weak promotes to the default of the highest kind."""
     if not kinds:
         raise DTypeError("No dtype was given; pass at least one tensor or dtype.")
     strong = [t for t in kinds if not t.weak]
     weak = [t for t in kinds if t.weak]
-    found = strong[0] if strong else DEFAULTS[max(weak, key=lambda t: RANK[t.kind]).kind]
+    result = strong[0] if strong else DEFAULTS[max(weak, key=lambda t: RANK[t.kind]).kind]
     for t in strong[1:] + weak:
-        found = _pair(found, t)
-    return found
+        result = _pair(result, t)
+    return result
 
 
 def can_cast(source: DType, target: DType) -> bool:
-    """Whether promotion leads from source to target, so that no value can be lost by kind or range."""
+    """Return True if source promotes to target, so that no value can be lost by kind or range."""
     try:
         return promote(source, target) is target
     except DTypeError:
@@ -208,7 +212,7 @@ def can_cast(source: DType, target: DType) -> bool:
 
 
 def same_kind(source: DType, target: DType) -> bool:
-    """NumPy's rule for storing into an existing tensor: the kind may not fall (float to int, int to bool)."""
+    """Return True if NumPy's rule allows storing into an existing tensor: the kind may not fall (float to int, int to bool)."""
     return np.can_cast(_NUMPY[_plain(source)], _NUMPY[_plain(target)], "same_kind")
 
 
@@ -231,7 +235,7 @@ def check_fits(value: bool | int | float, t: DType) -> None:
 
 
 def is_dtype(t: DType, kind: Any) -> bool:
-    """Whether `t` is of a kind of the array API standard: a dtype, a kind's name, or a tuple of these."""
+    """Return True if `t` is of a kind of the array API standard: a dtype, a kind's name, or a tuple of these."""
     if isinstance(kind, tuple):
         return any(is_dtype(t, k) for k in kind)
     if isinstance(kind, DType):
@@ -251,7 +255,7 @@ def is_dtype(t: DType, kind: Any) -> bool:
 
 
 class FloatInfo(NamedTuple):
-    """What a float dtype can hold."""
+    """Limits of a float dtype."""
 
     bits: int
     eps: float
@@ -262,7 +266,7 @@ class FloatInfo(NamedTuple):
 
 
 class IntInfo(NamedTuple):
-    """What an integer dtype can hold."""
+    """Limits of an integer dtype."""
 
     bits: int
     max: int
@@ -271,7 +275,7 @@ class IntInfo(NamedTuple):
 
 
 def finfo(of: Any) -> FloatInfo:
-    """Limits of a float dtype, or of a tensor's dtype."""
+    """Return the limits of a float dtype, or of a tensor's dtype."""
     return _finfo(dtype(getattr(of, "dtype", of)))
 
 
@@ -284,7 +288,7 @@ def _finfo(t: DType) -> FloatInfo:
 
 
 def iinfo(of: Any) -> IntInfo:
-    """Limits of an integer dtype, or of a tensor's dtype."""
+    """Return the limits of an integer dtype, or of a tensor's dtype."""
     return _iinfo(dtype(getattr(of, "dtype", of)))
 
 

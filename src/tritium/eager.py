@@ -1,6 +1,6 @@
-"""Eager: who runs every call at once.
+"""Eager: the interpreter that runs every call immediately.
 
-Knows nothing of graphs. The native library replays what was decided here, until someone watches.
+Knows nothing of graphs. The native library replays the decisions made here while there are no watchers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Operand = Tensor | bool | int | float | None
 
 
 class Eager:
-    """Decide, allocate, launch."""
+    """The interpreter that runs calls: decide, allocate, launch."""
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any:
         xs = tuple(lift(x, op, i) for i, x in enumerate(inputs))
@@ -45,11 +45,11 @@ class Eager:
             return lowered(op, device, decision, ready, attrs, out)
         if out is not None:
             return self.into(backend, kernel, op, decision, ready, attrs, out, xs, call)
-        made = tuple(wrap(backend.new(s)) for s in outputs(decision.out))
+        results = tuple(wrap(backend.new(s)) for s in outputs(decision.out))
         if kernel is not None:
-            launch(backend, kernel, op, made if len(made) > 1 else made[0], ready, attrs)
+            launch(backend, kernel, op, results if len(results) > 1 else results[0], ready, attrs)
         remember(op, device, kernel, decision, xs, attrs, call)
-        return made if len(made) > 1 else made[0]
+        return results if len(results) > 1 else results[0]
 
     def into(
         self, backend: Backend, kernel: Kernel | None, op: Op, decision: Decision, ready: tuple[Tensor | None, ...],
@@ -64,10 +64,10 @@ class Eager:
         shared = [overlap(out, x) for x in ready if x is not None] if backend.writes else []
         clear = not backend.writes or all(s == 0 or (s == 1 and op.inplace) for s in shared)
         if kernel is None or not clear or out.dtype is not decision.out.dtype:
-            made = wrap(backend.new(decision.out))
+            result = wrap(backend.new(decision.out))
             if kernel is not None:
-                launch(backend, kernel, op, made, ready, attrs)
-            return store(made, out, op)
+                launch(backend, kernel, op, result, ready, attrs)
+            return store(result, out, op)
         out.storage.own()
         launch(backend, kernel, op, out, ready, attrs)
         remember(op, backend.device, kernel, decision, xs, attrs, call)
@@ -83,7 +83,7 @@ else:
 
 
 def lift(x: Any, op: Op, index: int = 0) -> Operand:
-    """A tensor, a scalar or, for an optional operand, nothing; NumPy arrays are looked at in place."""
+    """Return an operand as a tensor, a scalar or, where it is optional, None; NumPy arrays are viewed in place."""
     op.check_given(x, index)
     if x is None or isinstance(x, (Tensor, *SCALARS)):
         if isinstance(x, Tensor):
@@ -109,33 +109,33 @@ def spec_of(x: Operand) -> Spec | None:
 
 
 def place(op: Op, xs: tuple[Operand, ...], attrs: dict[str, Any], out: Any) -> Device:
-    """The one device of a call."""
-    found: Device | None = None
+    """Return the one device of a call."""
+    device: Device | None = None
     outs = out if isinstance(out, tuple) else (out,)
     for x in (*xs, *outs):
         if isinstance(x, Tensor):
             here = x.storage.device
-            if found is not None and here is not found:
+            if device is not None and here is not device:
                 raise DeviceError(
-                    _apart(op, found, here, next((o.device for o in outs if isinstance(o, Tensor)), found))
+                    _apart(op, device, here, next((o.device for o in outs if isinstance(o, Tensor)), device))
                 )
-            found = here
+            device = here
     for o in outs:
         if o is not None and not isinstance(o, Tensor):
             raise ArgumentError(f"{op.name}: out must be a tensor, given {type(o).__name__}.")
-    if found is not None:
-        return found
+    if device is not None:
+        return device
     return backends.device(attrs.get("device"))
 
 
 def _apart(op: Op, one: Device, other: Device, to: Device) -> str:
-    """What is wrong with tensors of two devices; the call belongs to that of the memory it writes, else to the first."""
+    """Return the message for tensors of two devices; the call runs on that of the memory it writes, else on the first."""
     array = "" if to.type == "cpu" else f" (a NumPy array with tritium.tensor(a, device={str(to)!r}))"
     return f"{op.name}: tensors are on {one} and {other}; move one with .to({str(to)!r}){array}: transfers are never hidden."
 
 
 def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
-    """An operand in the dtype the row computes in."""
+    """Return an operand in the dtype the op computes in."""
     if x is None or spec is None:
         return None
     if isinstance(x, Tensor):
@@ -144,15 +144,15 @@ def prepare(x: Operand, spec: Spec | None, device: Device) -> Tensor | None:
 
 
 def constant(value: bool | int | float, kind: DType, device: Device) -> Tensor:
-    """A 0-d tensor of a Python number."""
+    """Return a 0-d tensor of a Python number."""
     dt.check_fits(value, kind)
-    made = device.backend.new(Spec((), kind))
-    device.backend.upload(number(value, kind), made)
-    return wrap(made)
+    array = device.backend.new(Spec((), kind))
+    device.backend.upload(number(value, kind), array)
+    return wrap(array)
 
 
 def look(op: Op, x: Any, attrs: dict[str, Any], out: Any, call: Call | None) -> Tensor:
-    """A view of x, or of a copy when its layout leaves no other way (counted as hidden)."""
+    """Return a view of x, or of a copy where its layout allows no view (counted as hidden)."""
     if out is not None:
         raise ArgumentError(f"{op.name}: a view has no out=; copy it with ops.copy(…, out=…).")
     assert op.view is not None
@@ -172,29 +172,29 @@ def look(op: Op, x: Any, attrs: dict[str, Any], out: Any, call: Call | None) -> 
 
 
 def dynamic(op: Op, backend: Backend, xs: tuple[Tensor | None, ...], attrs: dict[str, Any], out: Any) -> Any:
-    """A row whose kernel makes its own memory."""
+    """Run an op whose kernel allocates its own memory."""
     if out is not None:
         raise ArgumentError(f"{op.name}: the size of the result depends on values, so out= cannot be used.")
     if op not in backend.dynamic:
         raise no_kernel(op, backend.device, tuple(spec_of(x) for x in xs))
-    found = launch_dynamic(backend, op, xs, attrs)
-    return tuple(adopt(f, backend) for f in found) if isinstance(found, tuple) else adopt(found, backend)
+    result = launch_dynamic(backend, op, xs, attrs)
+    return tuple(adopt(f, backend) for f in result) if isinstance(result, tuple) else adopt(result, backend)
 
 
 def adopt(data: Any, backend: Any) -> Tensor:
-    """What a kernel that makes its own memory gave: an array of NumPy, or a value of the device's own library."""
+    """Return as a tensor the result of a kernel that allocates its own memory: a NumPy array or a value of the device's library."""
     spec = made_of(data, backend)
     if not isinstance(data, np.ndarray):
         return wrap(backend.hold(data, spec))
-    made = backend.new(spec)
-    backend.upload(data, made)
-    return wrap(made)
+    array = backend.new(spec)
+    backend.upload(data, array)
+    return wrap(array)
 
 
 def lowered(
     op: Op, device: Device, decision: Decision, xs: tuple[Tensor | None, ...], attrs: dict[str, Any], out: Any
 ) -> Any:
-    """A row without a kernel here, by the rows it is made of; f16 and bf16 in f32, rounded once, as kernels do."""
+    """Run an op without a kernel here by the ops it lowers to; f16 and bf16 in f32, rounded once, as kernels do."""
     if op.lower is None:
         raise no_kernel(op, device, decision.inputs)
     half = (dt.f16, dt.bf16)
@@ -214,13 +214,13 @@ def no_kernel(op: Op, device: Device, specs: Specs) -> DeviceError:
     return DeviceError(f"{op.name} has no kernel on {device} for {operands}{': ' + why if why else ''}. {remedy}")
 
 
-def check_count(op: Op, said: Any, out: Any) -> None:
-    """One tensor for a row of one result, a tuple of as many as there are otherwise."""
-    several = not isinstance(said, Spec)
-    if several != isinstance(out, tuple) or (several and len(out) != len(said)):
-        wanted = f"a tuple of {len(said)} tensors" if several else "one tensor"
-        given = f"a tuple of {len(out)}" if isinstance(out, tuple) else "one tensor"
-        raise ArgumentError(f"{op.name}: out must be {wanted}, given {given}.")
+def check_count(op: Op, specs: Any, out: Any) -> None:
+    """Raise unless out is one tensor for an op of one result, or a tuple of as many tensors as there are results."""
+    several = not isinstance(specs, Spec)
+    if several != isinstance(out, tuple) or (several and len(out) != len(specs)):
+        needed = f"a tuple of {len(specs)} tensors" if several else "one tensor"
+        actual = f"a tuple of {len(out)}" if isinstance(out, tuple) else "one tensor"
+        raise ArgumentError(f"{op.name}: out must be {needed}, given {actual}.")
 
 
 def check_out(op: Op, spec: Spec, out: Tensor) -> None:
@@ -280,13 +280,13 @@ def remember(
         return  # native code finds operands by their place
     outs = outputs(decision.out)
     kinds, shapes = zip(*((s.dtype, s.shape) for s in outs), strict=True)
-    made = (kinds, shapes) if len(kinds) > 1 else (kinds[0], shapes[0])
+    result_types = (kinds, shapes) if len(kinds) > 1 else (kinds[0], shapes[0])
     if there is not None:
         dtypes = tuple(None if s is None else s.dtype for s in decision.inputs)
-        op.remember_there(args, kwargs, *made, dtypes, device, there)
+        op.remember_there(args, kwargs, *result_types, dtypes, device, there)
         return
     if kernel is None:
-        op.remember(args, kwargs, None, *made, tuple(scalars), attrs)
+        op.remember(args, kwargs, None, *result_types, tuple(scalars), attrs)
         return
-    about = launched(op, kernel.name, device, decision.inputs, outs, attrs)
-    op.remember(args, kwargs, kernel.fn, *made, tuple(scalars), attrs, about)
+    description = launched(op, kernel.name, device, decision.inputs, outs, attrs)
+    op.remember(args, kwargs, kernel.fn, *result_types, tuple(scalars), attrs, description)

@@ -85,7 +85,7 @@ class BusyError(TritiumError, RuntimeError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' Did you mean x?' for the closest known word, else nothing."""
+    """Return ' Did you mean x?' for the closest known word, else nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 

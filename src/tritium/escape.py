@@ -19,7 +19,7 @@ AFTER_SEPARATOR = re.compile(rf";(?=[\s\"']*[{re.escape(FORMULA)}])")  # where `
 HTML = str.maketrans({"<": "‹", ">": "›", "&": "＆", "`": "′", "|": "¦", '"': "″", "'": "′", "\\": "⧵"})
 ANNOTATION = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 PROPERTY = ANNOTATION | {":": "%3A", ",": "%2C"}
-LOGGED = ("##[", "#\\x23[")  # a command in GitHub's logs, wherever it stands, and how it is spelled
+LOGGED = ("##[", "#\\x23[")  # a command anywhere in GitHub's logs, and its escaped form
 PLAIN = re.compile(r"[\w .,:;×±%~…/()+\-→·='?°µ›]*")  # characters of a sentence that Markdown leaves alone, mostly
 ACTS = re.compile(
     r"(?i)://|www\.|~\S|:\w+:|(?<![a-z0-9])_|_(?![a-z0-9])|^([-+=]|\d+[.)])\s|^::"
@@ -33,7 +33,7 @@ IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u20
 
 
 def visible(text: str, limit: int | None = LIMIT) -> str:
-    """Text on one line: controls, escapes, invisible and direction-changing characters are spelled out."""
+    """Return text on one line, with control, invisible and direction-changing characters escaped."""
     shown = text if limit is None else text[:limit]
     if not shown.isprintable():
         shown = "".join(c if c.isprintable() else _spelled(c) for c in shown)
@@ -45,14 +45,14 @@ def _spelled(c: str) -> str:
 
 
 def terminal(text: str, limit: int | None = LIMIT) -> str:
-    """For a terminal or a log: nothing it obeys. GitHub reads commands from logs: `::` before all else, `##[` anywhere."""
+    """Escape for a terminal or a log: no control sequences. GitHub reads commands from logs: `::` before all else, `##[` anywhere."""
     shown = visible(text, limit).replace(*LOGGED)
     bare = shown.lstrip()
     return shown[: len(shown) - len(bare)] + "\\x3a" + bare[1:] if bare.startswith("::") else shown
 
 
 def markdown(text: str, limit: int | None = LIMIT) -> str:
-    """For a Markdown table or line: a code span, in which HTML, links, mentions and emphasis mean nothing; nor in a log."""
+    """Escape for a Markdown table or line: a code span, in which HTML, links, mentions and emphasis mean nothing; nor in a log."""
     shown = visible(text, limit).strip().replace(*LOGGED)
     if not shown:
         return ""
@@ -63,13 +63,13 @@ def markdown(text: str, limit: int | None = LIMIT) -> str:
 
 
 def prose(text: str, limit: int | None = LIMIT) -> str:
-    """For a sentence or a table cell in Markdown: as it is where nothing in it could act, else a code span."""
+    """Escape for a sentence or a table cell in Markdown: as it is where nothing in it could act, else a code span."""
     shown = visible(text, limit).strip()
     return shown if PLAIN.fullmatch(shown) and not ACTS.search(shown) else markdown(shown, None)
 
 
 def csv(text: str, guard: bool = True) -> str:
-    """For a CSV cell: one line, never a formula. `from_csv` gives the text back."""
+    """Escape for a CSV cell: one line, never a formula. `from_csv` restores the text."""
     plain = visible(text.replace("\\", "\\\\"), None)
     if guard:
         plain = AFTER_SEPARATOR.sub(r"\\x3b", plain)
@@ -78,19 +78,19 @@ def csv(text: str, guard: bool = True) -> str:
 
 
 def from_csv(cell: str) -> str:
-    """The text of a cell that `csv` wrote."""
+    """Return the text of a cell that `csv` wrote."""
     plain = cell[1:] if cell.startswith("'") else cell
     return re.sub(r"\\(\\|[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", _unspelled, plain)
 
 
-def _unspelled(found: re.Match[str]) -> str:
-    code = found[1]
+def _unspelled(match: re.Match[str]) -> str:
+    code = match[1]
     named = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
     return named[code] if code in named else chr(min(int(code[1:], 16), 0x10FFFF))
 
 
 def label(text: str, limit: int = LIMIT) -> str:
-    """For programs that show it who knows how: without what HTML, Markdown or a shell acts on.
+    """Escape for programs with unknown rendering: without characters that HTML, Markdown or a shell interprets.
 
     A name that had to change gets a hash of the whole: different names stay different.
     """
@@ -101,25 +101,25 @@ def label(text: str, limit: int = LIMIT) -> str:
 
 
 def prometheus(text: str) -> str:
-    """For the value of a Prometheus label, without the quotes around it."""
+    """Escape for the value of a Prometheus label, without the quotes around it."""
     return visible(text, None).replace("\\", "\\\\").replace('"', '\\"')  # whole: two series must not meet
 
 
 def prometheus_name(text: str) -> str:
-    """The name of a Prometheus metric."""
+    """Return the name of a Prometheus metric."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
     return name if name and not name[0].isdigit() else f"_{name}"
 
 
 def annotation(text: str, limit: int | None = 4000) -> str:
-    """For the message of a GitHub annotation; its lines stay lines."""
+    """Escape for the message of a GitHub annotation; its lines stay lines."""
     lines = [visible(line, None) for line in text.splitlines()]
     joined = "\n".join(lines)
     return _replaced(joined if limit is None else joined[:limit], ANNOTATION)
 
 
 def annotation_property(text: str) -> str:
-    """For file=, line= and title= of a GitHub annotation."""
+    """Escape for file=, line= and title= of a GitHub annotation."""
     return _replaced(visible(text), PROPERTY)
 
 
@@ -128,9 +128,9 @@ def _replaced(text: str, table: dict[str, str]) -> str:
 
 
 def file_name(text: str, suffix: str = "") -> str:
-    """A file name on every system: letters, digits, `-` and `_`, and a hash, so that no two names meet."""
-    kept = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:60].strip("-") or "case"
-    return f"{kept}-{_hash(text)}{suffix}"
+    """Return a file name on every system: letters, digits, `-` and `_`, and a hash, so that no two names meet."""
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:60].strip("-") or "case"
+    return f"{stem}-{_hash(text)}{suffix}"
 
 
 def _hash(text: str) -> str:
@@ -141,27 +141,27 @@ def _hash(text: str) -> str:
 
 
 def html(text: str, limit: int | None = LIMIT) -> str:
-    """For the text of an HTML element (not of script or style)."""
+    """Escape for the text of an HTML element (not of script or style)."""
     return visible(text, limit).translate(TEXT)
 
 
 def attribute(text: str, limit: int | None = LIMIT) -> str:
-    """For the value of an attribute, HTML's or SVG's, between quotes. Not for addresses: a name is none."""
+    """Escape for the value of an attribute, HTML's or SVG's, between quotes. Not for addresses: a name is none."""
     return visible(text, limit).translate(QUOTED)
 
 
 def svg(text: str, limit: int | None = LIMIT) -> str:
-    """For the text of an SVG element: what XML has no character for is spelled out."""
+    """Escape for the text of an SVG element: what XML has no character for is spelled out."""
     return visible(text, limit).translate(TEXT)
 
 
 def json_text(text: str, limit: int | None = LIMIT) -> str:
-    """A name as a JSON string, quotes and all, for files that other programs show: it is visible, and ASCII."""
+    """Return a name as a JSON string, quotes and all, for files that other programs show: it is visible, and ASCII."""
     return json.dumps(visible(text, limit)).translate(IN_SCRIPT)
 
 
 def script_json(value: Any) -> str:
-    """Any value as JSON for <script type="application/json">. The data is exact: whoever shows a text of it escapes it."""
+    """Return any value as JSON for <script type="application/json">. The data is exact: the code that shows a text of it must escape it."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).translate(IN_SCRIPT)
     except ValueError as error:

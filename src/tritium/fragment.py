@@ -1,4 +1,4 @@
-"""A few calls as one value: what a `fused` row computes, frozen so that it can be an attribute.
+"""A subgraph as one value: the body of a `fused` op, frozen so that it can be an attribute.
 
 Knows nothing of tensors, graphs or devices.
 """
@@ -50,22 +50,22 @@ class Fragment:
         return self is other or (isinstance(other, Fragment) and self._key == other._key)
 
     def spec(self, value: int) -> Any:
-        """What a value is."""
+        """Return the spec of a value."""
         n = len(self.inputs)
         return self.inputs[value] if value < n else self.steps[value - n].spec
 
     @property
     def out(self) -> Any:
-        """The spec of the one result, or a tuple of several."""
+        """Return the spec of the one result, or a tuple of several."""
         specs = tuple(self.spec(v) for v in self.outputs)
         return specs[0] if len(specs) == 1 else specs
 
     def numbered(self) -> Iterator[tuple[int, Step]]:
-        """Every step with the number of the value it makes."""
+        """Yield every step with the number of the value it computes."""
         return enumerate(self.steps, len(self.inputs))
 
     def costs(self) -> Iterator[tuple[Step, Cost]]:
-        """Every step that computes something, with its work as a call of its own."""
+        """Yield every step that computes something, with its cost as a call of its own."""
         for s in self.steps:
             if s.op.kind not in (Kind.SOURCE, Kind.VIEW):
                 specs = tuple(None if i is None else self.spec(i) for i in s.inputs)
@@ -73,7 +73,7 @@ class Fragment:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The rows that compute something, in order."""
+        """Return the names of the ops that compute something, in order."""
         return tuple(s.op.name for s in self.steps if s.op.name not in ("const", "item"))
 
     def __str__(self) -> str:
@@ -83,12 +83,12 @@ class Fragment:
 
 
 def spec_text(spec: Any) -> str:
-    """One spec, or a tuple of several."""
+    """Return one spec, or a tuple of several, as text."""
     return str(spec) if isinstance(spec, Spec) else f"({', '.join(map(str, spec))})"
 
 
 def value_text(value: Any) -> str:
-    """An attribute as graphs print it, such that it can be read back."""
+    """Return an attribute as graphs print it, such that it can be parsed again."""
     if isinstance(value, (DType, Spec, Fragment)):
         return str(value)
     if type(value) is tuple:

@@ -1,6 +1,6 @@
-"""Plain functions over the rows: making tensors, and names that are a few rows in a row.
+"""Functions composed of several ops: creating tensors, shapes, sums of products.
 
-Knows nothing of graphs: what is written here can be traced like any user's function.
+Knows nothing of graphs: these functions can be traced like any user's function.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tritium.interop import from_dlpack, from_numpy
 from tritium.op import SCALARS, Spec, interpreter
 from tritium.tensor import Tensor, wrap
 
-# ---- making tensors
+# ---- creating tensors
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor of anything: a tensor, a NumPy array (looked at in place where possible), a scalar, nested lists,
+    """Return a tensor of anything: a tensor, a NumPy array (viewed in place where possible), a scalar, nested lists,
     or an object with DLPack or the buffer protocol."""
     kind = None if dtype is None else dt.dtype(dtype)
     there = None if device is None else backends.device(device)
@@ -48,15 +48,15 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     here = dt.dtype(data.dtype) if data.dtype.kind != "O" else None
     if here is None:
         raise ArgumentError(f"asarray: {type(obj).__name__} is neither an array, a number nor nested lists of numbers.")
-    found = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
-    if copy is False and (isinstance(obj, np.generic) or not found.storage.imported):
+    result = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
+    if copy is False and (isinstance(obj, np.generic) or not result.storage.imported):
         raise ArgumentError("asarray: this array cannot be looked at in place (empty, byte-swapped or oddly strided); "
                             "leave copy=False out.")  # fmt: skip
-    return _as(found, kind, there, None if copy else copy)
+    return _as(result, kind, there, None if copy else copy)
 
 
 def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """A new tensor with a copy of the data."""
+    """Return a new tensor with a copy of the data."""
     return asarray(data, dtype=dtype, device=device, copy=True)
 
 
@@ -70,7 +70,7 @@ def _as(x: Tensor, kind: DType | None, there: Device | None, copy: bool | None) 
 
 
 def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) -> Tensor:
-    """Nested lists of Python numbers take the default dtype of their highest kind."""
+    """Return a tensor of nested lists; Python numbers take the default dtype of their highest kind."""
     if _holds_tensors(data):
         return ops.stack([asarray(d, device=there) for d in data])
     try:
@@ -88,13 +88,13 @@ def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) 
         dt.check_fits(builtins.int(values.min()), kind)
         dt.check_fits(builtins.int(values.max()), kind)
     backend = (there or backends.device()).backend
-    made = backend.new(Spec(values.shape, kind))
-    backend.upload(_cast(values, kind), made)
-    return wrap(made)
+    array = backend.new(Spec(values.shape, kind))
+    backend.upload(_cast(values, kind), array)
+    return wrap(array)
 
 
 def _exact(values: np.ndarray[Any, Any], data: Sequence[Any], kind: DType | None) -> np.ndarray[Any, Any]:
-    """Integers on both sides of 2^63 as u64: NumPy reads such lists as floats, and rounds."""
+    """Return integers on both sides of 2^63 as u64: NumPy reads such lists as floats, and rounds."""
     if values.dtype.kind != "f" or (kind is not None and kind.is_float) or not np.any(values >= 2.0**63):
         return values
     whole = np.asarray(data, object)
@@ -118,12 +118,12 @@ empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspa
 
 
 def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return ops.full(shape, 0, dtype=dtype or dt.f32, device=device)
 
 
 def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return ops.full(shape, 1, dtype=dtype or dt.f32, device=device)
 
 
@@ -132,22 +132,22 @@ def _where(x: Tensor, device: Any) -> Any:
 
 
 def empty_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Memory of the shape, dtype and device of x."""
+    """Return uninitialised memory of the shape, dtype and device of x."""
     return ops.empty(x.shape, dtype=dtype or x.dtype, device=_where(x, device))
 
 
 def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor like x in which every element is `fill_value`."""
+    """Return a tensor like x in which every element is `fill_value`."""
     return ops.full(x.shape, fill_value, dtype=dtype or x.dtype, device=_where(x, device))
 
 
 def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of zeros like x."""
+    """Return a tensor of zeros like x."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of ones like x."""
+    """Return a tensor of ones like x."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
@@ -165,19 +165,19 @@ def _seed(seed: int | None, name: str) -> int:
 
 
 def rand(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
-    """Uniform numbers in [0, 1); without a seed they differ at every call."""
+    """Return uniform numbers in [0, 1); without a seed they differ at every call."""
     return ops.random_uniform(shape, seed=_seed(seed, "rand"), dtype=dtype, device=device)
 
 
 def randn(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
-    """Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
+    """Return Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
     return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
 
 
 def randint(
     low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None
 ) -> Tensor:
-    """Integers in [low, high); without a seed they differ at every call."""
+    """Return integers in [low, high); without a seed they differ at every call."""
     return ops.random_integers(low, high, shape, seed=_seed(seed, "randint"), dtype=dtype, device=device)
 
 
@@ -185,25 +185,25 @@ def randint(
 
 
 def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    """Another dtype; a copy even when nothing changes, unless copy=False."""
+    """Cast to another dtype; a copy even when nothing changes, unless copy=False."""
     if device is not None:
         x = x.to(device=device)
     return x if not copy and dt.dtype(dtype) is x.dtype else ops.astype(x, dtype)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether promotion leads from one dtype to the other."""
+    """Return True if one dtype promotes to the other."""
     return dt.can_cast(dt.dtype(getattr(from_, "dtype", from_)), dt.dtype(to))
 
 
-def result_type(*given: Any) -> DType:
-    """The dtype in which tensors, dtypes and scalars are computed together."""
-    kinds = [dt.of_scalar(g) if isinstance(g, SCALARS) else dt.dtype(getattr(g, "dtype", g)) for g in given]
+def result_type(*operands: Any) -> DType:
+    """Return the dtype in which tensors, dtypes and scalars are computed together."""
+    kinds = [dt.of_scalar(g) if isinstance(g, SCALARS) else dt.dtype(getattr(g, "dtype", g)) for g in operands]
     return dt.promote(*kinds)
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind: 'bool', 'integral', 'real floating', 'numeric', …"""
+    """Return True if a dtype is of a kind: 'bool', 'integral', 'real floating', 'numeric', …"""
     return dt.is_dtype(dt.dtype(dtype), kind)
 
 
@@ -211,20 +211,20 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
-    """Another shape; a view where the layout allows. copy=True always copies, copy=False never does."""
+    """Return x in another shape; a view where the layout allows. copy=True always copies, copy=False never does."""
     if copy is False and not x.is_traced:
         lay.view(x.layout, shape)
     return ops.reshape(ops.copy(x) if copy else x, shape)
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
-    """All in the shape they share."""
+    """Return all tensors broadcast to their common shape."""
     shape = lay.broadcast_shapes(*(a.shape for a in arrays), what="broadcast_arrays")
     return [ops.broadcast_to(a, shape) for a in arrays]
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinate grids of 1-D tensors."""
+    """Return coordinate grids of 1-D tensors."""
     if indexing not in ("xy", "ij"):
         raise ArgumentError(f"meshgrid: indexing={indexing!r} is unknown; use 'xy' or 'ij'.")
     if len({a.dtype for a in arrays}) > 1:
@@ -236,13 +236,13 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis, one by one: views."""
+    """Return the slices along an axis, one by one: views."""
     along = lay.axis_of(axis, x.ndim, "unstack")
     return tuple(x[(slice(None),) * along + (i,)] for i in range(x.shape[along]))
 
 
 def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """`parts` equal pieces along an axis, or pieces of the sizes given: views."""
+    """Split into `parts` equal pieces along an axis, or pieces of the sizes given: views."""
     along = lay.axis_of(axis, x.ndim, "split")
     size = x.shape[along]
     if isinstance(parts, int):
@@ -258,7 +258,7 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
 
 
 def repeat(x: Tensor, repeats: int | Tensor | Sequence[int], /, *, axis: int | None = None) -> Tensor:
-    """Every element (or slice) several times in a row; `repeats` may differ from slice to slice."""
+    """Repeat every element (or slice) several times; `repeats` may differ from slice to slice."""
     if axis is None:
         x, axis = ops.reshape(x, (-1,)), 0
     along = lay.axis_of(axis, x.ndim, "repeat")
@@ -281,7 +281,7 @@ def repeat(x: Tensor, repeats: int | Tensor | Sequence[int], /, *, axis: int | N
 
 
 def _repeat_counts(repeats: Any, x: Tensor, along: int) -> int | np.ndarray[Any, Any]:
-    """One count for all slices, or one for each, none below 0."""
+    """Return one count for all slices, or one for each, none below 0."""
     if isinstance(repeats, (int, np.integer)):
         counts: Any = builtins.int(repeats)
         lowest = counts
@@ -303,20 +303,20 @@ def _repeat_counts(repeats: Any, x: Tensor, along: int) -> int | np.ndarray[Any,
     return counts
 
 
-def _repetitions(given: int | tuple[int, ...]) -> tuple[int, ...]:
+def _repetitions(repetitions: int | tuple[int, ...]) -> tuple[int, ...]:
     """Return how often each axis is repeated, as Python's integers."""
-    counts: tuple[Any, ...] = tuple(given) if hasattr(given, "__iter__") else (given,)
+    counts: tuple[Any, ...] = tuple(repetitions) if hasattr(repetitions, "__iter__") else (repetitions,)
     try:
         counts = tuple(operator.index(n) for n in counts)
     except TypeError:
-        raise ArgumentError(f"tile: repetitions are integers, one for each axis; given {given!r}.") from None
+        raise ArgumentError(f"tile: repetitions are integers, one for each axis; given {repetitions!r}.") from None
     if builtins.any(n < 0 for n in counts):
         raise ArgumentError(f"tile: repetitions are 0 or more, given {lay.count_text(min(counts))}.")
     return counts
 
 
 def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
-    """The whole tensor repeated along each axis."""
+    """Return the whole tensor repeated along each axis."""
     counts = _repetitions(repetitions)
     lead = len(counts) - x.ndim
     x = ops.reshape(x, (1,) * lead + x.shape) if lead > 0 else x
@@ -333,7 +333,7 @@ def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Dot products along an axis; the other axes broadcast."""
+    """Return dot products along an axis; the other axes broadcast."""
     if not -min(x1.ndim, x2.ndim) <= axis <= -1:
         raise ShapeError(f"vecdot: axis {axis} must be negative and exist in both {x1.spec} and {x2.spec}.")
     a, b = ops.moveaxis(x1, axis, -1), ops.moveaxis(x2, axis, -1)
@@ -344,7 +344,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
-    """Products summed over the last `axes` axes of x1 and the first of x2, or over the pairs named."""
+    """Sum products over the last `axes` axes of x1 and the first of x2, or over the pairs named."""
     if isinstance(axes, int):
         if not 0 <= axes <= min(x1.ndim, x2.ndim):
             raise ShapeError(f"tensordot: axes={axes} but the tensors have {x1.ndim} and {x2.ndim} dimensions.")
@@ -368,13 +368,13 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
     return ops.reshape(ops.matmul(a, b), (*shape1, *shape2))
 
 
-# ---- a few rows in a row
+# ---- functions composed of several ops
 
 
 def diff(
     x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
-    """Differences of neighbours along an axis, n times."""
+    """Return differences of neighbours along an axis, n times."""
     ends = [t for t in (prepend, x, append) if t is not None]
     x = ops.concat(ends, axis=axis) if len(ends) > 1 else x
     along = lay.axis_of(axis, x.ndim, "diff")
@@ -384,12 +384,12 @@ def diff(
 
 
 def searchsorted(x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
-    """Where each element of x2 would go in the sorted x1 (or x1 sorted by `sorter`)."""
+    """Return the index at which each element of x2 would be inserted in the sorted x1 (or x1 sorted by `sorter`)."""
     return ops.searchsorted(x1 if sorter is None else ops.take(x1, sorter), x2, side=side)
 
 
 def swish(x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
-    """The other name of silu."""
+    """Return silu(x), under its other name."""
     return ops.silu(x, out=out)
 
 
@@ -397,7 +397,7 @@ def swish(x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
 
 
 class _Info:
-    """The answers of the array API standard's inspection interface."""
+    """The results of the array API standard's inspection interface."""
 
     def capabilities(self) -> dict[str, Any]:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": buffer.MAX_DIMS}
@@ -412,7 +412,7 @@ class _Info:
         return [backends.device(d.name) for d in backends.devices() if d.available]
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        """The standard's own dtypes that are here: f16 and bf16 are not among its names."""
+        """Return the standard's own dtypes that are here: f16 and bf16 are not among its names."""
         return {t.long_name: t for t in dt.ALL if t not in (dt.f16, dt.bf16) and (kind is None or dt.is_dtype(t, kind))}
 
 

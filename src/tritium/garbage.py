@@ -1,6 +1,6 @@
-"""Python's collection of garbage, put off while something must not be interrupted by it.
+"""Disable Python's garbage collector while something must not be interrupted by it.
 
-Knows nothing of why. Several threads may ask at once: it goes on when the last of them is done.
+Knows nothing of why. Several threads may disable it at once: it is enabled again when the last of them is done.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
-_waiting = 0  # who has put it off
+_waiting = 0  # number of blocks that have disabled it
 _was_on = False
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Meanwhile nothing is collected; afterwards it is as before."""
+    """Disable garbage collection in the block and restore it afterwards."""
     global _waiting, _was_on
     with _lock:
         if not _waiting:

@@ -1,6 +1,6 @@
 """x[key] and x[key] = value: plain keys are views, tensors of integers gather and put, masks pick and choose.
 
-Knows nothing of graphs: every case is a row, so all of it can be traced.
+Knows nothing of graphs: every case is an op, so all of it can be traced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tritium.tensor import Tensor, like
 
 
 def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
-    """A key as a normal key with 'at' for each index tensor, and those tensors."""
+    """Parse a key into a normal key with 'at' for each index tensor, and those tensors."""
     parts = key if isinstance(key, tuple) else (key,)
     tensors: list[Tensor] = []
     plain: list[Any] = []
@@ -46,7 +46,7 @@ def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
 
 
 class GetItem(Row):
-    """x[key] by rows: a view, what a mask leaves, or what index tensors gather. Plain keys seen before are replayed."""
+    """x[key] by ops: a view, a masked selection, or a gather by index tensors. Plain keys seen before are replayed."""
 
     __slots__ = ()
 
@@ -68,10 +68,10 @@ class GetItem(Row):
         return part
 
 
-def as_index(given: Any, x: Tensor) -> Tensor:
-    if isinstance(given, Tensor):
-        return given
-    data = np.asarray(given)
+def as_index(key: Any, x: Tensor) -> Tensor:
+    if isinstance(key, Tensor):
+        return key
+    data = np.asarray(key)
     return asarray(data if data.size else data.astype(np.int64), device=None if x.is_traced else x.device)
 
 
@@ -85,12 +85,12 @@ def _write_masked(x: Tensor, mask: Tensor, value: Any) -> None:
         wide = ops.reshape(mask, mask.shape + (1,) * len(tail))
         ops.where(wide, value, x, out=x)
         return
-    at = ops.nonzero(mask)
-    ops.put([x, value, *at], key=(lay.AT,) * mask.ndim + tuple((0, n, 1) for n in tail), out=x)
+    indices = ops.nonzero(mask)
+    ops.put([x, value, *indices], key=(lay.AT,) * mask.ndim + tuple((0, n, 1) for n in tail), out=x)
 
 
 def _kind_for(value: Any, x: Tensor) -> dt.DType | None:
-    """x's dtype where it can hold numbers of the list's kind (each is then checked to fit), else the list's own."""
+    """Return x's dtype where it can hold numbers of the list's kind (each is then checked to fit), else the list's own."""
     rank = {"b": 0, "i": 1, "u": 1, "f": 2}.get(np.asarray(value).dtype.kind, 3)
     return x.dtype if rank <= dt.RANK[x.dtype.kind] or (x.dtype is dt.bool_ and rank == 1) else None
 

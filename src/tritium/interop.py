@@ -1,4 +1,4 @@
-"""Tensors to and from everyone else: NumPy, the buffer protocol, DLPack, pickle. Without copying where memory allows.
+"""Convert tensors to and from other libraries: NumPy, the buffer protocol, DLPack, pickle. Without copying where memory allows.
 
 Knows nothing of graphs. Handing memory out counts as a write: whoever has it may write to it.
 """
@@ -31,7 +31,7 @@ _IMMUTABLE = frozenset(("jax", "jaxlib", "mlx", "tensorflow"))
 
 
 def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
-    """The elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
+    """Return the elements as a NumPy array. On the CPU it is the same memory: writes on either side are seen on the other."""
     if x.dtype.is_packed:
         raise DTypeError(
             f"{x.spec} is packed; see its integers with repack(w, 'i8').numpy(), its floats with dequantize()."
@@ -44,7 +44,7 @@ def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = None) -> Tensor:
-    """A tensor that looks at a NumPy array's own memory; copied when asked, when the layout or byte order is odd, and to a
+    """Return a tensor over a NumPy array's own memory; copied on request, when the layout or byte order is odd, and to a
     device that has memory of its own."""
     kind = dt.dtype(data.dtype)
     item = kind.nbytes
@@ -52,9 +52,9 @@ def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = 
     odd = not data.dtype.isnative or any(s % item for s in data.strides) or data.ctypes.data % item
     if copy or odd or data.size == 0 or there.type != "cpu":
         backend = there.backend
-        made = backend.new(Spec(data.shape, kind))
-        backend.upload(np.ascontiguousarray(data).astype(kind.numpy, copy=False), made)
-        return wrap(made)
+        array = backend.new(Spec(data.shape, kind))
+        backend.upload(np.ascontiguousarray(data).astype(kind.numpy, copy=False), array)
+        return wrap(array)
     low, high = np.lib.array_utils.byte_bounds(data)
     storage = Storage.wrap(low, high - low, data, data.flags.writeable)
     strides = tuple(s // item for s in data.strides)
@@ -62,7 +62,7 @@ def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = 
 
 
 def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-    """NumPy's own protocol (`__array__`)."""
+    """Return a NumPy array: NumPy's protocol `__array__`."""
     same = dtype is None or np.dtype(dtype) == x.dtype.numpy
     if not same and copy is False:
         raise ValueError(f"{x.spec} cannot be seen as {np.dtype(dtype)} without a copy.")
@@ -73,11 +73,11 @@ def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[
 def dlpack(
     x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
 ) -> Any:
-    """A DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
+    """Return a DLPack capsule of the same memory, for torch, JAX, MLX, CuPy, NumPy."""
     storage = x._memory("__dlpack__")
     if _value_backend(storage.device) is not None:
-        said = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return _exported(x, "__dlpack__").__dlpack__(**{k: v for k, v in said.items() if v is not None})
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return _exported(x, "__dlpack__").__dlpack__(**{k: v for k, v in options.items() if v is not None})
     if storage.device.type != "cpu":
         raise BufferError(f"{x.spec} is on {storage.device}; move it with .to('cpu') first.")
     if stream is not None:
@@ -96,18 +96,18 @@ def dlpack(
 
 def dlpack_device(x: Tensor) -> tuple[int, int]:
     if _value_backend(x._memory("__dlpack_device__").device) is not None:
-        found: tuple[int, int] = _exported(x, "__dlpack_device__").__dlpack_device__()
-        return found
+        device: tuple[int, int] = _exported(x, "__dlpack_device__").__dlpack_device__()
+        return device
     return (1, 0)
 
 
 def _exported(x: Tensor, what: str) -> Any:
-    """A tensor as what other libraries may see of it."""
+    """Return a tensor as the value other libraries may see."""
     return _values_of(x, what).exported(x)
 
 
 def _theirs(x: Tensor, what: str) -> Any:
-    """A tensor as the value that its device's own library keeps."""
+    """Return the value of the device's own library that a tensor holds."""
     return _values_of(x, what).handed(x)
 
 
@@ -131,25 +131,25 @@ def _value_backend(device: backends.Device) -> ValueBackend | None:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor that looks at the memory of any DLPack array; copied only when asked.
+    """Return a tensor over the memory of any DLPack array; copied only on request.
 
     It is read-only where the producer says so, where its library's arrays are immutable (JAX, TensorFlow, MLX), and where
     neither the capsule nor the library is known to allow writes. Write to a copy: copy=True, or x.clone().
     """
     if type(x).__module__.partition(".")[0] == "mlx":  # whose memory several arrays may be on: it is not written
-        found = shared(from_mlx(x), backends.device("cpu"))
-        return _placed(ops.copy(found) if copy else found, device)
+        tensor = shared(from_mlx(x), backends.device("cpu"))
+        return _placed(ops.copy(tensor) if copy else tensor, device)
     where = x.__dlpack_device__()
     if where[0] in _GPUS and _has_cuda():
         import torch
 
-        found = from_torch(torch.from_dlpack(x))
-        found.storage.writable = _may_write(x) is True  # torch does not tell what the capsule said
-        return _placed(ops.copy(found) if copy else found, device)
+        tensor = from_torch(torch.from_dlpack(x))
+        tensor.storage.writable = _may_write(x) is True  # torch does not tell what the capsule said
+        return _placed(ops.copy(tensor) if copy else tensor, device)
     if where[0] != 1:
         raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
-    found = _import(x)
-    return _placed(ops.copy(found) if copy else found, device)
+    tensor = _import(x)
+    return _placed(ops.copy(tensor) if copy else tensor, device)
 
 
 def _has_cuda() -> bool:
@@ -164,7 +164,7 @@ def _placed(x: Tensor, device: Any) -> Tensor:
 
 
 def _may_write(x: Any) -> bool | None:
-    """Whether the library of a DLPack array allows others to write it; None: it is not known here."""
+    """Return True if the library of a DLPack array allows others to write it, False if not, None if unknown."""
     libraries = {c.__module__.partition(".")[0] for c in type(x).__mro__}
     if libraries & _IMMUTABLE:
         return False
@@ -188,7 +188,7 @@ def _import(x: Any) -> Tensor:
 
 
 def rebuild(data: Any, kind: str, shape: Shape, device: str) -> Tensor:
-    """The other end of a pickle: bytes out of band are looked at in place, those inside the pickle are copied."""
+    """Unpickle a tensor: bytes out of band are viewed in place, those inside the pickle are copied."""
     t = dt.dtype(kind)
     flat = np.frombuffer(data, np.uint8)
     in_place = flat.size > 0 and flat.ctypes.data % t.numpy.itemsize == 0
@@ -196,18 +196,18 @@ def rebuild(data: Any, kind: str, shape: Shape, device: str) -> Tensor:
         storage = Storage.wrap(flat.ctypes.data, flat.nbytes, flat, flat.flags.writeable)
         return Tensor(storage, t, shape, Spec(shape, t).strides, 0)
     there = backends.device(device).backend
-    made = there.new(Spec(shape, t))
-    there.upload(np.frombuffer(flat.tobytes(), t.numpy).reshape(_seen_shape(shape, t)), made)
-    return wrap(made)
+    array = there.new(Spec(shape, t))
+    there.upload(np.frombuffer(flat.tobytes(), t.numpy).reshape(_seen_shape(shape, t)), array)
+    return wrap(array)
 
 
 def _seen_shape(shape: Shape, t: dt.DType) -> Shape:
-    """The shape in which a backend's upload and download see a tensor: of packed dtypes they see bytes."""
+    """Return the shape in which a backend's upload and download see a tensor: of packed dtypes they see bytes."""
     return packed.empty(shape, t).data.shape if t.is_packed else shape
 
 
 def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
-    """Pickle: with protocol 5 the bytes can travel out of band, without a copy."""
+    """Pickle a tensor; with protocol 5 the bytes can travel out of band, without a copy."""
     if int(protocol) >= 5 and _value_backend(x._memory("pickle").device) is None:
         x._memory("pickle").export()  # before looking: it may move the bytes
     data = np.ascontiguousarray(x._memory("pickle").device.backend.download(x))
@@ -220,16 +220,16 @@ def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
 
 
 def from_torch(x: Any, *, device: Any = None) -> Tensor:
-    """A tensor on the memory of a torch tensor; both see each other's writes. One in the host's memory is a tensor of the
+    """Return a tensor on the memory of a torch tensor; both see each other's writes. One in the host's memory is a tensor of the
     CPU, or of torch itself with device='torch'; others are tensors of the device they are on."""
-    wanted = None if device is None else backends.device(device)
-    if x.device.type == "cpu" and (wanted is None or wanted.type == "cpu"):
+    target = None if device is None else backends.device(device)
+    if x.device.type == "cpu" and (target is None or target.type == "cpu"):
         return from_dlpack(x.detach())
-    return _adopted(x, wanted or backends.device("torch" if x.device.type == "cpu" else str(x.device)), "from_torch")
+    return _adopted(x, target or backends.device("torch" if x.device.type == "cpu" else str(x.device)), "from_torch")
 
 
 def to_torch(x: Tensor) -> Any:
-    """A torch tensor on the same memory; of a tensor on mlx a copy, since torch could write what MLX takes for constant."""
+    """Return a torch tensor on the same memory; of a tensor on mlx a copy, since torch could write what MLX takes for constant."""
     try:
         import torch
     except ImportError as error:
@@ -241,18 +241,18 @@ def to_torch(x: Tensor) -> Any:
 
 
 def from_mlx(x: Any, *, device: Any = "mlx") -> Tensor:
-    """A tensor on an MLX array itself: nothing is copied."""
+    """Return a tensor on an MLX array itself: nothing is copied."""
     return _adopted(x, backends.device(device), "from_mlx")
 
 
 def to_mlx(x: Tensor) -> Any:
-    """The MLX array of a tensor: itself where the tensor is on mlx, else a copy there (MLX copies what it is given)."""
+    """Return the MLX array of a tensor: itself where the tensor is on mlx, else a copy there (MLX copies its input)."""
     here = x._memory("mlx()").device
     return _theirs(x if here.type == "mlx" else x.to(device="mlx"), "mlx()")
 
 
 def shared(x: Tensor, there: backends.Device) -> Tensor:
-    """The same memory as a tensor of another device, where both see the host's: cpu and torch:cpu; mlx:cpu to read."""
+    """Return the same memory as a tensor of another device, where both see the host's: cpu and torch:cpu; mlx:cpu to read."""
     here = x._memory("to").device
     if not x.dtype.is_packed:
         if here.type == "cpu" and there.type == "torch" and there.unit == "cpu":
@@ -267,14 +267,14 @@ def shared(x: Tensor, there: backends.Device) -> Tensor:
 
 
 def _adopted(x: Any, there: backends.Device, what: str) -> Tensor:
-    backend = there.backend
-    if not isinstance(backend, ValueBackend):
+    backend = _value_backend(there)
+    if backend is None:
         raise ArgumentError(f"{what}: {there} does not keep arrays of that library; leave device out.")
     return wrap(backend.adopt(x))
 
 
 def namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
-    """The array API standard's namespace: this package."""
+    """Return the array API standard's namespace: this package."""
     if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
         raise DTypeError(f"The array API version {api_version!r} is not supported; use 2024.12.")
     return sys.modules[__package__]  # named without an import, which would go up

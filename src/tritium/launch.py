@@ -1,7 +1,7 @@
-"""The one place where a kernel is called, and where those who listen or record hear of it.
+"""The one place where kernels are launched, and watchers and recorders notified.
 
-Knows nothing of tensors or graphs. Calls seen before on the CPU are replayed by native code, which stands in for this
-file while nobody listens; it records the same spans.
+Knows nothing of tensors or graphs. Calls seen before on the CPU are replayed by native code, which replaces this
+module while there are no watchers; it records the same spans.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tritium.op import Cost, Op, Spec, Specs, exact
 
 
 class Launched(NamedTuple):
-    """What the span of a kernel call says, or of a transfer (op is None)."""
+    """The description in the span of a kernel launch, or of a transfer (op is None)."""
 
     op: Op | None
     kernel: str
@@ -34,7 +34,7 @@ class Launched(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """Work and bytes of such a call; none where only values tell how much it does (attention over a part of a cache)."""
+        """Return the work and bytes of such a call; 0 where they depend on values (attention over a part of a cache)."""
         if self.op is None:
             return Cost(0, self.out.nbytes, self.out.nbytes)
         if not self.op.tells_cost(self.inputs):
@@ -43,26 +43,26 @@ class Launched(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What the span of a whole program says, which lies around those of its steps."""
+    """The description in the span of a whole program, which encloses those of its steps."""
 
-    name: str  # of the function it was made of
+    name: str  # of the function it was compiled from
     steps: int
 
 
-Seen = tuple[tuple[Shape, DType] | None, ...]  # specs, or what they are made of, which takes less time to say
+Seen = tuple[tuple[Shape, DType] | None, ...]  # specs, or their fields, which are faster to collect
 _known: dict[Any, Launched] = {}
 _KNOWN_LIMIT = 4096
 _knowing = Lock()
 
 
 def launched(op: Op | None, kernel: str, device: Device, ins: Seen, outs: Seen, attrs: dict[str, Any]) -> Launched:
-    """What such a call says: one object for all alike, so that a million spans are not a million of them."""
+    """Return the description of a call: one object for all equal calls, so that a million spans do not need a million objects."""
     key = (op, kernel, device, ins, outs, exact(tuple(attrs.values())))
-    found = _known.get(key)
-    if found is not None:
-        return found
-    specs, made = (tuple(None if s is None else Spec(*s) for s in seen) for seen in (ins, outs))
-    new = Launched(op, kernel, device, specs, made if len(made) > 1 else made[0], attrs)
+    known = _known.get(key)
+    if known is not None:
+        return known
+    specs, results = (tuple(None if s is None else Spec(*s) for s in seen) for seen in (ins, outs))
+    new = Launched(op, kernel, device, specs, results if len(results) > 1 else results[0], attrs)
     with _knowing:
         while len(_known) >= _KNOWN_LIMIT:
             del _known[next(iter(_known))]  # the oldest
@@ -87,9 +87,9 @@ watchers: tuple[Watcher, ...] = ()
 
 
 class Counters:
-    """What happened behind the caller's back or across devices: cheap sums, kept always.
+    """Counters of hidden copies and transfers between devices: cheap sums, always on.
 
-    `heard(kind, nbytes, where, elapsed_ns)`, where someone set it, is told of each: a "hidden" copy, or a "transfer".
+    `heard(kind, nbytes, where, elapsed_ns)`, where it is set, is called for each: a "hidden" copy, or a "transfer".
     """
 
     heard: Callable[[str, int, str, int], None] | None = None
@@ -150,26 +150,26 @@ def launch(
 
 
 def launch_dynamic(backend: Backend, op: Op, ins: tuple[Array | None, ...], attrs: dict[str, Any]) -> Any:
-    """Run a kernel that makes its own memory; what it gave."""
+    """Run a kernel that allocates its own memory, and return its result."""
     fn = backend.dynamic[op]
     arrays = [backend.array(x) for x in ins if x is not None]
     try:
         if not watchers and not recording.active:
             return fn(*arrays, **attrs)
         start, stop = time.perf_counter_ns(), backend.timer()
-        found = fn(*arrays, **attrs)
+        result = fn(*arrays, **attrs)
     except MemoryError as error:
         raise _no_memory(op, error) from error
     elapsed = stop()
-    several = found if isinstance(found, tuple) else (found,)
-    made = tuple(made_of(f, backend) for f in several)
+    several = result if isinstance(result, tuple) else (result,)
+    specs = tuple(made_of(f, backend) for f in several)
     name = "numpy" if isinstance(several[0], np.ndarray) else backend.device.type
-    _tell(launched(op, name, backend.device, _seen(ins), made, attrs), start, elapsed)
-    return found
+    _tell(launched(op, name, backend.device, _seen(ins), specs, attrs), start, elapsed)
+    return result
 
 
 def _no_memory(op: Op, error: MemoryError) -> OutOfMemoryError:
-    """The package's own error for a kernel that could not allocate: NumPy and other libraries raise theirs."""
+    """Return the package's own error for a kernel that could not allocate: NumPy and other libraries raise theirs."""
     if isinstance(error, OutOfMemoryError):
         return error
     return OutOfMemoryError(
@@ -178,25 +178,25 @@ def _no_memory(op: Op, error: MemoryError) -> OutOfMemoryError:
     )
 
 
-def made_of(found: Any, backend: Any) -> Spec:
-    """What such a kernel gave: an array of NumPy, or a value of the device's own library."""
-    return Spec(tuple(found.shape), dt.dtype(found.dtype) if isinstance(found, np.ndarray) else backend.dtype_of(found))
+def made_of(value: Any, backend: Any) -> Spec:
+    """Return the spec of a kernel's result: a NumPy array, or a value of the device's own library."""
+    return Spec(tuple(value.shape), dt.dtype(value.dtype) if isinstance(value, np.ndarray) else backend.dtype_of(value))
 
 
 def _seen(arrays: tuple[Array | None, ...]) -> Seen:
     return tuple([None if x is None else (x.shape, x.dtype) for x in arrays])
 
 
-def _tell(about: Launched, start_ns: int, elapsed_ns: int) -> None:
-    recording.add(about, start_ns, elapsed_ns)
+def _tell(description: Launched, start_ns: int, elapsed_ns: int) -> None:
+    recording.add(description, start_ns, elapsed_ns)
     if watchers:
-        event = Event(*about[:5], start_ns, elapsed_ns, about.cost)
+        event = Event(*description[:5], start_ns, elapsed_ns, description.cost)
         for watcher in watchers:
             watcher(event)
 
 
 def transfer(source: Array, target: Backend) -> Array:
-    """The same elements on another device: counted and timed."""
+    """Copy the elements to another device, counted and timed."""
     spec = Spec(source.shape, source.dtype)
     origin: Backend = source.storage.device.backend
     start, stop = time.perf_counter_ns(), target.timer()

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie in a flat storage, and every way to look at them differently without moving them.
+"""Layouts: shape, strides and offset of a tensor in a flat storage, and the views that need no copy.
 
 Knows nothing of dtypes, memory or devices. Strides and offsets count elements.
 """
@@ -16,7 +16,7 @@ MAX_ELEMENTS = 2**53  # more than any memory holds; native code counts elements 
 
 
 class Layout(NamedTuple):
-    """Element (i, j, …) lies at offset + i * strides[0] + j * strides[1] + …"""
+    """A layout: element (i, j, …) is at offset + i * strides[0] + j * strides[1] + …"""
 
     shape: Shape
     strides: Shape
@@ -35,7 +35,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def in_tiles(shape: Shape, rows: int, block: int) -> Shape:
-    """The shape padded to whole tiles of `rows` x `block` in its last two axes."""
+    """Return the shape padded to whole tiles of `rows` x `block` in its last two axes."""
     if rows == block == 1:
         return shape
     *lead, n, k = (1, 1, *shape)[-max(len(shape), 2) :]
@@ -43,7 +43,7 @@ def in_tiles(shape: Shape, rows: int, block: int) -> Shape:
 
 
 def tiled_strides(shape: Shape, rows: int, block: int) -> Shape:
-    """Contiguous strides of a packed tensor: they count elements, padding included."""
+    """Return contiguous strides of a packed tensor: they count elements, padding included."""
     padded = contiguous_strides(in_tiles(shape, rows, block))
     return padded[len(padded) - len(shape) :]
 
@@ -53,7 +53,7 @@ def contiguous(shape: Shape) -> Layout:
 
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
-    """Row by row without gaps; dimensions of size 1 do not matter, and nothing is always contiguous."""
+    """Return True if a layout is row-major without gaps; dimensions of size 1 do not matter, and empty ones are contiguous."""
     if 0 in shape:
         return True
     expected = 1
@@ -70,7 +70,7 @@ def text(shape: tuple[int | None, ...]) -> str:
 
 
 def count_text(n: int) -> str:
-    """A count as digits, or as the power of 2 below it: Python refuses to write integers of thousands of digits."""
+    """Return a count as digits, or as the power of 2 below it: Python refuses to write integers of thousands of digits."""
     size = abs(n).bit_length()
     return str(n) if size <= 128 else f"{'-' if n < 0 else ''}2**{size - 1}…"
 
@@ -88,7 +88,7 @@ def check_extent(shape: Shape, what: str = "") -> None:
 
 
 def axis_of(axis: int, ndim: int, what: str) -> int:
-    """A non-negative axis, counted from the end when negative."""
+    """Return a non-negative axis, counted from the end when negative."""
     if not hasattr(axis, "__index__"):
         raise BoundsError(f"{what}: axis must be one integer, given {axis!r}.")
     axis = axis.__index__()
@@ -100,18 +100,18 @@ def axis_of(axis: int, ndim: int, what: str) -> int:
 
 
 def axes_of(axis: int | tuple[int, ...] | None, ndim: int, what: str) -> tuple[int, ...]:
-    """Distinct non-negative axes; None means all of them."""
+    """Return distinct non-negative axes; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
-    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    found = tuple(axis_of(a, ndim, what) for a in given)
-    if len(set(found)) != len(found):
-        raise ShapeError(f"{what}: axis {given} names an axis twice; name each once.")
-    return found
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    result = tuple(axis_of(a, ndim, what) for a in axes)
+    if len(set(result)) != len(result):
+        raise ShapeError(f"{what}: axis {axes} names an axis twice; name each once.")
+    return result
 
 
 def broadcast_shapes(*shapes: Shape, what: str = "broadcast") -> Shape:
-    """The shape in which all fit: aligned at the right, a size of 1 repeats."""
+    """Return the broadcast shape: aligned at the right, a size of 1 repeats."""
     out: list[int] = []
     for d in range(1, max((len(s) for s in shapes), default=0) + 1):
         size = 1
@@ -167,9 +167,9 @@ def broadcast_to(x: Layout, shape: int | Shape) -> Layout:
 
 
 def expand_dims(x: Layout, axis: int | tuple[int, ...]) -> Layout:
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
-    ndim = len(x.shape) + len(given)
-    new = axes_of(given, ndim, "expand_dims")
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    ndim = len(x.shape) + len(axes)
+    new = axes_of(axes, ndim, "expand_dims")
     sizes = iter(zip(x.shape, x.strides, strict=True))
     both = [(1, 0) if d in new else next(sizes) for d in range(ndim)]
     return Layout(tuple(n for n, _ in both), tuple(s for _, s in both), x.offset)
@@ -200,7 +200,7 @@ def matrix_transpose(x: Layout) -> Layout:
 
 
 def infer_shape(old: Shape, new: int | tuple[int, ...], what: str = "reshape") -> Shape:
-    """The new shape with its one -1 worked out, checked to hold as many elements as the old."""
+    """Return the new shape with its one -1 worked out, checked to hold as many elements as the old."""
     shape = (new,) if isinstance(new, int) else tuple(new)
     if sum(n == -1 for n in shape) > 1 or any(n < -1 for n in shape):
         raise ShapeError(f"{what}: {text(shape)} is not a shape; sizes are 0 or more, and one may be -1.")
@@ -213,7 +213,7 @@ def infer_shape(old: Shape, new: int | tuple[int, ...], what: str = "reshape") -
 
 
 def reshape(x: Layout, shape: int | tuple[int, ...]) -> Layout | None:
-    """The same elements in another shape, or None when they would have to move."""
+    """Return the same elements in another shape, or None when they would have to move."""
     new = infer_shape(x.shape, shape)
     if is_contiguous(x.shape, x.strides):
         return Layout(new, contiguous_strides(new), x.offset)
@@ -251,11 +251,11 @@ def reshape(x: Layout, shape: int | tuple[int, ...]) -> Layout | None:
 
 
 Key = tuple[Any, ...]
-AT = "at"  # stands in a key where an index tensor belongs
+AT = "at"  # placeholder in a key for an index tensor
 
 
 def normal_key(key: Any, shape: Shape) -> Key:
-    """A basic index as a tuple of int, (start, stop, step) and None: ellipsis filled in, negatives counted."""
+    """Return a basic index as a tuple of int, (start, stop, step) and None: ellipsis filled in, negatives counted."""
     parts = key if isinstance(key, tuple) else (key,)
     for p in parts:
         if isinstance(p, bool) or not (
@@ -298,7 +298,7 @@ def normal_key(key: Any, shape: Shape) -> Key:
 
 
 def basic_index(x: Layout, key: Key) -> Layout:
-    """The part a normal key names."""
+    """Return the layout of the part that a normal key selects."""
     shape: list[int] = []
     strides: list[int] = []
     offset, d = x.offset, 0
@@ -320,11 +320,11 @@ def basic_index(x: Layout, key: Key) -> Layout:
 
 
 def view(x: Layout, shape: int | tuple[int, ...]) -> Layout:
-    """Like reshape, but raises where reshape would copy."""
-    found = reshape(x, shape)
-    if found is None:
+    """Return the layout in another shape, like reshape, but raise where reshape would copy."""
+    layout = reshape(x, shape)
+    if layout is None:
         raise ViewError(
             f"view: {text(x.shape)} with strides {x.strides} cannot be seen as {text(infer_shape(x.shape, shape))} "
             f"without moving elements; use .reshape(…), which copies, or .contiguous() first."
         )
-    return found
+    return layout

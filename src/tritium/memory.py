@@ -1,4 +1,4 @@
-"""Memory as a user meets it: the pool's figures and knobs, a tensor pool, a tensor cache, packing.
+"""The memory API: statistics and settings of the pool, a tensor pool, a tensor cache, packing.
 
 Knows nothing of graphs or perf. The pool itself is below, in buffer.
 """
@@ -26,7 +26,7 @@ STATM = Path("/proc/self/statm")
 
 
 def resident_bytes(statm: Path = STATM) -> int | None:
-    """Bytes of this process that are in memory now; None: the system does not tell."""
+    """Return bytes of this process that are in memory now; None where the system does not report them."""
     if native is not None and statm == STATM:
         return int(native.memory_used()) or None
     try:
@@ -47,7 +47,7 @@ class ClassStats(NamedTuple):
 
 @dataclass(frozen=True)
 class Stats:
-    """What the pool of CPU memory has done and holds; `hidden_copies` counts copies made behind a view's back."""
+    """Statistics of the pool of CPU memory; `hidden_copies` counts copies where a view was not possible."""
 
     allocations: int
     frees: int
@@ -71,38 +71,38 @@ class Stats:
 
     @property
     def hit_rate(self) -> float:
-        """The share of allocations served from idle blocks; 0 before the first."""
+        """Return the share of allocations served from idle blocks; 0 before the first."""
         return self.hits / self.allocations if self.allocations else 0.0
 
     @property
     def utilization(self) -> float:
-        """The share of all memory held (alive and idle) that is alive."""
+        """Return the share of all memory held (alive and idle) that is alive."""
         held = self.current_block_bytes + self.pooled_bytes
         return self.current_block_bytes / held if held else 0.0
 
     @property
     def overhead(self) -> float:
-        """The share of the live blocks that nobody asked for (rounding up to size classes)."""
+        """Return the share of the live blocks that was not requested (rounding up to size classes)."""
         return 1 - self.current_bytes / self.current_block_bytes if self.current_block_bytes else 0.0
 
     @property
     def fragmentation(self) -> float:
-        """1 - largest idle block / all idle bytes: 0 when idle memory is one piece."""
+        """Return 1 - largest idle block / all idle bytes: 0 when idle memory is one piece."""
         return 1 - self.largest_free_bytes / self.pooled_bytes if self.pooled_bytes else 0.0
 
 
 def stats() -> Stats:
-    """The figures of this moment."""
-    found = native.pool_stats() if native is not None else _pure_stats()
+    """Return the current statistics."""
+    pool = native.pool_stats() if native is not None else _pure_stats()
     c = launch.counters
-    large = {"size": 0, **found["tiers"]["large"]} if "tiers" in found else None  # the native pool's, of any size
-    listed = [*found["classes"], large] if large and (large["misses"] or large["live"]) else found["classes"]
+    large = {"size": 0, **pool["tiers"]["large"]} if "tiers" in pool else None  # the native pool's, of any size
+    listed = [*pool["classes"], large] if large and (large["misses"] or large["live"]) else pool["classes"]
     classes = tuple(ClassStats(k["size"], k["live"], k["free"], k["hits"], k["misses"]) for k in listed)
     names = ("allocations", "frees", "hits", "misses", "current_bytes", "current_block_bytes", "peak_bytes", "pooled_bytes",
              "limit", "trims", "largest_free_bytes", "small_block_size", "large_block_threshold")  # fmt: skip
     return Stats(
-        **{n: found[n] for n in names},
-        live=found["live_blocks"],
+        **{n: pool[n] for n in names},
+        live=pool["live_blocks"],
         classes=classes,
         hidden_copies=c.hidden_copies,
         hidden_copy_bytes=c.hidden_copy_bytes,
@@ -124,7 +124,7 @@ def _pure_stats() -> dict[str, Any]:
 
 
 def reset() -> None:
-    """Counters to 0 and the peak to now; what is alive stays counted as alive."""
+    """Reset counters to 0 and the peak to the current value; what is alive stays counted as alive."""
     launch.counters.reset()
     if native is not None:
         native.pool_reset_stats()
@@ -134,7 +134,7 @@ def reset() -> None:
 
 @dataclass(frozen=True)
 class DeviceStats:
-    """What the allocator of a device's own library tells; None where it does not."""
+    """Statistics of the allocator of a device's own library; None where it has no such figure."""
 
     active_bytes: int | None = None
     peak_bytes: int | None = None
@@ -143,17 +143,17 @@ class DeviceStats:
 
 
 def device_stats(device: Any = None) -> DeviceStats | None:
-    """Memory of a device whose own library allocates it (mlx, mps); None: that library keeps no figures. The CPU's pool has
+    """Return memory of a device whose own library allocates it (mlx, mps); None: that library keeps no figures. The CPU's pool has
     `stats`."""
-    found = backends.device(device).backend.memory_stats()
-    return None if found is None else DeviceStats(**found)
+    figures = backends.device(device).backend.memory_stats()
+    return None if figures is None else DeviceStats(**figures)
 
 
 def limit(device: Any, *, memory_bytes: int | None = None, cache_bytes: int | None = None) -> None:
-    """Bounds for the allocator of a device's own library: bytes in use, and bytes kept for later."""
-    for name, given in (("memory_bytes", memory_bytes), ("cache_bytes", cache_bytes)):
-        if given is not None and given < 0:
-            raise ArgumentError(f"limit: {name}={given} must be 0 or more.")
+    """Set limits of the allocator of a device's own library: bytes in use, and bytes kept for later."""
+    for name, nbytes in (("memory_bytes", memory_bytes), ("cache_bytes", cache_bytes)):
+        if nbytes is not None and nbytes < 0:
+            raise ArgumentError(f"limit: {name}={nbytes} must be 0 or more.")
     backends.device(device).backend.limit(memory_bytes=memory_bytes, cache_bytes=cache_bytes)
 
 
@@ -171,25 +171,25 @@ def trim(keep_bytes: int = 0, *, device: Any = "cpu") -> int:
 def configure(
     *, small_block_size: int | None = None, large_block_threshold: int | None = None, limit: int | None = None
 ) -> None:
-    """Where small blocks end, where large ones begin, and how many idle bytes are kept."""
+    """Set the largest small block, the smallest large block, and the most idle bytes the pool keeps."""
     now = stats()
     small = now.small_block_size if small_block_size is None else small_block_size
     large = now.large_block_threshold if large_block_threshold is None else large_block_threshold
-    kept = now.limit if limit is None else limit
-    if not 0 < small <= large or kept < 0:
+    idle_limit = now.limit if limit is None else limit
+    if not 0 < small <= large or idle_limit < 0:
         raise ArgumentError(
-            f"configure: needs 0 < small_block_size <= large_block_threshold and limit >= 0, given {small}, {large}, {kept}."
+            f"configure: needs 0 < small_block_size <= large_block_threshold and limit >= 0, given {small}, {large}, {idle_limit}."
         )
     if native is not None:
-        native.pool_configure(small_block_size=small, large_block_threshold=large, limit=kept)
+        native.pool_configure(small_block_size=small, large_block_threshold=large, limit=idle_limit)
     else:
-        POOL.small_block_size, POOL.large_block_threshold, POOL.limit = small, large, kept
-        POOL.trim(kept)
+        POOL.small_block_size, POOL.large_block_threshold, POOL.limit = small, large, idle_limit
+        POOL.trim(idle_limit)
 
 
 @dataclass
 class Usage:
-    """What a stretch of code did to memory."""
+    """Memory use of a block of code."""
 
     before: Stats
     after: Stats
@@ -197,7 +197,7 @@ class Usage:
 
     @property
     def net_bytes(self) -> int:
-        """Bytes alive at the end that were not at the start."""
+        """Return bytes alive at the end that were not at the start."""
         return self.after.current_bytes - self.before.current_bytes
 
     @property
@@ -211,7 +211,7 @@ class Usage:
 
 @contextmanager
 def usage() -> Iterator[Usage]:
-    """`with usage() as m:` … then m.before, m.after, m.peak_bytes, m.net_bytes, m.allocations."""
+    """Measure memory use: `with usage() as m:` … then m.before, m.after, m.peak_bytes, m.net_bytes, m.allocations."""
     start = stats()
     seen = Usage(start, start)
     outer = _swap_peak(start.current_bytes)
@@ -224,7 +224,7 @@ def usage() -> Iterator[Usage]:
 
 
 def _swap_peak(peak: int) -> int:
-    """Set the recorded peak; the one it replaces."""
+    """Set the recorded peak and return the old one."""
     if native is not None:
         return int(native.pool_swap_peak(peak))
     with POOL.lock:
@@ -237,7 +237,7 @@ def _swap_peak(peak: int) -> int:
 
 @dataclass(frozen=True)
 class PoolStats:
-    """What a TensorPool has done."""
+    """Statistics of a TensorPool."""
 
     total_allocations: int
     total_deallocations: int
@@ -270,18 +270,18 @@ class TensorPool:
         return (shape, kind, device)
 
     def get_or_create_tensor(self, shape: Any, dtype: Any = "f32", device: Any = None, *, zero: bool = False) -> Tensor:
-        """A tensor of this shape, dtype and device: an idle one, else a new one. zero=True clears it."""
+        """Return a tensor of this shape, dtype and device: an idle one, else a new one. zero=True clears it."""
         size, kind, there = ops.size_of(shape), dt.dtype(dtype), backends.device(device)
         with self._lock:
             idle = self._free.get(self._key(size, kind, there))
-            found = idle.popleft() if idle else None
+            reused = idle.popleft() if idle else None
             c = self._counts
             c["allocations"] += 1
-            c["hits" if found is not None else "misses"] += 1
-            if found is not None:
+            c["hits" if reused is not None else "misses"] += 1
+            if reused is not None:
                 self._idle -= 1
-                c["pooled"] -= found.nbytes
-        out = found if found is not None else ops.empty(size, dtype=kind, device=there)
+                c["pooled"] -= reused.nbytes
+        out = reused if reused is not None else ops.empty(size, dtype=kind, device=there)
         with self._lock:
             self._lent[id(out)] = out
             c["current"] += out.nbytes
@@ -306,7 +306,7 @@ class TensorPool:
 
     @contextmanager
     def borrow(self, shape: Any, dtype: Any = "f32", device: Any = None, *, zero: bool = False) -> Iterator[Tensor]:
-        """`with pool.borrow((64, 64)) as t:` lends a tensor for the block."""
+        """Lend a tensor for a block: `with pool.borrow((64, 64)) as t:`."""
         t = self.get_or_create_tensor(shape, dtype, device, zero=zero)
         try:
             yield t
@@ -341,7 +341,7 @@ class TensorPool:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What a TensorCache has done and holds."""
+    """Statistics of a TensorCache."""
 
     size: int
     max_size: int
@@ -354,8 +354,8 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else 0.0
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else 0.0
 
 
 @dataclass
@@ -401,7 +401,7 @@ class TensorCache:
             self._shrink()
 
     def get(self, key: Hashable, default: Any = None) -> Any:
-        """The value, made the most recently used; `default` when absent or expired."""
+        """Return the value, made the most recently used; `default` when absent or expired."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None and self.clock() >= entry.expires:
@@ -416,25 +416,25 @@ class TensorCache:
             return entry.value
 
     def get_or_compute(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """The value, computed once even when several threads ask for it at the same time."""
+        """Return the value, computed once even when several threads ask for it at the same time."""
         absent = object()
         with self._lock:
-            turn = self._pending.setdefault(key, threading.RLock())
-            if turn._is_owned():  # type: ignore[attr-defined]
+            lock = self._pending.setdefault(key, threading.RLock())
+            if lock._is_owned():  # type: ignore[attr-defined]
                 raise ArgumentError(f"get_or_compute: computing {key!r} asks for {key!r} itself.")
         try:
-            with turn:
-                found = self.get(key, absent)
-                if found is absent:
-                    found = compute()
-                    self.put(key, found)
+            with lock:
+                value = self.get(key, absent)
+                if value is absent:
+                    value = compute()
+                    self.put(key, value)
         finally:
             with self._lock:
                 self._pending.pop(key, None)
-        return found
+        return value
 
     def cleanup(self) -> int:
-        """Remove what has expired; how many that were."""
+        """Remove expired entries and return their number."""
         with self._lock:
             now = self.clock()
             old = [k for k, entry in self._entries.items() if now >= entry.expires]
@@ -476,20 +476,20 @@ class TensorCache:
 
 
 def pack(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Copies of the tensors that lie one after another in one buffer, each at a 64-byte boundary: views of it."""
-    given = list(tensors)
-    if not given:
+    """Copy the tensors one after another into one buffer, each at a 64-byte boundary: views of it."""
+    sources = list(tensors)
+    if not sources:
         return []
-    places = {t.device for t in given}
+    places = {t.device for t in sources}
     if len(places) > 1:
         raise DeviceError(f"pack: tensors are on {', '.join(map(str, places))}; move them to one device first.")
     starts, end = [], 0
-    for t in given:
+    for t in sources:
         starts.append(end)
         end += -(-t.nbytes // ALIGNMENT) * ALIGNMENT
-    storage = given[0].device.backend.allocate(end)
+    storage = sources[0].device.backend.allocate(end)
     out = []
-    for t, start in zip(given, starts, strict=True):
+    for t, start in zip(sources, starts, strict=True):
         part = Tensor(storage, t.dtype, t.shape, t.spec.strides, start // t.dtype.nbytes * t.dtype.rows * t.dtype.block)
         out.append(ops.copy(t, out=part))
     return out

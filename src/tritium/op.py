@@ -1,6 +1,6 @@
-"""What an operation is: a row with a name, a rule, a cost and samples. Calling it runs it or writes it down.
+"""Ops: each is a row of the op table with a name, a rule, a cost and samples. Calling it runs it or traces it.
 
-Knows nothing of devices, memory or tensors: whoever interprets a call is found in `interpreter`.
+Knows nothing of devices, memory or tensors: `interpreter` holds the interpreter of a call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tritium.layout import Layout, Shape, check_extent, in_tiles, text, tiled_st
 
 
 class Kind(Enum):
-    """What a row does with its elements; the fuser, the planner and the cost model read it."""
+    """The class of an op; the fuser, the planner and the cost model read it."""
 
     SOURCE = "source"  # makes a tensor from attributes alone
     VIEW = "view"  # another layout of the same storage
@@ -66,7 +66,7 @@ class Scale(Enum):
 
 
 class Trait(Flag):
-    """What rewriting, planning and code generation may assume."""
+    """Properties that rewriting, planning and code generation may assume."""
 
     NONE = 0
     COMMUTES = auto()  # operands may change places, up to rounding and the sign of zero
@@ -84,7 +84,7 @@ class Trait(Flag):
 
 
 class Spec(NamedTuple):
-    """What a tensor is before it has a value: shape and dtype."""
+    """The type of a tensor: shape and dtype, without values."""
 
     shape: Shape
     dtype: DType = dt.f32
@@ -99,13 +99,13 @@ class Spec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, packed dtypes included."""
+        """Return bytes of the elements, packed dtypes included."""
         t = self.dtype
         return prod(in_tiles(self.shape, t.rows, t.block)) // (t.rows * t.block) * t.nbytes
 
     @property
     def strides(self) -> Shape:
-        """Of contiguous memory."""
+        """Return the strides of contiguous memory."""
         return tiled_strides(self.shape, self.dtype.rows, self.dtype.block)
 
     def __str__(self) -> str:
@@ -125,25 +125,25 @@ class Cost(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a rule decided: the dtype each input is brought to, and the result."""
+    """The decision of a rule: the dtype each input is cast to, and the result."""
 
     inputs: Specs
     out: Any  # Spec, or a tuple of Spec for rows of several outputs
 
 
 def outputs(out: Any) -> tuple[Spec, ...]:
-    """What a rule answered, as a tuple."""
+    """Return the result specs of a rule as a tuple."""
     return (out,) if isinstance(out, Spec) else tuple(out)
 
 
 class Interpreter(Protocol):
-    """Someone who carries out calls: Eager runs them, Trace writes them down."""
+    """An interpreter of calls: Eager runs them, Trace records them in a graph."""
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Call | None) -> Any: ...
 
 
 interpreter: ContextVar[Interpreter | None] = ContextVar("tritium_interpreter", default=None)
-eager: list[Interpreter] = []  # filled by tensor.py: who runs a call when nobody is tracing
+eager: list[Interpreter] = []  # set by eager.py: runs calls that are not traced
 
 OPS: dict[str, Op] = {}
 
@@ -155,7 +155,7 @@ Domain = Callable[[DType], DType]
 
 
 def plain(value: Any) -> Any:
-    """An attribute in Python's own types: NumPy's numbers become Python's, lists become tuples."""
+    """Return an attribute in Python's own types: NumPy's numbers become Python's, lists become tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is tuple or isinstance(value, list):
@@ -164,7 +164,7 @@ def plain(value: Any) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """A hashable stand-in in which 0.0 and -0.0, 1 and 1.0 and True stay apart."""
+    """Return a hashable stand-in in which 0.0 and -0.0, 1 and 1.0 and True stay apart."""
     if isinstance(value, float):
         return (float, value.hex())
     if isinstance(value, (tuple, list)):
@@ -191,7 +191,7 @@ def parameters(rule: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
 
 
 class Op(Row):
-    """One row of the table."""
+    """One op: a row of the op table."""
 
     __slots__ = ("aliases", "axes", "by_values", "common", "defaults", "doc", "domain", "expr", "flops", "fuses", "inputs",
                  "kind", "known", "lower", "moved", "name", "operator", "optional", "packed", "params", "positional",
@@ -242,7 +242,7 @@ class Op(Row):
         OPS[self.name] = self
 
     def _read_signature(self) -> None:
-        """Positional-only parameters of the rule are tensors, the others attributes."""
+        """Read the rule's signature: positional-only parameters are tensors, the others attributes."""
         inputs, params, optional = [], [], []
         self.variadic, self.positional = False, 0
         self.defaults: dict[str, Any] = {}
@@ -277,7 +277,7 @@ class Op(Row):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """As a user calls it: tensors first, then attributes, then `out`."""
+        """Return the signature for users: tensors first, then attributes, then `out`."""
         free = []
         for p in parameters(self.rule):
             kind = p.kind
@@ -291,14 +291,14 @@ class Op(Row):
         return inspect.Signature(free)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Bind the arguments and hand them to whoever interprets calls here."""
+        """Bind the arguments and pass them to the current interpreter."""
         out = kwargs.pop("out", None)
-        said = (args, dict(kwargs))
+        call = (args, dict(kwargs))
         inputs, attrs = self.bind(args, kwargs)
-        return (interpreter.get() or eager[0]).emit(self, inputs, attrs, out, said)
+        return (interpreter.get() or eager[0]).emit(self, inputs, attrs, out, call)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Tensors apart from attributes, defaults filled in."""
+        """Separate tensors from attributes and fill in defaults."""
         if self.variadic:
             inputs, rest = (tuple(args[0]), args[1:]) if args and isinstance(args[0], (list, tuple)) else (args, ())
             if not inputs:
@@ -323,25 +323,25 @@ class Op(Row):
             attrs[name] = dt.dtype(value) if name == "dtype" and value is not None else plain(value)
         return inputs, attrs
 
-    def _too_many(self, given: int) -> str:
+    def _too_many(self, count: int) -> str:
         if self.positional < len(self.params):
             name = self.params[self.positional]
             return f"{self.name}: {name} must be named: {self.name}(…, {name}=…). Signature: {self.name}{self.__signature__}"
-        return f"{self.name}: takes {self.arity + self.positional} positional arguments, {given} were given."
+        return f"{self.name}: takes {self.arity + self.positional} positional arguments, {count} were given."
 
     def _named_inputs(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        found = list(inputs)
+        result = list(inputs)
         for name in self.inputs[len(inputs) :]:
             if name in kwargs:
-                found.append(kwargs.pop(name))
+                result.append(kwargs.pop(name))
             elif name in self.optional:
-                found.append(None)
+                result.append(None)
             else:
                 unknown = next((k for k in kwargs if k not in self.params), None)
                 if unknown is not None:
                     raise ArgumentError(self._unknown(unknown))
                 raise ArgumentError(f"{self.name}: missing {name}. Signature: {self.name}{self.__signature__}")
-        return tuple(found)
+        return tuple(result)
 
     def _unknown(self, name: str) -> str:
         known = [*self.inputs, *self.params, "out"]
@@ -349,20 +349,20 @@ class Op(Row):
         return f"{self.name}: unknown argument {name!r}.{hint} Signature: {self.name}{self.__signature__}"
 
     def check_given(self, x: Any, index: int) -> None:
-        """Only operands that may be left out may be None."""
+        """Raise if an operand that is not optional is None."""
         if x is None and (self.variadic or self.inputs[index] not in self.optional):
             name = "an input" if self.variadic else self.inputs[index]
             raise ArgumentError(f"{self.name}: {name} is None; a tensor or a number is needed.")
 
     def decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
-        """The rule's answer for these specs, remembered. Weak specs (Python scalars) take the common dtype."""
+        """Return the rule's decision for these specs, cached. Weak specs (Python scalars) take the common dtype."""
         key = (specs, exact(tuple(attrs.values())))
-        found = self.known.get(key)
-        if found is None:
+        decision = self.known.get(key)
+        if decision is None:
             if len(self.known) >= _KNOWN_LIMIT:
                 self.known.clear()
-            found = self.known[key] = self._decide(specs, attrs)
-        return found
+            decision = self.known[key] = self._decide(specs, attrs)
+        return decision
 
     def _decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
         if not self.packed:
@@ -374,13 +374,13 @@ class Op(Row):
                 target = self.domain(target) if self.domain else target
                 specs = tuple(Spec(s.shape, target) if s is not None and i in which else s for i, s in enumerate(specs))
             specs = tuple(Spec(s.shape, promote(s.dtype)) if s is not None and s.dtype.weak else s for s in specs)
-            said = self.rule(*specs, **attrs)
-            decision = said if isinstance(said, Decision) else Decision(specs, said)
+            answer = self.rule(*specs, **attrs)
+            decision = answer if isinstance(answer, Decision) else Decision(specs, answer)
         except DTypeError as error:
             if str(error).startswith(f"{self.name}:"):
                 raise
-            given = ", ".join(str(s) for s in specs if s is not None)
-            raise DTypeError(f"{self.name}: {error} Given {given}.") from None
+            operands = ", ".join(str(s) for s in specs if s is not None)
+            raise DTypeError(f"{self.name}: {error} Given {operands}.") from None
         for s in outputs(decision.out):
             if self.kind is not Kind.DYNAMIC:
                 check_extent(in_tiles(s.shape, s.dtype.rows, s.dtype.block), self.name)
@@ -388,11 +388,11 @@ class Op(Row):
                 raise ShapeError(f"{self.name}: {len(s.shape)} dimensions were asked; at most {MAX_DIMS} are possible.")
         return decision
 
-    def _refuse_packed(self, specs: Specs, asked: DType | None) -> None:
-        if asked is not None and asked.is_packed:
+    def _refuse_packed(self, specs: Specs, dtype: DType | None) -> None:
+        if dtype is not None and dtype.is_packed:
             raise DTypeError(
-                f"{self.name}: {asked} is packed, and {self.name} does not write packed elements; quantise floats with "
-                f"tritium.quant, or pack integers with repack(x, {asked.name!r})."
+                f"{self.name}: {dtype} is packed, and {self.name} does not write packed elements; quantise floats with "
+                f"tritium.quant, or pack integers with repack(x, {dtype.name!r})."
             )
         for s in specs:
             if s is not None and s.dtype.is_packed:
@@ -402,7 +402,7 @@ class Op(Row):
                 )
 
     def cost(self, out: Any, *ins: Spec | None, **attrs: Any) -> Cost:
-        """Work of one call on these specs. A view does none."""
+        """Return the cost of one call on these specs. A view costs nothing."""
         outs = outputs(out)
         if self.kind is Kind.VIEW:
             return Cost(0, 0, 0)
@@ -412,12 +412,12 @@ class Op(Row):
         return Cost(flops, sum(s.nbytes for s in ins if s is not None), sum(s.nbytes for s in outs))
 
     def tells_cost(self, ins: Specs) -> bool:
-        """Whether specs are enough to know the work of a call, or values tell how much of it is done."""
+        """Return True if specs determine the cost of a call, False if it depends on values."""
         return self.by_values is None or len(ins) <= self.by_values or ins[self.by_values] is None
 
 
 def row(name: str) -> Op:
-    """The row of a name."""
+    """Return the op of a name."""
     return OPS[name]
 
 

@@ -1,6 +1,6 @@
-"""The table: every operation is one row here, and nothing else in the package defines one.
+"""The op table: every op is defined here, and nowhere else in the package.
 
-Knows nothing of devices, memory or tensors. A row says what the result is; `backends/reference/kernels.py` says its values.
+Knows nothing of devices, memory or tensors. A rule defines the spec of the result; `backends/reference/kernels.py` its values.
 
 A rule's positional-only parameters are tensors (seen as Specs), its keywords attributes. Names and meanings are those
 of the Python array API standard 2024.12 where it has the name.
@@ -193,15 +193,14 @@ def comparison(name: str, doc: str, sign: str, **columns: Any) -> Op:
     return binary(name, doc, expr=f"{{0}} {sign} {{1}}", domain=any_dtype, out=bool_, **columns)
 
 
-def kept(x: Spec, axis: Any, keepdims: bool, what: str) -> Shape:
-    """The shape after reducing: reduced axes go, or stay as 1."""
-    gone = axes_of(axis, x.ndim, what)
-    return tuple(1 if d in gone else n for d, n in enumerate(x.shape) if keepdims or d not in gone)
+def reduced_shape(x: Spec, axis: Any, keepdims: bool, what: str) -> Shape:
+    """Return the shape after a reduction: reduced axes are removed, or stay as 1."""
+    axes = axes_of(axis, x.ndim, what)
+    return tuple(1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes)
 
 
 def refuse_empty(x: Spec, axis: Any, what: str) -> None:
-    """Rows without an answer for nothing want something along the axes, also where the result has no elements: devices
-    do not agree there."""
+    """Raise where an op that is undefined for no elements has an empty axis, also where the result is empty: devices differ there."""
     none = [d for d in axes_of(axis, x.ndim, what) if not x.shape[d]]
     if none:
         where = "" if axis is None else f" along axis {none[0]}"
@@ -235,7 +234,7 @@ def reduction(
     def rule(x: Spec, /, *, axis: Any = None, keepdims: bool = False) -> Spec:
         if not empty:
             refuse_empty(x, axis, name)
-        return Spec(kept(x, axis, keepdims, name), out or x.dtype)
+        return Spec(reduced_shape(x, axis, keepdims, name), out or x.dtype)
 
     samples = REDUCED + (() if domain is floating else INT_REDUCED) + (EMPTY_REDUCED if empty else ())
     return Op(rule, REDUCE, name=name, doc=doc, domain=domain, flops=per_input(1), ulps=ulps, axes=Axes.REDUCED, samples=samples,
@@ -312,7 +311,7 @@ def arange(
 
 
 def _steps(first: float, last: float, step: float) -> int:
-    """How many steps lead from first to last: exact for integers, which may be larger than floats can tell."""
+    """Return the number of steps from first to last: exact for integers, which may exceed the precision of floats."""
     if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
         return -((first - last) // step)
     try:
@@ -378,9 +377,9 @@ def random_integers(
 
 
 def seen(x: Spec, function: Callable[..., Layout | None], **attrs: Any) -> Spec:
-    found = function(lay.contiguous(x.shape), **attrs)
-    assert found is not None
-    return Spec(found.shape, x.dtype)
+    layout = function(lay.contiguous(x.shape), **attrs)
+    assert layout is not None
+    return Spec(layout.shape, x.dtype)
 
 
 @op(
@@ -453,8 +452,8 @@ def index(x: Spec, /, *, key: tuple[Any, ...]) -> Spec:
     out = lay.basic_index(Layout(x.shape, x.strides), key=key)
     if x.dtype.is_packed:
         inner = 2 if x.dtype.rows > 1 else 1
-        kept = out.shape[-inner:] == x.shape[-inner:] and out.strides[-inner:] == x.strides[-inner:]
-        if not kept or builtins.min(out.strides, default=0) < 0 or out.offset % (x.dtype.rows * x.dtype.block):
+        whole_rows = out.shape[-inner:] == x.shape[-inner:] and out.strides[-inner:] == x.strides[-inner:]
+        if not whole_rows or builtins.min(out.strides, default=0) < 0 or out.offset % (x.dtype.rows * x.dtype.block):
             what = "rows" if inner == 1 else "whole matrices"
             raise DTypeError(
                 f"index: only {what} of {x} can be looked at, in order; repack(w, 'i8') gives its integers."
@@ -668,9 +667,9 @@ softmax = _softmax("softmax", "exp(x) over its sum along an axis, safely.", _sof
 log_softmax = _softmax("log_softmax", "The logarithm of softmax, safely.", _log_softmax_lower)
 
 
-def _agree(x: Spec, given: Spec | None, what: str) -> None:
-    if given is not None and given.shape != x.shape[-1:]:
-        raise ShapeError(f"{what} {given} must have the size of the last axis of x {x}.")
+def _agree(x: Spec, parameter: Spec | None, what: str) -> None:
+    if parameter is not None and parameter.shape != x.shape[-1:]:
+        raise ShapeError(f"{what} {parameter} must have the size of the last axis of x {x}.")
 
 
 @op(REDUCE, domain=floating, ulps=32, ulps_of=Scale.UNIT, flops=per_input(8), traits=IN_PLACE, fuses=Fuse.ROW, axes=Axes.SHARED,
@@ -714,7 +713,7 @@ def one_hot(x: Spec, /, *, num_classes: int, dtype: DType | None = None) -> Spec
 
 def _summing(name: str, doc: str, **columns: Any) -> Op:
     def rule(x: Spec, /, *, axis: Any = None, dtype: DType | None = None, keepdims: bool = False) -> Any:
-        shape = kept(x, axis, keepdims, name)
+        shape = reduced_shape(x, axis, keepdims, name)
         if dtype is not None:
             return Decision((Spec(x.shape, dtype),), Spec(shape, dtype))
         wide = x.dtype if x.dtype.is_float else dt.DEFAULTS["unsigned" if x.dtype.kind == "unsigned" else "signed"]
@@ -739,7 +738,7 @@ count_nonzero = reduction("count_nonzero", "How many elements along axes are not
 
 def _spread(name: str, doc: str) -> Op:
     def rule(x: Spec, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Spec:
-        return Spec(kept(x, axis, keepdims, name), x.dtype)
+        return Spec(reduced_shape(x, axis, keepdims, name), x.dtype)
 
     return Op(rule, REDUCE, name=name, doc=doc, domain=floating, flops=per_input(4), ulps=32, ulps_of=Scale.UNIT, axes=Axes.REDUCED,
               samples=[*REDUCED, sample(F32(4, 6), axis=1, correction=1.0)])  # fmt: skip
@@ -752,7 +751,7 @@ std = _spread("std", "Standard deviation over axes: the square root of var.")
 def _place(name: str, doc: str) -> Op:
     def rule(x: Spec, /, *, axis: int | None = None, keepdims: bool = False) -> Spec:
         refuse_empty(x, axis, name)
-        return Spec(kept(x, axis, keepdims, name), i64)
+        return Spec(reduced_shape(x, axis, keepdims, name), i64)
 
     return Op(rule, REDUCE, name=name, doc=doc, domain=numeric, flops=per_input(1), axes=Axes.FLAT, traits=ORDERS, samples=[
         sample(F32(3, 4)), sample(F32(3, 4), axis=0), sample(F32(33, 65), axis=-1, keepdims=True), sample(F32(1)),
@@ -864,8 +863,8 @@ def _scale_spec(w: Spec, scale: Spec, group: int, what: str) -> Spec:
     _check_group(group, what)
     shapes: tuple[Shape, ...] = ((n, -(-k // group)),) if group else ((), (n,))
     if scale.shape not in shapes:
-        wanted = " or ".join(text(s) for s in shapes)
-        raise ShapeError(f"{what}: scale must have shape {wanted} for w {w} and group={group}, given {scale}.")
+        needed = " or ".join(text(s) for s in shapes)
+        raise ShapeError(f"{what}: scale must have shape {needed} for w {w} and group={group}, given {scale}.")
     return Spec(scale.shape, f32)
 
 
@@ -876,8 +875,8 @@ def quantize_activations(x: Spec, /) -> Any:
     """Each token (the last axis) as int8: (q, scale, sum of q), x ≈ q * scale; a token with NaN or infinity has scale NaN."""
     if not x.ndim:
         raise ShapeError("quantize_activations: at least one axis is needed; the last one is a token.")
-    made = (Spec(x.shape, i8), Spec(x.shape[:-1], f32), Spec(x.shape[:-1], i32))
-    return Decision((Spec(x.shape, _half_or_single(x)),), made)
+    results = (Spec(x.shape, i8), Spec(x.shape[:-1], f32), Spec(x.shape[:-1], i32))
+    return Decision((Spec(x.shape, _half_or_single(x)),), results)
 
 
 def I8(*shape: int) -> Draw:
@@ -1182,8 +1181,8 @@ def stack(*xs: Spec, axis: int = 0) -> Spec:
             raise ShapeError(
                 f"stack: {xs[0]} and {x} must have the same shape; use concat to join along an existing axis."
             )
-    at = axis_of(axis, xs[0].ndim + 1, "stack")
-    return Spec((*xs[0].shape[:at], len(xs), *xs[0].shape[at:]), xs[0].dtype)
+    position = axis_of(axis, xs[0].ndim + 1, "stack")
+    return Spec((*xs[0].shape[:position], len(xs), *xs[0].shape[position:]), xs[0].dtype)
 
 
 @op(
@@ -1285,23 +1284,23 @@ def scatter(x: Spec, indices: Spec, values: Spec, /, *, axis: int = 0, mode: str
     sample(F32(5, 4), Draw(I64(3), 0, 5), key=("at", (0, 4, 2))),
     sample(F32(5, 4), Draw(I64(2, 1), 0, 5), Draw(I64(3), 0, 4), key=("at", "at"))])  # fmt: skip
 def gather(*xs: Spec, key: tuple[Any, ...]) -> Spec:
-    """What x[rows, 1:3] reads with integer tensors: `key` has 'at' where the next of them stands."""
+    """The elements x[rows, 1:3] selects with integer tensors: `key` has 'at' in place of each of them."""
     return Spec(gathered(xs[0].shape, tuple(x.shape for x in xs[1:]), key), xs[0].dtype)
 
 
 def gathered(shape: Shape, indices: tuple[Shape, ...], key: tuple[Any, ...]) -> Shape:
-    """NumPy's rule: the index tensors broadcast together and stand where the first did, or first when kept apart."""
-    at = [i for i, k in enumerate(key) if k == "at" or isinstance(k, int)]
+    """Return the shape by NumPy's rule: index tensors broadcast, in place of the first, or in front if they are not adjacent."""
+    positions = [i for i, k in enumerate(key) if k == "at" or isinstance(k, int)]
     block = broadcast_shapes(*indices, what="index")
-    apart = at != list(range(at[0], at[-1] + 1))
+    apart = positions != list(range(positions[0], positions[-1] + 1))
     out: list[int] = list(block) if apart else []
     d = 0
     for i, k in enumerate(key):
         if k is None:
             out.append(1)
             continue
-        if i in at:
-            if not apart and i == at[0]:
+        if i in positions:
+            if not apart and i == positions[0]:
                 out += block
         else:
             out.append(len(range(*k)))
@@ -1367,7 +1366,7 @@ def argsort(x: Spec, /, *, axis: int = -1, descending: bool = False, stable: boo
     samples=[sample(Draw(F32(1), 0, 1), F32(5)), sample(Draw(F32(1), 0, 1), F32(2, 3), side="right")],
 )
 def searchsorted(x1: Spec, x2: Spec, /, *, side: str = "left") -> Spec:
-    """Where each element of x2 would go in the sorted x1 to keep it sorted."""
+    """The index at which each element of x2 would be inserted in the sorted x1 to keep it sorted."""
     if x1.ndim != 1:
         raise ShapeError(f"searchsorted: x1 must have one dimension, given {x1}.")
     if side not in ("left", "right"):
@@ -1401,8 +1400,8 @@ _relu_of_sum = Fragment(
 def fused(*xs: Spec, body: Fragment) -> Any:
     """The steps of `body` in one pass over memory."""
     if xs != body.inputs:
-        wanted, got = (", ".join(map(str, specs)) for specs in (body.inputs, xs))
-        raise ShapeError(f"fused: the body takes {wanted}, given {got}.")
+        needed, got = (", ".join(map(str, specs)) for specs in (body.inputs, xs))
+        raise ShapeError(f"fused: the body takes {needed}, given {got}.")
     return body.out
 
 

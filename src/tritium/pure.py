@@ -39,12 +39,12 @@ class _Pool:
         with self.lock:
             self.allocations = self.frees = self.hits = self.misses = self.trims = 0
             self.peak, self.peak_pooled = self.current, self.pooled
-            for of_class in self.classes.values():
-                of_class["hits"] = of_class["misses"] = 0
+            for counts in self.classes.values():
+                counts["hits"] = counts["misses"] = 0
 
     @staticmethod
     def class_of(nbytes: int) -> int:
-        """The block size that serves a request: 64-byte steps to 1 KiB, then four steps per doubling."""
+        """Return the block size that serves a request: 64-byte steps to 1 KiB, then four steps per doubling."""
         if nbytes <= 1024:
             return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
         step = 1 << ((nbytes - 1).bit_length() - 3)
@@ -56,9 +56,9 @@ class _Pool:
             blocks = self.free.get(size)
             reused = bool(blocks)
             block = blocks.pop() if blocks else self._new_block(size, nbytes)
-            of_class = self.classes.setdefault(size, {"live": 0, "hits": 0, "misses": 0})
-            of_class["live"] += 1
-            of_class["hits" if reused else "misses"] += 1
+            counts = self.classes.setdefault(size, {"live": 0, "hits": 0, "misses": 0})
+            counts["live"] += 1
+            counts["hits" if reused else "misses"] += 1
             if reused:
                 self.pooled -= size
                 self.hits += 1
@@ -131,7 +131,7 @@ class Storage:
 
     @classmethod
     def wrap(cls, address: int, nbytes: int, owner: Any, writable: bool) -> Storage:
-        """Memory that someone else owns; `owner` is kept alive as long as it is seen."""
+        """Wrap memory of another owner; `owner` is kept alive as long as it is in use."""
         import ctypes
 
         self = cls.__new__(cls)
@@ -181,7 +181,7 @@ class Storage:
         return self._block.handles
 
     def clone(self) -> Storage:
-        """A handle that shares the bytes until either side writes."""
+        """Return a handle that shares the bytes until either side writes."""
         if self.exported or self.imported:
             new = type(self)(self.nbytes)
             new._block.memory[: self.nbytes] = self._block.memory[: self.nbytes]
@@ -192,7 +192,7 @@ class Storage:
         return new
 
     def own(self) -> int:
-        """Before a write: this handle's bytes become its own."""
+        """Prepare for a write: copy shared bytes, so that this handle owns them."""
         if not self.writable:
             raise ViewError("This tensor looks at read-only memory; write to a copy: x.clone().")
         if self._block.handles > 1:
@@ -205,7 +205,7 @@ class Storage:
         return self.address
 
     def export(self) -> int:
-        """Own the bytes and note that someone outside may now write to them."""
+        """Own the bytes and record that code outside may now write to them."""
         if self.writable:
             self.own()
         self.exported = True
@@ -232,14 +232,14 @@ class Held:
         self.value, self.shape = value, shape
 
     def share(self) -> Any:
-        """Another handle of the same value, counted as a sharer."""
-        made = type(self)(self.device, self.nbytes, self.value, self.shape)
-        made._handles = self._handles
-        made._handles[0] += 1
-        return made
+        """Return another handle of the same value, counted as a sharer."""
+        handle = type(self)(self.device, self.nbytes, self.value, self.shape)
+        handle._handles = self._handles
+        handle._handles[0] += 1
+        return handle
 
     def leave(self) -> None:
-        """No longer a sharer: the value has become its own."""
+        """Stop sharing: the value is this handle's own from now on."""
         self._handles[0] -= 1
         self._handles = [1]
 
@@ -296,12 +296,12 @@ class Place:
 
 
 def span(t: DType, elements: int) -> int:
-    """Bytes of so many elements, a multiple of whole tiles."""
+    """Return the bytes of `elements` elements, a multiple of whole tiles."""
     return elements // (t.rows * t.block) * t.nbytes
 
 
 def overlap(a: Array, b: Array) -> int:
-    """0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
+    """Return how two arrays overlap. 0: disjoint memory; 1: the same elements in the same places; 2: anything else."""
     if a.size == 0 or b.size == 0:
         return 0
     if (a.address, a.shape, a.strides, a.dtype) == (b.address, b.shape, b.strides, b.dtype):
@@ -327,12 +327,12 @@ _thread = threading.local()
 
 
 def acting() -> Any:
-    """What this thread carries out: a row, or what a program is called. Noted while someone watches memory; else None."""
+    """Return what this thread runs: an op, or the name of a program. Tracked while memory is watched; else None."""
     return getattr(_thread, "acting", None)
 
 
 def carry_out(what: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """fn(*args, **kwargs), with `what` as the answer of acting() meanwhile."""
+    """Call fn(*args, **kwargs), with `what` as the result of acting() meanwhile."""
     if POOL.watcher is None:
         return fn(*args, **kwargs)
     before, _thread.acting = acting(), what
@@ -355,20 +355,20 @@ class Row:
         return self.call(*args, **kwargs)  # type: ignore[attr-defined]
 
     def __get__(self, tensor: Any, owner: type | None = None) -> Any:
-        """A row stored in a class is a method of it."""
+        """Bind an op stored in a class as a method of it."""
         return self if tensor is None else MethodType(self, tensor)
 
     def remember(self, *_: Any, **__: Any) -> None:
-        """Nothing to replay without native code."""
+        """Do nothing: there is no replay without native code."""
 
     def remember_there(self, *_: Any) -> None:
-        """Nothing to replay without native code."""
+        """Do nothing: there is no replay without native code."""
 
     def remember_view(self, *_: Any) -> None:
-        """Nothing to replay without native code."""
+        """Do nothing: there is no replay without native code."""
 
     def forget(self) -> None:
-        """Nothing was remembered."""
+        """Do nothing: nothing was remembered."""
 
 
 class Caller:

@@ -39,22 +39,22 @@ class Quantized:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything that must be kept: integers, scales and zero points."""
+        """Return bytes of everything that must be kept: integers, scales and zero points."""
         return self.data.nbytes + sum(t.nbytes for t in (self.scale, self.zero) if t is not None)
 
     @property
     def bits(self) -> float:
-        """Bits for one weight, scales included."""
+        """Return bits for one weight, scales included."""
         return 8 * self.nbytes / max(self.data.size, 1)
 
     def dequantize(self, dtype: Any = dt.f32) -> Tensor:
-        """The floats these integers stand for."""
+        """Return the dequantised floats."""
         if self.scale is None:
             return self.data.to(dtype)
         return ops.dequantize(self.data, self.scale, self.zero, self.group, dtype=dtype)
 
     def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
+        """Return x @ w.T + bias. Integers multiply int8 activations exactly; floats, and zero points by groups, go through
         floats."""
         x = x if isinstance(x, Tensor) else asarray(np.asarray(x))
         x = x if x.dtype.is_float else x.to(dt.f32)
@@ -69,27 +69,27 @@ class Quantized:
         return y if bias is None else y + bias
 
     def check(self) -> None:
-        """An error unless the scale fits the integers."""
+        """Raise unless the scale fits the integers."""
         if self.scale is not None:
             ops.dequantize.decide((self.data.spec, self.scale.spec, None), {"group": self.group, "dtype": dt.f32})
 
     def to(self, device: Any) -> Quantized:
-        """The same on another device."""
+        """Return the same on another device."""
         scale, zero = (None if t is None else t.to(device=device) for t in (self.scale, self.zero))
         return replace(self, data=self.data.to(device=device), scale=scale, zero=zero)
 
     def tiled(self) -> Quantized:
-        """The integers in the order in which this device's kernels read them fastest; for weights that stay."""
+        """Return the integers in the order in which this device's kernels read them fastest; for weights that stay."""
         liked = self.data.device.backend.tiling(self.data.dtype)
         return self if liked is self.data.dtype else replace(self, data=ops.repack(self.data, liked))
 
     def plain(self) -> Quantized:
-        """The integers packed along rows again: the form that is saved and compared."""
+        """Return the integers packed along rows again: the form that is saved and compared."""
         base = CANONICAL.get(self.data.dtype)
         return self if base is None else replace(self, data=ops.repack(self.data, base))
 
     def quality(self, w: Any, x: Tensor | None = None) -> Quality:
-        """How far this is from the floats `w`; the product is compared on `x`, or on Gaussian tokens."""
+        """Measure the error against the floats `w`; the product is compared on `x`, or on Gaussian tokens."""
         return _quality(self, _matrix(w, "quality"), x, quantize_ms=math.nan)
 
 
@@ -117,7 +117,7 @@ class TernaryScale(NamedTuple):
 
 
 def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
-    """The s of a matrix of which every value is -s, 0 or s; None where they are anything else."""
+    """Return the s of a matrix of which every value is -s, 0 or s; None where they are anything else."""
     if len(np.unique(np.abs(values[:16, :16]))) > 2:  # a glance: most weights are told by it
         return None
     sizes = np.abs(values)
@@ -132,56 +132,58 @@ def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
 
 
 def ternary(w: Any, *, axis: int | None = None, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
-    """Absmean: g = max(mean|w|, 1e-5), t = clip(round(w / g), -1, 1), half to even. One g for all, for each row
+    """Quantise by absmean: g = max(mean|w|, 1e-5), t = clip(round(w / g), -1, 1), half to even. One g for all, for each row
     (axis=0) or for each group of columns. dtype: 'tern2' (2 bits) or 'tern5' (1.6 bits)."""
     data, scale = ops.quantize_ternary(_matrix(w, "ternary"), axis=axis, group=group, dtype=dtype)
     return Quantized("ternary", data, scale, None, group)
 
 
 def int8(w: Any, *, axis: int | None = None, group: int = 0, symmetric: bool = True) -> Quantized:
-    """Symmetric: scale = max|w| / 127. Asymmetric: 256 levels between the smallest and the largest, 0 exactly one."""
+    """Quantise to int8. Symmetric: scale = max|w| / 127. Asymmetric: 256 levels between the smallest and the largest, 0 exactly one."""
     q, scale, zero = ops.quantize_int8(_matrix(w, "int8"), axis=axis, group=group, symmetric=symmetric)
     return Quantized("int8" if symmetric else "int8-asymmetric", q, scale, None if symmetric else zero, group)
 
 
 def int4(w: Any, *, group: int = 64) -> Quantized:
-    """Two values a byte, scale = max|w| / 7 for each group of columns. Products are fastest in groups of 64 or a multiple."""
+    """Quantise to int4: two values a byte, scale = max|w| / 7 for each group of columns. Products are fastest in groups of 64 or a multiple."""
     data, scale = ops.quantize_int4(_matrix(w, "int4"), group=group)
     return Quantized("int4", data, scale, None, group)
 
 
 def fp16(w: Any) -> Quantized:
-    """Half floats. What is beyond their range is an error, not an infinity."""
+    """Convert to half floats; raise for values beyond their range."""
     w = _matrix(w, "fp16")
     data = ops.astype(w, dt.f16)
     bad = ~np.isfinite(data.to("cpu").numpy())
     if bad.any():
-        at = [int(i) for i in np.argwhere(bad)[0]]
-        value = w[tuple(at)].item()
-        raise QuantError(f"quant.fp16: element {at} is {value}, which f16 (to 65504) does not hold; use bf16 or f32.")
+        index = [int(i) for i in np.argwhere(bad)[0]]
+        value = w[tuple(index)].item()
+        raise QuantError(
+            f"quant.fp16: element {index} is {value}, which f16 (to 65504) does not hold; use bf16 or f32."
+        )
     return Quantized("fp16", data)
 
 
 def from_integers(t: Any, scale: Any = 1.0, *, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
-    """Integers you already have, checked and packed, with their scale as a multiplier: one number, one for each row, or
+    """Check and pack integers you already have, with their scale as a multiplier: one number, one for each row, or
     one for each group of columns."""
-    whole = t if isinstance(t, Tensor) else asarray(np.asarray(t))
+    integers = t if isinstance(t, Tensor) else asarray(np.asarray(t))
     kind = dt.dtype(dtype)
-    if whole.dtype.is_float:
-        back = ops.astype(ops.astype(whole, dt.i8), whole.dtype)
-        if not bool(ops.all(ops.equal(back, whole))):
+    if integers.dtype.is_float:
+        back = ops.astype(ops.astype(integers, dt.i8), integers.dtype)
+        if not bool(ops.all(ops.equal(back, integers))):
             raise QuantError(
                 "from_integers: some elements are not whole numbers; quantise floats with quant.ternary(w)."
             )
-    if whole.dtype.is_packed:
-        check_codes(whole)
+    if integers.dtype.is_packed:
+        check_codes(integers)
     else:
-        _check_range(whole, kind)
-        whole = ops.astype(whole, dt.i8)
-    data = whole if whole.dtype is kind else ops.repack(whole, kind)
-    made = Quantized("ternary" if kind.is_ternary else kind.name, data, _multiplier(scale), None, group)
-    made.check()
-    return made
+        _check_range(integers, kind)
+        integers = ops.astype(integers, dt.i8)
+    data = integers if integers.dtype is kind else ops.repack(integers, kind)
+    quantized = Quantized("ternary" if kind.is_ternary else kind.name, data, _multiplier(scale), None, group)
+    quantized.check()
+    return quantized
 
 
 def _check_range(t: Tensor, kind: dt.DType) -> None:
@@ -189,22 +191,22 @@ def _check_range(t: Tensor, kind: dt.DType) -> None:
     values = t.to("cpu").numpy()
     bad = (values < low) | (values > high)
     if bad.any():
-        at = [int(i) for i in np.argwhere(bad)[0]]
-        raise QuantError(f"from_integers: element {at} is {values[tuple(at)]}, but {kind} holds {low} to {high}.")
+        index = [int(i) for i in np.argwhere(bad)[0]]
+        raise QuantError(f"from_integers: element {index} is {values[tuple(index)]}, but {kind} holds {low} to {high}.")
 
 
 def check_codes(w: Tensor) -> None:
-    """An error naming the first code of a packed tensor that means no weight: its bytes are damaged or misread."""
-    at = w.device.backend.first_illegal(w)
-    if at >= 0:
-        row, column = divmod(at, w.shape[-1])
+    """Raise for the first code of a packed tensor that is no weight: its bytes are damaged or misread."""
+    index = w.device.backend.first_illegal(w)
+    if index >= 0:
+        row, column = divmod(index, w.shape[-1])
         raise QuantError(
             f"{w.spec}: the code of element [{row}, {column}] means no weight; the bytes are damaged or of another layout."
         )
 
 
 def _multiplier(scale: Any) -> Tensor:
-    """A scale as an f32 tensor; it must be finite there."""
+    """Return a scale as an f32 tensor; it must be finite there."""
     if not isinstance(scale, Tensor):
         try:
             with np.errstate(over="ignore"):
@@ -229,13 +231,15 @@ class Activations(NamedTuple):
 
 
 def activations(x: Tensor) -> Activations:
-    """Per token absmax int8: amax = max(|x|, 1e-5), q = rint(x * (127 / amax)), scale = amax / 127."""
-    made = Activations(*ops.quantize_activations(x))
-    if bool(ops.any(ops.isnan(made.scale))):
+    """Quantise activations to int8 by absmax per token: amax = max(|x|, 1e-5), q = rint(x * (127 / amax)), scale = amax / 127."""
+    result = Activations(*ops.quantize_activations(x))
+    if bool(ops.any(ops.isnan(result.scale))):
         values = x.to("cpu").to(dt.f32).numpy()
-        at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
-        raise QuantError(f"quant.activations: element {at} is {values[tuple(at)]}; quantisation needs finite numbers.")
-    return made
+        index = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
+        raise QuantError(
+            f"quant.activations: element {index} is {values[tuple(index)]}; quantisation needs finite numbers."
+        )
+    return result
 
 
 # ---- what is lost, and what it costs
@@ -260,19 +264,19 @@ class Quality(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times smaller."""
+        """Return the compression ratio."""
         return self.bytes_before / max(self.bytes_after, 1)
 
 
 def _milliseconds(fn: Callable[[], Any], tries: int = 5) -> float:
-    """The median of a few calls, after one to warm up."""
+    """Return the median of a few calls, after one to warm up."""
     fn()
-    taken = []
+    times = []
     for _ in range(tries):
         start = time.perf_counter_ns()
         fn()
-        taken.append(time.perf_counter_ns() - start)
-    return sorted(taken)[tries // 2] / 1e6
+        times.append(time.perf_counter_ns() - start)
+    return sorted(times)[tries // 2] / 1e6
 
 
 def _quality(q: Quantized, w: Tensor, x: Tensor | None, quantize_ms: float) -> Quality:
@@ -350,22 +354,22 @@ class Pareto(tuple[Quality, ...]):
 def pareto(
     w: Any, *, x: Tensor | None = None, schemes: Mapping[str, Callable[[Tensor], Quantized]] | None = None
 ) -> Pareto:
-    """Every scheme that can hold your own tensor, smallest first. `best`: no other is both smaller and closer in its
+    """Return the quality of every scheme that can hold your tensor, smallest first. `best`: no other is both smaller and closer in its
     products."""
     full = _matrix(w, "pareto")
     ternary(full)  # names what is not finite; what a scheme then refuses is outside its range
     rows = []
     for name, make in (SCHEMES if schemes is None else schemes).items():
         try:
-            taken = _milliseconds(lambda make=make: make(full), 3)  # type: ignore[misc]
+            elapsed_ms = _milliseconds(lambda make=make: make(full), 3)  # type: ignore[misc]
         except QuantError:
             continue
-        rows.append(_quality(make(full), full, x, taken)._replace(scheme=name))
+        rows.append(_quality(make(full), full, x, elapsed_ms)._replace(scheme=name))
     rows.sort(key=lambda q: (q.bytes_after, q.matmul_error))
     return Pareto(q._replace(best=not any(_beats(other, q) for other in rows)) for q in rows)
 
 
 def _beats(a: Quality, b: Quality) -> bool:
-    """Whether a is no larger and no worse than b, and not the same in both."""
+    """Return True if a is no larger and no worse than b, and not the same in both."""
     no_worse = a.bytes_after <= b.bytes_after and a.matmul_error <= b.matmul_error
     return no_worse and (a.bytes_after < b.bytes_after or a.matmul_error < b.matmul_error)

@@ -1,6 +1,6 @@
-"""What ran and when: spans of time, kept while someone records. Native replay goes on meanwhile.
+"""Record what ran and when as spans of time, while a recorder is active. Native replay continues meanwhile.
 
-Knows nothing of ops or kernels: whoever runs something says what it was. Times are those of time.perf_counter_ns.
+Knows nothing of ops or kernels: the code that runs something describes it. Times are those of time.perf_counter_ns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PureSpans:
         self.since_ns = perf_counter_ns()
 
     def stop(self) -> None:
-        """Nothing is left to do once it is no longer active."""
+        """Do nothing: it is no longer active."""
 
     def add(self, what: Any, start_ns: int, elapsed_ns: int) -> None:
         if start_ns < self.since_ns:
@@ -57,11 +57,11 @@ class PureSpans:
         return _columns(list(self.kept))
 
     def take(self) -> tuple[list[Any], bytearray]:
-        taken: list[tuple[Any, int, int, int]] = []
+        spans: list[tuple[Any, int, int, int]] = []
         with suppress(IndexError):  # another thread takes too
             for _ in range(len(self.kept)):
-                taken.append(self.kept.popleft())
-        return _columns(taken)
+                spans.append(self.kept.popleft())
+        return _columns(spans)
 
 
 def _columns(spans: list[tuple[Any, int, int, int]]) -> tuple[list[Any], bytearray]:
@@ -122,16 +122,16 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Spans that no longer fitted, in all."""
+        """Return the number of spans that were dropped because the recorder was full."""
         return int(self._spans.dropped)
 
     def read(self) -> tuple[list[Any], Columns]:
-        """All spans so far, in no order that is promised: what ran (Launched, Ran, Scope), and int64[n, 3]: start_ns,
+        """Return all spans so far, in no particular order: what ran (Launched, Ran, Scope), and int64[n, 3]: start_ns,
         elapsed_ns and the thread, as threading.get_ident() names it."""
         return _read(*self._spans.read())
 
     def take(self) -> tuple[list[Any], Columns]:
-        """The same, and forget them: for whoever comes back again and again."""
+        """Return all spans so far and drop them: for periodic readers."""
         return _read(*self._spans.take())
 
 
@@ -145,7 +145,7 @@ def _stop(spans: Any) -> None:
 
 
 def _begin_anew() -> None:
-    """In a forked process: nobody would read there what the parent asked for."""
+    """Stop all recorders in a forked process, where nothing would read them."""
     for spans in tuple(active):
         _stop(spans)
     _open.clear()
@@ -156,7 +156,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def carry_out(what: Any, fn: Callable[..., Any], *args: Any) -> Any:
-    """fn(*args) as one span, and `what` as the answer of acting() meanwhile."""
+    """Call fn(*args) as one span, with `what` as the result of acting() meanwhile."""
     if not active:
         return buffer.carry_out(what, fn, *args)
     start = perf_counter_ns()
@@ -166,7 +166,7 @@ def carry_out(what: Any, fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def event_cost_ns() -> float:
-    """What one recorded span costs, measured now: two looks at the clock and keeping it. The median of short loops.
+    """Measure the cost of one recorded span: two looks at the clock and keeping it. The median of short loops.
 
     Python's own path to a kernel, for calls that are not replayed, takes some microseconds more to say what ran.
     """
@@ -177,7 +177,7 @@ def event_cost_ns() -> float:
 
 
 class Scope(NamedTuple):
-    """What the span of a scope says."""
+    """The description in the span of a scope."""
 
     name: str
 
@@ -190,7 +190,7 @@ _turn = object()  # another whenever names are to be learnt anew
 
 
 class _Here(threading.local):
-    """What a thread itself knows: whether its name was learnt in this turn."""
+    """Thread-local state: the recording in which the thread's name was last noted."""
 
     turn: object = None
 
@@ -205,17 +205,17 @@ def _forget_threads() -> None:
 
 
 def open_scopes() -> list[tuple[Scope, int, int]]:
-    """The scopes that are open now, of all threads: what, since when, and the thread."""
+    """Return the scopes that are open now, of all threads: what, since when, and the thread."""
     return [(one.what, start, thread) for thread, stack in list(_open.items()) for one, start, _ in list(stack)]
 
 
 def named_threads() -> dict[int, list[tuple[int, str]]]:
-    """By identity the names of the threads that entered scopes since recording began, each with when it was first seen."""
+    """Return by identity the names of the threads that entered scopes since recording began, each with when it was first seen."""
     return {thread: list(since) for thread, since in list(_named.items())}
 
 
 def _meet(thread: int) -> None:
-    """Learn the name of this thread: when the profile ends it may be gone, and its identity another's."""
+    """Note the name of this thread: when the profile ends it may be gone, and its identity another's."""
     _here.turn = _turn
     _named.setdefault(thread, []).append((perf_counter_ns(), threading.current_thread().name))
 

@@ -1,4 +1,4 @@
-"""What the environment asks for, read in one place; and the logger.
+"""Settings from environment variables, read in one place; and the logger.
 
 Knows nothing else of the package.
 
@@ -30,7 +30,7 @@ def device() -> str | None:
 
 
 def cuda_early() -> bool:
-    """Whether kernels on a GPU may start before the one in front of them is done, and wait where they need its results."""
+    """Return True if GPU kernels may start before the previous one is done, and wait where they need its results."""
     return os.environ.get("TRITIUM_CUDA_EARLY", "") != "0"
 
 
@@ -39,25 +39,25 @@ def pure() -> bool:
 
 
 def cache_dir() -> Path:
-    """Where what was measured is kept: TRITIUM_CACHE, else the user's cache folder."""
-    if asked := os.environ.get("TRITIUM_CACHE"):
-        return Path(asked).expanduser()
+    """Return the folder of measurements: TRITIUM_CACHE, else the user's cache folder."""
+    if folder := os.environ.get("TRITIUM_CACHE"):
+        return Path(folder).expanduser()
     import platformdirs
 
     return platformdirs.user_cache_path("tritium")
 
 
 def data_dir() -> Path:
-    """Where baselines and the history of runs are kept: TRITIUM_DATA, else the user's data folder."""
-    if asked := os.environ.get("TRITIUM_DATA"):
-        return Path(asked).expanduser()
+    """Return the folder of baselines and the history of runs: TRITIUM_DATA, else the user's data folder."""
+    if folder := os.environ.get("TRITIUM_DATA"):
+        return Path(folder).expanduser()
     import platformdirs
 
     return platformdirs.user_data_path("tritium")
 
 
 def tuned() -> str:
-    """How much of what was tuned is followed: none, exact (what changes no bit) or all."""
+    """Return which tuned choices apply: none, exact (what changes no bit) or all."""
     return {"0": "none", "all": "all"}.get(os.environ.get("TRITIUM_TUNED", ""), "exact")
 
 

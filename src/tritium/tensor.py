@@ -1,4 +1,4 @@
-"""A spec and a value: memory, or a node while tracing. Every row that takes a tensor is a method of it.
+"""Tensor: a spec and a value, which is memory, or a node while tracing. Every op that takes a tensor is a method of it.
 
 Knows nothing of graphs: a traced tensor is one whose storage has no device.
 """
@@ -42,7 +42,7 @@ class Tensor(Array):
 
     @property
     def device(self) -> Device:
-        """Where the memory is."""
+        """Return the device of the memory."""
         return self._memory("device").device
 
     @property
@@ -59,19 +59,19 @@ class Tensor(Array):
 
     @property
     def data_ptr(self) -> int:
-        """The address of the first element. Asking counts as a write, since whoever knows it may write."""
+        """Return the address of the first element. Reading it counts as a write, since code that has the address may write."""
         address = int(self._memory("data_ptr").export())
         return address + self.offset // (self.dtype.rows * self.dtype.block) * self.dtype.nbytes
 
     @property
     def acceleration_backend(self) -> str:
-        """Who will compute on this tensor next: the instruction set of native kernels, or 'numpy'."""
+        """Return the kernels that compute on this tensor: the instruction set of native kernels, or 'numpy'."""
         kernel = self.device.backend.choose(ops.add, (self.spec, self.spec), {}, (self.layout, self.layout))
         return kernel.name if kernel else "none"
 
     @property
     def sharers(self) -> int:
-        """How many clones share this memory until one of them is written; 1 when it is this tensor's alone."""
+        """Return the number of clones that share this memory until one of them is written; 1 when it is this tensor's alone."""
         return int(self._memory("sharers").sharers)
 
     @property
@@ -79,7 +79,7 @@ class Tensor(Array):
         return self.storage.device is None
 
     def _memory(self, what: str) -> Any:
-        """The storage, if there is one."""
+        """Return the storage; raise for a traced tensor, which has none."""
         if self.storage.device is None:
             raise TraceError(
                 f"{what} of a traced tensor {self.spec} was asked, but it has no memory while the graph is written "
@@ -88,7 +88,7 @@ class Tensor(Array):
         return self.storage
 
     def is_contiguous(self) -> bool:  # type: ignore[override]
-        """Whether the elements lie row by row without gaps (of a packed dtype: but for its padding)."""
+        """Return True if the elements are row-major without gaps (in a packed dtype: except for padding)."""
         if self.dtype.is_packed:
             return self.strides == self.spec.strides
         return lay.is_contiguous(self.shape, self.strides)
@@ -99,12 +99,12 @@ class Tensor(Array):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        about = f"dtype={self.dtype}, shape={self.shape}"
+        suffix = f"dtype={self.dtype}, shape={self.shape}"
         if self.is_traced:
-            return f"Tensor(traced, {about})"
+            return f"Tensor(traced, {suffix})"
         with np.printoptions(threshold=200, edgeitems=3, precision=5):
             values = np.array2string(self._host(), separator=", ", prefix="Tensor(")
-        return f"Tensor({values}, {about}, device={str(self.device)!r})"
+        return f"Tensor({values}, {suffix}, device={str(self.device)!r})"
 
     def __hash__(self) -> int:
         return id(self)
@@ -112,18 +112,18 @@ class Tensor(Array):
     # -- values out
 
     def _host(self) -> np.ndarray[Any, Any]:
-        """The elements on the host, for reading; of a packed dtype, its integers."""
+        """Return the elements on the host, for reading; of a packed dtype, its integers."""
         x = ops.repack(self, dt.i8) if self.dtype.is_packed else self
         return x._memory("The value").device.backend.download(x)
 
     def item(self) -> bool | int | float:
-        """The one element as a Python number."""
+        """Return the one element as a Python number."""
         if self.size != 1:
             raise ArgumentError(f"item: one element is needed, given {self.spec}; index one, or use all() or any().")
         return self._host().reshape(()).item()
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
+        """Return nested lists of Python numbers."""
         return self._host().tolist()
 
     def __bool__(self) -> bool:
@@ -155,17 +155,17 @@ class Tensor(Array):
     # -- memory
 
     def materialize(self) -> Tensor:
-        """The value of a tensor made under `lazy()`, computed now if it was not yet; any other tensor is itself."""
+        """Return the value of a tensor made under `lazy()`, computed now if it was not yet; any other tensor is itself."""
         if not self.is_traced:
             return self
         trace = self.storage.cell.trace
         if not hasattr(trace, "materialize"):
             self._memory("materialize()")
-        found: Tensor = trace.materialize(self)
-        return found
+        value: Tensor = trace.materialize(self)
+        return value
 
     def clone(self) -> Tensor:
-        """An independent tensor that shares memory until either side is written.
+        """Return an independent tensor that shares memory until either side is written.
 
         A view that shows less than half of its memory, or repeats it, is copied instead: sharing would keep all of it.
         """
@@ -183,11 +183,11 @@ class Tensor(Array):
         return out
 
     def contiguous(self) -> Tensor:
-        """This tensor if its elements lie row by row, else a copy in which they do."""
+        """Return this tensor if it is contiguous, else a contiguous copy."""
         return self if self.is_contiguous() else ops.copy(self)
 
     def to(self, *where: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
-        """Another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
+        """Convert to another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
         for target in where:
             if isinstance(target, Device) or (isinstance(target, str) and backends.is_device_name(target)):
                 device = target
@@ -212,42 +212,42 @@ class Tensor(Array):
     to_dtype = to
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
-        """The array API standard's name for .to(device)."""
+        """Move to a device: the array API standard's name for .to(device)."""
         if stream is not None:
             raise ArgumentError("to_device: streams are not used here; leave stream out.")
         return self.to(device=device)
 
     def slice(self, dim: int, start: int | None = None, end: int | None = None) -> Tensor:
-        """The part from start to end along one dimension: a view."""
+        """Return the part from start to end along one dimension: a view."""
         along = lay.axis_of(dim, self.ndim, "slice")
         return self[(slice(None),) * along + (slice(start, end),)]
 
     # -- views under the names people know
 
     def view(self, *shape: Any) -> Tensor:
-        """The same memory in another shape; raises where `reshape` would copy."""
+        """Return the same memory in another shape; raises where `reshape` would copy."""
         new = _spread(shape)
         if not self.is_traced:
             lay.view(self.layout, new)
         return ops.reshape(self, new)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Another shape; a view where the layout allows, else a copy (counted)."""
+        """Return the tensor in another shape; a view where the layout allows, else a copy (counted)."""
         return ops.reshape(self, _spread(shape))
 
     def permute(self, *axes: Any) -> Tensor:
-        """The axes in another order: a view."""
+        """Return a view with the axes in another order."""
         return ops.permute_dims(self, _spread(axes))
 
     def transpose(self, dim0: int = -2, dim1: int = -1) -> Tensor:
-        """Two axes exchanged: a view."""
+        """Return a view with two axes exchanged."""
         order = list(range(self.ndim))
         a, b = lay.axis_of(dim0, self.ndim, "transpose"), lay.axis_of(dim1, self.ndim, "transpose")
         order[a], order[b] = b, a
         return ops.permute_dims(self, tuple(order))
 
     def expand(self, *shape: Any) -> Tensor:
-        """Repeated to a larger shape without copying; -1 keeps a size."""
+        """Broadcast to a larger shape without copying; -1 keeps a size."""
         new = _spread(shape)
         lead = len(new) - self.ndim
         if -1 in new[: max(lead, 0)]:
@@ -261,7 +261,7 @@ class Tensor(Array):
 
     @property
     def T(self) -> Tensor:
-        """A matrix transposed: a view. For more axes use mT, permute or transpose."""
+        """Return a transposed view of a matrix. For more axes use mT, permute or transpose."""
         if self.ndim != 2:
             raise ArgumentError(
                 f"T needs 2 dimensions, given {self.spec}; use mT, permute(…) or transpose(dim0, dim1)."
@@ -270,7 +270,7 @@ class Tensor(Array):
 
     @property
     def mT(self) -> Tensor:
-        """The last two axes exchanged: a view."""
+        """Return a view with the last two axes exchanged."""
         return ops.matrix_transpose(self)
 
     # -- in place
@@ -298,18 +298,18 @@ _OPERANDS = (*SCALARS, Array, np.ndarray, np.generic, list, tuple)
 _equal, _not_equal = ops.equal, ops.not_equal
 
 
-def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes given one by one or as one tuple."""
-    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return sizes that were passed one by one or as one tuple."""
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
 def wrap(a: Array) -> Tensor:
-    """The tensor of an array."""
+    """Return the tensor of an array."""
     return Tensor(a.storage, a.dtype, a.shape, a.strides, a.offset)
 
 
 def like(value: Any, x: Tensor) -> Any:
-    """A number as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
+    """Return a number as a tensor of x's dtype, where its kind allows; tensors and arrays as they are."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, SCALARS):

@@ -28,17 +28,17 @@ LAYOUTS = ("contiguous", "transposed", "sliced", "reversed", "broadcast")
 
 
 def cases(*kinds: Kind) -> list[tuple[Op, Sample]]:
-    """Every row of these kinds (all, when none is named) with each of its samples."""
+    """Return every op of these kinds (all, when none is named) with each of its samples."""
     return [(o, s) for o in OPS.values() if o not in NOT_CALLED and (not kinds or o.kind in kinds) for s in o.samples]
 
 
 def case_id(value: Any) -> str | None:
-    """A short name of a row or sample, for test reports."""
+    """Return a short name of an op or sample, for test reports."""
     if isinstance(value, Op):
         return value.name
     if isinstance(value, Sample):
-        said = [str(d.spec) if d else "none" for d in value.inputs]
-        return ",".join(said + [f"{k}={v}" for k, v in value.attrs])
+        inputs = [str(d.spec) if d else "none" for d in value.inputs]
+        return ",".join(inputs + [f"{k}={v}" for k, v in value.attrs])
     return None
 
 
@@ -48,27 +48,27 @@ class Integers(np.ndarray[Any, Any]):
     packed: dt.DType
 
     @staticmethod
-    def of(values: np.ndarray[Any, Any], t: dt.DType) -> Integers:
+    def pack(values: np.ndarray[Any, Any], t: dt.DType) -> Integers:
         out = values.view(Integers)
         out.packed = t
         return out
 
 
 def spec_of(x: Data) -> Spec | None:
-    """What a tensor of these values will be."""
+    """Return the spec of a tensor of these values."""
     if x is None:
         return None
     return Spec(x.shape, x.packed if isinstance(x, Integers) else dt.dtype(x.dtype))
 
 
 def draw(d: Draw | None, rng: np.random.Generator) -> Data:
-    """Values for one input of a sample, in its dtype."""
+    """Return values for one input of a sample, in its dtype."""
     if d is None:
         return None
     t = d.spec.dtype
     if t.is_packed:
         low, high = t.values
-        return Integers.of(rng.integers(low, high + 1, d.spec.shape).astype(np.int8), t)
+        return Integers.pack(rng.integers(low, high + 1, d.spec.shape).astype(np.int8), t)
     if t.kind == "bool":
         return rng.integers(0, 2, d.spec.shape).astype(bool)
     if t.is_integer:
@@ -78,7 +78,7 @@ def draw(d: Draw | None, rng: np.random.Generator) -> Data:
 
 
 def arrays(op: Op, sample: Sample, seed: int = 0) -> list[Data]:
-    """Values for every input of a sample; what must be sorted is."""
+    """Return values for every input of a sample; sorted where the op needs it."""
     rng = np.random.default_rng(seed)
     drawn = [draw(d, rng) for d in sample.inputs]
     if op is ops.searchsorted and drawn[0] is not None:
@@ -87,7 +87,7 @@ def arrays(op: Op, sample: Sample, seed: int = 0) -> list[Data]:
 
 
 def laid(data: np.ndarray[Any, Any], how: str, device: Any = "cpu") -> Tensor:
-    """The values of `data` in a tensor whose memory is laid out in another way; packed ones have one way only."""
+    """Return the values of `data` in a tensor whose memory is laid out in another way; packed ones have one way only."""
     if isinstance(data, Integers):
         return ops.repack(new_tensor(np.asarray(data), device="cpu"), data.packed).to(device)
     if how == "contiguous" or data.ndim == 0:
@@ -105,7 +105,7 @@ def laid(data: np.ndarray[Any, Any], how: str, device: Any = "cpu") -> Tensor:
 
 
 def as_laid(data: Data, how: str) -> Data:
-    """The values that `laid` shows: 'broadcast' repeats the first slice."""
+    """Return the values that `laid` shows: 'broadcast' repeats the first slice."""
     if data is None or how != "broadcast" or data.ndim == 0 or not data.shape[0] or isinstance(data, Integers):
         return data
     return np.broadcast_to(data[:1], data.shape)
@@ -116,7 +116,7 @@ def call(op: Op, xs: list[Any], attrs: dict[str, Any], **more: Any) -> Any:
 
 
 def expected(op: Op, data: list[Data], attrs: dict[str, Any]) -> Any:
-    """What the reference says of these values."""
+    """Return the reference result for these values."""
     attrs = op.defaults | attrs
     decision = op.decide(tuple(spec_of(x) for x in data), attrs)
     ready = [_as(x, s) for x, s in zip(data, decision.inputs, strict=True)]
@@ -124,10 +124,10 @@ def expected(op: Op, data: list[Data], attrs: dict[str, Any]) -> Any:
     if op.kind is Kind.DYNAMIC:
         return reference.DYNAMIC[op](*ready, **attrs)
     several = not isinstance(decision.out, Spec)
-    made = tuple(_empty(s) for s in outputs(decision.out))
-    reference.KERNELS[op](*ready, out=made if several else made[0], **attrs)
-    found = tuple(packed.decode(m) if isinstance(m, packed.Packed) else m for m in made)
-    return found if several else found[0]
+    results = tuple(_empty(s) for s in outputs(decision.out))
+    reference.KERNELS[op](*ready, out=results if several else results[0], **attrs)
+    decoded = tuple(packed.decode(m) if isinstance(m, packed.Packed) else m for m in results)
+    return decoded if several else decoded[0]
 
 
 def _empty(s: Spec) -> Any:
@@ -135,7 +135,7 @@ def _empty(s: Spec) -> Any:
 
 
 def values(x: Tensor) -> np.ndarray[Any, Any]:
-    """The elements on the host; of a packed tensor, its integers."""
+    """Return the elements on the host; of a packed tensor, its integers."""
     x = x.to("cpu")
     return (ops.repack(x, dt.i8) if x.dtype.is_packed else x).numpy()
 
@@ -151,7 +151,7 @@ def _as(x: Data, spec: Spec | None) -> Any:
 
 
 def _scale(op: Op, data: list[Data], attrs: dict[str, Any], result: np.ndarray[Any, Any]) -> Any:
-    """The size against which rounding counts: for sums of terms, the sum of their sizes."""
+    """Return the size against which rounding counts: for sums of terms, the sum of their sizes."""
     size = np.abs(result.astype(np.float64))
     if op.ulps_of is Scale.TERMS:
         attrs = attrs | {"dtype": None} if "dtype" in attrs else attrs
@@ -170,7 +170,7 @@ _EITHER_ZERO = (ops.maximum, ops.minimum)  # of 0 and -0 they give either: NumPy
 
 
 def assert_close(op: Op, got: Any, want: Any, data: list[Data], attrs: dict[str, Any]) -> None:
-    """Equal for integers; within the row's ulps for floats; NaN, infinities and signs of zero in the same places."""
+    """Raise unless results agree: equal integers; floats within the op's ulps; NaN, infinities and signs of zero in the same places."""
     if isinstance(want, tuple):
         for g, w in zip(got, want, strict=True):
             assert_close(op, g, w, data, attrs)

@@ -1,4 +1,4 @@
-"""How many threads the CPU kernels use, and how threadpoolctl sees them.
+"""The number of threads of the CPU kernels, and its control by threadpoolctl.
 
 Knows nothing of tensors or devices.
 """
@@ -15,7 +15,7 @@ from tritium.machine import tuned
 
 
 def get_num_threads() -> int:
-    """Threads a kernel may use now."""
+    """Return the number of threads a kernel may use now."""
     return int(native.num_threads()) if native is not None else _numpy_threads()
 
 
@@ -70,9 +70,9 @@ def follow_tuned() -> None:
         return
     if any(os.environ.get(name) for name in ("TRITIUM_NUM_THREADS", "OMP_NUM_THREADS")):
         return
-    found = tuned.choices().get("threads")
-    if found is not None and isinstance(found.value, int) and found.value >= 1:
-        native.set_num_threads(found.value)
+    choice = tuned.choices().get("threads")
+    if choice is not None and isinstance(choice.value, int) and choice.value >= 1:
+        native.set_num_threads(choice.value)
 
 
 join_threadpoolctl()

@@ -141,7 +141,7 @@ def resealed(change: Callable[[dict[str, Any]], None]) -> Callable[[str], str]:
 SPOILT: dict[str, tuple[Callable[[str], str], str]] = {
     "empty": (lambda text: "", "Expecting value"),
     "cut": (cut, ""),
-    "another kind": (lambda text: "[]", "no JSON object"),
+    "another kind": (lambda text: "[]", "not a JSON object"),
     "deep": (lambda text: "[" * 100_000, ""),
     "huge": (lambda text: text + " " * (2 << 20), "larger than"),
     "old schema": (with_schema, "schema 0"),
