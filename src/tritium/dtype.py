@@ -125,30 +125,30 @@ _NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "s
 
 
 @lru_cache(maxsize=256)
-def dtype(given: Any) -> DType:
+def dtype(value: Any) -> DType:
     """Return the dtype for a name ('f32', 'float32'), a NumPy dtype or type, a Python type, or a dtype itself."""
-    if isinstance(given, DType):
-        return given
-    if isinstance(given, str) and given in _NAMES:
-        return _NAMES[given]
-    if given is bool:
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _NAMES:
+        return _NAMES[value]
+    if value is bool:
         return bool_
-    if given is int:
+    if value is int:
         return i64
-    if given is float:
+    if value is float:
         return f32
-    if not isinstance(given, str) and given is not None:
+    if not isinstance(value, str) and value is not None:
         try:
-            known = _FROM_NUMPY.get(np.dtype(given).newbyteorder("="))
+            known = _FROM_NUMPY.get(np.dtype(value).newbyteorder("="))
         except TypeError:
             known = None
         if known is not None:
             return known
-        name = str(given).removeprefix("torch.").removeprefix("mlx.core.")
+        name = str(value).removeprefix("torch.").removeprefix("mlx.core.")
         if name in _NAMES:
             return _NAMES[name]
     names = ", ".join(t.name for t in (*ALL, *PACKED[:3]))
-    raise DTypeError(f"{given!r} is not a dtype.{nearest(str(given), _NAMES)} Use one of {names}.")
+    raise DTypeError(f"{value!r} is not a dtype.{nearest(str(value), _NAMES)} Use one of {names}.")
 
 
 def names() -> list[str]:
