@@ -13,7 +13,7 @@ from tritium.compiler import cost
 from tritium.compiler.fuse import Opportunity, pattern, saved_bytes
 from tritium.compiler.plan import Block, memory_groups
 from tritium.compiler.program import Program, sized
-from tritium.graph.graph import Graph, Node, answers
+from tritium.graph.graph import Graph, Node, methods
 from tritium.op import Cost, outputs
 
 
@@ -166,5 +166,5 @@ def _planned(c: _Call, model: cost.Model) -> PlannedStep:
     )  # fmt: skip
 
 
-answers["find_fusion_opportunities"] = find_fusion_opportunities
-answers["generate_execution_plan"] = generate_execution_plan
+methods["find_fusion_opportunities"] = find_fusion_opportunities
+methods["generate_execution_plan"] = generate_execution_plan

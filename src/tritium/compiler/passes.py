@@ -65,7 +65,7 @@ class Rewrite:
     def capture(self, value: Tensor) -> Node:
         """A tensor computed once, as an input of the graph."""
         self.trace.lowest -= 1
-        node = self.trace.given(self.trace.lowest, value.spec)
+        node = self.trace.placeholder(self.trace.lowest, value.spec)
         self.captured[node] = value
         return node
 

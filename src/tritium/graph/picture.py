@@ -14,7 +14,7 @@ from unicodedata import east_asian_width
 from tritium import ops
 from tritium.errors import ArgumentError
 from tritium.fragment import Fragment, spec_text, value_text
-from tritium.graph.graph import Graph, Node, answers
+from tritium.graph.graph import Graph, Node, methods
 from tritium.graph.placement import BEND, MARGIN, Box, Edge, Placed, place
 from tritium.op import Kind, Spec
 
@@ -278,4 +278,4 @@ def _drawn(placed: Placed, count: int) -> str:
     return "\n".join(parts)
 
 
-answers["svg"] = svg
+methods["svg"] = svg
