@@ -283,7 +283,7 @@ REFUSED: list[tuple[Callable[[GraphBuilder], Any], type[Exception], str]] = [
     (
         lambda b: b.index(value(b, "i"), key=((0, 4, 1),)),
         BoundsError,
-        "key ((0, 4, 1),) leads outside i8[3]. It reads 'i'",
+        "key ((0, 4, 1),) is outside i8[3]. It reads 'i'",
     ),
     (lambda b: b.nonzero(value(b, "x")), TraceError, "depends on values"),
     (lambda b: b.matmull(value(b, "x")), AttributeError, "GraphBuilder has no row 'matmull'. Did you mean 'matmul'?"),

@@ -12,7 +12,7 @@ import tritium as tt
 from tritium import ops
 from tritium.errors import ArgumentError
 from tritium.fragment import Fragment, Step
-from tritium.graph.batch import batched, rule_of
+from tritium.graph.batch import batched, find_rule
 from tritium.op import OPS, Kind, Op
 from tritium.ops import Sample
 from tritium.testing import Integers, arrays, assert_close, call, case_id, cases, laid, values
@@ -89,7 +89,7 @@ def test_a_row_gives_what_the_single_calls_give_or_a_reason(op: Op, sample: Samp
 
 def test_every_row_has_a_rule() -> None:
     without = {ops.const, ops.given, ops.nonzero, ops.masked} | {o for o in OPS.values() if o.kind is Kind.SOURCE}
-    assert {o for o in OPS.values() if rule_of(o) is None} <= without
+    assert {o for o in OPS.values() if find_rule(o) is None} <= without
 
 
 @pytest.mark.parametrize(

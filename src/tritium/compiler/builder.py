@@ -222,7 +222,7 @@ class GraphBuilder:
             )
             if op in _BY_PLACE:
                 node = self._trace.read(found)
-                graph_text.check_places(op, tuple(i.spec for i in node.inputs if i is not None), dict(node.attrs))
+                graph_text.check_bounds(op, tuple(i.spec for i in node.inputs if i is not None), dict(node.attrs))
         return self._results(name, found)
 
     def _results(self, name: str, found: Any) -> Any:

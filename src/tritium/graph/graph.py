@@ -441,7 +441,10 @@ def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] =
         raise ArgumentError(
             f"trace: donate={sorted(donated)} names arguments that do not exist; there are {len(descriptions)}."
         )
-    with no_collections(), tracing(Trace(donated)) as t:  # many small objects and no garbage: a collection would only cost time
+    with (
+        no_collections(),
+        tracing(Trace(donated)) as t,
+    ):  # many small objects and no garbage: a collection would only cost time
         arguments = [t.argument(i, s) for i, s in enumerate(descriptions)]
         inputs = tuple(t.placeholder(i, a.spec) for i, a in enumerate(arguments))
         before = [a.storage.cell.node for a in arguments]

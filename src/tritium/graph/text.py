@@ -1,7 +1,7 @@
-"""Graphs from lines of text: `parse` reads what str(graph) printed.
+"""The parser of graphs as text: `parse` reads what str(graph) printed.
 
-Knows nothing of passes or devices. A text is read word by word and never evaluated; every spec it claims is decided anew by
-the row's own rule, so that a graph that was read is as sound as one that was traced.
+Knows nothing of passes or devices. A text is read token by token and never evaluated; every spec in it is checked against
+the op's own shape rule, so that a parsed graph is as sound as a traced one.
 
     %2: f32[2,2] = matmul(%0, %1, algorithm='blas')     # a comment
     return %2
@@ -39,7 +39,7 @@ _LITERALS = {"True": True, "False": False, "None": None}
 
 
 class Word(NamedTuple):
-    """A piece of a line: what kind it is of, as written, and where."""
+    """A token of a line: its kind, its text, and the column it starts at."""
 
     kind: str
     text: str
@@ -47,10 +47,10 @@ class Word(NamedTuple):
 
 
 class Reader:
-    """The words of one line, and how many of them were read."""
+    """The tokens of one line, and the position of the next."""
 
     def __init__(self, line: str, number: int) -> None:
-        self.number, self.at = number, 0
+        self.number, self.position = number, 0
         self.words = [
             Word(m.lastgroup, m[m.lastgroup], m.start(m.lastgroup) + 1) for m in _WORD.finditer(line) if m.lastgroup
         ]
@@ -58,41 +58,44 @@ class Reader:
 
     @property
     def next(self) -> Word:
-        return self.words[self.at] if self.at < len(self.words) else self.end
+        return self.words[self.position] if self.position < len(self.words) else self.end
 
     def take(self, kind: str, expected: str) -> str:
-        """The next word, which must be of a kind."""
+        """Return the next word and advance; raise if it is not of a kind."""
         if self.next.kind != kind:
             self.fail(expected)
-        self.at += 1
-        return self.words[self.at - 1].text
+        self.position += 1
+        return self.words[self.position - 1].text
 
     def mark(self, mark: str, expected: str = "") -> None:
+        """Advance past a mark or name; raise if the next word is another."""
         if not self.skip(mark):
             self.fail(expected or repr(mark))
 
     def skip(self, word: str) -> bool:
-        """Whether the next word is this one, which is then read."""
-        found = self.next.text == word and self.next.kind in ("mark", "name")
-        self.at += found
-        return found
+        """Advance past the next word if it is this mark or name; return True if it was."""
+        matches = self.next.text == word and self.next.kind in ("mark", "name")
+        self.position += matches
+        return matches
 
     def fail(self, expected: str) -> NoReturn:
-        found = "the end of the line" if self.next.kind == "end" else repr(self.next.text)
-        self.refuse(f"expected {expected}, found {found} (column {self.next.column})")
+        """Raise that the next word is not what was expected."""
+        actual = "the end of the line" if self.next.kind == "end" else repr(self.next.text)
+        self.refuse(f"expected {expected}, found {actual} (column {self.next.column})")
 
     def refuse(self, why: str) -> NoReturn:
+        """Raise an error that names the line."""
         raise FormatError(f"parse: line {self.number}: {why}.")
 
     def listed(self, close: str, read: Callable[[], Any], expected: str) -> tuple[list[Any], bool]:
-        """Items between commas up to a mark, and whether a comma came last."""
-        found: list[Any] = []
+        """Read items between commas up to a mark; return them, and True if a comma came last."""
+        items: list[Any] = []
         while not self.skip(close):
-            found.append(read())
+            items.append(read())
             if not self.skip(","):
                 self.mark(close, f"',' or {close!r} after {expected}")
-                return found, False
-        return found, bool(found)
+                return items, False
+        return items, bool(items)
 
 
 # ---- values
@@ -102,7 +105,7 @@ def _int(r: Reader, expected: str) -> int:
     word = r.next.text
     if r.next.kind != "number" or not word.lstrip("-").isdigit() or len(word) > 40:
         r.fail(expected)
-    r.at += 1
+    r.position += 1
     return int(word)
 
 
@@ -110,7 +113,7 @@ def _spec(r: Reader) -> Spec:
     name = r.next.text
     if r.next.kind != "name" or not dt.is_name(name):
         r.fail(f"a spec such as f32[2,3]{hint(name, dt.names())}")
-    r.at += 1
+    r.position += 1
     r.mark("[", f"'[' and the sizes of {name}")
     sizes, _ = r.listed("]", lambda: _int(r, "a size"), "a size")
     return (
@@ -119,28 +122,28 @@ def _spec(r: Reader) -> Spec:
 
 
 def hint(word: str, known: Any) -> str:
-    """What the word may have meant, for the inside of a sentence."""
-    found = nearest(word, known)
-    return f" ({found.strip()[:1].lower()}{found.strip()[1:]})" if found else ""
+    """Return the most similar known word in parentheses, for the inside of a sentence; "" if none is close."""
+    advice = nearest(word, known)
+    return f" ({advice.strip()[:1].lower()}{advice.strip()[1:]})" if advice else ""
 
 
 def _value(r: Reader, specs: tuple[Any, ...], depth: int = 0) -> Any:
-    """An attribute. `specs` are those of the node's inputs, which a fragment takes too."""
+    """Read an attribute. `specs` are those of the node's inputs, which are also those of a fragment."""
     if depth > _DEPTH:
         r.refuse(f"values are nested more than {_DEPTH} deep")
     word = r.next
     if word.kind == "number":
         if word.text.lstrip("-").isdigit():
             return _int(r, "a number of at most 40 digits")
-        r.at += 1
+        r.position += 1
         return float(word.text)
     if word.kind == "string":
         return _string(r)
     if r.skip("("):
-        found, comma = r.listed(")", lambda: _value(r, specs, depth + 1), "a value")
-        if len(found) == 1 and not comma:
+        items, comma = r.listed(")", lambda: _value(r, specs, depth + 1), "a value")
+        if len(items) == 1 and not comma:
             r.refuse("a tuple of one value ends in ',)'")
-        return tuple(found)
+        return tuple(items)
     if r.skip("{"):
         return _fragment(r, specs, depth + 1)
     if word.kind == "name":
@@ -150,49 +153,49 @@ def _value(r: Reader, specs: tuple[Any, ...], depth: int = 0) -> Any:
 
 def _string(r: Reader) -> str:
     try:
-        found: str = ast.literal_eval(r.next.text)  # one quoted word: its escapes, nothing else
+        text: str = ast.literal_eval(r.next.text)  # one quoted word: its escapes, nothing else
     except (SyntaxError, ValueError):
         r.fail("a string")
-    r.at += 1
-    return found
+    r.position += 1
+    return text
 
 
 def _named_value(r: Reader, name: str) -> Any:
     if name in _LITERALS:
-        r.at += 1
+        r.position += 1
         return _LITERALS[name]
     if name == "Layout":
         return _layout(r)
     if not dt.is_name(name):
         r.fail(f"a value{hint(name, [*dt.names(), *_LITERALS])}")
-    after = r.words[r.at + 1] if r.at + 1 < len(r.words) else r.end
+    after = r.words[r.position + 1] if r.position + 1 < len(r.words) else r.end
     if after.text == "[":
         return _spec(r)
-    r.at += 1
+    r.position += 1
     return dt.dtype(name)
 
 
 def _layout(r: Reader) -> Layout:
-    r.at += 1
+    r.position += 1
     r.mark("(")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for i, name in enumerate(Layout._fields):
         if i:
             r.mark(",")
         r.mark(name, f"{name}=")
         r.mark("=")
-        found[name] = _value(r, ())
+        fields[name] = _value(r, ())
     r.mark(")")
-    whole = found["shape"], found["strides"], (found["offset"],)
-    if not all(isinstance(t, tuple) and all(type(n) is int for n in t) for t in whole) or len(whole[0]) != len(
-        whole[1]
+    parts = fields["shape"], fields["strides"], (fields["offset"],)
+    if not all(isinstance(t, tuple) and all(type(n) is int for n in t) for t in parts) or len(parts[0]) != len(
+        parts[1]
     ):
         r.refuse("a Layout has shape and strides of as many integers, and an integer offset")
-    return Layout(**found)
+    return Layout(**fields)
 
 
 def _fragment(r: Reader, specs: tuple[Any, ...], depth: int) -> Fragment:
-    """The body of a fused node, whose inputs are those of the node."""
+    """Read the fragment of a fused node; its inputs are those of the node."""
     known: list[Any] = list(specs)
     steps: list[Step] = []
     while not r.skip("return"):
@@ -200,21 +203,21 @@ def _fragment(r: Reader, specs: tuple[Any, ...], depth: int) -> Fragment:
         if name != f"%{len(known)}":
             r.refuse(f"{name} of the body must be %{len(known)}: steps are numbered after its {len(specs)} inputs")
         r.mark("=")
-        op, inputs, attrs, given = _call(r, lambda v: _of_body(r, v, known), depth)
+        op, inputs, attrs, input_specs = _call(r, lambda v: _body_value(r, v, known), depth)
         views = (ops.reshape, ops.expand_dims, ops.squeeze, ops.item)
         if op is ops.given or (op.kind is Kind.VIEW and op not in views):
             r.refuse(f"{op.name} cannot be a step of a body")
-        spec = _decided(r, op, given, attrs)
+        spec = _decide(r, op, input_specs, attrs)
         steps.append(Step(op, inputs, tuple(attrs.items()), spec))
         known.append(spec)
         r.mark(";", "';' after a step")
-    results, _ = r.listed("}", lambda: _of_body(r, r.take("value", "a value '%n'"), known)[0], "a value")
+    results, _ = r.listed("}", lambda: _body_value(r, r.take("value", "a value '%n'"), known)[0], "a value")
     if not results:
         r.refuse("a body returns at least one value")
     return Fragment(tuple(specs), tuple(steps), tuple(results))
 
 
-def _of_body(r: Reader, word: str, known: list[Any]) -> tuple[int, Any]:
+def _body_value(r: Reader, word: str, known: list[Any]) -> tuple[int, Any]:
     number = int(word[1:]) if len(word) < 12 else len(known)
     if number >= len(known):
         r.refuse(f"{word} is not a value of the body before this step")
@@ -224,20 +227,20 @@ def _of_body(r: Reader, word: str, known: list[Any]) -> tuple[int, Any]:
 # ---- calls
 
 _TYPES: dict[str, Any] = {"dtype": DType, "spec": Spec, "body": Fragment, "layout": Layout, "device": str}
-Found = tuple[Any, Any]  # what an input is, and its spec
+Operand = tuple[Any, Any]  # an input, as a node or a number, and its spec
 
 
 def _call(
-    r: Reader, find: Callable[[str], Found], depth: int = 0
+    r: Reader, find: Callable[[str], Operand], depth: int = 0
 ) -> tuple[Op, tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
-    """row(%0, none, name=value): the row, what its inputs are, its attributes, and the specs of the inputs."""
+    """Read op(%0, none, name=value); return the op, its inputs, its attributes, and the specs of the inputs."""
     name = r.next.text
     if r.next.kind != "name" or name not in OPS:
-        r.fail(f"the name of a row{hint(name, OPS)}")
-    r.at += 1
+        r.fail(f"the name of an op{hint(name, OPS)}")
+    r.position += 1
     op = OPS[name]
     r.mark("(")
-    inputs: list[Found] = []
+    inputs: list[Operand] = []
     attrs: dict[str, Any] = {}
 
     def argument() -> None:
@@ -267,10 +270,10 @@ def _call(
     return op, tuple(n for n, _ in inputs), attrs, tuple(s for _, s in inputs)
 
 
-def _check_inputs(r: Reader, op: Op, inputs: list[Found]) -> None:
-    wanted = "at least one input" if op.variadic else f"{len(op.inputs)} inputs ({', '.join(op.inputs)})"
+def _check_inputs(r: Reader, op: Op, inputs: list[Operand]) -> None:
+    expected = "at least one input" if op.variadic else f"{len(op.inputs)} inputs ({', '.join(op.inputs)})"
     if not inputs if op.variadic else len(inputs) != len(op.inputs):
-        r.refuse(f"{op.name} takes {wanted}, given {len(inputs)}; write none for one that is left out")
+        r.refuse(f"{op.name} takes {expected}, given {len(inputs)}; write none for one that is left out")
     for i, (node, spec) in enumerate(inputs):
         if node is None and (op.variadic or op.inputs[i] not in op.optional):
             r.refuse(f"{op.name} cannot do without {'an input' if op.variadic else op.inputs[i]}, given none")
@@ -278,55 +281,57 @@ def _check_inputs(r: Reader, op: Op, inputs: list[Found]) -> None:
             r.refuse(f"{op.name} reads one result, given {spec_text(spec)}; take one with item(%n, index=…)")
 
 
-def _decided(r: Reader, op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-    """What the row's rule says of these inputs, which must be in the dtypes it computes in."""
+def _decide(r: Reader, op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+    """Return the spec the op decides for these inputs, which must be in the dtypes it computes in."""
     if op.kind is Kind.DYNAMIC:
         r.refuse(f"the size of the result of {op.name} depends on values, so it cannot be part of a graph")
     if op is ops.item:
-        at, of = attrs["index"], specs[0]
-        if isinstance(of, Spec) or type(at) is not int or not 0 <= at < len(of):
-            r.refuse(f"item takes index=0 … of a node of several results, given {spec_text(of)} and index={at!r}")
-        return of[at]
+        index, parts = attrs["index"], specs[0]
+        if isinstance(parts, Spec) or type(index) is not int or not 0 <= index < len(parts):
+            r.refuse(f"item takes index=0 … of a node of several results, given {spec_text(parts)} and index={index!r}")
+        return parts[index]
     try:
         if op is ops.const:
             if not isinstance(attrs["value"], SCALARS):
                 raise FormatError(f"a number is needed, given {value_text(attrs['value'])}")
             dt.check_fits(attrs["value"], attrs["dtype"])
         decision = op.decide(specs, attrs)
-        check_places(op, specs, attrs)
+        check_bounds(op, specs, attrs)
     except Exception as error:  # a rule may fail in any way on attributes of the wrong type
         r.refuse(f"{op.name}: {str(error).removeprefix(op.name + ': ').rstrip('.')}")
-    for given, ready in zip(specs, decision.inputs, strict=True):
-        if given is not None and ready is not None and given != ready:
-            r.refuse(f"{op.name} computes with {ready} here, given {given}; cast it: astype(…, dtype={ready.dtype})")
+    for actual, expected in zip(specs, decision.inputs, strict=True):
+        if actual is not None and expected is not None and actual != expected:
+            r.refuse(
+                f"{op.name} computes with {expected} here, given {actual}; cast it: astype(…, dtype={expected.dtype})"
+            )
     return decision.out
 
 
-def check_places(op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-    """A key or a layout that a graph was traced with lies inside its tensor; one that was typed may not."""
+def check_bounds(op: Op, specs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+    """Raise if a key or a layout reaches outside its tensor; one that was traced never does, one that was typed may."""
     if op is ops.update:
         shape, strides, offset = attrs["layout"]
         ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
         low, high = offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0)
         if min(shape, default=0) < 0 or (0 not in shape and not 0 <= low <= high < specs[0].size):
-            raise BoundsError(f"{attrs['layout']} lies outside {specs[0]}.")
+            raise BoundsError(f"{attrs['layout']} is outside {specs[0]}.")
     if "key" not in attrs:
         return
     axes = [k for k in attrs["key"] if k is not None]
-    others = len(specs) - {"index": 1, "gather": 1, "put": 2}[op.name]
-    if len(axes) != specs[0].ndim or axes.count(AT) != others:
+    tensors = len(specs) - {"index": 1, "gather": 1, "put": 2}[op.name]
+    if len(axes) != specs[0].ndim or axes.count(AT) != tensors:
         raise BoundsError(f"key {attrs['key']} does not name the axes of {specs[0]} and the index tensors once each.")
     for k, n in zip(axes, specs[0].shape, strict=True):
-        places = range(0) if k == AT else range(k, k + 1) if type(k) is int else range(*k)
-        if len(places) and not (0 <= places[0] < n and 0 <= places[-1] < n):
-            raise BoundsError(f"key {attrs['key']} leads outside {specs[0]}.")
+        positions = range(0) if k == AT else range(k, k + 1) if type(k) is int else range(*k)
+        if len(positions) and not (0 <= positions[0] < n and 0 <= positions[-1] < n):
+            raise BoundsError(f"key {attrs['key']} is outside {specs[0]}.")
 
 
 # ---- graphs
 
 
 def parse(text: str, captured: Sequence[Tensor] | None = None) -> Graph:
-    """The graph of a text. `captured` are the tensors of its lines given(index=-1), given(index=-2), … in that order."""
+    """Return the graph of a text. `captured`: the tensors of its lines given(index=-1), given(index=-2), …, in that order."""
     readers = [Reader(line, i) for i, line in enumerate(text.split("\n"), 1)]
     readers = [r for r in readers if r.words]
     defined = {r.words[0].text: r.number for r in reversed(readers) if r.words[0].kind == "value"}
@@ -352,17 +357,17 @@ def parse(text: str, captured: Sequence[Tensor] | None = None) -> Graph:
 
 
 def _results(r: Reader, nodes: dict[str, Node], defined: dict[str, int]) -> tuple[list[Node], bool]:
-    found: list[Node] = []
+    results: list[Node] = []
     comma = False
     while r.next.kind != "end":
         node, spec = _find(r, r.take("value", "a value '%n' to return"), nodes, defined)
         if not isinstance(spec, Spec):
             r.refuse(f"return takes single results, given {spec_text(spec)}; take one with item(%n, index=…)")
-        found.append(node)
+        results.append(node)
         comma = r.skip(",")
         if not comma and r.next.kind != "end":
             r.fail("',' or the end of the line")
-    return found, comma
+    return results, comma
 
 
 def _find(r: Reader, word: str, nodes: dict[str, Node], defined: dict[str, int]) -> tuple[Node, Any]:
@@ -375,24 +380,24 @@ def _find(r: Reader, word: str, nodes: dict[str, Node], defined: dict[str, int])
 
 
 def _line(r: Reader, trace: Trace, nodes: dict[str, Node], inputs: dict[int, Node], defined: dict[str, int]) -> None:
-    """%5: f32[2,2] = multiply(%3, %4)"""
-    name = r.take("value", "a line '%n: spec = row(…)', 'write n = %n' or 'return %n'")
+    """Read a line such as `%5: f32[2,2] = multiply(%3, %4)` and record its node."""
+    name = r.take("value", "a line '%n: spec = op(…)', 'write n = %n' or 'return %n'")
     if name in nodes:
         r.refuse(f"{name} was defined before, at line {defined[name]}")
     r.mark(":")
     claimed = tuple(r.listed(")", lambda: _spec(r), "a spec")[0]) if r.skip("(") else _spec(r)
     r.mark("=")
-    op, found, attrs, specs = _call(r, lambda word: _find(r, word, nodes, defined))
-    spec = _decided(r, op, specs, attrs)
+    op, operands, attrs, specs = _call(r, lambda word: _find(r, word, nodes, defined))
+    spec = _decide(r, op, specs, attrs)
     if spec != claimed:
-        r.refuse(f"{op.name} gives {spec_text(spec)} here, the text says {spec_text(claimed)}")
+        r.refuse(f"{op.name} returns {spec_text(spec)} here, the text says {spec_text(claimed)}")
     if op is ops.given:
         attrs = {"index": attrs["index"], "spec": spec}
         if type(attrs["index"]) is not int or attrs["index"] in inputs:
             r.refuse(
                 f"given: index={attrs['index']!r} must be an integer of its own, 0 … for arguments, -1 … for captured"
             )
-    nodes[name] = trace.node(op, found, spec, attrs)
+    nodes[name] = trace.node(op, operands, spec, attrs)
     if op is ops.given:
         inputs[attrs["index"]] = nodes[name]
 
@@ -403,21 +408,21 @@ def _graph(
 ) -> Graph:  # fmt: skip
     arguments = sorted(i for i in inputs if i >= 0)
     if arguments != list(range(len(arguments))):
-        absent = min(set(range(len(arguments))) - set(arguments))
-        r.refuse(f"argument {absent} has no line; write %n: spec = given(index={absent}, spec=…)")
+        missing = min(set(range(len(arguments))) - set(arguments))
+        r.refuse(f"argument {missing} has no line; write %n: spec = given(index={missing}, spec=…)")
     for i, node in writes.items():
         if i not in arguments or node.spec != inputs[i].spec:
             r.refuse(f"write {i} needs an argument {i} of spec {spec_text(node.spec)}")
-    wanted = sorted((i for i in inputs if i < 0), reverse=True)
-    specs = ", ".join(f"{i}: {inputs[i].spec}" for i in wanted)
-    if len(captured) != len(wanted):
+    indices = sorted((i for i in inputs if i < 0), reverse=True)
+    specs = ", ".join(f"{i}: {inputs[i].spec}" for i in indices)
+    if len(captured) != len(indices):
         raise ArgumentError(
-            f"parse: the text has {len(wanted)} captured tensors ({specs or 'none'}), {len(captured)} were given; "
+            f"parse: the text has {len(indices)} captured tensors ({specs or 'none'}), {len(captured)} were given; "
             f"pass captured=[…] with one for each, in that order."
         )
-    for i, x in zip(wanted, captured, strict=True):
+    for i, x in zip(indices, captured, strict=True):
         if not isinstance(x, Tensor) or x.spec != inputs[i].spec:
-            given = x.spec if isinstance(x, Tensor) else type(x).__name__
-            raise ArgumentError(f"parse: captured tensor {i} must be a tensor {inputs[i].spec}, given {given}.")
-    bound = {inputs[i]: x for i, x in zip(wanted, captured, strict=True)}
+            actual = x.spec if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentError(f"parse: captured tensor {i} must be a tensor {inputs[i].spec}, given {actual}.")
+    bound = {inputs[i]: x for i, x in zip(indices, captured, strict=True)}
     return Graph(tuple(inputs[i] for i in arguments), tuple(outputs), bound, single, tuple(sorted(writes.items())))
