@@ -85,7 +85,7 @@ def test_a_traced_tensor_that_is_not_lazy_has_no_value() -> None:
 
 
 def test_lazy_does_not_nest() -> None:
-    with tt.lazy(), pytest.raises(TraceError, match="written down already"), tt.lazy():
+    with tt.lazy(), pytest.raises(TraceError, match="recorded there already"), tt.lazy():
         pass
 
 

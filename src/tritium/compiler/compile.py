@@ -160,9 +160,9 @@ class Compiled(Caller):
         for position, name, many in self.donated:
             if position < len(args.children):
                 for part in args.children[position:] if many else args.children[position : position + 1]:
-                    out += tree.places(part)
+                    out += tree.leaf_indices(part)
             elif name in names:
-                out += tree.places(kwargs.children[names.index(name)])
+                out += tree.leaf_indices(kwargs.children[names.index(name)])
         return out
 
     # -- looking in

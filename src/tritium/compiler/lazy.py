@@ -1,6 +1,6 @@
-"""lazy: expressions that are written down now and computed once, when `materialize()` asks for them.
+"""lazy: expressions that are recorded now and computed once, by `materialize()`.
 
-Knows nothing of perf. What an expression reads is held as it was when it was written: a later write makes a copy.
+Knows nothing of perf. An expression reads tensors as they were when it was recorded: later writes to them copy first.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tritium.tensor import Tensor
 
 MAX_PROGRAMS = 128
 _lock = threading.Lock()
-_programs: OrderedDict[Any, Program] = OrderedDict()  # by structure: equal expressions share one
+_programs: OrderedDict[Any, Program] = OrderedDict()  # by structure: equal expressions share a program
 
 
 class LazyTrace(Trace):
-    """A trace whose nodes can be computed."""
+    """A trace whose nodes can be computed before it ends."""
 
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[Node, Tensor] = {}
-        self.kept: list[Tensor] = []  # whose identity stands for a node: another must not take their address
+        self.alive: list[Tensor] = []  # tensors whose id() is a key of _cells, so that no other tensor gets the same id
 
     def read(self, x: Tensor) -> Node:
-        if not isinstance(x.storage, Traced) and not self._is_as_it_was(x):
+        if not isinstance(x.storage, Traced) and not self._is_unchanged(x):
             self._cells.pop(id(x), None)
             node = super().read(x)
-            self.kept.append(x)
+            self.alive.append(x)
             token = interpreter.set(None)
             try:
                 self.captured[node] = x.clone()
@@ -44,13 +44,13 @@ class LazyTrace(Trace):
             return node
         return super().read(x)
 
-    def _is_as_it_was(self, x: Tensor) -> bool:
-        """Whether a tensor met before still shares the memory that was held for it: a write would have moved it."""
+    def _is_unchanged(self, x: Tensor) -> bool:
+        """Return True if a captured tensor still shares memory with its clone; a write would have moved it."""
         cell = self._cells.get(id(x))
         return cell is not None and self.captured[cell.node].address == x.address
 
     def materialize(self, x: Tensor) -> Tensor:
-        """The value of a tensor of this trace, computed if it was not yet."""
+        """Return the value of a tensor of this trace; compute it on the first call."""
         token = interpreter.set(None)
         try:
             return self._value(self.read(x)).clone()
@@ -78,34 +78,38 @@ class LazyTrace(Trace):
         return self.values[node]
 
     def _graph(self, node: Node) -> tuple[Graph, list[Tensor]]:
-        """What a node needs, from captured tensors and values known already as arguments."""
+        """Return the graph of a node with captured tensors and computed values as arguments, and those arguments."""
         known = self.captured | self.values
-        whole = Graph((), (node,), {}, True)
-        needed = [n for n in whole.order(frozenset(known)) if n in known]
-        fresh = Trace()
-        new: dict[Node, Node] = {}
+        pending = Graph((), (node,), {}, True)
+        needed = [n for n in pending.order(frozenset(known)) if n in known]
+        trace = Trace()
+        copies: dict[Node, Node] = {}
         for i, n in enumerate(needed):
-            new[n] = fresh.read(fresh.argument(i, n.spec))
-        inputs = tuple(new[n] for n in needed)
-        for n in whole.order(frozenset(known)):
-            if n not in new:
-                ins = tuple(None if i is None else new[i] for i in n.inputs)
-                new[n] = fresh.node(n.op, ins, n.spec, dict(n.attrs))
-        return Graph(inputs, (new[node],), {}, True), [known[n] for n in needed]
+            copies[n] = trace.read(trace.argument(i, n.spec))
+        inputs = tuple(copies[n] for n in needed)
+        for n in pending.order(frozenset(known)):
+            if n not in copies:
+                ins = tuple(None if i is None else copies[i] for i in n.inputs)
+                copies[n] = trace.node(n.op, ins, n.spec, dict(n.attrs))
+        return Graph(inputs, (copies[node],), {}, True), [known[n] for n in needed]
 
 
 def structure(graph: Graph) -> Any:
-    """A hashable value that two graphs share exactly when they compute the same from their arguments."""
+    """Return a hashable key that is equal for two graphs exactly if they have the same nodes and edges."""
     number: dict[Node, int] = {}
-    rows = []
+    entries = []
     for n in graph.order():
-        rows.append((n.op, tuple(None if i is None else number[i] for i in n.inputs), n.key, n.spec))
+        entries.append((n.op, tuple(None if i is None else number[i] for i in n.inputs), n.key, n.spec))
         number[n] = len(number)
-    return tuple(rows), tuple(number[n] for n in graph.inputs if n in number), tuple(number[n] for n in graph.outputs)
+    return (
+        tuple(entries),
+        tuple(number[n] for n in graph.inputs if n in number),
+        tuple(number[n] for n in graph.outputs),
+    )
 
 
 class Lazy:
-    """`with tt.lazy():`: calls inside are written down; `y.materialize()` computes, inside or after."""
+    """The context manager of `with tt.lazy():`: calls inside are recorded; `y.materialize()` computes, inside or after."""
 
     def __init__(self) -> None:
         self.trace = LazyTrace()
@@ -114,7 +118,7 @@ class Lazy:
     def __enter__(self) -> Lazy:
         if interpreter.get() is not None:
             raise TraceError(
-                "lazy() inside a traced function or another lazy(): what is there is written down already."
+                "lazy() inside a traced function or another lazy(): calls are recorded there already; leave this lazy() out."
             )
         self._token = interpreter.set(self.trace)
         return self
@@ -125,7 +129,7 @@ class Lazy:
 
 
 def lazy(fn: Callable[..., Any] | None = None, *args: Any) -> Any:
-    """Write an expression down and compute it once, when asked: `with tt.lazy(): y = a @ b + c`, then `y.materialize()`.
+    """Record an expression and compute it once, when needed: `with tt.lazy(): y = a @ b + c`, then `y.materialize()`.
 
     `tt.lazy(fn, *args)` does the same for the result of a function.
     """

@@ -1,6 +1,6 @@
-"""Which order of the steps needs least memory.
+"""The scheduler: the order of steps with the lowest peak memory.
 
-Knows nothing of tensors, ops or devices: a step is what it reads and how many bytes it makes.
+Knows nothing of tensors, ops or devices: a step is its inputs and the bytes of its result.
 """
 
 from __future__ import annotations
@@ -12,37 +12,39 @@ from typing import NamedTuple
 from tritium.compiler.plan import Block
 from tritium.errors import ArgumentError
 
-WINDOW = 10  # items whose orders are all looked at
-ROUNDS = 10  # how often, at most; fewer for long orders
-STEPS = 20_000  # what all rounds together may walk over
+WINDOW = 10  # items whose orders are searched exhaustively
+ROUNDS = 10  # of that search, at most; fewer for long orders
+STEPS = 20_000  # items that all rounds together may visit
 
 
 class Item(NamedTuple):
-    """A step. Inputs are numbers of items before it; bytes are those of its result.
+    """A step: the indices of earlier items that it reads, and the bytes of its result.
 
-    Bytes are 0 for what lives outside (arguments, constants, captured tensors). Those of an alias do not count.
+    Bytes are 0 for memory outside the arena (arguments, constants, captured tensors). Those of an alias do not count.
     """
 
     inputs: tuple[int, ...]
     nbytes: int
     alias: int | None = None  # the item whose memory this one shares: a view, or a result in place
-    after: tuple[int, ...] = ()  # what must come before for another reason: readers of memory that this item overwrites
+    after: tuple[
+        int, ...
+    ] = ()  # items that must run before for another reason: readers of memory that this item overwrites
 
 
 class _Steps(NamedTuple):
-    """Items as columns. A memory is named by the item that owns it, which is no alias."""
+    """Items as columns. A memory is identified by the item that owns it, which is no alias."""
 
-    needs: list[set[int]]  # what must come before
-    users: list[list[int]]  # who comes after
-    owner: list[int]  # whose memory holds the result
-    makes: list[int]  # bytes that begin to live
-    reads: list[set[int]]  # memories that must be alive beside the item's own
+    needs: list[set[int]]  # items that must run before
+    users: list[list[int]]  # items that must run after
+    owner: list[int]  # the item whose memory holds the result
+    makes: list[int]  # bytes allocated for the result
+    reads: list[set[int]]  # memories that must be alive besides the item's own
     readers: list[list[int]]  # of each memory
-    kept: set[int]  # memories alive to the end
+    pinned: set[int]  # memories alive to the end
 
 
 def order(items: Sequence[Item], keep: frozenset[int]) -> list[int]:
-    """All items, each after what it needs: of several orders the one with the lowest peak; the given one if none is lower."""
+    """Return a topological order: of several candidates the one with the lowest peak, or the original if none is lower."""
     steps = _steps(items, keep)
     best = list(range(len(items)))
     lowest = max(_profile(steps, best), default=0)
@@ -51,26 +53,26 @@ def order(items: Sequence[Item], keep: frozenset[int]) -> list[int]:
         if lowest == least:
             break
         numbers = candidate(steps, best)
-        if (found := max(_profile(steps, numbers))) < lowest:
-            best, lowest = numbers, found
+        if (candidate_peak := max(_profile(steps, numbers))) < lowest:
+            best, lowest = numbers, candidate_peak
     return best
 
 
 def peak(items: Sequence[Item], keep: frozenset[int], order: Sequence[int]) -> int:
-    """Bytes alive at the worst step: an item's inputs and its result are alive together, results that are kept to the end."""
+    """Return the most bytes alive at one step. Inputs and result of an item are alive together; those in `keep` to the end."""
     return max(_profile(_steps(items, keep), order), default=0)
 
 
 def lifetimes(items: Sequence[Item], keep: frozenset[int], order: Sequence[int]) -> list[Block | None]:
-    """When each memory of the arena is alive, in positions of the order, and its bytes; uses through aliases count.
+    """Return the bytes of each memory of the arena, and its first and last position in the order; aliases count as uses.
 
-    None for an item without such memory: it lives outside, is an alias, or it or an alias of it is kept.
+    None for an item without memory in the arena: it is outside, it is an alias, or it or an alias of it is in `keep`.
     """
     steps = _steps(items, keep)
     last = _last_uses(steps, order)
     blocks: list[Block | None] = [None] * len(items)
     for position, i in enumerate(order):
-        if steps.makes[i] and i not in steps.kept:
+        if steps.makes[i] and i not in steps.pinned:
             blocks[i] = Block(steps.makes[i], position, last[i])
     return blocks
 
@@ -105,7 +107,7 @@ def _steps(items: Sequence[Item], keep: frozenset[int]) -> _Steps:
 
 
 def _last_uses(steps: _Steps, order: Sequence[int]) -> list[int]:
-    """The position of the last step that touches each memory."""
+    """Return the last position in the order at which each memory is used."""
     last = [0] * len(order)
     for position, i in enumerate(order):
         last[i] = position
@@ -115,38 +117,38 @@ def _last_uses(steps: _Steps, order: Sequence[int]) -> list[int]:
 
 
 def _profile(steps: _Steps, order: Sequence[int]) -> list[int]:
-    """Bytes alive at each position."""
+    """Return the bytes alive at each position of an order."""
     last = _last_uses(steps, order)
-    makes, reads, kept = steps.makes, steps.reads, steps.kept
+    makes, reads, pinned = steps.makes, steps.reads, steps.pinned
     profile: list[int] = []
     live = 0
     for position, i in enumerate(order):
         live += makes[i]
         profile.append(live)
-        if last[i] == position and i not in kept:
+        if last[i] == position and i not in pinned:
             live -= makes[i]
         for r in reads[i]:
-            if last[r] == position and r not in kept:
+            if last[r] == position and r not in pinned:
                 live -= makes[r]
     return profile
 
 
 def _least(steps: _Steps) -> int:
-    """No order needs less: the step that touches most, or all that is kept."""
+    """Return a lower bound of the peak: the step that uses most memory, or all pinned memory."""
     makes = steps.makes
     touched = max((n + sum(makes[r] for r in read) for n, read in zip(makes, steps.reads, strict=True)), default=0)
-    return max(touched, sum(makes[r] for r in steps.kept))
+    return max(touched, sum(makes[r] for r in steps.pinned))
 
 
-# ---- candidates: each is given the best order so far
+# ---- candidates: each takes the best order so far
 
 
 def _depth_first(steps: _Steps, _: list[int]) -> list[int]:
-    """Each result just after what it needs; of those the one first that needs most beyond what it leaves (Sethi, Ullman)."""
+    """Return a depth-first order; of several inputs, the one with the most scratch memory comes first (Sethi, Ullman)."""
     users, owner, makes = steps.users, steps.owner, steps.makes
     count = len(makes)
     leaves = [makes[r] for r in owner]
-    spare = [0] * count  # bytes an item needs while it is made, beyond what it leaves; as if nothing were shared
+    spare = [0] * count  # scratch bytes: those needed to compute an item beyond its result, as if nothing were shared
     ordered: list[list[int]] = []
     for i, need in enumerate(steps.needs):
         ordered.append(sorted(need, key=lambda j: (spare[j], -j)))
@@ -173,13 +175,13 @@ def _depth_first(steps: _Steps, _: list[int]) -> list[int]:
 
 
 def _forward(steps: _Steps, _: list[int]) -> list[int]:
-    """From the beginning: always the ready item that raises the live bytes least."""
-    makes, reads, kept = steps.makes, steps.reads, steps.kept
+    """Schedule from the beginning: always the ready item that raises the live bytes least."""
+    makes, reads, pinned = steps.makes, steps.reads, steps.pinned
     unread = [len(r) for r in steps.readers]
-    rest = [sum(r) for r in steps.readers]  # when one reader is left, this is its number
-    change = [n if steps.readers[i] or i in kept else 0 for i, n in enumerate(makes)]
+    rest = [sum(r) for r in steps.readers]  # sum of the indices of readers left: with one reader left, its index
+    change = [n if steps.readers[i] or i in pinned else 0 for i, n in enumerate(makes)]
     for r, n in enumerate(unread):
-        if n == 1 and r not in kept:
+        if n == 1 and r not in pinned:
             change[rest[r]] -= makes[r]
 
     def place(i: int) -> list[int]:
@@ -187,18 +189,18 @@ def _forward(steps: _Steps, _: list[int]) -> list[int]:
         for r in reads[i]:
             unread[r] -= 1
             rest[r] -= i
-            if unread[r] == 1 and r not in kept:
+            if unread[r] == 1 and r not in pinned:
                 change[rest[r]] -= makes[r]
                 moved.append(rest[r])
         return moved
 
-    return _list(steps.needs, steps.users, change, place, 1)
+    return _schedule(steps.needs, steps.users, change, place, 1)
 
 
 def _backward(steps: _Steps, _: list[int]) -> list[int]:
-    """From the end: always the item, needed by nobody before it, that asks for the fewest bytes not alive yet."""
+    """Schedule from the end: always the item without unscheduled users that makes the fewest new bytes alive."""
     makes, reads, readers = steps.makes, steps.reads, steps.readers
-    live = set(steps.kept)
+    live = set(steps.pinned)
     change = [sum(makes[r] for r in read if r not in live) for read in reads]
     for i, n in enumerate(makes):
         change[i] -= n if readers[i] or i in live else 0
@@ -213,17 +215,20 @@ def _backward(steps: _Steps, _: list[int]) -> list[int]:
                     change[j] -= makes[r]
         return moved
 
-    return _list(steps.users, steps.needs, change, place, -1)[::-1]
+    return _schedule(steps.users, steps.needs, change, place, -1)[::-1]
 
 
-def _list(
+def _schedule(
     needs: Sequence[Collection[int]],
     users: Sequence[Collection[int]],
     change: list[int],
     place: Callable[[int], list[int]],
     sign: int,
 ) -> list[int]:
-    """List scheduling: the ready item of the least change, then of the lowest sign * number. `place` says whose change fell."""
+    """Schedule items: the ready one with the least change, then the lowest sign * index.
+
+    `place` updates `change` for a scheduled item and returns the items whose change fell.
+    """
     waiting = [len(n) for n in needs]
     ready = [(change[i], sign * i) for i, n in enumerate(waiting) if not n]
     heapify(ready)
@@ -231,7 +236,7 @@ def _list(
     result: list[int] = []
     while ready:
         i = sign * heappop(ready)[1]
-        if done[i]:  # an entry from before its change fell: the newer one came first
+        if done[i]:  # a stale entry: the one with the lower change came first
             continue
         done[i] = True
         result.append(i)
@@ -245,11 +250,11 @@ def _list(
     return result
 
 
-# ---- the best order of a few items around the worst moment
+# ---- exhaustive search around the peak
 
 
 def _smooth(steps: _Steps, best: list[int]) -> list[int]:
-    """The best order so far, with the items around its worst position in the best order of theirs; again while that helps."""
+    """Reorder the items around the peak of the best order so far optimally; repeat while that lowers the peak."""
     order = best
     for _ in range(max(1, min(ROUNDS, STEPS // len(order)))):
         profile = _profile(steps, order)
@@ -258,37 +263,37 @@ def _smooth(steps: _Steps, best: list[int]) -> list[int]:
         end = min(begin + WINDOW, len(order))
         window = order[begin:end]
         last = _last_uses(steps, order)
-        dying = {r for i in window for r in (i, *steps.reads[i]) if last[r] < end and r not in steps.kept}
-        found = _search(steps, window, dying, profile[begin] - steps.makes[order[begin]], most)
-        if not found:
+        dying = {r for i in window for r in (i, *steps.reads[i]) if last[r] < end and r not in steps.pinned}
+        reordered = _search(steps, window, dying, profile[begin] - steps.makes[order[begin]], most)
+        if not reordered:
             break
-        order = [*order[:begin], *found, *order[end:]]
+        order = [*order[:begin], *reordered, *order[end:]]
     return order
 
 
 def _search(steps: _Steps, window: list[int], dying: set[int], live: int, limit: int) -> list[int] | None:
-    """The order of the window with the lowest peak, given the bytes alive before it; None if none stays below the limit.
+    """Return the order of the window with the lowest peak, from the bytes alive before it; None if none is below the limit.
 
-    Every set of items that may come first is looked at once, smaller sets before larger.
+    Dynamic programming over the sets of items that may come first, smaller sets before larger.
     """
     bit = {i: 1 << k for k, i in enumerate(window)}
     needs = {i: sum(bit[j] for j in steps.needs[i] if j in bit) for i in window}
-    # A memory dies once its maker and all its readers are done; only those that die in the window are listed.
+    # A memory is freed once its owner and all its readers are done; only those freed in the window are listed.
     touch = {r: sum(bit[j] for j in {r, *steps.readers[r]} if j in bit) for r in dying}
     frees = {i: [(touch[r], steps.makes[r]) for r in {i, *steps.reads[i]} if r in touch] for i in window}
-    # The items done -> their peak, the bytes alive after them, their order.
+    # Bit set of the items done -> their peak, the bytes alive after them, their order.
     states: dict[int, tuple[int, int, list[int]]] = {0: (0, live, [])}
     for _ in window:
-        grown: dict[int, tuple[int, int, list[int]]] = {}
+        extended: dict[int, tuple[int, int, list[int]]] = {}
         for done, (peak, before, path) in states.items():
             for i in window:
                 if done & bit[i] or needs[i] & ~done:
                     continue
                 after = before + steps.makes[i]
-                reached = max(peak, after)
-                now = done | bit[i]
-                if reached < min(limit, grown[now][0] if now in grown else limit):
-                    after -= sum(size for touched, size in frees[i] if not touched & ~now)
-                    grown[now] = reached, after, [*path, i]
-        states = grown
+                highest = max(peak, after)
+                after_item = done | bit[i]
+                if highest < min(limit, extended[after_item][0] if after_item in extended else limit):
+                    after -= sum(size for touched, size in frees[i] if not touched & ~after_item)
+                    extended[after_item] = highest, after, [*path, i]
+        states = extended
     return next((path for _, _, path in states.values()), None)

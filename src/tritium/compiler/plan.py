@@ -1,4 +1,4 @@
-"""Lifetimes in, offsets out: where each temporary lives in the arena.
+"""The memory planner: from lifetimes of temporaries to offsets in the arena.
 
 Knows nothing of tensors, graphs or devices.
 """
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from tritium.errors import ArgumentError
 
-TRIES = 50  # greedy orders at most
-WORK = 30_000  # visits to neighbours they may cost; the first is free
-BLOCK_COST = 8  # what placing a block costs, in such visits
-DENSE = 400_000  # pairs alive together above which only the sweeps run: they do not look at pairs
+TRIES = 50  # greedy orders, at most
+WORK = 30_000  # visits to neighbours that all greedy orders after the first may cost
+BLOCK_COST = 8  # the cost of placing a block, in visits
+DENSE = 400_000  # pairs of blocks alive together; above this, only the sweeps run, which do not look at pairs
 
 
 class Block(NamedTuple):
-    """A temporary: its bytes, the step that makes it and the last step that reads it. Both steps are included."""
+    """A temporary: its bytes, the step that writes it and the last step that reads it, both inclusive."""
 
     size: int
     first: int
@@ -28,12 +28,12 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Where each block begins. All bytes count blocks rounded up to the alignment."""
+    """The offset of each block in the arena. Byte counts are of blocks rounded up to the alignment."""
 
     offsets: tuple[int, ...]
     peak_bytes: int  # the size of the arena
-    naive_bytes: int  # every block in memory of its own
-    lower_bound_bytes: int  # the most that is alive at one step; no plan needs less
+    naive_bytes: int  # without sharing: the sum of all blocks
+    lower_bound_bytes: int  # the most bytes alive at one step; no plan needs less
 
     def __str__(self) -> str:
         return (
@@ -43,7 +43,7 @@ class Plan:
 
 
 def plan(blocks: Iterable[Block], alignment: int = 64) -> Plan:
-    """Offsets such that no two blocks alive together overlap. The smallest arena of several tries, the same every time."""
+    """Return offsets such that no two blocks alive together overlap: the smallest arena of several tries, deterministic."""
     blocks = tuple(blocks)
     _check(blocks, alignment)
     sizes = [-(-b.size // alignment) for b in blocks]  # counted in units of the alignment: small numbers sort faster
@@ -58,7 +58,7 @@ def plan(blocks: Iterable[Block], alignment: int = 64) -> Plan:
 
 
 def memory_groups(blocks: Sequence[Block], plan: Plan) -> list[list[int]]:
-    """Which blocks share memory, by number: those whose addresses overlap, directly or through others. Lowest address first."""
+    """Return groups of block indices whose addresses overlap, directly or through others; lowest address first."""
     groups: list[list[int]] = []
     end = 0
     for i in sorted((i for i, b in enumerate(blocks) if b.size), key=lambda i: (plan.offsets[i], i)):
@@ -78,7 +78,7 @@ def _check(blocks: Sequence[Block], alignment: int) -> None:
 
 
 class _Spans(NamedTuple):
-    """Blocks as columns, and their numbers in order of beginning and of ending."""
+    """Blocks as columns, and their indices ordered by first and by last step."""
 
     sizes: list[int]
     firsts: list[int]
@@ -88,28 +88,28 @@ class _Spans(NamedTuple):
 
 
 def _spans(sizes: list[int], firsts: list[int], lasts: list[int]) -> _Spans:
-    # Sorting is stable: of those that begin together, the largest comes first.
+    # Sorting is stable: of blocks with the same first step, the largest comes first.
     numbers = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     return _Spans(sizes, firsts, lasts, sorted(numbers, key=firsts.__getitem__), sorted(numbers, key=lasts.__getitem__))
 
 
 def _load(spans: _Spans) -> tuple[int, int]:
-    """The most bytes alive at one step, and how many pairs of blocks are alive together."""
+    """Return the most units alive at one step, and the number of pairs of blocks alive together."""
     sizes, firsts, lasts, by_first, by_last = spans
-    now = most = gone = pairs = 0
-    for made, i in enumerate(by_first):
+    live = most = ended = pairs = 0
+    for begun, i in enumerate(by_first):
         first = firsts[i]
-        while lasts[by_last[gone]] < first:
-            now -= sizes[by_last[gone]]
-            gone += 1
-        pairs += made - gone
-        now += sizes[i]
-        most = max(most, now)
+        while lasts[by_last[ended]] < first:
+            live -= sizes[by_last[ended]]
+            ended += 1
+        pairs += begun - ended
+        live += sizes[i]
+        most = max(most, live)
     return most, pairs
 
 
 def _place(spans: _Spans, least: int, pairs: int) -> list[int]:
-    """Where each block ends: the lowest of two sweeps and, while work is left, of greedy orders each better than the last."""
+    """Return the end of each block: the best of two sweeps and, within the work limit, of successive greedy orders."""
     best = _sweep(spans)
     if max(best, default=0) > least:
         sizes, firsts, lasts, _, _ = spans
@@ -121,12 +121,12 @@ def _place(spans: _Spans, least: int, pairs: int) -> list[int]:
     orders = _orders(spans)
     for _ in range(1 + min(TRIES, WORK // cost)):
         order = orders.pop()
-        found, high = _greedy(order, spans.sizes, near, max(best))
-        best = found or best
+        ends, highest = _greedy(order, spans.sizes, near, max(best))
+        best = ends or best
         if max(best) == least:
             break
-        if not orders:  # the block that stood too high goes first next time
-            orders.append([high, *(i for i in order if i != high)])
+        if not orders:  # the block with the highest end goes first next time
+            orders.append([highest, *(i for i in order if i != highest)])
     return best
 
 
@@ -134,19 +134,19 @@ def _place(spans: _Spans, least: int, pairs: int) -> list[int]:
 
 
 def _sweep(spans: _Spans) -> list[int]:
-    """Each block, when it begins, into the tightest gap of that moment."""
+    """Place each block at its first step in the tightest free gap (best fit); return the ends."""
     sizes, firsts, lasts, by_first, by_last = spans
     ends = [0] * len(sizes)
-    below: dict[int, int] = {}  # where a gap ends -> its size
-    above: dict[int, int] = {}  # where a gap begins -> its size
-    gaps: list[tuple[int, int]] = []  # (size, where it begins), sorted
-    top = gone = 0  # above the top all is free
+    below: dict[int, int] = {}  # end of a gap -> its size
+    above: dict[int, int] = {}  # start of a gap -> its size
+    gaps: list[tuple[int, int]] = []  # (size, start), sorted
+    top = ended = 0  # above the top, all memory is free
     for i in by_first:
         size, first = sizes[i], firsts[i]
-        while lasts[by_last[gone]] < first:
-            end = ends[by_last[gone]]
-            start = end - sizes[by_last[gone]]
-            gone += 1
+        while lasts[by_last[ended]] < first:
+            end = ends[by_last[ended]]
+            start = end - sizes[by_last[ended]]
+            ended += 1
             if length := below.pop(start, 0):
                 start -= length
                 del above[start], gaps[bisect_left(gaps, (length, start))]
@@ -158,12 +158,12 @@ def _sweep(spans: _Spans) -> list[int]:
             else:
                 below[end] = above[start] = end - start
                 insort(gaps, (end - start, start))
-        at = bisect_left(gaps, (size, -1))
-        if at == len(gaps):
+        index = bisect_left(gaps, (size, -1))
+        if index == len(gaps):
             top += size
             ends[i] = top
             continue
-        length, start = gaps.pop(at)
+        length, start = gaps.pop(index)
         ends[i] = start + size
         del above[start], below[start + length]
         if length > size:
@@ -172,19 +172,19 @@ def _sweep(spans: _Spans) -> list[int]:
     return ends
 
 
-# ---- one block after another, whatever its time
+# ---- one block after another, in any order
 
 
 def _neighbours(spans: _Spans) -> list[list[int]]:
-    """Who is alive together with each block."""
+    """Return, for each block, the blocks that are alive together with it."""
     _, firsts, lasts, by_first, by_last = spans
     near: list[list[int]] = [[] for _ in firsts]
     live: dict[int, None] = {}
-    gone = 0
+    ended = 0
     for i in by_first:
-        while lasts[by_last[gone]] < firsts[i]:
-            del live[by_last[gone]]
-            gone += 1
+        while lasts[by_last[ended]] < firsts[i]:
+            del live[by_last[ended]]
+            ended += 1
         near[i] = list(live)
         for j in live:
             near[j].append(i)
@@ -193,7 +193,7 @@ def _neighbours(spans: _Spans) -> list[list[int]]:
 
 
 def _orders(spans: _Spans) -> list[list[int]]:
-    """Which block first: by duration, by size and duration, by size. The last is tried first."""
+    """Return greedy orders: by duration, by size times duration, by size. The last is tried first."""
     sizes, firsts, lasts, by_first, _ = spans
     duration = [last - first + 1 for first, last in zip(firsts, lasts, strict=True)]
     area = [size * steps for size, steps in zip(sizes, duration, strict=True)]
@@ -203,24 +203,24 @@ def _orders(spans: _Spans) -> list[list[int]]:
 def _greedy(
     order: Sequence[int], sizes: Sequence[int], near: Sequence[Sequence[int]], limit: int
 ) -> tuple[list[int] | None, int]:
-    """Each block into the tightest gap its neighbours leave, and the block that stands highest.
+    """Place each block in the tightest gap its neighbours leave; return the ends and the block with the highest.
 
-    None instead of ends when that one would end at the limit or above.
+    Return None instead of the ends as soon as a block would end at the limit or above.
     """
     starts = [0] * len(sizes)
     ends = [0] * len(sizes)  # 0: not placed yet
     for i in order:
         size = sizes[i]
-        free, tightest, at = 0, limit, -1
+        free, tightest, start = 0, limit, -1
         for j in sorted(filter(ends.__getitem__, near[i]), key=starts.__getitem__):
             gap = starts[j] - free
             if size <= gap < tightest:
-                tightest, at = gap, free
+                tightest, start = gap, free
             if ends[j] > free:
                 free = ends[j]
-        if at < 0:
-            at = free
-            if at + size >= limit:
+        if start < 0:
+            start = free
+            if start + size >= limit:
                 return None, i
-        starts[i], ends[i] = at, at + size
+        starts[i], ends[i] = start, start + size
     return ends, max(order, key=ends.__getitem__)

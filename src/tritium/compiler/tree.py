@@ -1,6 +1,6 @@
-"""Nested tuples, lists and dicts of tensors as one flat list, and back.
+"""Pytrees: nested tuples, lists and dicts of tensors as one flat list, and back.
 
-Knows nothing of graphs. What is not a tensor is part of the shape of the tree, by value where it can be hashed.
+Knows nothing of graphs. Other values are part of the structure of the tree and must be hashable.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tritium.tensor import Tensor
 
 
 class Leaf(NamedTuple):
-    """Where a tensor stands in the list."""
+    """A tensor: its index in the flat list."""
 
-    place: int
+    index: int
 
 
 class Static(NamedTuple):
-    """What is no tensor: a number, a string, None, any object. `key` tells it from others."""
+    """A value that is no tensor: a number, a string, None, any object. `key` distinguishes it from others."""
 
     value: Any
     key: Any
 
 
 class Branch(NamedTuple):
-    """A container: how to make it again, what tells it from others, and what is in it."""
+    """A container: its constructor, the key that distinguishes it from others, and its children."""
 
     make: Callable[[list[Any]], Any]
     key: Any
@@ -40,7 +40,7 @@ Tree = Leaf | Static | Branch
 
 
 def flatten(value: Any, leaves: list[Any]) -> Tree:
-    """The tree of a value; its tensors and arrays are added to `leaves`."""
+    """Return the tree of a value, and append its tensors and arrays to `leaves`."""
     if isinstance(value, (Tensor, np.ndarray)):
         leaves.append(value)
         return Leaf(len(leaves) - 1)
@@ -70,7 +70,7 @@ def _key(value: Any) -> Any:
 
 
 def key(tree: Tree) -> Any:
-    """A hashable stand-in of the tree's shape and of what is no tensor."""
+    """Return a hashable key of the structure of a tree and of its values that are no tensors."""
     if isinstance(tree, Leaf):
         return None
     if isinstance(tree, Static):
@@ -79,16 +79,16 @@ def key(tree: Tree) -> Any:
 
 
 def unflatten(tree: Tree, leaves: Any) -> Any:
-    """The value again, with these tensors."""
+    """Return the value of a tree with these tensors as leaves."""
     if isinstance(tree, Leaf):
-        return leaves[tree.place]
+        return leaves[tree.index]
     if isinstance(tree, Static):
         return tree.value
     return tree.make([unflatten(c, leaves) for c in tree.children])
 
 
-def places(tree: Tree) -> list[int]:
-    """The numbers of the tensors in a part of a tree."""
+def leaf_indices(tree: Tree) -> list[int]:
+    """Return the indices of all tensors in a tree."""
     if isinstance(tree, Leaf):
-        return [tree.place]
-    return [] if isinstance(tree, Static) else [i for c in tree.children for i in places(c)]
+        return [tree.index]
+    return [] if isinstance(tree, Static) else [i for c in tree.children for i in leaf_indices(c)]
