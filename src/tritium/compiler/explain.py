@@ -1,6 +1,6 @@
-"""What becomes of a graph: fusions and their gain, the steps of its program, memory and time, estimated and run.
+"""The execution plan of a graph: fusions and their gain, the steps of its program, and their memory and time.
 
-Knows nothing of tracing. Estimates come from the cost model on this machine's measured ceilings and say so.
+Knows nothing of tracing. Estimates are from the cost model with this machine's measured ceilings, and are named as such.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tritium.op import Cost, outputs
 
 
 class FusionOpportunity(NamedTuple):
-    """Nodes that can be one call: what it saves, by the cost model, and whether it was done."""
+    """Nodes that can run as one call: the estimated gain, and if they were fused."""
 
     pattern: str
     nodes: tuple[Node, ...]
@@ -26,11 +26,11 @@ class FusionOpportunity(NamedTuple):
     estimated_gain_s: float
     estimated_speedup: float
     applied: bool
-    reason: str  # why it was not
+    reason: str  # why it was not applied
 
     def __str__(self) -> str:
-        said = f"{self.pattern}: {sized(self.bytes_saved)} less to move, estimated {self.estimated_speedup:.2f}x"
-        return said if self.applied else f"{said} (not applied: {self.reason})"
+        text = f"{self.pattern}: {sized(self.bytes_saved)} less to move, estimated {self.estimated_speedup:.2f}x"
+        return text if self.applied else f"{text} (not applied: {self.reason})"
 
 
 class PlannedStep(NamedTuple):
@@ -44,24 +44,24 @@ class PlannedStep(NamedTuple):
     nbytes: int
     estimated_s: float
     bound: str  # "compute", "memory" or "call"
-    offset: int | None  # of the result in the arena; None: it is the caller's
+    offset: int | None  # of the result in the arena; None: the result is the caller's memory
 
 
 class ExecutionPlan(NamedTuple):
-    """The steps of a program, their memory, and how long they should take."""
+    """The steps of a program, their memory and their estimated time."""
 
     steps: tuple[PlannedStep, ...]
     fusion_opportunities: tuple[FusionOpportunity, ...]
-    memory_groups: tuple[tuple[int, ...], ...]  # results of steps that share bytes of the arena, one after another
-    estimated_memory_usage: int  # the arena
+    memory_groups: tuple[tuple[int, ...], ...]  # steps whose results share bytes of the arena, one after another
+    estimated_memory_usage: int  # bytes of the arena
     naive_memory_usage: int
     estimated_execution_time: float  # seconds
     estimated_bytes: int
-    measured_s: float | None  # the last run; None: not run yet
+    measured_s: float | None  # of the last run; None: not run yet
 
     @property
     def error(self) -> float | None:
-        """How far the last run was from the estimate: 0.5 is half as long again; None: not run yet."""
+        """Return the relative error of the estimate: 0.5 if the last run took 50 % longer; None: not run yet."""
         return None if self.measured_s is None else self.measured_s / self.estimated_execution_time - 1
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class ExecutionPlan(NamedTuple):
 
 
 def opportunity(o: Opportunity) -> FusionOpportunity:
-    """An opportunity of the fuser with its gain."""
+    """Return an opportunity of the fuser with its estimated gain."""
     body = o.fragment
     apart = sum(cost.seconds(s.op, c) for s, c in body.costs())
     ends = ops.fused.cost(body.out, *body.inputs, body=body)
@@ -93,21 +93,21 @@ def opportunity(o: Opportunity) -> FusionOpportunity:
 
 
 def find_fusion_opportunities(graph: Graph, device: Device | str | None = None) -> list[FusionOpportunity]:
-    """Of a graph, with the largest gain first."""
-    found = [opportunity(o) for o in _program(graph, device).opportunities]
-    return sorted(found, key=lambda o: -o.estimated_gain_s)
+    """Return the fusion opportunities of a graph, the largest gain first."""
+    opportunities = [opportunity(o) for o in _program(graph, device).opportunities]
+    return sorted(opportunities, key=lambda o: -o.estimated_gain_s)
 
 
 def _program(graph: Graph, device: Device | str | None = None) -> Program:
-    found = next((t.device for t in graph.captured.values()), None)
-    return Program(graph, (found or backends.device(device)).backend)
+    captured_device = next((t.device for t in graph.captured.values()), None)
+    return Program(graph, (captured_device or backends.device(device)).backend)
 
 
-def generate_execution_plan(of: Graph | Program) -> ExecutionPlan:
-    """The plan of a graph, or of a program that has run."""
-    p = of if isinstance(of, Program) else _program(of)
+def generate_execution_plan(source: Graph | Program) -> ExecutionPlan:
+    """Return the execution plan of a graph or of a program; a program that has run adds its measured time."""
+    p = source if isinstance(source, Program) else _program(source)
     model = cost.model(cost.threads())
-    steps = tuple(_planned(s, model) for s in _calls(p))
+    steps = tuple(_plan_step(s, model) for s in _calls(p))
     blocks = p.steps.blocks if p.steps is not None else []
     lives = [Block(m.nbytes, m.first, max(m.first, m.last)) for m in blocks]
     groups = memory_groups(lives, p.steps.plan) if p.steps is not None else []
@@ -124,23 +124,25 @@ def generate_execution_plan(of: Graph | Program) -> ExecutionPlan:
 
 
 class _Call(NamedTuple):
+    """A call of a program, native or not."""
+
     name: str
     kernel: str
     op: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     cost: Cost
-    said: dict[str, Any]  # attributes
+    op_attrs: dict[str, Any]
     offset: int | None
 
 
 def _calls(p: Program) -> list[_Call]:
-    """The calls of a program, native or not, in one form."""
+    """Return the calls of a program, native or not, in one form."""
     if p.steps is not None:
         return [
             _Call(
                 step_name(c.node), c.kernel.isa, c.op, tuple(x.spec for x in c.inputs if x is not None),
-                tuple(o.spec for o in c.outputs), c.cost, c.said,
+                tuple(o.spec for o in c.outputs), c.cost, c.op_attrs,
                 c.outputs[0].memory.index if c.outputs[0].memory.where == "arena" else None,
             )
             for c in p.steps.calls
@@ -153,12 +155,13 @@ def _calls(p: Program) -> list[_Call]:
 
 
 def step_name(n: Node) -> str:
+    """Return the name of an op, or of the ops of a fused node."""
     body = dict(n.attrs).get("body")
     return n.op.name if body is None else f"fused {pattern(body)}"
 
 
-def _planned(c: _Call, model: cost.Model) -> PlannedStep:
-    body = c.said.get("body")
+def _plan_step(c: _Call, model: cost.Model) -> PlannedStep:
+    body = c.op_attrs.get("body")
     integer = c.op in cost.INTEGER or (body is not None and any(s.op in cost.INTEGER for s in body.steps))
     return PlannedStep(
         c.name, c.kernel, tuple(map(str, c.inputs)), tuple(map(str, c.outputs)), c.cost.flops, c.cost.read + c.cost.written,

@@ -18,7 +18,7 @@ from tritium import buffer, ops, settings
 from tritium.backends.reference.packed import Packed
 from tritium.backends.values.device import Doubt, Form, ValueBackend
 from tritium.backends.values.namespace import Fitted
-from tritium.compiler.new_token import NewToken, new_tokens
+from tritium.compiler.decode_step import DecodeStep, find_decode_steps
 from tritium.errors import DeviceError
 from tritium.graph.graph import Graph, Joined, Node, run_node
 from tritium.layout import Layout, is_contiguous
@@ -40,8 +40,8 @@ class ForeignProgram:
         self._operands = (*graph.inputs, *graph.captured, *self._numbers)
         self._listed: list[ValueSteps | None] = []  # once the nodes have been asked for
         self._doubts: list[Doubt] = []
-        found = new_tokens(graph) if backend.writes_arguments else []
-        self.new_tokens = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
+        found = find_decode_steps(graph) if backend.writes_arguments else []
+        self.decode_steps = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
         written = tuple(i for i, _ in graph.writes)
         nbytes, calls = sum(n.spec.nbytes for n in graph.outputs), max(len(graph.calls()), 1)
         form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts, nbytes, calls)
@@ -61,7 +61,7 @@ class ForeignProgram:
         """The nodes one after another on values that stand for the operands; the compiler calls it to see them."""
         backend = self.backend
         if not self._listed:
-            self._listed = [None if self.new_tokens else list_steps(self.graph, self._operands, backend)]
+            self._listed = [None if self.decode_steps else list_steps(self.graph, self._operands, backend)]
         steps = self._listed[0]
         backend.tracing.append([])
         token = interpreter.set(None)
@@ -81,7 +81,7 @@ class ForeignProgram:
         tensors = [wrap(backend.hold(v, n.spec)) for v, n in zip(values, operands, strict=True)]
         count = len(graph.inputs)
         inner = graph._replace(captured=dict(zip(operands[count:], tensors[count:], strict=True)))
-        joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.new_tokens]
+        joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.decode_steps]
         made = inner.run(dict(zip(operands, tensors, strict=True)), over=backend.writes_arguments, joined=joined)
         # Whoever compiles it puts what arguments become into them, one after the other: what lies in another is copied before.
         lent = [t.storage for t in tensors[:count]]
@@ -91,7 +91,7 @@ class ForeignProgram:
         results = [_own(x, over) for x in ((found,) if isinstance(found, Tensor) else found)]
         return [_value(backend, x) for x in (*results, *become.values())]
 
-    def _attend(self, t: NewToken, env: dict[Node, Any]) -> dict[Node, Any]:
+    def _attend(self, t: DecodeStep, env: dict[Node, Any]) -> dict[Node, Any]:
         """New tokens as one call, which writes the cache where it lies. Before it nothing in the program writes there, nor where
         the places are, unless they are made in it."""
         settled = t.places.op is ops.given

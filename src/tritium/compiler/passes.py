@@ -1,8 +1,8 @@
-"""Graph in, simpler graph out: rules that take a node away or put a cheaper one in its place.
+"""Algebraic simplification: rewrite rules that remove a node or replace it by a cheaper one.
 
-Knows nothing of devices: who evaluates a constant is passed in. A rule keeps every bit of the result, signed zeros and
-NaN included, so x + 0.0 stays (it turns -0.0 into 0.0) and x - 0.0 goes. Equal calls become one node on the way;
-operands of add, multiply and the like may stand in any order, those of subtract may not.
+Knows nothing of devices: the function that evaluates constants is passed in. A rule keeps every bit of the result, signed
+zeros and NaN included, so x + 0.0 stays (it turns -0.0 into 0.0) and x - 0.0 is removed. Equal calls become one node on
+the way (CSE); the operands of symmetric ops such as add and multiply match in any order.
 """
 
 from __future__ import annotations
@@ -19,51 +19,49 @@ from tritium.tensor import Tensor
 Rule = Callable[["Rewrite", Node], Node | None]
 Evaluate = Callable[[Node, list[Any]], Tensor]
 
-MAX_CONSTANT_BYTES = 1 << 20  # a larger constant is made anew at each call, which needs no memory in between
+MAX_CONSTANT_BYTES = 1 << 20  # a larger constant is computed at each call, which needs no memory between calls
 
 
 class Note(NamedTuple):
-    """What a pass did, or did not do, and why."""
+    """A remark of a pass: the rewrite it did, or did not do, and the reason."""
 
     what: str
-    node: str  # as the graph before printed it
+    node: str  # as printed before the pass
     applied: bool
     why: str
 
 
 class Rewrite:
-    """A graph being made anew: nodes of the old one lead to nodes of the new."""
+    """A graph being rewritten: the new node of each old one."""
 
     def __init__(self, graph: Graph, evaluate: Evaluate | None) -> None:
         self.graph, self.evaluate = graph, evaluate
         self.trace = Trace()
         self.new: dict[Node, Node] = {}
-        self.origin: dict[Node, Node] = {}  # of a new node: the first old one that computes the same
+        self.origin: dict[Node, Node] = {}  # new node -> the first old one with the same value
         self.captured = dict(graph.captured)
         self.trace.lowest = min((dict(n.attrs)["index"] for n in graph.captured), default=0)
-        self.known: dict[
-            Node, Tensor | None
-        ] = {}  # nodes that depend on nothing; their values once they were asked for
+        self.known: dict[Node, Tensor | None] = {}  # constant nodes, and their values once evaluated
         self.notes: dict[Any, Note] = {}
 
     def intern(self, op: Op, inputs: tuple[Node | None, ...], attrs: Any, spec: Any, key: Any) -> Node:
-        """The one node of such a call."""
+        """Return the node of a call; equal calls share one."""
         sides = inputs
         if op in _ANY_ORDER and len(inputs) == 2 and id(inputs[0]) > id(inputs[1]):
             sides = (inputs[1], inputs[0])
-        place = (op, sides, key, spec)
-        found = self.trace.nodes.get(place)
-        if found is None:
-            found = self.trace.nodes[place] = Node(op, inputs, attrs, spec, key)
-        return found
+        identity = (op, sides, key, spec)
+        node = self.trace.nodes.get(identity)
+        if node is None:
+            node = self.trace.nodes[identity] = Node(op, inputs, attrs, spec, key)
+        return node
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], **attrs: Any) -> Node:
-        """A call by its row: spec by the rule."""
+        """Record a call with default attributes filled in; the op decides the spec."""
         decision = op.decide(tuple(None if i is None else i.spec for i in inputs), op.defaults | attrs)
         return self.trace.node(op, inputs, decision.out, op.defaults | attrs)
 
     def capture(self, value: Tensor) -> Node:
-        """A tensor computed once, as an input of the graph."""
+        """Add a tensor that was computed once as a captured input of the graph."""
         self.trace.lowest -= 1
         node = self.trace.placeholder(self.trace.lowest, value.spec)
         self.captured[node] = value
@@ -73,32 +71,32 @@ class Rewrite:
         self.notes[(what, node, applied)] = Note(what, repr(node), applied, why)
 
 
-# ---- rules: the node instead, or None
+# ---- rules: each returns the replacement of a node, or None
 
 RULES: dict[Op, tuple[str, Rule]] = {}
 
 
-def rewrites(what: str, *rows: Op) -> Callable[[Rule], Rule]:
-    """Register a rule for rows, under the name that explanations show."""
+def rewrites(what: str, *targets: Op) -> Callable[[Rule], Rule]:
+    """Register a rule for ops, under the name that explain() shows."""
 
     def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(rows, (what, rule)))
+        RULES.update(dict.fromkeys(targets, (what, rule)))
         return rule
 
     return register
 
 
 def _number(node: Node | None) -> Any:
-    """The value of a constant; None: it is none."""
+    """Return the value of a constant node; None: it is none."""
     return node.attrs[0][1] if node is not None and node.op is ops.const else None
 
 
-def _is(node: Node | None, value: float, negative_zero: bool = False) -> bool:
-    """Whether a node is this constant, the sign of zero included."""
-    found = _number(node)
-    if found is None or isinstance(found, bool) or found != value:
+def _is_constant(node: Node | None, value: float, negative_zero: bool = False) -> bool:
+    """Return True if a node is this constant, the sign of zero included."""
+    number = _number(node)
+    if number is None or isinstance(number, bool) or number != value:
         return False
-    return value != 0 or not node_is_float(node) or (str(float(found))[0] == "-") == negative_zero
+    return value != 0 or not node_is_float(node) or (str(float(number))[0] == "-") == negative_zero
 
 
 def node_is_float(node: Node | None) -> bool:
@@ -106,36 +104,38 @@ def node_is_float(node: Node | None) -> bool:
 
 
 def _operand(node: Node, index: int) -> Node | None:
-    """An input that alone has the result's shape and dtype, so that it may stand for it."""
+    """Return an input if it has the shape and dtype of the result, so that it can replace it."""
     x = node.inputs[index]
     return x if x is not None and x.spec == node.spec else None
 
 
 def _neutral_right(value: float, negative_zero: bool = False) -> Rule:
+    """Return the rule that replaces `x op value` by x."""
+
     def rule(r: Rewrite, n: Node) -> Node | None:
-        return _operand(n, 0) if _is(n.inputs[1], value, negative_zero) else None
+        return _operand(n, 0) if _is_constant(n.inputs[1], value, negative_zero) else None
 
     return rule
 
 
 def _neutral(value: float, negative_zero: bool = False) -> Rule:
-    """x op value and value op x are x."""
+    """Return the rule that replaces `x op value` and `value op x` by x."""
 
     def rule(r: Rewrite, n: Node) -> Node | None:
-        if _is(n.inputs[1], value, negative_zero):
+        if _is_constant(n.inputs[1], value, negative_zero):
             return _operand(n, 0)
-        return _operand(n, 1) if _is(n.inputs[0], value, negative_zero) else None
+        return _operand(n, 1) if _is_constant(n.inputs[0], value, negative_zero) else None
 
     return rule
 
 
 @rewrites("identity", ops.add)
 def _zero_added(r: Rewrite, n: Node) -> Node | None:
-    """Of floats only -0.0 leaves every number as it is: -0.0 + 0.0 is 0.0."""
-    found = _neutral(0.0, negative_zero=node_is_float(n))(r, n)
-    if found is None and node_is_float(n) and any(_is(i, 0.0) for i in n.inputs):
+    """Replace x + 0 by x. For floats only x + -0.0 qualifies: -0.0 + 0.0 is 0.0."""
+    better = _neutral(0.0, negative_zero=node_is_float(n))(r, n)
+    if better is None and node_is_float(n) and any(_is_constant(i, 0.0) for i in n.inputs):
         r.note("identity", n, "x + 0.0 turns -0.0 into 0.0; write x - 0.0 if that does not matter", applied=False)
-    return found
+    return better
 
 
 rewrites("identity", ops.subtract)(_neutral_right(0.0))
@@ -144,13 +144,13 @@ rewrites("identity", ops.divide)(_neutral_right(1.0))
 
 
 def _inverse(r: Rewrite, n: Node) -> Node | None:
-    """f(f(x)) is x."""
+    """Replace f(f(x)) by x."""
     x = n.inputs[0]
     return x.inputs[0] if x is not None and x.op is n.op else None
 
 
 def _again(r: Rewrite, n: Node) -> Node | None:
-    """f(f(x)) is f(x)."""
+    """Replace f(f(x)) by f(x)."""
     x = n.inputs[0]
     return x if x is not None and x.op is n.op and x.key == n.key else None
 
@@ -169,7 +169,7 @@ def _unclipped(r: Rewrite, n: Node) -> Node | None:
 
 @rewrites("constant condition", ops.where)
 def _chosen(r: Rewrite, n: Node) -> Node | None:
-    """where with a constant condition."""
+    """Replace where(constant, x, y) by x or y."""
     condition = _number(n.inputs[0])
     return None if condition is None else _operand(n, 1 if condition else 2)
 
@@ -191,7 +191,7 @@ def _cast(r: Rewrite, n: Node) -> Node | None:
 
 
 def holds(wide: dt.DType, narrow: dt.DType) -> bool:
-    """Whether every value of `narrow` is one of `wide`, so that going there and back changes nothing."""
+    """Return True if every value of `narrow` is exact in `wide`, so that a round trip changes nothing."""
     if wide.is_packed or narrow.is_packed:
         return False
     if wide.is_float and narrow.is_float:
@@ -209,7 +209,7 @@ def holds(wide: dt.DType, narrow: dt.DType) -> bool:
 
 @rewrites("repacked there and back", ops.repack)
 def _repacked(r: Rewrite, n: Node) -> Node | None:
-    """Integers keep their values in every packing that holds them."""
+    """Replace repack(repack(x)) by one repack or none: integers keep their values in every packing that holds them."""
     x = n.inputs[0]
     assert x is not None
     if x.spec.dtype is n.spec.dtype:
@@ -225,16 +225,16 @@ QUANTIZERS = frozenset({ops.quantize_activations, ops.quantize_int8, ops.quantiz
 
 @rewrites("quantise what was dequantised", *QUANTIZERS)
 def _kept_rounding(r: Rewrite, n: Node) -> Node | None:
-    """What was dequantised and is quantised again: the new scale may be another, so it stays."""
+    """Keep quantize(dequantize(x)), with a note: the new scale may differ."""
     x = n.inputs[0]
     if x is not None and x.op is ops.dequantize:
-        r.note("quantise what was dequantised", n, "the scale is found anew and may differ", applied=False)
+        r.note("quantise what was dequantised", n, "the scale is computed again and may differ", applied=False)
     return None
 
 
 @rewrites("dequantise as arithmetic", ops.dequantize)
 def _dequantized(r: Rewrite, n: Node) -> Node | None:
-    """Plain int8 times one scale a row is arithmetic, which fuses with what stands around it."""
+    """Replace dequantize of int8 with one scale per row by arithmetic, which fuses with the ops around it."""
     q, scale, zero = n.inputs
     if q is not None and q.op is ops.item and q.inputs[0] is not None and q.inputs[0].op in QUANTIZERS:
         r.note("quantise and dequantise", n, "it rounds: the values are not those before", applied=False)
@@ -261,7 +261,7 @@ def _reshaped(r: Rewrite, n: Node) -> Node | None:
 
 @rewrites("views joined", ops.index)
 def _unchanged_index(r: Rewrite, n: Node) -> Node | None:
-    """x[:, None] only adds axes; x[:] is x."""
+    """Replace x[:, None] by expand_dims, and x[:] by x."""
     x = n.inputs[0]
     assert x is not None
     key = dict(n.attrs)["key"]
@@ -273,7 +273,7 @@ def _unchanged_index(r: Rewrite, n: Node) -> Node | None:
 
 
 def _axes(n: Node) -> tuple[int, ...] | None:
-    """A view that only reorders axes, as their new order."""
+    """Return the order of axes of a view that only permutes them; None for other nodes."""
     ndim = n.spec.ndim
     if n.op is ops.matrix_transpose:
         return (*range(ndim - 2), ndim - 1, ndim - 2)
@@ -301,7 +301,7 @@ def _permuted(r: Rewrite, n: Node) -> Node | None:
 
 @rewrites("transpose into a product", ops.matmul)
 def _turned_product(r: Rewrite, n: Node) -> Node | None:
-    """A copy made only to be multiplied is not needed: products read any strides."""
+    """Read the operands of a product without copies: products take any strides."""
     sides = tuple(_uncopied(i) for i in n.inputs)
     if sides == n.inputs:
         return None
@@ -316,17 +316,17 @@ def _uncopied(x: Node | None) -> Node | None:
 
 @rewrites("written as it is", ops.update)
 def _written_number(r: Rewrite, n: Node) -> Node | None:
-    """A write repeats what it writes by itself: one number written to many places needs no tensor of it."""
+    """Write a scalar without broadcasting it first: a write broadcasts by itself."""
     x, value = n.inputs
     if value is not None and value.op in (ops.full, ops.broadcast_to):
-        less = _its_number(r, value) if value.op is ops.full else value.inputs[0]
-        return r.intern(n.op, (x, less), n.attrs, n.spec, n.key)
+        number = _as_scalar(r, value) if value.op is ops.full else value.inputs[0]
+        return r.intern(n.op, (x, number), n.attrs, n.spec, n.key)
     return None
 
 
 @rewrites("a number", ops.full)
 def _single_number(r: Rewrite, n: Node) -> Node | None:
-    return _its_number(r, n) if n.spec.shape == () else None
+    return _as_scalar(r, n) if n.spec.shape == () else None
 
 
 RULES |= dict.fromkeys(ops.rows_with(Trait.INVOLUTION), ("double negation", _inverse))
@@ -338,7 +338,7 @@ _ANY_ORDER = ops.rows_with(Trait.SYMMETRIC)
 
 
 def _is_known(r: Rewrite, n: Node) -> bool:
-    """Whether a node depends on nothing but constants and is small enough to be kept."""
+    """Return True if a node depends on constants only and is small enough to be folded."""
     if n.op is ops.const:
         return True
     if n.op in (ops.given, ops.empty):
@@ -351,10 +351,10 @@ def _is_known(r: Rewrite, n: Node) -> bool:
     return n.op.kind is not Kind.DYNAMIC and sum(s.nbytes for s in outputs(n.spec)) <= MAX_CONSTANT_BYTES
 
 
-def _value(r: Rewrite, wanted: Node) -> Tensor:
-    """The value of a known node; those it needs come first."""
+def _value(r: Rewrite, target: Node) -> Tensor:
+    """Evaluate a constant node, its inputs first."""
     assert r.evaluate is not None
-    stack = [wanted]
+    stack = [target]
     while stack:
         n = stack[-1]
         missing = [i for i in n.inputs if i is not None and r.known[i] is None]
@@ -363,38 +363,39 @@ def _value(r: Rewrite, wanted: Node) -> Tensor:
             stack.pop()
             if r.known[n] is None:
                 r.known[n] = r.evaluate(n, [None if i is None else r.known[i] for i in n.inputs])
-    found = r.known[wanted]
-    assert found is not None
-    return found
+    value = r.known[target]
+    assert value is not None
+    return value
 
 
-def _as_constant(r: Rewrite, n: Node, made: dict[Node, Node]) -> Node:
-    """The constant or captured tensor that stands for a known node where others read it."""
+def _as_constant(r: Rewrite, n: Node, constants: dict[Node, Node]) -> Node:
+    """Return the constant or captured tensor that replaces a constant node."""
     if n.op is ops.const or not isinstance(n.spec, Spec):
         return n
-    if n not in made:
+    if n not in constants:
         value = _value(r, n)
         if n.spec.shape == () and not n.spec.dtype.is_packed:
-            made[n] = r.node(ops.const, (), value=value.item(), dtype=n.spec.dtype)
+            constants[n] = r.node(ops.const, (), value=value.item(), dtype=n.spec.dtype)
         else:
-            made[n] = r.capture(value)
-            r.origin[made[n]] = r.origin[n]
+            constants[n] = r.capture(value)
+            r.origin[constants[n]] = r.origin[n]
         r.note("constant folding", n, "depends on constants only: computed once")
-    return made[n]
+    return constants[n]
 
 
-def _plain_numbers(r: Rewrite, n: Node) -> Node:
-    """Operands that are one number everywhere become that number, if another operand gives the shape."""
+def _inline_scalars(r: Rewrite, n: Node) -> Node:
+    """Replace `full` operands of a map by scalars, if the other operands have the shape of the result."""
     if n.op.kind is not Kind.MAP or not any(i is not None and i.op is ops.full for i in n.inputs):
         return n
     rest = [i for i in n.inputs if i is not None and i.op not in (ops.full, ops.const)]
     if not isinstance(n.spec, Spec) or broadcast_shapes(*(i.spec.shape for i in rest)) != n.spec.shape:
         return n
-    inputs = tuple(_its_number(r, i) for i in n.inputs)
+    inputs = tuple(_as_scalar(r, i) for i in n.inputs)
     return r.intern(n.op, inputs, n.attrs, n.spec, n.key)
 
 
-def _its_number(r: Rewrite, i: Node | None) -> Node | None:
+def _as_scalar(r: Rewrite, i: Node | None) -> Node | None:
+    """Return the constant of a `full` node; other nodes as they are."""
     if i is None or i.op is not ops.full:
         return i
     kind = i.spec.dtype
@@ -406,7 +407,7 @@ def _its_number(r: Rewrite, i: Node | None) -> Node | None:
 
 
 class Simplified(NamedTuple):
-    """The graph after the rules, where its nodes come from, and what was done."""
+    """The graph after the rules, the origin of its nodes, and the notes."""
 
     graph: Graph
     origin: dict[Node, Node]
@@ -414,9 +415,9 @@ class Simplified(NamedTuple):
 
 
 def simplify(graph: Graph, evaluate: Evaluate | None = None) -> Simplified:
-    """Apply every rule from inputs to outputs, once; what a rule gives is looked at again by its own rule."""
+    """Apply the rules once, from inputs to outputs; the rule of a replacement is applied to it in turn."""
     r = Rewrite(graph, evaluate)
-    made: dict[Node, Node] = {}
+    constants: dict[Node, Node] = {}
     for node in graph.inputs:
         r.new[node] = node
     for old in graph.order():
@@ -424,34 +425,34 @@ def simplify(graph: Graph, evaluate: Evaluate | None = None) -> Simplified:
             n = old
         else:
             inputs = tuple(None if i is None else r.new[i] for i in old.inputs)
-            n = _plain_numbers(r, r.intern(old.op, inputs, old.attrs, old.spec, old.key))
-            while (row := RULES.get(n.op)) is not None and (better := row[1](r, n)) is not None and better is not n:
-                r.note(row[0], n, f"is {better!r}")
+            n = _inline_scalars(r, r.intern(old.op, inputs, old.attrs, old.spec, old.key))
+            while (entry := RULES.get(n.op)) is not None and (better := entry[1](r, n)) is not None and better is not n:
+                r.note(entry[0], n, f"is {better!r}")
                 n = better
             if _is_known(r, n):
                 r.known.setdefault(n, None)
         r.new[old] = n
         r.origin.setdefault(n, old)
     if r.evaluate is not None:
-        _place_constants(r, graph, made)
+        _place_constants(r, graph, constants)
     results = tuple(r.new[n] for n in graph.outputs)
     writes = tuple((i, r.new[n]) for i, n in graph.writes)
     done = graph._replace(outputs=results, writes=writes)
-    kept = [n for n in done.order() if n in r.captured]
-    needed = {n: r.captured[n] for n in sorted(kept, key=lambda n: -dict(n.attrs)["index"])}
+    captured_nodes = [n for n in done.order() if n in r.captured]
+    needed = {n: r.captured[n] for n in sorted(captured_nodes, key=lambda n: -dict(n.attrs)["index"])}
     return Simplified(done._replace(captured=needed), r.origin, list(r.notes.values()))
 
 
-def _place_constants(r: Rewrite, graph: Graph, made: dict[Node, Node]) -> None:
-    """A second walk: nodes that are not constant, and results, read the known ones as constants."""
+def _place_constants(r: Rewrite, graph: Graph, constants: dict[Node, Node]) -> None:
+    """Replace constant nodes where other nodes or results read them."""
     if all(n.op is ops.const for n in r.known):
         return
 
     def final_of(i: Node, reader: Node | None) -> Node:
         if i not in r.known:
             return final[i]
-        fresh = i.op is ops.full and (reader is None or reader.op is ops.update)  # it is written or given away
-        return i if fresh else _as_constant(r, i, made)
+        fresh = i.op is ops.full and (reader is None or reader.op is ops.update)  # it is written, or the caller owns it
+        return i if fresh else _as_constant(r, i, constants)
 
     final: dict[Node, Node] = {}
     roots = tuple(r.new[n] for n in graph.roots)

@@ -1,7 +1,7 @@
-"""Fusions a user adds: a chain of rows by name, and a function that computes the same.
+"""User-defined fusions: a chain of ops by name, and a function that computes the same.
 
-Knows nothing of devices. The function is traced like any other, so what it is made of is fused, planned and timed as if
-it had been written there.
+Knows nothing of devices. The function is traced like any other, so its ops are fused, planned and timed as if they had
+been written in place of the chain.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tritium.tensor import Tensor
 
 @dataclass(frozen=True)
 class FusionPattern:
-    """A chain of rows, each reading the result of the one before, and what to do instead.
+    """A chain of ops, each reading the result of the one before, and a function that replaces it.
 
-    `implementation` takes the operands in the order in which the chain meets them: those of the first row, then of each
-    next one what it reads besides. It gives one tensor of the same spec. Its result is compared with that of the rows
-    when it is first used.
+    `implementation` takes the operands in the order of the chain: those of the first op, then those that each next op
+    reads besides the result before it. It returns one tensor of the same spec. Its result is compared with that of the
+    ops when it is first used.
     """
 
     name: str
@@ -33,22 +33,24 @@ class FusionPattern:
 
     def __post_init__(self) -> None:
         if isinstance(self.operations, str):
-            raise ArgumentError(f"FusionPattern {self.name!r}: a tuple of rows is needed, given {self.operations!r}.")
+            raise ArgumentError(
+                f"FusionPattern {self.name!r}: a tuple of op names is needed, given {self.operations!r}."
+            )
         object.__setattr__(self, "operations", tuple(self.operations))
         if not self.operations or not callable(self.implementation):
-            raise ArgumentError(f"FusionPattern {self.name!r}: names of rows and a callable are needed.")
+            raise ArgumentError(f"FusionPattern {self.name!r}: names of ops and a callable are needed.")
         for name in self.operations:
             if name not in OPS:
-                raise ArgumentError(f"FusionPattern {self.name!r}: there is no row {name!r}.{nearest(name, OPS)}")
+                raise ArgumentError(f"FusionPattern {self.name!r}: there is no op {name!r}.{nearest(name, OPS)}")
             if OPS[name].kind in (Kind.SOURCE, Kind.DYNAMIC):
                 raise ArgumentError(f"FusionPattern {self.name!r}: {name} computes nothing that could be fused.")
 
 
 MAX_CHECKED = 1024
 _patterns: dict[str, FusionPattern] = {}
-_checked: dict[FusionPattern, set[Any]] = {}  # by what calls a pattern was compared with its rows
-generation = 0  # grows when the patterns change, so that programs made before are made anew
-listeners: list[Callable[[], None]] = []  # called then
+_checked: dict[FusionPattern, set[Any]] = {}  # signatures of calls in which a pattern was compared with its ops
+generation = 0  # counts changes of the patterns: programs are compiled again after one
+listeners: list[Callable[[], None]] = []  # called after each change
 
 
 def add_pattern(pattern: FusionPattern) -> None:
@@ -59,51 +61,52 @@ def add_pattern(pattern: FusionPattern) -> None:
     _patterns[pattern.name] = pattern
     _checked.pop(pattern, None)
     generation += 1
-    _tell()
+    _notify()
 
 
-def _tell() -> None:
+def _notify() -> None:
     for listener in listeners:
         listener()
 
 
 def remove_pattern(name: str) -> None:
-    """Forget a pattern."""
+    """Remove a pattern."""
     global generation
     if name not in _patterns:
         raise ArgumentError(f"remove_pattern: there is no pattern {name!r}.{nearest(name, _patterns)}")
     _checked.pop(_patterns.pop(name), None)
     generation += 1
-    _tell()
+    _notify()
 
 
 def patterns() -> tuple[FusionPattern, ...]:
-    """Those in use, the longest first."""
+    """Return the patterns in use, the longest first."""
     return tuple(sorted(_patterns.values(), key=lambda p: -len(p.operations)))
 
 
 def find(operations: tuple[str, ...]) -> FusionPattern | None:
-    """The pattern of exactly this chain."""
+    """Return the pattern of exactly this chain, or None."""
     return next((p for p in patterns() if p.operations == operations), None)
 
 
-def is_checked(pattern: FusionPattern, about: Any) -> bool:
-    """Whether a pattern gave what its rows give in a call of such attributes and specs."""
-    return about in _checked.get(pattern, ())
+def is_checked(pattern: FusionPattern, signature: Any) -> bool:
+    """Return True if a pattern was compared with its ops in a call of these attributes and specs."""
+    return signature in _checked.get(pattern, ())
 
 
-def mark_checked(pattern: FusionPattern, about: Any) -> None:
-    kept = _checked.setdefault(pattern, set())
-    if len(kept) >= MAX_CHECKED:
-        kept.clear()
-    kept.add(about)
+def mark_checked(pattern: FusionPattern, signature: Any) -> None:
+    """Remember that a pattern was compared with its ops in a call of these attributes and specs."""
+    signatures = _checked.setdefault(pattern, set())
+    if len(signatures) >= MAX_CHECKED:
+        signatures.clear()
+    signatures.add(signature)
 
 
-# ---- in graphs
+# ---- the pass
 
 
 class Applied(NamedTuple):
-    """The graph with the implementations in place of their chains."""
+    """The graph with implementations in place of their chains, the origin of its nodes, and the notes."""
 
     graph: Graph
     origin: dict[Node, Node]
@@ -112,13 +115,18 @@ class Applied(NamedTuple):
 
 
 class _Match(NamedTuple):
+    """A chain of nodes that a pattern replaces."""
+
     pattern: FusionPattern
     chain: tuple[Node, ...]  # first to last
     operands: tuple[Node, ...]
 
 
 def apply_patterns(graph: Graph) -> Applied:
-    """Every chain that a pattern names, the longest patterns first; what is inside a chain must serve it alone."""
+    """Replace every chain that a pattern matches, the longest patterns first.
+
+    Only the last node of a chain may be read from outside.
+    """
     if not _patterns:
         return Applied(graph, {}, (), [])
     order = graph.order()
@@ -127,45 +135,45 @@ def apply_patterns(graph: Graph) -> Applied:
         for i in n.inputs:
             if i is not None:
                 users.setdefault(i, []).append(n)
-    taken: set[Node] = set()
+    matched: set[Node] = set()
     matches: dict[Node, _Match] = {}
     for p in patterns():
         for n in reversed(order):
-            found = _match(p, n, users, set(graph.roots), taken)
-            if found is not None:
-                matches[n] = found
-                taken.update(found.chain)
+            match = _match(p, n, users, set(graph.roots), matched)
+            if match is not None:
+                matches[n] = match
+                matched.update(match.chain)
     return _place(graph, order, matches)
 
 
 def _match(
-    p: FusionPattern, last: Node, users: dict[Node, list[Node]], roots: set[Node], taken: set[Node]
+    p: FusionPattern, last: Node, users: dict[Node, list[Node]], roots: set[Node], matched: set[Node]
 ) -> _Match | None:
-    """The chain that ends at a node, if it is this pattern's."""
+    """Return the match of a pattern that ends at a node, or None."""
     chain = [last]
-    besides: list[list[Node]] = []
+    others: list[list[Node]] = []
     for k in range(len(p.operations) - 1, -1, -1):
         n = chain[-1]
-        if n.op.name != p.operations[k] or n in taken or not hasattr(n.spec, "dtype"):
+        if n.op.name != p.operations[k] or n in matched or not hasattr(n.spec, "dtype"):
             return None
         inputs = [i for i in n.inputs if i is not None]
         if k == 0:
-            besides.append(inputs)
+            others.append(inputs)
             break
-        before = _before(n, p.operations[k - 1], users, roots)
+        before = _previous(n, p.operations[k - 1], users, roots)
         if before is None:
             return None
-        besides.append([i for i in inputs if i is not before])
+        others.append([i for i in inputs if i is not before])
         chain.append(before)
-    operands = tuple(i for some in reversed(besides) for i in some)
+    operands = tuple(i for group in reversed(others) for i in group)
     return _Match(p, tuple(reversed(chain)), operands)
 
 
-def _before(n: Node, wanted: str, users: dict[Node, list[Node]], roots: set[Node]) -> Node | None:
-    """The node before in a chain: the first operand, or any where the order does not matter."""
-    places = n.inputs if n.op.traits & Trait.COMMUTES else n.inputs[:1]
-    for i in places:
-        if i is not None and i.op.name == wanted and users[i] == [n] and i not in roots:
+def _previous(n: Node, name: str, users: dict[Node, list[Node]], roots: set[Node]) -> Node | None:
+    """Return the previous node of a chain: the first operand, or any operand of a commutative op."""
+    candidates = n.inputs if n.op.traits & Trait.COMMUTES else n.inputs[:1]
+    for i in candidates:
+        if i is not None and i.op.name == name and users[i] == [n] and i not in roots:
             return i
     return None
 
@@ -186,14 +194,14 @@ def _place(graph: Graph, order: list[Node], matches: dict[Node, _Match]) -> Appl
             new[n] = trace.node(n.op, inputs, n.spec, dict(n.attrs))
         match = matches.get(n)
         if match is not None:
-            made = _traced(trace, match, tuple(new[i] for i in match.operands), n)
-            if isinstance(made, str):
-                notes.append(Note("pattern", match.pattern.name, False, made))
+            replacement = _trace_implementation(trace, match, tuple(new[i] for i in match.operands), n)
+            if isinstance(replacement, str):
+                notes.append(Note("pattern", match.pattern.name, False, replacement))
             else:
-                new[n] = made
+                new[n] = replacement
                 used.append(match.pattern)
                 notes.append(
-                    Note("pattern", match.pattern.name, True, f"stands for {'+'.join(match.pattern.operations)}")
+                    Note("pattern", match.pattern.name, True, f"replaces {'+'.join(match.pattern.operations)}")
                 )
         origin.setdefault(new[n], n)
     done = graph._replace(
@@ -204,27 +212,27 @@ def _place(graph: Graph, order: list[Node], matches: dict[Node, _Match]) -> Appl
     return Applied(done, origin, tuple(used), notes)
 
 
-def _traced(trace: Trace, match: _Match, operands: tuple[Node, ...], n: Node) -> Node | str:
-    """The implementation written down in place of the chain, or why not."""
+def _trace_implementation(trace: Trace, match: _Match, operands: tuple[Node, ...], n: Node) -> Node | str:
+    """Trace the implementation; return its node, or the reason why it cannot be traced."""
     with tracing(trace):
         try:
             result = match.pattern.implementation(*(trace.tensor(i, "argument") for i in operands))
-            made = trace.read(result) if isinstance(result, Tensor) else None
+            node = trace.read(result) if isinstance(result, Tensor) else None
         except TritiumError as error:
-            return f"its implementation cannot be written down: {error}"
+            return f"its implementation cannot be traced: {error}"
         except Exception as error:
             raise RuntimeError(f"The implementation of the pattern {match.pattern.name!r} failed: {error}") from error
-    if made is None or made.spec != n.spec:
-        given = getattr(made, "spec", type(result).__name__)
+    if node is None or node.spec != n.spec:
+        actual = getattr(node, "spec", type(result).__name__)
         raise ArgumentError(
-            f"FusionPattern {match.pattern.name!r}: its implementation gave {given}, but "
-            f"{'+'.join(match.pattern.operations)} gives {n.spec}."
+            f"FusionPattern {match.pattern.name!r}: its implementation returned {actual}, but "
+            f"{'+'.join(match.pattern.operations)} returns {n.spec}."
         )
-    return made
+    return node
 
 
 def compose(operations: tuple[tuple[Op, dict[str, Any]], ...]) -> Callable[..., Any]:
-    """The chain itself as a function: each row takes the result before it first, then what is left of the operands."""
+    """Return the chain as a function: each op takes the result before it, then its share of the operands left."""
 
     def chain(*operands: Any) -> Any:
         left = list(operands)

@@ -16,7 +16,7 @@ from tritium import dtype as dt, launch, ops, recording
 from tritium.backends import Backend
 from tritium.backends.values.device import ValueBackend
 from tritium.buffer import overlap
-from tritium.compiler import new_token, steps
+from tritium.compiler import decode_step, steps
 from tritium.compiler.foreign import ForeignProgram
 from tritium.compiler.fuse import Fused, Opportunity, fuse, note
 from tritium.compiler.passes import Note, Simplified, simplify
@@ -106,7 +106,7 @@ class Program:
     @property
     def notes(self) -> list[Note]:
         """What every pass did, and what it left and why."""
-        together = [] if self.foreign is None else [new_token.note(t) for t in self.foreign.new_tokens]
+        together = [] if self.foreign is None else [decode_step.note(t) for t in self.foreign.decode_steps]
         return [*self._notes, *(note(o) for o in self.opportunities), *together]
 
     # -- running
@@ -204,7 +204,7 @@ class Program:
         """Kernel calls of one run."""
         if self.steps is not None:
             return len(self.steps.calls)
-        inside = {n for t in self.foreign.new_tokens for n in t.nodes[:-1]} if self.foreign is not None else ()
+        inside = {n for t in self.foreign.decode_steps for n in t.nodes[:-1]} if self.foreign is not None else ()
         return sum(n not in inside for n in self.graph.calls())
 
     @property

@@ -52,19 +52,19 @@ class Call(NamedTuple):
     outputs: tuple[Value, ...]
     node: Node
     op: Op
-    said: dict[str, Any]  # the row's own attributes
+    op_attrs: dict[str, Any]  # as the graph has them, before the backend adapts them
 
     @property
     def cost(self) -> Cost:
         """Work and bytes of this call."""
         out = tuple(o.spec for o in self.outputs)
         ins = (None if x is None else x.spec for x in self.inputs)
-        return self.op.cost(out[0] if len(out) == 1 else out, *ins, **self.said)
+        return self.op.cost(out[0] if len(out) == 1 else out, *ins, **self.op_attrs)
 
     def about(self, device: Device) -> Launched:
         """What a span of this call says: the same as of the call by itself."""
         ins = tuple(None if x is None else x.spec for x in self.inputs)
-        return launched(self.op, self.kernel.isa, device, ins, tuple(o.spec for o in self.outputs), self.said)
+        return launched(self.op, self.kernel.isa, device, ins, tuple(o.spec for o in self.outputs), self.op_attrs)
 
 
 class Result(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 import tritium as tt
 from tritium import ops
 from tritium.backends import Absent, probes
-from tritium.compiler.new_token import new_tokens, note
+from tritium.compiler.decode_step import find_decode_steps, note
 from tritium.op import Spec
 
 HEADS, SHARED, SIZE, CAPACITY = 4, 2, 128, 40
@@ -34,12 +34,12 @@ def specs(tokens: int = 1, batch: int = 2, size: int = SIZE) -> list[Spec]:
 
 
 def found(fn: Any, given: list[Spec] | None = None, donate: tuple[int, ...] = (4,)) -> list[Any]:
-    return new_tokens(tt.trace(fn, *(given or specs()), donate=donate))
+    return find_decode_steps(tt.trace(fn, *(given or specs()), donate=donate))
 
 
 def test_the_rows_of_a_new_token_are_found_together() -> None:
     graph = tt.trace(step, *specs(), donate=(4,))
-    (t,) = new_tokens(graph)
+    (t,) = find_decode_steps(graph)
     assert (t.x, t.cos, t.sin, t.places, t.cache) == graph.inputs
     assert graph.outputs == (t.attention,)
     assert graph.writes == ((4, t.update),)
@@ -60,7 +60,7 @@ def test_each_layer_of_a_model_has_one_where_one_token_comes() -> None:
         (pick, (one.astype(np.int64), places, session.turns), len(kv)),
     ):
         graph = program.program(*map(tt.asarray, given), *kv).graph
-        tokens = new_tokens(graph)
+        tokens = find_decode_steps(graph)
         assert [t.cache for t in tokens] == list(graph.inputs[3:])[:many]
         assert all(t.places.op is ops.given for t in tokens)
 
@@ -166,7 +166,7 @@ def test_a_program_has_its_device_take_new_tokens_in_one_call(together: list[tup
     assert together == [((3, 1, EVERY, SIZE), half, half, (4, 2 * SHARED, CAPACITY, SIZE), (3, 3), 0.5, True)]
     program = fn.program(*given)
     assert program.launches == 1
-    assert "new token: rope+update_cache+attention: 3 calls become one" in program.explain()
+    assert "decode step: rope+update_cache+attention: 3 calls become one" in program.explain()
 
 
 def test_places_that_a_program_makes_are_not_settled(together: list[tuple[Any, ...]]) -> None:
