@@ -580,5 +580,5 @@ def test_a_wrong_program_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     from tritium.compiler import passes
 
     monkeypatch.setitem(passes.RULES, ops.exp, ("wrong", lambda r, n: n.inputs[0]))
-    with pytest.raises(VerifyError, match="differs from the rows as written"):
+    with pytest.raises(VerifyError, match="differs from the ops as written"):
         tt.compile(lambda x: tt.exp(x + 1.0) * 2.0, verify=True)(X)

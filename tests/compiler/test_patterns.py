@@ -67,7 +67,7 @@ def test_the_order_of_operands_that_do_not_commute_counts() -> None:
 def test_a_wrong_implementation_is_noticed_on_first_use() -> None:
     tt.add_pattern(tt.FusionPattern("wrong", ("multiply", "add"), lambda a, b, c: a * b - c))
     fn = tt.compile(lambda a: a * a + a)
-    with pytest.raises(VerifyError, match="The pattern wrong does not compute what its rows do"):
+    with pytest.raises(VerifyError, match="The pattern wrong does not compute what its ops do"):
         fn(X)
 
 

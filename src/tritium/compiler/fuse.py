@@ -1,12 +1,12 @@
 """Groups of nodes become one `fused` node: one pass over memory instead of several.
 
-Knows nothing of devices: who runs a fragment says whether it can. A node joins the group of its consumers if all of them
-are in one group, so no group ever waits for itself. Three forms, told by what a group holds:
+Knows nothing of devices: the backend says if it can run a fragment. A node joins the group of its consumers if all of them
+are in one group, so there are no cycles between groups. A group has one of three forms:
 
     elementwise   maps of one shape
-    rows          also reductions along the last axis, softmax, norms, quantisation, and numbers of one row each
+    rows          also reductions along the last axis, softmax, norms, quantisation, and values with one number per row
     product       one matrix product, maps of its result's shape after it, and before it a norm and maps of its first
-                  operand's shape, which no earlier group takes
+                  operand's shape, unless another group takes them
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tritium.op import Fuse, Kind, Spec, outputs
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_STEPS = 16, 4, 64
 
-Refuses = Callable[[Fragment], str | None]  # why a fragment cannot run as one call; None: it can
+Refuses = Callable[[Fragment], str | None]  # the reason why a fragment cannot run as one call; None: it can
 
 NORMS = frozenset({ops.layer_norm, ops.rms_norm})
 
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that will be one call, last first."""
+    """Nodes that will run as one call, last first."""
 
     shape: tuple[int, ...]
     form: str = "elementwise"
@@ -40,7 +40,7 @@ class Group:
     reads: set[Node] = field(default_factory=set)
     results: int = 1
     product: Node | None = None
-    before: set[Node] = field(default_factory=set)  # what makes the product's first operand
+    before: set[Node] = field(default_factory=set)  # nodes that compute the product's first operand
 
     @property
     def has_maps_before(self) -> bool:
@@ -48,11 +48,11 @@ class Group:
 
 
 class Opportunity(NamedTuple):
-    """Several nodes that can be one call."""
+    """Several nodes that can run as one call."""
 
     nodes: tuple[Node, ...]
     fragment: Fragment
-    reason: str  # why it stays apart; "" if it is applied
+    reason: str  # why it is not applied; "" if it is
 
     @property
     def form(self) -> str:
@@ -61,18 +61,18 @@ class Opportunity(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """The graph with its fused nodes, where nodes come from, and what was found."""
+    """The graph with its fused nodes, the origin of its nodes, and all opportunities."""
 
     graph: Graph
     origin: dict[Node, Node]
     opportunities: list[Opportunity]
 
 
-# ---- what a node is for the fuser
+# ---- kinds of nodes
 
 
 def _folds_rows(n: Node) -> bool:
-    """A reduction along the last axis alone."""
+    """Return True for a reduction along the last axis alone."""
     x = n.inputs[0] if n.op.fuses is Fuse.FOLD else None
     if x is None or not x.spec.ndim:
         return False
@@ -91,8 +91,8 @@ def _is_rowwise(n: Node) -> bool:
 def _is_product(n: Node) -> bool:
     if n.op is ops.matmul:
         sides = [i for i in n.inputs if i is not None]
-        whole = all(i.spec.ndim >= 2 and i.spec.dtype is dt.f32 for i in sides)
-        return whole and dict(n.attrs)["algorithm"] == "blas"
+        is_supported = all(i.spec.ndim >= 2 and i.spec.dtype is dt.f32 for i in sides)
+        return is_supported and dict(n.attrs)["algorithm"] == "blas"
     return n.op.fuses is Fuse.PRODUCT
 
 
@@ -101,19 +101,19 @@ def _is_map(n: Node) -> bool:
 
 
 def _is_row_view(n: Node) -> bool:
-    """A view between one number a row and the same with an axis of size 1 at the end."""
+    """Return True for a view that adds or removes an axis of size 1 at the end."""
     x = n.inputs[0] if n.op.fuses is Fuse.SHAPE else None
     if x is None:
         return False
     return n.spec.shape == (*x.spec.shape, 1) or x.spec.shape == (*n.spec.shape, 1)
 
 
-def _per_row(n: Node, shape: tuple[int, ...]) -> bool:
+def _is_per_row(n: Node, shape: tuple[int, ...]) -> bool:
     return bool(shape) and n.spec.shape in ((*shape[:-1], 1), shape[:-1]) and shape[-1] != 1
 
 
 def _start(n: Node) -> Group | None:
-    """The group a node begins."""
+    """Return a new group for a node, or None if it cannot be fused."""
     x = n.inputs[0] if n.inputs else None
     if _is_map(n):
         return Group(n.spec.shape)
@@ -125,14 +125,14 @@ def _start(n: Node) -> Group | None:
 
 
 def _joins(n: Node, g: Group, users: list[Node], reduced: set[Node]) -> str | None:
-    """The form the group has with this node; None: it stays out."""
+    """Return the form of the group with this node added; None: it cannot join."""
     same = isinstance(n.spec, Spec) and n.spec.shape == g.shape
     if g.form == "product":
         return "product" if _is_map(n) and same and all(_is_map(u) and u not in g.before for u in users) else None
     if _is_map(n):
         if same:
             return g.form
-        return "rows" if _per_row(n, g.shape) and n in reduced else None
+        return "rows" if _is_per_row(n, g.shape) and n in reduced else None
     if _folds_rows(n) or _is_rowwise(n):
         x = n.inputs[0]
         return "rows" if x is not None and x.spec.shape == g.shape else None
@@ -143,31 +143,31 @@ def _joins(n: Node, g: Group, users: list[Node], reduced: set[Node]) -> str | No
 
 
 class _Grouping:
-    """The walk from outputs to inputs. No map joins what stands before the products of `bare`."""
+    """The walk from outputs to inputs that forms groups. Products in `bare` get no maps before them."""
 
     def __init__(self, graph: Graph, refuses: Refuses, bare: set[Node]) -> None:
         self.order = graph.order()
         self.place = {n: i for i, n in enumerate(self.order)}
         self.outputs = set(graph.roots)
         self.refuses, self.bare = refuses, bare
-        self.taken: dict[Any, bool] = {}  # which maps the runner knows, by row, dtypes and attributes
+        self.accepted: dict[Any, bool] = {}  # maps the backend can fuse, by op, dtypes and attributes
         self.users: dict[Node, list[Node]] = {}
         self.group: dict[Node, Group] = {}
         self.groups: list[Group] = []
-        self.reduced: set[Node] = set()  # numbers of one row each that come from a reduction
-        self.led: set[Node] = set()  # products, functions of rows, and the maps of what they make: those stay with them
+        self.reduced: set[Node] = set()  # values with one number per row that come from a reduction
+        self.anchored: set[Node] = set()  # products, row-wise ops and the maps of their results, which stay with them
         for n in self.order:
             for i in n.inputs:
                 if i is not None:
                     self.users.setdefault(i, []).append(n)
             if _folds_rows(n) or (n.inputs and any(i in self.reduced for i in n.inputs) and self._stays_per_row(n)):
                 self.reduced.add(n)
-            if _is_product(n) or _folds_rows(n) or _is_rowwise(n) or self._is_led(n):
-                self.led.add(n)
+            if _is_product(n) or _folds_rows(n) or _is_rowwise(n) or self._is_anchored(n):
+                self.anchored.add(n)
 
-    def _is_led(self, n: Node) -> bool:
-        goes_on = _is_map(n) or n.op is ops.item or n in self.reduced
-        return goes_on and any(i in self.led for i in n.inputs)
+    def _is_anchored(self, n: Node) -> bool:
+        continues = _is_map(n) or n.op is ops.item or n in self.reduced
+        return continues and any(i in self.anchored for i in n.inputs)
 
     def _stays_per_row(self, n: Node) -> bool:
         if _is_row_view(n):
@@ -175,23 +175,23 @@ class _Grouping:
         return _is_map(n) and any(i in self.reduced and i.spec.shape == n.spec.shape for i in n.inputs if i is not None)
 
     def real_users(self, n: Node) -> list[Node]:
-        """Who reads a node, seen through the parts of several results and through views of one number a row."""
-        found, stack = [], list(self.users.get(n, ()))
+        """Return the readers of a node; items and views of per-row values are replaced by their own readers."""
+        readers, stack = [], list(self.users.get(n, ()))
         while stack:
             u = stack.pop()
             if (u.op is ops.item or (_is_row_view(u) and n in self.reduced)) and u not in self.outputs:
                 stack += self.users.get(u, ())
             else:
-                found.append(u)
-        return found
+                readers.append(u)
+        return readers
 
     def run(self) -> list[Group]:
         for n in reversed(self.order):
-            if n.op.kind in (Kind.VIEW, Kind.SOURCE) or (_is_map(n) and not self._takes(n)):
+            if n.op.kind in (Kind.VIEW, Kind.SOURCE) or (_is_map(n) and not self._accepts(n)):
                 continue
             users = self.real_users(n)
             joined = self._common_group(n, users)
-            before = joined is not None and self._stands_before(n, joined, users)
+            before = joined is not None and self._feeds_product(n, joined, users)
             form = "product" if before else _joins(n, joined, users, self.reduced) if joined else None
             if joined is None or form is None or not self._fits(n, joined):
                 joined = _start(n)
@@ -206,8 +206,8 @@ class _Grouping:
             self._put(n, joined, form or joined.form)
         return [g for g in self.groups if len(g.nodes) > 1]
 
-    def _stands_before(self, n: Node, g: Group, users: list[Node]) -> bool:
-        """Whether a norm or a map makes the first operand of the group's product, and nothing else."""
+    def _feeds_product(self, n: Node, g: Group, users: list[Node]) -> bool:
+        """Return True if a norm or map is used only to compute the first operand of the group's product."""
         p = g.product
         if p is None or p.op is not ops.quantized_matmul or n in self.outputs:
             return False
@@ -217,21 +217,21 @@ class _Grouping:
         if n.op in NORMS:
             return users == [p]
         fits = x is not None and _is_map(n) and n.spec.shape == x.spec.shape
-        return fits and n not in self.led and p not in self.bare
+        return fits and n not in self.anchored and p not in self.bare
 
-    def _takes(self, n: Node) -> bool:
-        """Whether the runner knows such a map; asked once for each row and dtypes."""
+    def _accepts(self, n: Node) -> bool:
+        """Return True if the backend can fuse such a map; cached by op, dtypes and attributes."""
         key = (n.op, tuple(None if i is None else i.spec.dtype for i in n.inputs), n.spec.dtype, n.key)
-        if key not in self.taken:
-            places = iter(range(len(n.inputs)))
-            inputs = tuple(None if i is None else next(places) for i in n.inputs)
+        if key not in self.accepted:
+            positions = iter(range(len(n.inputs)))
+            inputs = tuple(None if i is None else next(positions) for i in n.inputs)
             specs = tuple(Spec((8,), i.spec.dtype) for i in n.inputs if i is not None)
             step = Step(n.op, inputs, n.attrs, Spec((8,), n.spec.dtype))
-            self.taken[key] = self.refuses(Fragment(specs, (step,), (len(specs),))) is None
-        return self.taken[key]
+            self.accepted[key] = self.refuses(Fragment(specs, (step,), (len(specs),))) is None
+        return self.accepted[key]
 
     def _common_group(self, n: Node, users: list[Node]) -> Group | None:
-        """The group of all users of a node; groups that lead nowhere else are made one for its sake."""
+        """Return the group of all users of a node, or None. Several groups are merged if none has other readers."""
         groups = list({id(self.group.get(u)): self.group.get(u) for u in users}.values())
         if len(groups) == 1:
             return groups[0]
@@ -245,9 +245,9 @@ class _Grouping:
         return first
 
     def _may_merge(self, g: Group, into: Group, n: Node) -> bool:
-        """Whether a group ends in results only, has the other's rows, and waits for nothing that could wait for it."""
-        rows = into.shape != g.shape
-        if rows and not all(m in self.reduced and _per_row(m, into.shape) for m in g.nodes):
+        """Return True if two groups can merge: compatible shapes, within the limits, no readers outside, no cycle."""
+        reduces = into.shape != g.shape
+        if reduces and not all(m in self.reduced and _is_per_row(m, into.shape) for m in g.nodes):
             return False
         if len(into.reads | g.reads) > MAX_INPUTS or into.results + g.results > MAX_OUTPUTS:
             return False
@@ -284,16 +284,16 @@ class _Grouping:
 
 
 class _Writer:
-    """Writes the steps of a group, with the constants, parts and row views it needs."""
+    """A fragment being written: the steps of a group, with the constants, items and row views they need."""
 
     def __init__(self, members: set[Node]) -> None:
         self.members = members
         self.inputs: list[Node] = []
         self.steps: list[tuple[Node, tuple[Node | None, ...]]] = []
-        self.made: set[Node] = set()
+        self.written: set[Node] = set()
 
-    def inside(self, n: Node) -> bool:
-        """A member, or a part or view of one that only leads from member to member."""
+    def is_inside(self, n: Node) -> bool:
+        """Return True for a member of the group, and for an item or row view of one."""
         while n.op is ops.item or _is_row_view(n):
             if n in self.members:
                 return True
@@ -304,14 +304,14 @@ class _Writer:
 
     def add(self, n: Node) -> None:
         for i in n.inputs:
-            if i is None or i in self.made:
+            if i is None or i in self.written:
                 continue
-            if i.op is ops.const or (i not in self.members and self.inside(i)):
+            if i.op is ops.const or (i not in self.members and self.is_inside(i)):
                 self.add(i)
             elif i not in self.members and i not in self.inputs:
                 self.inputs.append(i)
         self.steps.append((n, n.inputs))
-        self.made.add(n)
+        self.written.add(n)
 
     def fragment(self, results: list[Node]) -> Fragment:
         number = {n: k for k, n in enumerate((*self.inputs, *(s for s, _ in self.steps)))}
@@ -326,13 +326,13 @@ def _write(g: Group, results: list[Node]) -> tuple[Fragment, list[Node]]:
     for n in reversed(g.nodes):
         writer.add(n)
     for r in results:
-        if r not in writer.made:
+        if r not in writer.written:
             writer.add(r)
     return writer.fragment(results), writer.inputs
 
 
 def pattern(fragment: Fragment) -> str:
-    """The rows of a fragment, such as matmul+add+gelu."""
+    """Return the ops of a fragment as a name, such as matmul+add+gelu."""
     names = fragment.names
     return "+".join(names) if len(names) <= 6 else "+".join((*names[:5], f"{len(names) - 5} more"))
 
@@ -341,9 +341,12 @@ def pattern(fragment: Fragment) -> str:
 
 
 def fuse(graph: Graph, refuses: Refuses) -> Fused:
-    """Every group that its runner takes becomes one node. One that is refused is tried smaller: a product without the maps before
-    it, which are then grouped as if it were not there, and whatever is still refused without all but its maps."""
-    found: list[Opportunity] = []
+    """Replace every group that the backend accepts by one fused node.
+
+    A refused group is tried smaller: a product without the maps before it, which are then grouped without it; a group
+    that is still refused is reduced to its maps.
+    """
+    opportunities: list[Opportunity] = []
     bare: set[Node] = set()
     while True:
         walk = _Grouping(graph, refuses, bare)
@@ -351,34 +354,34 @@ def fuse(graph: Graph, refuses: Refuses) -> Fused:
         too_large = [o for o in offers if o.reason is not None and o.group.has_maps_before]
         if not too_large:
             break
-        found += (o.opportunity for o in too_large)
+        opportunities += (o.opportunity for o in too_large)
         bare |= {o.group.product for o in too_large if o.group.product is not None}
-    parts = [part for o in offers for part in _accepted(o, walk, refuses, found)]
-    return _rebuild(graph, parts, found)
+    parts = [part for o in offers for part in _accept(o, walk, refuses, opportunities)]
+    return _rebuild(graph, parts, opportunities)
 
 
 def _results_of(nodes: list[Node], walk: _Grouping) -> list[Node]:
-    """What others read of a group: whole results, or parts of several."""
+    """Return the nodes of a group that are read outside it: results, or items of several results."""
     members, out = set(nodes), []
     for n in reversed(nodes):
         several = not isinstance(n.spec, Spec)
         for v in walk.users.get(n, ()) if several else (n,):
-            if v in walk.outputs or any(_outside(u, members, walk) for u in walk.users.get(v, ())):
+            if v in walk.outputs or any(_is_outside(u, members, walk) for u in walk.users.get(v, ())):
                 out.append(v)
     return out
 
 
-def _outside(user: Node, members: set[Node], walk: _Grouping) -> bool:
-    """Whether a reader stands outside; a row view that leads only inside does not."""
+def _is_outside(user: Node, members: set[Node], walk: _Grouping) -> bool:
+    """Return True if a reader is outside the group; a row view with readers only inside is not."""
     if user in members:
         return False
     if _is_row_view(user) and user.inputs[0] in walk.reduced and user not in walk.outputs:
-        return any(_outside(u, members, walk) for u in walk.users.get(user, ()))
+        return any(_is_outside(u, members, walk) for u in walk.users.get(user, ()))
     return True
 
 
 class _Part(NamedTuple):
-    """A group as a fragment: what it reads and what others read of it."""
+    """A group as a fragment, with its inputs and results."""
 
     fragment: Fragment
     inputs: list[Node]
@@ -386,7 +389,7 @@ class _Part(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """A group as a part, and why its runner does not take it."""
+    """A group as a part, and the reason why the backend refuses it."""
 
     group: Group
     part: _Part
@@ -405,22 +408,22 @@ def _offer(g: Group, walk: _Grouping, refuses: Refuses) -> _Offer:
     return _Offer(g, _Part(fragment, inputs, results), reason)
 
 
-def _accepted(o: _Offer, walk: _Grouping, refuses: Refuses, found: list[Opportunity]) -> list[_Part]:
+def _accept(o: _Offer, walk: _Grouping, refuses: Refuses, opportunities: list[Opportunity]) -> list[_Part]:
     if len(o.part.fragment.names) < 2:
         return []
-    found.append(o.opportunity)
+    opportunities.append(o.opportunity)
     if o.reason is None:
         return [o.part]
     if o.group.form == "elementwise":
         return []
     accepted = []
     for g in _maps_of(o.group, walk):
-        accepted += _accepted(_offer(g, walk, refuses), walk, refuses, found)
+        accepted += _accept(_offer(g, walk, refuses), walk, refuses, opportunities)
     return accepted
 
 
 def _maps_of(g: Group, walk: _Grouping) -> list[Group]:
-    """The maps of a refused group as groups of their own: again by their consumers."""
+    """Return the maps of a refused group, grouped by their consumers."""
     group: dict[Node, Group] = {}
     out: list[Group] = []
     for n in g.nodes:
@@ -436,8 +439,8 @@ def _maps_of(g: Group, walk: _Grouping) -> list[Group]:
     return [part for part in out if len(part.nodes) > 1]
 
 
-def _rebuild(graph: Graph, parts: list[_Part], found: list[Opportunity]) -> Fused:
-    """The graph anew, from the roots back: a group is placed where all it reads is there."""
+def _rebuild(graph: Graph, parts: list[_Part], opportunities: list[Opportunity]) -> Fused:
+    """Return the graph with each part as one node, placed after all its inputs."""
     trace = Trace()
     part_of = {r: p for p in parts for r in p.results}
     new: dict[Node, Node] = {}
@@ -463,7 +466,7 @@ def _rebuild(graph: Graph, parts: list[_Part], found: list[Opportunity]) -> Fuse
     done = graph._replace(
         outputs=tuple(new[n] for n in graph.outputs), writes=tuple((i, new[n]) for i, n in graph.writes)
     )
-    return Fused(done, origin, found)
+    return Fused(done, origin, opportunities)
 
 
 def _place_part(part: _Part, trace: Trace, new: dict[Node, Node], origin: dict[Node, Node]) -> None:
@@ -475,12 +478,12 @@ def _place_part(part: _Part, trace: Trace, new: dict[Node, Node], origin: dict[N
 
 
 def note(o: Opportunity) -> Note:
-    """What became of an opportunity."""
+    """Return the note of an opportunity: its gain, or why it was not applied."""
     gain = f"{len(o.fragment.names)} calls become one, {saved_bytes(o.fragment)} bytes less to move"
     return Note("fusion", pattern(o.fragment), not o.reason, o.reason or gain)
 
 
 def saved_bytes(fragment: Fragment) -> int:
-    """Bytes that the steps one by one would read and write beyond what the fragment does."""
+    """Return the bytes of memory traffic that a fragment saves over its steps one by one."""
     together = ops.fused.cost(fragment.out, *fragment.inputs, body=fragment)
     return sum(c.read + c.written for _, c in fragment.costs()) - together.read - together.written

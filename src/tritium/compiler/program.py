@@ -1,4 +1,4 @@
-"""A function compiled for arguments of certain specs: rules, fusion, order, memory plan, and one native call.
+"""A function compiled for arguments of fixed specs: rewrite rules, fusion, order, memory plan, and one native call.
 
 Knows nothing of how arguments are bound to a Python function.
 """
@@ -30,14 +30,14 @@ from tritium.layout import Layout
 from tritium.op import Cost, Kind, Spec, interpreter
 from tritium.tensor import Tensor
 
-# What decides whether inputs are stacked, in bytes that could be moved meanwhile: calling a step, and copying an item to its
-# place and looking at its results (0.1 us and 1.5 us at 10 GB/s).
+# The overheads that decide if inputs are stacked, in bytes that could be moved meanwhile: one call of a step, and copying
+# one item to the stack and slicing its results (0.1 us and 1.5 us at 10 GB/s).
 STEP_BYTES, ITEM_BYTES = 1 << 10, 1 << 14
 
 
 @dataclass
 class Counters:
-    """What was compiled so far in this process."""
+    """Counts of what was compiled in this process."""
 
     programs: int = 0
     fusions_found: int = 0
@@ -48,7 +48,7 @@ counters = Counters()
 
 
 class Program:
-    """What one graph became. Several threads may call it at once; every result is the caller's own memory."""
+    """A compiled graph. Several threads may call it at once; every result is the caller's own memory."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Program:
     ) -> None:
         self.source, self.backend, self.name = graph, backend, name
         with no_collections():
-            self._make(layouts, verify)
+            self._compile(layouts, verify)
 
-    def _make(self, layouts: tuple[Layout, ...] | None, verify: bool) -> None:
+    def _compile(self, layouts: tuple[Layout, ...] | None, verify: bool) -> None:
         graph, backend = self.source, self.backend
         self.layouts = layouts or tuple(Layout(n.spec.shape, n.spec.strides, 0) for n in graph.inputs)
         simple = simplify(graph, lambda n, xs: run_node(n, xs, backend.device))
@@ -73,7 +73,7 @@ class Program:
         self.origin = _origins(simple, custom, fused)
         self.opportunities: list[Opportunity] = fused.opportunities
         self._notes = [*simple.notes, *custom.notes]
-        self.unchecked = custom.used  # fusions of a user are compared with their rows at the first call
+        self.unchecked = custom.used  # a user's fusions are compared with their ops at the first call
         self.verifies = verify  # at the next call
         self.steps: Steps | None = None
         self.native: Any = None
@@ -91,13 +91,13 @@ class Program:
             self.steps = steps.build(self.graph, self.backend, self.layouts)
         except UnableError as why:
             self.steps, self.why_not_native = None, str(why)
-        self.ran = launch.Ran(self.name, self.launches)  # while someone watches: node by node
+        self.ran = launch.Ran(self.name, self.launches)  # the launch record when it runs node by node under a profiler
         if self.steps is not None:
-            about = (self.ran, *(c.about(self.backend.device) for c in self.steps.calls))
-            self.native = steps.native_program(self.steps, self.graph, self.layouts, about)
+            spans = (self.ran, *(c.launch_record(self.backend.device) for c in self.steps.calls))
+            self.native = steps.native_program(self.steps, self.graph, self.layouts, spans)
         elif isinstance(self.backend, ValueBackend) and self.backend.compiler:
-            made = ForeignProgram(self.graph, self.backend)
-            self.foreign = made if made.is_compiled else None
+            foreign = ForeignProgram(self.graph, self.backend)
+            self.foreign = foreign if foreign.is_compiled else None
             reason = self.backend.why_not_compiled
             self.why_not_native = (
                 f"{self.backend.device} cannot use {self.backend.compiler} here{reason and f': {reason}'}"
@@ -105,7 +105,7 @@ class Program:
 
     @property
     def notes(self) -> list[Note]:
-        """What every pass did, and what it left and why."""
+        """Return the notes of all passes: rewrites that were applied, and those that were not, with the reason."""
         together = [] if self.foreign is None else [decode_step.note(t) for t in self.foreign.decode_steps]
         return [*self._notes, *(note(o) for o in self.opportunities), *together]
 
@@ -115,7 +115,7 @@ class Program:
         return f"<program {len(self.graph.inputs)} arguments, {self.launches} calls, arena {sized(self.arena_bytes)}>"
 
     def __call__(self, *args: Tensor) -> Any:
-        """Run on tensors of the specs it was made for. One native call, unless a step has none or someone watches."""
+        """Run on tensors of the specs it was made for. One native call, unless a step has no native kernel or a profiler is active."""
         if self.verifies or self.unchecked:
             self._check(args)
         if self.native is not None and not launch.watchers:
@@ -129,25 +129,27 @@ class Program:
         return self.run_nodes(*args)
 
     def ready(self, args: tuple[Tensor, ...]) -> Any:
-        """What a call like that with `args`, which has just been made, may be tried on first: it gives None where it was not made
-        for its arguments. None: there is nothing."""
+        """Return the fast path for calls like the last one, with `args`, or None.
+
+        It returns None itself if a call's arguments do not fit.
+        """
         if self.foreign is None or self.verifies or self.unchecked:
             return self.native
         return self.foreign.again(args)
 
     def _check(self, args: tuple[Tensor, ...]) -> None:
-        """Every node against the graph as written: when asked for, and at the first use of a user's fusion."""
+        """Verify the program on these arguments: with verify=True, and at the first use of a user's fusion."""
         names = ", ".join(p.name for p in self.unchecked)
         try:
             verify(self, args)
         except VerifyError as error:
             if not names:
                 raise
-            raise VerifyError(f"The pattern {names} does not compute what its rows do. {error}") from None
+            raise VerifyError(f"The pattern {names} does not compute what its ops do. {error}") from None
         self.unchecked, self.verifies = (), False
 
     def run_nodes(self, *args: Tensor) -> Any:
-        """The optimised graph node by node: what is done where a native program cannot, and while someone watches."""
+        """Run the optimised graph node by node: without a native program, and under a profiler."""
         check_donated(self.graph, args)
         token = interpreter.set(None)
         try:
@@ -156,22 +158,24 @@ class Program:
             interpreter.reset(token)
 
     def run_many(self, inputs: Sequence[Any]) -> list[Any]:
-        """The results for many inputs (tuples of tensors, or tensors): stacked and run at once where the graph allows it
-        and it pays, else one by one. Results are those of the loop, products within the row's rounding. Those of one
-        stacked run share a block of memory, each its own part of it."""
-        rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
-        many = self.stacked(len(rows))
+        """Return the results for many inputs (tuples of tensors, or tensors).
+
+        Inputs are stacked and run at once if the graph allows it and the cost model favours it, else one by one. Results
+        equal those of a loop, products within the op's rounding. Results of a stacked run are parts of one block of memory.
+        """
+        samples = [x if isinstance(x, tuple) else (x,) for x in inputs]
+        many = self.stacked(len(samples))
         if isinstance(many, str):
-            return [self(*row) for row in rows]
-        for row in rows:
-            check_arguments(self.source, row)
-        result = many(*(_stacked(column) for column in zip(*rows, strict=True)))
+            return [self(*sample) for sample in samples]
+        for sample in samples:
+            check_arguments(self.source, sample)
+        result = many(*(_stacked(column) for column in zip(*samples, strict=True)))
         if self.source.single:
-            return [result[i] for i in range(len(rows))]
-        return [tuple(part[i] for part in result) for i in range(len(rows))]
+            return [result[i] for i in range(len(samples))]
+        return [tuple(part[i] for part in result) for i in range(len(samples))]
 
     def stacked(self, n: int) -> Program | str:
-        """The program that runs n inputs at once, or why they are run one by one."""
+        """Return the program that runs n inputs at once, or the reason why they run one by one."""
         if n < 2 or self.graph.writes:
             return "a donated argument is written" if self.graph.writes else "there is one input"
         many = self._batch(n)
@@ -183,7 +187,7 @@ class Program:
         return many if together < apart else "stacking them would take longer than it saves"
 
     def _batch(self, n: int) -> Program | str:
-        """The program for n inputs at once, or why there is none. A few sizes are kept."""
+        """Return the program for n inputs at once, or the reason why there is none. Up to 8 sizes are cached."""
         with self._lock:
             if n not in self._batches:
                 graph = batched(self.source, n)
@@ -193,7 +197,7 @@ class Program:
             return self._batches[n]
 
     def why_not_stacked(self, n: int = 32) -> str:
-        """Why run_many runs n inputs one by one; "" if it stacks them."""
+        """Return the reason why run_many runs n inputs one by one; "" if it stacks them."""
         many = self.stacked(n)
         return many if isinstance(many, str) else ""
 
@@ -201,7 +205,7 @@ class Program:
 
     @property
     def launches(self) -> int:
-        """Kernel calls of one run."""
+        """Return the number of kernel calls of one run."""
         if self.steps is not None:
             return len(self.steps.calls)
         inside = {n for t in self.foreign.decode_steps for n in t.nodes[:-1]} if self.foreign is not None else ()
@@ -209,7 +213,7 @@ class Program:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that the steps must read and write."""
+        """Return the bytes that all steps read and write."""
         return sum(c.read + c.written for c in self._costs())
 
     def _costs(self) -> list[Cost]:
@@ -218,14 +222,14 @@ class Program:
         return [self.cost_of(n) for n in self.graph.order()]
 
     def cost_of(self, n: Node) -> Cost:
-        """Work and bytes of a node."""
+        """Return the work and bytes of a node."""
         specs = tuple(i.spec if i is not None and isinstance(i.spec, Spec) else None for i in n.inputs)
         free = n.op.kind is Kind.VIEW or n.op in (ops.given, ops.const)
         return Cost(0, 0, 0) if free else n.op.cost(n.spec, *specs, **dict(n.attrs))
 
     @property
     def last_s(self) -> float | None:
-        """Seconds of the last run of the native program; None: none yet."""
+        """Return the seconds of the last run of the native program; None: not run yet."""
         return self.native.last_ns * 1e-9 if self.native is not None and self.native.runs else None
 
     @property
@@ -234,33 +238,33 @@ class Program:
 
     @property
     def naive_bytes(self) -> int:
-        """What the temporaries would take side by side."""
+        """Return the bytes of all temporaries without sharing."""
         return self.steps.plan.naive_bytes if self.steps else 0
 
     @property
     def lower_bound_bytes(self) -> int:
-        """What is alive together at the worst moment: no plan can need less in this order."""
+        """Return the most bytes alive at one step: no plan needs less in this order."""
         return self.steps.plan.lower_bound_bytes if self.steps else 0
 
     @property
     def bytes_per_call(self) -> int:
-        """Arguments, results and arena of one call."""
+        """Return the bytes of arguments, results and arena of one call."""
         ends = sum(n.spec.nbytes for n in (*self.graph.inputs, *self.graph.outputs))
         return ends + self.arena_bytes
 
-    # -- saying what was done
+    # -- reports
 
     def verify(self, *args: Tensor) -> None:
         """Compare every node with the graph as it was written; the first that differs is named in a VerifyError."""
         verify(self, args)
 
     def explain(self) -> str:
-        """What was applied, what was not, and why."""
+        """Return a report of the rewrites and fusions that were applied, and of those that were not, with the reason."""
         return "\n".join(explanation(self))
 
 
 def _stacked(column: tuple[Tensor, ...]) -> Tensor:
-    """Tensors of one spec along a new first axis."""
+    """Stack tensors of one spec along a new first axis."""
     first = column[0]
     to = ops.empty((len(column), *first.shape), dtype=first.dtype, device=first.device)
     for i, x in enumerate(column):
@@ -277,10 +281,10 @@ def check_arguments(graph: Graph, args: tuple[Any, ...]) -> None:
 
 
 def check_donated(graph: Graph, args: tuple[Any, ...]) -> None:
-    """What is written must be no other argument's or captured tensor's memory: in which order would they be read?"""
+    """Raise if a donated argument shares memory with another argument or captured tensor: the order of access is undefined."""
     for i, _ in graph.writes:
         if isinstance(args[i], Tensor):
-            args[i].storage.own()  # what clones share until the first write is no one else's from here on
+            args[i].storage.own()  # memory shared with clones is copied now
         for k, other in enumerate((*args, *graph.captured.values())):
             if k != i and isinstance(args[i], Tensor) and isinstance(other, Tensor) and overlap(args[i], other):
                 what = f"argument {k}" if k < len(args) else "a tensor that the function captured"
@@ -290,7 +294,7 @@ def check_donated(graph: Graph, args: tuple[Any, ...]) -> None:
 
 
 def _origins(simple: Simplified, custom: Applied, fused: Fused) -> dict[Node, Node]:
-    """Of every node of the optimised graph: the node of the written one that computes the same."""
+    """Return, for every node of the optimised graph, the node of the source graph with the same value."""
     out = {}
     for new, old in fused.origin.items():
         before = custom.origin.get(old, old)
@@ -302,8 +306,10 @@ def _origins(simple: Simplified, custom: Applied, fused: Fused) -> dict[Node, No
 
 
 def verify(p: Program, args: tuple[Any, ...]) -> None:
-    """Every node of the optimised graph against the written one, each on the written one's values, in order; then what
-    the whole program gives against its nodes one by one."""
+    """Compare every node of the optimised graph with the source graph, on the source graph's values, in order.
+
+    Then compare the results of the native program with those of its nodes one by one.
+    """
     check_arguments(p.source, args)
     token = interpreter.set(None)
     try:
@@ -312,45 +318,45 @@ def verify(p: Program, args: tuple[Any, ...]) -> None:
         for n in p.graph.order():
             old = p.origin.get(n)
             known = n.op is ops.given
-            found = (
-                _given(p, n, args).contiguous()
+            value = (
+                _input_value(p, n, args).contiguous()
                 if known
-                else run_node(n, [_of(values, i) for i in n.inputs], p.backend.device)
+                else run_node(n, [_lookup(values, i) for i in n.inputs], p.backend.device)
             )
             if not known and old in plain and isinstance(n.spec, Spec):
-                compare(plain[old], found, old, n)
-            values[n] = plain[old] if old in plain and isinstance(n.spec, Spec) else found
+                compare(plain[old], value, old, n)
+            values[n] = plain[old] if old in plain and isinstance(n.spec, Spec) else value
         _verify_whole(p, args)
     finally:
         interpreter.reset(token)
 
 
-def _of(values: dict[Node, Any], i: Node | None) -> Any:
+def _lookup(values: dict[Node, Any], i: Node | None) -> Any:
     return None if i is None else values[i]
 
 
-def _given(p: Program, n: Node, args: tuple[Any, ...]) -> Tensor:
+def _input_value(p: Program, n: Node, args: tuple[Any, ...]) -> Tensor:
     return p.graph.captured[n] if n in p.graph.captured else args[p.graph.inputs.index(n)]
 
 
-def _alike(x: Tensor) -> Tensor:
-    """A copy that lies as the tensor does: a program is made for a layout."""
+def _copy_strided(x: Tensor) -> Tensor:
+    """Return a copy with the same strides: a program is compiled for a layout."""
     if x.is_contiguous() or x.dtype.is_packed or 0 in x.strides:
         return ops.copy(x)
     need = sum((n - 1) * abs(s) for n, s in zip(x.shape, x.strides, strict=True)) + 1
     first = sum(-(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True) if s < 0)
     base = ops.empty((need,), dtype=x.dtype, device=x.device)
-    made = Tensor(base.storage, x.dtype, x.shape, x.strides, first)
-    return ops.copy(x, out=made)
+    strided = Tensor(base.storage, x.dtype, x.shape, x.strides, first)
+    return ops.copy(x, out=strided)
 
 
 def _verify_whole(p: Program, args: tuple[Any, ...]) -> None:
-    """The native program and its memory plan against the nodes one by one: the same bits, donated arguments too."""
+    """Raise unless the native program returns the same bits as its nodes one by one, donated arguments included."""
     if p.native is None:
         return
-    mine, theirs = ([_alike(x) for x in args] for _ in range(2))
+    mine, theirs = ([_copy_strided(x) for x in args] for _ in range(2))
     got, want = p.native(*mine), p.graph(*theirs)
-    if got is None:  # an argument that repeats its memory has no copy that lies alike
+    if got is None:  # an argument with stride 0 has no copy of the same layout
         return
     pairs = zip(*((r,) if isinstance(r, Tensor) else r for r in (want, got)), strict=True)
     written = ((theirs[i], mine[i]) for i, _ in p.graph.writes)
@@ -359,36 +365,38 @@ def _verify_whole(p: Program, args: tuple[Any, ...]) -> None:
 
 
 def _plain_values(graph: Graph, args: tuple[Any, ...], device: Any) -> dict[Node, Any]:
-    """Every value of the written graph, each laid row by row: a sum over strided memory may add in another order."""
-    given = dict(graph.captured) | dict(zip(graph.inputs, args, strict=True))
+    """Compute every value of the source graph, as contiguous tensors: a sum over strided memory may add in another order."""
+    inputs = dict(graph.captured) | dict(zip(graph.inputs, args, strict=True))
     values: dict[Node, Any] = {}
     for n in graph.order():
-        found = given[n] if n in given else run_node(n, [_of(values, i) for i in n.inputs], device)
-        values[n] = found if isinstance(found, tuple) else found.contiguous()
+        value = inputs[n] if n in inputs else run_node(n, [_lookup(values, i) for i in n.inputs], device)
+        values[n] = value if isinstance(value, tuple) else value.contiguous()
     return values
 
 
 def compare(want: Tensor, got: Tensor, old: Node, new: Node) -> None:
-    """Equal bits, or as close as the rows promise; else an error naming the node, which is the first that differs."""
-    compare_tensors(want, got, f"verify: {new!r}, which stands for {old!r},", tolerance(new, old))
+    """Raise unless two values are equal, or as close as their ops guarantee; the error names the node."""
+    compare_tensors(want, got, f"verify: {new!r}, which replaces {old!r},", tolerance(new, old))
 
 
 def compare_tensors(want: Tensor, got: Tensor, who: str, ulps: float) -> None:
-    """The results of the rows as written, and of what stands for them."""
+    """Raise if the result of a replacement differs from that of the ops as written by more than so many ulps."""
     if want.spec != got.spec:
-        raise VerifyError(f"{who} gives {got.spec} where the rows as written give {want.spec}.")
+        raise VerifyError(f"{who} returns {got.spec} where the ops as written return {want.spec}.")
     a, b = want._host(), got._host()
     if bool(((a == b) | ((a != a) & (b != b))).all()):
         return
     with np.errstate(all="ignore"):
-        wide, near = a.astype("f8"), b.astype("f8")
-        limit = ulps * _epsilon(want) * max(1.0, float(abs(wide[np.isfinite(wide)]).max(initial=0.0)))
-        wrong = ~((abs(wide - near) <= limit) | (wide == near) | ((wide != wide) & (near != near)))
+        expected, actual = a.astype("f8"), b.astype("f8")
+        limit = ulps * _epsilon(want) * max(1.0, float(abs(expected[np.isfinite(expected)]).max(initial=0.0)))
+        wrong = ~(
+            (abs(expected - actual) <= limit) | (expected == actual) | ((expected != expected) & (actual != actual))
+        )
     if wrong.any():
-        place = tuple(int(i[0]) for i in wrong.nonzero())
+        index = tuple(int(i[0]) for i in wrong.nonzero())
         raise VerifyError(
-            f"{who} differs from the rows as written: at {list(place)} it is {near[place]:.9g} instead of "
-            f"{wide[place]:.9g} (allowed: {limit:.3g})."
+            f"{who} differs from the ops as written: at {list(index)} it is {actual[index]:.9g} instead of "
+            f"{expected[index]:.9g} (allowed: {limit:.3g})."
         )
 
 
@@ -397,7 +405,7 @@ def _epsilon(x: Tensor) -> float:
 
 
 def tolerance(new: Node, old: Node) -> float:
-    """Ulps: the sum over the rows that made the value."""
+    """Return the tolerance in ulps: the sum over the ops that computed the value."""
     if new.op is ops.fused or new.op is ops.item:
         body = dict(new.inputs[0].attrs if new.op is ops.item and new.inputs[0] else new.attrs).get("body")
         return sum(s.op.ulps for s in body.steps) if body is not None else old.op.ulps
@@ -408,6 +416,7 @@ def tolerance(new: Node, old: Node) -> float:
 
 
 def explanation(p: Program) -> list[str]:
+    """Return the lines of Program.explain."""
     lines = [f"{len(p.source.calls())} calls written, {p.launches} run, {sized(p.bytes_moved)} moved"]
     if p.steps is not None:
         lines.append(
@@ -421,14 +430,14 @@ def explanation(p: Program) -> list[str]:
     else:
         lines.append(f"runs node by node: {p.why_not_native}")
     for title, applied in (("applied", True), ("not applied", False)):
-        found = [n for n in p.notes if n.applied is applied]
-        lines += [f"{title}:"] if found else []
-        lines += [f"  {n.what}: {n.node}: {n.why}" for n in found]
+        notes = [n for n in p.notes if n.applied is applied]
+        lines += [f"{title}:"] if notes else []
+        lines += [f"  {n.what}: {n.node}: {n.why}" for n in notes]
     return lines
 
 
 def sized(n: float) -> str:
-    """Bytes for a person."""
+    """Return a number of bytes with a unit, such as 1.5 MB."""
     for unit in ("B", "KB", "MB"):
         if n < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""From an optimised graph to steps on memory: which kernel runs on what, and where each result lies.
+"""Lowering: from an optimised graph to kernel calls on memory with fixed offsets.
 
-Knows nothing of tracing or rules. Temporaries live in one arena, planned ahead; results are the caller's own memory;
-donated arguments are written where they are.
+Knows nothing of tracing or rewrite rules. Temporaries are in one arena, planned ahead; results are the caller's own memory;
+donated arguments are written in place.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tritium.op import Cost, Kind, Op, Spec, outputs
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """Bytes that hold values: in the arena, or somewhere outside it."""
+    """A range of bytes: in the arena, or outside it."""
 
     where: str  # "arena", "constant", "argument", "captured" or "result"
-    index: int  # of the constant's byte, the argument, the captured tensor or the result
+    index: int  # offset in the arena or the constants; index of the argument, captured tensor or result
     nbytes: int
-    first: int = -1  # the step that makes it
-    last: int = -1  # the last step that touches it
+    first: int = -1  # the step that writes it
+    last: int = -1  # the last step that uses it
     pending: int = 0  # reads still to come
 
 
 class Value(NamedTuple):
-    """Elements in memory."""
+    """An array: memory, spec and layout."""
 
     memory: Memory
     spec: Spec
@@ -56,41 +56,41 @@ class Call(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """Work and bytes of this call."""
+        """Return the work and bytes of this call."""
         out = tuple(o.spec for o in self.outputs)
         ins = (None if x is None else x.spec for x in self.inputs)
         return self.op.cost(out[0] if len(out) == 1 else out, *ins, **self.op_attrs)
 
-    def about(self, device: Device) -> Launched:
-        """What a span of this call says: the same as of the call by itself."""
+    def launch_record(self, device: Device) -> Launched:
+        """Return the launch record that a profiler shows for this call: the same as for an eager call."""
         ins = tuple(None if x is None else x.spec for x in self.inputs)
         return launched(self.op, self.kernel.isa, device, ins, tuple(o.spec for o in self.outputs), self.op_attrs)
 
 
 class Result(NamedTuple):
-    """What the caller gets."""
+    """A result of the program."""
 
     value: Value
     node: Node
 
 
 class Steps(NamedTuple):
-    """A program on paper: calls in order, results, and the plan of the arena."""
+    """A lowered program: calls in order, results, and the plan of the arena."""
 
     calls: list[Call]
     results: list[Result]
     plan: Plan
     blocks: list[Memory]
     constants: bytes
-    nodes: list[Node]  # as they run
+    nodes: list[Node]  # in execution order
 
 
 class UnableError(Exception):
-    """A node that has no native kernel."""
+    """The reason why a graph cannot run natively: a node without a native kernel."""
 
 
 def ordered(graph: Graph) -> list[Node]:
-    """The nodes in the order that needs least memory."""
+    """Return the nodes in the order with the lowest peak memory."""
     nodes = graph.order()
     number = {n: i for i, n in enumerate(nodes)}
     items = []
@@ -106,7 +106,7 @@ def ordered(graph: Graph) -> list[Node]:
 
 
 class Builder:
-    """Walks the nodes in order and notes the calls."""
+    """The walk over the nodes that records kernel calls."""
 
     def __init__(self, graph: Graph, backend: Backend, layouts: tuple[Layout, ...]) -> None:
         self.graph, self.backend = graph, backend
@@ -133,19 +133,19 @@ class Builder:
         self.values[n] = (Value(Memory(where, index, n.spec.nbytes), n.spec, base),)
 
     def _chains(self) -> dict[Node, int]:
-        """Nodes that may be written over a donated argument: those that lead from it to what it holds at the end."""
+        """Return the nodes that may be written over a donated argument: those on the path from it to its final value."""
         chains: dict[Node, int] = {}
         for i, n in self.graph.writes:
-            here: Node | None = n
-            while here is not None and here.op is not ops.given:
-                chains[here] = i
-                leads = here.op is ops.update or here.op.kind is Kind.VIEW
-                leads = leads or self.backend.overwrites(here.op, dict(here.attrs), 0)
-                here = here.inputs[0] if leads and here.inputs else None
+            node: Node | None = n
+            while node is not None and node.op is not ops.given:
+                chains[node] = i
+                continues = node.op is ops.update or node.op.kind is Kind.VIEW
+                continues = continues or self.backend.overwrites(node.op, dict(node.attrs), 0)
+                node = node.inputs[0] if continues and node.inputs else None
         return chains
 
     def _count_reads(self) -> dict[Node, int]:
-        """How often each node is read by steps and results; a view's readers read what it looks at."""
+        """Count the reads of each node by steps and results; reads of a view count for its base."""
         reads: dict[Node, int] = {}
         for n in self.nodes:
             if n.op.kind is not Kind.VIEW:
@@ -154,7 +154,7 @@ class Builder:
                         reads[i] = reads.get(i, 0) + 1
         for n in self.graph.roots:
             reads[n] = reads.get(n, 0) + 1
-        for n in reversed(self.nodes):  # a view hands its readers down
+        for n in reversed(self.nodes):  # reads of a view are reads of its base
             if n.op.kind is Kind.VIEW and n.inputs[0] is not None:
                 reads[n.inputs[0]] = reads.get(n.inputs[0], 0) + reads.get(n, 0)
         return reads
@@ -166,13 +166,13 @@ class Builder:
         self.blocks.append(memory)
         return Value(memory, spec, Layout(spec.shape, spec.strides, 0))
 
-    def over(self, n: Node, spec: Spec, xs: list[Value | None], reads: int) -> Value | None:
-        """The memory of an operand that nobody reads after this step, if the row may write its result there."""
+    def reuse(self, n: Node, spec: Spec, xs: list[Value | None], reads: int) -> Value | None:
+        """Return the memory of an operand without later reads if the op may write its result there, else None."""
         for i, x in enumerate(xs):
             if x is None or not self.backend.overwrites(n.op, dict(n.attrs), i):
                 continue
-            same = x.spec.shape == spec.shape and x.spec.dtype.nbytes == spec.dtype.nbytes and _whole(x)
-            if same and self.is_free(n, x) and not self._met_again(n, x, xs, i):
+            same = x.spec.shape == spec.shape and x.spec.dtype.nbytes == spec.dtype.nbytes and _is_contiguous(x)
+            if same and self.is_free(n, x) and not self._is_read_elsewhere(n, x, xs, i):
                 x.memory.pending = reads
                 return Value(x.memory, spec, x.layout)
         return None
@@ -180,14 +180,14 @@ class Builder:
     def is_free(self, n: Node, x: Value) -> bool:
         if x.memory.where == "arena":
             return x.memory.pending == 0
-        given = x.memory.where == "argument" and self.chains.get(n) == x.memory.index
-        return given and x.memory.pending == 0
+        is_donated = x.memory.where == "argument" and self.chains.get(n) == x.memory.index
+        return is_donated and x.memory.pending == 0
 
-    def _met_again(self, n: Node, x: Value, xs: list[Value | None], at: int) -> bool:
-        """Whether another operand reads the same memory in a way that the result must not overwrite."""
+    def _is_read_elsewhere(self, n: Node, x: Value, xs: list[Value | None], index: int) -> bool:
+        """Return True if another operand reads the same memory in a way that forbids overwriting it."""
         for k, o in enumerate(xs):
-            here = k != at and o is not None and o.memory is x.memory
-            if here and (o.layout != x.layout or not self.backend.overwrites(n.op, dict(n.attrs), k)):  # type: ignore[union-attr]
+            is_same = k != index and o is not None and o.memory is x.memory
+            if is_same and (o.layout != x.layout or not self.backend.overwrites(n.op, dict(n.attrs), k)):  # type: ignore[union-attr]
                 return True
         return False
 
@@ -212,7 +212,7 @@ class Builder:
         return Steps(calls, results, planned, arena, bytes(self.constants), self.nodes)
 
     def _own_results(self, results: list[Result]) -> None:
-        """What is returned lies in memory of the caller's own."""
+        """Move returned values from the arena to memory of the caller's own."""
         for r in results:
             if r.value.memory.where == "arena":
                 r.value.memory.where, r.value.memory.index = "result", self.results
@@ -269,13 +269,13 @@ class Builder:
         if n.op.kind is Kind.SOURCE:
             attrs["dtype"] = specs[0].dtype
         reads = self._reads_of(n, len(specs))
-        placed = self.over(n, specs[0], xs, reads[0]) if len(specs) == 1 else None
+        placed = self.reuse(n, specs[0], xs, reads[0]) if len(specs) == 1 else None
         outs = (placed,) if placed else tuple(self.new(s, r) for s, r in zip(specs, reads, strict=True))
         self.call(n.op, attrs, xs, outs, n)
         return outs
 
     def _reads_of(self, n: Node, count: int) -> list[int]:
-        """Of each result; those of several are read through parts."""
+        """Return the number of reads of each result; several results are read through items."""
         if isinstance(n.spec, Spec):
             return [self.reads.get(n, 0)]
         reads = [0] * count
@@ -284,25 +284,25 @@ class Builder:
         return reads
 
     def call(self, op: Op, attrs: dict[str, Any], xs: list[Value | None], outs: tuple[Value, ...], node: Node) -> None:
-        """Note one kernel call."""
+        """Record one kernel call."""
         specs = tuple(None if x is None else x.spec for x in xs)
-        found = self.backend.native_call(op, specs, attrs, tuple(None if x is None else x.layout for x in xs))
-        if isinstance(found, str):
-            raise UnableError(found)
+        selected = self.backend.native_call(op, specs, attrs, tuple(None if x is None else x.layout for x in xs))
+        if isinstance(selected, str):
+            raise UnableError(selected)
         for v in (*xs, *outs):
             if v is not None:
                 v.memory.last = len(self.calls)
-        kernel, ready = found
-        self.calls.append(Call(kernel, ready, tuple(xs), outs, node, op, attrs))
+        kernel, kernel_attrs = selected
+        self.calls.append(Call(kernel, kernel_attrs, tuple(xs), outs, node, op, attrs))
 
     def _read_next(self, c: Call) -> Call:
-        """A fused call whose results other calls read: they are to stay in the cache."""
+        """Mark a fused call whose results other calls read: they should stay in the CPU cache."""
         if "tape" not in c.attrs or all(o.memory.where == "result" for o in c.outputs):
             return c
         return c._replace(attrs=c.attrs | {"read_next": 1})
 
-    def part(self, of: Value, layout: Layout) -> Value:
-        return Value(of.memory, Spec(layout.shape, of.spec.dtype), layout)
+    def part(self, base: Value, layout: Layout) -> Value:
+        return Value(base.memory, Spec(layout.shape, base.spec.dtype), layout)
 
     def copy_to(self, x: Value, to: Value, node: Node) -> None:
         if x.spec.shape != to.spec.shape:
@@ -313,8 +313,10 @@ class Builder:
             self.call(ops.copy, {}, [x], (to,), node)
 
     def _result(self, n: Node, same: int | None) -> Value:
-        """A donated argument that is returned; else what was computed: of a constant, or of a donated argument that will
-        only be written at the end, a copy."""
+        """Return a donated argument that is a result, or the computed value.
+
+        A constant, or a donated argument that is written only at the end, is copied.
+        """
         if same is not None:
             return self.values[self.graph.inputs[same]][0]
         value = self.values[n][0]
@@ -323,20 +325,20 @@ class Builder:
         ]
         if value.memory.where != "constant" and not any(value.memory is m for m in late):
             return value
-        kept = self.new(value.spec, 1)
-        self.copy_to(value, kept, n)
-        return kept
+        copied = self.new(value.spec, 1)
+        self.copy_to(value, copied, n)
+        return copied
 
     def _in_place(self, index: int, n: Node) -> bool:
-        """Whether what a donated argument will hold was computed where it lies."""
+        """Return True if the final value of a donated argument was computed in place."""
         return self.values[n][0].memory is self.values[self.graph.inputs[index]][0].memory
 
     def _write_back(self, index: int, n: Node) -> Result:
-        """A donated argument gets what it holds at the end, unless it was written there."""
+        """Copy the final value of a donated argument to it, unless it was computed in place."""
         value = self.values[n][0]
         target = self.values[self.graph.inputs[index]][0]
         if value.memory is not target.memory or value.layout != target.layout:
-            if value.memory is target.memory:  # a view of itself: by way of a copy
+            if value.memory is target.memory:  # a view of itself needs a temporary copy
                 value, seen = self.new(value.spec, 0), value
                 self.copy_to(seen, value, n)
             self.copy_to(value, target, n)
@@ -344,14 +346,14 @@ class Builder:
 
 
 def _update(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
-    """A write through a view: in place if nobody reads the old contents any more."""
+    """Lower a write through a view: in place if the old contents have no later reads."""
     assert n.inputs[0] is not None
     assert n.inputs[1] is not None
     x, value = b.values[n.inputs[0]][0], b.values[n.inputs[1]][0]
     b.read(x)
     b.read(value)
-    to = x if _whole(x) and b.is_free(n, x) else None
-    if to is not None and value.memory is to.memory:  # what is written is read from the same memory
+    to = x if _is_contiguous(x) and b.is_free(n, x) else None
+    if to is not None and value.memory is to.memory:  # source and target share memory
         held = b.new(value.spec, 0)
         b.copy_to(value, held, n)
         value = held
@@ -363,8 +365,8 @@ def _update(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
     return Value(to.memory, n.spec, to.layout)
 
 
-def _joined(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
-    """concat and stack: every input is copied to its part."""
+def _join(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
+    """Lower concat and stack: copy every input to its part."""
     xs = [b.values[i][0] for i in n.inputs if i is not None]
     for x in xs:
         b.read(x)
@@ -373,21 +375,21 @@ def _joined(b: Builder, n: Node, attrs: dict[str, Any]) -> Value:
     if n.op is ops.concat and axis is None:
         raise UnableError("concat(axis=None)")
     axis %= len(n.spec.shape)
-    at = 0
+    position = 0
     for x in xs:
         size = x.spec.shape[axis] if n.op is ops.concat else 1
         key: list[Any] = [(0, s, 1) for s in n.spec.shape]
-        key[axis] = (at, at + size, 1) if n.op is ops.concat else at
+        key[axis] = (position, position + size, 1) if n.op is ops.concat else position
         b.copy_to(x, b.part(to, basic_index(to.layout, tuple(key))), n)
-        at += size
+        position += size
     return to
 
 
-_SPECIAL = {ops.update: _update, ops.concat: _joined, ops.stack: _joined}
+_SPECIAL = {ops.update: _update, ops.concat: _join, ops.stack: _join}
 
 
-def _whole(x: Value) -> bool:
-    """All of its memory, row by row."""
+def _is_contiguous(x: Value) -> bool:
+    """Return True if a value is contiguous, starts at offset 0 and is not packed."""
     return x.layout.offset == 0 and is_contiguous(x.layout.shape, x.layout.strides) and not x.spec.dtype.is_packed
 
 
@@ -399,9 +401,12 @@ def _padded(nbytes: int) -> int:
 
 
 def native_program(
-    steps: Steps, graph: Graph, layouts: tuple[Layout, ...], about: tuple[Any, ...] | None = None
+    steps: Steps, graph: Graph, layouts: tuple[Layout, ...], spans: tuple[Any, ...] | None = None
 ) -> Any:
-    """The object that runs all steps in one call. `about`: what spans say ran, of a call and then of each step."""
+    """Return the native object that runs all steps in one call.
+
+    `spans`: the launch records that a profiler shows, of the program and then of each step.
+    """
     captured = list(graph.captured.values())
     bases = {"arena": 0, "constant": 1, "argument": 2, "captured": 2 + len(graph.inputs)}
     bases["result"] = bases["captured"] + len(captured)
@@ -413,12 +418,12 @@ def native_program(
             return -1
         key = (id(v.memory), v.spec.dtype, v.layout)
         if key not in numbers:
-            m, t, layout = v.memory, v.spec.dtype, _seen(v)
+            m, t, layout = v.memory, v.spec.dtype, _layout_of(v)
             inner = layout.offset // (t.rows * t.block) * t.nbytes
-            at = bases[m.where] + (m.index if m.where in ("argument", "captured", "result") else 0)
+            base = bases[m.where] + (m.index if m.where in ("argument", "captured", "result") else 0)
             offset = inner + (m.index if m.where in ("arena", "constant") else 0)
             numbers[key] = len(operands)
-            operands.append((at, offset, t, layout.shape, layout.strides))
+            operands.append((base, offset, t, layout.shape, layout.strides))
         return numbers[key]
 
     calls = [
@@ -430,12 +435,12 @@ def native_program(
     results = _results(steps, graph, bases)
     return buffer.native.Program(
         args, captured, steps.constants, steps.plan.peak_bytes, operands, calls, results, single=graph.single,
-        about=about,
+        about=spans,
     )  # fmt: skip
 
 
-def _seen(v: Value) -> Layout:
-    """How a value lies; nothing lies nowhere in particular."""
+def _layout_of(v: Value) -> Layout:
+    """Return a value's layout; empty values get a contiguous one."""
     return v.layout if v.spec.size else Layout(v.spec.shape, v.spec.strides, 0)
 
 
@@ -443,22 +448,22 @@ def _results(steps: Steps, graph: Graph, bases: dict[str, int]) -> list[Any]:
     out: list[Any] = []
     seen: dict[int, int] = {}
     for k, r in enumerate(steps.results):
-        m, layout, t = r.value.memory, _seen(r.value), r.value.spec.dtype
-        about = (t, layout.shape, layout.strides, layout.offset)
+        m, layout, t = r.value.memory, _layout_of(r.value), r.value.spec.dtype
+        array = (t, layout.shape, layout.strides, layout.offset)
         if k < len(graph.returned) and graph.returned[k] is not None:
             out.append(("arg", graph.returned[k]))
         elif m.where == "result" and id(m) not in seen:
             seen[id(m)] = k
-            out.append(("new", *about, m.nbytes))
+            out.append(("new", *array, m.nbytes))
         elif m.where == "result":
-            out.append(("same", seen[id(m)], *about))
+            out.append(("same", seen[id(m)], *array))
         else:
-            out.append(("clone", bases[m.where] + m.index, *about))
+            out.append(("clone", bases[m.where] + m.index, *array))
     return out
 
 
 def build(graph: Graph, backend: Backend, layouts: tuple[Layout, ...]) -> Steps:
-    """The steps of a graph on arguments of these layouts; UnableError: some node has no native kernel."""
+    """Lower a graph for arguments of these layouts; raise UnableError if a node has no native kernel."""
     able = backend.native_call(ops.copy, (Spec((1,)),), {}, (contiguous((1,)),))
     if isinstance(able, str):
         raise UnableError(able)
