@@ -22,7 +22,7 @@ def stats() -> dict[str, dict[str, Any]]:
     Rates are between 0 and 1. Subtract two snapshots for the rates between them.
     """
     pool = memory.stats()
-    known = [c.cache_info() for c in list(compiled.everyone)]
+    known = [c.cache_info() for c in list(compiled.instances)]
     hits, misses = (sum(getattr(c, name) for c in known) for name in ("hits", "misses"))
     counters = program.counters
     return {

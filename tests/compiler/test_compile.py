@@ -558,7 +558,7 @@ def test_try_fuse_of_what_does_not_fuse_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "operands", "says"),
-    [("add", [X], "a list of rows"), ([], [X], "at least one row"), (["add", "relu"], [X, X, X], "read 2 operands, 3")],
+    [("add", [X], "a list of ops"), ([], [X], "at least one op"), (["add", "relu"], [X, X, X], "read 2 operands, 3")],
 )
 def test_try_fuse_of_too_much_or_nothing_is_refused(rows: Any, operands: Any, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):

@@ -1,6 +1,6 @@
-"""GraphBuilder: a graph made node by node, by name, and NamedGraph, which is run with a dict of tensors.
+"""GraphBuilder: a graph built node by node, by name, and NamedGraph, which is run with a dict of tensors.
 
-Knows nothing of passes or layers. Every method is a row of the table, recorded by the same Trace as a traced function.
+Knows nothing of passes or layers. Every method is an op, recorded by the same Trace as a traced function.
 
     b = GraphBuilder()
     x = b.input("x", (64, 256))
@@ -35,14 +35,19 @@ from tritium.graph.graph import Graph, Node, Trace, tracing
 from tritium.op import OPS, Op, Spec
 from tritium.tensor import Tensor
 
-_OWN = ("const", "given", "item")  # rows a graph writes by itself
-_BY_PLACE = (ops.index, ops.gather, ops.put, ops.update)  # what indexing becomes; its keys are not checked again
+_INTERNAL = ("const", "given", "item")  # ops that only a graph itself creates
+_INDEXING = (
+    ops.index,
+    ops.gather,
+    ops.put,
+    ops.update,
+)  # ops of indexing; their keys are checked here, since the ops do not
 _SCHEMES = {"activations": "quantize_activations", "ternary": "quantize_ternary", "int8": "quantize_int8",
             "int4": "quantize_int4"}  # fmt: skip
 
 
-class RowError(TritiumError, AttributeError):
-    """A method was asked that is not a row of the table."""
+class UnknownOpError(TritiumError, AttributeError):
+    """An attribute of a builder that is not the name of an op."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -55,27 +60,27 @@ class NamedNode:
 
     @property
     def spec(self) -> Any:
-        """What it is: a Spec, or a tuple of Spec for the node of a row of several results."""
+        """Return the spec of the node, or a tuple of specs if its op has several results."""
         return self.node.spec
 
     @property
     def shape(self) -> tuple[int, ...]:
-        found: tuple[int, ...] = self.spec.shape
-        return found
+        sizes: tuple[int, ...] = self.spec.shape
+        return sizes
 
     @property
     def dtype(self) -> dt.DType:
-        found: dt.DType = self.spec.dtype
-        return found
+        kind: dt.DType = self.spec.dtype
+        return kind
 
     def __repr__(self) -> str:
         return f"<{self.name!r}: {spec_text(self.spec)}>"
 
 
 class GraphBuilder:
-    """Nodes made one after another; `build()` gives the graph that the outputs need.
+    """A graph under construction; `build()` returns the graph that the outputs need.
 
-    Each row of the table is a method (`b.matmul(x, w)`, `b.softmax(x, axis=0)`); all take `name=`. Operands are nodes of this
+    Each op is a method (`b.matmul(x, w)`, `b.softmax(x, axis=0)`); all take `name=`. Operands are nodes of this
     builder, tensors and arrays (captured) and Python numbers.
     """
 
@@ -85,11 +90,11 @@ class GraphBuilder:
         self._inputs: dict[str, Node] = {}
         self._outputs: dict[str, NamedNode] = {}
         self._counts: dict[str, int] = {}
-        self._made: set[str] = set()  # names that nobody gave
-        self._device: tuple[str, Device] | None = None  # who said where, and where
+        self._generated: set[str] = set()  # names that the user did not choose
+        self._device: tuple[str, Device] | None = None  # the first operand with a device, and that device
 
     def input(self, name: str, shape: Any, dtype: Any = dt.f32, device: Any = None) -> NamedNode:
-        """An argument of the graph. device=None: wherever the others are."""
+        """Add an argument of the graph. device=None: that of the other tensors."""
         self._check_name("input", name)
         if device is not None:
             self._place("input", f"input {name!r}", backends.device(device))
@@ -99,12 +104,12 @@ class GraphBuilder:
         return self._named(name, node)
 
     def output(self, name: str | NamedNode, value: NamedNode | None = None) -> None:
-        """A result of the graph: output("y", y), or output(y), which takes the node's own name."""
+        """Add a result of the graph: output("y", y), or output(y), which uses the node's own name."""
         if isinstance(name, NamedNode):
             name, value = (name.name, name) if value is None else ("", None)
         if not isinstance(name, str) or not isinstance(value, NamedNode):
             raise ArgumentError("GraphBuilder.output takes a name and a node, output('y', y), or a node alone.")
-        self._own("output", value)
+        self._check_owner("output", value)
         if not isinstance(value.spec, Spec):
             raise ArgumentError(f"GraphBuilder.output: {value!r} has {len(value.spec)} results; name one of them.")
         if name in self._outputs:
@@ -112,17 +117,17 @@ class GraphBuilder:
         self._outputs[name] = value
 
     def quantize(self, x: Any, scheme: str = "activations", *, name: str | None = None, **attrs: Any) -> Any:
-        """Small integers and their scales: 'activations' (q, scale, sums), 'ternary', 'int4' (packed, scale), 'int8'
+        """Quantise x to small integers and scales: 'activations' (q, scale, sums), 'ternary', 'int4' (packed, scale), 'int8'
         (q, scale, zero)."""
         if scheme not in _SCHEMES:
             raise ArgumentError(
                 f"GraphBuilder.quantize: scheme {scheme!r} is unknown.{nearest(str(scheme), _SCHEMES)} "
                 f"Use one of {', '.join(_SCHEMES)}."
             )
-        return self._row(OPS[_SCHEMES[scheme]], (x,), attrs, name)
+        return self._emit(OPS[_SCHEMES[scheme]], (x,), attrs, name)
 
     def bitlinear(self, x: Any, layer: Any, *, name: str | None = None) -> Any:
-        """A layer such as tt.nn.BitLinear applied to x, or the product of x with a pair (packed weights, scale)."""
+        """Apply a layer such as tt.nn.BitLinear to x, or multiply x by a pair (packed weights, scale)."""
         if callable(layer):
             return self.call(layer, x, name=name)
         if not isinstance(layer, tuple) or len(layer) != 2:
@@ -130,39 +135,41 @@ class GraphBuilder:
                 f"GraphBuilder.bitlinear takes a layer, or a pair (packed weights, scale), given {type(layer).__name__}; "
                 f"tt.nn.BitLinear(weights) makes a layer of quantised weights."
             )
-        return self._row(ops.quantized_matmul, (x, *layer), {}, name)
+        return self._emit(ops.quantized_matmul, (x, *layer), {}, name)
 
     def call(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Any:
-        """What fn does with these nodes, written into the graph. fn takes tensors and returns one, or a tuple."""
+        """Record the calls of fn on these nodes in the graph. fn takes tensors and returns one, or a tuple."""
         if not callable(fn):
             raise ArgumentError(f"GraphBuilder.call takes a function of tensors, given {type(fn).__name__}.")
         what = getattr(fn, "__name__", type(fn).__name__).strip("<>").lower()
-        name = self._free("call", what, name)
-        with self._saying("call", name, [("", a) for a in args]):
-            found = fn(*(self._operand("call", a) for a in args))
-            for r in found if isinstance(found, tuple) else (found,):
+        name = self._choose_name("call", what, name)
+        with self._recording("call", name, [("", a) for a in args]):
+            results = fn(*(self._operand("call", a) for a in args))
+            for r in results if isinstance(results, tuple) else (results,):
                 if not isinstance(r, Tensor):
                     raise TraceError(
                         f"the function returned {type(r).__name__}; return a tensor or a tuple of tensors."
                     )
-        return self._results(name, found)
+        return self._results(name, results)
 
     def __getattr__(self, row: str) -> Callable[..., Any]:
-        if row not in OPS or row in _OWN:
-            raise RowError(f"GraphBuilder has no row {row!r}.{nearest(row, [o for o in OPS if o not in _OWN])}")
+        if row not in OPS or row in _INTERNAL:
+            raise UnknownOpError(
+                f"GraphBuilder has no op {row!r}.{nearest(row, [o for o in OPS if o not in _INTERNAL])}"
+            )
         op = OPS[row]
 
         def add_node(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
-            return self._row(op, args, kwargs, name)
+            return self._emit(op, args, kwargs, name)
 
         add_node.__name__, add_node.__doc__ = op.name, op.doc
         return add_node
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(o for o in OPS if o not in _OWN)]
+        return [*super().__dir__(), *(o for o in OPS if o not in _INTERNAL)]
 
     def build(self) -> NamedGraph:
-        """The graph of what the outputs need."""
+        """Return the graph of all nodes that the outputs need."""
         if not self._outputs:
             raise ArgumentError("GraphBuilder.build: no output was set; name one with b.output('y', y).")
         outputs = tuple(v.node for v in self._outputs.values())
@@ -171,28 +178,30 @@ class GraphBuilder:
         captured = {n: t for n, t in self._trace.captured.items() if n in needed}
         for t in captured.values():
             self._place("build", f"the captured tensor {t.spec}", t.device)
-        given = sorted(self._names.values(), key=lambda v: v.name in self._made)
-        names = {v.node: v.name for v in reversed(given)}  # of two names, the first that was given
-        counts, taken = dict(self._counts), set(self._names)
+        by_user_first = sorted(self._names.values(), key=lambda v: v.name in self._generated)
+        names = {
+            v.node: v.name for v in reversed(by_user_first)
+        }  # of two names of a node, the first one, chosen by the user if any
+        counts, used = dict(self._counts), set(self._names)
         for n in needed:
             if n not in names:
-                names[n] = _fresh("captured" if n in captured else n.op.name, counts, taken)
-                taken.add(names[n])
+                names[n] = _fresh("captured" if n in captured else n.op.name, counts, used)
+                used.add(names[n])
         graph = Graph(bare.inputs, outputs, captured, len(outputs) == 1)
-        where = self._device[1] if self._device else None
-        return NamedGraph(graph, tuple(self._inputs), tuple(self._outputs), {n: names[n] for n in needed}, where)
+        device = self._device[1] if self._device else None
+        return NamedGraph(graph, tuple(self._inputs), tuple(self._outputs), {n: names[n] for n in needed}, device)
 
     @classmethod
     def from_edges(cls, nodes: Mapping[str, Sequence[Any]], outputs: Mapping[str, str] | Sequence[str]) -> GraphBuilder:
-        """A builder of a graph given as data: {name: (row, [operands], attributes)}, in any order.
+        """Return a builder of a graph described as data: {name: (op, [operands], attributes)}, in any order.
 
-        An operand is the name of a node ("q.1": the second result of a row of several), a tensor, a number or None. The row
-        "input" makes an argument of its attributes: ("input", [], {"shape": (64, 256), "dtype": "f32"}).
+        An operand is the name of a node ("q.1": the second result of an op with several), a tensor, a number or None. The op
+        "input" adds an argument described by its attributes: ("input", [], {"shape": (64, 256), "dtype": "f32"}).
         """
-        entries = {name: _entry(name, given) for name, given in nodes.items()}
-        wanted = dict(outputs) if isinstance(outputs, Mapping) else {o: o for o in outputs}
-        reads = _reads(entries, wanted)
-        order = _sorted(reads)
+        entries = {name: _entry(name, entry) for name, entry in nodes.items()}
+        names = dict(outputs) if isinstance(outputs, Mapping) else {o: o for o in outputs}
+        reads = _reads(entries, names)
+        order = _topological_sort(reads)
         b = cls()
         for name in sorted(order, key=lambda n: entries[n][0] != "input"):
             row, operands, attrs = entries[name]
@@ -203,32 +212,32 @@ class GraphBuilder:
                     )
                 b.input(name, **attrs)
                 continue
-            if row not in OPS or row in _OWN:
-                raise ArgumentError(f"from_edges: node {name!r} has no row {row!r}.{nearest(row, ['input', *OPS])}")
-            b._row(OPS[row], tuple(b._names[o] if isinstance(o, str) else o for o in operands), attrs, name)
-        for out, name in wanted.items():
+            if row not in OPS or row in _INTERNAL:
+                raise ArgumentError(f"from_edges: node {name!r} has no op {row!r}.{nearest(row, ['input', *OPS])}")
+            b._emit(OPS[row], tuple(b._names[o] if isinstance(o, str) else o for o in operands), attrs, name)
+        for out, name in names.items():
             b.output(out, b._names[name])
         return b
 
-    # ---- how a call becomes a node
+    # ---- from a call to a node
 
-    def _row(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
-        name = self._free(op.name, op.name, name)
+    def _emit(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+        name = self._choose_name(op.name, op.name, name)
         if "out" in kwargs:
             raise ArgumentError(f'GraphBuilder.{op.name}("{name}"): a node has no out=; its result is a new node.')
-        with self._saying(op.name, name, _operands(op, args, kwargs)):
-            found = op.call(
+        with self._recording(op.name, name, _operands(op, args, kwargs)):
+            results = op.call(
                 *(self._operand(op.name, a) for a in args), **{k: self._operand(op.name, v) for k, v in kwargs.items()}
             )
-            if op in _BY_PLACE:
-                node = self._trace.read(found)
+            if op in _INDEXING:
+                node = self._trace.read(results)
                 graph_text.check_bounds(op, tuple(i.spec for i in node.inputs if i is not None), dict(node.attrs))
-        return self._results(name, found)
+        return self._results(name, results)
 
-    def _results(self, name: str, found: Any) -> Any:
-        if not isinstance(found, tuple):
-            return self._named(name, self._trace.read(found))
-        nodes = [self._trace.read(t) for t in found]
+    def _results(self, name: str, results: Any) -> Any:
+        if not isinstance(results, tuple):
+            return self._named(name, self._trace.read(results))
+        nodes = [self._trace.read(t) for t in results]
         if nodes and nodes[0].op is ops.item and nodes[0].inputs[0] is not None:
             self._named(name, nodes[0].inputs[0])
         for i in range(len(nodes)):
@@ -236,9 +245,9 @@ class GraphBuilder:
         return tuple(self._named(f"{name}.{i}", n) for i, n in enumerate(nodes))
 
     def _operand(self, what: str, x: Any) -> Any:
-        """A node as the tensor that stands for it; other things as they are."""
+        """Return the traced tensor of a node; other values as they are."""
         if isinstance(x, NamedNode):
-            self._own(what, x)
+            self._check_owner(what, x)
             if not isinstance(x.spec, Spec):
                 raise ArgumentError(
                     f"GraphBuilder.{what}: {x!r} has {len(x.spec)} results; read one: {x.name + '.0'!r}."
@@ -251,22 +260,22 @@ class GraphBuilder:
         return x
 
     @contextmanager
-    def _saying(self, what: str, name: str, operands: list[tuple[str, Any]]) -> Iterator[None]:
-        """Record inside; an error names this node and those it reads."""
+    def _recording(self, what: str, name: str, operands: list[tuple[str, Any]]) -> Iterator[None]:
+        """Record the calls inside; an error names this node and those it reads."""
         try:
             with tracing(self._trace):
                 yield
         except (TritiumError, OverflowError) as error:
             if str(error).startswith("GraphBuilder."):
                 raise
-            who = [f"{k}{v.name!r} {v.spec}" for k, v in operands if isinstance(v, NamedNode)]
-            who += [f"{k}a captured tensor {v.spec}" for k, v in operands if isinstance(v, Tensor)]
+            reads = [f"{k}{v.name!r} {v.spec}" for k, v in operands if isinstance(v, NamedNode)]
+            reads += [f"{k}a captured tensor {v.spec}" for k, v in operands if isinstance(v, Tensor)]
             why = str(error).removeprefix(f"{what}: ")
-            here = f" It reads {', '.join(who)}." if who else ""
+            context = f" It reads {', '.join(reads)}." if reads else ""
             why = why if why.endswith((".", "?")) else f"{why}."
-            raise type(error)(f'GraphBuilder.{what}("{name}"): {why}{here}') from None
+            raise type(error)(f'GraphBuilder.{what}("{name}"): {why}{context}') from None
 
-    # ---- names and places
+    # ---- names and devices
 
     def _named(self, name: str, node: Node) -> NamedNode:
         self._names[name] = NamedNode(name, node, self)
@@ -280,16 +289,16 @@ class GraphBuilder:
                 f"GraphBuilder.{what}: the name {name!r} is taken by {self._names[name]!r}; choose another."
             )
 
-    def _free(self, what: str, stem: str, name: str | None) -> str:
-        """The name given, or one that is made."""
+    def _choose_name(self, what: str, stem: str, name: str | None) -> str:
+        """Return the name chosen by the user, or a generated one."""
         if name is None:
             name = _fresh(stem, self._counts, self._names)
-            self._made.add(name)
+            self._generated.add(name)
             return name
         self._check_name(what, name)
         return name
 
-    def _own(self, what: str, value: NamedNode) -> None:
+    def _check_owner(self, what: str, value: NamedNode) -> None:
         if value.builder is not self:
             raise ArgumentError(f"GraphBuilder.{what}: {value!r} is a node of another builder; make it in this one.")
 
@@ -304,58 +313,58 @@ class GraphBuilder:
             )
 
 
-def _fresh(stem: str, counts: dict[str, int], taken: Any) -> str:
-    """matmul_1, matmul_2, …"""
+def _fresh(stem: str, counts: dict[str, int], used: Any) -> str:
+    """Return an unused name: matmul_1, matmul_2, …"""
     while True:
         counts[stem] = counts.get(stem, 0) + 1
         name = f"{stem}_{counts[stem]}"
-        if name not in taken:
+        if name not in used:
             return name
 
 
 def _operands(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What a call reads, each with the name the row has for it."""
+    """Return the operands of a call, each with the name of its parameter."""
     if op.variadic:
         return [("", x) for x in (args[0] if args and isinstance(args[0], (list, tuple)) else args)]
-    given = dict(zip(op.inputs, args, strict=False)) | {k: v for k, v in kwargs.items() if k in op.inputs}
-    return [(f"{k} = " if len(op.inputs) > 1 else "", v) for k, v in given.items()]
+    operands = dict(zip(op.inputs, args, strict=False)) | {k: v for k, v in kwargs.items() if k in op.inputs}
+    return [(f"{k} = " if len(op.inputs) > 1 else "", v) for k, v in operands.items()]
 
 
-# ---- graphs given as data
+# ---- graphs described as data
 
 
-def _entry(name: str, given: Any) -> tuple[str, list[Any], dict[str, Any]]:
-    if not isinstance(given, (tuple, list)) or not 1 <= len(given) <= 3 or not isinstance(given[0], str):
-        raise ArgumentError(f"from_edges: node {name!r} must be (row, [operands], {{attributes}}), given {given!r}.")
-    row, operands, attrs = (*given, (), {})[:3] if len(given) < 3 else given
+def _entry(name: str, entry: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    if not isinstance(entry, (tuple, list)) or not 1 <= len(entry) <= 3 or not isinstance(entry[0], str):
+        raise ArgumentError(f"from_edges: node {name!r} must be (op, [operands], {{attributes}}), given {entry!r}.")
+    row, operands, attrs = (*entry, (), {})[:3] if len(entry) < 3 else entry
     return row, list(operands), dict(attrs or {})
 
 
 def _reads(
-    entries: Mapping[str, tuple[str, list[Any], dict[str, Any]]], wanted: dict[str, str]
+    entries: Mapping[str, tuple[str, list[Any], dict[str, Any]]], outputs: dict[str, str]
 ) -> dict[str, list[str]]:
-    """The nodes that each node reads. Every name must be there."""
+    """Return the nodes that each node reads; raise if a name is undefined."""
     undefined: dict[str, str] = {}
 
     def base(word: str, reader: str) -> str:
-        found = word if word in entries else word.rpartition(".")[0]
-        if found not in entries:
+        node = word if word in entries else word.rpartition(".")[0]
+        if node not in entries:
             undefined.setdefault(word, reader)
-        return found
+        return node
 
     reads = {
         n: [base(o, f"node {n!r}") for o in operands if isinstance(o, str)] for n, (_, operands, _) in entries.items()
     }
-    for out, name in wanted.items():
+    for out, name in outputs.items():
         base(name, f"output {out!r}")
     if undefined:
-        said = ", ".join(f"{word!r}{graph_text.hint(word, entries)}, read by {who}" for word, who in undefined.items())
-        raise ArgumentError(f"from_edges: there is no node {said}.")
+        names = ", ".join(f"{word!r}{graph_text.hint(word, entries)}, read by {who}" for word, who in undefined.items())
+        raise ArgumentError(f"from_edges: there is no node {names}.")
     return reads
 
 
-def _sorted(reads: dict[str, list[str]]) -> list[str]:
-    """Names so that each comes after what it reads, else in the order given; a cycle is named."""
+def _topological_sort(reads: dict[str, list[str]]) -> list[str]:
+    """Return the names in topological order, else in their original order; raise if there is a cycle."""
     done: dict[str, None] = {}
     path: dict[str, Iterator[str]] = {}
     for start in reads:
@@ -378,7 +387,7 @@ def _sorted(reads: dict[str, list[str]]) -> list[str]:
     return list(done)
 
 
-# ---- what a builder builds
+# ---- the built graph
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -388,68 +397,68 @@ class NamedGraph:
     graph: Graph
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    names: Mapping[Node, str]  # of every node, inputs first, each after what it reads
-    device: Device | None = None  # where the tensors must be; None: on any one device
-    program: Program | None = None  # what execute runs; None: the nodes one by one, as they were built
+    names: Mapping[Node, str]  # of every node, inputs first, in topological order
+    device: Device | None = None  # that the tensors must be on; None: any one device
+    program: Program | None = None  # run by execute; None: the nodes run one by one, as built
 
     def compile(self, *, verify: bool = False) -> NamedGraph:
-        """The same graph, executed as one optimised program; `verify` compares every node on the next execution's inputs."""
+        """Return the same graph compiled to one optimised program; `verify` compares every node on the next execution's inputs."""
         device = self.device or next((t.device for t in self.graph.captured.values()), backends.device(None))
         return replace(self, program=Program(self.graph, device.backend, verify=verify))
 
     def find_fusion_opportunities(self) -> list[FusionOpportunity]:
-        """Groups of nodes that can be one call, with the bytes and the time that should save."""
+        """Return groups of nodes that can run as one call, with the bytes and the time that should save."""
         return find_fusion_opportunities(self.graph, self.device)
 
     def generate_execution_plan(self) -> ExecutionPlan:
-        """The steps a program of this graph runs, where their results lie, and how long they should take."""
+        """Return the steps a program of this graph runs, the memory of their results, and their estimated time."""
         return generate_execution_plan(self.program or self.graph)
 
     def explain(self) -> str:
-        """What the compiler applies, what it does not, and why."""
+        """Return a report of the rewrites and fusions that the compiler applies, and of those it does not, with the reason."""
         program = self.program or self.compile().program
         assert program is not None
         return program.explain()
 
     def topological_sort(self) -> list[str]:
-        """The names of all nodes: inputs first, each after what it reads; the same every time."""
+        """Return the names of all nodes: inputs first, each after those it reads; the order is deterministic."""
         return list(self.names.values())
 
     def execute(self, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The outputs by name, from the inputs by name. NumPy arrays are taken too."""
+        """Run the graph: return the outputs by name from the inputs by name. NumPy arrays are accepted too."""
         specs = {name: node.spec for name, node in zip(self.inputs, self.graph.inputs, strict=True)}
         unknown = [n for n in feeds if n not in specs]
         if unknown:
-            said = ", ".join(f"{n!r}{graph_text.hint(str(n), specs)}" for n in unknown)
-            raise ArgumentError(f"execute: the graph has no input {said}; it has {_listed(specs)}.")
+            names = ", ".join(f"{n!r}{graph_text.hint(str(n), specs)}" for n in unknown)
+            raise ArgumentError(f"execute: the graph has no input {names}; it has {_listed(specs)}.")
         missing = {n: s for n, s in specs.items() if n not in feeds}
         if missing:
             raise ArgumentError(f"execute: missing {_listed(missing)}.")
-        args = [self._taken(n, feeds[n], s) for n, s in specs.items()]
-        found = (self.program or self.graph)(*args)
-        return dict(zip(self.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+        args = [self._check_feed(n, feeds[n], s) for n, s in specs.items()]
+        results = (self.program or self.graph)(*args)
+        return dict(zip(self.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
-    def _taken(self, name: str, given: Any, spec: Spec) -> Tensor:
-        if isinstance(given, (np.ndarray, np.generic)):
-            given = asarray(given)
-            given = given if self.device is None or given.spec != spec else given.to(device=self.device)
-        if not isinstance(given, Tensor):
+    def _check_feed(self, name: str, value: Any, spec: Spec) -> Tensor:
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = asarray(value)
+            value = value if self.device is None or value.spec != spec else value.to(device=self.device)
+        if not isinstance(value, Tensor):
             raise ArgumentError(
-                f"execute: input {name!r} must be a tensor {spec}, given {type(given).__name__}; make one with "
+                f"execute: input {name!r} must be a tensor {spec}, given {type(value).__name__}; make one with "
                 f"tritium.asarray(…)."
             )
-        if given.spec != spec:
-            cast = f"; cast it with .to({str(spec.dtype)!r})" if given.shape == spec.shape else ""
-            raise ArgumentError(f"execute: input {name!r} must be {spec}, given {given.spec}{cast}.")
-        if self.device is not None and given.device is not self.device:
+        if value.spec != spec:
+            cast = f"; cast it with .to({str(spec.dtype)!r})" if value.shape == spec.shape else ""
+            raise ArgumentError(f"execute: input {name!r} must be {spec}, given {value.spec}{cast}.")
+        if self.device is not None and value.device is not self.device:
             raise DeviceError(
-                f"execute: input {name!r} must be on {self.device}, given on {given.device}; move it with "
+                f"execute: input {name!r} must be on {self.device}, given on {value.device}; move it with "
                 f".to({str(self.device)!r})."
             )
-        return given
+        return value
 
     def svg(self) -> str:
-        """A picture of the graph with its names."""
+        """Return a picture of the graph with its names, as SVG."""
         from tritium.graph import picture as graph_picture  # few programs draw
 
         return graph_picture.svg(self.graph, self.names, self.outputs)

@@ -1,7 +1,7 @@
-"""compile: an ordinary function becomes a Program for each kind of arguments it is called with. lazy: an expression too.
+"""compile: a Python function becomes a Program for each combination of argument specs it is called with.
 
-Knows nothing of perf. Programs are kept in a small bounded dict, by specs, layouts and device of the tensors and by the
-values of all other arguments.
+Knows nothing of perf. Programs are cached (LRU) by the specs, layouts and devices of tensors and by the values of all other
+arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Donate = int | str | Iterable[int | str]
 
 
 class CacheInfo(NamedTuple):
-    """How often a program was there already, how often one had to be made, and how many are kept."""
+    """Statistics of the cache of programs: hits, misses, size and limit."""
 
     hits: int
     misses: int
@@ -41,7 +41,7 @@ class CacheInfo(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One kept program, and the form of what the function returns."""
+    """A cached program, and the structure of the function's result."""
 
     program: Program
     result: tree.Tree
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class Bound(functools.partial[Any]):
-    """A compiled function as a method of an object."""
+    """A compiled function bound to an object as its method."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("program", "graph", "explain", "find_fusion_opportunities", "generate_execution_plan"):
@@ -57,11 +57,11 @@ class Bound(functools.partial[Any]):
         return functools.partial(getattr(self.func, name), *self.args)
 
 
-everyone: WeakSet[Compiled] = WeakSet()  # for the sums of `stats`
+instances: WeakSet[Compiled] = WeakSet()  # all compiled functions, for the totals of `stats`
 
 
 class Compiled(Caller):
-    """A function whose calls run as programs. Call it as the function; tensors may be nested in tuples, lists and dicts."""
+    """A function whose calls run as programs. Call it like the function; tensors may be nested in tuples, lists and dicts."""
 
     def __init__(self, fn: Callable[..., Any], *, donate: Donate = (), verify: bool = False) -> None:
         if not callable(fn):
@@ -72,7 +72,7 @@ class Compiled(Caller):
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._hits = self._misses = 0
-        everyone.add(self)
+        instances.add(self)
 
     def __repr__(self) -> str:
         return f"<compiled {_name(self.fn)}: {len(self._entries)} programs>"
@@ -84,12 +84,12 @@ class Compiled(Caller):
         return Compiled(self.fn, donate=[name for _, name, _ in self.donated], verify=self.verifies)
 
     def __deepcopy__(self, memo: Any) -> Compiled:
-        """The same function: what it captures is not copied."""
+        """Return a new wrapper of the same function: captured tensors are not copied."""
         return self.__copy__()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """A call that the program of the last plain one was not made for."""
-        if interpreter.get() is not None:  # inside another trace: written down there
+        """Run a call that the fast path of the last call does not fit."""
+        if interpreter.get() is not None:  # inside another trace: recorded there
             return self.fn(*args, **kwargs)
         entry, leaves = self._entry(args, kwargs)
         result = entry.program(*leaves)
@@ -100,13 +100,13 @@ class Compiled(Caller):
         return tree.unflatten(entry.result, result)
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, list[Tensor]]:
-        given: list[Any] = []
-        shape = tree.flatten((args, kwargs), given)
-        leaves = [x if isinstance(x, Tensor) else asarray(x) for x in given]
+        values: list[Any] = []
+        shape = tree.flatten((args, kwargs), values)
+        leaves = [x if isinstance(x, Tensor) else asarray(x) for x in values]
         for x in leaves:
             x._memory("compile: an argument")
-        about = tuple((x.dtype, x.shape, _lies(x), x.storage.device) for x in leaves)
-        key = (about, tree.key(shape), patterns.generation)
+        signature = tuple((x.dtype, x.shape, _layout_key(x), x.storage.device) for x in leaves)
+        key = (signature, tree.key(shape), patterns.generation)
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -130,7 +130,7 @@ class Compiled(Caller):
             form.append(tree.flatten(self.fn(*args, **kwargs), out))
             return tuple(x if isinstance(x, Tensor) else asarray(x) for x in out)
 
-        graph = trace(flat, *leaves, donate=self._written(shape))
+        graph = trace(flat, *leaves, donate=self._donated_leaves(shape))
         single = isinstance(form[0], tree.Leaf)
         plain = single or (
             isinstance(form[0], tree.Branch)
@@ -146,11 +146,11 @@ class Compiled(Caller):
         graph = graph._replace(single=single)
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
         layouts = tuple(x.layout for x in leaves)
-        made = Program(graph, device.backend, layouts, verify=self.verifies, name=_name(self.fn))
-        return Entry(made, form[0], plain)
+        program = Program(graph, device.backend, layouts, verify=self.verifies, name=_name(self.fn))
+        return Entry(program, form[0], plain)
 
-    def _written(self, shape: tree.Tree) -> list[int]:
-        """The numbers of the tensors in donated arguments."""
+    def _donated_leaves(self, shape: tree.Tree) -> list[int]:
+        """Return the leaf indices of the tensors in donated arguments."""
         assert isinstance(shape, tree.Branch)
         args, kwargs = shape.children
         assert isinstance(args, tree.Branch)
@@ -165,46 +165,49 @@ class Compiled(Caller):
                 out += tree.leaf_indices(kwargs.children[names.index(name)])
         return out
 
-    # -- looking in
+    # -- inspection
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
-        """The program that a call with these arguments runs; made if it is not there yet."""
+        """Return the program that a call with these arguments runs; compile it if it is not cached."""
         return self._entry(args, kwargs)[0].program
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
-        """The optimised graph of such a call."""
+        """Return the optimised graph of a call with these arguments."""
         return self.program(*args, **kwargs).graph
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """What was applied to the graph of such a call, what was not, and why."""
+        """Return a report of the rewrites and fusions applied to such a call, and of those that were not, with the reason."""
         return self.program(*args, **kwargs).explain()
 
     def find_fusion_opportunities(self, *args: Any, **kwargs: Any) -> list[FusionOpportunity]:
-        """The fusions in the graph of such a call, with the bytes and the time that each should save."""
+        """Return the fusion opportunities of such a call, with the bytes and the time that each should save."""
         return [opportunity(o) for o in self.program(*args, **kwargs).opportunities]
 
     def generate_execution_plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
-        """The steps of such a call, its memory, how long it should take, and how long the last one took."""
+        """Return the steps of such a call, their memory and estimated time, and the time of the last one."""
         return generate_execution_plan(self.program(*args, **kwargs))
 
     def run_many(self, inputs: Iterable[Any]) -> list[Any]:
-        """The results for many inputs, stacked and run at once where the graph allows it and it pays; see
-        Program.run_many."""
-        rows = [x if isinstance(x, tuple) else (x,) for x in inputs]
-        if not rows:
+        """Return the results for many inputs, stacked and run at once if possible and faster; see Program.run_many."""
+        samples = [x if isinstance(x, tuple) else (x,) for x in inputs]
+        if not samples:
             return []
-        entry, _ = self._entry(rows[0], {})
-        found = [] if isinstance(entry.program.stacked(len(rows)), str) else [self._entry(row, {}) for row in rows]
-        if not found or any(other is not entry for other, _ in found):  # it does not pay, or they are of several kinds
-            return [self(*row) for row in rows]
-        results = entry.program.run_many([tuple(leaves) for _, leaves in found])
+        entry, _ = self._entry(samples[0], {})
+        entries = (
+            []
+            if isinstance(entry.program.stacked(len(samples)), str)
+            else [self._entry(sample, {}) for sample in samples]
+        )
+        if not entries or any(other is not entry for other, _ in entries):  # not worth it, or different specs
+            return [self(*sample) for sample in samples]
+        results = entry.program.run_many([tuple(leaves) for _, leaves in entries])
         return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self.hits + self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
 
     def cache_clear(self) -> None:
-        """Forget all programs and the counts; captured tensors are let go."""
+        """Drop all programs, with their captured tensors, and reset the counts."""
         with self._lock:
             self._entries.clear()
             self.ready = None
@@ -216,32 +219,32 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _forget_ready() -> None:
-    """What was ready was made with other patterns."""
-    for c in list(everyone):
+    """Reset the fast path of every compiled function: the patterns have changed."""
+    for c in list(instances):
         c.ready = None
 
 
 patterns.listeners.append(_forget_ready)
 
 
-def _lies(x: Tensor) -> Any:
-    """What of a layout makes another program: nothing of a contiguous one; else strides, and whether a clone is a copy."""
+def _layout_key(x: Tensor) -> Any:
+    """Return the part of a layout that programs are cached by: None if contiguous, else strides and if a clone copies."""
     return None if x.is_contiguous() else (x.strides, 2 * x.nbytes < x.storage.nbytes)
 
 
 def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str, bool], ...]:
-    """Donated arguments by place and name, and whether all that follow are meant too (*args)."""
+    """Return donated arguments as (position, name, True if all that follow are donated too: *args)."""
     try:
-        wanted = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
+        requested = (donate,) if isinstance(donate, (int, str)) else tuple(donate)
     except TypeError:
         raise ArgumentError(f"compile: donate={donate!r} must be names or numbers of parameters.") from None
-    if not wanted:
+    if not requested:
         return ()
     parameters = list(inspect.signature(fn).parameters.values())
     names = [p.name for p in parameters]
     many = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(names))
     out = []
-    for w in wanted:
+    for w in requested:
         if isinstance(w, str) and w not in names:
             raise ArgumentError(
                 f"compile: donate={w!r} is not a parameter; there are {', '.join(names)}.{nearest(w, names)}"
@@ -250,78 +253,83 @@ def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str, bo
             isinstance(w, int) and (w < 0 or (w >= len(names) > 0 and many == len(names)))
         ):
             raise ArgumentError(f"compile: donate={w!r} does not exist; parameters are numbered 0 to {len(names) - 1}.")
-        place = w if isinstance(w, int) else names.index(w)
-        out.append((place, names[min(place, len(names) - 1)], isinstance(w, str) and place == many))
+        position = w if isinstance(w, int) else names.index(w)
+        out.append((position, names[min(position, len(names) - 1)], isinstance(w, str) and position == many))
     return tuple(out)
 
 
 def compile(fn: Callable[..., Any] | None = None, *, donate: Donate = (), verify: bool = False) -> Any:
-    """Make a function run as one optimised program; also a decorator, with or without options.
+    """Compile a function to one optimised program; also a decorator, with or without options.
 
     `donate` names (or numbers) the parameters whose tensors the function may write: they are updated in place, which is
     how a KV cache grows. `verify` compares every node of each new program with the function as written. Tensors that the
-    function meets besides its arguments are captured by identity and read at each call.
+    function reads besides its arguments are captured by identity and read at each call.
     """
     if fn is None:
         return functools.partial(Compiled, donate=donate, verify=verify)
     return Compiled(fn, donate=donate, verify=verify)
 
 
-# ---- one chain of rows
+# ---- one chain of ops
 
 
 def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None:
-    """Run a chain of rows as one call: None if it is neither a pattern of a user nor one that fuses.
+    """Run a chain of ops as one call; return None if it is neither a user's pattern nor fusible.
 
-    `operations` are names of rows, or (name, attributes); each row takes the result before it and then, in order, what
-    is left of `tensors`. Wrong shapes, and an implementation that fails, raise.
+    `operations` are names of ops, or (name, attributes); each op takes the result before it, then its share of the
+    `tensors` left, in order. Wrong shapes, and an implementation that fails, raise.
     """
-    rows = _rows(operations)
-    given = [x if isinstance(x, (Tensor, bool, int, float)) else asarray(x) for x in tensors]
+    rows = _parse_operations(operations)
+    operands = [x if isinstance(x, (Tensor, bool, int, float)) else asarray(x) for x in tensors]
     needed = sum(len(op.inputs) - len(op.optional) - (k > 0) for k, (op, _) in enumerate(rows))
-    if len(given) != needed:
+    if len(operands) != needed:
         names = ", ".join(op.name for op, _ in rows)
-        raise ArgumentError(f"try_fuse: {names} read {needed} operands, {len(given)} were given.")
+        raise ArgumentError(f"try_fuse: {names} read {needed} operands, {len(operands)} were given.")
     chain = compose(rows)
     pattern = patterns.find(tuple(op.name for op, _ in rows))
     if pattern is not None:
-        return _custom(pattern, chain, rows, given)
-    made = [x for x in given if isinstance(x, Tensor)]
+        return _run_pattern(pattern, chain, rows, operands)
+    arguments = [x for x in operands if isinstance(x, Tensor)]
 
-    def flat(*left: Tensor) -> Any:
-        some = iter(left)
-        return chain(*(next(some) if isinstance(x, Tensor) else x for x in given))
+    def flat(*placeholders: Tensor) -> Any:
+        remaining = iter(placeholders)
+        return chain(*(next(remaining) if isinstance(x, Tensor) else x for x in operands))
 
-    graph = trace(flat, *made)
-    device = made[0].device if made else backends.device(None)
-    program = Program(graph, device.backend, tuple(x.layout for x in made), name="try_fuse")
+    graph = trace(flat, *arguments)
+    device = arguments[0].device if arguments else backends.device(None)
+    program = Program(graph, device.backend, tuple(x.layout for x in arguments), name="try_fuse")
     fused = program.graph.outputs[0].op is ops.fused and program.launches == 1
-    return program(*made) if fused and len(rows) > 1 else None
+    return program(*arguments) if fused and len(rows) > 1 else None
 
 
-def _rows(operations: Iterable[Any]) -> tuple[tuple[Op, dict[str, Any]], ...]:
+def _parse_operations(operations: Iterable[Any]) -> tuple[tuple[Op, dict[str, Any]], ...]:
     if isinstance(operations, str):
-        raise ArgumentError(f"try_fuse: a list of rows is needed, given {operations!r}; write [{operations!r}, …].")
+        raise ArgumentError(f"try_fuse: a list of ops is needed, given {operations!r}; write [{operations!r}, …].")
     rows = []
     for o in operations:
         name, attrs = (o, {}) if isinstance(o, str) else o
         if name not in OPS:
-            raise ArgumentError(f"try_fuse: there is no row {name!r}.{nearest(name, OPS)}")
+            raise ArgumentError(f"try_fuse: there is no op {name!r}.{nearest(name, OPS)}")
         rows.append((OPS[name], dict(attrs)))
     if not rows:
-        raise ArgumentError("try_fuse: at least one row is needed, none was given.")
+        raise ArgumentError("try_fuse: at least one op is needed, none was given.")
     return tuple(rows)
 
 
-def _custom(pattern: FusionPattern, chain: Callable[..., Any], rows: tuple[Any, ...], given: list[Any]) -> Tensor:
-    result = pattern.implementation(*given)
+def _run_pattern(
+    pattern: FusionPattern, chain: Callable[..., Any], rows: tuple[Any, ...], operands: list[Any]
+) -> Tensor:
+    result = pattern.implementation(*operands)
     if not isinstance(result, Tensor):
         raise ArgumentError(
-            f"FusionPattern {pattern.name!r}: its implementation gave {type(result).__name__}, not a tensor."
+            f"FusionPattern {pattern.name!r}: its implementation returned {type(result).__name__}, not a tensor."
         )
-    about = tuple(exact(tuple(attrs.items())) for _, attrs in rows), tuple(getattr(x, "spec", type(x)) for x in given)
-    if not patterns.is_checked(pattern, about):
+    signature = (
+        tuple(exact(tuple(attrs.items())) for _, attrs in rows),
+        tuple(getattr(x, "spec", type(x)) for x in operands),
+    )
+    if not patterns.is_checked(pattern, signature):
         ulps = sum(OPS[o].ulps for o in pattern.operations)
-        compare_tensors(chain(*given), result, f"The pattern {pattern.name!r}", ulps)
-        patterns.mark_checked(pattern, about)
+        compare_tensors(chain(*operands), result, f"The pattern {pattern.name!r}", ulps)
+        patterns.mark_checked(pattern, signature)
     return result

@@ -1,9 +1,9 @@
-"""A graph run by a device's own library: as one call of its compiler, or as functions of the values it keeps, one after another.
+"""A graph run by a device's own library: as one call of its compiler, or as a list of functions on the library's arrays.
 
-Knows nothing of that compiler, of what the functions do, nor of how a graph was optimised. The compiler sees the nodes run on
-values of its own; from then on no Python runs between them. What cannot be listed as functions runs node by node: graphs that
-write their arguments or have a tensor without elements; sources; packed elements that are made; views that are copies; ops that
-convert or have no kernel of their own.
+Knows nothing of that compiler, of the functions, nor of how a graph was optimised. The compiler traces the nodes on arrays
+of its own; from then on no Python runs between them. These cannot be listed as functions and run node by node: graphs that
+write their arguments or have an empty tensor; sources; results of packed dtypes; views that copy; ops that convert or have
+no kernel of their own.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tritium.tensor import Tensor, wrap
 
 
 class ForeignProgram:
-    """Call it as the graph. What it captured is read anew at each call; donated arguments get their new values."""
+    """A compiled graph, called like the graph. Captured tensors are read at each call; donated arguments are written."""
 
     def __init__(self, graph: Graph, backend: ValueBackend) -> None:
         self.graph, self.backend = graph, backend
-        # Numbers are operands too: a compiler that writes them down as text may lose the sign of 0.
+        # Constants are operands too: a compiler that prints them as text may lose the sign of 0.
         numbers = [n for n in graph.order() if n.op is ops.const]
         self._numbers = {n: run_node(n, [], backend.device) for n in numbers}
         self._inside = _Inside(backend, (*graph.captured.values(), *self._numbers.values()))
         self._argument, self._specs = partial(_argument, backend), [n.spec for n in graph.inputs]
         self._again: tuple[Any, Any] | None = None
         self._operands = (*graph.inputs, *graph.captured, *self._numbers)
-        self._listed: list[ValueSteps | None] = []  # once the nodes have been asked for
+        self._listed: list[ValueSteps | None] = []  # one entry, after the nodes were traced
         self._doubts: list[Doubt] = []
-        found = find_decode_steps(graph) if backend.writes_arguments else []
-        self.decode_steps = [t for t in found if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
+        matches = find_decode_steps(graph) if backend.writes_arguments else []
+        self.decode_steps = [t for t in matches if backend.takes_new(t.x.spec, t.cache.spec, t.interleaved)]
         written = tuple(i for i, _ in graph.writes)
         nbytes, calls = sum(n.spec.nbytes for n in graph.outputs), max(len(graph.calls()), 1)
         form = Form(len(graph.inputs), written, len(graph.outputs), lambda: self._doubts, nbytes, calls)
@@ -49,16 +49,16 @@ class ForeignProgram:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the compiler is there."""
+        """Return True if the compiler is available."""
         return self._run is not None
 
     @property
     def alone(self) -> str:
-        """Why the compiler runs the nodes as they are, one after another; empty: it does not."""
+        """Return the reason why the compiler runs the nodes one after another; "" if it does not."""
         return str(getattr(self._run, "alone", ""))
 
     def _nodes(self, *values: Any) -> list[Any]:
-        """The nodes one after another on values that stand for the operands; the compiler calls it to see them."""
+        """Run the nodes one after another on values of the operands; the compiler calls it to trace them."""
         backend = self.backend
         if not self._listed:
             self._listed = [None if self.decode_steps else list_steps(self.graph, self._operands, backend)]
@@ -66,34 +66,37 @@ class ForeignProgram:
         backend.tracing.append([])
         token = interpreter.set(None)
         try:
-            found = self._on_tensors(values) if steps is None else steps.run(values)
+            results = self._on_tensors(values) if steps is None else steps.run(values)
         finally:
             interpreter.reset(token)
             doubts = backend.tracing.pop()
-        self._doubts = [d._replace(bad=None) for d in doubts]  # those of any call say the same
+        self._doubts = [d._replace(bad=None) for d in doubts]  # the messages are the same in every call
         bad = [d.bad for d in doubts]
         any_bad = [backend.any_of(bad)] if bad else []
-        return [*found, *any_bad, *bad]
+        return [*results, *any_bad, *bad]
 
     def _on_tensors(self, values: tuple[Any, ...]) -> list[Any]:
-        """Results, and what arguments become: as a graph runs on any tensors."""
+        """Run the graph on tensors; return the results and the final values of donated arguments."""
         graph, backend, operands = self.graph, self.backend, self._operands
         tensors = [wrap(backend.hold(v, n.spec)) for v, n in zip(values, operands, strict=True)]
         count = len(graph.inputs)
         inner = graph._replace(captured=dict(zip(operands[count:], tensors[count:], strict=True)))
         joined = [Joined(t.nodes, partial(self._attend, t)) for t in self.decode_steps]
-        made = inner.run(dict(zip(operands, tensors, strict=True)), over=backend.writes_arguments, joined=joined)
-        # Whoever compiles it puts what arguments become into them, one after the other: what lies in another is copied before.
+        env = inner.run(dict(zip(operands, tensors, strict=True)), over=backend.writes_arguments, joined=joined)
+        # The compiler copies final values into the donated arguments one after another, so those in memory of another argument
+        # are copied first.
         lent = [t.storage for t in tensors[:count]]
-        become = {i: _own(made[n], lent, tensors[i]) for i, n in graph.writes}
-        found = inner._replace(writes=()).results(made, tuple(become.get(i, tensors[i]) for i in range(count)))
-        over = [tensors[i].storage for i in become]
-        results = [_own(x, over) for x in ((found,) if isinstance(found, Tensor) else found)]
+        become = {i: _own(env[n], lent, tensors[i]) for i, n in graph.writes}
+        outcome = inner._replace(writes=()).results(env, tuple(become.get(i, tensors[i]) for i in range(count)))
+        overwritten = [tensors[i].storage for i in become]
+        results = [_own(x, overwritten) for x in ((outcome,) if isinstance(outcome, Tensor) else outcome)]
         return [_value(backend, x) for x in (*results, *become.values())]
 
     def _attend(self, t: DecodeStep, env: dict[Node, Any]) -> dict[Node, Any]:
-        """New tokens as one call, which writes the cache where it lies. Before it nothing in the program writes there, nor where
-        the places are, unless they are made in it."""
+        """Run a decode step as one call, which writes the KV cache in place.
+
+        No earlier node of the program writes the cache, nor the positions unless the program computes them.
+        """
         settled = t.places.op is ops.given
         x, cos, sin, cache, places = (env[n] for n in (t.x, t.cos, t.sin, t.cache, t.places))
         value = self.backend.attend_new(x, cos, sin, cache, places, t.scale, settled)
@@ -105,20 +108,20 @@ class ForeignProgram:
         for i, _ in graph.writes:
             backend.owned(args[i])
         values = (*map(self._argument, args, self._specs), *self._inside.values())
-        found = backend.on_device(self._run, *values)
+        returned = backend.on_device(self._run, *values)
         count = len(graph.outputs)
-        self._check(found[count + len(graph.writes) :])
+        self._check(returned[count + len(graph.writes) :])
         results: list[Tensor] = []
-        for k, (n, value) in enumerate(zip(graph.outputs, found, strict=False)):
+        for k, (n, value) in enumerate(zip(graph.outputs, returned, strict=False)):
             same = graph.returned[k] if graph.returned else None
             results.append(_held(backend, value, n.spec) if same is None else args[same])
-        for (i, n), value in zip(graph.writes, found[count:], strict=False):
+        for (i, n), value in zip(graph.writes, returned[count:], strict=False):
             if value is not args[i].storage.value:
                 backend.put(args[i], seen(value, n.spec))
         return results[0] if graph.single else tuple(results)
 
     def again(self, args: tuple[Tensor, ...]) -> Any:
-        """What a call with the memory of these arguments may be tried on first; None: there is nothing."""
+        """Return the fast path for calls with arguments like these; None: there is none."""
         graph, backend = self.graph, self.backend
         direct = getattr(self._run, "direct", None)
         plain = not any(n.spec.dtype.is_packed for n in (*graph.inputs, *graph.outputs)) and not any(
@@ -135,16 +138,16 @@ class ForeignProgram:
             return None
         if self._again is None or self._again[0] is not direct:
             specs = [n.spec for n in graph.outputs]
-            made = buffer.native.Again(
+            fast_path = buffer.native.Again(
                 direct.again, backend.storage, backend.device, args, tuple(i for i, _ in graph.writes),
                 tuple(x.storage for x in self._inside.tensors), tuple(s.dtype for s in specs), tuple(s.shape for s in specs),
                 not graph.single,
             )  # fmt: skip
-            self._again = direct, made
+            self._again = direct, fast_path
         return self._again[1]
 
     def _check(self, flags: list[Any]) -> None:
-        """Raise what the checks of this run found; nothing was written yet."""
+        """Raise the error of the first deferred check that failed; nothing was written yet."""
         if flags and flags[0] is not None and self.backend.is_true(flags[0]):
             for d, bad in zip(self._doubts, flags[1:], strict=True):
                 if self.backend.is_true(bad):
@@ -152,14 +155,14 @@ class ForeignProgram:
 
 
 class _Inside:
-    """The values of tensors that are the same at each call; nothing is asked anew of those that hold the same as before."""
+    """The values of captured tensors and constants, cached while their storages hold the same values."""
 
     def __init__(self, backend: ValueBackend, tensors: tuple[Tensor, ...]) -> None:
         self._backend, self.tensors = backend, tensors
         self._known: tuple[list[Any], list[Any]] = ([], [])
 
     def values(self) -> list[Any]:
-        held, values = self._known  # replaced as a whole: several threads may ask
+        held, values = self._known  # replaced as a whole: several threads may read it
         for x in self.tensors if len(held) != len(self.tensors) else ():
             _check_device(self._backend, x)
         now = [x.storage.value for x in self.tensors]
@@ -179,7 +182,7 @@ def _check_device(backend: ValueBackend, x: Tensor) -> None:
 
 
 def _argument(backend: ValueBackend, x: Tensor, spec: Spec) -> Any:
-    """The value of an argument; of one that is all of its storage, what that holds."""
+    """Return the value of an argument: that of its storage if the argument is all of it."""
     _check_device(backend, x)
     stored = x.storage
     whole = x.strides == spec.strides and x.nbytes == stored.nbytes and stored.shape == spec.shape
@@ -189,13 +192,13 @@ def _argument(backend: ValueBackend, x: Tensor, spec: Spec) -> Any:
 
 
 def _value(backend: ValueBackend, x: Tensor) -> Any:
-    """What stands for a tensor: of a packed dtype its bytes."""
-    found = backend.array(x)
-    return found.data if isinstance(found, Packed) else found
+    """Return the library's array of a tensor; the bytes of a packed one."""
+    array = backend.array(x)
+    return array.data if isinstance(array, Packed) else array
 
 
 def _own(x: Tensor, lent: list[Any], to: Tensor | None = None) -> Tensor:
-    """A tensor, copied where it lies in memory that is lent, unless that is where it belongs."""
+    """Return a tensor, copied if it is in borrowed memory, unless it is exactly its target."""
     there = to is not None and x.storage is to.storage and (x.offset, x.strides) == (to.offset, to.strides)
     return x if there or not any(x.storage is s for s in lent) else ops.copy(x)
 
@@ -204,11 +207,11 @@ def _held(backend: ValueBackend, value: Any, spec: Spec) -> Tensor:
     return wrap(backend.hold(value, spec))
 
 
-# ---- as functions of values: no tensor of ours is made between them
+# ---- as functions on arrays: no Tensor is created between them
 
 
 class ValueStep(NamedTuple):
-    """One function: the values it reads and the one it makes, by number; and those that nobody reads after it."""
+    """One function: the numbers of the values it reads and writes, and of those that are not read after it."""
 
     fn: Callable[..., Any]
     reads: tuple[int, ...]
@@ -217,27 +220,27 @@ class ValueStep(NamedTuple):
 
 
 class ValueSteps(NamedTuple):
-    """The functions in order. The operands are the first values; the last is None, which stands for operands left out."""
+    """The functions in order. The operands are the first values; the last is None, for operands left out."""
 
     steps: list[ValueStep]
     results: list[int]
-    made: int  # values besides the operands
+    extra: int  # slots for values besides the operands
 
     def run(self, operands: Sequence[Any]) -> list[Any]:
-        values = [*operands, *[None] * self.made]
+        values = [*operands, *[None] * self.extra]
         for fn, reads, makes, over in self.steps:
             values[makes] = fn(*[values[i] for i in reads])
             for i in over:
-                values[i] = None  # its memory serves the next
+                values[i] = None  # its memory is free for the next step
         return [values[i] for i in self.results]
 
 
 class UnlistedError(Exception):
-    """Why a graph runs node by node."""
+    """The reason why a graph runs node by node."""
 
 
 def list_steps(graph: Graph, operands: Sequence[Node], backend: ValueBackend) -> ValueSteps | None:
-    """The functions of a graph of these operands; None: it runs node by node."""
+    """Return the functions of a graph of these operands; None: it runs node by node."""
     try:
         return _Listing(graph, operands, backend).steps()
     except UnlistedError as why:
@@ -245,84 +248,86 @@ def list_steps(graph: Graph, operands: Sequence[Node], backend: ValueBackend) ->
         return None
 
 
-def _looks(n: Node) -> bool:
-    """Whether a node only looks at the memory of another."""
+def _is_view(n: Node) -> bool:
+    """Return True if a node is a view of another."""
     return n.op.kind is Kind.VIEW and n.op is not ops.item
 
 
-def _packed(n: Node) -> bool:
+def _is_packed(n: Node) -> bool:
     return any(s.dtype.is_packed for s in outputs(n.spec))
 
 
 def seen(value: Any, spec: Spec) -> Any:
-    """A value as kernels take it: bytes of packed elements with what they mean."""
+    """Return a value as kernels take it: bytes of packed elements with their dtype and shape."""
     return Packed(value, spec.dtype, spec.shape) if spec.dtype.is_packed else value
 
 
 class _Listing:
-    """Writes the steps of a graph."""
+    """The walk over a graph that lists its functions."""
 
     def __init__(self, graph: Graph, operands: Sequence[Node], backend: ValueBackend) -> None:
         self.graph, self.backend = graph, backend
         self.order = graph.order()
-        self.kept = len(operands)  # whoever gave the operands holds them
-        self.given = {n: i for i, n in enumerate(operands)}
-        made = [n for n in self.order if n not in self.given or _packed(n)]
-        self.number = self.given | {n: i for i, n in enumerate(made, self.kept)}
-        self.none = self.kept + len(made)
-        self.lie: dict[Node, tuple[Node, Layout]] = {}  # the node whose value it is seen in, and how
+        self.operand_count = len(operands)  # the caller holds the operands, so they are not freed
+        self.operand_number = {n: i for i, n in enumerate(operands)}
+        computed = [n for n in self.order if n not in self.operand_number or _is_packed(n)]
+        self.number = self.operand_number | {n: i for i, n in enumerate(computed, self.operand_count)}
+        self.none = self.operand_count + len(computed)
+        self.layouts: dict[Node, tuple[Node, Layout]] = {}  # the node that holds its elements, and the layout in it
 
     def steps(self) -> ValueSteps:
         graph = self.graph
         if graph.writes or any(not s.size for n in self.order for s in outputs(n.spec)):
             raise UnlistedError("arguments that are written, or no elements")
-        if any(_packed(n) for n in (*(n for n in self.order if n not in self.given), *graph.outputs)):
+        if any(_is_packed(n) for n in (*(n for n in self.order if n not in self.operand_number), *graph.outputs)):
             raise UnlistedError("packed elements that are made")
-        read = {i for n in self.order if not _looks(n) for i in n.inputs} | set(graph.outputs)
-        found = [s for n in self.order if (s := self._step(n, n in read)) is not None]
+        read = {i for n in self.order if not _is_view(n) for i in n.inputs} | set(graph.outputs)
+        value_steps = [s for n in self.order if (s := self._step(n, n in read)) is not None]
         results = [self.number[n] for n in graph.outputs]
-        last = {i: k for k, s in enumerate(found) for i in s.reads}
+        last = {i: k for k, s in enumerate(value_steps) for i in s.reads}
         for i, k in last.items():
-            if self.kept <= i < self.none and i not in results:
-                found[k].over.append(i)
-        return ValueSteps(found, results, self.none + 1 - self.kept)
+            if self.operand_count <= i < self.none and i not in results:
+                value_steps[k].over.append(i)
+        return ValueSteps(value_steps, results, self.none + 1 - self.operand_count)
 
     def _step(self, n: Node, is_read: bool) -> ValueStep | None:
-        at = self.number[n]
-        if _looks(n):
-            base, lies = self.lie[n] = self._view(n)
-            return ValueStep(self._look(base, lies), (self.number[base],), at, []) if is_read else None
+        number = self.number[n]
+        if _is_view(n):
+            base, layout = self.layouts[n] = self._view(n)
+            return ValueStep(self._view_function(base, layout), (self.number[base],), number, []) if is_read else None
         if isinstance(n.spec, Spec):
-            self.lie[n] = n, Layout(n.spec.shape, n.spec.strides, 0)
-        if n in self.given:
-            return ValueStep(partial(seen, spec=n.spec), (self.given[n],), at, []) if _packed(n) else None
+            self.layouts[n] = n, Layout(n.spec.shape, n.spec.strides, 0)
+        if n in self.operand_number:
+            return (
+                ValueStep(partial(seen, spec=n.spec), (self.operand_number[n],), number, []) if _is_packed(n) else None
+            )
         fn = itemgetter(dict(n.attrs)["index"]) if n.op is ops.item else self._function(n)
-        return ValueStep(fn, tuple(self.none if i is None else self.number[i] for i in n.inputs), at, [])
+        return ValueStep(fn, tuple(self.none if i is None else self.number[i] for i in n.inputs), number, [])
 
     def _view(self, n: Node) -> tuple[Node, Layout]:
         assert n.op.view is not None
         assert n.inputs[0] is not None
-        base, before = self.lie[n.inputs[0]]
-        lies = n.op.view(before, **dict(n.attrs))
-        if lies is None:
+        base, before = self.layouts[n.inputs[0]]
+        layout = n.op.view(before, **dict(n.attrs))
+        if layout is None:
             raise UnlistedError(f"{n.op.name} that is a copy")
-        return base, lies
+        return base, layout
 
-    def _look(self, base: Node, lies: Layout) -> Callable[[Any], Any]:
+    def _view_function(self, base: Node, layout: Layout) -> Callable[[Any], Any]:
         reshape, strided = self.backend.reshape, self.backend.strided
-        flat = is_contiguous(lies.shape, lies.strides) and lies.offset == 0
-        if flat and prod(lies.shape) == base.spec.size:
-            return lambda value: reshape(value, lies.shape)
-        return lambda value: strided(value, lies)
+        flat = is_contiguous(layout.shape, layout.strides) and layout.offset == 0
+        if flat and prod(layout.shape) == base.spec.size:
+            return lambda value: reshape(value, layout.shape)
+        return lambda value: strided(value, layout)
 
     def _function(self, n: Node) -> Callable[..., Any]:
-        """What a call of a row comes to, as `Eager` and the backend's `run` would have it."""
+        """Return the function of an op's call, as `Eager` and the backend's `run` would choose it."""
         if n.op.kind in (Kind.SOURCE, Kind.DYNAMIC) or n.op is ops.update_cache:
             raise UnlistedError(n.op.name)
         attrs = dict(n.attrs)
         specs = tuple(None if i is None else i.spec for i in n.inputs)
         decision = n.op.decide(specs, attrs)
-        layouts = tuple(None if i is None else self.lie[i][1] for i in n.inputs)
+        layouts = tuple(None if i is None else self.layouts[i][1] for i in n.inputs)
         kernel = self.backend.choose(n.op, specs, attrs, layouts)
         if kernel is None or decision.inputs != specs or decision.out != n.spec:
             raise UnlistedError(f"{n.op.name} that is lowered or converts")
