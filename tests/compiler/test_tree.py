@@ -54,5 +54,5 @@ def test_what_cannot_be_hashed_is_refused() -> None:
 def test_places_of_a_part() -> None:
     shape = tree.flatten((A, [B, {"k": A}], 3), [])
     assert isinstance(shape, tree.Branch)
-    assert tree.leaf_indices(shape.children[1]) == [1, 2]
-    assert tree.leaf_indices(shape.children[2]) == []
+    assert tree.leaf_positions(shape.children[1]) == [1, 2]
+    assert tree.leaf_positions(shape.children[2]) == []

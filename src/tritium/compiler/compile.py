@@ -150,7 +150,7 @@ class Compiled(Caller):
         return Entry(program, form[0], plain)
 
     def _donated_leaves(self, shape: tree.Tree) -> list[int]:
-        """Return the leaf indices of the tensors in donated arguments."""
+        """Return the leaf positions of the tensors in donated arguments."""
         assert isinstance(shape, tree.Branch)
         args, kwargs = shape.children
         assert isinstance(args, tree.Branch)
@@ -160,9 +160,9 @@ class Compiled(Caller):
         for position, name, many in self.donated:
             if position < len(args.children):
                 for part in args.children[position:] if many else args.children[position : position + 1]:
-                    out += tree.leaf_indices(part)
+                    out += tree.leaf_positions(part)
             elif name in names:
-                out += tree.leaf_indices(kwargs.children[names.index(name)])
+                out += tree.leaf_positions(kwargs.children[names.index(name)])
         return out
 
     # -- inspection

@@ -16,9 +16,9 @@ from tritium.tensor import Tensor
 
 
 class Leaf(NamedTuple):
-    """A tensor: its index in the flat list."""
+    """A tensor: its position in the flat list."""
 
-    index: int
+    position: int
 
 
 class Static(NamedTuple):
@@ -81,14 +81,14 @@ def key(tree: Tree) -> Any:
 def unflatten(tree: Tree, leaves: Any) -> Any:
     """Return the value of a tree with these tensors as leaves."""
     if isinstance(tree, Leaf):
-        return leaves[tree.index]
+        return leaves[tree.position]
     if isinstance(tree, Static):
         return tree.value
     return tree.make([unflatten(c, leaves) for c in tree.children])
 
 
-def leaf_indices(tree: Tree) -> list[int]:
-    """Return the indices of all tensors in a tree."""
+def leaf_positions(tree: Tree) -> list[int]:
+    """Return the positions of all tensors in a tree."""
     if isinstance(tree, Leaf):
-        return [tree.index]
-    return [] if isinstance(tree, Static) else [i for c in tree.children for i in leaf_indices(c)]
+        return [tree.position]
+    return [] if isinstance(tree, Static) else [i for c in tree.children for i in leaf_positions(c)]
