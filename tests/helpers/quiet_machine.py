@@ -35,7 +35,7 @@ QUIET: dict[str, Any] = {
     "watch": WATCH,
     "stolen": 0.0,
     "others": 0.01,
-    "looks": WATCH.looks,
+    "timings": WATCH.timings,
     "heat before": Thermal(50.0, 0),
     "heat after": Thermal(51.0, 0),
     "quota": None,

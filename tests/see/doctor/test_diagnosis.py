@@ -14,8 +14,8 @@ from quiet_machine import PRODUCT, QUIET, WATCH, ceilings, drifted
 from tritium.errors import ArgumentError
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.sensors import Thermal
-from tritium.see.doctor.checks import MACHINE, SEVERITIES, Check, Finding, graded
-from tritium.see.doctor.diagnosis import Diagnosis, asked, diagnose
+from tritium.see.doctor.checks import MACHINE, SEVERITIES, Check, Finding, grade
+from tritium.see.doctor.diagnosis import Diagnosis, diagnose, run_checks
 from tritium.see.doctor.readings import Blas, Gpu, Isa, Native, Siblings, Threads, TunedFile
 from tritium.see.memory.pressure import Pressure
 
@@ -38,9 +38,9 @@ SICK: list[tuple[str, dict[str, Any], str, str, str]] = [  # check, readings, se
     ("SMT", {"siblings": Siblings(4, ((0, 2), (1, 3)), ())}, "note", "one core", "TRITIUM_NUM_THREADS=2"),
     ("SMT", {"siblings": Siblings(1, ((0,),), (4,))}, "note", "second thread", "smt/control"),
     ("power", {"power": "battery"}, "warning", "battery", "plug"),
-    ("jitter", {"looks": (1.0, 1.2, 1.2, 1.2)}, "warning", "different times", "taskset"),
-    ("jitter", {"looks": (1.0, 2.0, 2.0, 2.0)}, "problem", "different times", "governor"),
-    ("jitter", {"looks": (*[1.0] * 18, 3.0, 3.0)}, "note", "different times", "selftest"),
+    ("jitter", {"timings": (1.0, 1.2, 1.2, 1.2)}, "warning", "different times", "taskset"),
+    ("jitter", {"timings": (1.0, 2.0, 2.0, 2.0)}, "problem", "different times", "governor"),
+    ("jitter", {"timings": (*[1.0] * 18, 3.0, 3.0)}, "note", "different times", "selftest"),
     ("noise floor", {"noise": 0.0}, "note", "never measured", "tritium selftest --aa"),
     ("noise floor", {"noise": 0.08}, "warning", "16.0%", "--thorough"),
     ("memory", {"pressure": Pressure("cpu", "critical", 99, 100, "cgroup", "99 %")}, "problem", "critical", "trim"),
@@ -134,14 +134,14 @@ def test_json_has_all_that_the_page_has() -> None:
 @given(st.floats(0, 10))
 def test_a_grade_never_falls_when_the_value_grows(value: float) -> None:
     levels = (("problem", 3.0), ("warning", 2.0), ("note", 1.0))
-    now, more = (SEVERITIES.index(graded(v, levels)) for v in (value, value + 1))
+    now, more = (SEVERITIES.index(grade(v, levels)) for v in (value, value + 1))
     assert more <= now
 
 
 @given(st.lists(st.floats(1e-7, 1e-3), min_size=1, max_size=50))
 def test_any_looks_give_one_finding(looks: list[float]) -> None:
     (check,) = (c for c in MACHINE if c.name == "jitter")
-    (found,) = asked([check], {"looks": looks})
+    (found,) = run_checks([check], {"timings": looks})
     assert found.severity in SEVERITIES
 
 
@@ -159,7 +159,7 @@ def test_names_do_nothing_on_a_terminal(place: str) -> None:
 
 def test_several_findings_of_one_check_all_have_its_name() -> None:
     check = Check("two", lambda: [Finding("note", "a"), Finding("note", "b")], ())
-    assert [(f.check, f.what) for f in asked([check], {})] == [("two", "a"), ("two", "b")]
+    assert [(f.check, f.what) for f in run_checks([check], {})] == [("two", "a"), ("two", "b")]
 
 
 def test_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

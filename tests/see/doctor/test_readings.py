@@ -32,8 +32,8 @@ def test_a_reading_is_taken_once_and_only_when_asked_for() -> None:
 def test_governors_are_counted(tmp_path: Path) -> None:
     for cpu, name in enumerate(("performance", "powersave", "powersave")):
         write(tmp_path / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", name)
-    assert readings.governors(tmp_path) == {"performance": 1, "powersave": 2}
-    assert isinstance(readings.governors(tmp_path / "none"), Absent)
+    assert readings.read_governors(tmp_path) == {"performance": 1, "powersave": 2}
+    assert isinstance(readings.read_governors(tmp_path / "none"), Absent)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_governors_are_counted(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_turbo_is_read_where_either_driver_tells(tmp_path: Path, file: str, text: str, on: bool) -> None:
     write(tmp_path / "devices/system/cpu" / file, text)
-    assert readings.turbo(tmp_path) is on
+    assert readings.read_turbo(tmp_path) is on
 
 
 def test_turbo_is_unknown_where_no_driver_tells(tmp_path: Path) -> None:
-    assert isinstance(readings.turbo(tmp_path), Absent)
+    assert isinstance(readings.read_turbo(tmp_path), Absent)
 
 
 def cgroup(tmp_path: Path, lines: str) -> tuple[Path, Path]:
@@ -60,25 +60,25 @@ def test_the_smallest_quota_of_all_groups_counts(tmp_path: Path) -> None:
     write(mount / "a/b/cpu.max", "max 100000")
     write(mount / "a/cpu.max", "150000 100000")
     write(mount / "cpu.max", "400000 100000")
-    assert readings.quota(proc, mount) == 1.5
+    assert readings.read_quota(proc, mount) == 1.5
 
 
 def test_a_quota_of_version_1_is_read(tmp_path: Path) -> None:
     proc, mount = cgroup(tmp_path, "3:cpu,cpuacct:/x\n2:memory:/y\n")
     write(mount / "cpu,cpuacct/x/cpu.cfs_quota_us", "200000")
     write(mount / "cpu,cpuacct/x/cpu.cfs_period_us", "100000")
-    assert readings.quota(proc, mount) == 2.0
+    assert readings.read_quota(proc, mount) == 2.0
 
 
 @pytest.mark.parametrize("text", ["max 100000", "-1 100000", "", "rubbish", "100000"])
 def test_no_quota_is_none(tmp_path: Path, text: str) -> None:
     proc, mount = cgroup(tmp_path, "0::/\n")
     write(mount / "cpu.max", text)
-    assert readings.quota(proc, mount) is None
+    assert readings.read_quota(proc, mount) is None
 
 
 def test_without_cgroups_the_quota_is_unknown(tmp_path: Path) -> None:
-    assert isinstance(readings.quota(tmp_path, tmp_path), Absent)
+    assert isinstance(readings.read_quota(tmp_path, tmp_path), Absent)
 
 
 @given(st.text(max_size=200) | st.text(max_size=50).map(lambda name: f"0::/{name}"))
@@ -89,7 +89,7 @@ def test_any_cgroup_file_is_read_or_ignored(text: str) -> None:
         proc = Path(name)
         (proc / "self").mkdir()
         (proc / "self/cgroup").write_bytes(text.encode("utf-8", "surrogatepass"))
-        found = readings.quota(proc, proc / "nowhere")
+        found = readings.read_quota(proc, proc / "nowhere")
         assert found is None or isinstance(found, (float, Absent))
 
 
@@ -97,45 +97,45 @@ def test_a_group_above_the_root_that_is_seen_is_the_root(tmp_path: Path) -> None
     proc, mount = cgroup(tmp_path, "0::/../job\n")
     write(mount / "job/cpu.max", "150000 100000")
     write(tmp_path / "job/cpu.max", "50000 100000")  # outside of the mount
-    assert readings.quota(proc, mount) == 1.5
+    assert readings.read_quota(proc, mount) == 1.5
 
 
 def test_periods_without_cpu_time_are_counted(tmp_path: Path) -> None:
     proc, mount = cgroup(tmp_path, "0::/a\n")
     write(mount / "a/cpu.stat", "usage_usec 5\nnr_periods 10\nnr_throttled 4\n")
-    assert readings.throttled(proc, mount) == 4
-    assert readings.throttled(tmp_path, mount) == 0
+    assert readings.read_throttled(proc, mount) == 4
+    assert readings.read_throttled(tmp_path, mount) == 0
 
 
 def test_siblings_are_found_inside_and_outside(tmp_path: Path) -> None:
     for cpu, core in enumerate((0, 1, 0, 1)):
         write(tmp_path / f"devices/system/cpu/cpu{cpu}/topology/core_id", core)
         write(tmp_path / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", 0)
-    both = readings.siblings(tmp_path, frozenset({0, 1, 2}))
+    both = readings.read_siblings(tmp_path, frozenset({0, 1, 2}))
     assert isinstance(both, readings.Siblings)
     assert both.shared == ((0, 2),)
     assert both.outside == (3,)
-    assert isinstance(readings.siblings(tmp_path / "none", frozenset({0})), Absent)
+    assert isinstance(readings.read_siblings(tmp_path / "none", frozenset({0})), Absent)
 
 
 def test_a_watch_knows_what_others_used(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    seen = readings.watch(tmp_path, tmp_path / "proc", 0.002)
+    seen = readings.watch_machine(tmp_path, tmp_path / "proc", 0.002)
     assert (seen.busy, seen.stolen) == (None, None)
     of = Readings(READERS | {"watch": lambda of: seen})
     assert isinstance(of["others"], Absent)
     assert isinstance(of["stolen"], Absent)
     assert isinstance(of["heat before"], Absent)
-    assert of["looks"] == seen.looks
-    assert min(seen.looks) > 0
+    assert of["timings"] == seen.timings
+    assert min(seen.timings) > 0
 
 
 def test_stolen_time_is_the_eighth_number(tmp_path: Path) -> None:
     write(tmp_path / "stat", "cpu  1 2 3 4 5 6 7 500 0 0\ncpu0 1\n")
     import os
 
-    assert readings.steal_s(tmp_path) == 500 / os.sysconf("SC_CLK_TCK")
-    assert readings.steal_s(tmp_path / "none") is None
+    assert readings.read_steal_s(tmp_path) == 500 / os.sysconf("SC_CLK_TCK")
+    assert readings.read_steal_s(tmp_path / "none") is None
 
 
 # ---- Tritium's own
@@ -143,7 +143,7 @@ def test_stolen_time_is_the_eighth_number(tmp_path: Path) -> None:
 
 def test_threads_are_told_with_the_variables_that_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = readings.threads(Readings(READERS))
+    found = readings.read_threads(Readings(READERS))
     assert found.variables["OMP_NUM_THREADS"] == "3"
     assert found.usable == this_machine().usable
     assert all(name.partition(" ")[0] != "tritium" for name, _ in found.pools)
@@ -151,17 +151,17 @@ def test_threads_are_told_with_the_variables_that_set_them(monkeypatch: pytest.M
 
 def test_ceilings_are_not_measured_by_asking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path))
-    assert readings.kept_ceilings(Readings(READERS)) is None
+    assert readings.read_ceilings(Readings(READERS)) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tuned_file_is_absent_void_or_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITIUM_CACHE", str(tmp_path))
     of = Readings(READERS)
-    assert readings.tuned_file(of).state == "absent"
+    assert readings.read_tuned_file(of).state == "absent"
     path = tuned.path()
     path.write_text("{}")
-    assert readings.tuned_file(of).state == "void"
+    assert readings.read_tuned_file(of).state == "void"
     from dataclasses import asdict
 
     body = {
@@ -170,10 +170,10 @@ def test_a_tuned_file_is_absent_void_or_kept(monkeypatch: pytest.MonkeyPatch, tm
         "tunings": [{"created": "2026-01-02T03:04:05.000+00:00"}],
     }  # fmt: skip
     path.write_text(json.dumps(tuned.document(body)))
-    found = readings.tuned_file(of)
+    found = readings.read_tuned_file(of)
     assert (found.state, found.choices, found.last) == ("kept", 1, "2026-01-02")
     path.write_text(json.dumps(tuned.document(body | {"version": "another"})))
-    assert "another version" in readings.tuned_file(of).why
+    assert "another version" in readings.read_tuned_file(of).why
 
 
 def test_nothing_tuned_cannot_drift(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

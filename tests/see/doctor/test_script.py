@@ -18,15 +18,15 @@ from tritium.batching.batches import BatchSize, Trial
 from tritium.op import Kind, Spec, eager
 from tritium.see.doctor import script as doctor_script, watch as doctor_watch
 from tritium.see.doctor.checks import Finding
-from tritium.see.doctor.diagnosis import examined
-from tritium.see.doctor.watch import Calls, Chains, Copied, summed, watching
+from tritium.see.doctor.diagnosis import examine
+from tritium.see.doctor.watch import Calls, Chains, Copied, summarize, watching
 
 HERE = Path(__file__).name
 CPU = tt.device("cpu")
 
 
 def found(run: Callable[[], Any], check: str) -> list[Finding]:
-    return [f for f in examined(run) if f.check == check]
+    return [f for f in examine(run) if f.check == check]
 
 
 def call(op: Any, *inputs: Spec, out: Spec | None = None, kernel: str = "k") -> launch.Launched:
@@ -126,7 +126,7 @@ def test_strided_operands_are_found_with_their_place() -> None:
         tt.exp(x[:, ::2])
 
     (finding,) = found(program, "layouts")
-    where = finding.what.removeprefix("exp is given memory with gaps at ")
+    where = finding.what.removeprefix("exp has a non-contiguous operand at ")
     assert where.endswith(f"{HERE}:{program.__code__.co_firstlineno + 1}")
     assert "f32[128,64] with strides (128, 2)" in finding.evidence
 
@@ -170,12 +170,12 @@ def test_a_program_is_left_as_it_was() -> None:
 
 
 def test_a_failed_program_is_a_problem() -> None:
-    (finding,) = [f for f in examined(lambda: 3) if f.check == "program"]
+    (finding,) = [f for f in examine(lambda: 3) if f.check == "program"]
     assert (finding.severity, finding.evidence) == ("problem", "exit code 3")
 
 
 def test_every_check_says_something_of_a_program_that_does_nothing() -> None:
-    findings = examined(lambda: None)
+    findings = examine(lambda: None)
     assert [f.check for f in findings] == [c.name for c in doctor_script.SCRIPT]
     assert {f.severity for f in findings} == {"fine"}
 
@@ -190,7 +190,7 @@ def spans(*rows: tuple[Any, int, int, int]) -> tuple[list[Any], np.ndarray[Any, 
 def test_calls_are_summed_by_kind() -> None:
     small, large = Spec((8,)), Spec((16,))
     a, b = call(ops.exp, small), call(ops.exp, large)
-    run = summed(*spans((a, 0, 5, 1), (b, 10, 7, 1), (a, 20, 6, 1)), 1.0)
+    run = summarize(*spans((a, 0, 5, 1), (b, 10, 7, 1), (a, 20, 6, 1)), 1.0)
     assert {str(c): (len(c.elapsed_ns), c.total_ns) for c in run.calls} == {
         "exp(f32[8])": (2, 11),
         "exp(f32[16])": (1, 7),
@@ -200,7 +200,7 @@ def test_calls_are_summed_by_kind() -> None:
 
 def test_steps_of_a_program_are_no_eager_calls() -> None:
     a = call(ops.exp, Spec((8,)))
-    run = summed(
+    run = summarize(
         *spans((launch.Ran("f", 2), 0, 100, 1), (a, 10, 5, 1), (a, 20, 5, 1), (a, 200, 5, 1), (a, 50, 5, 2)), 1.0
     )
     assert run.eager_calls == 2
@@ -211,7 +211,7 @@ def test_chains_are_calls_on_the_result_before() -> None:
     s, other = Spec((8,)), Spec((4,))
     add, exp, odd = call(ops.add, s, s), call(ops.exp, s), call(ops.exp, other)
     product = call(ops.matmul, s, s)
-    run = summed(
+    run = summarize(
         *spans((add, 0, 5, 1), (exp, 10, 5, 1), (odd, 20, 5, 1), (product, 30, 5, 1), (add, 40, 5, 1), (exp, 50, 5, 1)),
         1.0,
     )
@@ -227,7 +227,7 @@ def test_chains_are_calls_on_the_result_before() -> None:
 def test_any_spans_can_be_summed(rows: list[tuple[Any, int, int]]) -> None:
     s = Spec((8,))
     made = [(call(op, s, s), 10 * i, elapsed, thread) for i, (op, elapsed, thread) in enumerate(rows)]
-    run = summed(*spans(*made), 1.0)
+    run = summarize(*spans(*made), 1.0)
     assert sum(len(c.elapsed_ns) for c in run.calls) == run.eager_calls == len(rows)
     if run.chains is not None:
         assert run.chains.calls <= sum(op.kind is Kind.MAP for op, _, _ in rows)
@@ -235,7 +235,7 @@ def test_any_spans_can_be_summed(rows: list[tuple[Any, int, int]]) -> None:
 
 def test_small_calls_in_a_row_are_told_to_compile() -> None:
     chain = Chains(200, 400_000_000, 1 << 20, ("multiply", "add", "relu"), 60)
-    finding = doctor_script.small_calls(chain, 300, 1.0)
+    finding = doctor_script.check_small_calls(chain, 300, 1.0)
     assert finding.severity == "warning"
     assert "200 of 300 calls" in finding.evidence
     assert "multiply → add → relu, 60 times" in finding.evidence
@@ -245,10 +245,10 @@ def test_small_calls_in_a_row_are_told_to_compile() -> None:
 def test_times_that_vary_are_told_with_their_quartiles() -> None:
     steady = calls(ops.exp, Spec((8,)), times=[10_000_000] * 40)
     wide = calls(ops.tanh, Spec((8,)), times=[10_000_000, 30_000_000] * 20)
-    (finding,) = doctor_script.unsteady([steady, wide], 1.0)
+    (finding,) = doctor_script.check_spread([steady, wide], 1.0)
     assert finding.severity == "warning"
     assert "tanh(f32[8]) vary by 100%" in finding.what
-    (fine,) = doctor_script.unsteady([steady], 1.0)
+    (fine,) = doctor_script.check_spread([steady], 1.0)
     assert fine.severity == "fine"
 
 
@@ -261,17 +261,17 @@ def test_the_pool_is_blamed_only_for_blocks_it_gave_back() -> None:
         classes = (*before.classes, tt.memory.ClassStats(1 << 30, 0, kept, 0, 0))
         return replace(before, allocations=before.allocations + 1000, misses=before.misses + misses, classes=classes)
 
-    assert doctor_script.pool(before, after(900, 900)).severity == "fine"  # tensors that are kept
-    bad = doctor_script.pool(before, after(900, 10))
+    assert doctor_script.check_pool(before, after(900, 900)).severity == "fine"  # tensors that are kept
+    bad = doctor_script.check_pool(before, after(900, 10))
     assert bad.severity == "warning"
     assert "890 of them" in bad.evidence
     assert "tt.memory.configure(limit=" in bad.remedy
-    assert doctor_script.pool(before, before).severity == "fine"
+    assert doctor_script.check_pool(before, before).severity == "fine"
 
 
 def test_recompiling_is_told() -> None:
-    assert doctor_script.recompiled((100, 100)).severity == "warning"
-    assert doctor_script.recompiled((100, 5)).severity == "fine"
+    assert doctor_script.check_compilation((100, 100)).severity == "warning"
+    assert doctor_script.check_compilation((100, 5)).severity == "fine"
 
 
 def test_programs_and_their_calls_are_counted() -> None:
@@ -283,15 +283,15 @@ def test_programs_and_their_calls_are_counted() -> None:
             fn(x)
 
     (finding,) = found(program, "compilation")
-    assert finding.what == "1 program made for 5 calls of compiled functions"
+    assert finding.what == "1 program compiled for 5 calls of compiled functions"
 
 
 def test_a_tiny_batch_is_measured_beside_larger_ones() -> None:
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    finding = doctor_script.batches([one], 1.0)
+    finding = doctor_script.check_batches([one], 1.0)
     assert "50 calls of matmul(f32[1,256], f32[256,256]), 50% of the run" in finding.evidence
     large = calls(ops.matmul, Spec((64, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    assert "no dense product of at most 8 rows" in doctor_script.batches([large], 1.0).what
+    assert "no dense product of at most 8 rows" in doctor_script.check_batches([large], 1.0).what
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(2e-6, "warning"), (60e-6, "fine")])
@@ -299,9 +299,9 @@ def test_a_tiny_batch_is_told_where_a_larger_one_is_faster_for_each_row(
     monkeypatch: pytest.MonkeyPatch, seconds: float, severity: str
 ) -> None:
     trials = (Trial(1, (1e-6,) * 3, 0), Trial(64, (seconds,) * 3, 0))
-    monkeypatch.setattr(doctor_script, "measured_batch", lambda *_: BatchSize(64, "measured", trials))
+    monkeypatch.setattr(doctor_script, "measure_batch", lambda *_: BatchSize(64, "measured", trials))
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    finding = doctor_script.batches([one], 1.0)
+    finding = doctor_script.check_batches([one], 1.0)
     assert finding.severity == severity
     assert ("process_in_batches" in finding.remedy) == (severity == "warning")
     assert "64" in finding.evidence
@@ -309,9 +309,9 @@ def test_a_tiny_batch_is_told_where_a_larger_one_is_faster_for_each_row(
 
 def test_what_a_batch_costs_is_said_once_and_in_plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = (Trial(1, (7.5e-4,) * 3, 0), Trial(64, (64 * 7.5e-5,) * 3, 0))
-    monkeypatch.setattr(doctor_script, "measured_batch", lambda *_: BatchSize(64, "measured", trials))
+    monkeypatch.setattr(doctor_script, "measure_batch", lambda *_: BatchSize(64, "measured", trials))
     one = calls(ops.matmul, Spec((1, 256)), Spec((256, 256)), times=[10_000_000] * 50)
-    finding = doctor_script.batches([one], 1.0)
+    finding = doctor_script.check_batches([one], 1.0)
     assert finding.evidence.endswith(
         "measured now: 1 at a time take 750 µs a row, 64 at a time 75 µs: 10.0 times as fast (medians of 3 runs)"
     )
@@ -319,5 +319,5 @@ def test_what_a_batch_costs_is_said_once_and_in_plain_numbers(monkeypatch: pytes
 
 
 def test_copies_are_listed_largest_first() -> None:
-    few = doctor_script.copies([Copied("reshape", "a.py:1", 1, 10), Copied("reshape", "b.py:2", 9, 1 << 21)])
+    few = doctor_script.check_copies([Copied("reshape", "a.py:1", 1, 10), Copied("reshape", "b.py:2", 9, 1 << 21)])
     assert [(f.severity, "b.py:2" in f.what) for f in few] == [("warning", True), ("note", False)]

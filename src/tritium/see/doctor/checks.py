@@ -1,7 +1,7 @@
-"""What may be wrong with a machine: a table of checks, each a pure function of a few readings.
+"""Checks of the machine: a table of pure functions from a few readings to findings.
 
-Knows nothing of how a reading is taken (`see.doctor.readings`) or shown (`doctor`). A check says what it found, by which
-numbers, and what to do; one whose readings are absent is not asked.
+Readings are taken by `see.doctor.readings`, findings are shown by `see.doctor.diagnosis`. A finding has its evidence
+in numbers and a remedy; a check is skipped if one of its readings is absent.
 """
 
 from __future__ import annotations
@@ -26,368 +26,385 @@ Severity = Literal["problem", "warning", "note", "fine", "not looked at"]
 Levels = tuple[tuple[Severity, float], ...]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note", "fine", "not looked at")
 
-OTHERS: Levels = (("problem", 0.5), ("warning", 0.1), ("note", 0.03))  # of all CPUs, used by other processes
-STOLEN: Levels = (("problem", 0.1), ("warning", 0.02), ("note", 0.002))  # of all CPU time, taken by the hypervisor
+OTHERS: Levels = (("problem", 0.5), ("warning", 0.1), ("note", 0.03))  # share of all CPUs used by other processes
+STOLEN: Levels = (("problem", 0.1), ("warning", 0.02), ("note", 0.002))  # share of all CPU time taken by the hypervisor
 JITTER: Levels = (
     ("problem", 0.5),
     ("warning", 0.1),
     ("note", 0.03),
-)  # how far a typical look at the clock lies above the fastest
-NOISE: Levels = (("warning", 0.05), ("note", 0.02))  # how far equal code lay from equal
-SLOW_BLAS: Levels = (("problem", 2.0), ("warning", 1.3))  # times as long as NumPy's product, at least
+)  # median time of the fixed arithmetic over its fastest time, minus 1
+NOISE: Levels = (("warning", 0.05), ("note", 0.02))  # measured difference between identical code
+SLOW_BLAS: Levels = (("problem", 2.0), ("warning", 1.3))  # time over NumPy's, lower end of the interval
 HOT_C = 90.0
-SWITCHES = 50  # a second, of a process that never waits
+SWITCHES = 50  # involuntary context switches per second of a process that never waits
 OLD_DAYS = 90
-DRIFT = 0.25  # of a tuned winner's time: worth a word even where it still wins
+DRIFT = 0.25  # relative change of a tuned winner's time that is reported even if it still wins
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found: how bad, what, by which numbers, and what to do about it."""
+    """The result of a check: severity, what is the case, the evidence in numbers, and the remedy."""
 
     severity: Severity
     what: str
     evidence: str = ""
     remedy: str = ""
-    check: str = ""  # the name of its row; whoever asks the table fills it in
+    check: str = ""  # name of the check; filled in by `run_checks`
 
 
 @dataclass(frozen=True)
 class Check:
-    """A row: its function is given the readings it needs, in this order."""
+    """A row of the table of checks: `look` is called with the readings named in `needs`, in this order."""
 
     name: str
     look: Callable[..., Finding | Sequence[Finding]]
     needs: tuple[str, ...]
 
 
-def graded(value: float, levels: Levels) -> Severity:
-    """The first level that a value reaches."""
+def grade(value: float, levels: Levels) -> Severity:
+    """Return the severity of the first level that a value reaches."""
     return next((severity for severity, least in levels if value >= least), "fine")
 
 
-# ---- how quiet the machine is
+# ---- the machine: clocks, other load, limits
 
 
-def governor(found: dict[str, int]) -> Finding:
-    told = ", ".join(f"{name} on {n} CPU{'s' * (n > 1)}" for name, n in sorted(found.items()))
-    slow = sorted(set(found) - {"performance"})
+def check_governor(counts: dict[str, int]) -> Finding:
+    evidence = ", ".join(f"{name} on {n} CPU{'s' * (n > 1)}" for name, n in sorted(counts.items()))
+    slow = sorted(set(counts) - {"performance"})
     if not slow:
-        return Finding("fine", "the CPU governor is performance", told)
+        return Finding("fine", "the CPU governor is performance", evidence)
     return Finding(
         "warning" if "powersave" in slow else "note",
         f"the CPU governor is {', '.join(slow)}: clocks follow the load, and the first milliseconds are slow",
-        f"scaling_governor: {told}",
+        f"scaling_governor: {evidence}",
         "sudo cpupower frequency-set --governor performance",
     )
 
 
-def turbo(on: bool) -> Finding:
+def check_turbo(on: bool) -> Finding:
     if not on:
-        return Finding("fine", "turbo is off: clocks do not depend on heat and neighbours")
+        return Finding("fine", "turbo is off: clocks do not depend on temperature and active cores")
     return Finding(
-        "note", "turbo is on: clocks depend on heat and on how many cores work",
+        "note", "turbo is on: clocks depend on temperature and on the number of active cores",
         "read from intel_pstate/no_turbo or cpufreq/boost",
         "for steady timings, as root: echo 1 > /sys/devices/system/cpu/intel_pstate/no_turbo (or echo 0 > …/cpufreq/boost)",
     )  # fmt: skip
 
 
-def stolen(watch: Watch, share: float) -> Finding:
-    told = f"{share:.1%} of all CPU time during {watch.seconds:.1f} s"
-    severity = graded(share, STOLEN)
+def check_stolen(watch: Watch, share: float) -> Finding:
+    evidence = f"{share:.1%} of all CPU time during {watch.seconds:.1f} s"
+    severity = grade(share, STOLEN)
     if severity == "fine":
-        return Finding("fine", "the hypervisor took no time worth a word", told)
+        return Finding("fine", "the hypervisor took no significant CPU time", evidence)
     return Finding(
-        severity, "the hypervisor takes CPU time away: another guest wants it", told,
-        "measure at another hour or on another host; compare arms within one run (tritium compare), never two days",
+        severity, "the hypervisor takes CPU time away for other guests", evidence,
+        "measure at another time or on another host; compare candidates within one run (tritium compare), not across days",
     )  # fmt: skip
 
 
-def virtual(name: str) -> Finding:
+def check_virtual(name: str) -> Finding:
     if not name:
-        return Finding("fine", "no hypervisor shows itself")
+        return Finding("fine", "no hypervisor was detected")
     return Finding(
-        "note", "this is a virtual machine: what its neighbours do cannot be seen from inside", f"it tells: {name}",
-        "trust ratios of arms measured in turn (tritium compare), not times of different days",
+        "note", "this is a virtual machine: the load of other guests is not visible from inside", f"hypervisor: {name}",
+        "trust ratios of candidates measured in alternation (tritium compare), not times of different days",
     )  # fmt: skip
 
 
-def other_work(watch: Watch, busy: float, cpus: int) -> Finding:
-    told = (
-        f"others used {busy:.2f} of {cpus} CPUs during {watch.seconds:.1f} s; the load of the last minute is {watch.load:.2f}; "
-        f"this process was put aside {watch.switches / watch.seconds:.0f} times a second"
+def check_other_work(watch: Watch, busy: float, cpus: int) -> Finding:
+    evidence = (
+        f"other processes used {busy:.2f} of {cpus} CPUs during {watch.seconds:.1f} s; 1-minute load average {watch.load:.2f}; "
+        f"{watch.switches / watch.seconds:.0f} involuntary context switches per second"
     )
-    severity = graded(busy / cpus, OTHERS)
+    severity = grade(busy / cpus, OTHERS)
     if severity == "fine":
         crowded = watch.switches / watch.seconds > SWITCHES
         if not crowded:
-            return Finding("fine", "little else runs here", told)
+            return Finding("fine", "almost no other load", evidence)
         severity = "note"
     return Finding(
-        severity, "other work runs beside", told, "end it (top, or htop, names it), or measure when it is over"
+        severity,
+        "other work runs on this machine",
+        evidence,
+        "end it (top or htop lists it), or measure when it has finished",
     )
 
 
-def heat(before: Thermal, after: Thermal) -> Finding:
-    warm = after.temperature_c
-    told = "no temperature is told" if warm is None else f"{warm:.0f} °C"
+def check_heat(before: Thermal, after: Thermal) -> Finding:
+    temperature = after.temperature_c
+    evidence = "no temperature sensor" if temperature is None else f"{temperature:.0f} °C"
     if after.throttle_events is not None and before.throttle_events is not None:
         new = after.throttle_events - before.throttle_events
-        told += f"; slowed down for heat {new} times during the look, {after.throttle_events} times since the start"
+        evidence += f"; {new} throttle events during the check, {after.throttle_events} since boot"
         if new > 0:
-            return Finding("problem", "the CPU slows itself down for heat now", told, "cool it, or wait between runs")
+            return Finding(
+                "problem",
+                "the CPU slows itself down for heat now (thermal throttling)",
+                evidence,
+                "cool it, or wait between runs",
+            )
         if after.throttle_events:
             return Finding(
-                "note", "the CPU has slowed itself down for heat since it was started", told,
-                "watch the temperature during long runs: tritium bench energy tells it with every value",
+                "note", "the CPU has slowed itself down for heat since boot", evidence,
+                "watch the temperature during long runs: tritium bench energy records it with every value",
             )  # fmt: skip
-    if warm is not None and warm >= HOT_C:
-        return Finding("warning", "the machine is hot, and may slow down under load", told, "cool it, or wait")
-    return Finding("fine", "no slowing down for heat", told)
+    if temperature is not None and temperature >= HOT_C:
+        return Finding("warning", "the machine is hot, and may slow down under load", evidence, "cool it, or wait")
+    return Finding("fine", "no thermal throttling", evidence)
 
 
-def quota(cpus: float | None, throttled: int) -> Finding:
+def check_quota(cpus: float | None, throttled: int) -> Finding:
     if cpus is None:
-        return Finding("fine", "none (cgroup)")
-    told = f"the cgroup allows {cpus:g} CPUs; it was stopped in {throttled} periods so far"
+        return Finding("fine", "no CPU quota (cgroup)")
+    evidence = f"the cgroup allows {cpus:g} CPUs; throttled in {throttled} periods so far"
     if cpus != round(cpus):
         return Finding(
-            "warning", f"the CPU quota is no whole number: {cpus:g} CPUs' worth of threads stop within every period", told,
+            "warning", f"the CPU quota is not a whole number: threads on {cpus:g} CPUs are throttled within every period", evidence,
             f"TRITIUM_NUM_THREADS={max(1, int(cpus))}, or ask for a whole number (docker --cpus={max(1, round(cpus))})",
         )  # fmt: skip
     if throttled:
         return Finding(
-            "warning", "the CPU quota was used up: all threads stopped until the next period", told,
-            f"use at most {cpus:g} threads over all processes of this group: TRITIUM_NUM_THREADS={int(cpus)}",
+            "warning", "the CPU quota was used up: all threads stopped until the next period", evidence,
+            f"use at most {cpus:g} threads in all processes of this cgroup: TRITIUM_NUM_THREADS={int(cpus)}",
         )  # fmt: skip
-    return Finding("note", "a CPU quota limits this process", told, "none is needed while it is not used up")
+    return Finding("note", "a CPU quota limits this process", evidence, "none is needed while the quota is not used up")
 
 
-def siblings(found: Siblings) -> Finding:
-    if found.shared:
-        cores = len(found.groups)
-        told = "; ".join(" and ".join(map(str, g)) for g in found.shared[:4])
+def check_siblings(topology: Siblings) -> Finding:
+    if topology.shared:
+        cores = len(topology.groups)
+        groups = "; ".join(" and ".join(map(str, g)) for g in topology.shared[:4])
         return Finding(
-            "note", f"some of the {found.cpus} CPUs are two threads of one core", f"of one core each: {told}",
-            f"for the steadiest timings one thread a core: TRITIUM_NUM_THREADS={cores}",
+            "note", f"some of the {topology.cpus} CPUs are hyperthreads of one core", f"CPUs of one core: {groups}",
+            f"for the steadiest timings, one thread per core: TRITIUM_NUM_THREADS={cores}",
         )  # fmt: skip
-    if found.outside:
+    if topology.outside:
         return Finding(
-            "note", "other processes may run on the second thread of our cores",
-            f"not ours, but of our cores: CPU {', '.join(map(str, found.outside[:8]))}",
+            "note", "other processes may run on the second thread of this process's cores",
+            f"siblings outside this process's affinity: CPU {', '.join(map(str, topology.outside[:8]))}",
             "leave them idle, or turn SMT off, as root: echo off > /sys/devices/system/cpu/smt/control",
         )  # fmt: skip
-    return Finding("fine", "every CPU is a core of its own")
+    return Finding("fine", "every CPU is a separate core")
 
 
-def power(source: str) -> Finding:
+def check_power(source: str) -> Finding:
     if source != "battery":
         return Finding("fine", "on mains")
     return Finding(
-        "warning", "on battery: most systems run slower to save it", "power_supply: no mains is online", "plug it in"
+        "warning", "on battery: most systems lower their clocks", "power_supply: no mains is online", "plug it in"
     )
 
 
-def jitter(looks: Sequence[float]) -> Finding:
-    """A fixed piece of arithmetic, again and again: on a quiet machine every look takes the same time."""
-    seen = np.asarray(looks)
-    fastest, typical, late = float(seen.min()), float(np.median(seen)), float(np.quantile(seen, 0.95))
-    off = typical / fastest - 1
-    told = (
-        f"{len(seen)} looks at the clock: fastest {seconds_text(fastest)}, typical {off:+.1%}, the slowest 5 % from "
-        f"{late / fastest - 1:+.0%} on"
+def check_jitter(timings: Sequence[float]) -> Finding:
+    """Check the times of a fixed piece of arithmetic, which are all equal on a quiet machine."""
+    times = np.asarray(timings)
+    fastest, typical, late = float(times.min()), float(np.median(times)), float(np.quantile(times, 0.95))
+    excess = typical / fastest - 1
+    evidence = (
+        f"{len(times)} timings of the same work: fastest {seconds_text(fastest)}, median {excess:+.1%}, 95th percentile "
+        f"{late / fastest - 1:+.0%}"
     )
-    severity = graded(off, JITTER)
+    severity = grade(excess, JITTER)
     if severity == "fine" and late / fastest > 1.5:
         severity = "note"
     if severity == "fine":
-        return Finding("fine", "the same work takes the same time", told)
+        return Finding("fine", "the same work takes the same time", evidence)
     return Finding(
-        severity, "the same work takes different times: clocks change, or a core is shared", told,
-        "end other work, fix the clocks (governor, turbo), pin the process (taskset -c 1); `tritium selftest --aa` tells what "
-        "differences can still be seen",
+        severity, "the same work takes different times: clocks change, or a core is shared", evidence,
+        "end other work, fix the clocks (governor, turbo), pin the process (taskset -c 1); `tritium selftest --aa` measures "
+        "the smallest difference that can be detected",
     )  # fmt: skip
 
 
-def noise(floor: float) -> Finding:
+def check_noise(floor: float) -> Finding:
     if not floor:
         return Finding(
-            "note", "how far equal code lies from equal here was never measured",
-            "no noise floor is kept for this machine", "tritium selftest --aa",
+            "note", "the difference between identical code was never measured on this machine",
+            "no noise floor is stored for this machine", "tritium selftest --aa",
         )  # fmt: skip
-    told = f"5 % of the cases of equal code lay further from equal than {floor:.1%}"
-    severity = graded(floor, NOISE)
+    evidence = f"in 5 % of the comparisons of identical code the difference exceeded {floor:.1%}"
+    severity = grade(floor, NOISE)
     if severity == "fine":
-        return Finding("fine", "small differences can be seen here", told)
+        return Finding("fine", "small differences can be detected here", evidence)
     return Finding(
-        severity, f"differences below {2 * floor:.1%} cannot be told from noise here", told,
+        severity, f"differences below {2 * floor:.1%} cannot be distinguished from noise here", evidence,
         "a quieter machine, or --thorough; then tritium selftest --aa again",
     )  # fmt: skip
 
 
-def memory(found: Pressure) -> Finding:
-    told = found.evidence
-    if found.level in ("low", "medium"):
-        return Finding("fine", f"memory pressure is {found.level}", told)
+def check_memory(pressure: Pressure) -> Finding:
+    evidence = pressure.evidence
+    if pressure.level in ("low", "medium"):
+        return Finding("fine", f"memory pressure is {pressure.level}", evidence)
     return Finding(
-        "problem" if found.level == "critical" else "warning", f"memory pressure is {found.level}", told,
-        "smaller batches; tt.memory.trim() gives idle memory back; tritium memory SCRIPT tells who holds it",
+        "problem" if pressure.level == "critical" else "warning", f"memory pressure is {pressure.level}", evidence,
+        "smaller batches; tt.memory.trim() returns idle memory to the system; tritium memory SCRIPT lists what holds it",
     )  # fmt: skip
 
 
-def gpu(found: Sequence[Gpu]) -> list[Finding]:
-    out = []
-    for g in found:
+def check_gpu(gpus: Sequence[Gpu]) -> list[Finding]:
+    findings = []
+    for g in gpus:
         if g.slowed:
-            out.append(
+            findings.append(
                 Finding(
                     "warning", f"{g.name} runs below its clocks", ", ".join(g.slowed), "cool it, or raise its power cap"
                 )
             )
         if g.others:
-            out.append(Finding("warning", f"{g.name} is shared", g.others, "end the others, or choose another GPU"))
-    return out or [Finding("fine", f"{len(found)} GPU{'s' * (len(found) != 1)}, not slowed and not shared")]
+            findings.append(
+                Finding("warning", f"{g.name} is shared", g.others, "end the other processes, or choose another GPU")
+            )
+    return findings or [Finding("fine", f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}, not throttled and not shared")]
 
 
-# ---- how Tritium is set up
+# ---- the setup of Tritium
 
 
-def native(found: Native) -> Finding:
-    if not found.absence:
+def check_native(build: Native) -> Finding:
+    if not build.absence:
         return Finding("fine", "native kernels")
-    if found.asked:
-        return Finding("problem", "everything runs on NumPy", found.absence, "unset TRITIUM_PURE")
+    if build.forced:
+        return Finding("problem", "everything runs on NumPy", build.absence, "unset TRITIUM_PURE")
     return Finding(
-        "problem", "everything runs on NumPy: there is no native library", found.absence,
+        "problem", "everything runs on NumPy: there is no native library", build.absence,
         "install a C++ compiler (GCC 12, Clang 16 or newer) and run pip install . without TRITIUM_PURE",
     )  # fmt: skip
 
 
-def isa(found: Isa) -> Finding:
-    told = f"{found.now} of {', '.join(found.known)}"
-    if found.rejected:
+def check_isa(selection: Isa) -> Finding:
+    evidence = f"{selection.now} of {', '.join(selection.known)}"
+    if selection.rejected:
         return Finding(
-            "problem", f"TRITIUM_ISA asks for {found.rejected}, which this CPU or build does not have", told,
-            f"unset TRITIUM_ISA, or TRITIUM_ISA={found.known[-1]}",
+            "problem", f"TRITIUM_ISA={selection.rejected}, which this CPU or build does not support", evidence,
+            f"unset TRITIUM_ISA, or TRITIUM_ISA={selection.known[-1]}",
         )  # fmt: skip
-    if found.asked and found.now != found.known[-1]:
-        return Finding("warning", f"TRITIUM_ISA keeps the kernels at {found.now}", told, "unset TRITIUM_ISA")
-    return Finding("fine", f"kernels for {found.now}", told)
+    if selection.requested and selection.now != selection.known[-1]:
+        return Finding("warning", f"TRITIUM_ISA limits the kernels to {selection.now}", evidence, "unset TRITIUM_ISA")
+    return Finding("fine", f"kernels for {selection.now}", evidence)
 
 
-def blas(found: Blas, product: Product) -> Finding:
-    told = (
-        f"a product of {product.size}x{product.size}: {product.ours:.3g} GFLOP/s here, {product.numpy:.3g} with NumPy "
+def check_blas(library: Blas, product: Product) -> Finding:
+    evidence = (
+        f"a matmul of {product.size}x{product.size}: {product.ours:.3g} GFLOP/s with Tritium, {product.numpy:.3g} with NumPy "
         f"({product.numpy_blas})"
     )
     if product.peak:
-        told += f", {scaled(product.peak, 'FLOP/s')} at most"
-    severity = graded(product.slower, SLOW_BLAS)
-    if found.absent:
+        evidence += f", {scaled(product.peak, 'FLOP/s')} peak"
+    severity = grade(product.slower, SLOW_BLAS)
+    if library.absent:
         worst: Severity = "note" if severity == "fine" else "problem"
-        return Finding(worst, "there is no BLAS: dense products run on our own kernels", told, found.absent)
+        return Finding(worst, "there is no BLAS: dense products run on Tritium's own kernels", evidence, library.absent)
     if severity == "fine":
-        return Finding("fine", found.name, told)
+        return Finding("fine", library.name, evidence)
     return Finding(
-        severity, f"dense products take {product.numpy / product.ours:.1f} times as long as NumPy's", f"{told}; {found.name}",
+        severity, f"dense products take {product.numpy / product.ours:.1f} times as long as NumPy's", f"{evidence}; {library.name}",
         "see the findings on threads and the instruction set first; then pip install --upgrade scipy-openblas32",
     )  # fmt: skip
 
 
-def threads(found: Threads) -> list[Finding]:
-    said = ", ".join(f"{k}={v}" for k, v in found.variables.items()) or "no variable sets it"
-    told = f"{found.now} threads, {found.usable} usable CPUs (affinity and cgroup); {said}"
-    out = []
-    if found.now > found.usable:
-        out.append(Finding(
-            "problem", f"{found.now} threads on {found.usable} CPU{'s' * (found.usable > 1)}: they wait for each other", told,
-            f"TRITIUM_NUM_THREADS={found.usable}, or unset it and OMP_NUM_THREADS",
+def check_threads(state: Threads) -> list[Finding]:
+    variables = ", ".join(f"{k}={v}" for k, v in state.variables.items()) or "no environment variable sets it"
+    evidence = f"{state.now} threads, {state.usable} usable CPUs (affinity and cgroup); {variables}"
+    findings = []
+    if state.now > state.usable:
+        findings.append(Finding(
+            "problem", f"{state.now} threads on {state.usable} CPU{'s' * (state.usable > 1)}: oversubscribed", evidence,
+            f"TRITIUM_NUM_THREADS={state.usable}, or unset it and OMP_NUM_THREADS",
         ))  # fmt: skip
-    elif found.now < found.usable:
-        out.append(Finding(
-            "note", f"{found.usable - found.now} of {found.usable} CPUs are not used", told,
-            f"if that is not on purpose: TRITIUM_NUM_THREADS={found.usable}",
+    elif state.now < state.usable:
+        findings.append(Finding(
+            "note", f"{state.usable - state.now} of {state.usable} CPUs are not used", evidence,
+            f"if this is not intended: TRITIUM_NUM_THREADS={state.usable}",
         ))  # fmt: skip
-    for name, count in found.pools:
-        if count > found.usable:
-            out.append(Finding(
-                "warning", f"{name} would use {count} threads on {found.usable} CPUs", f"threadpoolctl; {said}",
-                f"OMP_NUM_THREADS={found.usable} OPENBLAS_NUM_THREADS={found.usable}",
+    for name, count in state.pools:
+        if count > state.usable:
+            findings.append(Finding(
+                "warning", f"{name} would use {count} threads on {state.usable} CPUs", f"threadpoolctl; {variables}",
+                f"OMP_NUM_THREADS={state.usable} OPENBLAS_NUM_THREADS={state.usable}",
             ))  # fmt: skip
-    return out or [
+    return findings or [
         Finding(
-            "fine", f"{found.now} thread{'s' * (found.now > 1)} for {found.usable} CPU{'s' * (found.usable > 1)}", told
+            "fine",
+            f"{state.now} thread{'s' * (state.now > 1)} for {state.usable} CPU{'s' * (state.usable > 1)}",
+            evidence,
         )
     ]
 
 
-def ceilings(found: Ceilings | None) -> Finding:
-    if found is None:
+def check_ceilings(ceilings: Ceilings | None) -> Finding:
+    if ceilings is None:
         return Finding(
-            "note", "this machine's ceilings were never measured: shares of what is possible cannot be told",
-            "no file is kept for this machine", "tritium ceilings (a few seconds)",
+            "note", "this machine's ceilings were never measured: results cannot be shown as a share of the peak",
+            "no file is stored for this machine", "tritium ceilings (a few seconds)",
         )  # fmt: skip
-    wide = sorted({r.name for r in found.rows if r.samples and r.spread > 0.15})
-    told = f"measured {found.measured_at}; {len(wide)} of {len({r.name for r in found.rows})} rows spread by more than 15 %"
-    if found.disturbed:
+    wide = sorted({r.name for r in ceilings.rows if r.samples and r.spread > 0.15})
+    evidence = f"measured {ceilings.measured_at}; {len(wide)} of {len({r.name for r in ceilings.rows})} ceilings vary by more than 15 %"
+    if ceilings.disturbed:
         return Finding(
-            "warning", "the ceilings were measured while other work ran: the truth may lie higher",
-            f"{told}: {', '.join(wide[:6])}", "tritium ceilings --refresh, when the machine is quiet",
+            "warning", "the ceilings were measured while other work ran: the real ones may be higher",
+            f"{evidence}: {', '.join(wide[:6])}", "tritium ceilings --refresh, when the machine is quiet",
         )  # fmt: skip
-    if found.quick:
-        return Finding("note", "the ceilings were measured quickly", told, "tritium ceilings")
-    return Finding("fine", "ceilings are there", told)
+    if ceilings.quick:
+        return Finding("note", "the ceilings were measured quickly", evidence, "tritium ceilings")
+    return Finding("fine", "ceilings are measured", evidence)
 
 
-def tuned(found: TunedFile) -> Finding:
-    if found.state == "absent":
+def check_tuned(file: TunedFile) -> Finding:
+    if file.state == "absent":
         return Finding(
-            "note", "nothing was tuned on this machine: every choice is as shipped", "no file is kept", "tritium tune"
+            "note",
+            "nothing was tuned on this machine: every choice is the default",
+            "no file is stored",
+            "tritium tune",
         )
-    if found.state == "void":
-        return Finding("warning", "what was tuned is not used", found.why, "tritium tune")
-    told = f"{found.choices} choices" + (f", the last race on {found.last}" if found.last else "")
-    if found.followed == "none":
-        return Finding("note", "what was tuned is ignored: TRITIUM_TUNED=0", told, "unset TRITIUM_TUNED")
-    if found.age_days is not None and found.age_days > OLD_DAYS:
-        return Finding("note", f"what was tuned is {found.age_days} days old", told, "tritium tune --revalidate")
-    return Finding("fine", "tuned choices are followed", told)
+    if file.state == "void":
+        return Finding("warning", "the tuned choices are not used", file.why, "tritium tune")
+    evidence = f"{file.choices} choices" + (f", the last race on {file.last}" if file.last else "")
+    if file.followed == "none":
+        return Finding("note", "the tuned choices are ignored: TRITIUM_TUNED=0", evidence, "unset TRITIUM_TUNED")
+    if file.age_days is not None and file.age_days > OLD_DAYS:
+        return Finding("note", f"the tuned choices are {file.age_days} days old", evidence, "tritium tune --revalidate")
+    return Finding("fine", "tuned choices are used", evidence)
 
 
-def drift(found: Sequence[Drift]) -> list[Finding]:
-    """Only a sample of the kept races was run again; what is said is said of those."""
-    out = []
-    for d in found:
+def check_drift(drifts: Sequence[Drift]) -> list[Finding]:
+    """Check the tuned races that were run again, a sample of those stored."""
+    findings = []
+    for d in drifts:
         if not d.holds:
-            out.append(
+            findings.append(
                 Finding("warning", f"a tuned choice no longer wins: {d.op}", str(d), f"tritium tune --op {d.op}")
             )
         elif abs(d.ratio - 1) > DRIFT:
-            out.append(Finding(
-                "note", f"a tuned choice takes another time than it did: {d.op}", str(d), "tritium tune --revalidate"
+            findings.append(Finding(
+                "note", f"a tuned choice takes another time than when it was tuned: {d.op}", str(d), "tritium tune --revalidate"
             ))  # fmt: skip
-    return out or [Finding("fine", f"tuned choices hold: {', '.join(sorted({d.op for d in found}))} was raced again")]
+    return findings or [
+        Finding("fine", f"tuned choices hold: {', '.join(sorted({d.op for d in drifts}))} was measured again")
+    ]
 
 
 MACHINE = (
-    Check("governor", governor, ("governor",)),
-    Check("turbo", turbo, ("turbo",)),
-    Check("stolen time", stolen, ("watch", "stolen")),
-    Check("virtual machine", virtual, ("virtual",)),
-    Check("other work", other_work, ("watch", "others", "cpus")),
-    Check("heat", heat, ("heat before", "heat after")),
-    Check("CPU quota", quota, ("quota", "throttled")),
-    Check("SMT", siblings, ("siblings",)),
-    Check("power", power, ("power",)),
-    Check("jitter", jitter, ("looks",)),
-    Check("noise floor", noise, ("noise",)),
-    Check("memory", memory, ("pressure",)),
-    Check("GPU", gpu, ("gpus",)),
-    Check("native code", native, ("native",)),
-    Check("instruction set", isa, ("isa",)),
-    Check("BLAS", blas, ("blas", "product")),
-    Check("threads", threads, ("threads",)),
-    Check("ceilings", ceilings, ("ceilings",)),
-    Check("tuned choices", tuned, ("tuned",)),
-    Check("tuned, again", drift, ("drift",)),
+    Check("governor", check_governor, ("governor",)),
+    Check("turbo", check_turbo, ("turbo",)),
+    Check("stolen time", check_stolen, ("watch", "stolen")),
+    Check("virtual machine", check_virtual, ("virtual",)),
+    Check("other work", check_other_work, ("watch", "others", "cpus")),
+    Check("heat", check_heat, ("heat before", "heat after")),
+    Check("CPU quota", check_quota, ("quota", "throttled")),
+    Check("SMT", check_siblings, ("siblings",)),
+    Check("power", check_power, ("power",)),
+    Check("jitter", check_jitter, ("timings",)),
+    Check("noise floor", check_noise, ("noise",)),
+    Check("memory", check_memory, ("pressure",)),
+    Check("GPU", check_gpu, ("gpus",)),
+    Check("native code", check_native, ("native",)),
+    Check("instruction set", check_isa, ("isa",)),
+    Check("BLAS", check_blas, ("blas", "product")),
+    Check("threads", check_threads, ("threads",)),
+    Check("ceilings", check_ceilings, ("ceilings",)),
+    Check("tuned choices", check_tuned, ("tuned",)),
+    Check("tuned, again", check_drift, ("drift",)),
 )

@@ -1,7 +1,7 @@
-"""The doctor: asks every check of the tables, and shows what they found, the worst first.
+"""The doctor: runs every check of the tables and shows the findings, the worst first.
 
-Knows nothing of single checks or readings. Nothing is claimed that was not looked at: a check whose readings are absent is
-listed as not looked at, with the reason.
+Knows nothing of single checks or readings. A check whose readings are absent is listed as not looked at, with the
+reason.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ WIDE = 1000  # characters of one entry that are shown
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that was found, the worst first."""
+    """All findings, the worst first."""
 
     findings: tuple[Finding, ...]
-    program: str = ""  # what ran meanwhile; "": nothing
+    program: str = ""  # name of the program that was examined; "": none
 
     def of(self, *severities: Severity) -> tuple[Finding, ...]:
+        """Return the findings with one of these severities."""
         return tuple(f for f in self.findings if f.severity in severities)
 
     @property
@@ -37,20 +38,20 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether there is neither a problem nor a warning."""
+        """Return True if there is neither a problem nor a warning."""
         return not self.of("problem", "warning")
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the content of the JSON file."""
         return {
             "schema": SCHEMA, "program": self.program, "ok": self.ok, "counts": self.counts,
             "findings": [asdict(f) for f in self.findings],
         }  # fmt: skip
 
     def lines(self) -> Iterable[tuple[str, Severity | None]]:
-        """The page line by line, each with the severity it begins with, if it does."""
-        told = [f"{n} {word(severity, n)}" for severity, n in self.counts.items() if n]
-        yield escape.terminal(f"{escape.visible(self.program) or 'this machine'}: {', '.join(told)}", WIDE), None
+        """Yield the lines of the text, each with the severity it begins with, or None."""
+        counts = [f"{n} {word(severity, n)}" for severity, n in self.counts.items() if n]
+        yield escape.terminal(f"{escape.visible(self.program) or 'this machine'}: {', '.join(counts)}", WIDE), None
         for f in self.of("problem", "warning", "note"):
             yield "", None
             yield f"{f.severity:<8} {f.check}: {escape.terminal(f.what, WIDE)}", f.severity
@@ -73,18 +74,18 @@ def word(severity: str, n: int) -> str:
     return severity + "s" * (n != 1 and severity in ("problem", "warning", "note"))
 
 
-def asked(checks: Sequence[Check], readings: Mapping[str, Any] | Readings) -> list[Finding]:
-    """Every check of a table, each with the readings it needs."""
-    out = []
+def run_checks(checks: Sequence[Check], readings: Mapping[str, Any] | Readings) -> list[Finding]:
+    """Return the findings of every check of a table, each called with the readings it needs."""
+    findings = []
     for check in checks:
-        given = [readings[name] for name in check.needs]
-        absent = next((g for g in given if isinstance(g, Absent)), None)
+        values = [readings[name] for name in check.needs]
+        absent = next((g for g in values if isinstance(g, Absent)), None)
         if absent is not None:
-            out.append(Finding("not looked at", absent.says, check=check.name))
+            findings.append(Finding("not looked at", absent.says, check=check.name))
             continue
-        found = check.look(*given)
-        out += [replace(f, check=check.name) for f in ([found] if isinstance(found, Finding) else found)]
-    return out
+        result = check.look(*values)
+        findings += [replace(f, check=check.name) for f in ([result] if isinstance(result, Finding) else result)]
+    return findings
 
 
 def diagnose(
@@ -94,38 +95,38 @@ def diagnose(
     readers: Mapping[str, Reader] | None = None,
     checks: Sequence[Check] = MACHINE,
 ) -> Diagnosis:
-    """Look at this machine and at how Tritium is set up here; with `run`, call it and look at what it does, too.
+    """Check this machine and the setup of Tritium on it; with `run`, call it and check what it does, too.
 
-    Takes two or three seconds beside what `run` takes. What `run` raises is raised. `readers` stand in for the system's own.
+    Takes two or three seconds in addition to `run`. Exceptions of `run` propagate. `readers` replace those of the system.
     """
     if run is not None and not callable(run):
         raise ArgumentError(
             f"diagnose: a function without arguments is needed, given {run!r}: diagnose(lambda: train(data))."
         )
-    found = asked(checks, Readings(READERS if readers is None else readers))
+    findings = run_checks(checks, Readings(READERS if readers is None else readers))
     if run is not None:
-        found += examined(run)
-    found.sort(key=lambda f: ORDER[f.severity])
-    return Diagnosis(tuple(found), name if run is not None else "")
+        findings += examine(run)
+    findings.sort(key=lambda f: ORDER[f.severity])
+    return Diagnosis(tuple(findings), name if run is not None else "")
 
 
-def examined(run: Callable[[], Any]) -> list[Finding]:
-    """What a program does that costs speed; it is called once."""
+def examine(run: Callable[[], Any]) -> list[Finding]:
+    """Call a program once and return the findings about what makes it slow."""
     from tritium.see.doctor.script import SCRIPT
     from tritium.see.doctor.watch import watching
 
-    with watching() as seen:
+    with watching() as result:
         code = run()
-    ran = seen()
-    out = asked(SCRIPT, {f.name: getattr(ran, f.name) for f in fields(ran)})
+    observed = result()
+    findings = run_checks(SCRIPT, {f.name: getattr(observed, f.name) for f in fields(observed)})
     if isinstance(code, int) and code:
-        out.append(Finding(
-            "problem", "the program failed; what it did until then was looked at", f"exit code {code}",
+        findings.append(Finding(
+            "problem", "the program failed; what it did until then was examined", f"exit code {code}",
             "see what it printed", "program",
         ))  # fmt: skip
-    if ran.dropped:
-        out.append(Finding(
-            "note", "not every call was kept", f"{ran.dropped} calls came after the recorder was full",
-            "give the program less to do", "program",
+    if observed.dropped:
+        findings.append(Finding(
+            "note", "not every call was recorded", f"{observed.dropped} calls came after the recorder was full",
+            "run the program on less data", "program",
         ))  # fmt: skip
-    return out
+    return findings

@@ -1,7 +1,7 @@
-"""What a machine tells of itself when it is asked: every reading once, each a value or absent with the reason.
+"""Readings of the machine and of the setup of Tritium: each a value, or absent with the reason.
 
-Knows nothing of what is good or bad. Readings are taken when a check first asks for one; those that take time (a second of
-watching, two products, a race) are taken once for all.
+Knows nothing of what is good or bad. A reading is taken when a check first needs it, and only once: some take time
+(a second of timing, two matrix products, a tuning race).
 """
 
 from __future__ import annotations
@@ -39,46 +39,46 @@ Reader = Callable[["Readings"], Any]
 
 
 class Readings:
-    """Readings by name, each taken when it is first asked for; one that fails is absent."""
+    """Readings by name, each taken on first access; one whose reader raises is absent."""
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:
         self._readers = dict(readers)
-        self._taken: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._taken:
+        if name not in self._values:
             try:
-                self._taken[name] = self._readers[name](self)
-            except Exception as error:  # a look that fails must not end all others: it says why there is nothing to see
+                self._values[name] = self._readers[name](self)
+            except Exception as error:  # one failing reader must not end the other checks; the reason is shown
                 settings.log.debug("doctor: %s could not be read", name, exc_info=True)
-                self._taken[name] = Absent("unsupported", f"it could not be read: {type(error).__name__}: {error}")
-        return self._taken[name]
+                self._values[name] = Absent("unsupported", f"it could not be read: {type(error).__name__}: {error}")
+        return self._values[name]
 
 
-# ---- what readings are made of
+# ---- types of readings
 
 
 @dataclass(frozen=True)
 class Watch:
-    """A second in which this process did nothing but a fixed piece of arithmetic."""
+    """State of the machine during a second in which this process only ran a fixed piece of arithmetic."""
 
     seconds: float
     load: float
-    switches: int  # how often the system put this process aside
+    switches: int  # involuntary context switches of this process
     busy: float | None  # CPUs that other processes used
     stolen: float | None  # share of all CPU time
-    looks: tuple[float, ...]  # seconds of the piece of arithmetic
+    timings: tuple[float, ...]  # seconds of each run of the arithmetic
     before: Thermal = field(default_factory=Thermal)
     after: Thermal = field(default_factory=Thermal)
 
 
 @dataclass(frozen=True)
 class Siblings:
-    """Which CPUs share a core."""
+    """CPUs grouped by the core they share."""
 
-    cpus: int  # that this process may use
-    groups: tuple[tuple[int, ...], ...]  # ours, by core
-    outside: tuple[int, ...]  # not ours, but of our cores
+    cpus: int  # CPUs this process may use
+    groups: tuple[tuple[int, ...], ...]  # CPUs of this process, by core
+    outside: tuple[int, ...]  # other CPUs on the same cores
 
     @property
     def shared(self) -> tuple[tuple[int, ...], ...]:
@@ -87,7 +87,7 @@ class Siblings:
 
 @dataclass(frozen=True)
 class Threads:
-    """How many threads there are to be, and who says so."""
+    """Number of threads in use, usable CPUs, and the environment variables that set them."""
 
     now: int
     usable: int
@@ -97,34 +97,34 @@ class Threads:
 
 @dataclass(frozen=True)
 class Native:
-    absence: str  # "" where the native library is there
-    asked: bool  # TRITIUM_PURE
+    absence: str  # why there is no native library; "": there is one
+    forced: bool  # TRITIUM_PURE is set
 
 
 @dataclass(frozen=True)
 class Isa:
     now: str
     known: tuple[str, ...]  # narrow to wide
-    asked: str  # TRITIUM_ISA
-    rejected: str  # what it asked for in vain
+    requested: str  # TRITIUM_ISA
+    rejected: str  # requested, but not supported
 
 
 @dataclass(frozen=True)
 class Blas:
     name: str
-    absent: str = ""  # how to get one
+    absent: str = ""  # how to install one
 
 
 @dataclass(frozen=True)
 class Product:
-    """One dense product, by us and by NumPy: GFLOP/s."""
+    """GFLOP/s of one dense product with Tritium and with NumPy."""
 
     size: int
     ours: float
     numpy: float
     numpy_blas: str
-    slower: float  # times as long as NumPy's, at least, by the intervals of both
-    peak: float | None  # FLOP/s this machine can do, where that was measured
+    slower: float  # time over NumPy's: lower end of ours over upper end of NumPy's interval
+    peak: float | None  # FLOP/s of this machine, if its ceilings were measured
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class TunedFile:
     why: str = ""
     choices: int = 0
     followed: str = "exact"  # none, exact, all
-    last: str = ""  # the day of the last race
+    last: str = ""  # date of the last race
     age_days: int | None = None
 
 
@@ -147,74 +147,72 @@ class Gpu:
 # ---- the machine
 
 
-def governors(root: Path = SYS) -> dict[str, int] | Absent:
-    """How many CPUs each governor drives."""
+def read_governors(root: Path = SYS) -> dict[str, int] | Absent:
+    """Return the number of CPUs under each frequency governor."""
     files = (root / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    found = Counter(name for name in map(text, files) if name)
-    return dict(found) or Absent("unsupported", "this system shows no CPU governor (virtual machines often do not)")
+    counts = Counter(name for name in map(text, files) if name)
+    return dict(counts) or Absent("unsupported", "this system has no CPU governor (virtual machines often have none)")
 
 
-def turbo(root: Path = SYS) -> bool | Absent:
+def read_turbo(root: Path = SYS) -> bool | Absent:
     cpus = root / "devices/system/cpu"
     off, boost = number(cpus / "intel_pstate/no_turbo"), number(cpus / "cpufreq/boost")
     if off is not None:
         return off == 0
-    return boost == 1 if boost is not None else Absent("unsupported", "this system does not tell whether turbo is on")
+    return boost == 1 if boost is not None else Absent("unsupported", "this system does not report whether turbo is on")
 
 
-def steal_s(proc: Path = PROC) -> float | None:
-    """Seconds the hypervisor took from all CPUs since the start; None where the system does not tell."""
+def read_steal_s(proc: Path = PROC) -> float | None:
+    """Return the steal time of all CPUs since boot in seconds; None if the system does not report it."""
     first = text(proc / "stat").partition("\n")[0].split()
     return int(first[8]) / os.sysconf("SC_CLK_TCK") if len(first) > 8 and first[0] == "cpu" else None
 
 
-def watch(root: Path = SYS, proc: Path = PROC, seconds: float = WATCH_S) -> Watch:
-    """Look at the clock again and again for a second, and at what the machine did meanwhile."""
-    look, cpus = clock(), os.cpu_count() or 1
-    before, busy, stolen = thermal(root), busy_s(proc), steal_s(proc)
+def watch_machine(root: Path = SYS, proc: Path = PROC, seconds: float = WATCH_S) -> Watch:
+    """Time a fixed piece of arithmetic for a second, and record the load of the machine meanwhile."""
+    work, cpus = clock(), os.cpu_count() or 1
+    before, busy, stolen = thermal(root), busy_s(proc), read_steal_s(proc)
     switches, own, start = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, process_time(), perf_counter()
-    looks: list[float] = []
-    while (spent := perf_counter() - start) < seconds or not looks:
-        looks.append(look())
+    timings: list[float] = []
+    while (elapsed := perf_counter() - start) < seconds or not timings:
+        timings.append(work())
     own = process_time() - own
-    busy_now, stolen_now = busy_s(proc), steal_s(proc)
+    busy_now, stolen_now = busy_s(proc), read_steal_s(proc)
     return Watch(
-        seconds=spent,
+        seconds=elapsed,
         load=os.getloadavg()[0],
         switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches,
-        busy=None if busy is None or busy_now is None else max(0.0, (busy_now - busy - own) / spent),
-        stolen=None if stolen is None or stolen_now is None else (stolen_now - stolen) / spent / cpus,
-        looks=tuple(looks),
+        busy=None if busy is None or busy_now is None else max(0.0, (busy_now - busy - own) / elapsed),
+        stolen=None if stolen is None or stolen_now is None else (stolen_now - stolen) / elapsed / cpus,
+        timings=tuple(timings),
         before=before,
         after=thermal(root),
     )
 
 
-def _of_watch(name: str, why: str) -> Reader:
-    def read(of: Readings) -> Any:
-        seen = of["watch"]
-        value = seen if isinstance(seen, Absent) else getattr(seen, name)
+def _read_watch(name: str, why: str) -> Reader:
+    def read(readings: Readings) -> Any:
+        watch = readings["watch"]
+        value = watch if isinstance(watch, Absent) else getattr(watch, name)
         return Absent("unsupported", why) if value is None else value
 
     return read
 
 
-def _heat(name: str) -> Reader:
-    def read(of: Readings) -> Any:
-        seen = of["watch"]
-        if isinstance(seen, Absent):
-            return seen
-        found: Thermal = getattr(seen, name)
-        nothing = found.temperature_c is None and found.throttle_events is None
-        return (
-            Absent("no_device", "no temperature sensor and no count of slow-downs is shown here") if nothing else found
-        )
+def _read_heat(name: str) -> Reader:
+    def read(readings: Readings) -> Any:
+        watch = readings["watch"]
+        if isinstance(watch, Absent):
+            return watch
+        state: Thermal = getattr(watch, name)
+        absent = state.temperature_c is None and state.throttle_events is None
+        return Absent("no_device", "no temperature sensor and no throttle counter") if absent else state
 
     return read
 
 
-def quota(proc: Path = PROC, mount: Path = CGROUPS) -> float | Absent | None:
-    """CPUs the cgroups allow; None: as many as there are."""
+def read_quota(proc: Path = PROC, mount: Path = CGROUPS) -> float | Absent | None:
+    """Return the CPU quota of the cgroups in CPUs; None: no quota."""
     if not (proc / "self/cgroup").exists():
         return Absent("unsupported", "this system has no cgroups")
     folders, unified = groups("cpu", proc, mount)
@@ -230,17 +228,17 @@ def quota(proc: Path = PROC, mount: Path = CGROUPS) -> float | Absent | None:
     return least
 
 
-def throttled(proc: Path = PROC, mount: Path = CGROUPS) -> int:
-    """Periods in which a cgroup of ours had used up its quota, so far."""
+def read_throttled(proc: Path = PROC, mount: Path = CGROUPS) -> int:
+    """Return the number of periods in which a cgroup of this process was throttled."""
     for folder in groups("cpu", proc, mount)[0]:
-        told = dict(line.split(" ", 1) for line in text(folder / "cpu.stat").splitlines() if " " in line)
-        if told.get("nr_throttled", "").isdigit():
-            return int(told["nr_throttled"])
+        statistics = dict(line.split(" ", 1) for line in text(folder / "cpu.stat").splitlines() if " " in line)
+        if statistics.get("nr_throttled", "").isdigit():
+            return int(statistics["nr_throttled"])
     return 0
 
 
-def siblings(root: Path = SYS, allowed: frozenset[int] | None = None) -> Siblings | Absent:
-    """Which CPUs are threads of one core."""
+def read_siblings(root: Path = SYS, allowed: frozenset[int] | None = None) -> Siblings | Absent:
+    """Return the CPUs grouped by the core they share."""
     if allowed is None:
         allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
     cores: dict[tuple[str, str], list[int]] = {}
@@ -251,84 +249,84 @@ def siblings(root: Path = SYS, allowed: frozenset[int] | None = None) -> Sibling
             cores.setdefault(core, []).append(int(cpu))
     ours = [tuple(sorted(allowed & set(cpus))) for cpus in cores.values()]
     if not any(ours):
-        return Absent("unsupported", "this system does not tell which CPUs share a core")
+        return Absent("unsupported", "this system does not report which CPUs share a core")
     outside = [cpu for cpus in cores.values() if allowed & set(cpus) for cpu in set(cpus) - allowed]
     return Siblings(len(allowed), tuple(sorted(g for g in ours if g)), tuple(sorted(outside)))
 
 
-def _environment(of: Readings) -> Any:
+def _read_environment(readings: Readings) -> Any:
     return this_environment(get_num_threads(), limits=False)
 
 
-def _power(of: Readings) -> Any:
-    return of["environment"].power_source or Absent("no_device", "the system shows no power supply")
+def _read_power(readings: Readings) -> Any:
+    return readings["environment"].power_source or Absent("no_device", "the system reports no power supply")
 
 
-def _virtual(of: Readings) -> Any:
+def _read_virtual(readings: Readings) -> Any:
     if not sys.platform.startswith("linux"):
-        return Absent("unsupported", "this system does not tell whether it is a virtual machine")
-    return of["environment"].virtual
+        return Absent("unsupported", "this system does not report whether it is a virtual machine")
+    return readings["environment"].virtual
 
 
-def _noise(of: Readings) -> Any:
+def _read_noise(readings: Readings) -> Any:
     from tritium.perf.gate.noise import noise_floor
 
     return noise_floor()
 
 
-def _pressure(of: Readings) -> Any:
+def _read_pressure(readings: Readings) -> Any:
     from tritium.see.memory.pressure import pressure
 
-    found = pressure("cpu")
-    return found if found.limit else Absent("unsupported", found.evidence.removeprefix("not measured: "))
+    state = pressure("cpu")
+    return state if state.limit else Absent("unsupported", state.evidence.removeprefix("not measured: "))
 
 
-def gpus(of: Readings) -> Any:
-    found = nvidia()
-    here = [s for s in found if not isinstance(s, Absent)]
-    if not here:
-        return found[0]
-    states = [(s, s.state() if s.state else Thermal()) for s in here]
+def read_gpus(readings: Readings) -> Any:
+    sensors = nvidia()
+    present = [s for s in sensors if not isinstance(s, Absent)]
+    if not present:
+        return sensors[0]
+    states = [(s, s.state() if s.state else Thermal()) for s in present]
     return tuple(Gpu(s.domain, state.slowed or (), s.others() if s.others else "") for s, state in states)
 
 
 # ---- Tritium
 
 
-def _native(of: Readings) -> Native:
+def _read_native(readings: Readings) -> Native:
     return Native("" if buffer.native is not None else buffer.native_absence, settings.pure())
 
 
-def isa(of: Readings) -> Isa | Absent:
+def read_isa(readings: Readings) -> Isa | Absent:
     native = buffer.native
     if native is None:
         return Absent("unsupported", f"there is no native library: {buffer.native_absence}")
     return Isa(native.isa(), tuple(native.isas()), os.environ.get("TRITIUM_ISA", ""), native.isa_rejected() or "")
 
 
-def blas(of: Readings) -> Blas:
-    _ = device("cpu").backend  # whoever is asked first loads it
+def read_blas(readings: Readings) -> Blas:
+    _ = device("cpu").backend  # loads the BLAS
     if buffer.native is None:
-        return Blas(f"NumPy's: {numpy_blas()}")
-    found = buffer.native.blas_info()
-    if found["vendor"] == "none":
+        return Blas(f"NumPy's: {read_numpy_blas()}")
+    info = buffer.native.blas_info()
+    if info["vendor"] == "none":
         return Blas("", "pip install scipy-openblas32")
-    return Blas(f"{found['vendor']} {found['config']}".strip())
+    return Blas(f"{info['vendor']} {info['config']}".strip())
 
 
-def numpy_blas() -> str:
-    """The BLAS that NumPy says it was built with."""
+def read_numpy_blas() -> str:
+    """Return the name of the BLAS that NumPy was built with."""
     import numpy as np
 
     try:
-        told: Any = np.show_config(mode="dicts")
-        return str(told["Build Dependencies"]["blas"]["name"])
+        config: Any = np.show_config(mode="dicts")
+        return str(config["Build Dependencies"]["blas"]["name"])
     except (KeyError, TypeError):
-        return "it does not tell which"
+        return "unknown BLAS"
 
 
-def product(of: Readings) -> Product:
-    """The same product by Tritium and by NumPy, timed here and now."""
+def measure_product(readings: Readings) -> Product:
+    """Time the same product with Tritium and with NumPy."""
     from tritium.perf.engine import worker
     from tritium.perf.suites import quick
     from tritium.perf.work.recipes import grid
@@ -338,21 +336,23 @@ def product(of: Readings) -> Product:
         quick.measured(case, worker.resolve(case.recipe.target)(name, **case.recipe.arguments), seconds=PRODUCT_S)
         for name in ("tritium", "numpy")
     )
-    kept = of["ceilings"]
-    row = (
-        None if kept is None or isinstance(kept, Absent) else kept.peak("f32", min(get_num_threads(), kept.threads[-1]))
+    limits = readings["ceilings"]
+    peak = (
+        None
+        if limits is None or isinstance(limits, Absent)
+        else limits.peak("f32", min(get_num_threads(), limits.threads[-1]))
     )
     return Product(
         PRODUCT,
         ours.gflops,
         theirs.gflops,
-        numpy_blas(),
+        read_numpy_blas(),
         ours.interval[0] / theirs.interval[1],
-        row.best if row is not None else None,
+        peak.best if peak is not None else None,
     )
 
 
-def threads(of: Readings) -> Threads:
+def read_threads(readings: Readings) -> Threads:
     import threadpoolctl
 
     pools = [
@@ -360,17 +360,17 @@ def threads(of: Readings) -> Threads:
         for p in threadpoolctl.threadpool_info()
         if p["internal_api"] != "tritium"
     ]
-    said = {name: os.environ[name] for name in THREADS if name in os.environ}
-    return Threads(get_num_threads(), this_machine().usable, said, tuple(pools))
+    variables = {name: os.environ[name] for name in THREADS if name in os.environ}
+    return Threads(get_num_threads(), this_machine().usable, variables, tuple(pools))
 
 
-def kept_ceilings(of: Readings) -> Any:
-    """What is kept of this machine; None where nothing was ever measured. Nothing is measured here."""
+def read_ceilings(readings: Readings) -> Any:
+    """Return the stored ceilings of this machine; None if they were never measured. Measures nothing."""
     file = settings.cache_dir() / f"ceilings-{this_machine().key}.json"
     return ceilings(quick=True) if file.exists() else None
 
 
-def tuned_file(of: Readings) -> TunedFile:
+def read_tuned_file(readings: Readings) -> TunedFile:
     machine = this_machine()
     path = tuned.path(machine)
     if not path.exists():
@@ -385,44 +385,44 @@ def tuned_file(of: Readings) -> TunedFile:
     return TunedFile("kept", "", len(body["choices"]), settings.tuned(), f"{last:%Y-%m-%d}" if last else "", age)
 
 
-def drift(of: Readings) -> Any:
-    """The first kept race of the runtime, run again."""
+def measure_drift(readings: Readings) -> Any:
+    """Run the first stored tuning race of the runtime again."""
     from tritium.perf.tune import choices as tune_choices, racing as tune
 
-    state = of["tuned"]
+    state = readings["tuned"]
     if isinstance(state, Absent) or state.state != "kept":
-        return Absent("unsupported", "nothing that was tuned here can be raced again")
+        return Absent("unsupported", "there is no tuned choice to measure again")
     for race in tune_choices.races(quick=True):
         if not race.absent and tune.latest(race.op, race.shape, race.dtype, race.device) is not None:
             return tuple(tune_choices.revalidate([race.op], quick=True))
-    return Absent("unsupported", "no race of the runtime's own is kept")
+    return Absent("unsupported", "no race of the runtime is stored")
 
 
 READERS: dict[str, Reader] = {
-    "environment": _environment,
-    "cpus": lambda of: os.cpu_count() or 1,
-    "governor": lambda of: governors(),
-    "turbo": lambda of: turbo(),
-    "watch": lambda of: watch(),
-    "stolen": _of_watch("stolen", "this system does not tell what a hypervisor takes"),
-    "others": _of_watch("busy", "this system does not tell what other processes use"),
-    "looks": _of_watch("looks", "nobody looked"),
-    "heat before": _heat("before"),
-    "heat after": _heat("after"),
-    "quota": lambda of: quota(),
-    "throttled": lambda of: throttled(),
-    "siblings": lambda of: siblings(),
-    "power": _power,
-    "virtual": _virtual,
-    "noise": _noise,
-    "pressure": _pressure,
-    "gpus": gpus,
-    "native": _native,
-    "isa": isa,
-    "blas": blas,
-    "product": product,
-    "threads": threads,
-    "ceilings": kept_ceilings,
-    "tuned": tuned_file,
-    "drift": drift,
+    "environment": _read_environment,
+    "cpus": lambda readings: os.cpu_count() or 1,
+    "governor": lambda readings: read_governors(),
+    "turbo": lambda readings: read_turbo(),
+    "watch": lambda readings: watch_machine(),
+    "stolen": _read_watch("stolen", "this system does not report steal time"),
+    "others": _read_watch("busy", "this system does not report the CPU use of other processes"),
+    "timings": _read_watch("timings", "nothing was timed"),
+    "heat before": _read_heat("before"),
+    "heat after": _read_heat("after"),
+    "quota": lambda readings: read_quota(),
+    "throttled": lambda readings: read_throttled(),
+    "siblings": lambda readings: read_siblings(),
+    "power": _read_power,
+    "virtual": _read_virtual,
+    "noise": _read_noise,
+    "pressure": _read_pressure,
+    "gpus": read_gpus,
+    "native": _read_native,
+    "isa": read_isa,
+    "blas": read_blas,
+    "product": measure_product,
+    "threads": read_threads,
+    "ceilings": read_ceilings,
+    "tuned": read_tuned_file,
+    "drift": measure_drift,
 }

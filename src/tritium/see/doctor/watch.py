@@ -1,8 +1,8 @@
-"""A program while it runs: every call timed, and the first of each kind looked at where it reaches Python.
+"""Record a program while it runs: every call timed, and operands inspected for the first call of each kind.
 
-Knows nothing of what is good or bad. Calls are timed by the recorder, which lets native code replay them; their operands are
-seen only where a call comes through Python, which is the first of each kind, and every product: what is said of layouts and
-values is said of those.
+Knows nothing of what is good or bad. Calls are timed by the recorder, which lets native code replay them; operands are
+inspected only for calls that reach Python: the first of each kind, and every product. Findings about layouts and
+values are about those.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from tritium.see.memory import hub
 from tritium.tensor import Tensor
 
 LEAST_STRIDED = 1 << 12  # elements: below, strides cost less than the call
-LEAST_WEIGHTS = 1 << 14  # elements of a matrix whose values are looked at
-SMALL_NS = 50_000  # a call that is shorter is mostly call
+LEAST_WEIGHTS = 1 << 14  # elements of a matrix whose values are inspected
+SMALL_NS = 50_000  # in a shorter call the overhead dominates
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies that a view made because its layout left no other way, at one place of the program."""
+    """Copies made at one line of the program by a view op whose input layout cannot be viewed that way."""
 
     op: str
     site: str
@@ -61,7 +61,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Strided:
-    """A call that was given memory with gaps."""
+    """A call with a non-contiguous operand."""
 
     op: str
     site: str
@@ -78,23 +78,38 @@ class Ternary:
     site: str
     spec: Spec
     scale: float
-    zeros: float  # their share
+    zeros: float  # share of zeros
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Calls element by element, one after another, each on a result of the one before."""
+    """Consecutive elementwise calls, each on the result of the previous one."""
 
     calls: int
     elapsed_ns: int
-    saved_bytes: int  # that one pass would not move
+    saved_bytes: int  # memory traffic that fusion would save
     names: tuple[str, ...]  # of the most frequent chain
-    times: int  # that it occurred
+    times: int  # occurrences of that chain
+
+
+class Transfers(NamedTuple):
+    """Counts of transfers between devices."""
+
+    count: int = 0
+    nbytes: int = 0
+    elapsed_ns: int = 0
+
+
+class Compilations(NamedTuple):
+    """Calls of compiled functions, and programs compiled for them."""
+
+    calls: int = 0
+    programs: int = 0
 
 
 @dataclass(frozen=True)
 class Run:
-    """What was seen of a program."""
+    """The record of one run of a program."""
 
     seconds: float
     calls: tuple[Calls, ...] = ()
@@ -102,20 +117,20 @@ class Run:
     chains: Chains | None = None
     before: memory.Stats | None = None
     after: memory.Stats | None = None
-    transfers: tuple[int, int, int] = (0, 0, 0)  # count, bytes, ns
-    compiled: tuple[int, int] = (0, 0)  # calls of compiled functions, programs made for them
+    transfers: Transfers = field(default_factory=Transfers)
+    compiled: Compilations = field(default_factory=Compilations)
     copies: tuple[Copied, ...] = ()
     strided: tuple[Strided, ...] = ()
     ternary: tuple[Ternary, ...] = ()
     dropped: int = 0
 
 
-# ---- looking
+# ---- recording
 
 
 @dataclass
 class Notes:
-    """What the looker wrote down."""
+    """Observations of the operand inspector."""
 
     copies: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     strided: dict[tuple[str, str], Strided] = field(default_factory=dict)
@@ -123,20 +138,20 @@ class Notes:
 
 
 def site() -> str:
-    """The place in the user's program that led here: "file:line"."""
+    """Return the line of the user's program that led here: "file:line"."""
     return hub.site(*hub.place(sys._getframe(1)))
 
 
-class Looker:
-    """Stands before whoever runs calls and looks at what they are given."""
+class OperandInspector:
+    """An interpreter that inspects the operands of calls and passes them on to another interpreter."""
 
-    def __init__(self, runs: Interpreter, notes: Notes) -> None:
-        self.runs, self.notes = runs, notes
+    def __init__(self, interpreter: Interpreter, notes: Notes) -> None:
+        self.interpreter, self.notes = interpreter, notes
 
     def emit(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any, call: Any) -> Any:
         product = op in (ops.matmul, ops.linear) and len(inputs) > 1
-        # A call that is not told as it was written is not remembered: products keep coming through here, each with its weights.
-        result = self.runs.emit(op, inputs, attrs, out, None if product else call)
+        # Without `call`, native code cannot replay it: every product comes through here, with its weights.
+        result = self.interpreter.emit(op, inputs, attrs, out, None if product else call)
         if op.kind is Kind.VIEW:
             self.view(op, inputs[0], attrs)
         elif op.kind in (Kind.MAP, Kind.REDUCE):
@@ -147,9 +162,9 @@ class Looker:
 
     def view(self, op: Op, x: Any, attrs: dict[str, Any]) -> None:
         if isinstance(x, Tensor) and op.view is not None and op.view(x.layout, **attrs) is None:
-            noted = self.notes.copies.setdefault((op.name, site()), [0, 0])
-            noted[0] += 1
-            noted[1] += x.nbytes
+            totals = self.notes.copies.setdefault((op.name, site()), [0, 0])
+            totals[0] += 1
+            totals[1] += x.nbytes
 
     def elements(self, op: Op, inputs: tuple[Any, ...]) -> None:
         for x in inputs:
@@ -163,103 +178,103 @@ class Looker:
             return
         key = (op.name, site(), w.spec)
         if w.device.type == "cpu" and key not in self.notes.ternary:
-            found = scale_of(host(w))
-            self.notes.ternary[key] = Ternary(*key, *found) if found is not None and found.scale else None
+            scale = scale_of(host(w))
+            self.notes.ternary[key] = Ternary(*key, *scale) if scale is not None and scale.scale else None
 
 
 @contextmanager
 def watching() -> Iterator[Callable[[], Run]]:
-    """`with watching() as seen:` … then seen() tells what ran meanwhile. One at a time in a process."""
+    """Record the block: `with watching() as result:` …, then result() returns the Run. One at a time in a process."""
     notes, recorder = Notes(), recording.Recorder()
-    for row in OPS.values():
-        row.forget()  # the first call of each kind is to reach Python again, where it is looked at
-    before, moved, programs = memory.stats(), _moved(), program.counters.programs
-    own = eager[0]
-    eager[0] = Looker(own, notes)
-    found = Run(0.0)
+    for op in OPS.values():
+        op.forget()  # so that the first call of each kind reaches Python again, where it is inspected
+    before, transfers, programs = memory.stats(), _transfers(), program.counters.programs
+    interpreter = eager[0]
+    eager[0] = OperandInspector(interpreter, notes)
+    result = Run(0.0)
     recorder.start()
     start = perf_counter()
     try:
-        yield lambda: found
+        yield lambda: result
     finally:
         seconds = perf_counter() - start
         recorder.stop()
-        eager[0] = own
-        whats, spans = recorder.read()
-        ran = sum(isinstance(what, launch.Ran) for what in whats)
-        found = replace(
-            summed(whats, np.asarray(spans), seconds),
+        eager[0] = interpreter
+        events, spans = recorder.read()
+        runs = sum(isinstance(what, launch.Ran) for what in events)
+        result = replace(
+            summarize(events, np.asarray(spans), seconds),
             before=before,
             after=memory.stats(),
-            transfers=_less(_moved(), moved),
-            compiled=(ran, program.counters.programs - programs),
-            copies=tuple(Copied(op, at, n, size) for (op, at), (n, size) in notes.copies.items()),
+            transfers=_subtract(_transfers(), transfers),
+            compiled=Compilations(runs, program.counters.programs - programs),
+            copies=tuple(Copied(name, place, n, size) for (name, place), (n, size) in notes.copies.items()),
             strided=tuple(notes.strided.values()),
             ternary=tuple(t for t in notes.ternary.values() if t is not None),
             dropped=recorder.dropped,
         )
 
 
-def _moved() -> tuple[int, int, int]:
+def _transfers() -> Transfers:
     c = launch.counters
-    return c.transfers, c.transfer_bytes, c.transfer_ns
+    return Transfers(c.transfers, c.transfer_bytes, c.transfer_ns)
 
 
-def _less(now: Any, then: Any) -> Any:
-    return tuple(a - b for a, b in zip(now, then, strict=True))
+def _subtract(now: Transfers, then: Transfers) -> Transfers:
+    return Transfers(*(a - b for a, b in zip(now, then, strict=True)))
 
 
-def summed(whats: Sequence[Any], spans: np.ndarray[Any, Any], seconds: float) -> Run:
-    """The spans by kind of call, and the chains among those outside compiled functions."""
+def summarize(events: Sequence[Any], spans: np.ndarray[Any, Any], seconds: float) -> Run:
+    """Group the spans by kind of call, and find the chains among those outside compiled functions."""
     spans = spans.reshape(-1, 3)
     order = np.lexsort((-spans[:, 1], spans[:, 0], spans[:, 2]))
     kinds: dict[Any, tuple[Any, list[int]]] = {}
-    bare: list[tuple[Any, int, int]] = []  # outside compiled functions: what, elapsed, thread
+    eager_calls: list[tuple[Any, int, int]] = []  # outside compiled functions: event, elapsed, thread
     ends: dict[int, int] = {}
     for i in order:
-        what, (start, elapsed, thread) = whats[i], spans[i].tolist()
-        if isinstance(what, launch.Ran):
+        event, (start, elapsed, thread) = events[i], spans[i].tolist()
+        if isinstance(event, launch.Ran):
             ends[thread] = max(ends.get(thread, 0), start + elapsed)
-        elif isinstance(what, launch.Launched) and what.op is not None:
-            key = (what.op.name, what.kernel, str(what.device), what.inputs, what.out)
-            kinds.setdefault(key, (what, []))[1].append(elapsed)
+        elif isinstance(event, launch.Launched) and event.op is not None:
+            key = (event.op.name, event.kernel, str(event.device), event.inputs, event.out)
+            kinds.setdefault(key, (event, []))[1].append(elapsed)
             if start >= ends.get(thread, 0):
-                bare.append((what, elapsed, thread))
+                eager_calls.append((event, elapsed, thread))
     calls = tuple(
         Calls(w.op, w.kernel, str(w.device), w.inputs, w.out, np.asarray(times, np.int64))
         for w, times in kinds.values()
     )
-    return Run(seconds, calls, len(bare), chains(bare))
+    return Run(seconds, calls, len(eager_calls), find_chains(eager_calls))
 
 
-def chains(bare: Sequence[tuple[Any, int, int]]) -> Chains | None:
-    """Small calls of kind MAP that follow one another, each on a result like that of the one before.
+def find_chains(calls: Sequence[tuple[Any, int, int]]) -> Chains | None:
+    """Return the chains of small calls of kind MAP in which each takes an operand with the spec of the previous result.
 
-    Whose result it is cannot be told from specs, so a chain ends where its first operation comes again.
+    Specs do not identify a tensor, so a chain ends where its first op occurs again.
     """
-    found: list[list[tuple[Any, int]]] = []
-    last: tuple[Any, int] | None = None  # the call before, and its thread
-    for what, elapsed, thread in bare:
-        small = what.op.kind is Kind.MAP and elapsed < SMALL_NS and isinstance(what.out, Spec)
-        follows = small and last is not None and last[1] == thread and last[0].out in what.inputs
-        again = follows and len(found[-1]) > 1 and what.op is found[-1][0][0].op  # of a loop: its next turn
-        if follows and not again:
-            found[-1].append((what, elapsed))
+    runs: list[list[tuple[Any, int]]] = []
+    last: tuple[Any, int] | None = None  # the previous call and its thread
+    for call, elapsed, thread in calls:
+        small = call.op.kind is Kind.MAP and elapsed < SMALL_NS and isinstance(call.out, Spec)
+        continues = small and last is not None and last[1] == thread and last[0].out in call.inputs
+        repeats = continues and len(runs[-1]) > 1 and call.op is runs[-1][0][0].op  # the next iteration of a loop
+        if continues and not repeats:
+            runs[-1].append((call, elapsed))
         elif small:
-            found.append([(what, elapsed)])
-        last = (what, thread) if small else None
-    long = [c for c in found if len(c) > 1]
+            runs.append([(call, elapsed)])
+        last = (call, thread) if small else None
+    long = [c for c in runs if len(c) > 1]
     if not long:
         return None
     names: dict[tuple[str, ...], int] = {}
     for c in long:
         key = tuple(w.op.name for w, _ in c)
         names[key] = names.get(key, 0) + 1
-    often = max(names, key=lambda key: names[key])
+    most_frequent = max(names, key=lambda key: names[key])
     return Chains(
         sum(map(len, long)),
         sum(ns for c in long for _, ns in c),
         sum(2 * w.out.nbytes for c in long for w, _ in c[:-1]),
-        often,
-        names[often],
+        most_frequent,
+        names[most_frequent],
     )
