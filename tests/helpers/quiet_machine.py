@@ -44,7 +44,7 @@ QUIET: dict[str, Any] = {
     "power": "mains",
     "virtual": "",
     "noise": 0.004,
-    "pressure": Pressure("cpu", "low", 1, 10, "process", "this process has resident 1 B of 10 B (10%)"),
+    "pressure": Pressure("cpu", "low", 1, 10, "process", "this process uses 1 B of 10 B (10%)"),
     "gpus": (Gpu("gpu-0", (), ""),),
     "native": Native("", False),
     "isa": Isa("avx512", ("portable", "avx2", "avx512"), "", ""),

@@ -115,9 +115,9 @@ def test_an_id_allocated_while_alive_is_flagged_and_one_that_was_freed_is_not() 
 
 def test_capacity_is_blamed_only_where_events_were_lost() -> None:
     lost = accounts(*(raw("alloc", i, 10) for i in range(5)), *(raw("free", i, 10) for i in range(5)), capacity=3)
-    assert "ask for a larger capacity" in lost.at_peak(CPU).note
+    assert "pass a larger capacity=" in lost.at_peak(CPU).note
     unheard = accounts(raw("alloc", 1, 10), raw("alloc", 1, 10))  # an end that nobody told
-    assert unheard.at_peak(CPU).note == "10 bytes of the peak are not listed: their allocation was not heard."
+    assert unheard.at_peak(CPU).note == "10 bytes of the peak are not listed: their allocation was not recorded."
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1000), st.booleans()), max_size=30))

@@ -13,7 +13,7 @@ import tritium as tt
 from tritium import memory
 from tritium.memory import ClassStats
 from tritium.see.memory import advice
-from tritium.see.memory.advice import Life, Seen
+from tritium.see.memory.advice import Life, Observations
 from tritium.see.memory.records import Event
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def life(
     return Life(nbytes, op, site, "MainThread", more.get("reused", True), born, died, end or site if died else "", "MainThread")  # fmt: skip
 
 
-def seen(lives: list[Life] = [], *, base: int = 0, events: tuple[Event, ...] = (), **more: Any) -> Seen:  # noqa: B006
+def seen(lives: list[Life] = [], *, base: int = 0, events: tuple[Event, ...] = (), **more: Any) -> Observations:  # noqa: B006
     """Lives put into accounts, the way a tracker does it."""
     count = max([x.born for x in lives] + [x.died or 0 for x in lives], default=0)
     changes = np.zeros(count, np.int64)
@@ -44,7 +44,7 @@ def seen(lives: list[Life] = [], *, base: int = 0, events: tuple[Event, ...] = (
     course = base + np.cumsum(changes)
     peak = int(max(base, course.max(initial=0)))
     at = int(course.argmax()) + 1 if count else 0
-    return replace(Seen(lives, 1, changes, base, peak, at, events, STATS, STATS, {"cpu": peak}), **more)
+    return replace(Observations(lives, 1, changes, base, peak, at, events, STATS, STATS, {"cpu": peak}), **more)
 
 
 def test_nothing_is_said_where_nothing_is_found() -> None:
@@ -146,7 +146,7 @@ def test_blocks_the_pool_does_not_keep_are_named() -> None:
     (found,) = advice.repeated(seen(big))
     assert found.potential_savings == 400 * MIB
     assert "4 of 5 allocations of 100 MiB by matmul at m.py:12" in found.description
-    assert "more than the 64 MiB the pool keeps idle" in found.description
+    assert "larger than the pool's limit of 64 MiB" in found.description
     assert advice.repeated(seen([x._replace(reused=True) for x in big])) == []
     assert advice.repeated(seen([x._replace(died=None) for x in big])) == []
 
@@ -163,7 +163,7 @@ def test_hidden_copies_are_summed_by_line() -> None:
     )
     first, second = advice.hidden_copies(seen(events=events))
     assert first.potential_savings == 2 * MIB
-    assert "reshape at m.py:7 had to copy 2 times, 2 MiB in all" in first.description
+    assert "reshape at m.py:7 had to copy 2 times, 2 MiB in total" in first.description
     assert second.potential_savings == 5
 
 
@@ -195,7 +195,7 @@ def test_idle_blocks_nobody_asked_for_are_named() -> None:
 def test_zeros_stay_as_they_are_in_two_bits_and_one_odd_value_does_not(dtype: str) -> None:
     values = np.zeros((64, 64), np.float32)
     (zeros,) = advice.ternary({"w": tt.tensor(values).to(dtype)}, 0)
-    assert "its values stay as they are" in zeros.description
+    assert "its values do not change" in zeros.description
     values[-1, -2:] = 1.0, 0.5
     (odd,) = advice.ternary({"w": tt.tensor(values).to(dtype)}, 0)
     assert "its values change" in odd.description
@@ -207,6 +207,6 @@ def test_float_matrices_that_would_be_smaller_in_two_bits_are_named() -> None:
     second, first = advice.ternary(model, 0)
     assert (first.potential_savings, second.potential_savings) == (64 * 64 * 4 - 1028, 64 * 128 * 4 - 2052)
     assert "['layers'][0] f32[64,64] takes 16 KiB; as tern2 with a scale 1 KiB" in first.description.replace(" ", " ")
-    assert "its values stay as they are" in first.description
+    assert "its values do not change" in first.description
     assert "its values change" in second.description
     assert advice.advice(seen(), model) == (second, first)

@@ -374,7 +374,7 @@ def test_transfers_are_heard_with_their_way_and_rate(other: str) -> None:
     del y, z
 
 
-# ---- told by hand
+# ---- manual tracking
 
 
 def test_buffers_of_ones_own_are_tracked_by_hand() -> None:
@@ -404,7 +404,7 @@ def test_the_report_tells_how_many_unknown_ids_it_does_not_list(monkeypatch: pyt
         for i in range(5):
             m.track_deallocation(f"slip {i}")
     assert m.unknown_frees == ("slip 0", "slip 1")
-    assert "note: 3 more were freed by hand that nobody had allocated" in m.report()
+    assert "note: 3 more ids were freed manually without an allocation" in m.report()
 
 
 def test_the_system_is_asked_once_for_all_devices_and_not_while_the_accounts_are_held(
@@ -471,8 +471,8 @@ def test_an_id_allocated_twice_is_flagged_and_capacity_is_not_blamed(monkeypatch
             m.track_allocation(id, 5, "gpu")
     assert m.repeated_ids == m.record().repeated_ids == ("x",)
     page = m.report()
-    assert "flagged: 1 buffer was allocated by hand under an id that was alive" in page
-    assert "1 more ids were allocated by hand while alive" in page
+    assert "flagged: 1 buffer was allocated manually under an id that was alive" in page
+    assert "1 more ids were allocated manually while alive" in page
     assert "capacity" not in page
     assert sum(a.nbytes for a in m.live_at_peak("gpu")) == m.peak["gpu"] == 10
 
@@ -489,7 +489,7 @@ def test_a_file_of_a_suffix_that_tells_no_format_is_not_written(tmp_path: Path) 
     with tt.track_memory() as m:
         pass
     for name in ("m.xyz", "m"):
-        with pytest.raises(ArgumentError, match=r"the suffix tells no format; there are .json, .csv"):
+        with pytest.raises(ArgumentError, match=r"unknown suffix; known are .json, .csv"):
             m.save(tmp_path / name)
     with pytest.raises(SaveError, match="No such file or directory"):
         m.save(tmp_path / "new" / "m.json")

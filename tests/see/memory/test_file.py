@@ -63,7 +63,7 @@ def broken(tmp_path: Path, change: Any, seal: bool = True) -> Path:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda d: d.pop("memory"), "no memory record"),
+        (lambda d: d.pop("memory"), "not a memory record"),
         (lambda d: d.update(schema=0), "schema is 0"),
         (lambda d: d.update(schema=True), "schema is True"),
         (lambda d: d.update(schema=99), "newer tritium"),

@@ -200,7 +200,7 @@ def test_where_no_code_is_the_users_the_innermost_that_is_no_machinery_is_told(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = sys._getframe().f_code.co_filename
-    monkeypatch.setitem(hub._whose, here, hub.COMMAND)
+    monkeypatch.setitem(hub._origins, here, hub.COMMAND)
     tt.memory.pack([tt.ones(10)])
     hub.drain()
     assert "tritium/memory.py" in {hub.site(*r[6:8]).partition(":")[0] for r in ear.heard}

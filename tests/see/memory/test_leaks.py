@@ -84,8 +84,8 @@ def leak(**more: Any) -> Allocation:
 
 
 def test_a_leak_is_told_by_size_op_line_and_age() -> None:
-    assert leaks.described(leak()) == "4 KiB (4096 bytes) by add at model.py:12, alive for 2 ms"
-    told = leaks.described(leak(op="", site="", thread="worker", device="gpu", id="mine"))
+    assert leaks.describe(leak()) == "4 KiB (4096 bytes) by add at model.py:12, alive for 2 ms"
+    told = leaks.describe(leak(op="", site="", thread="worker", device="gpu", id="mine"))
     assert told == "4 KiB (4096 bytes) 'mine' at an unknown line on gpu, alive for 2 ms, thread worker"
 
 
@@ -98,6 +98,6 @@ def test_many_leaks_are_told_by_the_largest() -> None:
 @pytest.mark.parametrize("field", ["op", "site", "thread", "device", "id"])
 def test_no_name_does_anything_on_a_terminal(field: str) -> None:
     for name in NAMES:
-        told = leaks.described(leak(**{field: name}))
+        told = leaks.describe(leak(**{field: name}))
         assert told.isprintable()
         assert "##[" not in told

@@ -109,7 +109,7 @@ def test_the_pressure_is_that_of_the_limit_closest_to_being_reached(monkeypatch:
     monkeypatch.setattr(memory_pressure, "readings", lambda: found)
     p = pressure()
     assert (p.level, p.used, p.limit, p.which, p.share) == ("high", 85, 100, "cgroup", 0.85)
-    assert p.evidence.startswith("its control group holds 85 B of 100 B (85%)")
+    assert p.evidence.startswith("its control group uses 85 B of 100 B (85%)")
     assert p.readings == found
     assert pressure(critical="85%").level == "critical"
     assert pressure(medium=0.9, high=0.95, critical=99).level == "low"
@@ -119,7 +119,7 @@ def test_idle_memory_is_part_of_the_evidence(monkeypatch: pytest.MonkeyPatch) ->
     x = tt.ones(100_000)
     del x
     monkeypatch.setattr(memory_pressure, "readings", lambda: (Reading("process", 10, 100),))
-    assert "lie idle in the pool, which memory.trim() gives back" in pressure().evidence
+    assert "are idle in the pool and can be released by memory.trim()" in pressure().evidence
 
 
 def test_a_device_tells_of_its_own_memory(full: type[Full]) -> None:

@@ -1,7 +1,7 @@
-"""Events of memory put into accounts: what is alive, current bytes and peak by device, sums by line of code, a bounded log.
+"""Accounts of memory events: live allocations, current and peak bytes by device, sums by line of code, a bounded log.
 
-Knows nothing of how they are heard or shown. The log forgets its oldest events, and very many lines or flagged ids are only
-counted; nothing else is ever forgotten.
+Knows nothing of how events are recorded or shown. The log drops its oldest events, and beyond a limit lines of code and
+flagged ids are only counted; everything else stays exact.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from tritium.see.memory import advice, hub
 from tritium.see.memory.records import Allocation, AtPeak, Event, Kind, Moved, SiteUse, change
 
-MOST_SITES = 10_000  # kept apart; what comes from still more lines is summed up as one
-MOST_FLAGGED = 1000  # ids that are listed; more are only counted
+MOST_SITES = 10_000  # with sums of their own; all further lines share one entry
+MOST_FLAGGED = 1000  # ids that are listed; further ones are only counted
 CPU = "cpu"
 KINDS: dict[str, Kind] = {
     "alloc": "alloc", "copy": "cow", "free": "free", "wrap": "import", "unwrap": "release", "hidden": "hidden",
@@ -26,7 +26,7 @@ KINDS: dict[str, Kind] = {
 
 
 class Flagged:
-    """Ids of buffers told by hand that were told wrongly: the first of them, and how many there were."""
+    """Ids of manually tracked buffers that were reported wrongly: the first of them, and their number."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -42,7 +42,7 @@ class Flagged:
         return self.seen - len(self.ids)
 
 
-Entry = tuple[int, hub.Raw, Any]  # the number of an event, the event, and of a free the entry of its allocation
+Entry = tuple[int, hub.Raw, Any]  # number of the event, the event, and for a free the entry of its allocation
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Account:
     start: int = 0
     current: int = 0
     peak: int = 0
-    peak_at: int = 0  # the number of the event that reached it; 0: when tracking began
+    peak_at: int = 0  # number of the event that reached the peak; 0: the start of tracking
     peak_ns: int = 0
     earlier: int = 0  # alive since before tracking began
     earlier_at_peak: int = 0
@@ -62,12 +62,13 @@ class Account:
     reused: int = 0
 
     @classmethod
-    def of(cls, nbytes: int, now_ns: int) -> Account:
+    def with_bytes(cls, nbytes: int, now_ns: int) -> Account:
+        """Return an account that starts with bytes already alive."""
         return cls(nbytes, nbytes, nbytes, 0, now_ns, nbytes, nbytes)
 
 
 class Accounts:
-    """All accounts of one tracker. One thread at a time may use it: the hub sees to that."""
+    """All accounts of one tracker. Not thread-safe: the hub serialises access."""
 
     def __init__(self, capacity: int) -> None:
         self.devices: dict[str, Account] = {CPU: Account()}
@@ -82,7 +83,7 @@ class Accounts:
         self.began_ns = 0
 
     def begin(self, current: int, now_ns: int) -> None:
-        self.devices[CPU], self.began_ns = Account.of(current, now_ns), now_ns
+        self.devices[CPU], self.began_ns = Account.with_bytes(current, now_ns), now_ns
 
     @property
     def dropped(self) -> int:
@@ -90,13 +91,13 @@ class Accounts:
 
     @property
     def first(self) -> int:
-        """The number of the oldest event in the log."""
+        """Return the number of the oldest event in the log."""
         return self.log[0][0] if self.log else self.seen + 1
 
     # ---- events in
 
     def take(self, batch: Sequence[hub.Raw]) -> None:
-        """Put events into the accounts. Every line counts here: it is paid for by the program that is tracked."""
+        """Add events to the accounts. A hot path: its time is overhead of the tracked program."""
         cpu, live, log, lines = self.devices[CPU], self.live, self.log, self.lines
         number, frees, current, peak = self.seen, 0, cpu.current, cpu.peak
         for raw in batch:
@@ -123,7 +124,9 @@ class Accounts:
                 sums[2] += raw[3]
             else:
                 cpu.current = current
-                if kind == "manual" and (raw[3], raw[1]) in self.manual:  # the old size goes, in the log too
+                if (
+                    kind == "manual" and (raw[3], raw[1]) in self.manual
+                ):  # the old buffer is freed first, in the log too
                     self.repeated.add(raw[1])
                     log.append(self._other(number, ("manual free", raw[1], 0, *raw[3:])))
                     number += 1
@@ -133,13 +136,13 @@ class Accounts:
         cpu.frees += frees
 
     def _line(self, key: Any, raw: hub.Raw) -> list[Any]:
-        """The sums of an op at a line: count, bytes, reused; and an event, which keeps what the key is made of alive."""
+        """Return the sums of an op at a line: count, bytes, reused; and an event, which keeps the objects of the key alive."""
         if len(self.lines) >= MOST_SITES:
             key, raw = None, ("alloc", 0, 0, False, 0, "(more lines)", None, 0, "")
         return self.lines.setdefault(key, [0, 0, 0, raw])
 
     def _other(self, number: int, raw: hub.Raw) -> Entry:
-        """What is neither an allocation nor a free of ours."""
+        """Add an event that is neither an allocation nor a free of the pool, and return its log entry."""
         kind, key, nbytes, detail = raw[:4]
         if kind == "transfer":
             sums = self.moved.setdefault(detail, [0, 0, 0])
@@ -149,7 +152,7 @@ class Accounts:
             entry = self.manual[detail, key] = (number, raw, None)
             return entry
         elif kind == "manual free":
-            born = self._let_go(detail, key)
+            born = self._release(detail, key)
             if born is None:
                 self.unknown.add(key)
             return (number, raw, born)
@@ -163,7 +166,7 @@ class Accounts:
         if a.current > a.peak:
             a.peak, a.peak_at, a.peak_ns, a.earlier_at_peak = a.current, number, at_ns, a.earlier
 
-    def _let_go(self, device: str, key: str) -> Entry | None:
+    def _release(self, device: str, key: str) -> Entry | None:
         born = self.manual.pop((device, key), None)
         if born is not None:
             self.devices[device].current -= born[1][2]
@@ -173,7 +176,7 @@ class Accounts:
     # ---- figures out
 
     def account(self, device: str) -> Account:
-        """The account of a device; of the CPU with the sums of all lines in it."""
+        """Return the account of a device; for the CPU, including the sums of all lines."""
         a = self.devices.get(device, Account())
         if device != CPU:
             return a
@@ -181,66 +184,66 @@ class Accounts:
         return replace(a, allocations=a.allocations + count, allocated=a.allocated + nbytes, reused=a.reused + reused)
 
     def held(self, device: str | None = None) -> list[Entry]:
-        """What was allocated since tracking began and is alive, the oldest first."""
+        """Return the allocations since tracking began that are alive, the oldest first."""
         pool = self.live.values() if device in (None, CPU) else ()
         own = (e for (where, _), e in self.manual.items() if device in (None, where))
         return sorted((*pool, *own), key=lambda e: e[0])
 
     def at_peak(self, device: str) -> AtPeak:
-        """What was alive at the peak: of what is alive now, and of what ended since, what was there by then."""
+        """Return the allocations alive at the peak: those alive now or freed since that existed then."""
         a = self.devices.get(device, Account())
         ended = (born for number, raw, born in self.log if born is not None and number > a.peak_at)
-        then = [e for e in (*self.held(device), *ended) if e[0] <= a.peak_at and _device(e[1]) == device]
-        known = sum(e[1][2] for e in then)
-        listed = sorted((self.allocation(e, a.peak_ns) for e in then), key=lambda x: (-x.nbytes, x.at_ns))
-        return AtPeak(a.peak, tuple(listed), a.earlier_at_peak, a.peak - a.earlier_at_peak - known, self.dropped)
+        alive = [e for e in (*self.held(device), *ended) if e[0] <= a.peak_at and _device(e[1]) == device]
+        listed_bytes = sum(e[1][2] for e in alive)
+        listed = sorted((self.allocation(e, a.peak_ns) for e in alive), key=lambda x: (-x.nbytes, x.at_ns))
+        return AtPeak(a.peak, tuple(listed), a.earlier_at_peak, a.peak - a.earlier_at_peak - listed_bytes, self.dropped)
 
     def allocation(self, entry: Entry, now_ns: int) -> Allocation:
-        _, key, nbytes, _, at_ns, op, code, at, thread = entry[1]
+        _, key, nbytes, _, at_ns, op, code, offset, thread = entry[1]
         return Allocation(
-            nbytes, hub.op_name(op), hub.site(code, at), thread, _device(entry[1]), at_ns - self.began_ns,
+            nbytes, hub.op_name(op), hub.site(code, offset), thread, _device(entry[1]), at_ns - self.began_ns,
             max(0, now_ns - at_ns), key if isinstance(key, str) else "",
         )  # fmt: skip
 
     def sites(self) -> list[SiteUse]:
-        """Sums by op and line of code, the most bytes first."""
+        """Return the sums by op and line of code, the most bytes first."""
         alive: dict[tuple[str, str], int] = {}
         for _, raw, _ in self.live.values():
             name = (hub.site(raw[6], raw[7]), hub.op_name(raw[5]))
             alive[name] = alive.get(name, 0) + raw[2]
         sums: dict[tuple[str, str], list[int]] = {}
-        for count, nbytes, reused, raw in self.lines.values():  # an op may stand at several places of a line
-            found = sums.setdefault((hub.site(raw[6], raw[7]), hub.op_name(raw[5])), [0, 0, 0])
-            found[:] = [found[0] + count, found[1] + nbytes, found[2] + reused]
-        made = [SiteUse(site, op, s[0], s[1], s[2], alive.get((site, op), 0)) for (site, op), s in sums.items()]
-        return sorted(made, key=lambda s: (-s.nbytes, s.site, s.op))
+        for count, nbytes, reused, raw in self.lines.values():  # an op may occur several times in a line
+            totals = sums.setdefault((hub.site(raw[6], raw[7]), hub.op_name(raw[5])), [0, 0, 0])
+            totals[:] = [totals[0] + count, totals[1] + nbytes, totals[2] + reused]
+        uses = [SiteUse(site, op, s[0], s[1], s[2], alive.get((site, op), 0)) for (site, op), s in sums.items()]
+        return sorted(uses, key=lambda s: (-s.nbytes, s.site, s.op))
 
     def transfers(self) -> tuple[Moved, ...]:
         return tuple(Moved(*way, *sums) for way, sums in sorted(self.moved.items()))
 
     def events(self) -> Iterator[Event]:
-        """The events the log still holds, the oldest first."""
+        """Iterate over the events in the log, the oldest first."""
         return (self._event(entry) for entry in self.log)
 
     def _event(self, entry: Entry) -> Event:
-        _, (kind, key, nbytes, detail, at_ns, op, code, at, thread), born = entry
+        _, (kind, key, nbytes, detail, at_ns, op, code, offset, thread), born = entry
         shown: Kind = "reuse" if kind == "alloc" and detail else KINDS[kind]
         by_hand = kind in ("manual", "manual free")
         source, target = detail if kind == "transfer" else (detail if by_hand else CPU, "")
         return Event(
             shown, at_ns - self.began_ns, born[1][2] if kind == "manual free" and born is not None else nbytes,
-            key if isinstance(key, int) and kind in ADDRESSED else 0, hub.op_name(op), hub.site(code, at), thread,
+            key if isinstance(key, int) and kind in ADDRESSED else 0, hub.op_name(op), hub.site(code, offset), thread,
             source, target, key if isinstance(key, str) else "", kind != "manual free" or born is not None,
         )  # fmt: skip
 
     def lives(self) -> list[advice.Life]:
-        """Every allocation of the pool that is alive or whose end is in the log."""
+        """Return every allocation of the pool that is alive or whose free is in the log."""
         ended = ((born, number, raw) for number, raw, born in self.log if born is not None and raw[0] == "free")
-        alive = ((entry, None, None) for entry in self.live.values())
-        return [_life(*found) for found in (*ended, *alive)]
+        alive = ((allocation, None, None) for allocation in self.live.values())
+        return [_life(*entry) for entry in (*ended, *alive)]
 
     def changes(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
-        """Bytes by which each event of the log changed what is alive on the CPU, and what was alive before them."""
+        """Return the change of live CPU bytes by each event of the log, and the bytes alive before the first."""
         each = np.array([change(e) if e.device == CPU else 0 for e in self.events()], np.int64)
         return each, self.devices[CPU].current - int(each.sum())
 
@@ -253,6 +256,6 @@ def _device(raw: hub.Raw) -> str:
 
 
 def _life(born: Entry, died: int | None, end: hub.Raw | None) -> advice.Life:
-    number, (_, _, nbytes, reused, _, op, code, at, thread), _ = born
+    number, (_, _, nbytes, reused, _, op, code, offset, thread), _ = born
     ended = (hub.site(end[6], end[7]), end[8]) if end is not None else ("", "")
-    return advice.Life(nbytes, hub.op_name(op), hub.site(code, at), thread, bool(reused), number, died, *ended)
+    return advice.Life(nbytes, hub.op_name(op), hub.site(code, offset), thread, bool(reused), number, died, *ended)

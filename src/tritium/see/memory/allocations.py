@@ -1,7 +1,7 @@
-"""Track memory: `with track_memory() as m:` hears every allocation, free, reuse, copy and transfer, and tells what they mean.
+"""Memory tracking: `with track_memory() as m:` records every allocation, free, reuse, copy and transfer.
 
-Knows nothing of how events are heard or drawn. The log of events is bounded and says how many it lost; what is alive, the
-current bytes, the peak and the sums by line of code stay exact whatever the log lost.
+Knows nothing of how events are collected or drawn. The log of events is bounded and counts those it dropped; live
+allocations, current bytes, the peak and the sums by line of code are exact regardless.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tritium.errors import ArgumentError, DeviceError
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
-from tritium.see.memory.advice import Seen, advice as advised
+from tritium.see.memory.advice import Observations, advice as make_advice
 from tritium.see.memory.file import Memory
 from tritium.see.memory.leaks import LeakError, addresses, complaint
 from tritium.see.memory.pressure import Pressure
@@ -30,20 +30,20 @@ from tritium.see.trace.timeline import Counter
 
 T = TypeVar("T")
 CAPACITY = 100_000
-MOST = 1 << 62  # bytes of a buffer told by hand
-UNADVISED = "no advice is given on the peak, ask for a larger capacity"
+MOST = 1 << 62  # bytes of a manually tracked buffer
+UNADVISED = "there is no advice on the peak; pass a larger capacity="
 
 
 class Surroundings(NamedTuple):
-    """What the system and the devices tell of memory at one moment."""
+    """Memory figures of the system and the devices at one moment."""
 
     pressure: Pressure
     resident: int
-    limits: dict[str, tuple[int | None, int | None]]  # of each device: in use, and in all
+    limits: dict[str, tuple[int | None, int | None]]  # by device: bytes in use, total bytes
 
 
 class MemoryTracker:
-    """What happens to memory between `start()` and `stop()`, or inside a `with` block. Several may track at once."""
+    """A tracker of memory between `start()` and `stop()`, or inside a `with` block. Several may run at once."""
 
     def __init__(self, name: str = "", *, sites: bool = True, capacity: int = CAPACITY, python: bool = False) -> None:
         if type(capacity) is not int or capacity < 1:
@@ -51,69 +51,71 @@ class MemoryTracker:
         self.name, self.sites, self.capacity = name, sites, capacity
         self._accounts = Accounts(capacity)
         self._traced = Traced() if python else None
-        self._kept: set[int] = set()
+        self._retained: set[int] = set()
         self._began_utc, self._ended_ns = "", 0
         self._before = self._after = memory.stats()
-        self._around: Surroundings | None = None
+        self._surrounding: Surroundings | None = None
 
-    # ---- when it tracks
+    # ---- start and stop
 
     def start(self) -> None:
-        """Begin, or begin anew."""
+        """Start tracking; discards an earlier record."""
         if self.enabled:
             return
-        self._accounts, self._kept, self._ended_ns, self._around = Accounts(self.capacity), set(), 0, None
+        self._accounts, self._retained, self._ended_ns, self._surrounding = Accounts(self.capacity), set(), 0, None
         self._began_utc = utc_now()
         if self._traced is not None:
             self._traced.start()
         hub.attach(self)
 
     def stop(self) -> None:
-        """End; what was seen stays. Garbage is collected first, so that only what someone holds counts as alive."""
+        """Stop tracking; the record stays. Garbage is collected first, so that only referenced memory counts as alive."""
         if not self.enabled:
             return
         self._collect()
         self._ended_ns = perf_counter_ns()
         hub.detach(self)
-        self._after, self._around = memory.stats(), surroundings(self._accounts.devices)
+        self._after, self._surrounding = memory.stats(), read_surroundings(self._accounts.devices)
         if self._traced is not None:
             self._traced.stop()
 
     def set_tracking_enabled(self, enabled: bool) -> None:
-        """Start, or stop."""
+        """Start or stop tracking."""
         (self.start if enabled else self.stop)()
 
     @property
     def enabled(self) -> bool:
-        return hub.listening(self)
+        return hub.is_attached(self)
 
     def begin(self) -> None:
-        """The figures of the moment tracking begins. Called by the hub."""
+        """Read the figures at the start of tracking. Called by the hub."""
         self._before = memory.stats()
         self._accounts.begin(self._before.current_bytes, perf_counter_ns())
 
     def take(self, batch: Sequence[hub.Raw]) -> None:
-        """Events into the accounts. Called by the hub."""
+        """Add events to the accounts. Called by the hub."""
         self._accounts.take(batch)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.stop()
 
     def _collect(self) -> None:
         if self.enabled and self._read(lambda: bool(self._accounts.live)):
             gc.collect()
 
-    def _read(self, look: Callable[[], T]) -> T:
-        """A look at the accounts while nothing changes them, with every event until now in them."""
+    def _read(self, query: Callable[[], T]) -> T:
+        """Return the result of a query while nothing changes the accounts, with every event so far processed."""
         if not self._began_utc:
             raise ArgumentError(
-                "track_memory: nothing was tracked yet; ask inside or after the block `with tt.track_memory() as m:`, or after start()."
+                "track_memory: nothing was tracked yet; use it inside or after the block `with tt.track_memory() as m:`, or after start()."
             )
-        return hub.read(look)
+        return hub.read(query)
 
     def _now_ns(self) -> int:
         return self._ended_ns or perf_counter_ns()
@@ -122,26 +124,26 @@ class MemoryTracker:
 
     @property
     def current(self) -> dict[str, int]:
-        """Bytes alive by device, those from before the start among them."""
+        """Return the live bytes by device, including those from before the start."""
         return self._read(lambda: {d: a.current for d, a in self._accounts.devices.items()})
 
     @property
     def peak(self) -> dict[str, int]:
-        """The most bytes that were alive by device."""
+        """Return the peak of live bytes by device."""
         return self._read(lambda: {d: a.peak for d, a in self._accounts.devices.items()})
 
     @property
     def net(self) -> dict[str, int]:
-        """Bytes alive by device that were not at the start."""
+        """Return the growth of live bytes since the start by device."""
         return self._read(lambda: {d: a.current - a.start for d, a in self._accounts.devices.items()})
 
     @property
     def allocations(self) -> int:
-        """How many there were, on all devices."""
+        """Return the number of allocations on all devices."""
         return self._read(lambda: sum(self._accounts.account(d).allocations for d in self._accounts.devices))
 
     def devices(self) -> tuple[DeviceUse, ...]:
-        """The account of every device, beside what the device itself tells."""
+        """Return the account of every device, with the figures the device itself reports."""
         return self._uses(self._surroundings())
 
     def _uses(self, around: Surroundings) -> tuple[DeviceUse, ...]:
@@ -156,11 +158,11 @@ class MemoryTracker:
         )  # fmt: skip
 
     def _surroundings(self) -> Surroundings:
-        """As they are, or were at the end. The system is asked once, and not while the accounts are held."""
-        return self._around or surroundings(self._read(lambda: tuple(self._accounts.devices)))
+        """Return the current figures, or those at the end. Read once, and not while the accounts are locked."""
+        return self._surrounding or read_surroundings(self._read(lambda: tuple(self._accounts.devices)))
 
     def timeline(self, device: Any = CPU) -> Counter:
-        """Bytes alive over time (ns since the start), as far back as the log reaches."""
+        """Return the live bytes over time (ns since the start), as far back as the log reaches."""
         name = str(device)
         return self._read(
             lambda: records.timeline(
@@ -172,11 +174,11 @@ class MemoryTracker:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The events the log still holds, the oldest first."""
+        """Return the events in the log, the oldest first."""
         return self._read(lambda: tuple(self._accounts.events()))
 
     def get_events(self, *, kind: str | None = None, op: str | None = None, device: Any = None) -> tuple[Event, ...]:
-        """The events of a kind, an op, a device."""
+        """Return the events of a kind, an op or a device."""
         where = None if device is None else str(device)
         return tuple(
             e for e in self.events
@@ -185,40 +187,40 @@ class MemoryTracker:
 
     @property
     def dropped(self) -> int:
-        """Events that no longer fitted the log."""
+        """Return the number of events the log dropped."""
         return self._read(lambda: self._accounts.dropped)
 
     @property
     def unknown_frees(self) -> tuple[str, ...]:
-        """Ids freed by hand that nobody had allocated, the first 1000 of them; the report says how many more there were."""
+        """Return the ids freed manually without an allocation, at most 1000; the report has the number of the others."""
         return self._read(lambda: tuple(self._accounts.unknown.ids))
 
     @property
     def repeated_ids(self) -> tuple[str, ...]:
-        """Ids allocated by hand while they were alive, the first 1000 of them; the older buffer is taken as gone."""
+        """Return the ids allocated manually while alive, at most 1000; the older buffer counts as freed."""
         return self._read(lambda: tuple(self._accounts.repeated.ids))
 
     @property
     def transfers(self) -> tuple[Moved, ...]:
-        """Bytes moved from device to device."""
+        """Return the sums of transfers by source and target."""
         return self._read(lambda: self._accounts.transfers())
 
     def top_sites(self, n: int = 10) -> tuple[SiteUse, ...]:
-        """The ops and lines of code that asked for most, all events counted."""
+        """Return the ops and lines of code that allocated most, counting all events."""
         return tuple(self._read(lambda: self._accounts.sites())[:n])
 
     def live_at_peak(self, device: Any = CPU) -> AtPeak:
-        """What was alive when the most was: the allocations, one after the other, and what is not among them."""
+        """Return the allocations alive at the peak, and the bytes not among them."""
         return self._read(lambda: self._accounts.at_peak(str(device)))
 
     @property
     def idle(self) -> Idle:
-        """The pool's real free blocks: at the end of the block, or now while it runs."""
+        """Return the free blocks of the pool at the end of tracking, or now while it runs."""
         return records.idle(self._stats())
 
     @property
     def fragmentation(self) -> float:
-        """1 - largest free block / all idle bytes: 0 when idle memory is one piece."""
+        """Return 1 - largest free block / all idle bytes: 0 if idle memory is one block."""
         return self.idle.fragmentation
 
     def _stats(self) -> memory.Stats:
@@ -227,68 +229,68 @@ class MemoryTracker:
     # ---- leaks
 
     def keep(self, value: T) -> T:
-        """Say that what is reachable from a value is meant to stay; the value. As in `return m.keep(result)`."""
-        self._kept |= addresses(value)
+        """Declare that memory reachable from a value is meant to stay, and return it: `return m.keep(result)`."""
+        self._retained |= addresses(value)
         return value
 
     def leaks(self, keep: Any = None) -> tuple[Allocation, ...]:
-        """What was allocated inside the block and is still alive, the largest first: at its end, or now while it runs.
+        """Return the allocations made inside the block that are alive at its end, or now while it runs, the largest first.
 
-        Garbage is collected first. What is reachable from `keep`, or was given to `keep()`, is left out.
+        Garbage is collected first. Memory reachable from `keep`, or passed to `keep()`, is left out.
         """
         self._collect()
-        meant = self._kept | (addresses(keep) if keep is not None else set())
+        excluded = self._retained | (addresses(keep) if keep is not None else set())
         now = self._now_ns()
         held = self._read(
-            lambda: [self._accounts.allocation(e, now) for e in self._accounts.held() if e[1][1] not in meant]
+            lambda: [self._accounts.allocation(e, now) for e in self._accounts.held() if e[1][1] not in excluded]
         )
         return tuple(sorted(held, key=lambda a: (-a.nbytes, a.at_ns)))
 
     def assert_no_leaks(self, keep: Any = None) -> None:
-        """LeakError, an AssertionError, where something leaked: op, line, size and age of each."""
-        if found := self.leaks(keep):
-            raise LeakError(complaint(found, self.name or "track_memory"))
+        """Raise LeakError, an AssertionError, if there are leaks, with op, line, size and age of each."""
+        if leaks := self.leaks(keep):
+            raise LeakError(complaint(leaks, self.name or "track_memory"))
 
-    # ---- what it means
+    # ---- results
 
     def advice(self, model: Any = None) -> tuple[Advice, ...]:
-        """What would save memory, and how much. `model`: an object whose float weights are looked at too."""
-        return advised(self._read(self._advised), model)
+        """Return advice on saving memory, with bytes. `model`: an object whose float weights are examined too."""
+        return make_advice(self._read(self._observations), model)
 
-    def _advised(self) -> Seen:
+    def _observations(self) -> Observations:
         a = self._accounts
         changes, base = a.changes()
         cpu = a.devices[CPU]
-        return Seen(
+        return Observations(
             a.lives(), a.first, changes, base, cpu.peak, cpu.peak_at, tuple(a.events()), self._before, self._stats(),
             {name: d.peak for name, d in a.devices.items()},
         )  # fmt: skip
 
     def python_memory(self) -> PythonUse | None:
-        """Python's own objects over the same stretch, by tracemalloc; None unless python=True was asked for."""
+        """Return the memory of Python's own objects by tracemalloc; None without python=True."""
         return self._traced.use() if self._traced is not None else None
 
     def get_memory_pressure(self, device: Any = CPU) -> Pressure:
-        """How close the memory of a device is to its limit now."""
+        """Return how close the memory of a device is to its limit now."""
         return memory_pressure.pressure(device)
 
     def generate_optimizations(self, device: Any = CPU) -> tuple[Advice, ...]:
-        """The advice; all of it is about the CPU's pool, and transfers to and from other devices."""
-        found = self.advice()
+        """Return the advice for a device: all of it for the CPU, round trips for any other device."""
+        advice = self.advice()
         return (
-            found
+            advice
             if str(device) == CPU
-            else tuple(a for a in found if a.kind == "round trips" and str(device) in a.description)
+            else tuple(a for a in advice if a.kind == "round trips" and str(device) in a.description)
         )
 
     def record(self, model: Any = None, keep: Any = None) -> Memory:
-        """All of it, frozen."""
+        """Return an immutable record of everything tracked."""
         leaks, around, lost = self.leaks(keep), self._surroundings(), self.dropped
         unknown, repeated = self._read(lambda: (self._accounts.unknown.unlisted, self._accounts.repeated.unlisted))
         notes = (
-            *([f"the log kept the last {self.capacity} events; {lost} older ones are only in the sums: {UNADVISED}"] if lost else ()),
-            *([f"{unknown} more were freed by hand that nobody had allocated; they are not listed"] if unknown else ()),
-            *([f"{repeated} more ids were allocated by hand while alive; they are not listed"] if repeated else ()),
+            *([f"the log has the last {self.capacity} events; {lost} older ones are only in the sums: {UNADVISED}"] if lost else ()),
+            *([f"{unknown} more ids were freed manually without an allocation; they are not listed"] if unknown else ()),
+            *([f"{repeated} more ids were allocated manually while alive; they are not listed"] if repeated else ()),
         )  # fmt: skip
         return Memory(
             self.name, self._began_utc, max(0, self._now_ns() - self._accounts.began_ns), self._uses(around), self.top_sites(1000),
@@ -297,108 +299,108 @@ class MemoryTracker:
         )  # fmt: skip
 
     def report(self, top: int = 10) -> str:
-        """A page for a terminal."""
+        """Return the report for a terminal."""
         return memory_page.text(self.record(), top)
 
     generate_report = report
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """Return the content of the JSON file."""
         return memory_file.as_dict(self.record())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write all of it (.json), which `tt.see.load_memory` reads, or the events alone (.csv)."""
+        """Write the whole record (.json), which `tt.see.load_memory` reads, or the events alone (.csv)."""
         return memory_file.writer(path)(self.record(), path)
 
-    # ---- told by hand
+    # ---- manual tracking
 
     def track_allocation(self, id: str, nbytes: int, device: Any = CPU, op: str = "") -> None:
-        """A buffer of the user's own came to be. An id that is alive already has a new size, and is flagged: `repeated_ids`."""
-        self._note(_allocated(id, nbytes, device, op, sys._getframe(1)))
+        """Record the allocation of a user's buffer. An id that is alive gets the new size and is flagged: `repeated_ids`."""
+        self._note(_allocation_event(id, nbytes, device, op, sys._getframe(1)))
 
     def track_deallocation(self, id: str, device: Any = CPU, op: str = "") -> None:
-        """A buffer of the user's own is gone. An id nobody allocated is flagged: `unknown_frees`, and in the report."""
-        self._note(_freed(id, device, op, sys._getframe(1)))
+        """Record the free of a user's buffer. An id that is not allocated is flagged: `unknown_frees`, and in the report."""
+        self._note(_free_event(id, device, op, sys._getframe(1)))
 
     def track_transfer(self, id: str, nbytes: int, source: Any, target: Any, op: str = "") -> None:
-        """Bytes of the user's own went from one device to another."""
-        self._note(_transferred(id, nbytes, source, target, op, sys._getframe(1)))
+        """Record a transfer of a user's buffer from one device to another."""
+        self._note(_transfer_event(id, nbytes, source, target, op, sys._getframe(1)))
 
     def _note(self, raw: hub.Raw) -> None:
         if self.enabled:
-            hub.alone(self, raw)
+            hub.deliver(self, raw)
 
 
 def track_memory(
     name: str = "", *, sites: bool = True, capacity: int = CAPACITY, python: bool = False
 ) -> MemoryTracker:  # fmt: skip
-    """`with track_memory() as m:` … then m.peak, m.net, m.leaks(), m.top_sites(), m.report() …
+    """Return a tracker: `with track_memory() as m:` … then m.peak, m.net, m.leaks(), m.top_sites(), m.report() …
 
-    `sites=False`: without lines of code, which is cheaper. `capacity`: events the log keeps. `python=True`: Python's own
+    `sites=False`: without lines of code, which is cheaper. `capacity`: size of the log in events. `python=True`: Python's own
     objects too, by tracemalloc, which is slow.
     """
     return MemoryTracker(name, sites=sites, capacity=capacity, python=python)
 
 
 def load_memory(path: str | os.PathLike[str]) -> Memory:
-    """What a tracker saved."""
+    """Read a record that a tracker saved."""
     return memory_file.load(path)
 
 
-# ---- told by hand, to everybody who tracks
+# ---- manual tracking, for all trackers
 
 
 def track_allocation(id: str, nbytes: int, device: Any = CPU, op: str = "") -> None:
-    """Tell every tracker of a buffer of one's own; nothing happens where none is at work."""
-    hub.tell(_allocated(id, nbytes, device, op, sys._getframe(1)))
+    """Record the allocation of a user's buffer in every running tracker; without any, do nothing."""
+    hub.publish(_allocation_event(id, nbytes, device, op, sys._getframe(1)))
 
 
 def track_deallocation(id: str, device: Any = CPU, op: str = "") -> None:
-    """Tell every tracker that it is gone."""
-    hub.tell(_freed(id, device, op, sys._getframe(1)))
+    """Record the free of a user's buffer in every running tracker."""
+    hub.publish(_free_event(id, device, op, sys._getframe(1)))
 
 
 def track_transfer(id: str, nbytes: int, source: Any, target: Any, op: str = "") -> None:
-    """Tell every tracker of bytes that went from one device to another."""
-    hub.tell(_transferred(id, nbytes, source, target, op, sys._getframe(1)))
+    """Record a transfer between devices in every running tracker."""
+    hub.publish(_transfer_event(id, nbytes, source, target, op, sys._getframe(1)))
 
 
-def _allocated(id: str, nbytes: int, device: Any, op: str, frame: FrameType) -> hub.Raw:
-    return hub.noted("manual", _id(id), _size(nbytes), str(device), op, frame)
+def _allocation_event(id: str, nbytes: int, device: Any, op: str, frame: FrameType) -> hub.Raw:
+    return hub.make_event("manual", _check_id(id), _check_size(nbytes), str(device), op, frame)
 
 
-def _freed(id: str, device: Any, op: str, frame: FrameType) -> hub.Raw:
-    return hub.noted("manual free", _id(id), 0, str(device), op, frame)
+def _free_event(id: str, device: Any, op: str, frame: FrameType) -> hub.Raw:
+    return hub.make_event("manual free", _check_id(id), 0, str(device), op, frame)
 
 
-def _transferred(id: str, nbytes: int, source: Any, target: Any, op: str, frame: FrameType) -> hub.Raw:
-    return hub.noted("transfer", _id(id), _size(nbytes), (str(source), str(target)), op, frame)
+def _transfer_event(id: str, nbytes: int, source: Any, target: Any, op: str, frame: FrameType) -> hub.Raw:
+    return hub.make_event("transfer", _check_id(id), _check_size(nbytes), (str(source), str(target)), op, frame)
 
 
-def _id(given: Any) -> str:
-    if not isinstance(given, str) or not given:
-        raise ArgumentError(f"track: an id is a text that is not empty, given {given!r}.")
-    return given
+def _check_id(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ArgumentError(f"track: an id must be a non-empty string, given {value!r}.")
+    return value
 
 
-def _size(nbytes: Any) -> int:
+def _check_size(nbytes: Any) -> int:
     if not isinstance(nbytes, int) or isinstance(nbytes, bool) or not 0 <= nbytes <= MOST:
         raise ArgumentError(f"track: bytes must be a whole number from 0, given {nbytes!r}.")
     return nbytes
 
 
-def surroundings(devices: Iterable[str]) -> Surroundings:
+def read_surroundings(devices: Iterable[str]) -> Surroundings:
     pressure = memory_pressure.pressure()
     process: tuple[int | None, int | None] = next(
         ((r.used, r.limit) for r in pressure.readings if r.which == "process"), (None, None)
     )
     return Surroundings(
-        pressure, memory.resident_bytes() or 0, {d: process if d == CPU else _limits(d) for d in devices}
+        pressure, memory.resident_bytes() or 0, {d: process if d == CPU else _read_limits(d) for d in devices}
     )
 
 
-def _limits(device: str) -> tuple[int | None, int | None]:
-    """What a device tells of its memory: in use and in all; nothing where the name is only the user's own."""
+def _read_limits(device: str) -> tuple[int | None, int | None]:
+    """Return the bytes in use and in total that a device reports; (None, None) for a name that is not a device."""
     if not backends.is_device_name(device):
         return None, None
     try:

@@ -1,6 +1,6 @@
-"""A memory record in a file: kept as JSON, read back strictly, its events as CSV.
+"""Files of memory records: JSON, read back strictly, and the events as CSV.
 
-Knows nothing of how it was heard.
+Knows nothing of how memory is tracked.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Memory(Record):
-    """What a memory tracker saw, kept by `save` and read back by `load`."""
+    """The record of a memory tracker, written by `save` and read by `load`."""
 
     def report(self, top: int = 10) -> str:
-        """A page for a terminal."""
+        """Return the report for a terminal."""
         return page.text(self, top)
 
 
@@ -37,12 +37,12 @@ class Memory(Record):
 
 
 def as_dict(memory: Memory) -> dict[str, Any]:
-    """All of it as JSON has it."""
+    """Return the record as JSON content."""
     return dict(plain(memory))
 
 
 def save(memory: Memory, path: str | os.PathLike[str]) -> Path:
-    """Write it as JSON with the hash of its content, one event to a line."""
+    """Write the record as JSON with the hash of its content, one event per line."""
     body = as_dict(memory)
     raw = _text(body).encode("utf-8", "backslashreplace")
     if len(raw) > MAX_BYTES:
@@ -50,7 +50,7 @@ def save(memory: Memory, path: str | os.PathLike[str]) -> Path:
             f"{named(path)}: not saved: {len(raw) >> 20} MiB, and at most {MAX_BYTES >> 20} MiB are read back. Track with a smaller "
             f"capacity= (the log has {len(memory.events)} events), or write the events alone: a name that ends in .csv."
         )
-    _loaded(raw, "this memory record")  # nothing is written that could not be read
+    _parse(raw, "this memory record")  # never write a file that cannot be read back
     return write_bytes(path, raw)
 
 
@@ -63,16 +63,16 @@ WRITERS = {".json": save, ".csv": save_events}  # by suffix
 
 
 def writer(path: str | os.PathLike[str]) -> Callable[[Memory, str | os.PathLike[str]], Path]:
-    """What writes a file of such a name; ArgumentError where nothing does."""
-    found = WRITERS.get(Path(path).suffix)
-    if found is None:
-        raise ArgumentError(f"{named(path)}: the suffix tells no format; there are {', '.join(WRITERS)}.")
-    return found
+    """Return the function that writes a file by its suffix; ArgumentError for an unknown one."""
+    function = WRITERS.get(Path(path).suffix)
+    if function is None:
+        raise ArgumentError(f"{named(path)}: unknown suffix; known are {', '.join(WRITERS)}.")
+    return function
 
 
 def load(path: str | os.PathLike[str]) -> Memory:
-    """Read what `save` wrote, or say what is wrong with the file."""
-    return _loaded(read_bytes(path), named(path))
+    """Read what `save` wrote; FormatError says what is wrong with the file."""
+    return _parse(read_bytes(path), named(path))
 
 
 def _text(body: dict[str, Any]) -> str:
@@ -82,23 +82,23 @@ def _text(body: dict[str, Any]) -> str:
     return f'{{"schema": {SCHEMA}, "sha256": "{sha}", "memory": {{\n{head},\n"events": [\n{events}\n]}}}}\n'
 
 
-def _loaded(raw: bytes, where: str) -> Memory:
-    found = loads(decoded(raw, where), where)
-    if not isinstance(found, dict) or not isinstance(found.get("memory"), dict):
-        raise FormatError(f'{where}: no memory record: an object with "schema", "sha256" and "memory" is needed.')
-    check_schema(found.get("schema"), SCHEMA, where)
-    if unknown := sorted(set(found) - {"schema", "sha256", "memory"}):
+def _parse(raw: bytes, where: str) -> Memory:
+    content = loads(decoded(raw, where), where)
+    if not isinstance(content, dict) or not isinstance(content.get("memory"), dict):
+        raise FormatError(f'{where}: not a memory record: an object with "schema", "sha256" and "memory" is needed.')
+    check_schema(content.get("schema"), SCHEMA, where)
+    if unknown := sorted(set(content) - {"schema", "sha256", "memory"}):
         raise FormatError(f"{where}: unknown key {unknown[0]!r} beside schema, sha256 and memory.")
-    if found.get("sha256") != digest(found["memory"]):
-        raise FormatError(f"{where}: damaged, or changed by hand: its content is not what its sha256 stands for.")
-    return read(Memory, found["memory"], where)
+    if content.get("sha256") != digest(content["memory"]):
+        raise FormatError(f"{where}: damaged, or changed by hand: its content does not match its sha256.")
+    return read(Memory, content["memory"], where)
 
 
 COLUMNS = tuple(f.name for f in fields(Event))
 
 
 def events_csv(events: Iterable[Event]) -> str:
-    """One line an event; no cell is taken for a formula."""
+    """Return one line per event, escaped so that no cell is read as a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,7 +1,7 @@
-"""One ear for all who track memory: what buffers, copies and transfers tell, with the op, the line of code and the thread.
+"""The event hub of memory tracking: buffer, copy and transfer events with the op, the line of code and the thread.
 
-Knows nothing of accounts. While an op runs, only what cannot be learnt later is noted: a tuple in a queue. The trackers
-take the queue a batch at a time. There is one watcher of buffers; it is here while somebody tracks, and gone otherwise.
+Knows nothing of accounts. While an op runs, only what cannot be determined later is recorded: a tuple in a queue, which
+the trackers process in batches. There is one watcher of buffers, installed only while a tracker is attached.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import Any, Protocol
 from tritium import buffer, launch
 from tritium.recording import acting
 
-# kind, address or id, bytes, detail, when, what was carried out, code, place in it, thread.
-# The detail is whether an idle block was used again, of a transfer where from and to, or the device of a buffer told by hand.
+# kind, address or id, bytes, detail, time in ns, op, code, instruction offset, thread.
+# The detail is True for a reused block, (source, target) of a transfer, or the device of a manually tracked buffer.
+# A plain tuple: one is made for every allocation of the tracked program.
 Raw = tuple[str, Any, int, Any, int, Any, CodeType | None, int, str]
 
-BATCH = 4096  # events in the queue before the trackers take them
-TRIES = 100  # to begin at a moment when no event is on its way
+BATCH = 4096  # events in the queue before the trackers process them
+TRIES = 100  # attempts to start at a moment without pending events
 PACKAGE = str(Path(__file__).parents[2]) + os.sep  # as code objects name their files
 STANDARD = sysconfig.get_path("stdlib") + os.sep
-# Whose a file is: the user's; ours; what every op goes through; a command, behind which there is no user's code.
+# Origin of a file: user code; this package; modules every op passes through; a command, which has no user code behind it.
 USER, OURS, MACHINERY, COMMAND = range(4)
 CARRIES_OUT = (
     "backends", "buffer", "pure", "launch", "eager", "op.", "ops.", "tensor", "functions", "interop", "indexing", "see",
@@ -45,102 +46,106 @@ class Listener(Protocol):
     def take(self, batch: Sequence[Raw]) -> None: ...
 
 
-class _Here(threading.local):
+class _Local(threading.local):
     name = ""
 
 
-_here = _Here()
+_local = _Local()
 _listeners: tuple[Listener, ...] = ()
 _pending: deque[Raw] = deque()
-_lock = threading.Lock()  # of the accounts; a watcher that finds it taken leaves its event in the queue
+_lock = threading.Lock()  # of the accounts; a watcher that cannot acquire it leaves its event in the queue
 _changing = threading.RLock()
-_whose: dict[str, int] = {}  # by file
+_origins: dict[str, int] = {}  # by file
 _lines: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 
-# ---- what is noted while an op runs
+# ---- recording while an op runs
 
 
-def _heard(kind: str, address: int, nbytes: int, reused: bool) -> None:
+def _record(kind: str, address: int, nbytes: int, reused: bool) -> None:
     code: CodeType | None
     try:
         frame = sys._getframe(1)
         code = frame.f_code
-        if _whose.get(code.co_filename) == USER:  # the caller is the user's code: nothing to look for
-            at = frame.f_lasti
+        if _origins.get(code.co_filename) == USER:  # the caller is user code: no search needed
+            offset = frame.f_lasti
         else:
-            code, at = place(frame)
+            code, offset = place(frame)
     except ValueError:  # no Python code runs: the interpreter is ending
-        code, at = None, 0
-    _pending.append((kind, address, nbytes, reused, perf_counter_ns(), acting(), code, at, _here.name or _name()))
+        code, offset = None, 0
+    _pending.append(
+        (kind, address, nbytes, reused, perf_counter_ns(), acting(), code, offset, _local.name or _thread_name())
+    )
     if len(_pending) >= BATCH:
         drain(False)
 
 
-def _heard_without_sites(kind: str, address: int, nbytes: int, reused: bool) -> None:
-    _pending.append((kind, address, nbytes, reused, perf_counter_ns(), acting(), None, 0, _here.name or _name()))
+def _record_without_site(kind: str, address: int, nbytes: int, reused: bool) -> None:
+    _pending.append(
+        (kind, address, nbytes, reused, perf_counter_ns(), acting(), None, 0, _local.name or _thread_name())
+    )
     if len(_pending) >= BATCH:
         drain(False)
 
 
-def _told(kind: str, nbytes: int, where: str, elapsed_ns: int) -> None:
-    """A hidden copy or a transfer, from launch."""
+def _record_from_launch(kind: str, nbytes: int, where: str, elapsed_ns: int) -> None:
+    """Record a hidden copy or a transfer reported by launch."""
     detail = tuple(where.partition("->")[::2]) if kind == "transfer" else where
-    tell(noted(kind, elapsed_ns, nbytes, detail, acting(), sys._getframe(1)))
+    publish(make_event(kind, elapsed_ns, nbytes, detail, acting(), sys._getframe(1)))
 
 
-def noted(kind: str, key: Any, nbytes: int, detail: Any, op: Any, frame: FrameType) -> Raw:
-    """An event that happens now, at the user's line that led to this frame."""
-    return (kind, key, nbytes, detail, perf_counter_ns(), op, *place(frame), _here.name or _name())
+def make_event(kind: str, key: Any, nbytes: int, detail: Any, op: Any, frame: FrameType) -> Raw:
+    """Return an event that happens now, at the line of user code that led to this frame."""
+    return (kind, key, nbytes, detail, perf_counter_ns(), op, *place(frame), _local.name or _thread_name())
 
 
-def tell(raw: Raw) -> None:
-    """An event for everybody who listens."""
+def publish(raw: Raw) -> None:
+    """Queue an event for all listeners; nothing happens without any."""
     if _listeners:
         _pending.append(raw)
         if len(_pending) >= BATCH:
             drain(False)
 
 
-def _name() -> str:
-    _here.name = threading.current_thread().name
-    return _here.name
+def _thread_name() -> str:
+    _local.name = threading.current_thread().name
+    return _local.name
 
 
 def place(frame: FrameType) -> tuple[CodeType, int]:
-    """The innermost code outside of this package, and where in it; where there is none, the innermost that is no machinery."""
-    at: FrameType | None = frame
+    """Return the innermost code outside this package and the instruction offset; without any, the innermost of OURS."""
+    current: FrameType | None = frame
     inner = None
-    while at is not None:
-        whose = _whose.get(at.f_code.co_filename)
-        if whose is None:
-            whose = _whose[at.f_code.co_filename] = _who(at.f_code.co_filename)
-        if whose == USER:
-            return at.f_code, at.f_lasti
-        if whose == COMMAND:
+    while current is not None:
+        kind = _origins.get(current.f_code.co_filename)
+        if kind is None:
+            kind = _origins[current.f_code.co_filename] = _classify(current.f_code.co_filename)
+        if kind == USER:
+            return current.f_code, current.f_lasti
+        if kind == COMMAND:
             break
-        if whose == OURS and inner is None:
-            inner = at
-        at = at.f_back
-    found = inner or frame
-    return found.f_code, found.f_lasti
+        if kind == OURS and inner is None:
+            inner = current
+        current = current.f_back
+    result = inner or frame
+    return result.f_code, result.f_lasti
 
 
-def _who(file: str) -> int:
+def _classify(file: str) -> int:
     if not file.startswith(PACKAGE):
         standard = (
             file.startswith(STANDARD) and "-packages" not in file
-        )  # threads, caches, contexts: they call for others
+        )  # threads, caches, contexts call on behalf of others
         return MACHINERY if standard or file.startswith("<frozen ") else USER
     name = file[len(PACKAGE) :]
     return COMMAND if name.startswith("cli") else MACHINERY if name.startswith(CARRIES_OUT) else OURS
 
 
-# ---- who listens
+# ---- listeners
 
 
 def drain(wait: bool = True) -> None:
-    """Hand what waits in the queue to everybody who listens."""
+    """Pass the queued events to all listeners."""
     if not _lock.acquire(wait):
         return
     try:
@@ -151,25 +156,25 @@ def drain(wait: bool = True) -> None:
         _lock.release()
 
 
-def alone(listener: Listener, raw: Raw) -> None:
-    """An event for one listener only, after all that came before it."""
+def deliver(listener: Listener, raw: Raw) -> None:
+    """Pass an event to one listener only, after all earlier events."""
     drain()
     with _lock:
         listener.take([raw])
 
 
-def read(looks: Callable[[], Any]) -> Any:
-    """What a look at the accounts gives, with every event until now in them."""
+def read(query: Callable[[], Any]) -> Any:
+    """Return the result of a query of the accounts, with every event so far processed."""
     drain()
     with _lock:
-        return looks()
+        return query()
 
 
 def attach(listener: Listener) -> None:
-    """Let someone listen from now on. `begin` reads the figures of the moment; no event is in them and told as well."""
+    """Attach a listener. `begin` reads the current figures; no event is both in them and delivered later."""
     global _listeners
     with _changing:
-        _listen((*_listeners, listener))
+        _watch((*_listeners, listener))
         for _ in range(TRIES):
             drain()
             listener.begin()
@@ -179,62 +184,65 @@ def attach(listener: Listener) -> None:
 
 
 def detach(listener: Listener) -> None:
-    """What was told until now is taken; nothing later."""
+    """Detach a listener after it has processed the events so far."""
     global _listeners
     with _changing:
         drain()
         _listeners = tuple(other for other in _listeners if other is not listener)
-        _listen(_listeners)
+        _watch(_listeners)
 
 
-def listening(listener: Listener) -> bool:
+def is_attached(listener: Listener) -> bool:
     return any(other is listener for other in _listeners)
 
 
-def _listen(who: Sequence[Listener]) -> None:
-    watcher = None if not who else _heard if any(w.sites for w in who) else _heard_without_sites
+def _watch(listeners: Sequence[Listener]) -> None:
+    watcher = None if not listeners else _record if any(w.sites for w in listeners) else _record_without_site
     buffer.watch(watcher)
-    launch.counters.heard = _told if who else None
-    if not who:
+    launch.counters.heard = _record_from_launch if listeners else None
+    if not listeners:
         _pending.clear()
 
 
 @atexit.register
 def _end() -> None:
-    """Tensors die while the interpreter ends, when there is nobody left to tell."""
+    """Detach all listeners at exit: tensors are freed later than that."""
     global _listeners
     if _listeners:
         _listeners = ()
-        _listen(())
+        _watch(())
 
 
-def _forked() -> None:
-    """A child has the accounts of its parent, and locks that perhaps nobody there will ever give back."""
+def _reset_locks() -> None:
+    """Replace the locks in a forked child: a thread of the parent may have held them."""
     global _lock, _changing
     _lock, _changing = threading.Lock(), threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_locks)
 
 # ---- names
 
 
-def site(code: CodeType | None, at: int) -> str:
-    """file:line, the file relative to where we are; "" where it is not known."""
+def site(code: CodeType | None, offset: int) -> str:
+    """Return "file:line", the file relative to the working directory; "" if unknown."""
     if code is None:
         return ""
-    key = (id(code), at)
-    found = _lines.get(key)
-    if found is None:
+    key = (id(code), offset)
+    entry = _lines.get(key)
+    if entry is None:
         if len(_lines) >= 100_000:
             _lines.clear()
-        found = _lines[key] = (code, f"{_file(code.co_filename)}:{_line(code, at)}")  # the code keeps its id its own
-    return found[1]
+        entry = _lines[key] = (
+            code,
+            f"{_file(code.co_filename)}:{_line(code, offset)}",
+        )  # the reference to the code keeps its id unique
+    return entry[1]
 
 
-def _line(code: CodeType, at: int) -> int:
+def _line(code: CodeType, offset: int) -> int:
     for start, end, line in code.co_lines():
-        if start <= at < end and line is not None:
+        if start <= offset < end and line is not None:
             return line
     return code.co_firstlineno
 
@@ -244,13 +252,13 @@ def _file(name: str) -> str:
         return f"tritium/{name[len(PACKAGE) :]}"
     try:
         here = os.getcwd() + os.sep
-    except OSError:  # the folder is gone
+    except OSError:  # the folder was deleted
         return name
     return name[len(here) :] if name.startswith(here) else name
 
 
 def op_name(op: Any) -> str:
-    """What an op, a program or a word of the user's is called; "" for nothing."""
+    """Return the name of an op, a program or a user's label; "" for None."""
     if op is None or isinstance(op, str):
         return op or ""
     return str(getattr(op, "name", "") or type(op).__name__.lower())

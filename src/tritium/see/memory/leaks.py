@@ -1,6 +1,6 @@
-"""What outlives the code that made it: tensors reachable from what is meant to stay, and the error that names the rest.
+"""Memory leaks: tensors reachable from objects that are meant to stay, and the error that lists the others.
 
-Knows nothing of how memory is heard.
+Knows nothing of how memory is tracked.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tritium.errors import TritiumError
 from tritium.machine.facts import bytes_text, seconds_text
 from tritium.see.memory.records import Allocation
 
-MOST = 1_000_000  # objects that are looked at
+MOST = 1_000_000  # objects that are visited
 LISTED = 20
 OPAQUE = (type, ModuleType, FrameType, CodeType, BuiltinFunctionType, str, bytes, int, float, complex, type(None))
 
 
 class LeakError(TritiumError, AssertionError):
-    """Memory made inside a block was still alive when it ended."""
+    """An error for memory allocated inside a block that was still alive at its end."""
 
 
 def tensors_in(root: Any) -> Iterator[tuple[str, Array]]:
-    """Every tensor reachable from an object, with the way to it: "layers[0].weight"."""
-    return ((path, x) for path, x in _held_by(root) if isinstance(x, Array))
+    """Iterate over the tensors reachable from an object, each with its path: "layers[0].weight"."""
+    return ((path, x) for path, x in _reachable(root) if isinstance(x, Array))
 
 
 def addresses(root: Any) -> set[int]:
-    """Where the memory of everything reachable from an object lies."""
-    return {at for _, x in _held_by(root) if (at := _address(x)) is not None}
+    """Return the addresses of the memory reachable from an object."""
+    return {address for _, x in _reachable(root) if (address := _address(x)) is not None}
 
 
 def _address(x: Any) -> int | None:
@@ -43,28 +43,28 @@ def _address(x: Any) -> int | None:
     return getattr(x.storage if isinstance(x, Array) else x, "address", None)
 
 
-def _held_by(root: Any) -> Iterator[tuple[str, Any]]:
-    """Tensors, storages and arrays of NumPy reachable from an object. Each object is looked at once.
+def _reachable(root: Any) -> Iterator[tuple[str, Any]]:
+    """Iterate over the tensors, storages and NumPy arrays reachable from an object. Each object is visited once.
 
     Modules, classes and the globals of functions are not followed: everything is reachable through them.
     """
     seen: set[int] = set()
     todo: list[tuple[str, Any]] = [("", root)]
-    kept: list[Any] = []  # what gc hands out lives as long as we know it by its id
+    references: list[Any] = []  # keeps objects from gc alive, so that their ids stay unique
     while todo and len(seen) < MOST:
         path, x = todo.pop()
         if id(x) in seen or isinstance(x, OPAQUE):
             continue
         seen.add(id(x))
-        kept.append(x)
+        references.append(x)
         if isinstance(x, (Array, Storage, np.ndarray)):
             yield path.lstrip("."), x
         if not isinstance(x, (Array, Storage)):
-            todo += reversed(list(_parts(path, x)))
+            todo += reversed(list(_children(path, x)))
 
 
-def _parts(path: str, x: Any) -> Iterable[tuple[str, Any]]:
-    """What an object holds, and how it is reached."""
+def _children(path: str, x: Any) -> Iterable[tuple[str, Any]]:
+    """Return the objects an object refers to, each with its path."""
     if isinstance(x, dict):
         return [(f"{path}[{escape.visible(repr(k), 60)}]", v) for k, v in x.items()]
     if isinstance(x, (list, tuple)):
@@ -78,15 +78,15 @@ def _parts(path: str, x: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(x, np.ndarray):
         items = enumerate(x.flat) if x.dtype == object else ()
         return [(path, x.base), *((f"{path}[{i}]", v) for i, v in items)]
-    named = getattr(x, "__dict__", None)
-    if isinstance(named, dict):
-        rest = [(path, v) for v in gc.get_referents(x) if v is not named and not isinstance(v, OPAQUE)]
-        return [*((f"{path}.{k}", v) for k, v in named.items()), *rest]
+    attributes = getattr(x, "__dict__", None)
+    if isinstance(attributes, dict):
+        rest = [(path, v) for v in gc.get_referents(x) if v is not attributes and not isinstance(v, OPAQUE)]
+        return [*((f"{path}.{k}", v) for k, v in attributes.items()), *rest]
     return [(path, v) for v in gc.get_referents(x)]
 
 
-def described(a: Allocation) -> str:
-    """One leak in words: size, op, line of code, age."""
+def describe(a: Allocation) -> str:
+    """Return the text for one leak: size, op, line of code, age."""
     by = f" by {escape.terminal(a.op)}" if a.op else ""
     named = f" {escape.terminal(a.id)!r}" if a.id else ""
     on = "" if a.device == "cpu" else f" on {escape.terminal(a.device)}"
@@ -96,14 +96,14 @@ def described(a: Allocation) -> str:
 
 
 def complaint(leaks: Sequence[Allocation], what: str) -> str:
-    """What leaked, the largest first."""
+    """Return the error text that lists the leaks, in their order."""
     total = sum(a.nbytes for a in leaks)
     one = len(leaks) == 1
     lines = [
         f"{what}: {len(leaks)} allocation{'' if one else 's'} ({bytes_text(total)}) {'is' if one else 'are'} still alive:"
     ]
-    lines += [f"  {described(a)}" for a in leaks[:LISTED]]
+    lines += [f"  {describe(a)}" for a in leaks[:LISTED]]
     if len(leaks) > LISTED:
         lines.append(f"  … and {len(leaks) - LISTED} more")
-    lines.append("Let go of them (del, clear the list or cache), or say that they are meant to stay: keep=….")
+    lines.append("Release them (del, clear the list or cache), or declare that they are meant to stay: keep=….")
     return "\n".join(lines)

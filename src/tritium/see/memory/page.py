@@ -1,6 +1,6 @@
-"""What a memory tracker saw as a page: for a terminal, or Markdown for a pull request.
+"""The report of a memory tracker: text for a terminal, or Markdown for a pull request.
 
-Knows nothing of tracking. Names from users are escaped for where they stand; what was not measured says so.
+Knows nothing of tracking. Names from users are escaped for their target; what was not measured is marked as such.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Lines:
-    """A part of the page that is no table."""
+    """A part of the page that is not a table."""
 
     title: str
     lines: tuple[str, ...]
@@ -39,27 +39,27 @@ Part = Table | Lines
 
 
 def text(m: Record, top: int = 10) -> str:
-    """The page for a terminal."""
+    """Return the page for a terminal."""
     return "\n\n".join([_title(m, escape.terminal), *(p.text() for p in parts(m, top))]) + "\n"
 
 
 def markdown(m: Record, top: int = 10) -> str:
-    """The page for a pull request or a report."""
+    """Return the page for a pull request or a report."""
     return "\n\n".join([f"## {_title(m, escape.markdown)}", *(p.markdown() for p in parts(m, top))]) + "\n"
 
 
 def _title(m: Record, escaped: Callable[[str], str]) -> str:
-    of = f" of {escaped(m.name)}" if m.name else ""
-    return f"Memory{of}: {seconds_text(m.elapsed_ns / 1e9)}, from {escaped(m.began)}"
+    name = f" of {escaped(m.name)}" if m.name else ""
+    return f"Memory{name}: {seconds_text(m.elapsed_ns / 1e9)}, from {escaped(m.began)}"
 
 
 def parts(m: Record, top: int = 10) -> list[Part]:
-    """The parts that have something to say, in order."""
-    found: Iterable[Part | None] = (
+    """Return the parts that are not empty, in order."""
+    candidates: Iterable[Part | None] = (
         _devices(m), _course(m), _sites(m, top), _at_peak(m, top), _leaks(m, top), _moved(m), _python(m, top),
         _pool(m), _advice(m),
     )  # fmt: skip
-    return [p for p in found if p is not None]
+    return [p for p in candidates if p is not None]
 
 
 def _devices(m: Record) -> Table:
@@ -82,16 +82,16 @@ def _devices(m: Record) -> Table:
         "frees",
         "in use of the limit",
     )
-    below = [str(m.pressure)]
+    notes = [str(m.pressure)]
     flagged = (
-        (m.unknown_frees, "freed by hand that nobody had allocated"),
-        (m.repeated_ids, "allocated by hand under an id that was alive; the older is taken as gone"),
+        (m.unknown_frees, "freed manually without an allocation"),
+        (m.repeated_ids, "allocated manually under an id that was alive; the older one counts as freed"),
     )
-    for found, what in flagged:
-        if found:
-            ids = ", ".join(escape.visible(i, 40) for i in found[:5])
-            below.append(f"flagged: {len(found)} {'buffer was' if len(found) == 1 else 'buffers were'} {what}: {ids}")
-    return Table("", heads, rows, frozenset(heads[1:]), (*below, *(f"note: {n}" for n in m.notes)))
+    for ids, what in flagged:
+        if ids:
+            listed = ", ".join(escape.visible(i, 40) for i in ids[:5])
+            notes.append(f"flagged: {len(ids)} {'buffer was' if len(ids) == 1 else 'buffers were'} {what}: {listed}")
+    return Table("", heads, rows, frozenset(heads[1:]), (*notes, *(f"note: {n}" for n in m.notes)))
 
 
 def _signed(n: int) -> str:
@@ -99,16 +99,16 @@ def _signed(n: int) -> str:
 
 
 def _course(m: Record) -> Lines | None:
-    """Live bytes over time as a row of bars: the most of each stretch of time."""
+    """Return a sparkline of the live bytes over time: the maximum of each interval."""
     course = m.timeline()
     if len(course.values) < 2:
         return None
-    at, values = course.at_ns, course.values
+    times, values = course.at_ns, course.values
     least, most = values.min(), values.max()
-    of = np.minimum(WIDTH - 1, at * WIDTH // max(1, m.elapsed_ns))
+    columns = np.minimum(WIDTH - 1, times * WIDTH // max(1, m.elapsed_ns))
     last, bars = values[0], ""
     for i in range(WIDTH):
-        inside = values[of == i]
+        inside = values[columns == i]
         height = max(last, inside.max(initial=last))
         last = inside[-1] if len(inside) else last
         bars += BARS[round((len(BARS) - 1) * (height - least) / (most - least))] if most > least else BARS[0]
@@ -118,7 +118,7 @@ def _course(m: Record) -> Lines | None:
 def _sites(m: Record, top: int) -> Table | None:
     if not m.sites:
         return None
-    heads = ("bytes", "times", "of", "from idle blocks", "still alive", "op", "line")
+    heads = ("bytes", "times", "mean size", "from idle blocks", "still alive", "op", "line")
     rows = tuple(
         (
             bytes_text(s.nbytes), str(s.count), bytes_text(round(s.mean)), f"{s.reused / s.count:.0%}" if s.count else NONE,
@@ -126,49 +126,49 @@ def _sites(m: Record, top: int) -> Table | None:
         )
         for s in m.sites[:top]
     )  # fmt: skip
-    return Table("Who asked for most", heads, rows, frozenset(heads[:5]), _more(len(m.sites), top, "ops and lines"))
+    return Table("Largest allocators", heads, rows, frozenset(heads[:5]), _more(len(m.sites), top, "ops and lines"))
 
 
 def _at_peak(m: Record, top: int) -> Table | None:
     peak = m.at_peak
     if not peak.allocations and not peak.missing:
         return None
-    heads = ("bytes", "of the peak", "blocks", "of", "op", "line")
-    groups = _grouped(peak.allocations)
+    heads = ("bytes", "of the peak", "blocks", "block size", "op", "line")
+    groups = _group(peak.allocations)
     rows = tuple(
         (
-            bytes_text(nbytes * len(of)), f"{nbytes * len(of) / peak.nbytes:.0%}", str(len(of)), bytes_text(nbytes),
-            of[0].op or NONE, of[0].id or of[0].site or NONE,
+            bytes_text(nbytes * len(group)), f"{nbytes * len(group) / peak.nbytes:.0%}", str(len(group)), bytes_text(nbytes),
+            group[0].op or NONE, group[0].id or group[0].site or NONE,
         )
-        for nbytes, of in groups[:top]
+        for nbytes, group in groups[:top]
     )  # fmt: skip
-    earlier = [f"{bytes_text(peak.earlier)} were alive since before tracking began"] if peak.earlier else []
-    below = [*_more(len(groups), top, "kinds"), *earlier]
+    earlier = [f"{bytes_text(peak.earlier)} were alive before tracking began"] if peak.earlier else []
+    notes = [*_more(len(groups), top, "kinds"), *earlier]
     return Table(
         f"Alive at the peak of {bytes_text(peak.nbytes)}", heads, rows, frozenset(heads[:4]),
-        (*below, *([peak.note] if peak.note else [])),
+        (*notes, *([peak.note] if peak.note else [])),
     )  # fmt: skip
 
 
-def _grouped(found: Sequence[Allocation]) -> list[tuple[int, list[Allocation]]]:
-    """Allocations of one size, op and line together, the most bytes first."""
+def _group(allocations: Sequence[Allocation]) -> list[tuple[int, list[Allocation]]]:
+    """Group allocations of one size, op and line, the most bytes first."""
     groups: dict[tuple[int, str, str, str], list[Allocation]] = {}
-    for a in found:
+    for a in allocations:
         groups.setdefault((a.nbytes, a.op, a.site, a.id), []).append(a)
-    return sorted(((k[0], of) for k, of in groups.items()), key=lambda g: -g[0] * len(g[1]))
+    return sorted(((k[0], group) for k, group in groups.items()), key=lambda g: -g[0] * len(g[1]))
 
 
 def _leaks(m: Record, top: int) -> Table | None:
     if not m.leaks:
         return None
     heads = ("bytes", "blocks", "oldest", "op", "line", "thread")
-    groups = _grouped(m.leaks)
+    groups = _group(m.leaks)
     rows = tuple(
         (
-            bytes_text(nbytes * len(of)), str(len(of)), seconds_text(max(a.age_ns for a in of) / 1e9), of[0].op or NONE,
-            of[0].id or of[0].site or NONE, of[0].thread,
+            bytes_text(nbytes * len(group)), str(len(group)), seconds_text(max(a.age_ns for a in group) / 1e9), group[0].op or NONE,
+            group[0].id or group[0].site or NONE, group[0].thread,
         )
-        for nbytes, of in groups[:top]
+        for nbytes, group in groups[:top]
     )  # fmt: skip
     total = bytes_text(sum(a.nbytes for a in m.leaks))
     return Table(
@@ -198,16 +198,16 @@ def _python(m: Record, top: int) -> Table | None:
 def _pool(m: Record) -> Lines:
     i = m.idle
     if not i.nbytes:
-        return Lines("The pool", ("nothing is idle",))
-    kept = ", ".join(
+        return Lines("The pool", ("no idle blocks",))
+    blocks = ", ".join(
         f"{n} × {bytes_text(size)}" if size else f"{n} large" for size, n in sorted(i.classes, reverse=True)[:8]
     )
     return Lines(
         "The pool",
         (
             f"{bytes_text(i.nbytes)} idle in {i.blocks} blocks, the largest {bytes_text(i.largest)}: fragmentation "
-            f"{i.fragmentation:.0%}; at most {bytes_text(i.limit)} are kept",
-            f"free blocks: {kept}{' …' if len(i.classes) > 8 else ''}",
+            f"{i.fragmentation:.0%}; limit {bytes_text(i.limit)}",
+            f"free blocks: {blocks}{' …' if len(i.classes) > 8 else ''}",
         ),
     )
 

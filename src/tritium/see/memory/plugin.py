@@ -1,6 +1,6 @@
-"""The fixture `no_leaks`: a test whose tensors outlive it fails, and is told which op made them, at which line, how large.
+"""The fixture `no_leaks`: a test whose tensors outlive it fails with the op, the line and the size of each.
 
-Knows nothing of pytest itself: `tritium_pytest` is its door.
+Does not import pytest: `tritium_pytest` registers the fixture.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tritium.see.memory.leaks import complaint
 
 
 class NoLeaks(MemoryTracker):
-    """What a test gets as `no_leaks`: the tracker of its memory. `no_leaks.keep(x)`: x is meant to stay."""
+    """The value of the fixture `no_leaks`: the tracker of a test's memory. `no_leaks.keep(x)`: x is meant to stay."""
 
     def complaint(self, held: Any = None) -> str:
-        """What leaked in words; "" where nothing did. `held`: what the session itself still holds."""
-        found = self.leaks(held)
+        """Return the error text for the leaks; "" without any. `held`: objects the pytest session still holds."""
+        leaks = self.leaks(held)
         self.stop()
-        return complaint(found, self.name) if found else ""
+        return complaint(leaks, self.name) if leaks else ""

@@ -1,6 +1,6 @@
-"""How close memory is to its limits: real bytes used over real limits, a level, the evidence, and callbacks when it changes.
+"""Memory pressure: bytes used over their limits, a level with its evidence, and callbacks when the level changes.
 
-Knows nothing of trackers. A limit that cannot be read is left out, never guessed. Nothing runs by itself unless asked to.
+Knows nothing of trackers. A limit that cannot be read is left out, never guessed. No thread runs without `every`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS: tuple[Level, ...] = ("low", "medium", "high", "critical")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The shares of a limit at which a level begins."""
+    """Shares of a limit at which each level begins."""
 
     medium: float = 0.60
     high: float = 0.80
@@ -38,7 +38,7 @@ class Thresholds:
 class Reading:
     """Bytes used and the limit they may reach."""
 
-    which: str  # "process": resident bytes; "cgroup": of the group of processes; "machine": of all; or a device
+    which: str  # "process": resident bytes; "cgroup": of the control group; "machine": of all processes; or a device
     used: int
     limit: int
 
@@ -51,9 +51,9 @@ class Reading:
 
 
 WORDS = {
-    "process": "this process has resident",
-    "cgroup": "its control group holds",
-    "machine": "the machine has in use",
+    "process": "this process uses",
+    "cgroup": "its control group uses",
+    "machine": "the machine uses",
 }
 
 
@@ -78,65 +78,65 @@ class Pressure:
 
 
 def thresholds(medium: Any = None, high: Any = None, critical: Any = None) -> Thresholds:
-    """Thresholds as people give them: 0.8, "80%" or 80; None: as shipped."""
+    """Parse thresholds: 0.8, "80%" or 80; None: the default."""
     shipped = Thresholds()
-    given = Thresholds(
+    result = Thresholds(
         *(
             getattr(shipped, name) if value is None else fraction(value, name)
             for name, value in (("medium", medium), ("high", high), ("critical", critical))
         )
     )
-    if not given.medium <= given.high <= given.critical:
+    if not result.medium <= result.high <= result.critical:
         raise ArgumentError(
-            f"pressure: thresholds must not fall: medium {given.medium:.0%}, high {given.high:.0%}, "
-            f"critical {given.critical:.0%}."
+            f"pressure: thresholds must not fall: medium {result.medium:.0%}, high {result.high:.0%}, "
+            f"critical {result.critical:.0%}."
         )
-    return given
+    return result
 
 
 def pressure(device: Any = "cpu", *, medium: Any = None, high: Any = None, critical: Any = None) -> Pressure:
-    """How close this process, its control group and the machine, or a device, are to their limits."""
-    return judged(device, thresholds(medium, high, critical))
+    """Return how close this process, its control group and the machine, or a device, are to their limits."""
+    return measure(device, thresholds(medium, high, critical))
 
 
-def judged(device: Any, at: Thresholds) -> Pressure:
-    there = backends.device(device)
-    told = there.backend.memory()
-    found = (Reading(str(there), *told),) if told is not None else readings()
-    if not found:
-        return Pressure(str(there), "low", 0, 0, "", "not measured: this system tells neither use nor limits", ())
-    worst = max(found, key=lambda r: r.share)
-    evidence = "; ".join(str(r) for r in sorted(found, key=lambda r: -r.share))
-    if told is None and (idle := memory.stats().pooled_bytes):
-        evidence += f"; {bytes_text(idle)} of it lie idle in the pool, which memory.trim() gives back"
-    return Pressure(str(there), at.level(worst.share), worst.used, worst.limit, worst.which, evidence, found)
+def measure(device: Any, limits: Thresholds) -> Pressure:
+    target = backends.device(device)
+    own = target.backend.memory()
+    measured = (Reading(str(target), *own),) if own is not None else readings()
+    if not measured:
+        return Pressure(str(target), "low", 0, 0, "", "not measured: this system reports neither use nor limits", ())
+    worst = max(measured, key=lambda r: r.share)
+    evidence = "; ".join(str(r) for r in sorted(measured, key=lambda r: -r.share))
+    if own is None and (idle := memory.stats().pooled_bytes):
+        evidence += f"; {bytes_text(idle)} of it are idle in the pool and can be released by memory.trim()"
+    return Pressure(str(target), limits.level(worst.share), worst.used, worst.limit, worst.which, evidence, measured)
 
 
-# ---- what the system tells
+# ---- readings of the system
 
 
 def readings(proc: Path = PROC, cgroups: Path = CGROUPS) -> tuple[Reading, ...]:
-    """The process, its control group and the machine, as far as the system tells."""
+    """Return readings of the process, its control group and the machine, as far as the system reports them."""
     total, available = installed_memory(proc)
     group = _group(proc, cgroups)
     own = memory.resident_bytes(proc / "self/statm")
     limits = [n for n in (total, group[1] if group else 0) if n]
-    found = []
+    result = []
     if own and limits:
-        found.append(Reading("process", own, min(limits)))
+        result.append(Reading("process", own, min(limits)))
     if group is not None:
-        found.append(Reading("cgroup", *group))
+        result.append(Reading("cgroup", *group))
     if total and available is not None:
-        found.append(Reading("machine", max(0, total - available), total))
-    return tuple(found)
+        result.append(Reading("machine", max(0, total - available), total))
+    return tuple(result)
 
 
 def _group(proc: Path, cgroups: Path) -> tuple[int, int] | None:
-    """Use and limit of the control group that is closest to its limit; None: there is no limit.
+    """Return use and limit of the control group that is closest to its limit; None: there is no limit.
 
-    Pages of files that can be dropped at once are not counted as used: the kernel takes them before it runs out.
+    Inactive file pages do not count as used: the kernel reclaims them first.
     """
-    found = []
+    candidates = []
     folders, unified = groups("memory", proc, cgroups)
     for folder in folders:
         limit = number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
@@ -146,8 +146,8 @@ def _group(proc: Path, cgroups: Path) -> tuple[int, int] | None:
         name = "inactive_file" if unified else "total_inactive_file"
         rows = (line.split() for line in text(folder / "memory.stat").splitlines())
         cached = next((int(r[1]) for r in rows if len(r) == 2 and r[0] == name and r[1].isdigit()), 0)
-        found.append((max(0, int(used) - cached), int(limit)))
-    return max(found, key=lambda g: g[0] / g[1] if g[1] else 0.0, default=None)
+        candidates.append((max(0, int(used) - cached), int(limit)))
+    return max(candidates, key=lambda g: g[0] / g[1] if g[1] else 0.0, default=None)
 
 
 # ---- callbacks
@@ -156,11 +156,11 @@ Callback = Callable[[Pressure, Level], Any]
 
 
 class Watch:
-    """Calls back when the level changes: at `check()`, and by itself every so often where that was asked for."""
+    """A watch that calls back when the level changes: at `check()`, and periodically with `every_s`."""
 
-    def __init__(self, callback: Callback, device: Any, at: Thresholds, every_s: float | None) -> None:
-        self.callback, self.device, self.at = callback, device, at
-        self.last = judged(device, at)
+    def __init__(self, callback: Callback, device: Any, thresholds: Thresholds, every_s: float | None) -> None:
+        self.callback, self.device, self.thresholds = callback, device, thresholds
+        self.last = measure(device, thresholds)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -169,8 +169,8 @@ class Watch:
             self._thread.start()
 
     def check(self) -> Pressure:
-        """The pressure now; the callback gets it, and the level before, where that was another."""
-        now = judged(self.device, self.at)
+        """Return the pressure now; if its level changed, call back with it and the previous level."""
+        now = measure(self.device, self.thresholds)
         with self._lock:
             before, self.last = self.last.level, now
         if now.level != before:
@@ -192,7 +192,9 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.stop()
 
 
@@ -201,10 +203,10 @@ def on_pressure(
 ) -> Watch:  # fmt: skip
     """Call `callback(pressure, level_before)` when the level of a device changes.
 
-    Without `every` nothing runs by itself: call `check()` where it suits. With every="1s" a thread looks that often until
-    `stop()`, or the end of the `with` block.
+    Without `every` no thread runs: call `check()`. With every="1s" a thread checks at that interval until `stop()`, or the
+    end of the `with` block.
     """
     if not callable(callback):
         raise ArgumentError(f"on_pressure: a function (pressure, level_before) is needed, given {callback!r}.")
-    at = thresholds(medium, high, critical)
-    return Watch(callback, device, at, None if every is None else duration(every, "every"))
+    limits = thresholds(medium, high, critical)
+    return Watch(callback, device, limits, None if every is None else duration(every, "every"))

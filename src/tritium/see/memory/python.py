@@ -1,4 +1,4 @@
-"""Python's own objects beside Tritium's tensors: tracemalloc over the same stretch of code.
+"""Python's own objects in addition to Tritium's tensors: tracemalloc over the same code.
 
 Knows nothing of tensors: NumPy's arrays are in tracemalloc's figures, Tritium's pool is not.
 """
@@ -10,16 +10,16 @@ import tracemalloc
 
 from tritium.see.memory.records import PythonSite, PythonUse
 
-MOST = 20  # lines of code that are kept
+MOST = 20  # lines of code that are recorded
 
 
 class Traced:
-    """tracemalloc, started unless it runs already, and left as it was found."""
+    """A tracemalloc session: started unless one is running, and stopped only if started here."""
 
     def __init__(self) -> None:
         self._ours = False
         self._before: tracemalloc.Snapshot | None = None
-        self._found: PythonUse | None = None
+        self._result: PythonUse | None = None
 
     def start(self) -> None:
         self._ours = not tracemalloc.is_tracing()
@@ -30,15 +30,15 @@ class Traced:
         self._before = tracemalloc.take_snapshot()
 
     def stop(self) -> None:
-        self._found = self.use()
+        self._result = self.use()
         self._before = None
         if self._ours:
             tracemalloc.stop()
 
     def use(self) -> PythonUse | None:
-        """What Python holds more than at the start, the lines that hold most first; None before the start."""
+        """Return the growth of Python's memory since the start, the largest lines first; None before the start."""
         if self._before is None or not tracemalloc.is_tracing():
-            return self._found
+            return self._result
         current, peak = tracemalloc.get_traced_memory()
         ours = tracemalloc.Filter(False, os.path.dirname(tracemalloc.__file__) + "/tracemalloc.py")
         compared = (

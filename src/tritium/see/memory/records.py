@@ -1,6 +1,6 @@
-"""What a memory tracker saw, frozen: events, allocations, uses of devices and lines, transfers, idle blocks, advice.
+"""Immutable records of a memory tracker: events, allocations, use by device and line, transfers, idle blocks, advice.
 
-Knows nothing of how it was heard, kept or drawn. Bytes are what was asked for; times are ns since tracking began.
+Knows nothing of how they are collected, stored or drawn. Bytes are requested bytes; times are ns since tracking began.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from tritium.see.memory.pressure import Pressure
 from tritium.see.trace.timeline import Counter
 
 Kind = Literal["alloc", "reuse", "cow", "free", "import", "release", "transfer", "hidden", "manual"]
-GROWS = ("alloc", "reuse", "cow", "manual")  # the kinds by which live bytes grow; "free" is how they shrink
+GROWS = ("alloc", "reuse", "cow", "manual")  # kinds that add live bytes; "free" removes them
 Priority = Literal["high", "medium", "low"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to memory.
+    """One memory event.
 
-    "reuse": an allocation from an idle block. "cow": the copy that clone() had put off. "import" and "release": memory of
-    someone else, seen and let go. "hidden": a copy made because a view was impossible. "manual": a buffer of the user's.
+    "reuse": an allocation from an idle block. "cow": the deferred copy of clone(). "import" and "release": foreign
+    memory wrapped and released. "hidden": a copy because a view was impossible. "manual": a buffer of the user's.
     """
 
     kind: Kind
     at_ns: int
     nbytes: int
     address: int
-    op: str  # what was being carried out; "" where it was no op
+    op: str  # op that was running; "": none
     site: str  # "file:line"
     thread: str
-    device: str = "cpu"  # of a transfer: where the bytes came from
-    to: str = ""  # of a transfer: where they went
+    device: str = "cpu"  # of a transfer: the source
+    to: str = ""  # of a transfer: the target
     id: str = ""  # of a buffer of the user's
-    known: bool = True  # False: freed, but its allocation was never told
+    known: bool = True  # False: freed without a recorded allocation
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Memory that was alive: who asked for it, where and when."""
+    """A live allocation with its op, line of code, thread and time."""
 
     nbytes: int
     op: str
@@ -51,40 +51,40 @@ class Allocation:
     thread: str
     device: str
     at_ns: int
-    age_ns: int  # when it was looked at
+    age_ns: int  # at the time of the record
     id: str = ""
 
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """What a stretch of code did to the memory of one device."""
+    """Use of the memory of one device while tracking."""
 
     device: str
     start: int  # bytes alive when tracking began
     current: int
     peak: int
-    peak_ns: int  # when it was reached first
+    peak_ns: int  # time it was first reached
     allocations: int
     frees: int
     reused: int  # allocations from idle blocks
     allocated: int  # bytes of all allocations
-    used: int | None = None  # of the device, by everybody, as it tells itself
-    limit: int | None = None  # what the device has in all; of the CPU: what this process may use
+    used: int | None = None  # of the device by all processes, as it reports
+    limit: int | None = None  # total bytes of the device; for the CPU: what this process may use
 
     @property
     def net(self) -> int:
-        """Bytes alive at the end that were not at the start."""
+        """Return the growth of live bytes since the start."""
         return self.current - self.start
 
 
 @dataclass(frozen=True)
 class SiteUse:
-    """What one op at one line of code asked for."""
+    """Allocations of one op at one line of code."""
 
     site: str
     op: str
     count: int
-    nbytes: int  # of all of them together
+    nbytes: int  # of all allocations together
     reused: int
     live: int  # bytes still alive
 
@@ -95,13 +95,13 @@ class SiteUse:
 
 @dataclass(frozen=True)
 class AtPeak:
-    """What was alive when the most was: allocations, the largest first. They and the two sums below add up to the peak."""
+    """Allocations alive at the peak, the largest first; with `earlier` and `missing` they add up to the peak."""
 
     nbytes: int  # the peak
     allocations: tuple[Allocation, ...]
     earlier: int  # bytes alive since before tracking began
     missing: int = 0  # bytes whose events are not in the log
-    lost: int = 0  # events that no longer fitted the log
+    lost: int = 0  # events the log dropped
 
     def __iter__(self) -> Iterator[Allocation]:
         return iter(self.allocations)
@@ -111,72 +111,72 @@ class AtPeak:
 
     @property
     def note(self) -> str:
-        """Openly, what the list lacks; "" where it is whole."""
+        """Return a text on what the list lacks; "" if it is complete."""
         if not self.missing:
             return ""
         why = (
-            "their events no longer fitted; ask for a larger capacity"
+            "the log dropped their events; pass a larger capacity="
             if self.lost
-            else "their allocation was not heard"
+            else "their allocation was not recorded"
         )
         return f"{self.missing} bytes of the peak are not listed: {why}."
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes that went from one device to another."""
+    """Transfers from one device to another."""
 
     source: str
     target: str
     count: int
     nbytes: int
-    elapsed_ns: int  # 0: told by hand, not timed
+    elapsed_ns: int  # 0: tracked manually, not timed
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second; None where they were not timed."""
+        """Return bytes per second; None if not timed."""
         return 1e9 * self.nbytes / self.elapsed_ns if self.elapsed_ns else None
 
 
 @dataclass(frozen=True)
 class Idle:
-    """The pool's real free blocks."""
+    """Free blocks of the pool."""
 
-    nbytes: int  # idle in all
+    nbytes: int  # idle in total
     largest: int
     blocks: int
     classes: tuple[tuple[int, int], ...]  # size and number of idle blocks; size 0: large ones, of any size
-    limit: int  # what the pool keeps at most
+    limit: int  # most bytes the pool caches
 
     @property
     def fragmentation(self) -> float:
-        """1 - largest idle block / all idle bytes: 0 when idle memory is one piece, or there is none."""
+        """Return 1 - largest idle block / all idle bytes: 0 if idle memory is one block, or there is none."""
         return 1 - self.largest / self.nbytes if self.nbytes else 0.0
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Something to do: what it is about, and the bytes it would save, computed from what was seen."""
+    """A recommendation with the bytes it would save, computed from the record."""
 
     kind: Literal["temporaries", "repeated", "hidden copies", "ternary", "idle", "round trips"]
     description: str
     potential_savings: int  # bytes
-    of: str  # what they are bytes of: "the peak", "copies", "idle memory" …
+    of: str  # what the bytes are a part of: "the peak", "copies", "idle memory" …
     priority: Priority
 
 
 @dataclass(frozen=True)
 class PythonSite:
-    """A line of Python code and what it holds of Python's own memory, by tracemalloc."""
+    """Python memory allocated at a line of code, by tracemalloc."""
 
     site: str
-    nbytes: int  # more than when tracking began
+    nbytes: int  # growth since tracking began
     count: int
 
 
 @dataclass(frozen=True)
 class PythonUse:
-    """Python's own objects, which are not in Tritium's pool: tracemalloc's figures of the same stretch."""
+    """Python's own objects, which are not in Tritium's pool: tracemalloc's figures while tracking."""
 
     current: int
     peak: int
@@ -185,7 +185,7 @@ class PythonUse:
 
 @dataclass(frozen=True)
 class Record:
-    """All of it; `Memory` adds what can be done with it."""
+    """The complete record; `Memory` adds methods to it."""
 
     name: str
     began: str  # UTC, ISO 8601
@@ -198,36 +198,36 @@ class Record:
     moved: tuple[Moved, ...]
     advice: tuple[Advice, ...]
     pressure: Pressure
-    resident: int  # bytes of the process in memory when this was made; 0: the system does not tell
+    resident: int  # resident bytes of the process at the time of the record; 0: unknown
     events: tuple[Event, ...]
-    dropped: int  # older events that no longer fitted
-    unknown_frees: tuple[str, ...] = ()  # ids freed by hand that nobody had allocated
+    dropped: int  # older events the log dropped
+    unknown_frees: tuple[str, ...] = ()  # ids freed manually without an allocation
     python: PythonUse | None = None
     notes: tuple[str, ...] = ()
-    repeated_ids: tuple[str, ...] = ()  # allocated by hand while still alive
+    repeated_ids: tuple[str, ...] = ()  # ids allocated manually while alive
 
     def use(self, device: str = "cpu") -> DeviceUse | None:
         return next((d for d in self.devices if d.device == device), None)
 
     def timeline(self, device: str = "cpu") -> Counter:
-        """Live bytes of a device over time, as far back as the log reaches."""
+        """Return the live bytes of a device over time, as far back as the log reaches."""
         use = self.use(device)
         return timeline(self.events, use.current if use is not None else 0, device, whole=not self.dropped)
 
 
 def idle(stats: Stats) -> Idle:
-    """The free blocks among the pool's figures."""
+    """Return the free blocks of the pool from its statistics."""
     classes = tuple((c.size, c.free) for c in stats.classes if c.free)
     return Idle(stats.pooled_bytes, stats.largest_free_bytes, sum(n for _, n in classes), classes, stats.limit)
 
 
 def change(e: Event) -> int:
-    """Bytes by which live memory grew."""
+    """Return the change of live bytes by an event."""
     return e.nbytes if e.kind in GROWS else -e.nbytes if e.kind == "free" else 0
 
 
 def timeline(events: Iterable[Event], current: int, device: str, *, whole: bool = True) -> Counter:
-    """Live bytes after every event that changed them, so that the last is `current`; where these are `whole`, from the start on."""
+    """Return the live bytes after every event that changed them, ending at `current`; `whole`: the events start at 0."""
     seen = [(e.at_ns, change(e)) for e in events if e.device == device and change(e)]
     columns = np.array([(0, 0)] * whole + seen, np.int64).reshape(-1, 2)
     values = np.cumsum(columns[:, 1])
