@@ -227,7 +227,7 @@ def test_what_is_shown_or_compared_is_not_written_over() -> None:
 def test_ranges_that_cannot_be_set_are_one_line_before_the_script_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvtx, "_there", lambda package: False)
+    monkeypatch.setattr(nvtx, "_is_installed", lambda package: False)
     found = run("--nvtx", script(folder))
     assert isinstance(found.exception, PackageError)  # the command line says it in one line and ends with 2
     assert "pip install nvtx" in str(found.exception)

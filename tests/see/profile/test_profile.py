@@ -369,7 +369,7 @@ def test_what_fails_while_it_ends_leaves_room_for_another(monkeypatch: pytest.Mo
 
     p = tt.profile(**QUIET).start()
     with monkeypatch.context() as patch:
-        patch.setattr(module.sampler.Beside, "learn_names", broken)
+        patch.setattr(module.sampler.BackgroundSampler, "learn_names", broken)
         with pytest.raises(RuntimeError, match="no names"):
             p.stop()
     assert not recording.active

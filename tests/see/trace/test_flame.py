@@ -20,7 +20,7 @@ from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.see.trace import flame, flame_look, folded
 from tritium.see.trace.flame_frames import Room, clipped, layout, share
-from tritium.see.trace.flame_look import DARK, FILLS, LIGHT, of_name
+from tritium.see.trace.flame_look import DARK, FILLS, LIGHT, name_class
 from tritium.see.trace.timeline import Timeline, timeline
 from tritium.see.trace.tree import Node, tree
 
@@ -91,7 +91,7 @@ def test_a_very_deep_tree_is_cut_and_it_is_said() -> None:
         top = top.children[f"f{i}"]
     text = flame.svg(root)
     assert len(bars(parsed(text))) == 251
-    assert "deeper than 250 levels is not drawn" in text
+    assert "levels below 250 are not drawn" in text
 
 
 def test_callees_stand_in_the_order_of_their_first_call() -> None:
@@ -182,8 +182,8 @@ def test_both_themes_have_the_same_colours_and_the_stylesheet_all_of_them() -> N
 
 
 def test_a_name_has_always_the_same_colour() -> None:
-    assert of_name("matmul") == of_name("matmul")
-    assert len({of_name(f"op {i}") for i in range(100)}) == 12
+    assert name_class("matmul") == name_class("matmul")
+    assert len({name_class(f"op {i}") for i in range(100)}) == 12
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_zoom_search_keys_and_permalink_work_in_a_browser(tmp_path: Path) -> Non
 def test_python_stacks_have_a_flame_graph_too() -> None:
     t = named(["main", "f (a.py:3)", "g"])
     assert t.samples is not None
-    text = flame.svg(folded.sampled(t.samples), "Python stacks")
+    text = flame.svg(folded.build_sample_tree(t.samples), "Python stacks")
     assert [tip(b)[0] for b in bars(parsed(text))] == ["Python stacks", "main", "f (a.py:3)", "g"]
 
 

@@ -75,6 +75,6 @@ def test_any_name_is_one_frame(name: str) -> None:
 def test_sampled_stacks_are_a_tree_in_which_every_sample_counts_once() -> None:
     at = np.arange(4, dtype=np.int64)
     samples = Samples(("main", "f", "g"), ((0,), (0, 1), (0, 1, 2)), at, at * 0, np.array([0, 1, 2, 2]), 10)
-    root = folded.sampled(samples)
+    root = folded.build_sample_tree(samples)
     assert root.total_ns == 40
-    assert folded.of_tree(root) == "main 10\nmain;f 10\nmain;f;g 20\n"
+    assert folded.format_tree(root) == "main 10\nmain;f 10\nmain;f;g 20\n"

@@ -25,7 +25,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    monkeypatch.setattr(nvtx, "_there", lambda name: name not in packages)
+    monkeypatch.setattr(nvtx, "_is_installed", lambda name: name not in packages)
 
 
 def test_every_op_runs_inside_a_range_of_its_name(marks: list[str]) -> None:

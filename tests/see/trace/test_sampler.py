@@ -13,7 +13,7 @@ import pytest
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.sensors import Sensor
 from tritium.see.trace import sampler
-from tritium.see.trace.sampler import OTHER, OUTER, Beside, Gauge, Stacks, Track, power_gauges, shortened
+from tritium.see.trace.sampler import OTHER, OUTER, BackgroundSampler, Gauge, Stacks, Track, power_gauges, shorten
 
 
 def here() -> FrameType:
@@ -79,10 +79,10 @@ def test_too_many_distinct_stacks_become_one() -> None:
 
 def test_paths_are_shown_without_the_folders_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shortened(str(tmp_path / "a" / "b.py")) == "a/b.py"
-    assert shortened(threading.__file__) == "threading.py"
-    assert shortened("/somewhere/else/c.py") == "c.py"
-    assert shortened("<string>") == "<string>"
+    assert shorten(str(tmp_path / "a" / "b.py")) == "a/b.py"
+    assert shorten(threading.__file__) == "threading.py"
+    assert shorten("/somewhere/else/c.py") == "c.py"
+    assert shorten("<string>") == "<string>"
 
 
 # ---- gauges
@@ -173,7 +173,7 @@ def test_it_samples_other_threads_by_name_until_it_is_stopped() -> None:
     done = threading.Event()
     worker = threading.Thread(target=busy_until, args=(done,), name="a worker")
     worker.start()
-    beside = Beside(stacks_ns=1_000_000)
+    beside = BackgroundSampler(stacks_ns=1_000_000)
     beside.start(time.perf_counter_ns())
     assert beside.stacks is not None
     deadline = time.monotonic() + 20
@@ -191,7 +191,7 @@ def test_it_samples_other_threads_by_name_until_it_is_stopped() -> None:
 
 def test_nothing_to_look_at_starts_no_thread() -> None:
     before = threading.active_count()
-    beside = Beside()
+    beside = BackgroundSampler()
     beside.start(0)
     assert threading.active_count() == before
     beside.stop()
@@ -205,7 +205,9 @@ def test_the_limit_is_told_once_and_ends_the_looking() -> None:
         told.append(1)
         reached.set()
 
-    beside = Beside(limit_ns=1, at_limit=at_limit, counters_ns=1_000_000, read=[Gauge("x", "B", lambda: 1.0)])
+    beside = BackgroundSampler(
+        limit_ns=1, at_limit=at_limit, counters_ns=1_000_000, read=[Gauge("x", "B", lambda: 1.0)]
+    )
     beside.start(time.perf_counter_ns())
     assert reached.wait(20)
     beside.stop()
@@ -218,7 +220,7 @@ def test_a_thread_that_cannot_begin_is_not_waited_for(monkeypatch: pytest.Monkey
     def refused(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    beside = Beside(stacks_ns=1_000_000)
+    beside = BackgroundSampler(stacks_ns=1_000_000)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="new thread"):

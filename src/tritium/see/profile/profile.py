@@ -188,7 +188,7 @@ class Recording(Profile):
         self._after.callback(self._forget)
         self._threads = get_num_threads()
         self._cost = recording.event_cost_ns()
-        self._beside = sampler.Beside(
+        self._beside = sampler.BackgroundSampler(
             stacks_ns=self._stacks_ns, counters_ns=self._counters_ns, at_limit=self._reach_limit,
             read=sampler.gauges(**self._asked) if self._counters_ns else (),
             limit_ns=None if self._limit_s is None else int(self._limit_s * 1e9),
@@ -269,20 +269,20 @@ class Recording(Profile):
 
     def _made(self) -> Timeline:
         beside, began = self._beside, self._began_ns
-        recorded, times, left = spans.closed(*self._recorder.read(), self._left, began, self._ended_ns)
+        recorded, times, left = spans.close_scopes(*self._recorder.read(), self._left, began, self._ended_ns)
         held = spans.Threads(self._named, beside.names)
-        threads = held.all_of(times[:, 2], times[:, 0])
+        threads = held.holders(times[:, 2], times[:, 0])
         seen = []
         if beside.stacks is not None:
-            beside.stacks.tell_apart(held.whose)
+            beside.stacks.split_threads(held.holder)
             seen = beside.stacks.threads
         lanes, lane_of = spans.lanes([*threads[np.argsort(times[:, 0], kind="stable")].tolist(), *seen], held.names)
-        whats, what = spans.numbered(recorded)
-        start, elapsed = spans.clipped(times[:, 0], times[:, 1], began)
+        whats, what = spans.number_events(recorded)
+        start, elapsed = spans.clip_times(times[:, 0], times[:, 1], began)
         lane = np.fromiter(map(lane_of.__getitem__, threads.tolist()), np.int64, len(times))
         real = len(lanes)
-        lane, lanes, crossed = spans.put_apart(whats, what, start, elapsed, lane, lanes)
-        first = spans.outer_first(whats, what)
+        lane, lanes, crossed = spans.separate_scopes(whats, what, start, elapsed, lane, lanes)
+        first = spans.order_outer_first(whats, what)
         return ordered(
             whats, what[first], start[first], elapsed[first], lane[first], lanes,
             self._ended_ns - began, began=self._utc, name=self._name,
@@ -302,7 +302,7 @@ class Recording(Profile):
             settings.log.warning("profile: without ceilings: %s", error)
             return found
 
-    def _said(self, beside: sampler.Beside, left: int, crossed: int) -> list[str]:
+    def _said(self, beside: sampler.BackgroundSampler, left: int, crossed: int) -> list[str]:
         out = list(self._notes)
         if left:
             out.append(
@@ -458,7 +458,7 @@ def _stacks(p: Profile, path: Path) -> Path:
     if p.timeline.samples is None:
         raise ArgumentError('export: no Python stacks were sampled; record with stacks="10ms".')
     return files.write_text(
-        path, flame.svg(folded.sampled(p.timeline.samples), f"{p.name or 'profile'}: Python stacks")
+        path, flame.svg(folded.build_sample_tree(p.timeline.samples), f"{p.name or 'profile'}: Python stacks")
     )
 
 

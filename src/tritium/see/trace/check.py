@@ -1,8 +1,8 @@
-"""Is it a trace? The strict rules of Chrome traces, speedscope files and folded stacks; every fault with its place.
+"""Strict validation of Chrome traces, speedscope files and folded stacks; every fault has its position.
 
-Knows nothing of how they were made. Stricter than the viewers, which draw what they can: spans of a thread must nest,
-times must not go back, and every thread must have a name. Speedscope's rules are those of its published schema
-(https://www.speedscope.app/file-format-schema.json) and what its description asks beside.
+Knows nothing of how they were written. Stricter than the viewers, which draw what they can: spans of a thread must nest,
+times must not decrease, and every thread must have a name. Speedscope's rules are those of its published schema
+(https://www.speedscope.app/file-format-schema.json) and the requirements of its description.
 """
 
 from __future__ import annotations
@@ -32,76 +32,76 @@ UNITS = ("none", "nanoseconds", "microseconds", "milliseconds", "seconds", "byte
 FOLDED = re.compile(r"(?P<stack>\S.*?) (?P<first>\d+)(?: (?P<second>\d+))?")
 
 Place = tuple[int, int]  # pid, tid
-Events = list[tuple[int, dict[str, Any]]]  # where they stand in the trace, and what they are
+Events = list[tuple[int, dict[str, Any]]]  # index in the trace, and the event
 Faults = Iterator[str]
 
 
 class Checked(NamedTuple):
-    """What a file is, and what is wrong with it: nothing where `faults` is empty."""
+    """The kind of a file and its faults; a file without faults is valid."""
 
     kind: str  # "chrome trace", "speedscope", "folded stacks"
     faults: tuple[str, ...]
-    spans: int  # or whatever `counted` names
+    spans: int  # number of the items named by `counted`
     counted: str = "span"  # "sample" in a file that has only samples, "line" of folded stacks
 
 
 def check(path: str | os.PathLike[str]) -> Checked:
-    """Read a file, tell what it is, and check it; FormatError where it is none of them."""
+    """Read a file, detect its format, and check it; FormatError if it is none of the three."""
     where = files.named(path)
-    said = files.decoded(files.unpacked(files.read_bytes(path), files.MAX_BYTES, where), where)
-    if not said.lstrip().startswith(("{", "[")):
-        return Checked("folded stacks", _first(folded(said)), len(said.splitlines()), "line")
-    data = records.loads(said, where)
+    content = files.decoded(files.unpacked(files.read_bytes(path), files.MAX_BYTES, where), where)
+    if not content.lstrip().startswith(("{", "[")):
+        return Checked("folded stacks", _limit(folded(content)), len(content.splitlines()), "line")
+    data = records.loads(content, where)
     if isinstance(data, dict) and data.get("$schema") == SCHEMA:
-        return Checked("speedscope", _first(speedscope(data)), *_counts(_list(data.get("profiles"))))
+        return Checked("speedscope", _limit(speedscope(data)), *_counts(_list(data.get("profiles"))))
     if isinstance(data, dict) and "traceEvents" in data:
         events = _list(data["traceEvents"])
         return Checked(
-            "chrome trace", _first(chrome(data)), sum(isinstance(e, dict) and e.get("ph") == "X" for e in events)
+            "chrome trace", _limit(chrome(data)), sum(isinstance(e, dict) and e.get("ph") == "X" for e in events)
         )
     raise FormatError(f"{where}: neither a Chrome trace (an object with traceEvents) nor a speedscope file ($schema).")
 
 
 def _counts(profiles: list[Any]) -> tuple[int, str]:
-    """How many spans are opened; of a file that has none, how many samples there are."""
+    """Return the number of spans, or of samples in a file without spans, and which of them it is."""
     each = [p for p in profiles if isinstance(p, dict)]
     opened = sum(isinstance(e, dict) and e.get("type") == "O" for p in each for e in _list(p.get("events")))
     samples = sum(len(_list(p.get("samples"))) for p in each)
     return (samples, "sample") if samples and not opened else (opened, "span")
 
 
-def _first(faults: Faults) -> tuple[str, ...]:
-    found = tuple(islice(faults, MOST + 1))
-    return found if len(found) <= MOST else (*found[:MOST], "… and more")
+def _limit(faults: Faults) -> tuple[str, ...]:
+    listed = tuple(islice(faults, MOST + 1))
+    return listed if len(listed) <= MOST else (*listed[:MOST], "… and more")
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _whole(value: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> bool:
-    """Text that every reader can read: no half of a surrogate pair."""
+def _is_text(value: Any) -> bool:
+    """Return True for text without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 Rule = tuple[Callable[[Any], bool], str]
-NUMBER: Rule = (_number, "a finite number")
-WHOLE: Rule = (_whole, "a whole number")
-TEXT: Rule = (_text, "text")
+NUMBER: Rule = (_is_number, "a finite number")
+WHOLE: Rule = (_is_whole, "a whole number")
+TEXT: Rule = (_is_text, "text")
 OBJECT: Rule = (lambda v: isinstance(v, dict), "an object")
 LIST: Rule = (lambda v: isinstance(v, list), "a list")
 
 
-def _wrong(where: str, value: Any, needed: dict[str, Rule], allowed: dict[str, Rule] | None = None) -> Faults:
-    """The fields of an object that are missing or of the wrong type."""
+def _check_fields(where: str, value: Any, needed: dict[str, Rule], allowed: dict[str, Rule] | None = None) -> Faults:
+    """Yield the fields of an object that are missing or of the wrong type."""
     if not isinstance(value, dict):
         yield f"{where}: an object is needed"
         return
@@ -124,12 +124,12 @@ FIELDS: dict[str, dict[str, Rule]] = {
     "s": {"name": TEXT, "cat": TEXT, "id": WHOLE, "pid": WHOLE, "tid": WHOLE, "ts": NUMBER},
     "f": {"name": TEXT, "cat": TEXT, "id": WHOLE, "pid": WHOLE, "tid": WHOLE, "ts": NUMBER, "bp": TEXT},
 }
-BESIDE: dict[str, Rule] = {"cat": TEXT, "tid": WHOLE, "args": OBJECT}
+OPTIONAL: dict[str, Rule] = {"cat": TEXT, "tid": WHOLE, "args": OBJECT}
 
 
 def chrome(data: Any) -> Faults:
-    """What is wrong with a Chrome trace, given as parsed JSON."""
-    yield from _wrong("the trace", data, {"traceEvents": LIST}, {"otherData": OBJECT})
+    """Yield the faults of a Chrome trace, passed as parsed JSON."""
+    yield from _check_fields("the trace", data, {"traceEvents": LIST}, {"otherData": OBJECT})
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         return
     if data.get("displayTimeUnit", "ms") not in ("ms", "ns"):
@@ -140,23 +140,23 @@ def chrome(data: Any) -> Faults:
         if not isinstance(phase, str) or phase not in good:
             yield f"traceEvents[{i}].ph: one of {', '.join(PHASES)} is needed"
             continue
-        faults = list(_wrong(f"traceEvents[{i}]", event, FIELDS[phase], BESIDE))
+        faults = list(_check_fields(f"traceEvents[{i}]", event, FIELDS[phase], OPTIONAL))
         yield from faults
         if not faults:
             good[phase].append((i, event))
-    yield from _nested(good["X"])
-    yield from _named(good["M"], good["X"])
-    yield from _counted(good["C"])
-    yield from _joined(good["s"], good["f"], good["X"])
+    yield from _check_nesting(good["X"])
+    yield from _check_names(good["M"], good["X"])
+    yield from _check_counters(good["C"])
+    yield from _check_arrows(good["s"], good["f"], good["X"])
 
 
 def _ns(us: float) -> int:
-    """Times as whole ns: sums of µs as floats would not compare exactly."""
+    """Return a time in whole ns: sums of µs as floats would not compare exactly."""
     return round(us * 1000)
 
 
-def _nested(spans: Events) -> Faults:
-    """On every thread: times do not go back, and a span that begins inside another ends inside it."""
+def _check_nesting(spans: Events) -> Faults:
+    """Check on every thread that times do not decrease, and that a span that begins inside another ends inside it."""
     open_: dict[Place, list[int]] = {}
     last: dict[Place, int] = {}
     for i, event in spans:
@@ -178,15 +178,15 @@ def _nested(spans: Events) -> Faults:
         ends.append(start + length)
 
 
-def _named(metadata: Events, spans: Events) -> Faults:
-    """Names are what they should be, and every thread with spans has one."""
+def _check_names(metadata: Events, spans: Events) -> Faults:
+    """Check that metadata is well-formed, and that every process and thread with spans has a name."""
     threads: set[Place] = set()
     processes: set[int] = set()
     for i, event in metadata:
         key = NAMED.get(event["name"])
         if key is None:
             yield f"traceEvents[{i}].name: one of {', '.join(NAMED)} is needed"
-        elif not (_text if key == "name" else _whole)(event["args"].get(key)):
+        elif not (_is_text if key == "name" else _is_whole)(event["args"].get(key)):
             yield f"traceEvents[{i}].args.{key}: {'text' if key == 'name' else 'a whole number'} is needed"
         elif event["name"] == "process_name":
             processes.add(event["pid"])
@@ -199,19 +199,19 @@ def _named(metadata: Events, spans: Events) -> Faults:
         yield f"process {pid} has spans and no process_name"
 
 
-def _counted(counters: Events) -> Faults:
+def _check_counters(counters: Events) -> Faults:
     last: dict[tuple[int, str], int] = {}
     for i, event in counters:
-        if not event["args"] or not all(map(_number, event["args"].values())):
+        if not event["args"] or not all(map(_is_number, event["args"].values())):
             yield f"traceEvents[{i}].args: a counter needs numbers, at least one"
-        key, at = (event["pid"], event["name"]), _ns(event["ts"])
-        if at < last.get(key, 0):
+        key, time = (event["pid"], event["name"]), _ns(event["ts"])
+        if time < last.get(key, 0):
             yield f"traceEvents[{i}].ts: earlier than the value before it, or negative"
-        last[key] = at
+        last[key] = time
 
 
-def _joined(starts: Events, ends: Events, spans: Events) -> Faults:
-    """Every arrow has both ends, each at the beginning of a span, and does not point back in time."""
+def _check_arrows(starts: Events, ends: Events, spans: Events) -> Faults:
+    """Check that every arrow has two ends, each at the start of a span, and does not point back in time."""
     tails: dict[tuple[str, int], int] = {}
     begins = {(e["pid"], e["tid"], _ns(e["ts"])) for _, e in spans} if starts or ends else set()
     for i, event in (*starts, *ends):
@@ -223,10 +223,10 @@ def _joined(starts: Events, ends: Events, spans: Events) -> Faults:
             yield f"traceEvents[{i}].id: another arrow has it too"
         tails[key] = _ns(event["ts"])
     for i, event in ends:
-        came = tails.pop((event["cat"], event["id"]), None)
-        if came is None:
+        start = tails.pop((event["cat"], event["id"]), None)
+        if start is None:
             yield f"traceEvents[{i}].id: no arrow began with it"
-        elif _ns(event["ts"]) < came:
+        elif _ns(event["ts"]) < start:
             yield f"traceEvents[{i}].ts: an arrow points back in time"
     yield from (f"arrow {number} of {escape.visible(cat)} ends nowhere" for cat, number in sorted(tails))
 
@@ -238,90 +238,92 @@ LISTS = {"evented": ("events",), "sampled": ("samples", "weights")}
 
 
 def speedscope(data: Any) -> Faults:
-    """What is wrong with a speedscope file, given as parsed JSON."""
+    """Yield the faults of a speedscope file, passed as parsed JSON."""
     top: dict[str, Rule] = {"$schema": (lambda v: v == SCHEMA, SCHEMA), "shared": OBJECT, "profiles": LIST}
-    faults = list(_wrong("the file", data, top, {"name": TEXT, "exporter": TEXT, "activeProfileIndex": WHOLE}))
+    faults = list(_check_fields("the file", data, top, {"name": TEXT, "exporter": TEXT, "activeProfileIndex": WHOLE}))
     yield from faults
     if faults:
         return
-    yield from _wrong("shared", data["shared"], {"frames": LIST})
+    yield from _check_fields("shared", data["shared"], {"frames": LIST})
     frames = _list(data["shared"].get("frames"))
     for i, frame in enumerate(frames):
-        yield from _wrong(f"shared.frames[{i}]", frame, {"name": TEXT}, {"file": TEXT, "line": NUMBER, "col": NUMBER})
+        yield from _check_fields(
+            f"shared.frames[{i}]", frame, {"name": TEXT}, {"file": TEXT, "line": NUMBER, "col": NUMBER}
+        )
     if not data["profiles"]:
         yield "the file.profiles: at least one is needed"
     elif not 0 <= data.get("activeProfileIndex", 0) < len(data["profiles"]):
         yield "the file.activeProfileIndex: there is no such profile"
     for i, profile in enumerate(data["profiles"]):
-        yield from _profile(f"profiles[{i}]", profile, len(frames))
+        yield from _check_profile(f"profiles[{i}]", profile, len(frames))
 
 
-def _profile(where: str, profile: Any, frames: int) -> Faults:
-    faults = list(_wrong(where, profile, PROFILE))
+def _check_profile(where: str, profile: Any, frames: int) -> Faults:
+    faults = list(_check_fields(where, profile, PROFILE))
     if not faults and profile["type"] not in LISTS:
         faults.append(f"{where}.type: evented or sampled is needed")
     if not faults:
-        faults += _wrong(where, profile, dict.fromkeys(LISTS[profile["type"]], LIST))
+        faults += _check_fields(where, profile, dict.fromkeys(LISTS[profile["type"]], LIST))
         if profile["unit"] not in UNITS:
             faults.append(f"{where}.unit: one of {', '.join(UNITS)} is needed")
         if profile["endValue"] < profile["startValue"]:
             faults.append(f"{where}.endValue: smaller than startValue")
     yield from faults
     if not faults:
-        yield from (_evented if profile["type"] == "evented" else _sampled)(where, profile, frames)
+        yield from (_check_evented if profile["type"] == "evented" else _check_sampled)(where, profile, frames)
 
 
-def _index(value: Any, count: int) -> bool:
-    return _whole(value) and 0 <= value < count
+def _is_index(value: Any, count: int) -> bool:
+    return _is_whole(value) and 0 <= value < count
 
 
-def _evented(where: str, profile: dict[str, Any], frames: int) -> Faults:
-    """Frames are opened and closed in turn, at times that do not go back and lie in the profile."""
+def _check_evented(where: str, profile: dict[str, Any], frames: int) -> Faults:
+    """Check that frames are opened and closed in order, at times that do not decrease and are inside the profile."""
     last, open_ = profile["startValue"], []
     for i, event in enumerate(profile["events"]):
-        at = f"{where}.events[{i}]"
-        wrong = list(_wrong(at, event, {"type": TEXT, "at": NUMBER, "frame": NUMBER}))
-        yield from wrong
-        if wrong:
+        place = f"{where}.events[{i}]"
+        faults = list(_check_fields(place, event, {"type": TEXT, "at": NUMBER, "frame": NUMBER}))
+        yield from faults
+        if faults:
             continue
-        if not _index(event["frame"], frames):
-            yield f"{at}.frame: there is no such frame"
+        if not _is_index(event["frame"], frames):
+            yield f"{place}.frame: there is no such frame"
         if not last <= event["at"] <= profile["endValue"]:
-            yield f"{at}.at: earlier than the event before it, or outside the profile"
+            yield f"{place}.at: earlier than the event before it, or outside the profile"
         last = max(last, event["at"])
         if event["type"] == "O":
             open_.append(event["frame"])
         elif event["type"] != "C":
-            yield f"{at}.type: O or C is needed"
+            yield f"{place}.type: O or C is needed"
         elif not open_ or open_.pop() != event["frame"]:
-            yield f"{at}: closes a frame that is not the one opened last"
+            yield f"{place}: closes a frame that is not the one opened last"
     if open_:
         yield f"{where}.events: {len(open_)} frames are never closed"
 
 
-def _sampled(where: str, profile: dict[str, Any], frames: int) -> Faults:
-    """As many weights as samples, none negative; stacks of frames there are."""
+def _check_sampled(where: str, profile: dict[str, Any], frames: int) -> Faults:
+    """Check that there are as many weights as samples, none negative, and that all frames exist."""
     if len(profile["samples"]) != len(profile["weights"]):
         yield f"{where}.weights: as many are needed as there are samples"
     for i, stack in enumerate(profile["samples"]):
-        if not isinstance(stack, list) or not all(_index(f, frames) for f in stack):
+        if not isinstance(stack, list) or not all(_is_index(f, frames) for f in stack):
             yield f"{where}.samples[{i}]: a list of frames there are is needed"
     for i, weight in enumerate(profile["weights"]):
-        if not _number(weight) or weight < 0:
+        if not _is_number(weight) or weight < 0:
             yield f"{where}.weights[{i}]: a finite number, not negative, is needed"
 
 
 # ---- folded stacks
 
 
-def folded(said: str) -> Faults:
-    """What is wrong with folded stacks: a stack, a space, a number or two; no frame without a name."""
+def folded(content: str) -> Faults:
+    """Yield the faults of folded stacks: lines of a stack, a space and one or two numbers; no frame without a name."""
     columns: set[bool] = set()
-    for i, line in enumerate(said.removesuffix("\n").split("\n") if said else (), 1):
-        found = FOLDED.fullmatch(line)
-        if found is None or not all(found["stack"].split(";")):
+    for i, line in enumerate(content.removesuffix("\n").split("\n") if content else (), 1):
+        match = FOLDED.fullmatch(line)
+        if match is None or not all(match["stack"].split(";")):
             yield f"line {i}: a;b;c and one number, or two, are needed"
         else:
-            columns.add(found["second"] is not None)
+            columns.add(match["second"] is not None)
     if len(columns) > 1:
         yield "some lines have one number, others two"

@@ -1,8 +1,8 @@
-"""Differential flame graphs: what became slower, what faster, and by how much, in one picture and in words.
+"""Differential flame graphs: changes of own time between two call trees, as a picture and as text.
 
-Knows nothing of timelines, nor of chance: whether a change is more than noise, `perf` decides. A bar's colour tells how
-its own time changed, so that the op itself stands out and not all that call it. One pane is as wide as after, the other
-as before: what vanished is seen there. The largest changes are listed as text below.
+Knows nothing of timelines or statistics: `perf` decides if a change is more than noise. A bar's colour shows the change of
+its own time, so that the op itself is marked and not its callers. One pane has the widths of after, the other those of
+before, which shows what is gone. The largest changes are listed as text below.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tritium.see.trace.flame_frames import (
     calls,
     clipped,
     depth,
+    format_value,
     layout,
     line,
     pane,
-    said,
     share,
     top,
 )
 from tritium.see.trace.flame_look import MARGIN, PAGE_MARGIN, ROW, STEPS
 from tritium.see.trace.tree import Node
 
-LEVELS = (0.03, 0.15, 0.4, 0.75)  # of the strongest colour's change, from which on each colour begins
-LEAST_STRONG = 0.01  # of all: a smaller change is never the strongest colour, or noise would look like news
+LEVELS = (0.03, 0.15, 0.4, 0.75)  # shares of the strongest colour's change at which each colour begins
+LEAST_STRONG = 0.01  # of the total: a smaller change never gets the strongest colour, else noise would stand out
 LISTED = 10  # changes below the picture
-LEAST_LISTED = 0.0005  # of all
+LEAST_LISTED = 0.0005  # of the total
 LEAST_WIDTH = 640  # px that the list needs
 LEGEND_PX = 36
 HINT = "Red is more own time than before, blue is less; the stronger, the larger the change."
@@ -40,7 +40,7 @@ HINT = "Red is more own time than before, blue is less; the stronger, the larger
 
 @dataclass(frozen=True)
 class Change:
-    """The own time of one name, before and after, wherever it was called from."""
+    """The own time of one name before and after, over all callers."""
 
     name: str
     before: int
@@ -58,15 +58,15 @@ class Change:
 
 
 def changes(before: Node, after: Node) -> tuple[Change, ...]:
-    """How the own time of every name changed, the largest change first."""
-    found: dict[str, list[int]] = {}
+    """Return the change of own time of every name, the largest change first."""
+    totals: dict[str, list[int]] = {}
     for side, root in enumerate((before, after)):
         for _, node in root.walk():
-            sums = found.setdefault(node.name, [0, 0, 0, 0])
+            sums = totals.setdefault(node.name, [0, 0, 0, 0])
             sums[side] += node.own_ns
             sums[2 + side] += node.count
-    made = (Change(name, *sums) for name, sums in found.items())
-    return tuple(sorted(made, key=lambda c: (-abs(c.delta), c.name)))
+    result = (Change(name, *sums) for name, sums in totals.items())
+    return tuple(sorted(result, key=lambda c: (-abs(c.delta), c.name)))
 
 
 def diff_svg(
@@ -78,8 +78,8 @@ def diff_svg(
     width: int = 1200,
     interactive: bool = True,
 ) -> str:
-    """A file of its own; readable without script and without colours."""
-    return _Diff(before, after, unit, width, LEAST_PX).drawn(title, alone=True, moves=interactive)
+    """Return a standalone file, readable without script and without colours."""
+    return _Diff(before, after, unit, width, LEAST_PX).draw(title, alone=True, moves=interactive)
 
 
 def diff_inline(
@@ -91,12 +91,12 @@ def diff_inline(
     width: int = 1200,
     key: str = "flame-diff",
 ) -> str:
-    """The same for a page that has the stylesheet and the script of flame graphs."""
-    return _Diff(before, after, unit, width, 5 * LEAST_PX).drawn(title, alone=False, moves=False, key=key)
+    """Return the graph for a page that has the stylesheet and the script of flame graphs."""
+    return _Diff(before, after, unit, width, 5 * LEAST_PX).draw(title, alone=False, moves=False, key=key)
 
 
 class _Pair(NamedTuple):
-    """What a bar was and is."""
+    """Total and own time of a bar before and after."""
 
     before: int
     after: int
@@ -113,8 +113,8 @@ class _Diff:
         largest = max(_own_changes(before, self.partner) + _own_changes(after, self.partner))
         self.strong = max(1, largest, round(LEAST_STRONG * self.full))
 
-    def drawn(self, title: str, *, alone: bool, moves: bool, key: str = "flame-diff") -> str:
-        found = [c for c in changes(self.before, self.after) if c.delta]
+    def draw(self, title: str, *, alone: bool, moves: bool, key: str = "flame-diff") -> str:
+        changed = [c for c in changes(self.before, self.after) if c.delta]
         margin = MARGIN if alone else PAGE_MARGIN
         room = Room(margin, self.width - 2 * margin, self.full, self.least_px)
         body, y = top(title, self._summary(), HINT, room, alone)
@@ -122,30 +122,30 @@ class _Diff:
         y += LEGEND_PX
         for name, root in (("after", self.after), ("before", self.before)):
             frames = layout(root, room)
-            body += line("fl-head", margin, y + 12, f"{name.capitalize()}: {said(root.total_ns, self.unit)}")
+            body += line("fl-head", margin, y + 12, f"{name.capitalize()}: {format_value(root.total_ns, self.unit)}")
             body += pane(frames, room, y + 20, self._after if name == "after" else self._before)
             y += 20 + ROW * depth(frames) + 16
-        listed, y = self._list(found, margin, y)
-        page = Page(self.width, y + MARGIN, title, self._words(found), alone, moves, LEAST_WIDTH, margin, key)
+        listed, y = self._list(changed, margin, y)
+        page = Page(self.width, y + MARGIN, title, self._describe(changed), alone, moves, LEAST_WIDTH, margin, key)
         return page.around(body + listed)
 
     def _after(self, f: Frame) -> Look:
         others = [self.partner[id(n)] for n in f.nodes]
-        was = sum(o.total_ns for o in others if o)
-        own = was if f.more else sum(o.own_ns for o in others if o)
-        return self._look(f, _Pair(was, f.total, own, f.own), sum(o.count for o in others if o), f.called, "new")
+        before = sum(o.total_ns for o in others if o)
+        own = before if f.more else sum(o.own_ns for o in others if o)
+        return self._look(f, _Pair(before, f.total, own, f.own), sum(o.count for o in others if o), f.called, "new")
 
     def _before(self, f: Frame) -> Look:
         others = [self.partner[id(n)] for n in f.nodes]
-        now = sum(o.total_ns for o in others if o)
-        own = now if f.more else sum(o.own_ns for o in others if o)
-        return self._look(f, _Pair(f.total, now, f.own, own), f.called, sum(o.count for o in others if o), "gone")
+        after = sum(o.total_ns for o in others if o)
+        own = after if f.more else sum(o.own_ns for o in others if o)
+        return self._look(f, _Pair(f.total, after, f.own, own), f.called, sum(o.count for o in others if o), "gone")
 
     def _look(self, f: Frame, pair: _Pair, called_before: int, called_after: int, absent: str) -> Look:
         step, sign = self._step(pair.own_after - pair.own_before)
-        tip = [self._moved("", pair.before, pair.after)]
+        tip = [self._describe_change("", pair.before, pair.after)]
         if not f.more:
-            tip.append(self._moved("own ", pair.own_before, pair.own_after))
+            tip.append(self._describe_change("own ", pair.own_before, pair.own_after))
         if called_before != called_after:
             tip.append(f"{calls(called_before) or 'no call'} → {calls(called_after) or 'no call'}")
         if f.depth and not (pair.before and pair.after):
@@ -153,16 +153,16 @@ class _Diff:
         change = _signed(pair.own_after - pair.own_before, self.unit)
         return Look(step if f.depth else "root", tuple(tip), f"{sign} ".lstrip(), f" {change}" if sign else "")
 
-    def _moved(self, what: str, before: int, after: int) -> str:
+    def _describe_change(self, what: str, before: int, after: int) -> str:
         if before == after:
-            return f"{what}{said(before, self.unit)}, as before"
+            return f"{what}{format_value(before, self.unit)}, as before"
         times = f" · ×{after / before:.2f}" if before and after else ""
         part = share(abs(after - before), self.full)
         change = _signed(after - before, self.unit)
-        return f"{what}{said(before, self.unit)} → {said(after, self.unit)}{times} · {change} ({part} of all)"
+        return f"{what}{format_value(before, self.unit)} → {format_value(after, self.unit)}{times} · {change} ({part} of all)"
 
     def _step(self, delta: int) -> tuple[str, str]:
-        """The class of a change and its sign; none for one that is next to nothing."""
+        """Return the CSS class of a change and its sign; no sign for a negligible change."""
         part = abs(delta) / self.strong
         step = sum(part >= level for level in LEVELS)
         return ("same", "") if step == 0 else (f"m{step}", "▲") if delta > 0 else (f"l{step}", "▼")
@@ -170,14 +170,15 @@ class _Diff:
     def _summary(self) -> str:
         before, after = self.before.total_ns, self.after.total_ns
         times = f", ×{after / before:.2f}" if before and after else ""
-        return f"{said(before, self.unit)} before → {said(after, self.unit)} after ({_signed(after - before, self.unit)}{times})"
+        change = _signed(after - before, self.unit)
+        return f"{format_value(before, self.unit)} before → {format_value(after, self.unit)} after ({change}{times})"
 
-    def _words(self, found: list[Change]) -> str:
-        most = "; ".join(f"{c.name} {self._moved('', c.before, c.after)}" for c in found[:3])
+    def _describe(self, changed: list[Change]) -> str:
+        most = "; ".join(f"{c.name} {self._describe_change('', c.before, c.after)}" for c in changed[:3])
         return f"{self._summary()}. Largest changes of own time: {most or 'none'}."
 
     def _legend(self, left: int, y: int) -> str:
-        """From less to more, in words and colours."""
+        """Return the legend from less to more, as text and colours."""
         classes = [*(f"l{i}" for i in range(STEPS, 0, -1)), "same", *(f"m{i + 1}" for i in range(STEPS))]
         start = left + 50
         boxes = "".join(
@@ -188,17 +189,17 @@ class _Diff:
         strongest = round(LEVELS[-1] * self.strong)
         return (
             line("fl-muted", left, y + 2, "▼ less") + boxes + "\n"
-            + line("fl-muted", end, y + 2, f"more ▲ · strongest from {said(strongest, self.unit)} on, {share(strongest, self.full)} of all")
+            + line("fl-muted", end, y + 2, f"more ▲ · strongest: {format_value(strongest, self.unit)}, {share(strongest, self.full)} of all")
         )  # fmt: skip
 
-    def _list(self, found: list[Change], left: int, y: int) -> tuple[str, int]:
-        """The largest changes as text: sign, change, ratio, before and after, name."""
-        out = line("fl-head", left, y + 12, "Largest changes of own time" if found else "Nothing changed.")
+    def _list(self, changed: list[Change], left: int, y: int) -> tuple[str, int]:
+        """Return the largest changes as text (sign, change, ratio, before and after, name) and the y below them."""
+        out = line("fl-head", left, y + 12, "Largest changes of own time" if changed else "Nothing changed.")
         y += 34
-        listed = [c for c in found[:LISTED] if abs(c.delta) >= LEAST_LISTED * self.full]
+        listed = [c for c in changed[:LISTED] if abs(c.delta) >= LEAST_LISTED * self.full]
         for c in listed:
             ratio = "new" if not c.before else "gone" if not c.after else f"×{c.ratio:.2f}"
-            times = f"{said(c.before, self.unit)} → {said(c.after, self.unit)}"
+            times = f"{format_value(c.before, self.unit)} → {format_value(c.after, self.unit)}"
             counted = "" if c.calls_before == c.calls_after else f"  ({c.calls_before} → {c.calls_after} calls)"
             out += line("fl-row", left, y, "▲" if c.delta > 0 else "▼")
             out += line("fl-row r", left + 110, y, _signed(c.delta, self.unit))
@@ -206,22 +207,22 @@ class _Diff:
             out += line("fl-row r fl-muted", left + 330, y, times)
             out += line("fl-row", left + 350, y, clipped(c.name, self.width - left - 370) + counted)
             y += 19
-        if len(found) > len(listed):
-            out += line("fl-muted", left, y, f"… and {len(found) - len(listed)} smaller changes")
+        if len(changed) > len(listed):
+            out += line("fl-muted", left, y, f"… and {len(changed) - len(listed)} smaller changes")
             y += 19
         return out, y - 10
 
 
 def _partners(a: Node, b: Node) -> dict[int, Node | None]:
-    """For every node of a tree the one reached the same way in the other."""
+    """Return for every node of a tree the node with the same path in the other."""
     out: dict[int, Node | None] = {id(a): b}
     todo: list[tuple[Node, Node | None]] = [(a, b)]
     while todo:
-        here, there = todo.pop()
-        for name, child in here.children.items():
-            other = there.children.get(name) if there is not None else None
-            out[id(child)] = other
-            todo.append((child, other))
+        node, other = todo.pop()
+        for name, child in node.children.items():
+            match = other.children.get(name) if other is not None else None
+            out[id(child)] = match
+            todo.append((child, match))
     return out
 
 
@@ -230,4 +231,4 @@ def _own_changes(root: Node, partner: dict[int, Node | None]) -> list[int]:
 
 
 def _signed(delta: int, unit: str) -> str:
-    return f"{'+' if delta > 0 else '−' if delta < 0 else '±'}{said(abs(delta), unit)}"
+    return f"{'+' if delta > 0 else '−' if delta < 0 else '±'}{format_value(abs(delta), unit)}"

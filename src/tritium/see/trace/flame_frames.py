@@ -1,8 +1,8 @@
-"""A call tree laid out as rows of bars, and drawn as SVG: what plain and differential flame graphs share.
+"""Layout of a call tree as rows of bars, drawn as SVG: shared by plain and differential flame graphs.
 
-Knows nothing of colours' meaning. The root is above, its callees below in the order in which they were first called.
-Lengths are kept in the tree's own unit: what a bar says is exact, whatever the pixels round. What would be too narrow
-to see is drawn as one bar that says how many it stands for.
+Knows nothing of the meaning of colours. The root is at the top, its callees below in the order of their first call.
+Lengths are in the tree's unit: the value of a bar is exact, regardless of rounding to pixels. Bars too narrow to see are
+combined into one with their number.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tritium.see.trace.flame_look import CELL, LEAST_CELLS, MARGIN, ROW, css, sc
 from tritium.see.trace.tree import Node
 
 DEEPEST = 250  # levels that are drawn
-LEAST_PX = 0.1  # a narrower bar is drawn together with its like
+LEAST_PX = 0.1  # narrower bars are combined
 
 
 class Frame(NamedTuple):
-    """One bar: a place of the call tree, or several narrow ones of the same caller."""
+    """One bar: a node of the call tree, or several narrow ones of the same caller."""
 
     name: str
     nodes: tuple[Node, ...]
     depth: int
-    at: int  # where it begins, in the tree's unit
-    length: int  # what it is drawn with: its total, but never more than its caller has room for
-    more: bool = False  # it stands for several
+    start: int  # in the tree's unit
+    length: int  # drawn length: its total, limited by its caller's
+    more: bool = False  # combines several nodes
 
     @property
     def total(self) -> int:
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a bar looks like: its class, the lines of its tip, and what its label says before and after the name."""
+    """The style of a bar: its CSS class, the lines of its tooltip, and the text before and after the name in its label."""
 
     style: str
     tip: tuple[str, ...]
@@ -54,7 +54,7 @@ class Look(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where bars are drawn: the px from left to right, and how much of the tree's unit they stand for."""
+    """The area of the bars: left edge and width in px, and the total it represents in the tree's unit."""
 
     left: float
     width: float
@@ -67,7 +67,7 @@ class Room(NamedTuple):
 
 
 def layout(root: Node, room: Room) -> list[Frame]:
-    """The bars, a caller before its callees."""
+    """Return the bars, a caller before its callees."""
     least = room.least_px / room.scale
     out: list[Frame] = []
     todo = [Frame(root.name, (root,), 0, 0, root.total_ns)]
@@ -75,51 +75,49 @@ def layout(root: Node, room: Room) -> list[Frame]:
         frame = todo.pop()
         out.append(frame)
         if not frame.more and frame.depth < DEEPEST:
-            todo += reversed(list(_below(frame, least)))
+            todo += reversed(list(_children(frame, least)))
     return out
 
 
-def _below(frame: Frame, least: float) -> Iterator[Frame]:
+def _children(frame: Frame, least: float) -> Iterator[Frame]:
     children = frame.nodes[0].children.values()
     wide = [c for c in children if c.total_ns >= least]
     narrow = tuple(c for c in children if c.total_ns < least)
-    at, end = frame.at, frame.at + frame.length
+    position, end = frame.start, frame.start + frame.length
     for child in wide:
-        length = min(child.total_ns, end - at)
-        yield Frame(child.name, (child,), frame.depth + 1, at, length)
-        at += length
-    if narrow and (together := sum(c.total_ns for c in narrow)):
-        yield Frame(f"… {len(narrow)} more", narrow, frame.depth + 1, at, min(together, end - at), more=True)
+        length = min(child.total_ns, end - position)
+        yield Frame(child.name, (child,), frame.depth + 1, position, length)
+        position += length
+    if narrow and (rest := sum(c.total_ns for c in narrow)):
+        yield Frame(f"… {len(narrow)} more", narrow, frame.depth + 1, position, min(rest, end - position), more=True)
 
 
 def depth(frames: Iterable[Frame]) -> int:
-    """How many rows they take."""
+    """Return the number of rows of the bars."""
     return 1 + max(f.depth for f in frames)
 
 
 def pane(frames: Sequence[Frame], room: Room, y: int, look: Callable[[Frame], Look]) -> str:
-    """The bars as SVG, from a height on downwards."""
+    """Return the bars as SVG, starting at height y."""
     bars = "".join(_bar(f, look(f), room, y + ROW * f.depth) for f in frames)
     return f'<g class="pane" data-full="{room.full}">\n{bars}</g>\n'
 
 
 def _bar(f: Frame, look: Look, room: Room, y: int) -> str:
-    x, width = room.left + f.at * room.scale, f.length * room.scale
-    beside = "".join(
-        f' data-{key}="{attribute(text)}"' for key, text in (("p", look.before), ("s", look.after)) if text
-    )
+    x, width = room.left + f.start * room.scale, f.length * room.scale
+    extra = "".join(f' data-{key}="{attribute(text)}"' for key, text in (("p", look.before), ("s", look.after)) if text)
     style = f"{look.style} more" if f.more else look.style
     label = svg(clipped(look.before + escape.visible(f.name) + look.after, width), None)
     tip = "\n".join(svg(line, None) for line in (escape.visible(f.name), *look.tip))
     return (
-        f'<g class="f {style}" data-d="{f.depth}" data-x="{f.at}" data-w="{f.length}"{beside}><title>{tip}</title>'
+        f'<g class="f {style}" data-d="{f.depth}" data-x="{f.start}" data-w="{f.length}"{extra}><title>{tip}</title>'
         f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{ROW - 1}" rx="2"/>'
         f'<text x="{x + 4:.1f}" y="{y + 14}">{label}</text></g>\n'
     )
 
 
 def clipped(text: str, width: float) -> str:
-    """As much of a label as a bar has room for; nothing where that would say nothing."""
+    """Return as much of a label as fits a bar; "" if that is too short to read."""
     room = int((width - 6) / CELL)
     if room < LEAST_CELLS:
         return ""
@@ -131,13 +129,13 @@ def clipped(text: str, width: float) -> str:
     return text
 
 
-def said(value: float, unit: str) -> str:
-    """A value of the tree's unit, for people."""
+def format_value(value: float, unit: str) -> str:
+    """Return a value of the tree's unit as text."""
     return amount(value * 1e-9, "s") if unit == "ns" else amount(value, unit)
 
 
 def share(part: float, whole: float) -> str:
-    """A part of the whole in percent."""
+    """Return a part of the whole in percent."""
     percent = 100 * part / whole if whole else 0.0
     return "< 0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
 
@@ -147,20 +145,20 @@ def calls(count: int) -> str:
 
 
 class Page(NamedTuple):
-    """A drawing's outside: its size, what it says to those who do not see it, and whether it is a file of its own."""
+    """The frame of a drawing: its size, its accessible text, and whether it is a standalone file."""
 
     width: int
     height: int
     title: str
-    words: str  # what the picture shows, in a sentence
+    words: str  # description of the picture for screen readers
     alone: bool = True
-    moves: bool = True  # with the script inside; only a file of its own has it
-    least: int = 320  # px; narrower, its place scrolls
+    moves: bool = True  # with the script inside; standalone files only
+    least: int = 320  # px; in a narrower container it scrolls
     margin: int = MARGIN
     key: str = "flame"  # of the permalink
 
     def around(self, body: str) -> str:
-        """The whole SVG: with colours and script inside, or for a page that has both."""
+        """Return the complete SVG: with stylesheet and script inside, or for a page that has both."""
         head = (
             f'class="flame" viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{attribute(self.title)}" '
             f'data-key="{attribute(self.key)}" data-least="{self.least}" data-m="{self.margin}"'
@@ -168,21 +166,21 @@ class Page(NamedTuple):
         words = f"<desc>{svg(self.words, None)}</desc>\n"
         if not self.alone:
             return f'<div class="fl-box"><svg {head}>{words}{body}</svg></div>\n'
-        starts = 'document.querySelectorAll("svg.flame").forEach(flameGraph);'
-        moving = f"<script><![CDATA[\n{script()}{starts}\n]]></script>\n" if self.moves else ""
+        start = 'document.querySelectorAll("svg.flame").forEach(flameGraph);'
+        embedded = f"<script><![CDATA[\n{script()}{start}\n]]></script>\n" if self.moves else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" {head}>\n'
-            f"<title>{svg(self.title)}</title>\n{words}<style>\n{css()}</style>\n{body}{moving}</svg>\n"
+            f"<title>{svg(self.title)}</title>\n{words}<style>\n{css()}</style>\n{body}{embedded}</svg>\n"
         )
 
 
 def line(style: str, x: float, y: float, text: str, more: str = "") -> str:
-    """One line of text; only what is visible of it."""
+    """Return one line of text as SVG, with invisible characters escaped."""
     return f'<text class="{style}" x="{x:g}" y="{y:g}"{more}>{svg(text, None)}</text>\n'
 
 
 def top(title: str, info: str, hint: str, room: Room, alone: bool) -> tuple[str, int]:
-    """The lines above the bars (a page has a heading of its own), and the height where the bars begin."""
+    """Return the lines above the bars (a page has its own heading), and the y at which the bars begin."""
     out = line("fl-title", room.left, 29, clipped(escape.visible(title), 0.75 * room.width)) if alone else ""
     y = 50 if alone else 16
     out += line("fl-info", room.left, y, info)

@@ -1,7 +1,7 @@
-"""How a flame graph looks: its colours on light and dark paper, its sizes, its stylesheet, and the script that moves it.
+"""The style of flame graphs: colours of the light and dark theme, sizes, stylesheet, and the script for zoom and search.
 
-Knows nothing of profiles. Names get warm colours of different lightness, so that neighbours stay apart for every eye; a
-colour means nothing but a name. In a comparison blue is less and red is more, and a sign says the same.
+Knows nothing of profiles. Names get warm colours of different lightness, so that neighbours are distinguishable with any
+colour vision; a colour only identifies a name. In a comparison blue is less and red is more, and a sign repeats it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from importlib.resources import files
 from zlib import crc32
 
 ROW = 20  # px from one level to the next
-MARGIN = 14  # px beside the bars of a file of its own; a page has its own margins
+MARGIN = 14  # px beside the bars of a standalone file; a page has its own margins
 PAGE_MARGIN = 1  # px; room for the stroke of the outermost bars
 CELL = 7.23  # px of a character of the bars' font
-LEAST_CELLS = 3  # a shorter label says nothing
+LEAST_CELLS = 3  # a shorter label is not drawn
 
 WARM = 12  # colours for names
-STEPS = 4  # of less and of more
+STEPS = 4  # colours of less, and as many of more
 LIGHT = {
     "paper": "#ffffff", "ink": "#1a2027", "muted": "#59636e", "line": "#d5dae0", "on": "#2c1a0c", "root": "#e9e5df",
     "hit": "#a9b8ff", "focus": "#2b4fd8",
@@ -37,13 +37,13 @@ DARK = {
 FILLS = ("root", "same", *map(str, range(WARM)), *(f"{side}{i + 1}" for side in "ml" for i in range(STEPS)))
 
 
-def _declared(colours: dict[str, str]) -> str:
+def _declare(colours: dict[str, str]) -> str:
     return "".join(f"--fl-{key}:{value};" for key, value in colours.items())
 
 
 def css() -> str:
-    """The stylesheet: for a file of its own and for a page alike. A theme the page's reader chose comes first."""
-    light, dark = _declared(LIGHT), _declared(DARK)
+    """Return the stylesheet, for a standalone file or a page. A theme chosen on the page takes precedence."""
+    light, dark = _declare(LIGHT), _declare(DARK)
     return (
         f"svg.flame,.fl-box{{{light}}}\n@media (prefers-color-scheme:dark){{svg.flame,.fl-box{{{dark}}}}}\n"
         f"[data-theme=light] svg.flame,[data-theme=light] .fl-box{{{light}}}\n"
@@ -60,13 +60,13 @@ def _class(key: str) -> str:
     return f"n{key}" if key.isdigit() else key
 
 
-def of_name(name: str) -> str:
-    """The class of a name's colour: always the same one."""
+def name_class(name: str) -> str:
+    """Return the CSS class of a name's colour, which is always the same."""
     return f"n{crc32(name.encode('utf-8', 'surrogatepass')) % WARM}"
 
 
 def script() -> str:
-    """`flameGraph(svg)`: zoom, search and keys for one flame graph. Nothing in it makes code or markup of text."""
+    """Return the script: `flameGraph(svg)` adds zoom, search and keys. It never turns text into code or markup."""
     return _asset("flame.js")
 
 

@@ -1,7 +1,7 @@
-"""Folded stacks, `a;b;c 123`: what flamegraph.pl, inferno, speedscope and difffolded.pl read.
+"""Folded stacks, `a;b;c 123`, as read by flamegraph.pl, inferno, speedscope and difffolded.pl.
 
-Knows nothing of drawing. A line is a way into the program and the ns spent there itself; two columns are before and
-after. A name with a separator in it gets another character there: a line has the frames it says.
+Knows nothing of drawing. A line is a stack and its own time in ns; two columns are before and after. Separators inside a
+name are replaced, so that a line has the right number of frames.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ SEPARATORS = str.maketrans({";": ":", " ": "_"})
 
 
 def text(t: Timeline) -> str:
-    """Every stack with its own ns, in order; the first frame is the lane where there are several."""
-    return of_tree(tree(t))
+    """Return every stack with its own ns, in order; with several lanes, the lane is the first frame."""
+    return format_tree(tree(t))
 
 
 def two_column(a: Timeline, b: Timeline) -> str:
-    """Every stack with its own ns before and after: 0 where it was not there."""
-    apart = len(set(a.lane.tolist())) > 1 or len(set(b.lane.tolist())) > 1
-    before, after = (_stacks(_with_lanes(t) if apart else tree(t)) for t in (a, b))
-    ways = sorted({*before, *after})
-    return "".join(f"{way} {before.get(way, 0)} {after.get(way, 0)}\n" for way in ways)
+    """Return every stack with its own ns before and after: 0 if it is absent."""
+    by_lane = len(set(a.lane.tolist())) > 1 or len(set(b.lane.tolist())) > 1
+    before, after = (_stacks(_with_lanes(t) if by_lane else tree(t)) for t in (a, b))
+    stacks = sorted({*before, *after})
+    return "".join(f"{stack} {before.get(stack, 0)} {after.get(stack, 0)}\n" for stack in stacks)
 
 
-def of_tree(root: Node) -> str:
-    """The stacks of a call tree."""
-    return "".join(f"{way} {own}\n" for way, own in sorted(_stacks(root).items()))
+def format_tree(root: Node) -> str:
+    """Return the stacks of a call tree."""
+    return "".join(f"{stack} {own}\n" for stack, own in sorted(_stacks(root).items()))
 
 
-def sampled(samples: Samples) -> Node:
-    """The call tree of Python stacks; a sample stands for the time between two."""
+def build_sample_tree(samples: Samples) -> Node:
+    """Return the call tree of Python stacks; a sample counts as the sampling interval."""
     root = Node("Python stacks")
     for which in samples.stack.tolist():
         root.total_ns += samples.every_ns
@@ -47,22 +47,22 @@ def sampled(samples: Samples) -> Node:
 
 
 def frame(name: str) -> str:
-    """A name as one frame of a line."""
+    """Return a name as one frame of a line."""
     return escape.visible(name).translate(SEPARATORS).strip("_") or "(unnamed)"
 
 
 def _stacks(root: Node) -> dict[str, int]:
-    """Own ns by way; ways whose names look the same are one."""
-    found: dict[str, int] = {}
+    """Return the own ns by stack; stacks with equal escaped names are merged."""
+    totals: dict[str, int] = {}
     for path, node in root.walk():
         if node.own_ns:
-            way = ";".join(map(frame, path))
-            found[way] = found.get(way, 0) + node.own_ns
-    return found
+            path_text = ";".join(map(frame, path))
+            totals[path_text] = totals.get(path_text, 0) + node.own_ns
+    return totals
 
 
 def _with_lanes(t: Timeline) -> Node:
-    """The tree under its lanes, also where there is only one: both columns must agree on what the first frame is."""
+    """Return the tree below its lanes, even if there is only one: both columns need the same first frame."""
     root = tree(t)
     lanes = sorted(set(t.lane.tolist()))
     if len(lanes) != 1:

@@ -1,7 +1,8 @@
 """NVTX ranges: names of ops and scopes in the traces of Nsight Systems and of other profilers of CUDA programs.
 
-Knows nothing of our own profiles. While `ranges()` is entered every op, eager or in a compiled program, runs inside a
-range of its name, and so does every scope while someone records; native replay pauses meanwhile. Otherwise nothing here runs.
+Independent of Tritium's own profiles. While `ranges()` is entered every op, eager or in a compiled program, runs inside a
+range of its name, and so does every scope while a recorder runs; native replay pauses meanwhile. Otherwise there is no
+overhead.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ HOW = "pip install nvtx"
 
 
 class Marker(NamedTuple):
-    """Who sets ranges: a push with a name, and a pop."""
+    """The functions of an NVTX binding: push a named range, and pop it."""
 
-    push_as_it_is: Callable[[str], Any]
+    push_raw: Callable[[str], Any]
     pop: Callable[[], Any]
 
     def push(self, name: str) -> None:
-        self.push_as_it_is(escape.visible(name))
+        self.push_raw(escape.visible(name))
 
 
 def available() -> str:
-    """ "" where ranges can be set; otherwise why not."""
-    found = _marker()
-    return found if isinstance(found, str) else ""
+    """Return "" if ranges can be set, otherwise the reason why not."""
+    marker = _marker()
+    return marker if isinstance(marker, str) else ""
 
 
 def _marker() -> Marker | str:
-    if _there("nvtx"):
+    if _is_installed("nvtx"):
         nvtx = import_module("nvtx")
         return Marker(nvtx.push_range, nvtx.pop_range)
-    if not _there("torch"):
+    if not _is_installed("torch"):
         return f"neither the nvtx package nor torch is installed: {HOW}"
     torch = import_module("torch")
     if not torch.cuda.is_available():
@@ -49,12 +50,12 @@ def _marker() -> Marker | str:
     return Marker(torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
 
 
-def _there(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     return package in sys.modules or find_spec(package) is not None
 
 
-def _ranged(emit: Callable[..., Any], marker: Marker) -> Callable[..., Any]:
-    """Runs a call as `emit` does, inside a range."""
+def _add_range(emit: Callable[..., Any], marker: Marker) -> Callable[..., Any]:
+    """Return a function that calls `emit` inside a range."""
 
     def inside(op: Op, *call: Any) -> Any:
         marker.push(op.name)
@@ -66,28 +67,28 @@ def _ranged(emit: Callable[..., Any], marker: Marker) -> Callable[..., Any]:
     return inside
 
 
-def _unheard(event: launch.Event) -> None:
-    """Listens only so that no call is replayed past the ranges."""
+def _ignore(event: launch.Event) -> None:
+    """Ignore an event; registered so that no call is replayed natively, outside a range."""
 
 
 @contextmanager
-def ranges(wanted: bool = True) -> Iterator[None]:
-    """Set a range around every op of the process meanwhile; PackageError, with the reason, where none can be set."""
-    if not wanted:
+def ranges(enabled: bool = True) -> Iterator[None]:
+    """Set a range around every op of the process meanwhile; PackageError, with the reason, if none can be set."""
+    if not enabled:
         yield
         return
     marker = _marker()
     if isinstance(marker, str):
         raise PackageError(f"no NVTX ranges: {marker}.")
-    if "emit" in vars(EAGER):  # they are set already
+    if "emit" in vars(EAGER):  # already set
         yield
         return
-    launch.watch(_unheard)
-    vars(EAGER)["emit"] = _ranged(EAGER.emit, marker)  # programs that someone watches are run by it too
+    launch.watch(_ignore)
+    vars(EAGER)["emit"] = _add_range(EAGER.emit, marker)  # also runs watched programs
     recording.marker = marker
     try:
         yield
     finally:
         recording.marker = None
         del vars(EAGER)["emit"]
-        launch.unwatch(_unheard)
+        launch.unwatch(_ignore)

@@ -1,8 +1,8 @@
-"""A look from beside while a program runs: its Python stacks, and quantities over time, on the clock of the spans.
+"""Background sampling while a program runs: Python stacks, and quantities over time, on the clock of the spans.
 
-Knows nothing of spans. The stacks are those of the interpreter (`sys._current_frames`), taken when it lets go of its
-lock: a native call that holds the lock is seen when it ends. What is kept is bounded: where it is full, every second
-moment is left out and the next ones are taken half as often.
+Knows nothing of spans. The stacks are those of the interpreter (`sys._current_frames`), taken when it releases the GIL: a
+native call that holds the GIL is seen when it ends. Memory is bounded: when full, every second sample is dropped and the
+sampling interval doubles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tritium.perf.meters.probe import probe
 from tritium.perf.meters.sensors import Sensor, Watts, resident
 from tritium.see.trace.timeline import Counter, Samples
 
-MOST_MOMENTS = 50_000  # of stacks; each holds one for every thread
+MOST_MOMENTS = 50_000  # samples; each has a stack of every thread
 MOST_STACKS = 20_000  # distinct ones
 MOST_DEPTH = 128
 MOST_READINGS = 20_000  # of a counter
@@ -34,14 +34,14 @@ OTHER = "(other stacks)"
 OUTER = "(outer frames left out)"
 
 Reading = float | Absent
-PASSING = ("window_too_short", "counter_reset", "counter_stuck")  # reasons that a later look may no longer find
+PASSING = ("window_too_short", "counter_reset", "counter_stuck")  # reasons that may not apply to a later reading
 
 
 # ---- Python stacks
 
 
 class Stacks:
-    """Stacks of all threads at moments, each distinct one kept once."""
+    """Sampled stacks of all threads, each distinct one stored once."""
 
     def __init__(self, every_ns: int, *, most_moments: int = MOST_MOMENTS, most_stacks: int = MOST_STACKS) -> None:
         self.every_ns = every_ns
@@ -49,12 +49,12 @@ class Stacks:
         self._frames: dict[str, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._known: dict[tuple[CodeType, int], int] = {}
-        self._moments: list[tuple[int, list[tuple[int, int]]]] = []  # when, and (thread, stack) of each
+        self._moments: list[tuple[int, list[tuple[int, int]]]] = []  # time, and (thread, stack) of each thread
 
     def look(self, at_ns: int, frames: Mapping[int, FrameType], without: Collection[int] = ()) -> None:
-        """Keep the stacks of this moment, but for the threads that only look."""
-        seen = [(ident, self._stack(frame)) for ident, frame in frames.items() if ident not in without]
-        self._moments.append((at_ns, seen))
+        """Record the stacks of one moment, except those of sampler threads."""
+        stacks = [(ident, self._stack(frame)) for ident, frame in frames.items() if ident not in without]
+        self._moments.append((at_ns, stacks))
         if len(self._moments) >= self.most_moments:
             self._moments = self._moments[::2]
             self.every_ns *= 2
@@ -73,27 +73,29 @@ class Stacks:
         return self._stacks.setdefault(stack, len(self._stacks))
 
     def _place(self, code: CodeType, line: int) -> int:
-        found = self._known.get((code, line))
-        if found is None:
-            name = f"{code.co_qualname} ({shortened(code.co_filename)}:{line})"
-            found = self._known[code, line] = self._frame(name)
-        return found
+        index = self._known.get((code, line))
+        if index is None:
+            name = f"{code.co_qualname} ({shorten(code.co_filename)}:{line})"
+            index = self._known[code, line] = self._frame(name)
+        return index
 
     def _frame(self, name: str) -> int:
         return self._frames.setdefault(name, len(self._frames))
 
     @property
     def threads(self) -> list[int]:
-        """The identities of the threads that were seen, in order."""
-        return list(dict.fromkeys(ident for _, seen in self._moments for ident, _ in seen))
+        """Return the identities of the sampled threads, in order."""
+        return list(dict.fromkeys(ident for _, stacks in self._moments for ident, _ in stacks))
 
-    def tell_apart(self, whose: Callable[[int, int], int]) -> None:
-        """Threads that had one identity after each other: `whose` tells by the moment who it was."""
-        self._moments = [(at, [(whose(ident, at), stack) for ident, stack in seen]) for at, seen in self._moments]
+    def split_threads(self, holder: Callable[[int, int], int]) -> None:
+        """Separate threads that had the same identity one after another: `holder` returns the thread by identity and time."""
+        self._moments = [
+            (time, [(holder(ident, time), stack) for ident, stack in stacks]) for time, stacks in self._moments
+        ]
 
     def samples(self, began_ns: int, lane_of: Mapping[int, int]) -> Samples:
-        """All of it, on the lanes of the timeline."""
-        rows = [(at - began_ns, lane_of[ident], stack) for at, seen in self._moments for ident, stack in seen]
+        """Return all samples, on the lanes of the timeline."""
+        rows = [(time - began_ns, lane_of[ident], stack) for time, stacks in self._moments for ident, stack in stacks]
         columns = np.array(rows, np.int64).reshape(-1, 3)
         return Samples(
             tuple(self._frames), tuple(self._stacks), columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy(),
@@ -102,8 +104,8 @@ class Stacks:
 
 
 @cache
-def shortened(file: str) -> str:
-    """A path without the folders that only this machine has: from the working folder, or from where modules are found."""
+def shorten(file: str) -> str:
+    """Return a path relative to the working directory or to an entry of sys.path, without folders of this machine."""
     for root in (os.getcwd(), *sorted(filter(None, sys.path), key=len, reverse=True)):
         try:
             inside = Path(file).relative_to(root)
@@ -118,7 +120,7 @@ def shortened(file: str) -> str:
 
 @dataclass(frozen=True)
 class Gauge:
-    """A quantity that can be read at any moment."""
+    """A quantity that can be read at any time."""
 
     name: str
     unit: str
@@ -132,17 +134,17 @@ class Track:
         self.gauge, self.most = gauge, most
         self._at: list[int] = []
         self._values: list[float] = []
-        self._why, self._over = "", False  # why the last look found nothing, and whether there is no use in another
-        self._looks, self._stride = 0, 1
+        self._why, self._finished = "", False  # reason for the last absent reading, and if it is permanent
+        self._reads, self._stride = 0, 1
 
     def look(self, at_ns: int) -> None:
-        due = self._looks % self._stride == 0
-        self._looks += 1
-        if self._over or not due:
+        due = self._reads % self._stride == 0
+        self._reads += 1
+        if self._finished or not due:
             return
         value = self._read()
         if isinstance(value, Absent):
-            self._why, self._over = f"not measured: {value.reason}", value.code not in PASSING
+            self._why, self._finished = f"not measured: {value.reason}", value.code not in PASSING
         else:
             self._at.append(at_ns)
             self._values.append(float(value))
@@ -153,14 +155,14 @@ class Track:
     def _read(self) -> Reading:
         try:
             return self.gauge.read()
-        except Exception as error:  # a gauge that fails costs itself, never the profile
+        except Exception as error:  # a failing gauge must not end the profile
             return Absent("unsupported", escape.visible(f"{type(error).__name__}: {error}"))
 
     def counter(self, began_ns: int) -> Counter:
-        """What was read; or why nothing was."""
-        at = np.array(self._at, np.int64) - began_ns
+        """Return the readings, or the reason why there are none."""
+        times = np.array(self._at, np.int64) - began_ns
         absent = "" if self._at else self._why or "not measured: window_too_short: the profile was too short to read it"
-        return Counter(self.gauge.name, self.gauge.unit, np.maximum(at, 0), np.array(self._values), absent)
+        return Counter(self.gauge.name, self.gauge.unit, np.maximum(times, 0), np.array(self._values), absent)
 
 
 def pool_bytes() -> float:
@@ -168,31 +170,31 @@ def pool_bytes() -> float:
 
 
 def gauges(*, memory: bool, power: bool) -> list[Gauge]:
-    """What is read beside the spans."""
-    found = [Gauge("pool", "B", pool_bytes), Gauge("rss", "B", resident)] if memory else []
-    return [*found, *power_gauges(probe())] if power else found
+    """Return the gauges that are read while recording."""
+    result = [Gauge("pool", "B", pool_bytes), Gauge("rss", "B", resident)] if memory else []
+    return [*result, *power_gauges(probe())] if power else result
 
 
 def power_gauges(sensors: Sequence[Sensor | Absent]) -> list[Gauge]:
-    """A gauge for each domain that is no part of another; one that says why where there is none."""
-    here = [s for s in sensors if isinstance(s, Sensor) and not s.part_of]
-    if here:
-        several = len(here) > 1
-        return [Gauge(f"power {s.domain}" if several else "power", "W", Watts(s)) for s in here]
+    """Return a gauge for each domain that is not part of another; without any, one with the reason."""
+    present = [s for s in sensors if isinstance(s, Sensor) and not s.part_of]
+    if present:
+        several = len(present) > 1
+        return [Gauge(f"power {s.domain}" if several else "power", "W", Watts(s)) for s in present]
     absent = [s for s in sensors if isinstance(s, Absent)]
     first = next((a for a in absent if a.code != "no_device"), absent[0] if absent else None)
-    none = first or Absent("no_device", "no sensor of power is known here")
-    return [Gauge("power", "W", lambda: none)]
+    reason = first or Absent("no_device", "no power sensor is known on this machine")
+    return [Gauge("power", "W", lambda: reason)]
 
 
-# ---- the thread that looks
+# ---- the sampling thread
 
 
-_looking: set[int] = set()  # the threads of all that look: no part of the program
+_sampler_threads: set[int] = set()  # threads of all samplers: not part of the program
 
 
-class Beside:
-    """Looks at stacks and gauges from a thread of its own; tells when the time is up."""
+class BackgroundSampler:
+    """A sampler of stacks and gauges in a thread of its own, with an optional time limit."""
 
     def __init__(
         self, *, stacks_ns: int | None = None, counters_ns: int | None = None, read: Sequence[Gauge] = (),
@@ -202,52 +204,54 @@ class Beside:
         self.tracks = [Track(g) for g in read] if counters_ns else []
         self.counters_ns, self.limit_ns, self.at_limit = counters_ns, limit_ns, at_limit
         self.names: dict[int, str] = {}
-        self.spent_ns = 0  # CPU time of looking
+        self.spent_ns = 0  # CPU time of sampling
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, began_ns: int) -> None:
-        """Begin; nothing runs where nothing is to be looked at."""
+        """Start sampling; without anything to sample, no thread is started."""
         self.learn_names()
-        self.look_at_gauges()
+        self.read_gauges()
         due = {
-            self._look_at_stacks: self.stacks.every_ns if self.stacks else None,
-            self.look_at_gauges: self.counters_ns if self.tracks else None,
+            self._sample_stacks: self.stacks.every_ns if self.stacks else None,
+            self.read_gauges: self.counters_ns if self.tracks else None,
             self._reach_limit: self.limit_ns,
         }
         plan = {act: began_ns + every for act, every in due.items() if every}
         if plan:
             thread = threading.Thread(target=self._run, args=(plan,), daemon=True, name="tritium profile")
             thread.start()
-            self._thread = thread  # one that could not begin is not waited for
+            self._thread = thread  # set only once started, so that stop() joins no other
 
     def stop(self) -> None:
-        early = self._ended.is_set()  # by the limit: what comes after it is not the profile's
+        early = self._ended.is_set()  # by the limit: later readings do not belong to the profile
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.learn_names()
         if not early:
-            self.look_at_gauges()
+            self.read_gauges()
 
     def learn_names(self) -> None:
-        """The names of the threads there are; one that came and went between two looks, and entered no scope, stays
-        without."""
+        """Record the names of the running threads.
+
+        A thread that started and ended between two samples, and entered no scope, has no name.
+        """
         self.names |= {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
 
-    def look_at_gauges(self) -> None:
+    def read_gauges(self) -> None:
         now = time.perf_counter_ns()
         for track in self.tracks:
             track.look(now)
 
     def _run(self, plan: dict[Callable[[], None], int]) -> None:
-        _looking.add(threading.get_ident())
+        _sampler_threads.add(threading.get_ident())
         try:
-            self._look(plan)
+            self._loop(plan)
         finally:
-            _looking.discard(threading.get_ident())
+            _sampler_threads.discard(threading.get_ident())
 
-    def _look(self, plan: dict[Callable[[], None], int]) -> None:
+    def _loop(self, plan: dict[Callable[[], None], int]) -> None:
         while plan:
             act = min(plan, key=lambda a: plan[a])
             if self._ended.wait(max(0, plan[act] - time.perf_counter_ns()) * 1e-9):
@@ -260,16 +264,16 @@ class Beside:
             if every is None:
                 del plan[act]
             else:
-                plan[act] = max(plan[act] + every, time.perf_counter_ns())  # what was missed is not made up for
+                plan[act] = max(plan[act] + every, time.perf_counter_ns())  # missed samples are not caught up
 
     def _every(self, act: Callable[[], None]) -> int | None:
-        if act == self._look_at_stacks and self.stacks is not None:
+        if act == self._sample_stacks and self.stacks is not None:
             return self.stacks.every_ns
-        return self.counters_ns if act == self.look_at_gauges else None
+        return self.counters_ns if act == self.read_gauges else None
 
-    def _look_at_stacks(self) -> None:
+    def _sample_stacks(self) -> None:
         if self.stacks is not None:
-            self.stacks.look(time.perf_counter_ns(), sys._current_frames(), tuple(_looking))
+            self.stacks.look(time.perf_counter_ns(), sys._current_frames(), tuple(_sampler_threads))
 
     def _reach_limit(self) -> None:
         if self.at_limit is not None:

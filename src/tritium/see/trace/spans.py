@@ -1,4 +1,4 @@
-"""Recorded spans in, the columns of a timeline out: what each call was, and which lane it ran on.
+"""Conversion of recorded spans to the columns of a timeline: the kind of each call and its lane.
 
 Knows nothing of how spans are recorded or shown.
 """
@@ -18,11 +18,11 @@ from tritium.fragment import Fragment, spec_text
 from tritium.op import exact
 from tritium.see.trace.timeline import Column, What
 
-NAMED = 4  # rows of a fused group that its name lists
+NAMED = 4  # ops of a fusion group that its name lists
 
 
-def what_of(recorded: Any) -> What:
-    """What a recorded object says: a scope, a program, a transfer or a kernel call."""
+def describe(recorded: Any) -> What:
+    """Return the What of a recorded object: a scope, a program, a transfer or a kernel call."""
     if isinstance(recorded, recording.Scope):
         return What(recorded.name, "scope", device="")
     if isinstance(recorded, launch.Ran):
@@ -34,46 +34,46 @@ def what_of(recorded: Any) -> What:
         return What(
             "transfer", "transfer", recorded.kernel, str(recorded.device), detail, cost.flops, cost.read, cost.written
         )
-    name, integer = _row(recorded.op, recorded.attrs)
+    name, integer = _op_name(recorded.op, recorded.attrs)
     return What(name, "op", recorded.kernel, str(recorded.device), detail, cost.flops, cost.read, cost.written, integer)
 
 
-def _row(op: Any, attrs: Mapping[str, Any]) -> tuple[str, bool]:
-    """The name of a row, and whether it multiplies int8; of a fused group, its rows."""
-    body = attrs.get("body")
-    if not isinstance(body, Fragment):
+def _op_name(op: Any, attrs: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the name of an op, or of the ops of a fusion group, and True if it multiplies int8."""
+    fragment = attrs.get("body")
+    if not isinstance(fragment, Fragment):
         return op.name, op in INTEGER
-    listed = body.names
-    more = f"+… ({len(listed)} rows)" if len(listed) > NAMED else ""
-    return f"{op.name} {'+'.join(listed[:NAMED])}{more}", any(step.op in INTEGER for step in body.steps)
+    names = fragment.names
+    suffix = f"+… ({len(names)} rows)" if len(names) > NAMED else ""
+    return f"{op.name} {'+'.join(names[:NAMED])}{suffix}", any(step.op in INTEGER for step in fragment.steps)
 
 
-def numbered(recorded: Sequence[Any]) -> tuple[tuple[What, ...], Column]:
-    """The distinct things that were done, and for each span the number of its own.
+def number_events(recorded: Sequence[Any]) -> tuple[tuple[What, ...], Column]:
+    """Return the distinct kinds of calls, and for each span the index of its kind.
 
-    Calls alike mostly share one object: objects are told apart first by what they are, then by what they hold, and only
-    then is their work computed.
+    Equal calls mostly share one object: objects are compared by identity first, then by content, and only then is their
+    work computed.
     """
     ids = list(map(id, recorded))
     by_key: dict[Any, int] = {}
-    found: dict[What, int] = {}
+    kinds: dict[What, int] = {}
     number: dict[int, int] = {}
-    for which, one in dict(zip(ids, recorded, strict=True)).items():
-        key = _key(one)
+    for ident, event in dict(zip(ids, recorded, strict=True)).items():
+        key = _key(event)
         if key not in by_key:
-            by_key[key] = found.setdefault(what_of(one), len(found))
-        number[which] = by_key[key]
-    return tuple(found), np.fromiter(map(number.__getitem__, ids), np.int64, len(ids))
+            by_key[key] = kinds.setdefault(describe(event), len(kinds))
+        number[ident] = by_key[key]
+    return tuple(kinds), np.fromiter(map(number.__getitem__, ids), np.int64, len(ids))
 
 
-def _key(one: Any) -> Any:
-    """What tells two recorded objects apart."""
-    attrs = getattr(one, "attrs", None)
-    return type(one), *(v for v in one if v is not attrs), exact(tuple((attrs or {}).items()))
+def _key(event: Any) -> Any:
+    """Return the key by which recorded objects are equal."""
+    attrs = getattr(event, "attrs", None)
+    return type(event), *(v for v in event if v is not attrs), exact(tuple((attrs or {}).items()))
 
 
 def lanes(threads: Iterable[int], names: Mapping[int, str]) -> tuple[tuple[str, ...], dict[int, int]]:
-    """A lane for each thread, in the order given: its name (no two alike), and its number by the thread's identity."""
+    """Return unique lane names for the threads, in order, and the lane number by the thread's identity."""
     number: dict[int, int] = {}
     out: list[str] = []
     for ident in threads:
@@ -87,101 +87,103 @@ def lanes(threads: Iterable[int], names: Mapping[int, str]) -> tuple[tuple[str, 
 
 
 class Threads:
-    """Who held the identity of a thread when: it is used again once its thread has ended.
+    """Holders of thread identities over time: an identity is reused once its thread has ended.
 
-    Later holders, told apart by the names they had in scopes, get identities of their own, below 0.
+    Later holders, distinguished by the names they had in scopes, get identities of their own, below 0.
     """
 
     def __init__(self, named: Mapping[int, Sequence[tuple[int, str]]], names: Mapping[int, str]) -> None:
         self.names = dict(names)
-        self._held: dict[int, tuple[list[int], list[int]]] = {}  # since when, and who
+        self._held: dict[int, tuple[list[int], list[int]]] = {}  # start times, and holders
         fresh = count(-1, -1)
-        for ident, since in named.items():
-            held = [ident, *(next(fresh) for _ in since[1:])]
-            self.names |= {who: name for who, (_, name) in zip(held, since, strict=True)}
-            if len(held) > 1:
-                self._held[ident] = ([at for at, _ in since], held)
+        for ident, periods in named.items():
+            holders = [ident, *(next(fresh) for _ in periods[1:])]
+            self.names |= {holder: name for holder, (_, name) in zip(holders, periods, strict=True)}
+            if len(holders) > 1:
+                self._held[ident] = ([time for time, _ in periods], holders)
 
-    def whose(self, ident: int, at_ns: int) -> int:
-        """Who held an identity at a moment."""
-        since, held = self._held.get(ident, ([], [ident]))
-        return held[max(0, bisect_right(since, at_ns) - 1)]
+    def holder(self, ident: int, at_ns: int) -> int:
+        """Return the holder of an identity at a time."""
+        since, holders = self._held.get(ident, ([], [ident]))
+        return holders[max(0, bisect_right(since, at_ns) - 1)]
 
-    def all_of(self, ident: Column, at_ns: Column) -> Column:
-        """The same for columns."""
+    def holders(self, ident: Column, at_ns: Column) -> Column:
+        """Return the holders for columns of identities and times."""
         out = ident.copy()
-        for one, (since, held) in self._held.items():
-            on = np.flatnonzero(ident == one)
-            number = np.searchsorted(np.array(since), at_ns[on], side="right") - 1
-            out[on] = np.array(held)[np.maximum(number, 0)]
+        for thread, (since, holders) in self._held.items():
+            rows = np.flatnonzero(ident == thread)
+            number = np.searchsorted(np.array(since), at_ns[rows], side="right") - 1
+            out[rows] = np.array(holders)[np.maximum(number, 0)]
         return out
 
 
-def closed(
-    recorded: list[Any], times: Column, left: Iterable[tuple[Any, int, int]], began_ns: int, ended_ns: int
+def close_scopes(
+    recorded: list[Any], times: Column, unfinished: Iterable[tuple[Any, int, int]], began_ns: int, ended_ns: int
 ) -> tuple[list[Any], Column, int]:
-    """The spans with those of scopes that were still open at the end, which end there; and how many these are."""
-    more = [
+    """Return the spans with those of scopes still open at the end, which end there, and the number of these."""
+    added = [
         (what, start, thread)
-        for what, start, thread in left
-        if start >= began_ns and not ((times[:, 0] == start) & (times[:, 2] == thread)).any()  # it ended just then
+        for what, start, thread in unfinished
+        if start >= began_ns and not ((times[:, 0] == start) & (times[:, 2] == thread)).any()  # it was closed meanwhile
     ]
-    rows = np.array([(start, ended_ns - start, thread) for _, start, thread in more], np.int64).reshape(-1, 3)
-    return [*recorded, *(what for what, _, _ in more)], np.concatenate([times, rows]), len(more)
+    rows = np.array([(start, ended_ns - start, thread) for _, start, thread in added], np.int64).reshape(-1, 3)
+    return [*recorded, *(what for what, _, _ in added)], np.concatenate([times, rows]), len(added)
 
 
-def crosswise(start_ns: Column, end_ns: Column, lane: Column) -> Column:
-    """Which spans overlap another of their lane without one being inside the other."""
+def find_crossing(start_ns: Column, end_ns: Column, lane: Column) -> Column:
+    """Return the indices of spans that overlap another of their lane without one being inside the other."""
     order = np.lexsort((-end_ns, start_ns, lane))
-    found: set[int] = set()
-    on, open_ = -1, list[tuple[int, int]]()  # end and number
+    crossing: set[int] = set()
+    current, open_ = -1, list[tuple[int, int]]()  # end and index
     rows = zip(order.tolist(), *(c[order].tolist() for c in (start_ns, end_ns, lane)), strict=True)
-    for i, start, end, at in rows:
-        open_ = [o for o in open_ if o[0] > start] if at == on else []
-        on = at
+    for i, start, end, lane_number in rows:
+        open_ = [o for o in open_ if o[0] > start] if lane_number == current else []
+        current = lane_number
         crossed = [j for ends, j in open_ if ends < end]
         if crossed:
-            found.update(crossed, (i,))
+            crossing.update(crossed, (i,))
         open_.append((end, i))
-    return np.array(sorted(found), np.int64)
+    return np.array(sorted(crossing), np.int64)
 
 
-def put_apart(
+def separate_scopes(
     whats: Sequence[What], what: Column, start_ns: Column, elapsed_ns: Column, lane: Column, lanes: Sequence[str]
 ) -> tuple[Column, tuple[str, ...], int]:
-    """The lanes again, with every scope that overlaps another crosswise on one of its own; and how many scopes these are.
+    """Return the lanes with every scope that crosses another on a lane of its own, and the number of these scopes.
 
-    Tasks that take turns on a thread do that. Nobody knows whose the calls are meanwhile: they stay where they ran, inside
-    no such scope.
+    Interleaved tasks of a thread cause this. The calls meanwhile cannot be assigned to a task: they stay on their lane,
+    inside no such scope.
     """
     rank = np.array([RANKS.get(w.kind, 2) for w in whats], np.int64)[what] if len(what) else what
     parts = np.flatnonzero(rank < 2)
     end_ns = start_ns + elapsed_ns
-    found = parts[crosswise(start_ns[parts], end_ns[parts], lane[parts])]
-    moved = found[rank[found] == RANKS["scope"]]
-    out, named = lane.copy(), list(lanes)
-    free: dict[int, list[tuple[int, int]]] = {}  # by lane: when each of those added to it is free, and its number
+    crossing = parts[find_crossing(start_ns[parts], end_ns[parts], lane[parts])]
+    moved = crossing[rank[crossing] == RANKS["scope"]]
+    out, names = lane.copy(), list(lanes)
+    free: dict[int, list[tuple[int, int]]] = {}  # by lane: end time and number of each lane added to it
     for i in moved[np.argsort(start_ns[moved], kind="stable")].tolist():
         added = free.setdefault(int(lane[i]), [])
-        at = next((k for k, (until, _) in enumerate(added) if until <= start_ns[i]), len(added))
-        if at == len(added):
-            added.append((0, len(named)))
-            named.append(f"{lanes[lane[i]]}, overlapping{f' {at + 1}' if at else ''}")
-        out[i] = added[at][1]
-        added[at] = (int(end_ns[i]), added[at][1])
-    return out, tuple(named), len(moved)
+        index = next((k for k, (until, _) in enumerate(added) if until <= start_ns[i]), len(added))
+        if index == len(added):
+            added.append((0, len(names)))
+            names.append(f"{lanes[lane[i]]}, overlapping{f' {index + 1}' if index else ''}")
+        out[i] = added[index][1]
+        added[index] = (int(end_ns[i]), added[index][1])
+    return out, tuple(names), len(moved)
 
 
-def clipped(start_ns: Column, elapsed_ns: Column, began_ns: int) -> tuple[Column, Column]:
-    """Times since the profile began; what began before it begins with it."""
+def clip_times(start_ns: Column, elapsed_ns: Column, began_ns: int) -> tuple[Column, Column]:
+    """Return times since the profile began, with earlier starts clipped to 0."""
     start = start_ns - began_ns
     before = np.minimum(start, 0)
     return start - before, np.maximum(elapsed_ns + before, 0)
 
 
-def outer_first(whats: Sequence[What], what: Column) -> Column:
-    """The order in which, of spans that begin and end alike, the outer comes first: scopes, the one recorded last (it
-    ended last) before the others; then programs; then calls."""
+def order_outer_first(whats: Sequence[What], what: Column) -> Column:
+    """Return the order in which, of spans with equal start and end, the outer comes first.
+
+    Scopes come first, the one recorded last (it ended last) before the others; then programs; then calls.
+    """
     rank = np.array([RANKS.get(w.kind, 2) for w in whats], np.int64)[what] if len(what) else what
     return np.lexsort((-np.arange(len(what)), rank))
 

@@ -1,4 +1,4 @@
-"""A timeline as a speedscope file (https://www.speedscope.app): one evented profile for every track, sampled ones for stacks.
+"""Export of a timeline as a speedscope file (https://www.speedscope.app): an evented profile per track, sampled ones for stacks.
 
 Knows nothing of recording. Times are whole ns. Beyond the cap the spans that began last are left out, and the file's name says so.
 """
@@ -21,43 +21,45 @@ from tritium.see.trace.tracks import CAP_BYTES, Mask
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 CHUNK = 16384  # events rendered at a time
-PLACE = re.compile(r"(?P<name>.*) \((?P<file>.*):(?P<line>\d{1,9})\)", re.DOTALL)  # a frame of Python's
+PLACE = re.compile(r"(?P<name>.*) \((?P<file>.*):(?P<line>\d{1,9})\)", re.DOTALL)  # a Python frame
 
 
 def write(t: Timeline, path: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> Path:
-    """Write the file; gzipped where its name ends with .gz."""
+    """Write the file, gzipped if its name ends with .gz."""
     return files.write_chunks(path, chunks(t, cap_bytes))
 
 
 def chunks(t: Timeline, cap_bytes: int = CAP_BYTES) -> Iterator[str]:
-    """The file, piece by piece."""
+    """Yield the file in chunks."""
     known: dict[str, int] = {}
     frame = np.array([known.setdefault(w.name, len(known)) for w in t.whats], np.int64)
     frames = [f'{{"name":{json_text(name)}}}' for name in known]
-    kept = _kept(t, cap_bytes)
-    gone = len(t) - int(kept.sum())
-    title = escape.visible(t.name or "profile") + (f" (the last {gone} of {len(t)} spans are left out)" if gone else "")
+    selected = _select(t, cap_bytes)
+    left_out = len(t) - int(selected.sum())
+    title = escape.visible(t.name or "profile") + (
+        f" (the last {left_out} of {len(t)} spans are left out)" if left_out else ""
+    )
     yield f'{{"$schema":"{SCHEMA}","exporter":"tritium","name":{json_text(title, None)},"activeProfileIndex":0,\n"profiles":[\n'
-    some = False
-    for piece in _evented(t, frame, kept):
-        some = True
+    any_profile = False
+    for piece in _evented(t, frame, selected):
+        any_profile = True
         yield piece
     if t.samples is not None and len(t.samples.at_ns):
-        yield from _sampled(t, t.samples, len(frames), not some)
+        yield from _sampled(t, t.samples, len(frames), not any_profile)
         frames += [_python_frame(name) for name in t.samples.frames]
-        some = True
-    if not some:  # speedscope shows nothing of a file without a profile, not even its name
+        any_profile = True
+    if not any_profile:  # speedscope shows nothing of a file without a profile, not even its name
         yield _evented_head(t, t.name or "profile") + "]}"
     yield f'\n],\n"shared":{{"frames":[{",".join(frames)}]}}}}\n'
 
 
-def _kept(t: Timeline, cap_bytes: int) -> Mask:
-    most = 2 * (len('{"type":"O","frame":,"at":},\n') + len(str(len(t.whats))) + len(str(_span(t)[1])))
+def _select(t: Timeline, cap_bytes: int) -> Mask:
+    most = 2 * (len('{"type":"O","frame":,"at":},\n') + len(str(len(t.whats))) + len(str(_bounds(t)[1])))
     return tracks.earliest(t.start_ns, np.full(len(t), most, np.int64), max(0, cap_bytes - 200 * len(t.whats)))
 
 
-def _span(t: Timeline) -> tuple[int, int]:
-    """When the profile begins and ends: all its spans and samples lie between."""
+def _bounds(t: Timeline) -> tuple[int, int]:
+    """Return the start and end of the profile, between which all spans and samples are."""
     starts, ends = [0], [t.elapsed_total_ns]
     if len(t):
         starts.append(int(t.start_ns.min()))
@@ -66,19 +68,19 @@ def _span(t: Timeline) -> tuple[int, int]:
 
 
 def _evented_head(t: Timeline, name: str) -> str:
-    start, end = _span(t)
+    start, end = _bounds(t)
     return (
         f'{{"type":"evented","name":{json_text(name)},"unit":"nanoseconds","startValue":{start},"endValue":{end},'
         '"events":[\n'
     )
 
 
-def _evented(t: Timeline, frame: Column, kept: Mask) -> Iterator[str]:
-    """One profile for every track with spans: frames opened and closed, balanced, in order of time."""
+def _evented(t: Timeline, frame: Column, selected: Mask) -> Iterator[str]:
+    """Yield one profile for every track with spans: balanced open and close events, in order of time."""
     track, named = tracks.tracks(t)
     before = ""
-    for i in np.unique(track[kept]).tolist():
-        rows = np.flatnonzero(kept & (track == i))
+    for i in np.unique(track[selected]).tolist():
+        rows = np.flatnonzero(selected & (track == i))
         yield before + _evented_head(t, named[i])
         yield from _events(t.start_ns[rows], t.end_ns[rows], frame[t.what[rows]])
         yield "\n]}"
@@ -91,19 +93,19 @@ def _events(starts: Column, ends: Column, frames: Column) -> Iterator[str]:
     comma = ""
     for start, end, frame in zip(starts.tolist(), ends.tolist(), frames.tolist(), strict=True):
         while open_ and open_[-1][0] <= start:
-            at, closed = open_.pop()
-            out.append(f'{{"type":"C","frame":{closed},"at":{at}}}')
+            time, closed = open_.pop()
+            out.append(f'{{"type":"C","frame":{closed},"at":{time}}}')
         out.append(f'{{"type":"O","frame":{frame},"at":{start}}}')
         open_.append((end, frame))
         if len(out) >= CHUNK:
             yield comma + ",\n".join(out)
             out, comma = [], ",\n"
-    out += [f'{{"type":"C","frame":{closed},"at":{at}}}' for at, closed in reversed(open_)]
+    out += [f'{{"type":"C","frame":{closed},"at":{time}}}' for time, closed in reversed(open_)]
     yield comma + ",\n".join(out)
 
 
 def _sampled(t: Timeline, samples: Samples, first_frame: int, first: bool) -> Iterator[str]:
-    """One sampled profile for every lane whose Python stacks were taken."""
+    """Yield one sampled profile for every lane with Python stacks."""
     before = "" if first else ",\n"
     for lane in np.unique(samples.lane).tolist():
         rows = np.flatnonzero(samples.lane == lane)
@@ -122,7 +124,7 @@ def _sampled_profile(name: str, stacks: list[tuple[int, ...]], each_ns: int) -> 
 
 
 def _python_frame(name: str) -> str:
-    found = PLACE.fullmatch(name)
-    if found is None:
+    match = PLACE.fullmatch(name)
+    if match is None:
         return f'{{"name":{json_text(name)}}}'
-    return f'{{"name":{json_text(found["name"])},"file":{json_text(found["file"])},"line":{int(found["line"])}}}'
+    return f'{{"name":{json_text(match["name"])},"file":{json_text(match["file"])},"line":{int(match["line"])}}}'

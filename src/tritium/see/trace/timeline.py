@@ -1,7 +1,7 @@
-"""What a profile saw: spans of time on lanes, counters beside them, stacks where they were sampled. Frozen, in columns.
+"""The data of a profile: spans on lanes, counters, and sampled stacks, in immutable columns.
 
-Knows nothing of how it was recorded or how it is drawn. A span lies on one lane (a thread, or a device's queue); two
-spans of a lane are apart or one inside the other: scopes that overlap are put on lanes of their own. Times are ns since the profile began.
+Knows nothing of recording or drawing. A span is on one lane (a thread, or a device's queue); two spans of a lane are
+disjoint or nested: scopes that overlap get lanes of their own. Times are ns since the profile began.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class What:
-    """What a span did: one for all calls of the same kernel on the same specs, or of the same scope."""
+    """The kind of a span: shared by all calls of the same kernel on the same specs, or by all spans of a scope."""
 
-    name: str  # of the row, or of the scope
+    name: str  # of the op, or of the scope
     kind: Kind = "op"
     kernel: str = ""
     device: str = "cpu"
@@ -32,7 +32,7 @@ class What:
     flops: int = 0
     read: int = 0
     written: int = 0
-    integer: bool = False  # the arithmetic is int8 products
+    integer: bool = False  # int8 products
 
     @property
     def moved(self) -> int:
@@ -41,7 +41,7 @@ class What:
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """A quantity over time, on the clock of the spans; or why there is none."""
+    """A quantity over time, on the clock of the spans; or the reason for its absence."""
 
     name: str  # "pool", "rss", "power" …
     unit: str  # "B", "W", "°C", "%"
@@ -52,36 +52,36 @@ class Counter:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Python stacks, taken at moments: frames outermost first."""
+    """Sampled Python stacks: frames outermost first."""
 
     frames: tuple[str, ...]  # "function (file:line)"
     stacks: tuple[tuple[int, ...], ...]  # indexes of frames
     at_ns: Column
     lane: Column
-    stack: Column  # an index of stacks for each moment
+    stack: Column  # index into stacks of each sample
     every_ns: int
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """All of it. The columns of spans are as long as each other, ordered by lane, then start, then the longer first."""
+    """A complete profile. The columns of spans have one length, ordered by lane, then start, then the longer first."""
 
     whats: tuple[What, ...]
-    what: Column  # an index of whats for each span
+    what: Column  # index into whats of each span
     start_ns: Column
     elapsed_ns: Column
     lane: Column
     lanes: tuple[str, ...]  # their names: "MainThread", "cuda:0 stream 0" …
-    elapsed_total_ns: int  # how long the profile ran
+    elapsed_total_ns: int  # duration of the profile
     began: str = ""  # UTC, ISO 8601
     name: str = ""
     counters: tuple[Counter, ...] = ()
     samples: Samples | None = None
-    dropped: int = 0  # spans that no longer fitted
-    event_cost_ns: float | None = None  # what one recorded span costs the program, measured when it began
+    dropped: int = 0  # spans beyond the capacity
+    event_cost_ns: float | None = None  # overhead of one recorded span, measured at the start
     environment: Environment | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
-    apart: int = 0  # the last so many lanes are no threads: they hold scopes that overlapped others of their thread
+    apart: int = 0  # number of lanes at the end that are not threads, but scopes that overlapped others of their thread
 
     def __len__(self) -> int:
         return len(self.what)
@@ -91,33 +91,33 @@ class Timeline:
         return self.start_ns + self.elapsed_ns
 
     def kind(self, *kinds: Kind) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which spans are of these kinds."""
-        wanted = np.array([w.kind in kinds for w in self.whats], bool)
-        return wanted[self.what] if len(self.what) else np.zeros(0, bool)
+        """Return a mask of the spans of these kinds."""
+        mask = np.array([w.kind in kinds for w in self.whats], bool)
+        return mask[self.what] if len(self.what) else np.zeros(0, bool)
 
 
 def timeline(
-    spans: Iterable[tuple[What, int, int, int]], lanes: Sequence[str], elapsed_total_ns: int, **about: Any
+    spans: Iterable[tuple[What, int, int, int]], lanes: Sequence[str], elapsed_total_ns: int, **fields: Any
 ) -> Timeline:
-    """A timeline of (what, start_ns, elapsed_ns, lane) in any order."""
+    """Return a timeline of (what, start_ns, elapsed_ns, lane) in any order."""
     whats: dict[What, int] = {}
     rows = [(whats.setdefault(w, len(whats)), start, elapsed, lane) for w, start, elapsed, lane in spans]
     columns = np.array(rows, np.int64).reshape(-1, 4)
     return ordered(
-        tuple(whats), columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], lanes, elapsed_total_ns, **about
+        tuple(whats), columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], lanes, elapsed_total_ns, **fields
     )
 
 
 def ordered(
     whats: Sequence[What], what: Column, start_ns: Column, elapsed_ns: Column, lane: Column,
-    lanes: Sequence[str], elapsed_total_ns: int, **about: Any,
+    lanes: Sequence[str], elapsed_total_ns: int, **fields: Any,
 ) -> Timeline:  # fmt: skip
-    """A timeline of columns in any order; ArgumentError where they cannot be one."""
+    """Return a timeline of columns in any order; ArgumentError if they are inconsistent."""
     if len({len(c) for c in (what, start_ns, elapsed_ns, lane)}) != 1:
         raise ArgumentError("timeline: the columns must be of one length.")
     if len(elapsed_ns) and (elapsed_ns.min() < 0 or lane.min() < 0 or lane.max() >= len(lanes)):
         raise ArgumentError("timeline: a span has a negative length, or a lane without a name.")
     order = np.lexsort((-elapsed_ns, start_ns, lane))
     return Timeline(
-        tuple(whats), what[order], start_ns[order], elapsed_ns[order], lane[order], tuple(lanes), elapsed_total_ns, **about
+        tuple(whats), what[order], start_ns[order], elapsed_ns[order], lane[order], tuple(lanes), elapsed_total_ns, **fields
     )  # fmt: skip

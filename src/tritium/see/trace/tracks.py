@@ -1,7 +1,7 @@
-"""Spans as trace viewers want them: tracks on which nothing crosses, and the earliest that fit.
+"""Tracks of a timeline for trace viewers, on which no spans cross, and the selection of the earliest that fit.
 
-Knows nothing of a format. Viewers draw a span inside whatever encloses it; two that cross would be drawn wrong, so the
-later one gets a track of its own.
+Independent of the format. Viewers draw a span inside the one that encloses it; crossing spans would be drawn wrong, so
+the later one gets a track of its own.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ import numpy as np
 
 from tritium.see.trace.timeline import Column, Timeline
 
-CAP_BYTES = 200_000_000  # of a trace: viewers give up beyond
+CAP_BYTES = 200_000_000  # of a trace: viewers fail on larger ones
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def tracks(t: Timeline) -> tuple[Column, tuple[str, ...]]:
-    """For every span its track, and the tracks' names. The first tracks are the lanes; more follow where spans cross."""
+    """Return the track of every span, and the names of tracks. The first are the lanes; more follow if spans cross."""
     out = t.lane.copy()
-    named = list(t.lanes)
+    names = list(t.lanes)
     lane = -1
-    first: list[int] = []  # when what is open on the lane's own track ends, the outermost first
+    first: list[int] = []  # ends of the open spans on the lane's own track, the outermost first
     others: dict[int, list[int]] = {}  # the same for the tracks added to this lane
     rows = zip(t.lane.tolist(), t.start_ns.tolist(), t.end_ns.tolist(), strict=True)
-    for i, (at, start, end) in enumerate(rows):
-        if at != lane:
-            lane, first, others = at, [], {}
-        if _fits(first, start, end):
+    for i, (current, start, end) in enumerate(rows):
+        if current != lane:
+            lane, first, others = current, [], {}
+        if _push_if_nested(first, start, end):
             continue
-        track = next((k for k, ends in others.items() if _fits(ends, start, end)), None)
+        track = next((k for k, ends in others.items() if _push_if_nested(ends, start, end)), None)
         if track is None:
-            track = len(named)
+            track = len(names)
             others[track] = [end]
-            named.append(f"{t.lanes[at]} ({len(others) + 1})")
+            names.append(f"{t.lanes[current]} ({len(others) + 1})")
         out[i] = track
-    return out, tuple(named)
+    return out, tuple(names)
 
 
-def _fits(ends: list[int], start: int, end: int) -> bool:
-    """Whether a span crosses nothing that is open; then it is open too."""
+def _push_if_nested(ends: list[int], start: int, end: int) -> bool:
+    """Return True if a span crosses no open one, and add it to the open ones."""
     while ends and ends[-1] <= start:
         ends.pop()
     if ends and end > ends[-1]:
@@ -49,7 +49,7 @@ def _fits(ends: list[int], start: int, end: int) -> bool:
 
 
 def earliest(start_ns: Column, sizes: Column, budget: int) -> Mask:
-    """Which spans fit into so many bytes, those that began first before all others: a parent never after its children."""
+    """Return a mask of the spans that fit the budget of bytes, by start time: a parent before its children."""
     if int(sizes.sum()) <= budget:
         return np.ones(len(sizes), bool)
     order = np.argsort(start_ns, kind="stable")
@@ -60,6 +60,6 @@ def earliest(start_ns: Column, sizes: Column, budget: int) -> Mask:
 
 
 def digits(values: Column) -> Column:
-    """How many digits these whole numbers have, none of them negative."""
+    """Return the number of digits of non-negative whole numbers."""
     powers = 10 ** np.arange(1, 19, dtype=np.int64)
     return 1 + np.searchsorted(powers, values, side="right")

@@ -1,6 +1,6 @@
-"""Spans by what encloses them: parents, own time, and the call tree.
+"""The nesting of spans: parents, own time, and the call tree.
 
-Knows nothing of drawing. A span's own time is its time less that of the spans directly inside it.
+Knows nothing of drawing. A span's own time is its time minus that of the spans directly inside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tritium.see.trace.timeline import Column, Timeline
 
 
 def parents(t: Timeline) -> Column:
-    """For every span the index of the one that encloses it directly; -1: none."""
+    """Return for every span the index of the one that directly encloses it; -1: none."""
     out = np.full(len(t), -1, np.int64)
     open_: list[int] = []
     lane = -1
@@ -30,9 +30,9 @@ def parents(t: Timeline) -> Column:
     return out
 
 
-def own_ns(t: Timeline, of: Column | None = None) -> Column:
-    """The own time of every span; `of`: its parents, if they are at hand."""
-    above = parents(t) if of is None else of
+def own_ns(t: Timeline, above: Column | None = None) -> Column:
+    """Return the own time of every span; `above`: its parents, if already computed."""
+    above = parents(t) if above is None else above
     out = t.elapsed_ns.copy()
     inside = above >= 0
     np.subtract.at(out, above[inside], t.elapsed_ns[inside])
@@ -41,7 +41,7 @@ def own_ns(t: Timeline, of: Column | None = None) -> Column:
 
 @dataclass
 class Node:
-    """One place of the call tree: all spans of one name that were reached the same way."""
+    """A node of the call tree: all spans of one name with the same path."""
 
     name: str
     total_ns: int = 0
@@ -50,37 +50,37 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
 
     def walk(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """Every node below this one with the names that lead to it, the longest first at every place."""
+        """Iterate over the nodes below this one with their paths, the longest first among siblings."""
         todo = [((*path, c.name), c) for c in self._sorted()]
         while todo:
-            at, node = todo.pop()
-            yield at, node
-            todo += [((*at, c.name), c) for c in node._sorted()]
+            prefix, node = todo.pop()
+            yield prefix, node
+            todo += [((*prefix, c.name), c) for c in node._sorted()]
 
     def _sorted(self) -> list[Node]:
         return sorted(self.children.values(), key=lambda c: (c.total_ns, c.name))
 
 
 def tree(t: Timeline) -> Node:
-    """The call tree of a timeline; its first level are the lanes where there are several."""
+    """Return the call tree of a timeline; with several lanes, they are its first level."""
     root = Node("all")
     above, own = parents(t).tolist(), own_ns(t).tolist()
     elapsed, what, lane = t.elapsed_ns.tolist(), t.what.tolist(), t.lane.tolist()
-    apart = len(set(lane)) > 1
-    tops = {i: root.children.setdefault(t.lanes[i], Node(t.lanes[i])) if apart else root for i in sorted(set(lane))}
+    by_lane = len(set(lane)) > 1
+    tops = {i: root.children.setdefault(t.lanes[i], Node(t.lanes[i])) if by_lane else root for i in sorted(set(lane))}
     nodes: list[Node] = []
     for i, parent in enumerate(above):
-        under = nodes[parent] if parent >= 0 else tops[lane[i]]
+        caller = nodes[parent] if parent >= 0 else tops[lane[i]]
         name = t.whats[what[i]].name
-        node = under.children.get(name)
+        node = caller.children.get(name)
         if node is None:
-            node = under.children[name] = Node(name)
+            node = caller.children[name] = Node(name)
         node.total_ns += elapsed[i]
         node.own_ns += own[i]
         node.count += 1
         nodes.append(node)
         if parent < 0:
             root.total_ns += elapsed[i]
-            if apart:
+            if by_lane:
                 tops[lane[i]].total_ns += elapsed[i]
     return root
