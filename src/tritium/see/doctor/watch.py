@@ -95,7 +95,7 @@ class Chains:
 class Transfers(NamedTuple):
     """Counts of transfers between devices."""
 
-    count: int = 0
+    transfers: int = 0
     nbytes: int = 0
     elapsed_ns: int = 0
 
