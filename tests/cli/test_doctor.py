@@ -242,5 +242,5 @@ def test_an_input_that_is_not_there_or_is_something_else_is_an_error(tmp_path: P
     other.write_text('{"a": 1}')
     done = run("targets", "--input", str(other), "--output", str(tmp_path / "a.html"))
     assert isinstance(done.exception, FormatError)
-    assert "other.json: not what tritium targets found" in str(done.exception)
+    assert "other.json: not a record of tritium targets" in str(done.exception)
     assert not (tmp_path / "a.html").exists()

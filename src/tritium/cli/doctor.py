@@ -87,7 +87,7 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
     else:
         with bar("measuring") as progress:
             measured = targets_file.measured(seconds=QUICK_S if quick else SECONDS, progress=progress)
-    found = measured.found
+    found = measured.results
     written = (
         None if output is None else targets_page.save(measured, output)
     )  # before anyone can stop reading what is printed

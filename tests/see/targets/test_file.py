@@ -44,11 +44,11 @@ def test_what_was_written_reads_back_as_the_same(tmp_path: Path) -> None:
     found = load(written(tmp_path))
     assert found.json() == MEASURED.json()
     assert found.environment == ENVIRONMENT
-    assert [r.figure for r in found.found] == [r.figure for r in MEASURED.found]
+    assert [r.figure for r in found.results] == [r.figure for r in MEASURED.results]
 
 
 def test_a_target_from_a_file_is_not_measured_again_but_says_so(tmp_path: Path) -> None:
-    target = load(written(tmp_path)).found[0].target
+    target = load(written(tmp_path)).results[0].target
     assert "read from a file" in str(target.figure(Bench(0.01), "cpu"))
     (again,) = measure_targets((target,))
     assert again.outcome == "not measured"
@@ -64,7 +64,7 @@ def test_the_machine_is_told_as_it_was_before_and_with_its_ceilings(monkeypatch:
 
     def measured(**given: Any) -> Any:
         order.append(f"targets for {given['seconds']}")
-        return MEASURED.found
+        return MEASURED.results
 
     monkeypatch.setattr(targets_file, "this_environment", environment)
     monkeypatch.setattr(targets_file, "this_machines_limits", lambda threads: limits)
@@ -72,7 +72,7 @@ def test_the_machine_is_told_as_it_was_before_and_with_its_ceilings(monkeypatch:
     found = targets_file.measured(seconds=0.25)
     assert order == ["environment", "targets for 0.25"]
     assert found.environment.limits is limits
-    assert (found.found, found.seconds) == (MEASURED.found, 0.25)
+    assert (found.results, found.seconds) == (MEASURED.results, 0.25)
     assert found.created.endswith("Z")
 
 
@@ -84,10 +84,10 @@ def test_the_command_is_the_one_that_measures_as_long() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "empty"), (b"\xff\xfe", "not UTF-8"), (b"{", "not JSON"), (b"[]", "not what tritium targets found"),
+        (b"", "empty"), (b"\xff\xfe", "not UTF-8"), (b"{", "not JSON"), (b"[]", "not a record of tritium targets"),
         (b'{"schema": 1, "results": {}}', "tritium targets --output FILE.json writes one"),
-        (b'{"schema": 1, "targets": {}}', "not what tritium targets found"),
-        (b'{"schema": 1, "threads": 2, "targets": []}', "does not tell its machine"),
+        (b'{"schema": 1, "targets": {}}', "not a record of tritium targets"),
+        (b'{"schema": 1, "threads": 2, "targets": []}', "the environment is missing"),
         (b'{"schema": 9, "targets": []}', "a newer tritium"), (b'{"schema": "1", "targets": []}', "its schema is"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The guides' targets: how a figure is judged, what is not measured and why, and a short measurement of each kind."""
+"""The guides' targets: how a figure is judge, what is not measured and why, and a short measurement of each kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tritium.see.targets.targets import (
     Reached,
     Target,
     counts,
-    judged,
+    judge,
     measure_targets,
     rows,
     summary,
@@ -45,14 +45,14 @@ def figure(value: float, spread: float = 0.1, possible: float | None = None) -> 
     ],
 )  # fmt: skip
 def test_a_target_is_reached_by_the_whole_interval(target: Target, value: float, outcome: str) -> None:
-    assert judged(target, figure(value)) == outcome
+    assert judge(target, figure(value)) == outcome
 
 
 @given(st.floats(1e-9, 1e9), st.floats(0, 0.9), st.booleans())
 def test_better_figures_are_never_judged_worse(value: float, spread: float, lower: bool) -> None:
     order = ["not reached", "undecided", "pass"]
     target = replace(RATE, lower=lower)
-    now, better = (order.index(judged(target, figure(v, spread))) for v in (value, value / 2 if lower else value * 2))
+    now, better = (order.index(judge(target, figure(v, spread))) for v in (value, value / 2 if lower else value * 2))
     assert better >= now
 
 
@@ -127,7 +127,7 @@ def test_a_device_with_a_clock_of_its_own_is_timed_by_it() -> None:
         told.append(1)
 
     case = targets._case("a call")
-    found = targets.by_device(case, Made(call), timer, seconds=0.01)
+    found = targets.time_by_device(case, Made(call), timer, seconds=0.01)
     assert set(found.samples) == {1e-6}
     assert found.name == "a call, by the device's clock"
     assert len(found.samples) >= 7
@@ -135,7 +135,7 @@ def test_a_device_with_a_clock_of_its_own_is_timed_by_it() -> None:
 
 @pytest.mark.parametrize(("device", "own"), [("cuda:0", True), ("cpu", False), ("mlx:gpu", False)])
 def test_only_cuda_has_such_a_clock(monkeypatch: pytest.MonkeyPatch, device: str, own: bool) -> None:
-    monkeypatch.setattr(targets, "by_device", lambda case, made, timer, seconds: "own")
+    monkeypatch.setattr(targets, "time_by_device", lambda case, made, timer, seconds: "own")
     monkeypatch.setattr(targets.quick, "timed", lambda *args, **options: "host")
     monkeypatch.setattr(targets, "grid", lambda *args, **options: [targets._case("add")])
     monkeypatch.setattr(targets.worker, "resolve", lambda target: lambda candidate: None)
@@ -149,7 +149,7 @@ def test_progress_is_told() -> None:
     assert told == [(0, 2, "a call"), (1, 2, "a product")]
 
 
-@pytest.mark.parametrize("name", ["from_pool", "overhead", "successes", "uncopied"])
+@pytest.mark.parametrize("name", ["pool_share", "overhead", "success_share", "copy_free_share"])
 def test_shares_lie_between_0_and_1(name: str) -> None:
     found = getattr(targets, name)(Bench(0.01), "cpu")
     assert 0 <= found.low <= found.value <= found.high <= 1
@@ -182,8 +182,8 @@ def test_scalar_code_is_beside_one_thread_and_adds_one_element_after_the_other(m
 
 
 def test_a_sum_that_is_not_in_order_is_no_scalar_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert targets.in_order()
-    monkeypatch.setattr(targets, "in_order", lambda: False)
+    assert targets.subtracts_in_order()
+    monkeypatch.setattr(targets, "subtracts_in_order", lambda: False)
     assert "does not go element by element" in str(targets.times_one_by_one(Bench(0.01), "cpu"))
 
 
@@ -191,7 +191,7 @@ def test_memory_beyond_what_was_asked_for_is_told_of_odd_shapes_too() -> None:
     assert any(n % 8 for shape in targets.MIXTURE for n in shape)
     found = targets.overhead(Bench(0.01), "cpu")
     assert found.value > 0
-    shares = [targets._unasked(shape) for shape in targets.MIXTURE]
+    shares = [targets._overhead_share(shape) for shape in targets.MIXTURE]
     assert found.value == pytest.approx(sum(shares) / len(shares), abs=0.02)
     assert f"{max(shares):.1%}" in found.how
 

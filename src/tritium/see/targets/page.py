@@ -1,6 +1,6 @@
-"""The page of the guides' targets: what was reached, the table, the notes, the machine, and how to measure it again.
+"""The page of the guides' targets: the verdict, the table, the notes, the machine, and the command to reproduce it.
 
-Knows nothing of measuring, never asks the machine it runs on, and reads no clock: the same record gives the same bytes.
+Knows nothing of measuring, and reads neither this machine nor the clock: the same record yields the same bytes.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ ENDS = ("missed", "reached")
 
 
 def save(measured: Measured, path: str | os.PathLike[str]) -> Path:
-    """Write it in the form its name ends in: .html, .md, .txt or .json. Whole or not at all."""
-    made = {"html": html, "markdown": markdown, "text": text, "json": Measured.json}
-    return write_text(path, made[form_of(path, what="targets")](measured))
+    """Write the page in the format of the suffix: .html, .md, .txt or .json. Atomic."""
+    writers = {"html": html, "markdown": markdown, "text": text, "json": Measured.json}
+    return write_text(path, writers[form_of(path, what="targets")](measured))
 
 
 def html(measured: Measured) -> str:
-    """One file that needs nothing else."""
+    """Return the page as one self-contained HTML file."""
     title = " · ".join(filter(None, ("Tritium", "targets", measured.created[:10])))
-    made = f"Made by Tritium from targets measured at {measured.created}. Offline, and the same bytes from the same figures."
-    return report_html.whole(title, sections(measured), made, noun="target")
+    footer = f"Made by Tritium from targets measured at {measured.created}. Offline, and the same bytes from the same figures."
+    return report_html.whole(title, sections(measured), footer, noun="target")
 
 
 def markdown(measured: Measured) -> str:
-    """For a pull request."""
+    """Return the page as Markdown for a pull request."""
     return "\n\n".join(section_markdown(s) for s in sections(measured)) + "\n"
 
 
 def text(measured: Measured) -> str:
-    """For a terminal."""
+    """Return the page as text for a terminal."""
     return "\n\n".join(section_text(s) for s in sections(measured)) + "\n"
 
 
 def sections(measured: Measured) -> tuple[Section, ...]:
-    """In the order a person reads them; notes only where there are any."""
-    made = (_verdict(measured), _table(measured), _notes(measured), _machine(measured), _reproduce(measured))
-    return tuple(s for s in made if s.blocks)
+    """Return the sections in reading order; empty ones are left out."""
+    candidates = (_verdict(measured), _table(measured), _notes(measured), _machine(measured), _reproduce(measured))
+    return tuple(s for s in candidates if s.blocks)
 
 
 def _verdict(measured: Measured) -> Section:
-    count, env = counts(measured.found), measured.environment
-    known = len(measured.found) - count["not measured"]
+    count, env = counts(measured.results), measured.environment
+    known = len(measured.results) - count["not measured"]
     tone: Tone = "bad" if count["not reached"] else "unsure" if count["undecided"] or not known else "good"
     headline = (
         f"{count['pass']} of {many(known, 'measured target')} reached" if known else "No target could be measured"
@@ -65,40 +65,40 @@ def _verdict(measured: Measured) -> Section:
     lede = "The targets are the guides' own, for their own libraries and machines."
     if left and known:
         lede += f" {left} more {verb(left, 'was', 'were')} not measured."
-    about = ("targets", measured.created[:10], env.hard.cpu, *env.hard.gpus, threads_text(env.hard))
-    told = tuple((n, outcome, TONES[outcome]) for outcome, n in count.items() if n)
-    banner = Banner(headline, tone, lede, told, tuple(filter(None, about)), measured.command, "")
+    facts = ("targets", measured.created[:10], env.hard.cpu, *env.hard.gpus, threads_text(env.hard))
+    tallies = tuple((n, outcome, TONES[outcome]) for outcome, n in count.items() if n)
+    banner = Banner(headline, tone, lede, tallies, tuple(filter(None, facts)), measured.command, "")
     return Section("verdict", "Targets", (banner,))
 
 
 def _table(measured: Measured) -> Section:
     lede = (
-        "Reached: the whole 95 % interval reaches the target. Not reached: none of it does. Undecided: the target lies inside. "
+        "Reached: the whole 95 % interval reaches the target. Not reached: none of it does. Undecided: the target is inside the interval. "
         "Possible here: what this machine's measured ceilings allow."
     )
-    listed = zip(measured.found, rows(measured.found), strict=True)
+    pairs = zip(measured.results, rows(measured.results), strict=True)
     guide, name, *rest, by = HEADS
-    body = [(r, ["" if cell == "-" else cell for cell in row]) for r, row in listed]
+    body = [(r, ["" if cell == "-" else cell for cell in row]) for r, row in pairs]
     table = Grid((name, guide, *rest, RATIO), tuple(_row(r, row) for r, row in body), filtered=True, ends=ENDS)
-    whence = tuple((Cell(row[1]), Cell(r.target.section), Cell(row[-1])) for r, row in body if r.figure is not None)
-    folded = Fold("What each figure was measured by", (Grid((name, "table of the guide", by), whence, filtered=True),))
-    return Section("targets", "Every target", (table, folded) if whence else (table,), lede)
+    sources = tuple((Cell(row[1]), Cell(r.target.section), Cell(row[-1])) for r, row in body if r.figure is not None)
+    folded = Fold("What each figure was measured by", (Grid((name, "table of the guide", by), sources, filtered=True),))
+    return Section("targets", "Every target", (table, folded) if sources else (table,), lede)
 
 
 def _row(reached: Reached, row: list[str]) -> tuple[Cell, ...]:
-    """Everything but what the figure was measured by: that is long, and folded."""
-    guide, name, asked, figure, possible, outcome, _ = row
+    """Return the cells of a row, without the long description of the measurement, which is folded."""
+    guide, name, target, figure, possible, outcome, _ = row
     tone = TONES[outcome]
     span = _span(reached)
-    far = None if span is None else -span.ratio  # the furthest beyond its target first, the furthest below it last
+    order = None if span is None else -span.ratio  # the furthest beyond its target first, the furthest below it last
     return (
-        Cell(name), Cell(guide), Cell(asked), Cell(figure.replace(" … ", "…"), sort=far), Cell(possible), Cell(outcome, tone, badge=True),
-        Cell("", tone, far, span=span),
+        Cell(name), Cell(guide), Cell(target), Cell(figure.replace(" … ", "…"), sort=order), Cell(possible), Cell(outcome, tone, badge=True),
+        Cell("", tone, order, span=span),
     )  # fmt: skip
 
 
 def _span(reached: Reached) -> Span | None:
-    """How far the target is reached: 2 is twice as good as asked. None where a figure has no ratio to it."""
+    """Return the ratio to the target with its interval: 2 is twice as good as required; None without a ratio."""
     target, figure = reached.target, reached.figure
     if figure is None or min(target.limit, figure.value, figure.low, figure.high) <= 0:
         return None
@@ -109,7 +109,7 @@ def _span(reached: Reached) -> Span | None:
 
 
 def _notes(measured: Measured) -> Section:
-    lines = [Line(said, "quiet" if said.startswith("not measured") else "unsure") for said in notes(measured.found)]
+    lines = [Line(note, "quiet" if note.startswith("not measured") else "unsure") for note in notes(measured.results)]
     return Section("notes", "Notes", (Lines(tuple(lines)),) if lines else ())
 
 

@@ -1,7 +1,7 @@
-"""The guides' performance targets, in one table, measured here beside what this machine's ceilings allow.
+"""The guides' performance targets in one table, measured and compared with this machine's ceilings.
 
 Knows nothing of terminals. The targets are the guides', for their own libraries and machines; a figure is measured now or
-absent with the reason. A target is reached when the whole interval reaches it; guide 003 names none.
+absent with the reason. A target is reached if the whole interval reaches it; guide 003 has none.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tritium.perf.suites import quick
 from tritium.perf.work.recipes import grid
 from tritium.threads import get_num_threads, set_num_threads
 
-SECONDS, QUICK_S = 0.5, 0.1  # of timing, for each figure
+SECONDS, QUICK_S = 0.5, 0.1  # of timing for each figure
 SCALAR = ("aarch64", "arm64")  # where the portable kernels compute one element at a time; x86-64 always has SSE2
-CACHED = (64, 256)  # 64 KiB of f32: what is compared there is arithmetic, not memory
+CACHED = (64, 256)  # 64 KiB of f32: compares arithmetic, not memory
 COMPILES = 7
 MIXTURE = (
     (1000,), (33, 33), (64, 64), (100, 100), (130, 130), (256, 256), (600, 600), (1000, 1000), (1025, 1024), (2048, 2048),
 )  # fmt: skip
-STEADY = 300  # calls in which the pool is watched
+STEADY = 300  # calls over which the pool is observed
 OWN_CLOCK = ("cuda",)  # devices whose own events time a call: the host's clock around it would time the host too
 
 Outcome = Literal["pass", "not reached", "undecided", "not measured"]
@@ -44,7 +44,7 @@ Unit = Literal["s", "GFLOP/s", "x", "%"]
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, with its 95 % interval, and what the ceilings allow, all in the unit of the target."""
+    """A measured value with its 95 % interval and the value the ceilings allow, all in the unit of the target."""
 
     value: float
     low: float
@@ -60,7 +60,7 @@ class Target:
     guide: str
     section: str
     what: str
-    device: str  # "cpu", "metal", "mlx", "cuda", "gpu"; "": the one that is chosen by itself
+    device: str  # "cpu", "metal", "mlx", "cuda", "gpu"; "": the default device
     asked: str  # in the guide's words
     limit: float
     unit: Unit
@@ -70,7 +70,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Reached:
-    """A target and what became of it here."""
+    """A target and its outcome on this machine."""
 
     target: Target
     outcome: Outcome
@@ -79,7 +79,7 @@ class Reached:
 
 
 class Bench:
-    """What was timed already: several targets ask for the same."""
+    """A cache of timings: several targets need the same ones."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -88,27 +88,27 @@ class Bench:
     def timed(self, operation: str, shape: tuple[int, ...], device: str) -> quick.Timed:
         key = (operation, shape, device)
         if key not in self._timed:
-            self._timed[key] = self._taken(operation, shape, device)
+            self._timed[key] = self._measure(operation, shape, device)
         return self._timed[key]
 
-    def _taken(self, operation: str, shape: tuple[int, ...], device: str) -> quick.Timed:
+    def _measure(self, operation: str, shape: tuple[int, ...], device: str) -> quick.Timed:
         if device.partition(":")[0] not in OWN_CLOCK:
             return quick.timed(operation, shape, "f32", device, seconds=self.seconds)
         (case,) = grid([operation], [shape], ["f32"], devices=[device])
-        made = worker.resolve(case.recipe.target)("tritium", **case.recipe.arguments)
-        return by_device(case, made, backends.device(device).backend.timer, seconds=self.seconds)
+        work = worker.resolve(case.recipe.target)("tritium", **case.recipe.arguments)
+        return time_by_device(case, work, backends.device(device).backend.timer, seconds=self.seconds)
 
     @cached_property
     def limits(self) -> Limits:
         return this_machines_limits(get_num_threads())
 
     def least_s(self, work: Work, device: str) -> float | None:
-        """The time below which a call cannot go; None where no ceiling was measured for the device."""
+        """Return the lower bound of a call's time; None if the device has no measured ceilings."""
         return self.limits.least_s(work.flops, work.moved, work.integer) if device == "cpu" else None
 
     @cached_property
     def steady(self) -> tuple[memory.Stats, memory.Stats]:
-        """The pool before and after calls of one kind, once they are under way."""
+        """Return the pool's statistics before and after repeated calls, past warm-up."""
         x, w, b = randn((64, 64), seed=1), randn((64, 64), seed=2), randn((64,), seed=3)
         for _ in range(10):
             ops.relu(x @ w + b)
@@ -118,14 +118,14 @@ class Bench:
         return before, memory.stats()
 
 
-def by_device(case: Case, made: Made, timer: Callable[[], Callable[[], int]], *, seconds: float) -> quick.Timed:
-    """A call by a device's own clock. The answer is checked, and the call warm, as by the host's."""
-    by_host = quick.measured(case, made, seconds=seconds / 2)
+def time_by_device(case: Case, work: Made, timer: Callable[[], Callable[[], int]], *, seconds: float) -> quick.Timed:
+    """Time a call with the device's clock, after the host's clock has checked its result and warmed it up."""
+    by_host = quick.measured(case, work, seconds=seconds / 2)
     samples = []
     for _ in by_host.samples:
         stop = timer()
         for _ in range(by_host.calls):
-            made.call()
+            work.call()
         samples.append(stop() / by_host.calls / 1e9)
     return replace(by_host, samples=tuple(samples), name=f"{by_host.name}, by the device's clock")
 
@@ -133,8 +133,8 @@ def by_device(case: Case, made: Made, timer: Callable[[], Callable[[], int]], *,
 # ---- figures
 
 
-def spent(operation: str, shape: tuple[int, ...]) -> Callable[[Bench, str], Figure]:
-    """Seconds of a call."""
+def time_call(operation: str, shape: tuple[int, ...]) -> Callable[[Bench, str], Figure]:
+    """Return a figure: seconds of a call."""
 
     def figure(bench: Bench, device: str) -> Figure:
         t = bench.timed(operation, shape, device)
@@ -144,7 +144,7 @@ def spent(operation: str, shape: tuple[int, ...]) -> Callable[[Bench, str], Figu
 
 
 def rate(size: int) -> Callable[[Bench, str], Figure]:
-    """GFLOP/s of a square product."""
+    """Return a figure: GFLOP/s of a square product."""
 
     def figure(bench: Bench, device: str) -> Figure:
         t = bench.timed("matmul", (size, size), device)
@@ -156,7 +156,7 @@ def rate(size: int) -> Callable[[Bench, str], Figure]:
 
 
 def times_cpu(operation: str) -> Callable[[Bench, str], Figure]:
-    """How many times faster than on the CPU."""
+    """Return a figure: speedup over the CPU."""
 
     def figure(bench: Bench, device: str) -> Figure:
         here, there = (bench.timed(operation, (1000, 1000), d) for d in ("cpu", device))
@@ -167,31 +167,31 @@ def times_cpu(operation: str) -> Callable[[Bench, str], Figure]:
 
 
 def times_scalar(bench: Bench, device: str) -> Figure | str:
-    """A product element by element beside the same by the portable kernel, in the first cache."""
+    """Return the speedup of an elementwise product over the portable kernel, in the first cache."""
     if native is None:
         return f"there is no native library: {native_absence}"
     x, y = (randn(CACHED, seed=i) for i in (1, 2))
     out = ops.empty(CACHED)
-    taken = []
+    timings = []
     for isa in ("portable", None):
         call = partial(native.kernel("multiply", isa), x, y, out=out)
-        taken.append(quick.measured(_case("multiply"), Made(call), seconds=bench.seconds))
-    plain, wide = taken
+        timings.append(quick.measured(_case("multiply"), Made(call), seconds=bench.seconds))
+    plain, wide = timings
     (a, b), (c, d) = plain.interval, wide.interval
-    found = Figure(
+    figure = Figure(
         plain.seconds / wide.seconds, a / d, b / c, None, "multiply, kernels of one thread in the first cache"
     )
     if platform.machine() in SCALAR:
-        return found
+        return figure
     return (
-        f"no kernel for {platform.machine()} computes one element at a time: the portable ones use 128-bit vectors (beside those: "
-        f"{found.value:.2g} times as fast)"
+        f"no kernel for {platform.machine()} computes one element at a time: the portable ones use 128-bit vectors (speedup over those: "
+        f"{figure.value:.2g})"
     )
 
 
 def times_one_by_one(bench: Bench, device: str) -> Figure | str:
-    """A sum on one thread beside scalar code: one value, to which one element after the other is added."""
-    if not in_order():
+    """Return the speedup of a sum on one thread over scalar code that adds one element after another."""
+    if not subtracts_in_order():
         return f"nothing to compare with: subtract.reduce of NumPy {np.__version__} does not go element by element"
     with one_thread():
         ours = quick.timed("sum", (1000, 1000), "f32", device, seconds=bench.seconds)
@@ -204,8 +204,8 @@ def times_one_by_one(bench: Bench, device: str) -> Figure | str:
     )  # fmt: skip
 
 
-def in_order() -> bool:
-    """Whether NumPy subtracts one element after the other: 2^24 less -1 is 2^24 in f32, less several at once is more."""
+def subtracts_in_order() -> bool:
+    """Return True if NumPy subtracts one element after another: 2^24 - -1 is 2^24 in f32, - -2 is more."""
     data = np.full(1000, -1, np.float32)
     data[0] = 1 << 24
     return bool(np.subtract.reduce(data) == 1 << 24)
@@ -226,9 +226,9 @@ def _case(name: str) -> Case:
 
 
 def allocation(bench: Bench, device: str) -> Figure:
-    """A small tensor made and let go, as a user does it."""
+    """Return the time to create and free a small tensor from Python."""
     t = quick.benchmark_memory_allocation(device, seconds=bench.seconds).first
-    own = f"; the pool's part of it {native.pool_bench(1024, 100_000):.0f} ns" if native is not None else ""
+    own = f"; of which the pool takes {native.pool_bench(1024, 100_000):.0f} ns" if native is not None else ""
     return Figure(t.seconds, *t.interval, None, f"tt.empty of 1 KiB from Python{own if device == 'cpu' else ''}")
 
 
@@ -237,17 +237,19 @@ def transfer(bench: Bench, device: str) -> Figure:
     return Figure(t.seconds, *t.interval, None, f"{t.name}: 4 MB to the device")
 
 
-def from_pool(bench: Bench, device: str) -> Figure:
-    """The share of allocations that idle blocks served, once a program is under way."""
+def pool_share(bench: Bench, device: str) -> Figure:
+    """Return the share of allocations served from idle blocks, past warm-up."""
     before, after = bench.steady
-    hits, asked = after.hits - before.hits, after.allocations - before.allocations
-    low, high = share_interval(hits, asked)
-    return Figure(hits / asked, low, high, 1.0, f"{hits} of {asked} allocations of {STEADY} calls of relu(x @ w + b)")
+    hits, requests = after.hits - before.hits, after.allocations - before.allocations
+    low, high = share_interval(hits, requests)
+    return Figure(
+        hits / requests, low, high, 1.0, f"{hits} of {requests} allocations of {STEADY} calls of relu(x @ w + b)"
+    )
 
 
 def overhead(bench: Bench, device: str) -> Figure:
-    """The share of live blocks that nobody asked for: the mean over a mixture of shapes, even ones and odd ones."""
-    shares = {shape: _unasked(shape) for shape in MIXTURE}
+    """Return the share of block bytes beyond the requested ones: the mean over even and odd shapes."""
+    shares = {shape: _overhead_share(shape) for shape in MIXTURE}
     mean = sum(shares.values()) / len(shares)
     best, worst = (f(shares, key=lambda shape: shares[shape]) for f in (min, max))
     return Figure(
@@ -256,12 +258,12 @@ def overhead(bench: Bench, device: str) -> Figure:
     )  # fmt: skip
 
 
-def _unasked(shape: tuple[int, ...]) -> float:
+def _overhead_share(shape: tuple[int, ...]) -> float:
     before = memory.stats()
-    kept = [ops.empty(shape) for _ in range(4)]
+    tensors = [ops.empty(shape) for _ in range(4)]
     after = memory.stats()
     blocks = after.current_block_bytes - before.current_block_bytes
-    del kept
+    del tensors
     return max(0.0, 1 - (after.current_bytes - before.current_bytes) / blocks) if blocks > 0 else 0.0
 
 
@@ -269,20 +271,20 @@ def _size(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
-def successes(bench: Bench, device: str) -> Figure:
-    made = 0
+def success_share(bench: Bench, device: str) -> Figure:
+    count = 0
     for i in range(1000):
         try:
             ops.empty((64 + i % 64, 64))
         except MemoryError:
             continue
-        made += 1
-    low, high = share_interval(made, 1000)
-    return Figure(made / 1000, low, high, 1.0, f"{made} of 1000 allocations")
+        count += 1
+    low, high = share_interval(count, 1000)
+    return Figure(count / 1000, low, high, 1.0, f"{count} of 1000 allocations")
 
 
-def uncopied(bench: Bench, device: str) -> Figure:
-    """The operations of the guide's zero-copy block that allocated nothing."""
+def copy_free_share(bench: Bench, device: str) -> Figure:
+    """Return the share of operations of the guide's zero-copy block that allocated nothing."""
     x, y = randn((512, 512), seed=1), randn((512, 512), seed=2)
     acts: tuple[Callable[[], Any], ...] = (
         lambda: x.view(256, 1024), lambda: x[128:256], lambda: x.transpose(0, 1), lambda: x.clone(),
@@ -301,7 +303,7 @@ def uncopied(bench: Bench, device: str) -> Figure:
 
 
 def call_cost(bench: Bench, device: str) -> Figure:
-    """The smallest call beside a large one: what is not work, as a share of a call that has much."""
+    """Return the time of the smallest call as a share of a large one: the overhead of a call."""
     call = quick.benchmark_dispatch(seconds=bench.seconds).first
     t = bench.timed("matmul", (1000, 1000), device)
     (a, b), (c, d) = call.interval, t.interval
@@ -310,15 +312,15 @@ def call_cost(bench: Bench, device: str) -> Figure:
     )
 
 
-def compiling(bench: Bench, device: str) -> Figure:
-    """From a function to a program: a feed-forward block, traced, optimised and planned."""
+def compile_time(bench: Bench, device: str) -> Figure:
+    """Return the time to trace, optimise and plan a feed-forward block."""
     from time import perf_counter
 
     from tritium.compiler.compile import compile as compiled
 
     x, w1, w2 = randn((32, 256), seed=1), randn((256, 512), seed=2), randn((512, 256), seed=3)
     x, w1, w2 = (t.to_device(device) for t in (x, w1, w2))
-    taken = []
+    timings = []
     for _ in range(COMPILES + 1):
 
         def block(h: Any) -> Any:
@@ -327,8 +329,8 @@ def compiling(bench: Bench, device: str) -> Figure:
 
         start = perf_counter()
         compiled(block).program(x)
-        taken.append(perf_counter() - start)
-    first, *rest = taken  # the first also imports what a compiler needs
+        timings.append(perf_counter() - start)
+    first, *rest = timings  # the first includes the compiler's imports
     low, high = np.exp(walsh_interval(np.log(rest))).tolist()
     return Figure(
         float(np.median(rest)),
@@ -350,7 +352,8 @@ def _rows() -> tuple[Target, ...]:
     )
     targets, watching = "Performance Targets", "Automated Monitoring"
     million = (1000, 1000)
-    product, add, total = spent("matmul", million), spent("add", million), spent("sum", million)
+    product, add, total = time_call("matmul", million), time_call("add", million), time_call("sum", million)
+    larger = time_call("matmul", (1024, 1024))
     return (
         Target("000", summary, "matrix multiplication, 1024x1024", "cpu", "15-25 GFLOPS", 15, "GFLOP/s", False, rate(1024)),
         Target("000", summary, "matrix multiplication, 1024x1024", "metal", "200-500 GFLOPS", 200, "GFLOP/s", False, rate(1024)),
@@ -367,10 +370,10 @@ def _rows() -> tuple[Target, ...]:
         Target("000", summary, "device transfer, 4 MB", "metal", "<2ms", 2e-3, "s", True, transfer),
         Target("000", summary, "device transfer, 4 MB", "cuda", "<2ms (of Metal)", 2e-3, "s", True, transfer),
         Target("000", summary, "device transfer, 4 MB", "mlx", "<200μs", 200e-6, "s", True, transfer),
-        Target("000", summary, "allocations served by the pool", "cpu", "95% pool utilization", 0.95, "%", False, from_pool),
-        Target("000", summary, "allocations that succeed", "cpu", "98% success rate", 0.98, "%", False, successes),
+        Target("000", summary, "allocations served by the pool", "cpu", "95% pool utilization", 0.95, "%", False, pool_share),
+        Target("000", summary, "allocations that succeed", "cpu", "98% success rate", 0.98, "%", False, success_share),
         Target("000", traits, "memory beyond what was asked for", "cpu", "<5% metadata overhead", 0.05, "%", True, overhead),
-        Target("000", traits, "operations without a copy", "cpu", "80% of operations", 0.80, "%", False, uncopied),
+        Target("000", traits, "operations without a copy", "cpu", "80% of operations", 0.80, "%", False, copy_free_share),
         Target("000", traits, "a call of 8 elements beside 1000x1000", "cpu", "<1% overhead", 0.01, "%", True, call_cost),
         Target("000", floor, "matrix multiplication, 2048x2048", "", "500 GFLOPS less 10%", 450, "GFLOP/s", False, rate(2048)),
         Target("001", targets, "matrix multiply, 1000x1000", "cpu", "< 10ms", 10e-3, "s", True, product),
@@ -379,9 +382,9 @@ def _rows() -> tuple[Target, ...]:
         Target("001", targets, "element-wise, 1M elements", "gpu", "< 0.1ms", 0.1e-3, "s", True, add),
         Target("001", targets, "reduction, 1M elements", "cpu", "< 2ms", 2e-3, "s", True, total),
         Target("001", targets, "reduction, 1M elements", "gpu", "< 0.2ms", 0.2e-3, "s", True, total),
-        Target("001", targets, "graph compilation", "cpu", "< 100ms", 0.1, "s", True, compiling),
-        Target("001", targets, "graph compilation", "gpu", "< 100ms", 0.1, "s", True, compiling),
-        Target("002", watching, "matrix multiplication, 1024x1024", "gpu", "alert above 100ms", 0.1, "s", True, spent("matmul", (1024, 1024))),
+        Target("001", targets, "graph compilation", "cpu", "< 100ms", 0.1, "s", True, compile_time),
+        Target("001", targets, "graph compilation", "gpu", "< 100ms", 0.1, "s", True, compile_time),
+        Target("002", watching, "matrix multiplication, 1024x1024", "gpu", "alert above 100ms", 0.1, "s", True, larger),
     )  # fmt: skip
 
 
@@ -397,32 +400,32 @@ def measure_targets(
     seconds: float = SECONDS,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> tuple[Reached, ...]:
-    """Every target, measured here and now: about `seconds` of timing for each figure."""
+    """Measure every target, with about `seconds` of timing for each figure."""
     bench, out = Bench(seconds), []
     for i, target in enumerate(targets):
         if progress is not None:
             progress(i, len(targets), target.what)
-        out.append(reached(target, bench))
+        out.append(measure_target(target, bench))
     return tuple(out)
 
 
-def reached(target: Target, bench: Bench) -> Reached:
+def measure_target(target: Target, bench: Bench) -> Reached:
     try:
         device = str(backends.device(target.device or None))
     except DeviceError as error:
         return Reached(target, "not measured", reason=str(error).rstrip("."))
     try:
-        found = target.figure(bench, device)
+        result = target.figure(bench, device)
     except TritiumError as error:
         return Reached(target, "not measured", reason=f"{type(error).__name__}: {error}".rstrip("."))
-    if isinstance(found, str):
-        return Reached(target, "not measured", reason=found)
-    return Reached(target, judged(target, found), found)
+    if isinstance(result, str):
+        return Reached(target, "not measured", reason=result)
+    return Reached(target, judge(target, result), result)
 
 
-def judged(target: Target, found: Figure) -> Outcome:
-    """Reached where the whole interval is, missed where none of it is."""
-    worst, best = (found.high, found.low) if target.lower else (found.low, found.high)
+def judge(target: Target, figure: Figure) -> Outcome:
+    """Return "pass" if the whole interval reaches the target, "not reached" if none of it does."""
+    worst, best = (figure.high, figure.low) if target.lower else (figure.low, figure.high)
     if worst < target.limit if target.lower else worst >= target.limit:
         return "pass"
     return "undecided" if (best < target.limit if target.lower else best >= target.limit) else "not reached"
@@ -432,7 +435,7 @@ def judged(target: Target, found: Figure) -> Outcome:
 
 
 def value_text(value: float, unit: Unit, like: float | None = None) -> str:
-    """A value with its unit; `like`: in the unit that suits that one, and the unit left out."""
+    """Return a value with its unit; `like`: in the scale that suits this value, without the unit."""
     if unit == "%":
         return _digits(100 * value) + " %" * (like is None)
     if unit != "s":
@@ -444,17 +447,17 @@ def value_text(value: float, unit: Unit, like: float | None = None) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits, and no exponent where a person can do without: 1230."""
+    """Return three significant digits, without an exponent if readable: 1230."""
     return f"{float(f'{value:.3g}'):g}"
 
 
 HEADS = ("guide", "target", "asked", "measured", "possible here", "outcome", "by")
 
 
-def rows(found: tuple[Reached, ...]) -> list[list[str]]:
-    """A line for each, under `HEADS`."""
+def rows(results: tuple[Reached, ...]) -> list[list[str]]:
+    """Return a table row for each result, with the columns `HEADS`."""
     out = []
-    for r in found:
+    for r in results:
         t, f = r.target, r.figure
         measured = possible = by = "-"
         if f is not None:
@@ -466,28 +469,28 @@ def rows(found: tuple[Reached, ...]) -> list[list[str]]:
     return out
 
 
-def counts(found: tuple[Reached, ...]) -> dict[Outcome, int]:
-    """How many there are of each outcome."""
-    return {outcome: sum(r.outcome == outcome for r in found) for outcome in get_args(Outcome)}
+def counts(results: tuple[Reached, ...]) -> dict[Outcome, int]:
+    """Return the number of results of each outcome."""
+    return {outcome: sum(r.outcome == outcome for r in results) for outcome in get_args(Outcome)}
 
 
-def summary(found: tuple[Reached, ...]) -> list[str]:
-    """How many were reached, and the notes."""
-    told = ", ".join(f"{n} {outcome}" for outcome, n in counts(found).items() if n)
-    return [f"{told}. The targets are the guides' own.", *notes(found)]
+def summary(results: tuple[Reached, ...]) -> list[str]:
+    """Return the tally of outcomes as text, and the notes."""
+    tally = ", ".join(f"{n} {outcome}" for outcome, n in counts(results).items() if n)
+    return [f"{tally}. The targets are the guides' own.", *notes(results)]
 
 
-def notes(found: tuple[Reached, ...]) -> list[str]:
-    """What this machine cannot reach, and why the rest was not measured."""
+def notes(results: tuple[Reached, ...]) -> list[str]:
+    """Return notes on targets beyond this machine, and the reasons for those not measured."""
     out = []
-    for r in found:
+    for r in results:
         t, f = r.target, r.figure
         if f is not None and f.possible is not None and (f.possible > t.limit if t.lower else f.possible < t.limit):
             out.append(
                 f"{t.guide} {t.what}: beyond this machine, whose ceilings allow {value_text(f.possible, t.unit)}"
             )
     reasons: dict[str, int] = {}
-    for r in found:
+    for r in results:
         if r.outcome == "not measured":
             reasons[r.reason] = reasons.get(r.reason, 0) + 1
     return out + [f"not measured ({n}): {why}" for why, n in reasons.items()]
