@@ -11,7 +11,7 @@ import pytest
 from tritium.errors import EXTRAS, install_command
 
 ROOT = Path(__file__).parents[1]
-OF_A_CHECKOUT = ("test", "bench")  # installed as '.[test]', by people who have the sources
+OF_A_CHECKOUT = ("test", "bench", "docs")  # installed as '.[test]', by people who have the sources
 
 
 def test_the_table_is_that_of_the_project() -> None:

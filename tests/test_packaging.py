@@ -1,0 +1,119 @@
+"""What is shipped: the metadata of the source distribution, the platforms it builds for, and the files that describe the project."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tritium as tt
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+HOME = PROJECT["urls"]["Repository"]
+CITATION = ROOT / "CITATION.cff"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the source distribution of this checkout, built without compiling anything."""
+    pytest.importorskip("scikit_build_core.build", reason="needs scikit-build-core: pip install scikit-build-core")
+    folder = tmp_path_factory.mktemp("dist")
+    code = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, capture_output=True, text=True)
+    return next(folder.glob("*.tar.gz"))
+
+
+def metadata(sdist: Path) -> bytes:
+    with tarfile.open(sdist) as archive:
+        name = next(n for n in archive.getnames() if n.count("/") == 1 and n.endswith("/PKG-INFO"))
+        member = archive.extractfile(name)
+        assert member is not None
+        return member.read()
+
+
+def test_the_metadata_is_valid_and_complete(sdist: Path) -> None:
+    packaging = pytest.importorskip("packaging.metadata")
+    read = packaging.Metadata.from_email(metadata(sdist), validate=True)  # raises on every field that is not valid
+    assert read.description == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert read.description_content_type == "text/markdown"
+    assert read.project_urls == PROJECT["urls"]
+    assert read.keywords
+    assert read.author == "The Tritium developers"
+    assert str(read.license_expression) == "Apache-2.0"
+
+
+def test_an_index_would_take_the_metadata(sdist: Path) -> None:
+    if find_spec("twine") is None:
+        pytest.skip("needs twine: pip install twine")
+    check = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", str(sdist)], check=False, capture_output=True, text=True
+    )
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_the_source_distribution_has_the_licence_sources_and_pages(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for name in ("LICENSE", "CMakeLists.txt", "csrc/pool.cpp", "src/tritium/py.typed", "docs/platforms.md"):
+        assert name in names
+    assert not [n for n in names if n.startswith(("build/", ".venv")) or n.endswith((".so", ".pyc"))]
+
+
+def test_classifiers_name_the_versions_that_ci_tests() -> None:
+    yaml = pytest.importorskip("yaml")
+    ci = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    tested = ci["jobs"]["check"]["strategy"]["matrix"]["python"]
+    named = [v for c in PROJECT["classifiers"] if (v := c.removeprefix("Programming Language :: Python :: ")) != c]
+    assert [v for v in named if re.fullmatch(r"3\.\d+", v)] == tested
+    assert PROJECT["requires-python"] == f">={tested[0]}"
+    built = PYPROJECT["tool"]["cibuildwheel"]["build"]
+    assert built == [f"cp{v.replace('.', '')}-*" for v in tested]
+
+
+def test_types_are_shipped_where_the_classifier_says_so() -> None:
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+    assert tt.__file__ is not None
+    assert (Path(tt.__file__).parent / "py.typed").exists()
+
+
+def test_the_version_is_one() -> None:
+    assert PROJECT["version"] == tt.__version__
+
+
+@pytest.mark.parametrize("pure", ["", "1"], ids=["native", "pure"])
+def test_windows_gets_a_sentence_instead_of_a_compiler_error(tmp_path: Path, pure: str) -> None:
+    if find_spec("scikit_build_core") is None:
+        pytest.skip("needs scikit-build-core: pip install scikit-build-core")
+    code = (
+        "import os, sys, scikit_build_core.build.wheel, scikit_build_core.build as build\n"
+        "import scikit_build_core.settings.skbuild_read_settings\n"
+        "os.environ['TRITIUM_PURE'] = sys.argv[2]\n"
+        "sys.platform = 'win32'\n"
+        "build.build_wheel(sys.argv[1])\n"
+    )
+    build = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), pure], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert build.returncode != 0
+    assert "Traceback" not in build.stderr
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    sentences = (build.stdout + build.stderr).strip().splitlines()[-3:-1]
+    assert [s for s in sentences if s not in page] == []
+    assert "WSL2" in sentences[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_reason_against_the_limited_api_is_true() -> None:
+    """docs/platforms.md: what `csrc/python` uses and the limited API has not."""
+    text = "".join(f.read_text(encoding="utf-8") for f in sorted((ROOT / "csrc" / "python").iterdir()))
+    for name in ("PyContextVar_Get", "PySliceObject", "PyTuple_GET_ITEM", "tp_"):
+        assert name in text
