@@ -19,6 +19,7 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_ext", "results/*"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # types in signatures: links where the type has an entry, else plain text
+suppress_warnings = ["ref.python"]  # a type of that name in two modules: the link may lead to either
 highlight_language = "text"
 pygments_style = "friendly"
 

@@ -175,7 +175,7 @@ def describe_names(module: str, names: dict[str, Any]) -> Iterator[str]:
     if modules:
         yield "## Modules"
         for name, value in modules.items():
-            yield declare("data", name, docstring(value).partition("\n\n")[0], f":module: {module}")
+            yield f"- `{module}.{name}`: {' '.join(docstring(value).partition(chr(10) * 2)[0].split())}"
     rest = [n for n in names if n not in rows and n not in classes and n not in functions and n not in modules]
     if rest:
         yield "## Values"
