@@ -5,6 +5,7 @@ Docstrings are Markdown, so they are parsed as such; the objects are declared in
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
 import sys
@@ -16,12 +17,9 @@ from types import ModuleType
 from typing import Any
 
 import click
-from docutils import nodes
-from docutils.statemachine import StringList
 from site_pages import outside_code
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
-from sphinx.util.docutils import SphinxDirective
 
 from tritium.op import Kind, Op
 
@@ -72,8 +70,12 @@ def signature(value: Any, *, method: bool = False) -> str:
     if method and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
     parameters = [p.replace(default=_Source(p.default)) if p.default is not p.empty else p for p in parameters]
-    text = str(found.replace(parameters=[p.replace(annotation=_annotation(p.annotation)) for p in parameters],
-                             return_annotation=_annotation(found.return_annotation)))
+    text = str(
+        found.replace(
+            parameters=[p.replace(annotation=_annotation(p.annotation)) for p in parameters],
+            return_annotation=_annotation(found.return_annotation),
+        )
+    )
     return ANNOTATION.sub("", text.replace("\n", " "))
 
 
@@ -123,7 +125,15 @@ def describe_class(name: str, value: type, module: str) -> str:
             kind = "classmethod" if isinstance(member, classmethod) else ""
             kind = "staticmethod" if isinstance(member, staticmethod) else kind
             options = [f":{kind}:"] if kind else []
-            parts.append(declare("method", key + signature(raw, method=not isinstance(member, staticmethod)), docstring(raw), *options, level=1))
+            parts.append(
+                declare(
+                    "method",
+                    key + signature(raw, method=not isinstance(member, staticmethod)),
+                    docstring(raw),
+                    *options,
+                    level=1,
+                )
+            )
     parts += [
         declare("attribute", key, "", f":type: {_shown_type(annotation)}", level=1)
         for key, annotation in inspect.get_annotations(value).items()
@@ -148,7 +158,10 @@ def _members(value: type) -> dict[str, Any]:
         for key, member in vars(value).items()
         if not key.startswith("_")
         and not isinstance(member, Op)
-        and (isinstance(member, property) or (docstring(getattr(member, "__func__", member)) and not isinstance(member, type)))
+        and (
+            isinstance(member, property)
+            or (docstring(getattr(member, "__func__", member)) and not isinstance(member, type))
+        )
     }
 
 
@@ -171,7 +184,9 @@ def describe_names(module: str, names: dict[str, Any]) -> Iterator[str]:
         if of_kind:
             yield f"## Operations: {kind.value}"
             for name, row in of_kind.items():
-                yield declare("function", f"{name}{row.__signature__}", outside_code(row.doc, _no_tags), f":module: {module}")
+                yield declare(
+                    "function", f"{name}{row.__signature__}", outside_code(row.doc, _no_tags), f":module: {module}"
+                )
     if modules:
         yield "## Modules"
         for name, value in modules.items():
@@ -180,7 +195,9 @@ def describe_names(module: str, names: dict[str, Any]) -> Iterator[str]:
     if rest:
         yield "## Values"
         for name in rest:
-            yield declare("data", name, docstring(names[name]), f":module: {module}", *_value(names[name]))
+            # A dtype that is named like a type of Python's: annotations mean the latter, and must not link to it.
+            shadow = [":no-index:"] if isinstance(vars(builtins).get(name), type) else []
+            yield declare("data", name, docstring(names[name]), f":module: {module}", *_value(names[name]), *shadow)
 
 
 def _no_tags(prose: str) -> str:
@@ -218,48 +235,39 @@ def describe_command(command: click.Command, context: click.Context, level: int)
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("*", "\\*") if "`" not in text else text.replace("|", "\\|")
+    return (
+        text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("*", "\\*")
+        if "`" not in text
+        else text.replace("|", "\\|")
+    )
 
 
-class Generated(SphinxDirective):
-    """A directive whose content is Markdown that is written when the page is read."""
-
-    required_arguments = 1
-
-    def parsed(self, parts: Iterator[str]) -> list[nodes.Node]:
-        """Return the nodes of the Markdown, headings included."""
-        holder = nodes.section()
-        holder.document = self.state.document
-        lines = "\n\n".join(parts).splitlines()
-        self.state.nested_parse(StringList(lines, source=self.get_source_info()[0]), self.content_offset, holder, match_titles=True)
-        return holder.children
+def module_page(name: str) -> Iterator[str]:
+    """Yield the Markdown of the names in a module's __all__, in their order."""
+    module = import_public(name)
+    names = {n: getattr(module, n) for n in module.__all__ if not n.startswith("__")}
+    yield f"```{{py:module}} {name}\n```"
+    yield docstring(module)
+    yield from describe_names(name, names)
 
 
-class PublicApi(Generated):
-    """```{public-api} tritium.nn: the names in the module's __all__, in their order."""
+def command_page(program: str) -> Iterator[str]:
+    """Yield the Markdown of every command of the package's command line."""
+    from tritium.cli.root import cli
 
-    def run(self) -> list[nodes.Node]:
-        """Return the page's nodes."""
-        name = self.arguments[0]
-        module = import_public(name)
-        names = {n: getattr(module, n) for n in module.__all__ if not n.startswith("__")}
-        intro = f"```{{py:module}} {name}\n```"
-        return self.parsed(iter([intro, docstring(module), *describe_names(name, names)]))
+    yield from describe_command(cli, click.Context(cli, info_name=program, terminal_width=80), 2)
 
 
-class CommandLine(Generated):
-    """```{command-line} tritium: every command of the package's command line."""
+PAGES = {"public-api": module_page, "command-line": command_page}
+BLOCK = re.compile(r"^```\{(public-api|command-line)\} (\S+)\n```$", re.MULTILINE)
 
-    def run(self) -> list[nodes.Node]:
-        """Return the page's nodes."""
-        from tritium.cli.root import cli
 
-        context = click.Context(cli, info_name=self.arguments[0], terminal_width=80)
-        return self.parsed(describe_command(cli, context, 2))
+def read_source(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Replace the blocks of a page that stand for generated Markdown."""
+    content[0] = BLOCK.sub(lambda block: "\n\n".join(PAGES[block[1]](block[2])), content[0])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directives with Sphinx."""
-    app.add_directive("public-api", PublicApi)
-    app.add_directive("command-line", CommandLine)
+    """Register the hook with Sphinx."""
+    app.connect("source-read", read_source)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
