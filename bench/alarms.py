@@ -185,7 +185,7 @@ def report(folder: Path) -> str:
     if found := journal(folder):
         for counted in counts(found):
             row(*counted)
-        times = sorted(t.elapsed_s for t in found.of(0.0)) or [0.0]
+        times = sorted(t.elapsed_s for t in found.trials_with(0.0)) or [0.0]
         took = f"took {times[len(times) // 2]:.1f} s in the middle and {times[-1]:.1f} s at most"
         lines += ["", f"An A/A suite of five cases {took}; noise floor ±{found.floor:.2%}.", ""]
     codes: dict[str, list[int]] = {}

@@ -400,8 +400,8 @@ def test_against_measures_both_revisions_side_by_side(
     from tritium.see.profile import attribution
 
     @contextmanager
-    def revisions(revision: str, said: Any) -> Any:
-        said(f"building {revision}")
+    def revisions(revision: str, report: Any) -> Any:
+        report(f"building {revision}")
         yield against.Built(tmp_path / "base", "0" * 40), against.Built(tmp_path / "head", "")
 
     def attributed(suite: Any, cases: Any, *arms: Any, progress: Any) -> Any:

@@ -247,7 +247,7 @@ def _against(revision: str, options: Options, gate: GateOptions) -> Gated:
     from tritium.see.profile.attribution import attributed
 
     grid = suites.grid(options)
-    with against.revisions(revision, said=lambda text: click.echo(text, err=True)) as (base, head):
+    with against.revisions(revision, report=lambda text: click.echo(text, err=True)) as (base, head):
         both = replace(grid, arms=(base.arm(against.BASE), head.arm(against.HEAD)))
         tested = _measured(options, both, gate)
         reasons = attributed(tested.suite, both.cases, *both.arms, progress=_looking)
@@ -312,7 +312,7 @@ def _update(tested: Gated, name: str) -> None:
     from tritium.perf.gate import regression
 
     with file_errors():
-        click.echo(shown(regression.update_baseline(tested, name, asked=True)), err=True)
+        click.echo(shown(regression.update_baseline(tested, name, requested=True)), err=True)
 
 
 # ---- what both need
@@ -390,12 +390,12 @@ def selftest(
     for extra_share in (*((0.0,) if aa else ()), *((extra,) if extra else ())):
         with bar("equal code" if not extra_share else f"{extra_share:.0%} extra work") as report:
             part = test.selftest(suites, plan, extra=extra_share, journal=path, seed=seed, progress=report)
-        every += part.of(extra_share)
+        every += part.trials_with(extra_share)
         notes += part.notes
         margin = part.margin
     outcome = test.Selftest(tuple(every), margin, tuple(notes))
     click.echo(records.dumps(outcome, indent=1) if as_json else outcome.page())
-    if aa and len(outcome.of(0.0)) >= test.ENOUGH and plan.generations >= test.PLAN.generations:
+    if aa and len(outcome.trials_with(0.0)) >= test.ENOUGH and plan.generations >= test.PLAN.generations:
         click.echo(f"the noise floor is kept: no margin is below {2 * outcome.floor:.1%} from now on", err=as_json)
         test.keep(outcome, plan)
     elif aa:

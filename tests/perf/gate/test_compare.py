@@ -99,7 +99,7 @@ def test_noise_beyond_the_margin_is_inconclusive_and_says_how_many_generations_m
     assert found
     assert all(v.more_generations is not None and v.more_generations > 0 for v in found)
     assert suite.exit_code == 4
-    assert "more generations: --generations" in page(suite)
+    assert "more processes: --generations" in page(suite)
 
 
 def test_an_interval_wholly_below_the_margin_is_no_reason_to_fail() -> None:
@@ -299,9 +299,9 @@ def test_a_case_that_leaves_the_core_may_follow_the_memory_canary() -> None:
     computing = replace(copying, work=Work(10**9, 1000, 1000))
     assert drift.memory_share(copying, 0.9e-3, moved) == 1.0
     assert drift.memory_share(computing, 1e-3, moved) == 0.0
-    assert moved.of(1.0)[0] == pytest.approx(math.log(1.1) / 2, abs=0.01)  # it follows somewhere between the two
-    assert moved.of(1.0)[2] > 0.02
-    assert moved.of(0.0)[0] == pytest.approx(0.0, abs=0.01)
+    assert moved.correction(1.0)[0] == pytest.approx(math.log(1.1) / 2, abs=0.01)  # it follows somewhere between the two
+    assert moved.correction(1.0)[2] > 0.02
+    assert moved.correction(0.0)[0] == pytest.approx(0.0, abs=0.01)
     assert drift.memory_share(copying, 0.9e-3, replace(moved, core_bytes=1 << 30)) == 0.0  # it never leaves the core
 
 
@@ -687,8 +687,8 @@ def test_a_noise_that_no_patience_beats_is_said_to_be_one() -> None:
 
 def test_stored_runs_say_that_both_need_more() -> None:
     found = verdict("INCONCLUSIVE", ratio=1.0, interval=(0.9, 1.1), generations=15, more_generations=5)
-    assert "about 5 more generations in both runs: --generations 20" in page(suite_of([found], paired=False))
-    assert "about 1 more generation: --generations 16" in page(suite_of([replace(found, more_generations=1)]))
+    assert "about 5 more processes in both runs: --generations 20" in page(suite_of([found], paired=False))
+    assert "about 1 more process: --generations 16" in page(suite_of([replace(found, more_generations=1)]))
 
 
 def test_the_simulation_of_separate_runs_prints_its_table() -> None:

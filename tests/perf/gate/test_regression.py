@@ -235,7 +235,7 @@ def test_a_baseline_can_be_made_of_results_that_are_there() -> None:
 
 
 def test_side_by_side_needs_two_arms() -> None:
-    with pytest.raises(ArgumentError, match="two arms"):
+    with pytest.raises(ArgumentError, match="two contenders"):
         regression_test(LISTED, [Arm("one")])
 
 
@@ -267,28 +267,28 @@ def gated(suite_code: int) -> Gated:
 
 
 def test_a_baseline_is_replaced_only_when_asked() -> None:
-    assert update_baseline(gated(0), "v1", asked=False) == ""
+    assert update_baseline(gated(0), "v1", requested=False) == ""
     assert not baseline.list()
 
 
 @pytest.mark.parametrize("code", [1, 4])
 def test_a_baseline_is_never_replaced_without_a_pass(code: int) -> None:
     baseline.create("v1", results(CASES))
-    assert "stays as it is" in update_baseline(gated(code), "v1", asked=True)
+    assert "stays as it is" in update_baseline(gated(code), "v1", requested=True)
     assert len(baseline.show("v1")) == 1
 
 
 def test_a_pass_adds_a_version_and_keeps_the_older(tmp_path: Path) -> None:
     baseline.create("v1", results(CASES))
-    assert "v1@2" in update_baseline(gated(0), "v1", asked=True)
+    assert "v1@2" in update_baseline(gated(0), "v1", requested=True)
     assert len(baseline.show("v1")) == 2
-    update_baseline(gated(0), str(tmp_path / "kept.json"), asked=True)
+    update_baseline(gated(0), str(tmp_path / "kept.json"), requested=True)
     assert store.load(tmp_path / "kept.json").kind == "baseline"
 
 
 def test_a_file_that_is_replaced_is_kept_under_its_time(tmp_path: Path) -> None:
     path = store.save(results(CASES, seed=7), tmp_path / "kept")
-    assert "kept-20260131T120000Z keeps the one before" in update_baseline(gated(0), str(path), asked=True)
+    assert "kept-20260131T120000Z keeps the one before" in update_baseline(gated(0), str(path), requested=True)
     assert store.load(tmp_path / "kept-20260131T120000Z") == results(CASES, seed=7)
     assert not baseline.list()
 
@@ -296,13 +296,13 @@ def test_a_file_that_is_replaced_is_kept_under_its_time(tmp_path: Path) -> None:
 def test_an_interrupted_pass_replaces_nothing() -> None:
     baseline.create("v1", results(CASES))
     half = replace(gated(0), results=replace(gated(0).results, complete=False))
-    assert "interrupted" in update_baseline(half, "v1", asked=True)
+    assert "interrupted" in update_baseline(half, "v1", requested=True)
     assert len(baseline.show("v1")) == 1
 
 
 def test_a_version_that_is_named_gets_a_younger_one() -> None:
     baseline.create("v1", results(CASES))
-    assert "v1@2" in update_baseline(gated(0), "v1@1", asked=True)
+    assert "v1@2" in update_baseline(gated(0), "v1@1", requested=True)
 
 
 def test_the_record_of_a_test_is_plain_json(measured: Callable[[Script], list[list[str]]]) -> None:

@@ -63,7 +63,7 @@ def test_found_is_the_case_that_had_extra_work() -> None:
 def test_the_floor_grows_with_the_spread_of_equal_code() -> None:
     found = Selftest((trial(add="EQUIVALENT", matmul="EQUIVALENT"),), 0.03)
     assert found.floor == pytest.approx(1.01**1.96 - 1)
-    assert found.found_nine_of_ten == pytest.approx(1.03 * 1.01**1.2816 - 1)
+    assert found.detected_nine_of_ten == pytest.approx(1.03 * 1.01**1.2816 - 1)
 
 
 def test_every_suite_has_a_seed_of_its_own(gate: list[Plan]) -> None:
@@ -146,7 +146,7 @@ def test_enough_suites_keep_the_floor(gate: list[Plan]) -> None:
     said = ask("--aa", "--suites", "5", "--extra", "0.1")
     assert said.exit_code == 0
     assert "0 of 5 suites failed the gate" in said.output
-    assert "10% extra work in one case: found in 5 of 5" in said.output
+    assert "10% extra work in one case: detected in 5 of 5" in said.output
     assert noise.noise_floor() == pytest.approx(1.002**1.96 - 1)
 
 

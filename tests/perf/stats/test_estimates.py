@@ -299,7 +299,7 @@ def test_the_interval_of_a_share_agrees(found: int, of: int) -> None:
 
 def test_the_interval_of_a_share_by_hand() -> None:
     assert stats.share_interval(0, 1000)[1] == pytest.approx(1 - 0.025 ** (1 / 1000), abs=1e-12)
-    with pytest.raises(ArgumentError, match="no share"):
+    with pytest.raises(ArgumentError, match="no proportion"):
         stats.share_interval(3, 2)
 
 

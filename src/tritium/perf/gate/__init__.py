@@ -1,4 +1,4 @@
-"""Verdicts and the regression gate, and the gate measured itself.
+"""Verdicts, the regression gate, and a self-test that measures the gate.
 
 Knows nothing of the command line.
 """

@@ -1,4 +1,4 @@
-"""Two revisions of this package ready to be measured side by side: checked out, built the same way, and checked.
+"""Two revisions of this package, checked out, built the same way and verified, ready to be measured side by side.
 
 Knows nothing of measuring. The revision is built from a git worktree in a temporary folder; the checkout is left as it is.
 """
@@ -24,21 +24,22 @@ BUILD_S = 1800.0
 
 @dataclass(frozen=True)
 class Built:
-    """A built revision: what goes into PYTHONPATH, and the commit."""
+    """A built revision: the folder for PYTHONPATH, and its commit."""
 
     folder: Path
     commit: str  # "" : the working tree
 
     def arm(self, name: str, candidate: str = "tritium") -> Arm:
+        """Return the contender that runs this build."""
         variables = (("PYTHONPATH", str(self.folder)), ("TRITIUM_TUNED", "0"))  # tuned for one build, not for two
         return Arm(name, candidate, environment=variables, optimisation=self.commit[:12])
 
 
 def repository(start: Path | None = None) -> Path:
-    """The checkout of this package: the one we stand in, else the one the package lies in."""
-    for place in filter(None, (start or Path.cwd(), Path(__file__).parents[4])):
-        found = _git(place, "rev-parse", "--show-toplevel", check=False)
-        root = Path(found) if found else None
+    """Return the checkout of this package: the one around the working directory, else the one this file is in."""
+    for folder in filter(None, (start or Path.cwd(), Path(__file__).parents[4])):
+        output = _git(folder, "rev-parse", "--show-toplevel", check=False)
+        root = Path(output) if output else None
         if root is not None and (root / "src" / "tritium" / "__init__.py").exists():
             return root
     raise ArgumentError(
@@ -48,36 +49,36 @@ def repository(start: Path | None = None) -> Path:
 
 
 def commit_of(root: Path, revision: str) -> str:
-    """The full commit a revision names."""
-    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
-    if not found:
+    """Return the full commit hash of a revision."""
+    commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
+    if not commit:
         hint = (
             " The checkout is shallow; fetch more of it (actions/checkout: fetch-depth: 0)." if _shallow(root) else ""
         )
         raise ArgumentError(
             f"--against {revision}: git knows no such commit here. Give a branch, a tag or a commit.{hint}"
         )
-    return found
+    return commit
 
 
 @contextmanager
 def revisions(
-    revision: str, root: Path | None = None, said: Callable[[str], None] = lambda _: None
+    revision: str, root: Path | None = None, report: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[Built, Built]]:
-    """The revision and the working tree, both built; they are gone afterwards."""
+    """Build the revision and the working tree and yield both; they are deleted afterwards."""
     root = root or repository()
     commit = commit_of(root, revision)
-    with tempfile.TemporaryDirectory(prefix="tritium-against-") as made:
-        place = Path(made)
-        tree = place / "tree"
+    with tempfile.TemporaryDirectory(prefix="tritium-against-") as folder_name:
+        folder = Path(folder_name)
+        tree = folder / "tree"
         _git(root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
         try:
-            said(f"building {revision} ({commit[:12]})")
-            base = Built(build(tree, place / BASE), commit)
+            report(f"building {revision} ({commit[:12]})")
+            base = Built(build(tree, folder / BASE), commit)
         finally:
             _git(root, "worktree", "remove", "--force", str(tree), check=False)
-        said("building the working tree")
-        yield base, Built(build(root, place / HEAD), "")
+        report("building the working tree")
+        yield base, Built(build(root, folder / HEAD), "")
 
 
 def build(source: Path, target: Path) -> Path:
@@ -94,24 +95,27 @@ def build(source: Path, target: Path) -> Path:
         str(target),
     ]
     done: subprocess.CompletedProcess[str] | None = None
-    for more in (["--no-build-isolation"], []):  # the build tools of this environment, else fresh ones from the index
+    for options in (
+        ["--no-build-isolation"],
+        [],
+    ):  # the build tools of this environment, else fresh ones from the index
         try:
             done = subprocess.run(
-                [*command, *more, str(source)], capture_output=True, text=True, timeout=BUILD_S, check=False
+                [*command, *options, str(source)], capture_output=True, text=True, timeout=BUILD_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise BuildError(f"building {source.name} took longer than {BUILD_S:.0f} s and was ended.") from None
         if done.returncode == 0:
             check(target)
             return target
-    told = (done.stderr or done.stdout).strip()[-TAIL:] if done else ""
+    output = (done.stderr or done.stdout).strip()[-TAIL:] if done else ""
     raise BuildError(
-        f"{source}: it could not be built with pip (exit code {done.returncode if done else '?'}):\n{told}"
+        f"{source}: it could not be built with pip (exit code {done.returncode if done else '?'}):\n{output}"
     )
 
 
 def check(folder: Path) -> None:
-    """A worker that is given this folder must find the package in it, not another one."""
+    """Raise BuildError unless a worker with this folder in PYTHONPATH imports the package from it."""
     script = "import tritium, sys; sys.stdout.write(tritium.__file__)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script], env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True,
@@ -119,10 +123,10 @@ def check(folder: Path) -> None:
     )  # fmt: skip
     if done.returncode:
         raise BuildError(f"the revision was built but cannot be imported:\n{done.stderr.strip()[-TAIL:]}")
-    found = Path(done.stdout).resolve()
-    if folder.resolve() not in found.parents:
+    module = Path(done.stdout).resolve()
+    if folder.resolve() not in module.parents:
         raise BuildError(
-            f"the revision was built, but {sys.executable} imports tritium from {found.parent}: an editable installation comes "
+            f"the revision was built, but {sys.executable} imports tritium from {module.parent}: an editable installation comes "
             "first. Uninstall it there, or run in an environment without it."
         )
 
@@ -132,7 +136,7 @@ def _shallow(root: Path) -> bool:
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:
-    """What git says; "" where it fails and that is allowed."""
+    """Return git's output; "" if it fails and check is False."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=300, check=False

@@ -1,7 +1,7 @@
-"""Results in, verdicts out: arms measured side by side, or a run beside a stored one.
+"""Results in, verdicts out: contenders measured side by side, or a run beside a stored one.
 
-Knows nothing of measuring, files or exit codes of commands. Pure: the same results give the same verdicts. What is missing,
-failed, unsteady, too little or unlike is a verdict too, never a pass.
+Knows nothing of measuring, files or exit codes of commands. Pure: the same results produce the same verdicts. A case that is
+missing, failed, unsteady, too small or of other work is a verdict too, never a pass.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AGAIN = "Measure both revisions in one job: tritium regression-test --against RE
 
 @dataclass(frozen=True)
 class Pair:
-    """One case as it was and as it is, in one metric."""
+    """One case before and after, in one metric."""
 
     old: Run
     new: Run
@@ -57,93 +57,97 @@ class Pair:
     def metric(self) -> str:
         return self.before.metric
 
-    def verdict(self, outcome: Outcome, rules: Rules, **about: Any) -> Verdict:
+    def verdict(self, outcome: Outcome, rules: Rules, **fields: Any) -> Verdict:
+        """Return a verdict on this pair with its names, margin and unit."""
         return Verdict(
             self.old.case, self.metric, self.old.arm, self.new.arm, outcome, margin=rules.margin(self.metric),
-            unit=self.before.unit, exact=self.before.exact, **about,
+            unit=self.before.unit, exact=self.before.exact, **fields,
         )  # fmt: skip
 
 
-# ---- what can be compared at all
+# ---- which runs can be compared
 
 
 def _usable(old: Run, arm: str, new: Run | None, complete: bool) -> Run | Verdict:
-    """The run as it is now; or the verdict of a case that was measured before and is not now."""
+    """Return the current run, or the verdict on a case that was measured before and is not now."""
     if new is not None and new.status == "ok":
         return new
     if not complete and (new is None or new.status == "interrupted"):
-        why = "the run was interrupted before it"
-        return Verdict(old.case, "wall", old.arm, arm, "INCONCLUSIVE", reason=why, passes=False)
+        reason = "the run was interrupted before it"
+        return Verdict(old.case, "wall", old.arm, arm, "INCONCLUSIVE", reason=reason, passes=False)
     if new is None:
-        why = "it is in the baseline and was not measured now"
+        reason = "it is in the baseline and was not measured now"
     else:
-        why = f"{new.status} now, measured before" + (f": {new.reason}" if new.reason else "")
-    return Verdict(old.case, "wall", old.arm, arm, "MISSING", reason=why, passes=False)
+        reason = f"{new.status} now, measured before" + (f": {new.reason}" if new.reason else "")
+    return Verdict(old.case, "wall", old.arm, arm, "MISSING", reason=reason, passes=False)
 
 
 def _unlike(old: Run, new: Run) -> str:
-    """Why two runs of the same name are not of the same work. Two arms may well be on two devices."""
+    """Return why two runs of the same name are different work, or "". Two contenders may be on two devices."""
     device = ("device",) if old.arm == new.arm else ()
     for name in ("operation", "shape", "precision", *device, "batch", "sequence_length", "parameters", "transfer"):
-        a, b = getattr(old.context, name), getattr(new.context, name)
-        if a != b:
-            return f"the same name, but other work: {name} was {a}, is {b}"
+        before, after = getattr(old.context, name), getattr(new.context, name)
+        if before != after:
+            return f"the same name, but different work: {name} was {before}, is {after}"
     return ""
 
 
 def _pairs(old: Run, new: Run, rules: Rules) -> Iterator[Pair | Verdict]:
-    """The metrics of a case that both have; a verdict where one was measured and is not any more."""
+    """Yield the metrics that both runs have, and a verdict for each metric that was measured before and is not now."""
     for metric in rules.metrics:
         before, after = old.of(metric), new.of(metric)
         if before is None or before.kind != "measured" or not before.flat:
             continue
         if after is None or after.kind != "measured" or not after.flat:
-            told = _absence(after)
+            absence = _absence(after)
             yield Verdict(
                 old.case, metric, old.arm, new.arm, "INCONCLUSIVE", margin=rules.margin(metric), unit=before.unit,
-                reason=f"measured before, not now: {told}", passes=False,
+                reason=f"measured before, not now: {absence}", passes=False,
             )  # fmt: skip
             continue
         yield Pair(old, new, before, after)
 
 
 def _absence(series: Series | None) -> str:
-    """Why a series that is needed is not there."""
+    """Return why a series that is needed has no values."""
     if series is None:
-        return "nobody asked for it"
+        return "it was not requested"
     return series.reason or {"estimate": "only an estimate"}.get(series.kind, "it has no values")
 
 
 def _matched(
-    both: Sequence[tuple[Run, Run | None]], arm: str, complete: bool, rules: Rules
+    runs: Sequence[tuple[Run, Run | None]], arm: str, complete: bool, rules: Rules
 ) -> tuple[list[Pair], list[Verdict]]:
-    """What can be compared, and verdicts of what cannot: cases that are lost, or are of other work."""
+    """Return the pairs that can be compared, and verdicts on cases that are missing or are different work."""
     pairs: list[Pair] = []
     verdicts: list[Verdict] = []
-    for old, new in both:
-        now = _usable(old, arm or old.arm, new, complete)
-        if isinstance(now, Verdict):
-            verdicts.append(now)
-        elif unlike := _unlike(old, now):
-            verdicts.append(Verdict(old.case, "wall", old.arm, now.arm, "NOT COMPARABLE", reason=unlike, passes=False))
+    for old, new in runs:
+        current = _usable(old, arm or old.arm, new, complete)
+        if isinstance(current, Verdict):
+            verdicts.append(current)
+        elif difference := _unlike(old, current):
+            verdicts.append(
+                Verdict(old.case, "wall", old.arm, current.arm, "NOT COMPARABLE", reason=difference, passes=False)
+            )
         else:
-            found = list(_pairs(old, now, rules))
-            pairs += [f for f in found if isinstance(f, Pair)]
-            verdicts += [f for f in found if isinstance(f, Verdict)]
+            matches = list(_pairs(old, current, rules))
+            pairs += [match for match in matches if isinstance(match, Pair)]
+            verdicts += [match for match in matches if isinstance(match, Verdict)]
     return pairs, verdicts
 
 
 def _samples(series: Series) -> int:
-    return sum(1 for generation in series.values for batches in generation if batches)
+    """Return the number of rounds with values, over all processes."""
+    return sum(1 for process in series.values for batches in process if batches)
 
 
 def _weak(pair: Pair, rules: Rules) -> tuple[str, int | None]:
-    """Why whatever the numbers say decides nothing, and how many generations more would let them."""
-    found = min(_samples(pair.before), _samples(pair.after))
-    if found < rules.minimum_samples:
+    """Return why the samples cannot decide, or "", and how many more processes would let them."""
+    samples = min(_samples(pair.before), _samples(pair.after))
+    if samples < rules.minimum_samples:
         generations = max(len(pair.after.values), 1)
-        missing = math.ceil((rules.minimum_samples - found) * generations / max(found, 1))
-        return f"{found} samples; {rules.minimum_samples} are needed", missing
+        missing = math.ceil((rules.minimum_samples - samples) * generations / max(samples, 1))
+        return f"{samples} samples; {rules.minimum_samples} are needed", missing
     unsteady = [name for name, run in (("before", pair.old), ("now", pair.new)) if not run.steady]
     return f"no steady state {' and '.join(unsteady)}: it was still getting faster or slower" if unsteady else "", None
 
@@ -152,7 +156,7 @@ def _weak(pair: Pair, rules: Rules) -> tuple[str, int | None]:
 
 
 def _exact(pair: Pair, rules: Rules) -> Verdict:
-    """Values that the same work repeats exactly: bytes, counts. No statistics."""
+    """Return the verdict on values that the same work repeats exactly (bytes, counts), without statistics."""
     a, b = pair.before.flat, pair.after.flat
     old, new = median(a), median(b)
     ratio = new / old if old else (1.0 if new == old else None)
@@ -167,7 +171,7 @@ def _exact(pair: Pair, rules: Rules) -> Verdict:
     elif max(ratio, 1 / ratio if ratio else math.inf) <= 1 + margin:
         outcome = "CHANGED-SMALL" if apart else "EQUIVALENT"
     elif not apart:
-        outcome, reason = "INCONCLUSIVE", "it differs from call to call by more than between the two"
+        outcome, reason = "INCONCLUSIVE", "the values of one run differ by more than the two runs do"
     else:
         outcome = "SLOWER" if ratio > 1 else "FASTER"
     level = level_of(math.inf if ratio is None else ratio, rules) if outcome == "SLOWER" else ""
@@ -177,8 +181,8 @@ def _exact(pair: Pair, rules: Rules) -> Verdict:
     )  # fmt: skip
 
 
-def _timed(pair: Pair, e: Estimate, judged: Judged, rules: Rules, **about: Any) -> Verdict:
-    """A judgement with its names; what the samples cannot carry becomes inconclusive."""
+def _timed(pair: Pair, e: Estimate, judged: Judged, rules: Rules, **fields: Any) -> Verdict:
+    """Return the verdict on a timed pair; INCONCLUSIVE where the samples are too few or unsteady."""
     outcome, reason, passes, more = judged.outcome, judged.reason, judged.passes, judged.more_generations
     weak, missing = _weak(pair, rules)
     if weak:
@@ -187,18 +191,18 @@ def _timed(pair: Pair, e: Estimate, judged: Judged, rules: Rules, **about: Any) 
         outcome, rules, ratio=judged.ratio, interval=judged.interval, interval95=judged.interval95,
         interval90=judged.interval90, p=judged.p, p_adjusted=judged.p_adjusted, q=judged.q, generations=e.generations,
         more_generations=more, reason=reason, passes=passes,
-        level=level_of(judged.ratio, rules) if outcome == "SLOWER" else "", **about,
+        level=level_of(judged.ratio, rules) if outcome == "SLOWER" else "", **fields,
     )  # fmt: skip
 
 
 def _verdicts(
     pairs: Sequence[Pair], measure: Callable[[Pair], tuple[Estimate, dict[str, Any]] | None], rules: Rules
 ) -> tuple[list[Verdict], list[Estimate]]:
-    """Every pair judged, the timed ones together; and the estimates of wall time."""
+    """Return a verdict on every pair, the timed ones judged together, and the estimates of wall time."""
     out = [_exact(p, rules) for p in pairs if p.before.exact]
-    timed = [(p, found) for p in pairs if not p.before.exact and (found := measure(p)) is not None]
+    timed = [(p, estimated) for p in pairs if not p.before.exact and (estimated := measure(p)) is not None]
     judged = decide([e for _, (e, _) in timed], [rules.margin(p.metric) for p, _ in timed], rules)
-    out += [_timed(p, e, j, rules, **about) for (p, (e, about)), j in zip(timed, judged, strict=True)]
+    out += [_timed(p, e, j, rules, **fields) for (p, (e, fields)), j in zip(timed, judged, strict=True)]
     seen = {(v.case, v.arm, v.metric) for v in out}
     for p in pairs:
         if (p.old.case, p.new.arm, p.metric) not in seen:
@@ -210,28 +214,28 @@ def _verdicts(
 
 
 def log_ratios(before: Series, after: Series) -> list[list[float]]:
-    """The log ratio of every round both arms measured, by generation."""
+    """Return the log ratio of every round that both contenders measured, by process."""
     out = []
     for old, new in zip(before.values, after.values, strict=False):
         pairs = [(median(a), median(b)) for a, b in zip(old, new, strict=False) if a and b]
-        found = [math.log(b / a) for a, b in pairs if a > 0 and b > 0]
-        if found:
-            out.append(found)
+        logs = [math.log(b / a) for a, b in pairs if a > 0 and b > 0]
+        if logs:
+            out.append(logs)
     return out
 
 
 def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rules()) -> Suite:
-    """Two arms of one measurement: their rounds were interleaved, so each is compared with its neighbour in time."""
+    """Compare two contenders of one measurement: rounds were interleaved, so each is paired with its neighbour in time."""
     for name in (base_arm, arm):
         if name not in results.arms:
             raise ArgumentError(
-                f"compare_paired: no arm is called {name!r}; there are {', '.join(results.arms)}.{nearest(name, results.arms)}"
+                f"compare_paired: no contender is called {name!r}; there are {', '.join(results.arms)}.{nearest(name, results.arms)}"
             )
-    both = [(results.of(case, base_arm), results.of(case, arm)) for case in results.cases if not is_canary(case)]
+    runs = [(results.of(case, base_arm), results.of(case, arm)) for case in results.cases if not is_canary(case)]
     pairs, verdicts = _matched(
-        [(a, b) for a, b in both if a is not None and a.status == "ok"], arm, results.complete, rules
+        [(a, b) for a, b in runs if a is not None and a.status == "ok"], arm, results.complete, rules
     )
-    fresh = [b.case for a, b in both if (a is None or a.status != "ok") and b is not None and b.status == "ok"]
+    new_cases = [b.case for a, b in runs if (a is None or a.status != "ok") and b is not None and b.status == "ok"]
 
     def measured(pair: Pair) -> tuple[Estimate, dict[str, Any]] | None:
         ratios = log_ratios(pair.before, pair.after)
@@ -240,9 +244,9 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
 
     judged, walls = _verdicts(pairs, measured, rules)
     verdicts += judged
-    if broken := _broken_canary(results, base_arm, arm, rules):
+    if reason := _broken_canary(results, base_arm, arm, rules):
         verdicts = [
-            replace(v, outcome="NOT COMPARABLE", reason=broken, passes=False, level="", more_generations=None)
+            replace(v, outcome="NOT COMPARABLE", reason=reason, passes=False, level="", more_generations=None)
             if v.p is not None
             else v
             for v in verdicts
@@ -250,13 +254,13 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
     mean = _geomean([p for p in pairs if p.metric == "wall"]) or drift.geomean(walls)
     return suite_of(
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
-        head=arm, paired=True, new_cases=tuple(fresh), command=results.command, created=results.created,
+        head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
         notes=(*_notes(results), *_nothing(verdicts, f"no case was measured on {base_arm}")),
     )  # fmt: skip
 
 
 def _broken_canary(results: Results, base_arm: str, arm: str, rules: Rules) -> str:
-    """Why the two arms did not have the same machine: work that no version changes took longer in one of them."""
+    """Return why the two contenders did not have the same machine, or "": a canary took longer in one of them."""
     edge = math.log1p(rules.margin("wall") / 2)
     for case in filter(is_canary, results.cases):
         old, new = results.of(case, base_arm), results.of(case, arm)
@@ -264,39 +268,41 @@ def _broken_canary(results: Results, base_arm: str, arm: str, rules: Rules) -> s
         ratios = log_ratios(series[0], series[1]) if len(series) == 2 and series[0] and series[1] else []
         if len(ratios) < 2:
             continue
-        found = estimate(ratios, rules)
-        low, high = found.intervals[rules.confidence]
-        if (low > edge or high < -edge) and found.p < rules.alpha:
-            return f"{case} took {math.exp(found.log):.3f} times as long in {arm} as in {base_arm}: the machine was not the same"
+        canary = estimate(ratios, rules)
+        low, high = canary.intervals[rules.confidence]
+        if (low > edge or high < -edge) and canary.p < rules.alpha:
+            return f"{case} took {math.exp(canary.log):.3f} times as long in {arm} as in {base_arm}: the machine was not the same"
     return ""
 
 
 def _geomean(pairs: Sequence[Pair]) -> tuple[float, Interval] | None:
-    """The geometric mean over cases, by generation: what moves all cases of a generation moves this as much."""
-    rows = [stats.generation_values(found) for p in pairs if (found := log_ratios(p.before, p.after))]
-    if not rows or len({len(r) for r in rows}) > 1 or len(rows[0]) < 2:
+    """Return the geometric mean over cases, by process: what moves all cases of a process moves this as much."""
+    values = [stats.generation_values(logs) for p in pairs if (logs := log_ratios(p.before, p.after))]
+    if not values or len({len(v) for v in values}) > 1 or len(values[0]) < 2:
         return None
-    means = np.mean(rows, axis=0)
+    means = np.mean(values, axis=0)
     low, high = stats.walsh_interval(means)
     return math.exp(stats.hodges_lehmann(means)), (math.exp(low), math.exp(high))
 
 
 def _notes(*results: Results) -> tuple[str, ...]:
-    found = [note for r in results for note in r.notes]
-    found += [f"{r.name or r.kind} is not complete: it was interrupted" for r in results if not r.complete]
-    found += [f"{r.plan.name} runs show intervals and do not gate" for r in results if not r.plan.gates]
-    return tuple(dict.fromkeys(found))
+    """Return the notes of the results, and notes on what is incomplete or does not gate."""
+    notes = [note for r in results for note in r.notes]
+    notes += [f"{r.name or r.kind} is not complete: it was interrupted" for r in results if not r.complete]
+    notes += [f"{r.plan.name} runs show intervals and do not gate" for r in results if not r.plan.gates]
+    return tuple(dict.fromkeys(notes))
 
 
-def _nothing(verdicts: Sequence[Verdict], why: str) -> tuple[str, ...]:
-    return () if verdicts else (f"nothing was judged: {why}",)
+def _nothing(verdicts: Sequence[Verdict], reason: str) -> tuple[str, ...]:
+    """Return a note if there are no verdicts."""
+    return () if verdicts else (f"nothing was judged: {reason}",)
 
 
 # ---- a stored run
 
 
 def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(paired=False)) -> Suite:
-    """A run beside an earlier one of the same machine. What the canaries say the machine did in between is taken out."""
+    """Compare a run with an earlier one of the same machine, after subtracting the drift that the canaries show."""
     hard, soft = differences(baseline.environment, current.environment)
     drifts = {metric: drift.drift(baseline, current, metric) for metric in rules.metrics}
     wall = drifts.get("wall", drift.Drift(None, None))
@@ -307,14 +313,14 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
         raw = drift.shift(pair.before, pair.after)
         if raw is None:
             return None
-        found = drift.estimate(pair.old, raw, drifts[pair.metric], rules)
-        return found, {"raw_ratio": math.exp(raw.log), "old": raw.old, "new": raw.new}
+        corrected = drift.estimate(pair.old, raw, drifts[pair.metric], rules)
+        return corrected, {"raw_ratio": math.exp(raw.log), "old": raw.old, "new": raw.new}
 
     judged, walls = _verdicts(pairs, measured, rules)
     verdicts += judged
-    if why := _unlike_machines(hard, wall):
+    if reason := _unlike_machines(hard, wall):
         verdicts = [
-            replace(v, outcome="NOT COMPARABLE", reason=why, passes=False, level="", more_generations=None)
+            replace(v, outcome="NOT COMPARABLE", reason=reason, passes=False, level="", more_generations=None)
             for v in verdicts
         ]
     mean = drift.geomean(walls)
@@ -328,27 +334,30 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
 
 
 def _unlike_machines(hard: dict[str, tuple[str, str]], wall: drift.Drift) -> str:
+    """Return why the machines of two runs cannot be compared, or ""."""
     if hard:
         return "unlike machines: " + "; ".join(f"{name} was {a}, is {b}" for name, (a, b) in hard.items())
     if wall.too_much:
-        return f"work that no version changes took {wall.worst:.2f} times as long: the machine was not itself. {AGAIN}"
+        return f"work that no version changes took {wall.worst:.2f} times as long: the machine was slower or faster as a whole. {AGAIN}"
     return ""
 
 
 def _drift_notes(wall: drift.Drift) -> tuple[str, ...]:
+    """Return a note on the drift that was subtracted, or on canaries that are missing."""
     if wall.compute is None or wall.memory is None:
-        return (f"no canary in both runs: how much the machine itself drifted is not known. {AGAIN}",)
-    told = [
+        return (f"no canary in both runs: the drift of the machine is unknown. {AGAIN}",)
+    drifts = [
         f"{kind} {100 * math.expm1(s.log):+.1f} %" for kind, s in (("compute", wall.compute), ("memory", wall.memory))
     ]
-    return (f"the machine's own drift, taken out: {', '.join(told)} time",)
+    return (f"drift of the machine, subtracted: {', '.join(drifts)} time",)
 
 
 def _new_cases(baseline: Results, current: Results) -> tuple[str, ...]:
+    """Return the cases that only the current run has."""
     known = {run.key for run in baseline if run.status == "ok"}
-    fresh = (
+    runs = (
         r
         for r in current
         if r.status == "ok" and r.key not in known and not is_canary(r.case) and r.arm not in drift.OTHERS
     )
-    return tuple(dict.fromkeys(run.case for run in fresh))
+    return tuple(dict.fromkeys(run.case for run in runs))

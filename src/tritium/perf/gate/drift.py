@@ -1,17 +1,17 @@
-"""Runs of different days: how much the machine itself changed between them, and what is left when that is taken out.
+"""Drift of the machine between runs of different days, and the change of a case after it is subtracted.
 
 Knows nothing of verdicts. Numbers below are from pairs of unchanged runs on shared machines (docs/measuring.md).
 
 A machine drifts in two ways that have little to do with each other: how fast it computes and how fast it moves memory. So
 every run measures two canaries, one of each kind. A case that fits into the core's own caches follows the first. One that
-moves more bytes follows somewhere between the two: the middle is taken out, and the distance is doubt.
+moves more bytes follows somewhere between the two: the middle is subtracted, and the distance is uncertainty.
 
-Worse than drift is a neighbour that takes half of the core for some seconds and is gone: everything then takes 1.4 to 1.65
-times as long, and medians of two unchanged runs differ by 20 %. It only ever makes a call slower, so the fastest batch of a
-generation, averaged over the fastest generations, hardly notices it: it stays within 1 % or so where the core is what counts.
-How fast the undisturbed core is, the looks at its clock tell that every round takes. A look is a thousandth of a batch: where
-the compute canary, whose batches are as long as any, moved otherwise than the clock, a run saw no undisturbed batch, and a
-case may have moved as far as either. That distance is doubt too.
+Worse than drift is a neighbour that takes half of the core for some seconds: everything then takes 1.4 to 1.65 times as long,
+and medians of two unchanged runs differ by 20 %. It only ever makes a call slower, so the fastest batch of a process, averaged
+over the fastest processes, hardly changes: it stays within 1 % or so for compute-bound cases. The speed of the undisturbed
+core comes from the clock probes that every round takes. A probe is a thousandth of a batch: where the compute canary, whose
+batches are as long as any, moved differently from the clock, a run had no undisturbed batch, and a case may have moved as far
+as either. That distance is uncertainty too.
 """
 
 from __future__ import annotations
@@ -28,40 +28,41 @@ from tritium.perf.records.run import Results, Run, Series
 from tritium.perf.stats.resample import Floats, bits, draws, seed_of, student_beyond, student_quantile
 from tritium.perf.work.canary import COMPUTE, MEMORY, is_canary
 
-OTHERS = ("numpy", "torch", "torch.compile", "jax", "mlx", "reference")  # arms whose speed is not ours to keep
-FASTER = 5  # one generation of so many counts: the fastest ones
+OTHERS = ("numpy", "torch", "torch.compile", "jax", "mlx", "reference")  # contenders whose speed is not Tritium's
+FASTER = 5  # the fastest process of every so many counts
 RESAMPLES = 2000
-QUICKEST = 0.002  # of all looks at the clock: what the CPU does undisturbed
-CLOCK_SD = 0.002  # of that, between runs that both saw the CPU undisturbed
-FOLLOWS = (0.2, 1.0)  # of a call's time as a copy: up to the first it follows compute, from the second on memory
-FLOOR = 0.004  # sd of what is left between unchanged runs when nothing drifted
-UNIFORM = 1 / math.sqrt(12)  # sd of what lies anywhere between two values, of their distance
+QUICKEST = 0.002  # quantile of all clock probes: the undisturbed CPU
+CLOCK_SD = 0.002  # of that quantile, between runs that both had the CPU undisturbed
+# The share of a call's time that copying its bytes takes: up to the first it follows compute, from the second on memory.
+FOLLOWS = (0.2, 1.0)
+FLOOR = 0.004  # sd of the residual between unchanged runs without drift
+UNIFORM = 1 / math.sqrt(12)  # sd of a uniform value between two ends, relative to their distance
 UNKNOWN = 0.03  # without canaries: sd of the machine's own drift
-ENOUGH = 8  # cases from which on their own spread is believed
-LIMIT = 0.25  # a machine that drifted by more is another machine
+ENOUGH = 8  # cases needed before their own spread is used
+LIMIT = 0.25  # beyond this drift the machine is not comparable
 
 
 def clock(results: Results) -> float | None:
-    """Seconds of a look at the clock on an undisturbed CPU, as far as the run saw one; None where nobody looked."""
-    looks = [v for run in results if (seen := run.of("clock")) is not None for v in seen.flat]
-    return float(np.quantile(looks, QUICKEST)) if looks else None
+    """Return the seconds of a clock probe on an undisturbed CPU, as far as the run had one; None without probes."""
+    probes = [v for run in results if (series := run.of("clock")) is not None for v in series.flat]
+    return float(np.quantile(probes, QUICKEST)) if probes else None
 
 
 def speeds(series: Series) -> Floats:
-    """The logarithm of the fastest batch of each generation."""
-    fastest = [min((v for batches in g for v in batches), default=0.0) for g in series.values]
+    """Return the logarithm of the fastest batch of each process."""
+    fastest = [min((v for batches in process for v in batches), default=0.0) for process in series.values]
     return np.log([v for v in fastest if v > 0])
 
 
 def pace(values: Floats) -> Floats:
-    """The mean of the faster generations, along the last axis."""
+    """Return the mean of the faster processes, along the last axis."""
     counted = max(values.shape[-1] // FASTER, min(2, values.shape[-1]))
     return np.asarray(np.partition(values, counted - 1, axis=-1)[..., :counted].mean(axis=-1))
 
 
 @dataclass(frozen=True)
 class Shift:
-    """A series of one run beside the same of another: how far it moved (log), and how far chance moves that."""
+    """A change of a series between two runs (log), and its standard deviation."""
 
     log: float
     sd: float
@@ -71,7 +72,7 @@ class Shift:
 
 
 def shift(old: Series, new: Series) -> Shift | None:
-    """None where either has no value above 0."""
+    """Return how far a series moved between two runs; None where either has no value above 0."""
     a, b = speeds(old), speeds(new)
     if not len(a) or not len(b):
         return None
@@ -86,7 +87,7 @@ def shift(old: Series, new: Series) -> Shift | None:
 
 
 def _sd(values: Floats) -> float:
-    """How far the pace would move with other generations: the bootstrap's answer."""
+    """Return the bootstrap standard deviation of the pace over processes."""
     if len(values) < 2:
         return UNKNOWN
     picked = values[draws(bits(seed_of(values)), RESAMPLES, len(values))]
@@ -95,15 +96,15 @@ def _sd(values: Floats) -> float:
 
 @dataclass(frozen=True)
 class Drift:
-    """What the machine did between two runs, as log ratios of time; None: not measured."""
+    """Drift of the machine between two runs, as log ratios of time; None: not measured."""
 
     compute: Shift | None
     memory: Shift | None
     copy_s_per_byte: float = 0.0
-    core_bytes: float = 0.0  # what the caches of one core hold
-    unseen: float = 0.0  # how much further than the clock the compute canary moved: no batch was undisturbed
-    usual_sd: float = UNKNOWN  # of a middling case: all of them met the same machine
-    left: float = 0.0  # sd of what the canaries do not explain, as our own cases show it
+    core_bytes: float = 0.0  # capacity of the caches of one core
+    unseen: float = 0.0  # how much further the compute canary moved than the clock: no batch was undisturbed
+    usual_sd: float = UNKNOWN  # of a median case: all of them ran on the same machine
+    left: float = 0.0  # sd of what the canaries do not explain, from Tritium's own cases
 
     @property
     def known(self) -> bool:
@@ -111,16 +112,16 @@ class Drift:
 
     @property
     def worst(self) -> float:
-        """The larger of the two, as a ratio of time."""
-        found = [s.log for s in (self.compute, self.memory) if s is not None]
-        return math.exp(max(found, key=abs, default=0.0))
+        """Return the larger of the two drifts as a ratio of time."""
+        logs = [s.log for s in (self.compute, self.memory) if s is not None]
+        return math.exp(max(logs, key=abs, default=0.0))
 
     @property
     def too_much(self) -> bool:
         return abs(math.log(self.worst)) > math.log1p(LIMIT)
 
-    def of(self, memory_share: float) -> tuple[float, float, float]:
-        """The drift of a case that follows memory by this share: its log, chance's part, and what no canary tells."""
+    def correction(self, memory_share: float) -> tuple[float, float, float]:
+        """Return the drift of a case that follows memory by this share: its log, its sd by chance, the sd of the unexplained rest."""
         if self.compute is None or self.memory is None:
             return 0.0, 0.0, UNKNOWN
         c, m, w = self.compute, self.memory, memory_share
@@ -133,21 +134,21 @@ Both = tuple[Run, Shift]
 
 
 def drift(baseline: Results, current: Results, metric: str) -> Drift:
-    """The drift of a metric between two runs: its canaries on every arm both have, checked against all other cases."""
-    both = list(_both(baseline, current, metric))
-    canaries = {kind: [(r, s) for r, s in both if r.case == kind] for kind in (COMPUTE, MEMORY)}
+    """Return the drift of a metric between two runs: its canaries on every contender both have, checked against all other cases."""
+    shifts = list(_both(baseline, current, metric))
+    canaries = {kind: [(r, s) for r, s in shifts if r.case == kind] for kind in (COMPUTE, MEMORY)}
     copy = min((s.old / r.work.moved for r, s in canaries[MEMORY] if r.work.moved), default=0.0)
     canary = _mean(canaries[COMPUTE])
     compute = _clocks(baseline, current, canary)
     unseen = 0.0 if canary is None or compute is None else canary.log - compute.log
-    found = Drift(compute, _mean(canaries[MEMORY]), copy, _core_bytes(baseline), unseen)
-    rest = [(r, s) for r, s in both if not is_canary(r.case) and r.arm not in OTHERS]
+    result = Drift(compute, _mean(canaries[MEMORY]), copy, _core_bytes(baseline), unseen)
+    rest = [(r, s) for r, s in shifts if not is_canary(r.case) and r.arm not in OTHERS]
     usual = float(np.median([s.sd for _, s in rest] or [UNKNOWN]))
-    return replace(found, usual_sd=usual, left=_left(rest, found, usual) if found.known else 0.0)
+    return replace(result, usual_sd=usual, left=_left(rest, result, usual) if result.known else 0.0)
 
 
 def _both(baseline: Results, current: Results, metric: str) -> Iterator[Both]:
-    """Every run that both have, with its shift."""
+    """Yield every run that both results have, with its shift."""
     for run in baseline:
         other = current.of(*run.key)
         if other is None or run.status != "ok" or other.status != "ok":
@@ -159,7 +160,7 @@ def _both(baseline: Results, current: Results, metric: str) -> Iterator[Both]:
 
 
 def _mean(canaries: Sequence[Both]) -> Shift | None:
-    """The canaries of all arms as one."""
+    """Return the mean shift of the canaries of all contenders."""
     shifts = [s for _, s in canaries]
     if not shifts:
         return None
@@ -169,7 +170,7 @@ def _mean(canaries: Sequence[Both]) -> Shift | None:
 
 
 def _clocks(baseline: Results, current: Results, canary: Shift | None) -> Shift | None:
-    """What the core did, by the looks at its clock, which are many; by the canary where there are none."""
+    """Return the shift of the core by its clock probes, which are many; the canary's where there are none."""
     old, new = clock(baseline), clock(current)
     if canary is None or old is None or new is None:
         return canary
@@ -177,21 +178,22 @@ def _clocks(baseline: Results, current: Results, canary: Shift | None) -> Shift 
 
 
 def _left(cases: Sequence[Both], moved: Drift, usual_sd: float) -> float:
-    """How far apart cases lie after the drift is taken out, beyond chance. Most are unchanged, so the middle half tells."""
+    """Return how far apart cases are after the drift is subtracted, beyond chance. Most are unchanged: the middle half counts."""
     if len(cases) < ENOUGH:
         return 0.0
-    rest = np.array([s.log - moved.of(memory_share(r, s.old, moved))[0] for r, s in cases])
+    rest = np.array([s.log - moved.correction(memory_share(r, s.old, moved))[0] for r, s in cases])
     apart = np.sqrt(np.maximum((rest - np.median(rest)) ** 2 - usual_sd**2, 0))
     return 1.4826 * float(np.median(apart))
 
 
 def _core_bytes(results: Results) -> float:
+    """Return the size of the L2 cache, 0 if unknown."""
     limits = results.environment.limits
     return next((v.nbytes or 0.0 for v in limits.levels if v.name == "L2"), 0.0) if limits is not None else 0.0
 
 
 def memory_share(run: Run, seconds: float, moved: Drift) -> float:
-    """How much a case may follow the memory canary, from 0 to 1: by what copying its bytes would take of its time."""
+    """Return how much a case follows the memory canary, 0 to 1, from the share of its time that copying its bytes takes."""
     if run.work.moved <= moved.core_bytes:
         return 0.0
     share = run.work.moved * moved.copy_s_per_byte / seconds if seconds > 0 else 0.0
@@ -200,11 +202,11 @@ def memory_share(run: Run, seconds: float, moved: Drift) -> float:
 
 
 def estimate(run: Run, raw: Shift, moved: Drift, rules: Rules) -> Estimate:
-    """How far a case moved beyond what the machine did.
+    """Estimate how far a case moved beyond the drift of the machine.
 
-    A spread known from few generations is itself uncertain; half of it is taken from the other cases (a moderated t, Smyth 2004).
+    A spread from few processes is itself uncertain; half of it is taken from the other cases (a moderated t, Smyth 2004).
     """
-    drifted, chance, floor = moved.of(memory_share(run, raw.old, moved))
+    drifted, chance, floor = moved.correction(memory_share(run, raw.old, moved))
     own = math.sqrt((raw.sd**2 + moved.usual_sd**2) / 2)
     log, sd, df = raw.log - drifted, math.sqrt(own**2 + chance**2 + floor**2), max(2 * (raw.generations - 1), 1)
     wide = {c: student_quantile((1 + c) / 2, df) * sd for c in levels(rules)}
@@ -215,10 +217,10 @@ def estimate(run: Run, raw: Shift, moved: Drift, rules: Rules) -> Estimate:
 
 
 def geomean(estimates: Iterable[Estimate]) -> tuple[float, tuple[float, float]] | None:
-    """The geometric mean of ratios and its 95 % interval, were they independent."""
-    found = list(estimates)
-    if not found:
+    """Return the geometric mean of ratios and its 95 % interval, as if they were independent."""
+    known = list(estimates)
+    if not known:
         return None
-    n, log = len(found), sum(e.log for e in found) / len(found)
-    half = math.sqrt(sum(((e.intervals[0.95][1] - e.intervals[0.95][0]) / 2) ** 2 for e in found)) / n
+    n, log = len(known), sum(e.log for e in known) / len(known)
+    half = math.sqrt(sum(((e.intervals[0.95][1] - e.intervals[0.95][0]) / 2) ** 2 for e in known)) / n
     return math.exp(log), (math.exp(log - half), math.exp(log + half))

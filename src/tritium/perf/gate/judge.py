@@ -1,7 +1,7 @@
-"""Log ratios in, outcomes out: when a difference is slower, faster, equivalent, or not yet known.
+"""Log ratios in, outcomes out: slower, faster, equivalent, or not yet decided.
 
 Knows nothing of results, cases or files; `bench/simulate.py` calls it in bulk. Every test of a suite is judged at once,
-because the chance of a false alarm is that of the whole suite.
+because the false-alarm rate is that of the whole suite.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tritium.perf.stats.estimates import Generations, Interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """How far the new lies from the old, as a logarithm, and how sure that is."""
+    """The distance of new from old as a logarithm, with its uncertainty."""
 
     log: float
     intervals: dict[float, Interval]  # by confidence
     p: float  # of no difference, two-sided
-    sd: float  # of a generation's value
+    sd: float  # of a process's value
     generations: int
-    floor: float = 0.0  # the part of the doubt that more generations cannot take away, as a standard deviation
+    floor: float = 0.0  # sd that more processes cannot reduce
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Judged:
 
 
 def levels(rules: Rules) -> tuple[float, ...]:
-    """The confidences whose intervals a judgement needs."""
+    """Return the confidences whose intervals a judgement needs."""
     return tuple(dict.fromkeys((rules.confidence, rules.inner, 0.95, 0.90)))
 
 
 def estimate(generations: Generations, rules: Rules) -> Estimate:
-    """Pairs measured side by side: the rounds' log ratios of each generation."""
+    """Return the estimate of pairs measured side by side, from the log ratios of rounds by process."""
     values = stats.generation_values(generations)
     sd = float(values.std(ddof=1)) if len(values) > 1 else float(np.std(generations[0]))
     return Estimate(
@@ -65,22 +65,23 @@ def estimate(generations: Generations, rules: Rules) -> Estimate:
 
 
 def judge(tests: Sequence[Generations], margins: float | Sequence[float], rules: Rules = Rules()) -> list[Judged]:
-    """The outcome of every test of a suite; a test is the log ratios of its rounds, by generation."""
-    wide = [margins] * len(tests) if isinstance(margins, float) else list(margins)
-    return decide([estimate(t, rules) for t in tests], wide, rules)
+    """Return the outcome of every test of a suite; a test is the log ratios of its rounds, by process."""
+    widths = [margins] * len(tests) if isinstance(margins, float) else list(margins)
+    return decide([estimate(t, rules) for t in tests], widths, rules)
 
 
 def decide(estimates: Sequence[Estimate], margins: Sequence[float], rules: Rules) -> list[Judged]:
-    """Outcomes from estimates, with Holm's correction over all of them."""
+    """Return outcomes from estimates, with Holm's correction over all of them."""
     if not estimates:
         return []
     p = [e.p for e in estimates]
     adjusted, q = stats.holm(p), stats.benjamini_hochberg(p)
     least = stats.least_generations(len(estimates), rules.look_alpha) if rules.paired else 0  # only pairs flip signs
-    return [_decided(*row, least, rules) for row in zip(estimates, margins, adjusted, q, strict=True)]
+    return [_decide(*row, least, rules) for row in zip(estimates, margins, adjusted, q, strict=True)]
 
 
-def _decided(e: Estimate, margin: float, adjusted: float, q: float, least: int, rules: Rules) -> Judged:
+def _decide(e: Estimate, margin: float, adjusted: float, q: float, least: int, rules: Rules) -> Judged:
+    """Return the outcome of one test from its estimate and its adjusted p."""
     edge = math.log1p(margin)
     low, high = e.intervals[rules.confidence]
     inner = e.intervals[rules.inner]
@@ -120,24 +121,25 @@ def _ratios(interval: Interval) -> Interval:
 
 
 def needed(e: Estimate, edge: float, least: int = 0) -> int | None:
-    """About how many generations more would decide; None where more would not help. Below `least` nothing is certain."""
-    apart = max(abs(e.log) if abs(e.log) >= edge else edge - abs(e.log), edge / 2)
-    if 3 * e.floor >= apart:
+    """Return about how many more processes would decide, None if more would not help. Below `least` nothing is certain."""
+    distance = max(abs(e.log) if abs(e.log) >= edge else edge - abs(e.log), edge / 2)
+    if 3 * e.floor >= distance:
         return None
     clear = least - e.generations if abs(e.log) >= edge else 0
-    return max(stats.more_generations(e.sd, apart, e.generations), math.ceil(e.generations / 4), clear, 1)
+    return max(stats.more_generations(e.sd, distance, e.generations), math.ceil(e.generations / 4), clear, 1)
 
 
 def enough(rules: Rules) -> int:
-    """Generations from which on an interval of pairs has the chance it is given for: the widest of n values has 1 - 2^(1 - n)."""
+    """Return the processes from which an interval of pairs has its nominal chance: the widest of n values has 1 - 2^(1 - n)."""
     return math.ceil(1 - math.log2(1 - rules.inner)) if rules.paired else 0
 
 
 def _reason(e: Estimate, edge: float, not_slower: bool, few: int) -> str:
+    """Return why a test is inconclusive."""
     if few:
-        return f"{e.generations} generation{'s' * (e.generations != 1)}; {e.generations + few} are needed"
+        return f"{e.generations} process{'es' * (e.generations != 1)}; {e.generations + few} are needed"
     if not_slower:
-        return "not slower than the margin; whether faster is open"
+        return "not slower than the margin; may be faster"
     if needed(e, edge) is None:
         return "the machine itself changed too much between the two runs to tell"
     return "slower so far, not yet certain" if e.log >= edge else "the interval reaches beyond the margin"

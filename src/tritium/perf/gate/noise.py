@@ -1,6 +1,6 @@
-"""How far equal code lay from equal on this machine: the noise floor that `tritium selftest --aa` found, kept in a file.
+"""The noise floor of this machine: how far equal code was from equal in `tritium selftest --aa`, stored in a file.
 
-Knows nothing of how it is found. No margin of a gate is below twice the floor.
+Knows nothing of how it is measured. No margin of a gate is below twice the floor.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Noise:
-    """What equal code looked like here."""
+    """The noise floor of a machine, and the self-test it comes from."""
 
-    floor: float  # 5 % of the cases of equal code lie further from equal than this share
+    floor: float  # 5 % of the cases of equal code differ by more than this share
     suites: int
     cases: int
     machine: str
@@ -32,24 +32,24 @@ class Noise:
 
 
 def path() -> Path:
+    """Return the file of this machine's noise floor."""
     return settings.cache_dir() / f"noise-{this_machine().key}.json"
 
 
 def keep(floor: float, *, suites: int, cases: int, plan: str) -> Path:
-    """Write this machine's floor where the gates read it."""
-    at = records.utc_now()
-    found = Noise(floor, suites, cases, this_machine().key, plan, at)
-    return files.write_text(path(), records.dumps(found, indent=1), parents=True)
+    """Write this machine's noise floor to the file that the gates read."""
+    measured = Noise(floor, suites, cases, this_machine().key, plan, records.utc_now())
+    return files.write_text(path(), records.dumps(measured, indent=1), parents=True)
 
 
 def noise_floor() -> float:
-    """This machine's, from the last selftest; 0 where there was none."""
-    where = path()
-    if not where.exists():
+    """Return this machine's noise floor from the last self-test; 0 without one."""
+    file = path()
+    if not file.exists():
         return 0.0
     try:
-        found = records.read(Noise, records.loads(where.read_bytes(), str(where)), str(where))
+        stored = records.read(Noise, records.loads(file.read_bytes(), str(file)), str(file))
     except (FormatError, OSError) as error:
         settings.log.warning("%s; the noise floor is not used: run `tritium selftest --aa` again", error)
         return 0.0
-    return found.floor if found.schema == SCHEMA and math.isfinite(found.floor) else 0.0
+    return stored.floor if stored.schema == SCHEMA and math.isfinite(stored.floor) else 0.0

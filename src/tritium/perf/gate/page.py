@@ -1,6 +1,6 @@
-"""A suite's verdicts for people: a page for a terminal, and one in Markdown.
+"""Verdicts of a suite for people: a page for a terminal, and one in Markdown.
 
-Knows nothing of how they were found. What matters stands first, and says what to do next; the rest is counted.
+Knows nothing of how they were reached. What matters is first and says what to do next; the rest is counted.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from tritium import escape
 from tritium.perf.gate.verdict import OUTCOMES, PASS, Suite, Verdict
 
-TOO_MANY = 100  # generations that nobody waits for
+TOO_MANY = 100  # processes; nobody waits for more
 SHOWN = 12  # of one outcome; the rest is counted
 MEANING = {
     0: "no regression", 1: "regression", 2: "usage or files", 3: "no baseline", 4: "inconclusive", 5: "not comparable",
 }  # fmt: skip
-TOLD = ("SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")
+LISTED = ("SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")
 UNITS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
@@ -24,11 +24,11 @@ UNITS = {
 
 
 def page(suite: Suite) -> str:
-    """For a terminal: the counts, then only what matters, then what it means for the gate."""
+    """Return the page for a terminal: the counts, then only what matters, then what it means for the gate."""
     lines = [headline(suite)]
-    if about := subject(suite):
-        lines.append(about)
-    for outcome in TOLD:
+    if compared := subject(suite):
+        lines.append(compared)
+    for outcome in LISTED:
         listed = suite.of(outcome)
         if outcome == "NOT COMPARABLE" and len(listed) > 1 and len({v.reason for v in listed}) == 1:
             lines.append(f"  {outcome}: {escape.terminal(listed[0].reason, None)}")
@@ -51,16 +51,16 @@ def page(suite: Suite) -> str:
 
 
 def headline(suite: Suite) -> str:
-    """The counts at a glance; outcomes that did not occur are left out, but for the best and the worst."""
+    """Return the counts at a glance; outcomes that did not occur are left out, except the best and the worst."""
     if suite.overall_status == "NoBaseline":
         return "no baseline: nothing was compared"
     always = ("SLOWER", "EQUIVALENT")
-    found = [f"{suite.counts.get(o, 0)} {o}" for o in OUTCOMES if suite.counts.get(o, 0) or o in always]
-    return " · ".join(found)
+    counts = [f"{suite.counts.get(o, 0)} {o}" for o in OUTCOMES if suite.counts.get(o, 0) or o in always]
+    return " · ".join(counts)
 
 
 def subject(suite: Suite) -> str:
-    """What was compared with what."""
+    """Return the names of the two sides that were compared."""
     if not suite.base and not suite.head:
         return ""
     how = "side by side" if suite.paired else "separate runs"
@@ -68,18 +68,19 @@ def subject(suite: Suite) -> str:
 
 
 def ending(suite: Suite) -> str:
-    """The status, the exit code, and what to do."""
-    said = f"{suite.overall_status}: exit code {suite.exit_code}"
+    """Return the status, the exit code and its meaning."""
+    text = f"{suite.overall_status}: exit code {suite.exit_code}"
     if suite.exit_code == PASS and suite.overall_status != "AllPass":
-        said += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
+        text += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
     else:
-        said += f" ({MEANING[suite.exit_code]})"
+        text += f" ({MEANING[suite.exit_code]})"
     if not suite.gates:
-        said += "; quick runs do not gate"
-    return said
+        text += "; quick runs do not gate"
+    return text
 
 
 def _line(v: Verdict, suite: Suite) -> str:
+    """Return the line of one verdict."""
     name = escape.terminal(v.case) + ("" if v.arm in ("", "head") else f" [{escape.terminal(v.arm)}]")
     parts = [
         f"  {v.outcome:<14} {name}  {v.metric}",
@@ -92,7 +93,7 @@ def _line(v: Verdict, suite: Suite) -> str:
 
 
 def figure(v: Verdict) -> str:
-    """The ratio with its interval and margin; both values where they are exact."""
+    """Return the ratio with its interval and margin; both values where they are exact."""
     if v.exact and v.old is not None and v.new is not None:
         return f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}{change(v.ratio)}"
     if v.ratio is None:
@@ -102,19 +103,18 @@ def figure(v: Verdict) -> str:
 
 
 def advice(v: Verdict, suite: Suite) -> str:
-    """What would decide it."""
+    """Return how many more processes would decide, or what to do if that is too many."""
     if v.more_generations is None:
         return ""
     if v.more_generations > TOO_MANY:
-        return (
-            f"more than {TOO_MANY} generations more would be needed: end other work on the machine, then measure again"
-        )
-    several = "generation" if v.more_generations == 1 else "generations"
+        return f"more than {TOO_MANY} more processes would be needed: end other work on the machine, then measure again"
+    noun = "process" if v.more_generations == 1 else "processes"
     where = "" if suite.paired else " in both runs"
-    return f"about {v.more_generations} more {several}{where}: --generations {v.generations + v.more_generations}"
+    return f"about {v.more_generations} more {noun}{where}: --generations {v.generations + v.more_generations}"
 
 
 def change(ratio: float | None) -> str:
+    """Return a ratio as a change in per cent."""
     return "" if ratio is None else f" ({100 * (ratio - 1):+.1f} %)"
 
 
@@ -123,7 +123,7 @@ def _ratio(ratio: float, interval: Sequence[float] | None) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A value with the unit a person would choose."""
+    """Return a value in the unit that fits its size."""
     for size, name in UNITS.get(unit, ()):
         if abs(value) >= size:
             return f"{_digits(value / size)} {name}"
@@ -138,7 +138,7 @@ def _digits(value: float) -> str:
 
 
 def markdown(suite: Suite) -> str:
-    """For a pull request or a job's summary: the same in Markdown, every verdict in a table."""
+    """Return the page for a pull request or a job summary: the same in Markdown, every verdict in a table."""
     lines = [f"### {'✅' if suite.exit_code == PASS else '❌'} {headline(suite)}", "", f"`{ending(suite)}`", ""]
     if suite.verdicts:
         lines += ["| verdict | case | metric | ratio (interval) | margin | note |", "|---|---|---|---|---|---|"]
@@ -150,9 +150,9 @@ def markdown(suite: Suite) -> str:
             else "" if v.ratio is None else _ratio(v.ratio, v.interval)
         )  # fmt: skip
         note = "; ".join(p for p in (v.level, v.reason, advice(v, suite)) if p)
-        told = escape.markdown(note, None) if note else ""
+        remark = escape.markdown(note, None) if note else ""
         lines.append(
-            f"| {v.outcome} | {escape.markdown(v.case)}{arm} | {v.metric} | {shown} | ±{100 * v.margin:g} % | {told} |"
+            f"| {v.outcome} | {escape.markdown(v.case)}{arm} | {v.metric} | {shown} | ±{100 * v.margin:g} % | {remark} |"
         )
     lines += [
         f"| new | {escape.markdown(case)} | | | | not in the baseline |" for case in suite.new_cases if suite.verdicts

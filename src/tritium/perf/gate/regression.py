@@ -1,7 +1,7 @@
-"""The regression gate: what was measured beside what is kept, or beside another revision measured in the same job.
+"""The regression gate: a measurement beside a stored baseline, or beside another revision measured in the same job.
 
-Knows nothing of the command line. Moments of testing are planned before the first: at most two more looks at what is
-inconclusive, and one confirmation with fresh processes of what is slower. Never "again until it is green".
+Knows nothing of the command line. Tests are planned before the first one: at most two more looks at what is
+inconclusive, and one confirmation of what is slower with fresh processes. Never "again until it is green".
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def rules_of(
     threshold: float | str | None = None, config: RegressionConfig | None = None, *, paired: bool, looks: int = 1,
     noise_floor: float = 0.0,
 ) -> Rules:  # fmt: skip
-    """The rules a threshold and a file of settings ask for. The threshold is the margin of everything that is timed."""
-    asked = config.regression_threshold if threshold is None and config is not None else threshold
-    margin = fraction(asked) if asked is not None else None if paired else STORED_MARGIN
+    """Return the rules of a threshold and a settings file. The threshold is the margin of every timed metric."""
+    limit = config.regression_threshold if threshold is None and config is not None else threshold
+    margin = fraction(limit) if limit is not None else None if paired else STORED_MARGIN
     rules = Rules(paired=paired, looks=looks, noise_floor=noise_floor)
     if margin is not None:
         rules = replace(rules, margins={m: margin if m != "peak_bytes" else v for m, v in rules.margins.items()})
@@ -53,7 +53,7 @@ def rules_of(
 
 
 def loaded(source: Source) -> Results:
-    """Results, a file of them, or the name of a baseline."""
+    """Return results, read from a file or a named baseline where needed."""
     if isinstance(source, Results):
         return source
     return store.load(source) if Path(source).is_file() else baselines.load(source)
@@ -62,34 +62,35 @@ def loaded(source: Source) -> Results:
 def regression_check(
     baseline: Source, current: Source, threshold: float | str | None = None, *, config: RegressionConfig | None = None
 ) -> Suite:
-    """Results beside earlier ones of the same machine. Where there is no baseline the suite says so; it does not pass."""
-    now = loaded(current)
+    """Compare results with earlier ones of the same machine. Without a baseline the suite reports that; it does not pass."""
+    results = loaded(current)
     rules = rules_of(threshold, config, paired=False, noise_floor=noise.noise_floor())
-    head = _label(current, now)
+    head = _label(current, results)
     try:
         before = loaded(baseline)
     except (BaselineError, FileNotFoundError) as error:
-        return no_baseline(str(baseline), why_absent(baseline, error), head=head, paired=False, command=now.command)
-    return _with_floor(replace(compare_stored(before, now, rules), base=_label(baseline, before), head=head), rules)
+        return no_baseline(str(baseline), why_absent(baseline, error), head=head, paired=False, command=results.command)
+    return _with_floor(replace(compare_stored(before, results, rules), base=_label(baseline, before), head=head), rules)
 
 
 def _with_floor(suite: Suite, rules: Rules) -> Suite:
-    """A gate that is wider than it was asked to be says so."""
-    asked, used = rules.margins["wall"], rules.margin("wall")
-    if used <= asked:
+    """Return the suite, with a note if its margin is wider than requested."""
+    requested, used = rules.margins["wall"], rules.margin("wall")
+    if used <= requested:
         return suite
-    said = f"the margin is {used:.1%} and not {asked:.1%}: twice the noise floor that tritium selftest --aa found here"
-    return replace(suite, notes=(*suite.notes, said))
+    note = f"the margin is {used:.1%} and not {requested:.1%}: twice the noise floor of this machine (tritium selftest --aa)"
+    return replace(suite, notes=(*suite.notes, note))
 
 
 def _label(source: Source, results: Results) -> str:
+    """Return the name of results with their time and commit."""
     name = results.name if isinstance(source, Results) else os.fspath(source)
-    about = ", ".join(filter(None, (results.created, results.environment.commit[:12])))
-    return f"{name or results.kind} ({about})" if about else name
+    origin = ", ".join(filter(None, (results.created, results.environment.commit[:12])))
+    return f"{name or results.kind} ({origin})" if origin else name
 
 
 def why_absent(source: Source, error: Exception) -> str:
-    """What to do about a baseline that is not there."""
+    """Return what to do about a missing baseline."""
     if isinstance(error, BaselineError):
         return str(error)
     return f"there is no file {source}. Keep one: tritium compare --output {source}, or tritium baseline create NAME."
@@ -100,12 +101,12 @@ def why_absent(source: Source, error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Gated:
-    """What a gate says, and everything that was measured for it."""
+    """The verdicts of a gate, and everything that was measured for it."""
 
     suite: Suite
     results: Results
     confirmation: Results | None = None  # of what was slower, with fresh processes
-    first: Suite | None = None  # what was said before the confirmation
+    first: Suite | None = None  # the verdicts before the confirmation
 
     @property
     def overall_status(self) -> Status:
@@ -130,45 +131,47 @@ def regression_test(
     notes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Gated:
-    """Measure now and compare: with a stored baseline, or, without one, the second arm with the first, side by side."""
+    """Measure and compare: with a stored baseline, or, without one, the second contender with the first, side by side."""
     from tritium.perf.engine.measuring import measure
 
     if baseline is None and len(arms) != 2:
-        raise ArgumentError(f"side by side two arms are compared, the old one first; {len(arms)} were given.")
+        raise ArgumentError(f"side by side two contenders are compared, the old one first; {len(arms)} were given.")
     rules = rules_of(threshold, config, paired=baseline is None, looks=1 + extra_looks, noise_floor=noise.noise_floor())
 
-    def fresh(wanted: Sequence[Case], seed: int) -> Results:
-        asked = replace(plan, seed=plan.seed + seed)
-        return measure(wanted, arms, asked, kind="regression", suite=suite, notes=notes, progress=progress)
+    def fresh(selected: Sequence[Case], seed: int) -> Results:
+        seeded = replace(plan, seed=plan.seed + seed)
+        return measure(selected, arms, seeded, kind="regression", suite=suite, notes=notes, progress=progress)
 
     judge = _judge(baseline, arms, rules)
     results = fresh(cases, 0)
-    said = judge(results, ())
+    verdicts = judge(results, ())
     for look in range(extra_looks):
-        undecided = {v.case for v in said.verdicts if not v.passes and v.more_generations is not None}
-        if said.overall_status != "Inconclusive" or not undecided or not results.complete or not plan.gates:
+        undecided = {v.case for v in verdicts.verdicts if not v.passes and v.more_generations is not None}
+        if verdicts.overall_status != "Inconclusive" or not undecided or not results.complete or not plan.gates:
             break
         results = merged(results, fresh(_named(cases, undecided), 1000 * (look + 1)))
-        said = judge(results, ())
-    slower = _named(cases, {v.case for v in said.verdicts if v.outcome == "SLOWER" and not v.exact})
+        verdicts = judge(results, ())
+    slower = _named(cases, {v.case for v in verdicts.verdicts if v.outcome == "SLOWER" and not v.exact})
     if not confirm or not slower or not results.complete:
-        return Gated(said, results)
+        return Gated(verdicts, results)
     second = fresh(slower, 5000)
-    return Gated(confirmed(said, judge(second, slower)), results, second, said)
+    return Gated(confirmed(verdicts, judge(second, slower)), results, second, verdicts)
 
 
 def _judge(baseline: Source | None, arms: Sequence[Arm], rules: Rules) -> Judge:
-    """What compares results with the baseline or arm with arm; with cases given, the baseline's other cases are not missed."""
+    """Return the function that compares results with the baseline, or contender with contender.
+
+    With cases, the baseline's other cases do not count as missing."""
     if baseline is None:
         return lambda results, _: _with_floor(compare_paired(results, arms[0].name, arms[1].name, rules), rules)
     before = loaded(baseline)
     base = _label(baseline, before)
 
-    def stored(results: Results, only: Sequence[Case]) -> Suite:
-        named = {case.name for case in only}
-        part = tuple(r for r in before if r.case in named or is_canary(r.case))
-        found = compare_stored(replace(before, runs=part) if only else before, results, rules)
-        return _with_floor(replace(found, base=base, head="now"), rules)
+    def stored(results: Results, selected: Sequence[Case]) -> Suite:
+        named = {case.name for case in selected}
+        runs = tuple(r for r in before if r.case in named or is_canary(r.case))
+        compared = compare_stored(replace(before, runs=runs) if selected else before, results, rules)
+        return _with_floor(replace(compared, base=base, head="now"), rules)
 
     return stored
 
@@ -178,7 +181,7 @@ def _named(cases: Sequence[Case], names: set[str]) -> list[Case]:
 
 
 def merged(first: Results, more: Results) -> Results:
-    """The generations of a second measurement after those of the first, case by case."""
+    """Return the results with the processes of a second measurement appended to the first, case by case."""
     extra = {run.key: run for run in more}
     runs = tuple(_merged(run, extra[run.key]) if run.key in extra else run for run in first)
     notes = tuple(dict.fromkeys((*first.notes, *more.notes)))
@@ -197,21 +200,21 @@ def _merged(first: Run, more: Run) -> Run:
 
 
 def confirmed(first: Suite, second: Suite) -> Suite:
-    """What stands after a second, fresh measurement of what was slower: slower only what was so twice."""
+    """Return the verdicts after a second measurement with fresh processes: slower is only what was slower twice."""
     again = {(v.case, v.metric, v.arm): v for v in second.verdicts}
     verdicts = []
     for v in first.verdicts:
-        found = again.get((v.case, v.metric, v.arm))
-        if v.outcome != "SLOWER" or v.exact or found is None:
+        repeat = again.get((v.case, v.metric, v.arm))
+        if v.outcome != "SLOWER" or v.exact or repeat is None:
             verdicts.append(v)
-        elif found.outcome == "SLOWER":
-            verdicts.append(replace(v, reason=f"confirmed: {found.ratio:.3f} in a second, fresh run"))
+        elif repeat.outcome == "SLOWER":
+            verdicts.append(replace(v, reason=f"confirmed: {repeat.ratio:.3f} in a second, fresh run"))
         else:
-            told = f"slower in the first run ({v.ratio:.3f}), not in the second" + (
-                f": {found.reason}" if found.reason else ""
+            reason = f"slower in the first run ({v.ratio:.3f}), not in the second" + (
+                f": {repeat.reason}" if repeat.reason else ""
             )
-            verdicts.append(replace(found, reason=told))
-    about = {
+            verdicts.append(replace(repeat, reason=reason))
+    fields = {
         name: getattr(first, name)
         for name in (
             "geomean",
@@ -227,7 +230,7 @@ def confirmed(first: Suite, second: Suite) -> Suite:
             "created",
         )
     }
-    return suite_of(verdicts, gates=first.gates, notes=first.notes, **about)
+    return suite_of(verdicts, gates=first.gates, notes=first.notes, **fields)
 
 
 # ---- by the names of the guides
@@ -237,7 +240,7 @@ def create_baseline(
     name: str, description: str = "", *, suite: str = "regression", plan: Plan = PLANS["default"], results: Results | None = None,
     force: bool = False, progress: Progress | None = None,
 ) -> baselines.Version:  # fmt: skip
-    """Keep results under a name; without results, measure a suite now."""
+    """Store results under a name; without results, measure a suite now."""
     from tritium.perf.suites import suites
 
     baselines.check_name(name)
@@ -251,7 +254,7 @@ def run_regression_tests(
     baseline: Source, *, suite: str | None = None, threshold: float | str | None = None, config: RegressionConfig | None = None,
     plan: Plan = PLANS["default"], progress: Progress | None = None,
 ) -> Gated:  # fmt: skip
-    """Measure the baseline's suite now, and compare. `.overall_status` is AllPass, HasRegressions, HasCriticalRegressions …"""
+    """Measure the baseline's suite and compare. `.overall_status` is AllPass, HasRegressions, HasCriticalRegressions …"""
     from tritium.perf.suites import suites
 
     before = loaded(baseline)
@@ -263,14 +266,14 @@ def run_regression_tests(
 
 
 def unlike(before: Results, threads: int | None) -> Suite | None:
-    """What can be said before anything is measured: the verdicts on a baseline of an unlike machine."""
-    now = this_environment(threads or before.environment.hard.threads, limits=False)
-    found = compare_stored(before, replace(before, environment=now))
-    return found if found.hard else None
+    """Return the verdicts on a baseline of an unlike machine, before anything is measured; None on the same machine."""
+    current = this_environment(threads or before.environment.hard.threads, limits=False)
+    suite = compare_stored(before, replace(before, environment=current))
+    return suite if suite.hard else None
 
 
 def as_before(before: Results, options: Options, suite: str | None = None) -> tuple[Options, Grid]:
-    """What to measure beside a baseline: its own cases, arms and threads; or the suite of the options, where one is named."""
+    """Return what to measure beside a baseline: its cases, contenders and threads; or the suite of the options, if one is named."""
     from tritium.perf.suites import suites
 
     if options.plan.threads is None:
@@ -288,24 +291,24 @@ def as_before(before: Results, options: Options, suite: str | None = None) -> tu
 # ---- keeping the baseline up to date
 
 
-def update_baseline(tested: Gated, name: str, *, asked: bool) -> str:
-    """Keep what was measured as the new baseline: only when asked, and only when everything passed. Says what was done."""
-    if not asked:
+def update_baseline(tested: Gated, name: str, *, requested: bool) -> str:
+    """Store what was measured as the new baseline, only if requested and only if everything passed; return what was done."""
+    if not requested:
         return ""
     status = tested.suite.overall_status if tested.results.complete else "interrupted"
     if status != "AllPass":
         return f"the baseline stays as it is: {status}, and only a pass may replace it"
     path = Path(name)
     if path.is_file() or path.suffix == ".json":
-        told = f", {_put_by(path)} keeps the one before" if path.is_file() else ""
+        backup = f", {_back_up(path)} keeps the one before" if path.is_file() else ""
         store.save(replace(tested.results, kind="baseline"), path)
-        return f"the baseline {name} is now this run{told}"
-    kept = baselines.create(name.partition("@")[0], tested.results, "updated after a pass", force=True)
-    return f"the baseline {kept.name} is now this run ({kept.label})"
+        return f"the baseline {name} is now this run{backup}"
+    version = baselines.create(name.partition("@")[0], tested.results, "updated after a pass", force=True)
+    return f"the baseline {version.name} is now this run ({version.label})"
 
 
-def _put_by(path: Path) -> str:
-    """Keep a file of results beside itself, under the time it was measured."""
-    before = store.load(path)
-    moment = "".join(c for c in before.created if c.isalnum())
-    return store.save(before, path.with_name(f"{path.stem}-{moment}{path.suffix}")).name
+def _back_up(path: Path) -> str:
+    """Copy a results file beside itself under the time it was measured; return the copy's name."""
+    results = store.load(path)
+    moment = "".join(c for c in results.created if c.isalnum())
+    return store.save(results, path.with_name(f"{path.stem}-{moment}{path.suffix}")).name

@@ -1,7 +1,7 @@
-"""The gate measured on this machine: how often it cries wolf over equal code, and how small a slow-down it finds.
+"""Self-test of the gate on this machine: its false-alarm rate on equal code, and the smallest slow-down it detects.
 
-Knows nothing of the command line. A/A: both arms run the same code. With `extra` one case of the second arm has that much
-more work (rows, or outputs of a layer), so that what must be found is known.
+Knows nothing of the command line. A/A: both contenders run the same code. With `extra` one case of the second contender has
+that much more work (rows, or outputs of a layer), so that what must be detected is known.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tritium.perf.store import results as store
 
 Progress = Callable[[int, int, str], None]
 
-ENOUGH = 5  # A/A suites from which on a noise floor is believed
+ENOUGH = 5  # A/A suites needed for a noise floor
 PLAN = replace(PLANS["default"], threads=1, metrics=("wall",))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One suite: which case had extra work, and what the gate said."""
+    """One suite: the case with extra work, and the gate's outcomes."""
 
     number: int
     slower: str  # "" in an A/A suite
@@ -47,54 +47,56 @@ class Trial:
         return self.exit_code == 1
 
     @property
-    def found(self) -> bool:
+    def detected(self) -> bool:
         return self.alarm and self.outcomes.get(self.slower) == "SLOWER"
 
 
 @dataclass(frozen=True)
 class Selftest:
-    """All suites together."""
+    """All suites of a self-test."""
 
     trials: tuple[Trial, ...]
     margin: float
     notes: tuple[str, ...] = field(default=())
 
-    def of(self, extra: float) -> tuple[Trial, ...]:
+    def trials_with(self, extra: float) -> tuple[Trial, ...]:
+        """Return the suites with this much extra work."""
         return tuple(t for t in self.trials if t.extra == extra)
 
     @property
     def false_alarms(self) -> tuple[int, int]:
-        """A/A suites that failed the gate, of all of them."""
-        quiet = self.of(0.0)
+        """Return the number of A/A suites that failed the gate, and the number of all of them."""
+        quiet = self.trials_with(0.0)
         return sum(t.alarm for t in quiet), len(quiet)
 
     def share_of(self, outcome: str) -> tuple[int, int]:
-        """Cases of A/A suites with this outcome, of all of them."""
-        found = [o for t in self.of(0.0) for o in t.outcomes.values()]
-        return found.count(outcome), len(found)
+        """Return the number of A/A cases with this outcome, and the number of all of them."""
+        outcomes = [o for t in self.trials_with(0.0) for o in t.outcomes.values()]
+        return outcomes.count(outcome), len(outcomes)
 
     def detected(self, extra: float) -> tuple[int, int]:
-        found = self.of(extra)
-        return sum(t.found for t in found), len(found)
+        """Return the number of suites whose extra work was detected, and the number of all of them."""
+        trials = self.trials_with(extra)
+        return sum(t.detected for t in trials), len(trials)
 
     @property
     def spread(self) -> float:
-        """The standard deviation of an A/A log ratio about 0."""
-        logs = [math.log(r) for t in self.of(0.0) for r in t.ratios.values()]
+        """Return the standard deviation of an A/A log ratio about 0."""
+        logs = [math.log(r) for t in self.trials_with(0.0) for r in t.ratios.values()]
         return math.sqrt(math.fsum(v * v for v in logs) / len(logs)) if logs else math.nan
 
     @property
     def floor(self) -> float:
-        """Beyond it 5 % of the cases of equal code lie."""
+        """Return the share beyond which 5 % of the cases of equal code are."""
         return math.expm1(1.96 * self.spread)
 
     @property
-    def found_nine_of_ten(self) -> float:
-        """The slow-down found nine times of ten: beyond the margin by what the spread may take away."""
+    def detected_nine_of_ten(self) -> float:
+        """Return the slow-down detected nine times in ten: the margin plus what the spread may take away."""
         return (1 + self.margin) * math.exp(1.2816 * self.spread) - 1
 
     def page(self) -> str:
-        """For people."""
+        """Return the summary for people."""
         lines = []
         alarms, quiet = self.false_alarms
         if quiet:
@@ -106,14 +108,14 @@ class Selftest:
                     for o in ("EQUIVALENT", "CHANGED-SMALL", "INCONCLUSIVE", "SLOWER", "FASTER")
                     if self.share_of(o)[0]
                 ),
-                f"  noise floor ±{self.floor:.2%}; margin {self.margin:.1%}; a slow-down of {self.found_nine_of_ten:.1%} is "
-                "found nine times of ten",
+                f"  noise floor ±{self.floor:.2%}; margin {self.margin:.1%}; a slow-down of {self.detected_nine_of_ten:.1%} is "
+                "detected nine times in ten",
             ]  # fmt: skip
         for extra in sorted({t.extra for t in self.trials} - {0.0}):
-            found, of = self.detected(extra)
-            low, high = stats.share_interval(found, of)
+            hits, count = self.detected(extra)
+            low, high = stats.share_interval(hits, count)
             lines.append(
-                f"{extra:.0%} extra work in one case: found in {found} of {of} suites ({low:.1%} … {high:.1%}, 95 %)"
+                f"{extra:.0%} extra work in one case: detected in {hits} of {count} suites ({low:.1%} … {high:.1%}, 95 %)"
             )
         times = [t.elapsed_s for t in self.trials]
         if times:
@@ -125,15 +127,15 @@ def selftest(
     suites: int, plan: Plan = PLAN, *, extra: float = 0.0, journal: Path | None = None, seed: int = 0,
     progress: Progress | None = None,
 ) -> Selftest:  # fmt: skip
-    """Run that many suites through the gate; a journal keeps each, so that the next call goes on where this one ended."""
+    """Run suites through the gate; a journal stores each, so that the next call continues where this one ended."""
     if suites < 1 or not 0 <= extra < 10:
         raise ArgumentError(
             f"selftest: {suites} suites with {extra} extra work cannot be run; give 1 or more, and 0 to 10."
         )
     trials: list[Trial] = []
     if journal is not None and journal.exists():
-        found, _ = store.Journal.read(journal)
-        trials = [records.read(Trial, r, str(journal)) for r in found]
+        lines, _ = store.Journal.read(journal)
+        trials = [records.read(Trial, r, str(journal)) for r in lines]
     log = store.Journal(journal) if journal is not None else None
     done = sum(t.extra == extra for t in trials)
     notes: tuple[str, ...] = ()
@@ -155,14 +157,14 @@ def selftest(
 
 
 def _trial(number: int, plan: Plan, extra: float, seed: int) -> Trial:
-    """One suite through the whole gate: further looks and the confirmation included."""
+    """Run one suite through the whole gate, further looks and the confirmation included."""
     rng = random.Random(f"{seed} {extra} {number}")
     slower = rng.choice(list(SHAPES)) if extra else ""
     began = time.monotonic()
-    asked = replace(plan, seed=rng.randrange(1 << 30))
-    gated = regression.regression_test(cases(slower, extra), ARMS, plan=asked, suite="selftest")
+    seeded = replace(plan, seed=rng.randrange(1 << 30))
+    gated = regression.regression_test(cases(slower, extra), ARMS, plan=seeded, suite="selftest")
     if not gated.results.complete:
-        raise KeyboardInterrupt  # half a suite says nothing of the gate
+        raise KeyboardInterrupt  # half a suite does not test the gate
     wall = [v for v in gated.suite.verdicts if v.metric == "wall"]
     return Trial(
         number, slower, extra, gated.suite.exit_code, {v.case: v.outcome for v in wall},
@@ -172,7 +174,7 @@ def _trial(number: int, plan: Plan, extra: float, seed: int) -> Trial:
     )  # fmt: skip
 
 
-def keep(found: Selftest, plan: Plan = PLAN) -> Path:
-    """Write this machine's noise floor where the gates read it."""
-    quiet = found.of(0.0)
-    return noise.keep(found.floor, suites=len(quiet), cases=sum(len(t.ratios) for t in quiet), plan=plan.name)
+def keep(test: Selftest, plan: Plan = PLAN) -> Path:
+    """Write this machine's noise floor to the file that the gates read."""
+    quiet = test.trials_with(0.0)
+    return noise.keep(test.floor, suites=len(quiet), cases=sum(len(t.ratios) for t in quiet), plan=plan.name)

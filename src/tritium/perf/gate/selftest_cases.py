@@ -1,4 +1,4 @@
-"""The suite of the selftest: five operations of Tritium, one of them with extra work for the second arm.
+"""Cases of the self-test: five ops of Tritium, one of them with extra work for the second contender.
 
 Knows nothing of gates. A worker imports this file, so it imports little.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import tritium as tt
 from tritium.perf.records.case import Arm, Case, Context, Made, Recipe
 
-# Operation: rows and columns. Extra work is more rows; of `bitlinear`, more outputs.
+# Op: rows and columns. Extra work is more rows; of `bitlinear`, more outputs.
 SHAPES = {
     "matmul": (200, 256),
     "add": (500, 512),
@@ -21,7 +21,7 @@ SHAPES = {
 
 
 def work(candidate: str, *, operation: str, extra: float) -> Made:
-    """The recipe: one operation of Tritium, with more of it for the arm "head"."""
+    """Build one op of Tritium, with more work for the contender "head"."""
     rows, columns = SHAPES[operation]
     rows = round(rows * (1 + (extra if candidate == "head" else 0)))
 
@@ -43,7 +43,7 @@ def work(candidate: str, *, operation: str, extra: float) -> Made:
 
 
 def cases(slower: str = "", extra: float = 0.0) -> list[Case]:
-    """The suite: five operations, one of them with extra work in the second arm."""
+    """Return the suite: five ops, one of them with extra work in the second contender."""
     return [
         Case(
             name, Recipe("tritium.perf.gate.selftest_cases:work", {"operation": name, "extra": extra if name == slower else 0.0}),

@@ -1,8 +1,8 @@
-"""What a comparison says: a verdict for every case and metric, and one for the whole suite with its exit code.
+"""Verdicts of a comparison: one for every case and metric, and one for the whole suite with its exit code.
 
-The exit codes of every command that measures stand here: those of a gate, and those of a measurement that judges nothing.
+Defines the exit codes of every command that measures: those of a gate, and those of a measurement that judges nothing.
 
-Knows nothing of statistics or files. The words stand here once; pages for people are made from them.
+Knows nothing of statistics or files. The words are defined here once; pages for people use them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXIT_CODES: dict[Status, int] = {
     "NotComparable": NOT_COMPARABLE,
 }
 # Of compare and bench, which judge nothing: 0 where every cell was measured or skipped, and
-FAILED_CELLS = REGRESSION  # some cell failed: what used to be measured there is lost, as in a gate
+FAILED_CELLS = REGRESSION  # some cell failed: its measurement is lost, as in a gate
 NOTHING_MEASURED = USAGE  # not one cell was measured: this command cannot work here
 ALLOWED: dict[str, Status] = {
     "inconclusive": "Inconclusive", "not-comparable": "NotComparable", "missing-baseline": "NoBaseline",
@@ -43,39 +43,40 @@ ALLOWED: dict[str, Status] = {
 
 @dataclass(frozen=True)
 class Rules:
-    """By which a difference is judged. Margins are shares: 0.03 is 3 %."""
+    """Rules by which a difference is judged. Margins are shares: 0.03 is 3 %."""
 
     margins: dict[str, float] = field(
         default_factory=lambda: {"wall": 0.03, "cpu": 0.03, "energy": 0.05, "peak_bytes": 0.02}
     )
     noise_floor: float = 0.0  # of this machine, from A/A runs; no margin is below twice it
-    alpha: float = 0.01  # false alarms of a whole suite
+    alpha: float = 0.01  # false-alarm rate of a whole suite
     confidence: float = 0.95
     minimum_samples: int = 10  # rounds on either side
     warning: float = 0.05
     critical: float = 0.15
-    looks: int = 1  # planned moments of testing; 3: each has 0.44 of alpha (Pocock)
+    looks: int = 1  # planned tests; 3: each has 0.44 of alpha (Pocock)
     paired: bool = True
-    metrics: tuple[str, ...] = ("wall", "peak_bytes", "energy")  # CPU time of spinning threads says little
+    metrics: tuple[str, ...] = ("wall", "peak_bytes", "energy")  # CPU time is left out: spinning threads distort it
 
     def margin(self, metric: str) -> float:
-        """What was asked, and never less than the noise of what is timed; bytes are counted and have none."""
-        asked = self.margins.get(metric, self.margins["wall"])
-        return asked if metric.endswith("_bytes") else max(asked, 2 * self.noise_floor)
+        """Return the margin of a metric, at least twice the noise floor for what is timed; bytes are counted, without noise."""
+        requested = self.margins.get(metric, self.margins["wall"])
+        return requested if metric.endswith("_bytes") else max(requested, 2 * self.noise_floor)
 
     @property
     def look_alpha(self) -> float:
+        """Return the alpha of one look."""
         return self.alpha * (0.44 if self.looks > 1 else 1.0)
 
     @property
     def inner(self) -> float:
-        """The confidence of the interval that must lie inside the margin: two one-sided tests."""
+        """Return the confidence of the interval that must be inside the margin: two one-sided tests."""
         return max(round(2 * self.confidence - 1, 9), 0.5)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One case, one metric. A ratio is new to old: above 1 is slower, or more."""
+    """The verdict on one case in one metric. A ratio is new to old: above 1 is slower, or more."""
 
     case: str
     metric: str
@@ -95,21 +96,21 @@ class Verdict:
     reason: str = ""
     level: Level = ""
     exact: bool = False
-    passes: bool = True  # whether the gate lets it pass
-    raw_ratio: float | None = None  # of a stored baseline: before the machine's own drift was taken out
+    passes: bool = True  # the gate lets it pass
+    raw_ratio: float | None = None  # of a stored baseline: before the drift of the machine was subtracted
     old: float | None = None  # medians, in the unit of the metric
     new: float | None = None
     unit: str = ""
 
     @property
     def change(self) -> float | None:
-        """The share by which it grew: 0.1 is 10 % slower."""
+        """Return the share by which it grew: 0.1 is 10 % slower."""
         return None if self.ratio is None else self.ratio - 1
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The verdicts of a whole suite, and what they mean for a gate."""
+    """The verdicts of a whole suite, and their meaning for a gate."""
 
     verdicts: tuple[Verdict, ...]
     overall_status: Status
@@ -117,7 +118,7 @@ class Suite:
     counts: dict[str, int]
     geomean: float | None = None  # of all wall ratios; information only
     geomean_interval: Interval | None = None
-    base: str = ""  # what was compared: a name, a file, a revision
+    base: str = ""  # the two sides: a name, a file, a revision
     head: str = ""
     paired: bool = True
     gates: bool = True  # False: a quick plan, which never gates
@@ -125,62 +126,66 @@ class Suite:
     hard: dict[str, tuple[str, str]] = field(default_factory=dict)  # fields that forbid a comparison
     soft: dict[str, tuple[str, str]] = field(default_factory=dict)  # fields worth knowing
     notes: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()  # what the caller asked to let pass
-    drift: float | None = None  # stored baselines: how much slower the machine itself ran, as a ratio
+    allowed: tuple[str, ...] = ()  # statuses that the caller lets pass
+    drift: float | None = None  # stored baselines: drift of the machine, as a ratio of time
     command: str = ""
     created: str = ""
 
     def of(self, outcome: str) -> tuple[Verdict, ...]:
+        """Return the verdicts with this outcome."""
         return tuple(v for v in self.verdicts if v.outcome == outcome)
 
     @property
     def regressions_detected(self) -> tuple[Verdict, ...]:
+        """Return the verdicts that are slower or missing."""
         return tuple(v for v in self.verdicts if v.outcome in ("SLOWER", "MISSING"))
 
 
 def status_of(verdicts: Iterable[Verdict], gates: bool = True) -> Status:
-    """The worst that is among them: a regression, then not comparable, then inconclusive."""
-    found = list(verdicts)
+    """Return the worst status among verdicts: a regression, then not comparable, then inconclusive."""
+    judged = list(verdicts)
     if not gates:
         return "Inconclusive"
-    if any(v.outcome in ("SLOWER", "MISSING") for v in found):
-        return "HasCriticalRegressions" if any(v.level == "critical" for v in found) else "HasRegressions"
-    if any(v.outcome == "NOT COMPARABLE" for v in found):
+    if any(v.outcome in ("SLOWER", "MISSING") for v in judged):
+        return "HasCriticalRegressions" if any(v.level == "critical" for v in judged) else "HasRegressions"
+    if any(v.outcome == "NOT COMPARABLE" for v in judged):
         return "NotComparable"
-    if not found or any(v.outcome == "INCONCLUSIVE" and not v.passes for v in found):
+    if not judged or any(v.outcome == "INCONCLUSIVE" and not v.passes for v in judged):
         return "Inconclusive"
     return "AllPass"
 
 
-def suite_of(verdicts: Sequence[Verdict], *, gates: bool = True, **about: object) -> Suite:
-    """Verdicts with their sum: worst first, counted, with status and exit code."""
+def suite_of(verdicts: Sequence[Verdict], *, gates: bool = True, **fields: object) -> Suite:
+    """Return a suite of verdicts: worst first, counted, with status and exit code."""
     listed = sorted(verdicts, key=lambda v: (OUTCOMES.index(v.outcome), -abs(v.change or 0), v.case, v.metric))
     status = status_of(listed, gates)
     counts = {o: sum(v.outcome == o for v in listed) for o in OUTCOMES}
-    return Suite(tuple(listed), status, EXIT_CODES[status], counts, gates=gates, **about)  # type: ignore[arg-type]
+    return Suite(tuple(listed), status, EXIT_CODES[status], counts, gates=gates, **fields)  # type: ignore[arg-type]
 
 
-def no_baseline(base: str, why: str, **about: object) -> Suite:
-    """There was nothing to compare with."""
+def no_baseline(base: str, why: str, **fields: object) -> Suite:
+    """Return the suite of a comparison without a baseline."""
     counts = dict.fromkeys(map(str, OUTCOMES), 0)
-    return Suite((), "NoBaseline", NO_BASELINE, counts, base=base, notes=(why,), **about)  # type: ignore[arg-type]
+    return Suite((), "NoBaseline", NO_BASELINE, counts, base=base, notes=(why,), **fields)  # type: ignore[arg-type]
 
 
 def failed_cells(results: Results) -> tuple[Run, ...]:
-    """The requested cells that have no time because they crashed, gave a wrong answer, or ended otherwise; a skipped cell is
-    none of them, and the canaries nobody requested."""
+    """Return the requested cells without a time: crashed, wrong answer, or otherwise ended.
+
+    Skipped cells are not among them, nor are canaries, which nobody requested.
+    """
     return tuple(r for r in results if r.status not in ("ok", "skipped", "interrupted") and not is_canary(r.case))
 
 
 def measurement_exit_code(results: Results) -> int:
-    """What compare and bench exit with. A canary runs everywhere, so its times do not make a measurement."""
+    """Return the exit code of compare and bench. A canary runs everywhere, so its times do not count as a measurement."""
     if not any(run.status == "ok" for run in results if not is_canary(run.case)):
         return NOTHING_MEASURED
     return FAILED_CELLS if failed_cells(results) else PASS
 
 
 def allow(suite: Suite, names: Sequence[str]) -> Suite:
-    """The same suite with exit code 0 where the caller asked to let its status pass; the status stays as it is."""
+    """Return the suite with exit code 0 if the caller lets its status pass; the status does not change."""
     for name in names:
         if name not in ALLOWED:
             raise ArgumentError(f"{name!r} cannot be allowed; {', '.join(ALLOWED)} can.{nearest(name, ALLOWED)}")
@@ -189,7 +194,7 @@ def allow(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def level_of(ratio: float, rules: Rules) -> Level:
-    """How bad a regression is, by the alert thresholds."""
+    """Return the severity of a regression by the alert thresholds."""
     if ratio >= 1 + rules.critical:
         return "critical"
     return "warning" if ratio >= 1 + rules.warning else ""

@@ -1,7 +1,7 @@
-"""Numbers in, estimates, intervals and chances out: all the statistics of comparing.
+"""Statistics of comparing: numbers in; estimates, intervals and p-values out.
 
-Knows nothing of runs, files or verdicts. Everything is on the scale it is given; ratios are given as logarithms. The same
-data gives the same answer to the last bit: what is drawn at random is seeded by the data.
+Knows nothing of runs, files or verdicts. Results are on the scale of the input; ratios are passed as logarithms. The same
+data produce the same answer to the last bit: random draws are seeded by the data.
 """
 
 from __future__ import annotations
@@ -33,35 +33,37 @@ Intervals = dict[float, Interval]
 Generations = Sequence[Sequence[float]]
 
 CONFIDENCE = (0.95, 0.90)
-EXACT_FLIPS = 36  # values up to which every choice of signs is counted
-DRAWN_FLIPS = 1000  # and up to which they are drawn
+EXACT_FLIPS = 36  # values up to which every choice of signs is enumerated
+DRAWN_FLIPS = 1000  # values up to which signs are sampled
 FLIPS = 100_000
-PLANNING = 14.9  # (z(0.995) + z(0.9))^2: 1 % two-sided, found 9 times of 10
-EXACT_SIGNS = 500  # values up to which the interval of a median is counted
+PLANNING = 14.9  # (z(0.995) + z(0.9))^2: 1 % two-sided, detected 9 times in 10
+EXACT_SIGNS = 500  # values up to which the interval of a median is exact by counting
 MODES = 2.8  # an mvalue above it: probably more than one mode
 
 
-def _checked(x: ArrayLike, what: str = "values") -> Floats:
+def _checked(x: ArrayLike, name: str = "values") -> Floats:
+    """Return the values as a finite 1-D array, or raise ArgumentError."""
     values = np.asarray(x, np.float64)
     if values.ndim != 1 or not len(values):
-        raise ArgumentError(f"{what}: one row of at least one number is needed, given shape {values.shape}.")
+        raise ArgumentError(f"{name}: a 1-D array of at least one number is needed, given shape {values.shape}.")
     if not np.isfinite(values).all():
-        raise ArgumentError(f"{what}: a value is not finite; leave out what was not measured.")
+        raise ArgumentError(f"{name}: a value is not finite; leave out what was not measured.")
     return values
 
 
 def _shares(confidence: Sequence[float]) -> tuple[float, ...]:
+    """Return the confidences, or raise ArgumentError unless each is between 0 and 1."""
     for c in confidence:
         if not 0 < c < 1:
             raise ArgumentError(f"confidence is {c}; a share between 0 and 1 is needed, as 0.95.")
     return tuple(confidence)
 
 
-# Estimates and tests of one row of numbers
+# Estimates and tests of one sample
 
 
 def hodges_lehmann(x: ArrayLike) -> float:
-    """The median of the averages of every two values: nearly as sharp as the mean, nearly as sturdy as the median."""
+    """Return the median of the averages of every two values: nearly as sharp as the mean, nearly as robust as the median."""
     values = _checked(x)
     pairs = len(values) * (len(values) + 1) // 2
     low, high = ranked_walsh(values, ((pairs - 1) // 2, pairs // 2))
@@ -69,16 +71,16 @@ def hodges_lehmann(x: ArrayLike) -> float:
 
 
 def walsh_interval(x: ArrayLike, confidence: float = 0.95) -> Interval:
-    """The exact interval of the Hodges-Lehmann estimate: what the signed-rank test does not reject.
+    """Return the exact interval of the Hodges-Lehmann estimate: all centres that the signed-rank test does not reject.
 
-    It covers the centre of any symmetric distribution with at least this chance. Too few values for that give the widest
-    interval there is, from the least to the greatest: its chance is 1 - 2^(1 - n), which is 0.94 for 5 values.
+    It covers the centre of any symmetric distribution with at least this probability. With too few values for that it is the
+    widest interval there is, from the minimum to the maximum: its coverage is 1 - 2^(1 - n), which is 0.94 for 5 values.
     """
     return walsh_intervals(x, [confidence])[confidence]
 
 
 def walsh_intervals(x: ArrayLike, confidence: Sequence[float] = CONFIDENCE) -> Intervals:
-    """The same for several confidences at once."""
+    """Return the same intervals for several confidences at once."""
     values = _checked(x)
     pairs = len(values) * (len(values) + 1) // 2
     cuts = [_cut(signed_rank_tail(len(values), (1 - c) / 2), pairs) for c in _shares(confidence)]
@@ -87,15 +89,15 @@ def walsh_intervals(x: ArrayLike, confidence: Sequence[float] = CONFIDENCE) -> I
 
 
 def _cut(tail: int, count: int) -> int:
-    """The place of the lower end among `count` ordered values; the upper end is as far from the other side."""
+    """Return the index of the lower end among `count` ordered values; the upper end is as far from the other side."""
     return min(max(tail, 1), (count + 1) // 2) - 1
 
 
 def sign_flip_p(d: ArrayLike) -> float:
-    """The chance of a mean this far from 0, if every value could as well have had the other sign. Two-sided.
+    """Return the two-sided p of the mean: its probability if every value could as well have had the other sign.
 
-    Exact up to 36 values: the sums of two halves are listed and matched. Beyond, 100,000 flips that follow from the data;
-    beyond 1,000 values, the normal curve that their sum then follows.
+    Exact up to 36 values: the sums of two halves are enumerated and matched. Beyond, 100,000 sampled flips, seeded by the data;
+    beyond 1,000 values, the normal approximation of their sum.
     """
     values = _checked(d)
     reach = abs(float(values.sum())) - 1e-12 * float(np.abs(values).sum())
@@ -106,13 +108,13 @@ def sign_flip_p(d: ArrayLike) -> float:
     if len(values) > EXACT_FLIPS:
         return _drawn_flips(values, reach)
     half = len(values) // 2
-    ours, theirs = _sums(values[:half]), np.sort(_sums(values[half:]))
-    above = len(theirs) - np.searchsorted(theirs, reach - ours, "left")
+    first, second = _sums(values[:half]), np.sort(_sums(values[half:]))
+    above = len(second) - np.searchsorted(second, reach - first, "left")
     return min(1.0, 2 * int(above.sum()) / 2 ** len(values))
 
 
 def _sums(values: Floats) -> Floats:
-    """The sums of the values under every choice of signs."""
+    """Return the sums of the values under every choice of signs."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums + value, sums - value])
@@ -120,7 +122,7 @@ def _sums(values: Floats) -> Floats:
 
 
 def _drawn_flips(values: Floats, reach: float) -> float:
-    """Signs are bits of random bytes: each byte looks up the sum of its eight values."""
+    """Return the p of sampled sign flips; signs are bits of random bytes, and each byte looks up the sum of its eight values."""
     groups = [_sums(values[k : k + 8]) for k in range(0, len(values), 8)]
     raw = bits(seed_of(values)).random_raw(FLIPS * -(-len(groups) // 8)).astype("<u8").view(np.uint8).reshape(FLIPS, -1)
     sums = np.zeros(FLIPS)
@@ -133,10 +135,10 @@ def _drawn_flips(values: Floats, reach: float) -> float:
 
 
 def ratio_intervals(generations: Generations, confidence: Sequence[float] = CONFIDENCE) -> Intervals:
-    """Exact intervals of the Hodges-Lehmann estimate of the generations' values. Log in, log out.
+    """Return exact intervals of the Hodges-Lehmann estimate of the processes' values. Log in, log out.
 
-    A generation is one value: it holds the noise of its rounds already, and rounds of one process are not independent.
-    One generation only: the interval of its rounds, which knows nothing of other processes.
+    A generation is a fresh process and counts as one value: it has the noise of its rounds already, and rounds of one process
+    are not independent. With one process only: the interval of its rounds, without the variance between processes.
     """
     if len(generations) == 1:
         return walsh_intervals(generations[0], confidence)
@@ -144,7 +146,7 @@ def ratio_intervals(generations: Generations, confidence: Sequence[float] = CONF
 
 
 def generation_values(generations: Generations) -> Floats:
-    """One value of each generation: the median of its rounds, since other work on the machine spoils a few of them at times."""
+    """Return one value for each process: the median of its rounds, because other load spoils a few of them at times."""
     if len({len(g) for g in generations}) == 1:
         return np.median(np.asarray(generations, np.float64), axis=1)
     return np.array([np.median(_checked(g, "a generation")) for g in generations])
@@ -152,7 +154,7 @@ def generation_values(generations: Generations) -> Floats:
 
 @dataclass(frozen=True)
 class Unpaired:
-    """Two samples that were not measured side by side: how far the second lies from the first, on the scale given."""
+    """Two samples that were not measured side by side: the shift from the first to the second, on the scale of the input."""
 
     difference: float
     intervals: Intervals
@@ -160,17 +162,17 @@ class Unpaired:
 
     @property
     def ratio(self) -> float:
-        """Second to first, where logarithms were given."""
+        """Return second to first, if the input was logarithms."""
         return math.exp(self.difference)
 
 
 def unpaired(
     a_generations: Generations, b_generations: Generations, confidence: Sequence[float] = CONFIDENCE
 ) -> Unpaired:
-    """The shift from a to b, by generation means: the median of all differences, its exact rank-sum interval, and a test.
+    """Return the shift from a to b by process: the median of all differences, its exact rank-sum interval, and a test.
 
-    Log in, log out. The interval is what the Mann-Whitney test does not reject: exact where the two vary alike. Too few
-    generations give the widest interval there is, whose chance is then less than asked: with 3 and 3 generations 0.9.
+    Log in, log out. The interval holds all shifts that the Mann-Whitney test does not reject: exact if both have the same spread.
+    With too few processes it is the widest interval there is, with less than the requested coverage: 0.9 for 3 and 3 processes.
     """
     _shares(confidence)
     a, b = (
@@ -187,31 +189,31 @@ def unpaired(
 
 
 def brunner_munzel_p(a: ArrayLike, b: ArrayLike) -> float:
-    """The chance of ranks this far apart if neither sample tends to larger values. Two-sided; spreads may differ.
+    """Return the two-sided p of ranks this far apart if neither sample tends to larger values; spreads may differ.
 
-    Samples that do not overlap get the chance of that arrangement, 2 / C(n + m, n): no test of ranks can say less. By
-    Student's t, which makes small chances too small: where it says 0.001, 15 values each have 0.002 and 8 have 0.006.
+    Samples that do not overlap get the probability of that order, 2 / C(n + m, n): no rank test can go below it. Uses Student's
+    t, whose small p are too small: where it returns 0.001, the true p is 0.002 for 15 values each and 0.006 for 8.
     """
     x, y = _checked(a), _checked(b)
     n, m = len(x), len(y)
     least = min(1.0, 2 / math.comb(n + m, n))
-    both = _ranks(np.concatenate([x, y]))
-    in_x, in_y = both[:n], both[n:]
+    ranks = _ranks(np.concatenate([x, y]))
+    in_x, in_y = ranks[:n], ranks[n:]
     if min(n, m) < 2:
         return 1.0
     s_x = float(((in_x - _ranks(x) - in_x.mean() + (n + 1) / 2) ** 2).sum()) / (n - 1)
     s_y = float(((in_y - _ranks(y) - in_y.mean() + (m + 1) / 2) ** 2).sum()) / (m - 1)
-    apart = float(in_y.mean() - in_x.mean())
+    distance = float(in_y.mean() - in_x.mean())
     spread = n * s_x + m * s_y
     if spread == 0:
-        return least if apart else 1.0
-    t = n * m * apart / ((n + m) * math.sqrt(spread))
+        return least if distance else 1.0
+    t = n * m * distance / ((n + m) * math.sqrt(spread))
     df = spread**2 / ((n * s_x) ** 2 / (n - 1) + (m * s_y) ** 2 / (m - 1))
     return max(least, student_beyond(abs(t), df))
 
 
 def _ranks(x: Floats) -> Floats:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Return ranks from 1; equal values share the mean of theirs."""
     ordered = np.sort(x)
     return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
 
@@ -219,16 +221,17 @@ def _ranks(x: Floats) -> Floats:
 # Many tests at once
 
 
-def _chances(p: ArrayLike) -> Floats:
+def _probabilities(p: ArrayLike) -> Floats:
+    """Return p-values as an array, or raise ArgumentError."""
     values = np.asarray(p, np.float64)
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
-        raise ArgumentError("p: one row of numbers from 0 to 1 is needed.")
+        raise ArgumentError("p: a 1-D array of numbers from 0 to 1 is needed.")
     return values
 
 
 def holm(p: ArrayLike) -> list[float]:
-    """Adjusted p: reject where it is below alpha, and the chance of any false rejection among all is below alpha."""
-    values = _chances(p)
+    """Return adjusted p: reject below alpha, and the probability of any false rejection among all is below alpha."""
+    values = _probabilities(p)
     order = np.argsort(values, kind="stable")
     stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
     out = np.empty(len(values))
@@ -237,8 +240,8 @@ def holm(p: ArrayLike) -> list[float]:
 
 
 def benjamini_hochberg(p: ArrayLike) -> list[float]:
-    """Adjusted p: reject where it is below q, and the expected share of false rejections among them is below q."""
-    values = _chances(p)
+    """Return adjusted p: reject below q, and the expected share of false rejections among them is below q."""
+    values = _probabilities(p)
     order = np.argsort(values, kind="stable")[::-1]
     stepped = np.minimum.accumulate(values[order] * len(values) / np.arange(len(values), 0, -1))
     out = np.empty(len(values))
@@ -250,16 +253,16 @@ def benjamini_hochberg(p: ArrayLike) -> list[float]:
 
 
 def more_generations(sd: float, delta: float, n: int) -> int:
-    """How many generations more than n to find a change of delta 9 times of 10 at 1 %; sd: of a generation's log ratio."""
+    """Return how many more than n processes detect a change of delta 9 times in 10 at 1 %; sd: of a process's log ratio."""
     if delta <= 0:
         raise ArgumentError(f"delta is {delta}; the smallest change that matters is needed, as 0.03.")
     return max(0, math.ceil(PLANNING * (sd / delta) ** 2) - n)
 
 
 def least_generations(tests: int, alpha: float = 0.01) -> int:
-    """Below this number of generations no difference, however clear, passes Holm's strictest step of so many tests.
+    """Return the number of processes below which no difference, however clear, passes Holm's strictest step of so many tests.
 
-    The smallest chance n sign flips can give is 2^(1 - n).
+    The smallest p of n sign flips is 2^(1 - n).
     """
     return math.ceil(1 + math.log2(max(tests, 1) / alpha))
 
@@ -268,32 +271,32 @@ def least_generations(tests: int, alpha: float = 0.01) -> int:
 
 
 def mvalue(x: ArrayLike) -> float:
-    """How many modes a histogram shows: 2 for one, 4 for two alike; above 2.8 look twice (Gregg's measure).
+    """Return Gregg's measure of modes in a histogram: 2 for one mode, 4 for two of equal height; above 2.8 look twice.
 
-    The bins are as wide as Scott's rule says and wider, never narrower: narrow bins show modes that are noise.
+    Bins have the width of Scott's rule or more, never less: narrow bins show modes that are noise.
     """
     values = np.sort(_checked(x))
     reach = float(values[-1] - values[0])
-    # The spread of the middle, lest one outlier hides two modes in a bin.
+    # The spread of the middle half, so that one outlier does not hide two modes in a bin.
     spread = min(float(values.std()), float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / 1.349) or float(
         values.std()
     )
     if reach == 0 or len(values) < 8:
         return 2.0
-    width, most = 3.49 * spread / len(values) ** (1 / 3), 2.0
+    width, largest = 3.49 * spread / len(values) ** (1 / 3), 2.0
     while width < reach:
         counts = np.bincount(((values - values[0]) / width).astype(np.intp))
         climbs = np.abs(np.diff(counts, prepend=0, append=0)).sum()
-        most = max(most, float(climbs / counts.max()))
+        largest = max(largest, float(climbs / counts.max()))
         width *= 1.5
-    return most
+    return largest
 
 
 def steady(times: ArrayLike, window: int = 8, tolerance: float = 0.01, doubt: float = 0.0) -> int | None:
-    """How many batches had been run when two windows in a row first had medians within the tolerance; None: never.
+    """Return how many batches had run when two consecutive windows first had medians within the tolerance; None: never.
 
-    With a doubt of 2 a difference is not seen either where it is below two of its own standard errors: on a busy machine
-    medians of eight differ by more than a per cent though nothing changes.
+    With a doubt of 2 a difference below two of its own standard errors is ignored too: on a busy machine medians of eight differ
+    by more than 1 % though nothing changes.
     """
     values = np.asarray(times, np.float64)
     if len(values) < 2 * window:
@@ -303,8 +306,10 @@ def steady(times: ArrayLike, window: int = 8, tolerance: float = 0.01, doubt: fl
     before, after = medians[:-window], medians[window:]
     allowed = tolerance * np.minimum(before, after)
     if doubt:
-        apart = np.median(np.abs(windows - medians[:, None]), axis=1)
-        error = 1.2533 * 1.4826 / math.sqrt(window) * np.hypot(apart[:-window], apart[window:])  # of normal values
+        deviation = np.median(np.abs(windows - medians[:, None]), axis=1)
+        error = (
+            1.2533 * 1.4826 / math.sqrt(window) * np.hypot(deviation[:-window], deviation[window:])
+        )  # of normal values
         allowed = np.maximum(allowed, doubt * error)
     settled = np.abs(after - before) < allowed
     return int(np.argmax(settled)) + 2 * window if settled.any() else None
@@ -312,7 +317,7 @@ def steady(times: ArrayLike, window: int = 8, tolerance: float = 0.01, doubt: fl
 
 @dataclass(frozen=True)
 class Summary:
-    """A sample in the figures a person reads."""
+    """Descriptive statistics of a sample."""
 
     n: int
     median: float
@@ -334,7 +339,7 @@ class Summary:
 
 
 def describe(x: ArrayLike) -> Summary:
-    """All figures of a sample."""
+    """Return the descriptive statistics of a sample."""
     values = np.sort(_checked(x))
     q1, middle, q3, p5, p95, p99 = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75, 0.05, 0.95, 0.99]))
     mean, stdev = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
@@ -350,34 +355,34 @@ def describe(x: ArrayLike) -> Summary:
 
 
 def median_interval(x: ArrayLike, confidence: float = 0.95) -> Interval:
-    """The exact interval of the median, between two of the values; too few values give the least and the greatest."""
+    """Return the exact interval of the median, between two of the values; with too few values, minimum and maximum."""
     values = np.sort(_checked(x))
     _shares([confidence])
     n, share = len(values), (1 - confidence) / 2
     if n > EXACT_SIGNS:
         cut = math.floor(n / 2 + NORMAL.inv_cdf(share) * math.sqrt(n) / 2)
     else:
-        seen, cut = 1, 0  # ways that none, one, two ... of n values lie below the median
-        while seen <= share * 2**n:
+        ways, cut = 1, 0  # ways that none, one, two ... of n values are below the median
+        while ways <= share * 2**n:
             cut += 1
-            seen += math.comb(n, cut)
+            ways += math.comb(n, cut)
     cut = _cut(cut, n)
     return float(values[cut]), float(values[-1 - cut])
 
 
-def share_interval(found: int, of: int, confidence: float = 0.95) -> Interval:
-    """The exact interval of a share of which `found` of `of` were seen (Clopper and Pearson)."""
-    if not 0 <= found <= of or of < 1:
-        raise ArgumentError(f"{found} of {of} is no share; give a count and a larger or equal whole.")
+def share_interval(hits: int, total: int, confidence: float = 0.95) -> Interval:
+    """Return the exact interval of a proportion of which `hits` of `total` were observed (Clopper and Pearson)."""
+    if not 0 <= hits <= total or total < 1:
+        raise ArgumentError(f"{hits} of {total} is no proportion; pass a count and a total that is at least as large.")
     _shares([confidence])
     tail = (1 - confidence) / 2
 
-    def solved(share: float, k: int) -> float:
-        """The chance of one at which k or more are seen with this chance."""
+    def solve(share: float, k: int) -> float:
+        """Return the probability at which k or more are observed with this chance."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (low, middle) if beta_share(k, of - k + 1, middle) >= share else (middle, high)
+            low, high = (low, middle) if beta_share(k, total - k + 1, middle) >= share else (middle, high)
         return (low + high) / 2
 
-    return (0.0 if found == 0 else solved(tail, found)), (1.0 if found == of else solved(1 - tail, found + 1))
+    return (0.0 if hits == 0 else solve(tail, hits)), (1.0 if hits == total else solve(1 - tail, hits + 1))

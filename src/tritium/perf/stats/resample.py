@@ -1,7 +1,7 @@
-"""What the statistics stand on: draws that follow from the data, Walsh averages, and the quantiles of three distributions.
+"""The base of the statistics: draws that follow from the data, Walsh averages, and the quantiles of three distributions.
 
 Knows nothing of measurements, ratios or verdicts. The draws come from raw bits of PCG64 seeded by SHA-256 of the data: the
-same data gives the same draws with every version of NumPy, on every machine.
+same data produce the same draws with every version of NumPy, on every machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 NORMAL = NormalDist()
-LISTED = 1000  # values of which all pairs are listed
+LISTED = 1000  # values up to which all pairs are enumerated
 EXACT_RANKS = 200  # values up to which the signed-rank distribution is counted, not approximated
 
 
 def seed_of(*data: Floats) -> int:
-    """SHA-256 of the raw values and of how they are grouped."""
+    """Return the SHA-256 of the raw values and of their grouping."""
     digest = sha256()
     for values in data:
         digest.update(len(values).to_bytes(8, "little"))
@@ -33,11 +33,12 @@ def seed_of(*data: Floats) -> int:
 
 
 def bits(seed: int) -> np.random.PCG64:
+    """Return a generator of random bits with this seed."""
     return np.random.PCG64(seed)
 
 
 def draws(source: np.random.PCG64, rows: int, n: int) -> NDArray[np.intp]:
-    """rows x n indices below n, with replacement."""
+    """Return rows x n indices below n, drawn with replacement."""
     raw = source.random_raw(rows * n) >> np.uint64(32)
     return ((raw * np.uint64(n)) >> np.uint64(32)).astype(np.intp).reshape(rows, n)
 
@@ -48,41 +49,42 @@ def _pairs(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def walsh(x: Floats) -> Floats:
-    """The averages of every two values and of each with itself, along the last axis, unsorted."""
+    """Return the averages of every two values and of each with itself, along the last axis, unsorted."""
     first, second = _pairs(x.shape[-1])
     return (x[..., first] + x[..., second]) / 2
 
 
 def ranked_walsh(x: Floats, ranks: tuple[int, ...]) -> list[float]:
-    """The Walsh averages of these ranks (from 0). Where they are many, they are found by bisection, not listed."""
+    """Return the Walsh averages of these ranks (from 0); by bisection instead of enumeration if they are many."""
     if len(x) <= LISTED:
         averages = np.partition(walsh(x), sorted(set(ranks)))
         return [float(averages[r]) for r in ranks]
-    values, at = np.sort(x), np.arange(len(x))
+    values, indices = np.sort(x), np.arange(len(x))
 
     def below(middle: float) -> int:
-        """Pairs i <= j with x[i] + x[j] <= 2 middle."""
-        return int(np.maximum(np.searchsorted(values, 2 * middle - values, "right") - at, 0).sum())
+        """Return the number of pairs i <= j with x[i] + x[j] <= 2 middle."""
+        return int(np.maximum(np.searchsorted(values, 2 * middle - values, "right") - indices, 0).sum())
 
-    return [_bisected(below, r, float(values[0]), float(values[-1])) for r in ranks]
+    return [_bisect(below, r, float(values[0]), float(values[-1])) for r in ranks]
 
 
 def ranked_differences(a: Floats, b: Floats, ranks: tuple[int, ...]) -> list[float]:
-    """The differences b - a of these ranks (from 0), in the same way."""
+    """Return the differences b - a of these ranks (from 0), in the same way."""
     if len(a) * len(b) <= LISTED**2:
         differences = np.partition(np.subtract.outer(b, a).ravel(), sorted(set(ranks)))
         return [float(differences[r]) for r in ranks]
     values, others = np.sort(b), np.sort(a)
 
     def below(middle: float) -> int:
+        """Return the number of differences b - a <= middle."""
         return int(np.searchsorted(values, others + middle, "right").sum())
 
     low, high = float(values[0] - others[-1]), float(values[-1] - others[0])
-    return [_bisected(below, r, low, high) for r in ranks]
+    return [_bisect(below, r, low, high) for r in ranks]
 
 
-def _bisected(below: Callable[[float], int], rank: int, low: float, high: float) -> float:
-    """The smallest number that is not exceeded by more than `rank` values, between the least and the greatest of them."""
+def _bisect(below: Callable[[float], int], rank: int, low: float, high: float) -> float:
+    """Return the smallest number with more than `rank` values at or below it, between the smallest and the largest of them."""
     if below(low) > rank:
         return low
     while (middle := low + (high - low) / 2) not in (low, high):
@@ -92,7 +94,7 @@ def _bisected(below: Callable[[float], int], rank: int, low: float, high: float)
 
 @cache
 def signed_rank_tail(n: int, share: float) -> int:
-    """The most Walsh averages that may be left out at each end so that each end's chance is at most `share`."""
+    """Return the most Walsh averages that may be cut at each end so that each tail has at most probability `share`."""
     pairs = n * (n + 1) // 2
     if n > EXACT_RANKS:
         sd = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
@@ -107,28 +109,27 @@ def signed_rank_tail(n: int, share: float) -> int:
 
 @cache
 def rank_sum_tail(n: int, m: int, share: float) -> int:
-    """The most of the n x m differences that may be left out at each end so that each end's chance is at most `share`."""
+    """Return the most of the n x m differences that may be cut at each end so that each tail has at most probability `share`."""
     if n * m > EXACT_RANKS * EXACT_RANKS // 4:
         return max(0, math.floor(n * m / 2 + NORMAL.inv_cdf(share) * math.sqrt(n * m * (n + m + 1) / 12)))
-    ways: list[Any] = [0] * (
-        n * m + 1
-    )  # of each Mann-Whitney count: the coefficients of a Gaussian binomial, in whole numbers
+    # Ways of each Mann-Whitney count: the coefficients of a Gaussian binomial, in integers.
+    ways: list[Any] = [0] * (n * m + 1)
     ways[0] = 1
     for k in range(1, n + 1):
-        for at in range(n * m, m + k - 1, -1):
-            ways[at] -= ways[at - m - k]
-        for at in range(k, n * m + 1):
-            ways[at] += ways[at - k]
-    total, seen = math.comb(n + m, n), 0
+        for index in range(n * m, m + k - 1, -1):
+            ways[index] -= ways[index - m - k]
+        for index in range(k, n * m + 1):
+            ways[index] += ways[index - k]
+    total, below = math.comb(n + m, n), 0
     for count, way in enumerate(ways):
-        seen += way
-        if seen > share * total * (1 + 1e-12):
+        below += way
+        if below > share * total * (1 + 1e-12):
             return count
     return n * m
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function (Lentz)."""
+    """Return the continued fraction of the incomplete beta function (Lentz)."""
     tiny = 1e-300
     c, d = 1.0, 1 / ((1 - (a + b) * x / (a + 1)) or tiny)
     h = d
@@ -146,7 +147,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def beta_share(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function."""
+    """Return the regularised incomplete beta function."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
@@ -156,13 +157,13 @@ def beta_share(a: float, b: float, x: float) -> float:
 
 
 def student_beyond(t: float, df: float) -> float:
-    """The chance that Student's t is further from 0 than t, either way."""
+    """Return the probability that Student's t is further from 0 than t, on either side."""
     return 1.0 if t == 0 else beta_share(df / 2, 0.5, df / (df + t * t))
 
 
 @cache
 def student_quantile(share: float, df: float) -> float:
-    """What Student's t exceeds with chance 1 - share; share above one half."""
+    """Return the value that Student's t exceeds with probability 1 - share; share above one half."""
     low, high = 0.0, 1.0
     while student_beyond(high, df) / 2 > 1 - share:
         high *= 2
