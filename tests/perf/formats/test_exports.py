@@ -211,7 +211,7 @@ def test_every_field_of_a_run_is_in_the_csv_file() -> None:
 def test_markdown_is_a_table_with_the_machine_below() -> None:
     text = exports.markdown(results())
     lines = text.splitlines()
-    assert lines[0].startswith("| case | arm | time of a call | 95 % |")
+    assert lines[0].startswith("| case | contender | time of a call | 95 % |")
     assert lines[2].startswith(
         "| `matmul 64x64 f32` | `tritium` | 769 ns | 712 ns … 812 ns | 8 | 682 GFLOP/s | 16 KiB |"
     )

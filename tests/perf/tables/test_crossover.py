@@ -165,7 +165,7 @@ def test_a_page_has_a_row_where_the_size_decides_and_a_sentence_where_it_does_no
     assert len(pairs) == len(set(pairs))
     table = crossover.table(compared({"a": CPU, "b": lambda n: 2 * CPU(n)}))
     assert table is not None
-    assert table.rows[0][-1] == "of no pair of arms the faster one changes with the size"
+    assert table.rows[0][-1] == "no pair of contenders changes order with the size"
 
 
 # ---- where they are told
@@ -176,7 +176,7 @@ GIVEN = compared({"tritium": CPU, "tritium:gpu": GPU})
 
 def test_the_text_page_tells_them_and_what_the_clock_holds() -> None:
     page = pages.page(GIVEN)
-    assert "Crossover sizes: which of two arms is faster" in page
+    assert "Crossover sizes: the faster of two contenders" in page
     assert "tritium:gpu from about" in page
     assert "Device work only: transfers are excluded" in page
     assert "With transfer" not in page

@@ -103,7 +103,7 @@ def test_an_arm_that_failed_is_not_recommended() -> None:
     given = changed(found({"tritium": 3.0, "numpy": 1.0}), "matmul 1024x1024 f32", "numpy", status="crashed", series=())
     one = told(given, "training")
     assert one.arms == ("tritium",)
-    assert "numpy did not do all of it" in one.evidence
+    assert "numpy did not complete all of it" in one.evidence
 
 
 def test_what_was_not_measured_is_not_told() -> None:

@@ -131,7 +131,7 @@ def test_work_that_counts_nothing_is_told_in_calls() -> None:
 
 def test_one_process_is_said_to_tell_nothing_of_others() -> None:
     given = replace(found(generations=1), plan=replace(PLANS["quick"], generations=1))
-    assert any("nothing of other processes" in line for line in tables.comparison(given).below)
+    assert any("leave out variance between processes" in line for line in tables.comparison(given).below)
 
 
 @given(st.lists(st.floats(1e-6, 1e-3), min_size=2, max_size=12))
@@ -291,7 +291,7 @@ def test_the_same_results_give_the_same_page() -> None:
     assert pages.page(replace(found(), suite="compare")) == pages.page(replace(found(), suite="compare"))
 
 
-@pytest.mark.parametrize(("generations", "said"), [(2, "of 50 %"), (4, "of 88 %"), (8, "of 95 %"), (1, "One process")])
+@pytest.mark.parametrize(("generations", "said"), [(2, "50 % intervals"), (4, "88 % intervals"), (8, "95 % intervals"), (1, "One process")])
 def test_the_legend_says_how_sure_the_intervals_are(generations: int, said: str) -> None:
     given = replace(found(), plan=replace(found().plan, generations=generations))
     assert said in pages.page(given)

@@ -1,4 +1,4 @@
-"""The formats of others: exports, imports, GitHub Actions.
+"""Formats of other tools: exports, imports, GitHub Actions.
 
 Knows nothing of measuring.
 """

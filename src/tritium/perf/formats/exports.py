@@ -1,7 +1,7 @@
-"""Results in the formats of others: pytest-benchmark, github-action-benchmark, Bencher, Otava, CSV, Prometheus, Markdown.
+"""Results in the formats of other tools: pytest-benchmark, github-action-benchmark, Bencher, Otava, CSV, Prometheus, Markdown.
 
-Knows nothing of measuring or of where the text goes. Nothing is rounded, what was not measured is left out or said, and a
-name does nothing but name. CSV and pytest-benchmark files are read back by `imports`.
+Knows nothing of measuring or of where the text goes. Nothing is rounded, what was not measured is left out or marked, and
+names are escaped. CSV and pytest-benchmark files are read back by `imports`.
 """
 
 from __future__ import annotations
@@ -27,49 +27,50 @@ from tritium.perf.records.run import Plan, Results, Run, Series
 from tritium.perf.stats.estimates import Summary, describe
 from tritium.perf.work.canary import is_canary
 
-PYTEST_BENCHMARK = "5.3.1"  # the version whose files these are like
+PYTEST_BENCHMARK = "5.3.1"  # the version whose file format this is
 SMALLER_IS_BETTER = ("wall", "cpu", "peak_bytes", "rss_bytes", "allocated_bytes", "instructions", "energy")
-NANOSECONDS = {"s": ("ns", 1e9)}  # a unit that suits every case: charts compare files
+NANOSECONDS = {"s": ("ns", 1e9)}  # one unit for every case: charts compare files
 
 
 def export_metrics(results: Results, to: str = "json", *, guard: bool = True) -> str:
-    """Results as text in one of `FORMATS`; guard=False lets cells of a CSV file be formulas."""
+    """Return results as text in one of `FORMATS`; guard=False lets cells of a CSV file be formulas."""
     if to not in FORMATS:
         raise ArgumentError(f"there is no format {to!r}; there are {', '.join(FORMATS)}.{nearest(to, FORMATS)}")
     return csv(results, guard) if to == "csv" else FORMATS[to].write(results)
 
 
 def measured(run: Run) -> Iterator[Series]:
-    """The series of a run that hold values somebody measured."""
+    """Return the series of a run that hold measured values."""
     return (s for s in run.series if s.kind == "measured" and s.flat)
 
 
-def _judged(results: Results) -> list[Run]:
-    """The runs somebody wants to watch; canaries only tell what the machine did."""
+def _without_canaries(results: Results) -> list[Run]:
+    """Return the runs without canaries, which only track the machine."""
     return [run for run in results if not is_canary(run.case)]
 
 
 def _named(run: Run, metric: str = "", limit: int = escape.LIMIT) -> str:
+    """Return the name of a run, its contender and a metric as one label."""
     return escape.label(" · ".join(part for part in (run.case, run.arm, metric) if part), limit)
 
 
 def _json(value: Any) -> str:
-    """JSON that is harmless in a terminal and inside a page."""
+    """Return JSON that is harmless in a terminal and inside a page."""
     text = json.dumps(value, indent=1, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026") + "\n"
 
 
 def _context(run: Run) -> list[tuple[str, str]]:
-    """What was run, in words: the fields of the context that say something."""
-    told = ((f.name, getattr(run.context, f.name)) for f in fields(Context))
-    return [(k, "x".join(map(str, v)) if isinstance(v, tuple) else str(v)) for k, v in told if v not in (None, "", ())]
+    """Return the fields of a run's context that are set, as text."""
+    items = ((f.name, getattr(run.context, f.name)) for f in fields(Context))
+    return [(k, "x".join(map(str, v)) if isinstance(v, tuple) else str(v)) for k, v in items if v not in (None, "", ())]
 
 
-# ---- our own
+# ---- Tritium's own format
 
 
 def own(results: Results) -> str:
-    """The file `tritium` itself writes and reads: everything."""
+    """Return the file `tritium` itself writes and reads: everything."""
     body = plain(results)
     return json.dumps({"schema": results.schema, "sha256": digest(body), "results": body}, allow_nan=False) + "\n"
 
@@ -78,7 +79,7 @@ def own(results: Results) -> str:
 
 
 def pytest_benchmark(results: Results) -> str:
-    """As pytest-benchmark writes with --benchmark-json; failed runs are listed apart, as it leaves them out."""
+    """Return results as pytest-benchmark writes with --benchmark-json; failed runs, which it leaves out, are listed apart."""
     done = [run for run in results if _timed(run)]
     return _json({
         "machine_info": machine_info(results.environment),
@@ -98,7 +99,7 @@ def _timed(run: Run) -> bool:
 
 
 def machine_info(environment: Environment) -> dict[str, Any]:
-    """The fields of pytest-benchmark's that an environment knows."""
+    """Return the fields of pytest-benchmark's machine_info that an environment has."""
     hard = environment.hard
     return {
         "node": "", "processor": hard.cpu, "machine": hard.architecture, "python_version": environment.python,
@@ -108,28 +109,29 @@ def machine_info(environment: Environment) -> dict[str, Any]:
 
 
 def _benchmark(run: Run) -> dict[str, Any]:
+    """Return the entry of one run."""
     wall = next(s for s in measured(run) if s.metric == "wall")
-    told = run.facts.get("pytest") if isinstance(run.facts.get("pytest"), dict) else None
+    imported = run.facts.get("pytest") if isinstance(run.facts.get("pytest"), dict) else None
     name = _named(run)
-    about = told or {"name": name, "group": escape.label(run.case), "params": None, "param": None, "extra_info": {}}
+    info = imported or {"name": name, "group": escape.label(run.case), "params": None, "param": None, "extra_info": {}}
     record = plain(run)
     for series in record["series"]:
-        if series["metric"] == "wall":  # its values are the data; how they lie in rounds is all that is missing there
-            series["values"] = [[len(batches) for batches in generation] for generation in wall.values]
+        if series["metric"] == "wall":  # stats.data has the values; only the number in each round is missing there
+            series["values"] = [[len(batches) for batches in process] for process in wall.values]
     return {
-        "group": about.get("group"),
-        "name": escape.visible(str(about.get("name", run.case)), None),
-        "fullname": escape.visible(run.case, None) if told else name,
-        "params": about.get("params"),
-        "param": about.get("param"),
-        "extra_info": {**(about.get("extra_info") or {}), "tritium": record},
+        "group": info.get("group"),
+        "name": escape.visible(str(info.get("name", run.case)), None),
+        "fullname": escape.visible(run.case, None) if imported else name,
+        "params": info.get("params"),
+        "param": info.get("param"),
+        "extra_info": {**(info.get("extra_info") or {}), "tritium": record},
         "options": {"disable_gc": True, "timer": "perf_counter", "warmup": run.warmup},
         "stats": benchmark_stats(wall.flat) | {"data": list(wall.flat), "iterations": max(run.iterations, 1)},
     }
 
 
 def benchmark_stats(data: Sequence[float]) -> dict[str, Any]:
-    """The figures of pytest-benchmark, by its own definitions."""
+    """Return the figures of pytest-benchmark, by its own definitions."""
     ordered, n = sorted(data), len(data)
     mean, stddev = statistics.mean(data), statistics.stdev(data) if n > 1 else 0.0
     q1, q3 = _quartiles(ordered)
@@ -148,7 +150,7 @@ def benchmark_stats(data: Sequence[float]) -> dict[str, Any]:
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """Method 2 of Wikipedia for an even count, method 3 for an odd one."""
+    """Return the quartiles by method 2 of Wikipedia for an even count, method 3 for an odd one."""
     n, quarter = len(ordered), len(ordered) // 4
     if n == 1:
         return ordered[0], ordered[0]
@@ -165,22 +167,22 @@ def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
     )
 
 
-# ---- what draws charts of many runs
+# ---- tools that chart many runs
 
 
 def github_action_benchmark(results: Results) -> str:
-    """For `tool: customSmallerIsBetter`: times in ns, bytes, joules."""
+    """Return the entries for `tool: customSmallerIsBetter`: times in ns, bytes, joules."""
     rows = []
-    for run in _judged(results):
+    for run in _without_canaries(results):
         for series in measured(run):
             if run.status == "ok" and series.metric in SMALLER_IS_BETTER:
-                unit, by = NANOSECONDS.get(series.unit, (series.unit, 1))
+                unit, factor = NANOSECONDS.get(series.unit, (series.unit, 1))
                 s = describe(series.flat)
-                told = [f"{k}: {escape.label(v)}" for k, v in _context(run)]
-                about = [f"samples: {s.n}", "range: the middle half", *told]
+                context = [f"{k}: {escape.label(v)}" for k, v in _context(run)]
+                extra = [f"samples: {s.n}", "range: the middle half", *context]
                 rows.append({
-                    "name": _named(run, series.metric), "unit": escape.label(unit), "value": s.median * by,
-                    "range": f"{s.q1 * by:.6g} … {s.q3 * by:.6g}", "extra": "\n".join(about),
+                    "name": _named(run, series.metric), "unit": escape.label(unit), "value": s.median * factor,
+                    "range": f"{s.q1 * factor:.6g} … {s.q3 * factor:.6g}", "extra": "\n".join(extra),
                 })  # fmt: skip
     return _json(rows)
 
@@ -189,17 +191,17 @@ BENCHER = {"wall": "latency", "cpu": "cpu-time", "peak_bytes": "peak-bytes", "en
 
 
 def bencher(results: Results) -> str:
-    """Bencher Metric Format: medians with their 95 % intervals; times in ns."""
+    """Return Bencher Metric Format: medians with their 95 % intervals; times in ns."""
     out: dict[str, dict[str, Any]] = {}
-    for run in _judged(results):
+    for run in _without_canaries(results):
         if run.status != "ok":
             continue
         measures: dict[str, Any] = {}
         for series in measured(run):
-            by = NANOSECONDS.get(series.unit, (series.unit, 1))[1]
+            factor = NANOSECONDS.get(series.unit, (series.unit, 1))[1]
             s = describe(series.flat)
             measures[BENCHER.get(series.metric, escape.file_name(series.metric))] = {
-                "value": s.median * by, "lower_value": s.interval[0] * by, "upper_value": s.interval[1] * by,
+                "value": s.median * factor, "lower_value": s.interval[0] * factor, "upper_value": s.interval[1] * factor,
             }  # fmt: skip
         if run.items_per_s:
             measures["throughput"] = {"value": run.items_per_s}
@@ -210,19 +212,20 @@ def bencher(results: Results) -> str:
 
 
 def otava(results: Results) -> str:
-    """One point in time for Apache Otava's JSON importer: put those of many runs into one array."""
+    """Return one point in time for Apache Otava's JSON importer: put those of many runs into one array."""
     metrics = [
         {"name": _named(run, series.metric), "unit": escape.label(series.unit), "value": describe(series.flat).median}
         for run in results
         if run.status == "ok"
         for series in measured(run)
     ]
-    where = {"git_repo": "", "branch": "", "git_commit": escape.label(results.environment.commit)}
-    about = {"suite": escape.label(results.suite), "machine": results.environment.hard.key}
-    return _json([{"timestamp": _epoch(results.created), "metrics": metrics, "attributes": where | about}])
+    origin = {"git_repo": "", "branch": "", "git_commit": escape.label(results.environment.commit)}
+    labels = {"suite": escape.label(results.suite), "machine": results.environment.hard.key}
+    return _json([{"timestamp": _epoch(results.created), "metrics": metrics, "attributes": origin | labels}])
 
 
 def _epoch(created: str) -> int:
+    """Return a time as seconds since 1970; 0 if it cannot be parsed."""
     try:
         return int(datetime.fromisoformat(created).timestamp())
     except ValueError:
@@ -244,7 +247,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A metric of Prometheus: what it is, and its values."""
+    """A metric of Prometheus: its help text and its values."""
 
     name: str
     says: str
@@ -253,12 +256,12 @@ class Family(NamedTuple):
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """Prometheus text; a family without a value is left out."""
+    """Return Prometheus text; a family without a value is left out."""
     out: list[str] = []
     for f in families:
         if f.samples:
-            says = escape.visible(f.says).replace("\\", "\\\\")
-            out += [f"# HELP {f.name} {says}", f"# TYPE {f.name} {f.kind}"]
+            help_text = escape.visible(f.says).replace("\\", "\\\\")
+            out += [f"# HELP {f.name} {help_text}", f"# TYPE {f.name} {f.kind}"]
             out += [f"{f.name}{s.suffix}{_labels(s.labels)} {float(s.value)!r}" for s in f.samples]
     return "".join(f"{line}\n" for line in out)
 
@@ -269,44 +272,44 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def prometheus(results: Results) -> str:
-    """Prometheus text: a summary for each metric, what was run as `_info`, and what was not measured, with the reason."""
-    e, ran = results.environment, [(run, {"case": run.case, "arm": run.arm}) for run in results]
+    """Return Prometheus text: a summary of each metric, the context as `_info`, and metrics without values, with the reason."""
+    e, runs = results.environment, [(run, {"case": run.case, "arm": run.arm}) for run in results]
     build = {"version": e.tritium, "commit": e.commit, "python": e.python, "cpu": e.hard.cpu, "system": e.hard.system,
              "machine": e.hard.key, "suite": results.suite}  # fmt: skip
     began = Sample(_epoch(results.created), {"suite": results.suite})
-    told = [Sample(1, who | dict(_context(run))) for run, who in ran]
-    ended = [Sample(run.status == "ok", who | {"status": run.status}) for run, who in ran]
+    contexts = [Sample(1, labels | dict(_context(run))) for run, labels in runs]
+    ended = [Sample(run.status == "ok", labels | {"status": run.status}) for run, labels in runs]
     absent = [
-        Sample(1, who | {"metric": s.metric, "reason": s.reason or "no values"})
-        for run, who in ran
+        Sample(1, labels | {"metric": s.metric, "reason": s.reason or "no values"})
+        for run, labels in runs
         for s in run.series
         if not s.flat
     ]
     families = [
-        Family("tritium_build_info", "What measured, and where.", [Sample(1, build)]),
-        Family("tritium_created_timestamp_seconds", "When the run began.", [began]),
-        Family("tritium_case_info", "What was run.", told),
+        Family("tritium_build_info", "Version and machine of the measurement.", [Sample(1, build)]),
+        Family("tritium_created_timestamp_seconds", "Start of the run.", [began]),
+        Family("tritium_case_info", "Context of each case.", contexts),
         Family("tritium_run_ok", "1: measured, 0: not.", ended),
         Family("tritium_not_measured", "Metrics without values.", absent),
     ]
     summaries: dict[str, tuple[str, list[Sample]]] = {}
-    for run, who in ran:
+    for run, labels in runs:
         for series in (s for s in run.series if s.flat):
-            what = f"{series.metric} of one call, over the batches"
-            summaries.setdefault(_prometheus_name(series), (what, []))[1].extend(_summary(series, who))
-    return exposition([*families, *(Family(name, *of, "summary") for name, of in summaries.items())])
+            help_text = f"{series.metric} of one call, over the batches"
+            summaries.setdefault(_prometheus_name(series), (help_text, []))[1].extend(_summary(series, labels))
+    return exposition([*families, *(Family(name, *summary, "summary") for name, summary in summaries.items())])
 
 
-def _summary(series: Series, who: dict[str, str]) -> Iterator[Sample]:
+def _summary(series: Series, labels: dict[str, str]) -> Iterator[Sample]:
     s = describe(series.flat)
     for quantile, field in QUANTILES.items():
-        yield Sample(getattr(s, field), who | {"quantile": quantile})
-    yield Sample(sum(series.flat), who, "_sum")
-    yield Sample(s.n, who, "_count")
+        yield Sample(getattr(s, field), labels | {"quantile": quantile})
+    yield Sample(sum(series.flat), labels, "_sum")
+    yield Sample(s.n, labels, "_count")
 
 
 def _prometheus_name(series: Series) -> str:
-    """tritium_wall_seconds; an estimate is another metric with another name."""
+    """Return a metric's name, as tritium_wall_seconds; an estimate is another metric with another name."""
     unit = BASE_UNITS.get(series.unit, "")
     words = series.metric.removesuffix(f"_{unit}") if unit else series.metric
     parts = ["tritium", words, "estimate" * (series.kind == "estimate"), unit]
@@ -354,23 +357,26 @@ COLUMNS = _columns()
 
 
 def csv(results: Results, guard: bool = True) -> str:
-    """A row for each metric of each run, every number in full. `guard` keeps cells from being formulas."""
+    """Return a row for each metric of each run, every number in full. `guard` keeps cells from being formulas."""
     out = io.StringIO()
-    rows = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC)
-    rows.writerow([column.head for column in COLUMNS])
+    writer = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC)
+    writer.writerow([column.head for column in COLUMNS])
     for run in results:
         for series in run.series or (Series("", ""),):
             holders = _holders(results, run, series)
-            rows.writerow([_cell(holders[c.record].get(c.field), guard) for c in COLUMNS])
+            writer.writerow([_cell(holders[c.record].get(c.field), guard) for c in COLUMNS])
     return out.getvalue()
 
 
 def _holders(results: Results, run: Run, series: Series) -> dict[str, dict[str, Any]]:
-    of = {
+    """Return the records that the columns read from, by name."""
+    objects = {
         "results": results, "run": run, "context": run.context, "series": series, "work": run.work, "plan": results.plan,
         "environment": results.environment, "hard": results.environment.hard,
     }  # fmt: skip
-    holders: dict[str, dict[str, Any]] = {k: {f.name: getattr(v, f.name) for f in fields(v)} for k, v in of.items()}  # type: ignore[arg-type]
+    holders: dict[str, dict[str, Any]] = {
+        k: {f.name: getattr(v, f.name) for f in fields(v)} for k, v in objects.items()
+    }  # type: ignore[arg-type]
     holders |= {"statistics": {}, "rates": {}, "values": {"values": _values(series)}}
     if series.flat:
         s = describe(series.flat)
@@ -382,11 +388,12 @@ def _holders(results: Results, run: Run, series: Series) -> dict[str, dict[str, 
 
 
 def _values(series: Series) -> str:
-    """Generations parted by `|`, rounds by `/`, batches by spaces."""
+    """Return raw values as text: processes separated by `|`, rounds by `/`, batches by spaces."""
     return " | ".join(" / ".join(" ".join(map(repr, batches)) for batches in rounds) for rounds in series.values)
 
 
 def _cell(value: Any, guard: bool) -> Any:
+    """Return a value as a CSV cell."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -402,16 +409,16 @@ def _cell(value: Any, guard: bool) -> Any:
 
 
 def markdown(results: Results) -> str:
-    """A table for people: median, its 95 % interval, rates, memory; and what went wrong."""
-    heads = ["case", "arm", "time of a call", "95 %", "batches", "rate", "peak memory", ""]
+    """Return a table for people: median, its 95 % interval, rates, memory; and failures."""
+    heads = ["case", "contender", "time of a call", "95 %", "batches", "rate", "peak memory", ""]
     lines = ["| " + " | ".join(heads) + " |", "|---|---|--:|---|--:|--:|--:|---|"]
-    for run in _judged(results):
+    for run in _without_canaries(results):
         cells = [escape.markdown(run.case), escape.markdown(run.arm), *_figures(run)]
         lines.append("| " + " | ".join(cells) + " |")
     e = results.environment
-    threads = f"{e.hard.threads} threads" if e.hard.threads else ""  # results of other tools do not tell
-    about = [e.hard.cpu, threads, f"Python {e.python}", f"tritium {e.tritium}", e.commit[:12]]
-    lines += ["", f"{escape.markdown(', '.join(a for a in about if a))}, {escape.markdown(results.created)}"]
+    threads = f"{e.hard.threads} threads" if e.hard.threads else ""  # results of other tools may not have it
+    origin = [e.hard.cpu, threads, f"Python {e.python}", f"tritium {e.tritium}", e.commit[:12]]
+    lines += ["", f"{escape.markdown(', '.join(part for part in origin if part))}, {escape.markdown(results.created)}"]
     return "\n".join([*lines, *(f"- {escape.markdown(note, None)}" for note in results.notes)]) + "\n"
 
 
@@ -428,7 +435,7 @@ def _figures(run: Run) -> list[str]:
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """One way to write results."""
+    """A format that results can be written in."""
 
     suffix: str
     what: str
@@ -436,10 +443,10 @@ class ExportFormat:
 
 
 FORMATS = {
-    "json": ExportFormat(".json", "our own: everything, and a hash of it", own),
+    "json": ExportFormat(".json", "Tritium's own: everything, with a hash", own),
     "csv": ExportFormat(".csv", "a row for each metric of each run, raw values included; loads back", csv),
     "markdown": ExportFormat(".md", "a table for people", markdown),
-    "pytest-benchmark": ExportFormat(".json", "as pytest --benchmark-json writes; loads back", pytest_benchmark),
+    "pytest-benchmark": ExportFormat(".json", "as pytest --benchmark-json writes it; loads back", pytest_benchmark),
     "github-action-benchmark": ExportFormat(".json", "for its tool customSmallerIsBetter", github_action_benchmark),
     "bencher": ExportFormat(".json", "Bencher Metric Format", bencher),
     "otava": ExportFormat(".json", "one point in time for Apache Otava", otava),

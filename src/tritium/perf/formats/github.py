@@ -1,6 +1,6 @@
-"""GitHub Actions: verdicts as annotations, a job's summary and outputs for later steps.
+"""GitHub Actions: verdicts as annotations, a job summary, and outputs for later steps.
 
-Knows nothing of how verdicts are found, and never prints: annotations are lines for the caller to print. A name in them
+Knows nothing of how verdicts are reached, and never prints: annotations are lines for the caller to print. A name in them
 cannot begin a command, end a line or add an output.
 """
 
@@ -41,43 +41,47 @@ class Annotation:
     line: int | None = None
 
     def __str__(self) -> str:
-        told = {"file": self.file, "line": "" if self.line is None else str(self.line), "title": self.title}
-        properties = ",".join(f"{k}={escape.annotation_property(v)}" for k, v in told.items() if v)
+        fields = {"file": self.file, "line": "" if self.line is None else str(self.line), "title": self.title}
+        properties = ",".join(f"{k}={escape.annotation_property(v)}" for k, v in fields.items() if v)
         return f"::{self.kind}{' ' if properties else ''}{properties}::{escape.annotation(self.message)}"
 
 
 def in_actions() -> bool:
-    """Whether this process is a step of a GitHub workflow."""
+    """Return True if this process is a step of a GitHub workflow."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def annotated(suite: Suite) -> list[str]:
-    """A line for each verdict that matters, worst first; where GitHub would drop some, the last one counts them."""
-    found = [_annotation(v, suite) for v in suite.verdicts if v.outcome in KINDS]
+    """Return a line for each verdict that matters, worst first; if GitHub would drop some, the last one counts them."""
+    annotations = [_annotation(v, suite) for v in suite.verdicts if v.outcome in KINDS]
     if not suite.verdicts and suite.exit_code:
-        found.append(Annotation("error", "\n".join([ending(suite), *suite.notes]), suite.overall_status))
-    return [str(a) for kind in ("error", "warning", "notice") for a in _limited([a for a in found if a.kind == kind])]
+        annotations.append(Annotation("error", "\n".join([ending(suite), *suite.notes]), suite.overall_status))
+    return [
+        str(a) for kind in ("error", "warning", "notice") for a in _limited([a for a in annotations if a.kind == kind])
+    ]
 
 
 def _annotation(v: Verdict, suite: Suite) -> Annotation:
+    """Return the annotation of one verdict."""
     kind: Kind = "notice" if v.passes and KINDS[v.outcome] == "error" else KINDS[v.outcome]
-    said = [p for p in (figure(v), v.level, v.reason, advice(v, suite)) if p]
+    parts = [p for p in (figure(v), v.level, v.reason, advice(v, suite)) if p]
     return Annotation(
-        kind, f"{escape.visible(v.case)} [{escape.visible(v.arm)}] {v.metric}: {', '.join(said)}", v.outcome
+        kind, f"{escape.visible(v.case)} [{escape.visible(v.arm)}] {v.metric}: {', '.join(parts)}", v.outcome
     )
 
 
-def _limited(found: Sequence[Annotation]) -> list[Annotation]:
-    if len(found) <= SHOWN:
-        return list(found)
-    more = f"{len(found) - SHOWN + 1} more like this; the summary of the job lists them."
-    return [*found[: SHOWN - 1], Annotation(found[0].kind, more, "and more")]
+def _limited(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Return at most as many annotations as GitHub shows."""
+    if len(annotations) <= SHOWN:
+        return list(annotations)
+    more = f"{len(annotations) - SHOWN + 1} more like this; the summary of the job lists them."
+    return [*annotations[: SHOWN - 1], Annotation(annotations[0].kind, more, "and more")]
 
 
 def append_summary(text: str, path: str | os.PathLike[str] | None = None) -> bool:
-    """Add Markdown to the job's summary ($GITHUB_STEP_SUMMARY). False where there is none, or no room for a word.
+    """Append Markdown to the job summary ($GITHUB_STEP_SUMMARY). Return False if there is none, or no room left.
 
-    A summary that grows beyond what GitHub takes would be lost whole: text is cut at the end of a line before that.
+    GitHub drops a summary that exceeds its limit entirely: text is cut at the end of a line before that.
     """
     target = path or os.environ.get("GITHUB_STEP_SUMMARY")
     if not target:
@@ -94,6 +98,7 @@ def append_summary(text: str, path: str | os.PathLike[str] | None = None) -> boo
 
 
 def _fitting(data: bytes, room: int) -> bytes:
+    """Return the data, cut at the end of a line if it exceeds the room."""
     if len(data) <= room:
         return data
     cut = CUT.encode()
@@ -102,7 +107,7 @@ def _fitting(data: bytes, room: int) -> bytes:
 
 
 def set_output(name: str, value: str, path: str | os.PathLike[str] | None = None) -> bool:
-    """An output of this step ($GITHUB_OUTPUT). False where there is none."""
+    """Set an output of this step ($GITHUB_OUTPUT). Return False if there is none."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
         raise ArgumentError(f"{name!r} cannot be the name of an output: letters, digits, - and _ are allowed.")
     target = path or os.environ.get("GITHUB_OUTPUT")
@@ -114,6 +119,7 @@ def set_output(name: str, value: str, path: str | os.PathLike[str] | None = None
 
 
 def _append(target: str | os.PathLike[str], data: bytes) -> None:
+    """Append data to a file."""
     handle = os.open(Path(target), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         write_all(handle, data)
@@ -122,7 +128,7 @@ def _append(target: str | os.PathLike[str], data: bytes) -> None:
 
 
 def publish(suite: Suite, more: Iterable[str] = ()) -> list[str]:
-    """Verdicts where a workflow shows them: the summary is written, outputs are set, annotations returned to be printed.
+    """Write the job summary, set outputs, and return annotations to be printed.
 
     Outputs: overall_status, exit_code, slower, faster. Outside of GitHub Actions nothing happens.
     """
@@ -130,7 +136,7 @@ def publish(suite: Suite, more: Iterable[str] = ()) -> list[str]:
         return []
     append_summary("\n\n".join([markdown(suite), *more]))
     counts = {"slower": str(len(suite.of("SLOWER"))), "faster": str(len(suite.of("FASTER")))}
-    said = {"overall_status": suite.overall_status, "exit_code": str(suite.exit_code), "headline": headline(suite)}
-    for name, value in (said | counts).items():
+    status = {"overall_status": suite.overall_status, "exit_code": str(suite.exit_code), "headline": headline(suite)}
+    for name, value in (status | counts).items():
         set_output(name, value)
     return annotated(suite)

@@ -1,7 +1,7 @@
-"""Results that others measured: pytest-benchmark, pyperf, llama-bench and our CSV files, read as `Results`.
+"""Results of other tools: pytest-benchmark, pyperf, llama-bench and our CSV files, read as `Results`.
 
-Knows nothing of comparing. A file is somebody else's: its size, depth, types and numbers are checked, names stay text, and
-nothing in it is run. What such a file does not tell (raw values, the machine) is said in flags and notes.
+Knows nothing of comparing. Files are untrusted: size, depth, types and numbers are checked, names stay text, and nothing
+in them is run. What such a file lacks (raw values, the machine) is recorded in flags and notes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SUMMARY_ONLY = "only a summary: the file holds no raw values"
 
 
 def load(path: str | os.PathLike[str], format: str | None = None) -> Results:
-    """Results from a file of any known format; which one is seen from its content unless it is named."""
+    """Return results from a file of any known format, which is detected from the content unless it is named."""
     if format is not None and format not in FORMATS:
         raise ArgumentError(
             f"there is no format {format!r} to read; there are {', '.join(FORMATS)}.{nearest(format, FORMATS)}"
@@ -46,15 +46,15 @@ def load(path: str | os.PathLike[str], format: str | None = None) -> Results:
     if raw.startswith(b"\x1f\x8b"):
         raise FormatError(f"{where}: compressed with gzip; unpack it first: gunzip FILE.")
     text = decoded(raw, where).removeprefix("\ufeff")
-    data = None if format == "csv" else _parsed(text, where, format)
-    found = format or _detected(text, data, where)
+    data = None if format == "csv" else _parse(text, where, format)
+    detected = format or _detect(text, data, where)
     if format is not None and not FORMATS[format].looks(_head(text) if data is None else data):
         raise FormatError(f"{where}: not a file of {format} ({FORMATS[format].what}).")
-    return store.load(path) if found == "json" else FORMATS[found].read(text if data is None else data, where)
+    return store.load(path) if detected == "json" else FORMATS[detected].read(text if data is None else data, where)
 
 
-def _parsed(text: str, where: str, format: str | None) -> Any:
-    """The JSON of a file, or of each of its lines; None where it is no JSON."""
+def _parse(text: str, where: str, format: str | None) -> Any:
+    """Return the JSON of a file, or of each of its lines; None if it is not JSON."""
     if text.lstrip()[:1] not in ("{", "["):
         if format is not None:
             raise FormatError(
@@ -67,7 +67,8 @@ def _parsed(text: str, where: str, format: str | None) -> Any:
     return loads(text, where)
 
 
-def _detected(text: str, data: Any, where: str) -> str:
+def _detect(text: str, data: Any, where: str) -> str:
+    """Return the name of the format of a file, or raise FormatError."""
     for name, format in FORMATS.items():
         if format.looks(_head(text) if data is None else data):
             return name
@@ -78,7 +79,7 @@ def _head(text: str) -> str:
     return text[:4096].partition("\n")[0]
 
 
-# ---- what every reader needs
+# ---- shared by all readers
 
 
 def _text(value: Any, where: str) -> str:
@@ -127,22 +128,22 @@ def _array(value: Any, where: str) -> list[Any]:
 
 
 def _word(table: Mapping[str, Any], key: str, where: str) -> str:
-    """Text that may be absent, or be a number."""
+    """Return text that may be absent or a number."""
     value = table.get(key)
     return "" if value is None else _text(value if isinstance(value, str) else str(value)[:100], f"{where}.{key}")
 
 
 def _count(table: Mapping[str, Any], key: str, where: str, most: int = 2**53) -> int:
-    """A whole number that may be absent."""
+    """Return an integer that may be absent."""
     value = _number(table.get(key) or 0, f"{where}.{key}")
     if value != int(value) or not 0 <= value <= most:
-        raise FormatError(f"{where}.{key}: {value:g}; a whole number from 0 to {most} is needed.")
+        raise FormatError(f"{where}.{key}: {value:g}; an integer from 0 to {most} is needed.")
     return int(value)
 
 
 def _environment(*, cpu: str = "", architecture: str = "", system: str = "", cpus: int = 0, python: str = "", kernel: str = "",
                  commit: str = "", dirty: bool = False, flags: Sequence[str] = (), gpus: tuple[str, ...] = ()) -> Environment:  # fmt: skip
-    """What a file tells of its machine; two files of one machine get one fingerprint."""
+    """Return the environment a file describes; two files of one machine get the same fingerprint."""
     hashed = digest(sorted(flags))[:16] if flags else ""
     hard = Hard(cpu, hashed, cpus, cpus, architecture, system, "", 0, gpus)
     return Environment(hard, python, "", commit, dirty, {}, kernel, 0.0, "", "", "", 0.0, None)
@@ -151,7 +152,7 @@ def _environment(*, cpu: str = "", architecture: str = "", system: str = "", cpu
 def _results(
     format: str, created: str, environment: Environment, runs: Iterable[Run], notes: Sequence[str] = ()
 ) -> Results:
-    """Runs from elsewhere as results; names that stand there twice are numbered."""
+    """Return runs from elsewhere as results; duplicate names are numbered."""
     seen: Counter[tuple[str, str]] = Counter()
     out = []
     for run in runs:
@@ -171,7 +172,7 @@ def _results(
 
 
 def _flat(values: Sequence[float]) -> Values:
-    """One process, a batch in each round."""
+    """Return the values as one process with a batch in each round."""
     return (tuple((v,) for v in values),)
 
 
@@ -183,7 +184,7 @@ def _looks_like_pytest_benchmark(data: Any) -> bool:
 
 
 def pytest_benchmark(data: Any, where: str) -> Results:
-    """A file of pytest --benchmark-json, ours included."""
+    """Read a file of pytest --benchmark-json, ours included."""
     machine, commit = _object(data.get("machine_info"), f"{where}.machine_info"), data.get("commit_info") or {}
     rows = _array(data.get("benchmarks"), f"{where}.benchmarks")
     runs = [_one_benchmark(row, f"{where}.benchmarks[{i}]") for i, row in enumerate(rows)]
@@ -191,20 +192,21 @@ def pytest_benchmark(data: Any, where: str) -> Results:
         rest = read(Results, data["tritium"], f"{where}.tritium")
         return replace(rest, runs=(*runs, *rest.runs))
     _object(commit, f"{where}.commit_info")
-    place = f"{where}.machine_info"
-    told = machine.get("cpu")
-    cpu: dict[str, Any] = told if isinstance(told, dict) else {}
-    flags = _array(cpu.get("flags") or [], f"{place}.cpu.flags")
-    about = _environment(
-        cpu=_word(cpu, "brand_raw", place) or _word(machine, "processor", place), cpus=_count(cpu, "count", place, 1 << 20),
-        architecture=_word(machine, "machine", place), system=_word(machine, "system", place),
-        python=_word(machine, "python_version", place), kernel=_word(machine, "release", place),
+    section = f"{where}.machine_info"
+    cpu_info = machine.get("cpu")
+    cpu: dict[str, Any] = cpu_info if isinstance(cpu_info, dict) else {}
+    flags = _array(cpu.get("flags") or [], f"{section}.cpu.flags")
+    environment = _environment(
+        cpu=_word(cpu, "brand_raw", section) or _word(machine, "processor", section), cpus=_count(cpu, "count", section, 1 << 20),
+        architecture=_word(machine, "machine", section), system=_word(machine, "system", section),
+        python=_word(machine, "python_version", section), kernel=_word(machine, "release", section),
         commit=_word(commit, "id", where).removeprefix("unversioned"), dirty=commit.get("dirty") is True, flags=[str(f) for f in flags],
     )  # fmt: skip
-    return _results("pytest-benchmark", _word(data, "datetime", where), about, runs)
+    return _results("pytest-benchmark", _word(data, "datetime", where), environment, runs)
 
 
 def _one_benchmark(row: Any, where: str) -> Run:
+    """Return the run of one entry."""
     row, stats = _object(row, where), _object(row.get("stats") if isinstance(row, dict) else None, f"{where}.stats")
     data = stats.get("data")
     if data:
@@ -215,31 +217,32 @@ def _one_benchmark(row: Any, where: str) -> Run:
     if isinstance(extra.get("tritium"), dict):
         return _our_benchmark(extra["tritium"], values, f"{where}.extra_info.tritium")
     case = _text(row.get("fullname") or row.get("name"), f"{where}.fullname")
-    told = {k: row.get(k) for k in ("name", "group", "params", "param")} | {"extra_info": extra}
+    info = {k: row.get(k) for k in ("name", "group", "params", "param")} | {"extra_info": extra}
     return Run(
         case, "pytest", Context(_word(row, "name", where)), iterations=_count(stats, "iterations", where),
-        checked="not checked: imported", flags=() if data else (SUMMARY_ONLY,), facts={"pytest": told},
+        checked="not checked: imported", flags=() if data else (SUMMARY_ONLY,), facts={"pytest": info},
         series=(Series("wall", "s", _flat(values), source="pytest-benchmark"),),
     )  # fmt: skip
 
 
 def _our_benchmark(record: dict[str, Any], values: list[float], where: str) -> Run:
-    """A run we exported: its values are put back into their rounds."""
+    """Return a run that Tritium exported, with its values put back into their rounds."""
     series = [dict(_object(s, where)) for s in _array(record.get("series"), f"{where}.series")]
-    for one in series:
-        if one.get("metric") == "wall":
-            one["values"] = _in_rounds(one.get("values"), values, where)
+    for entry in series:
+        if entry.get("metric") == "wall":
+            entry["values"] = _in_rounds(entry.get("values"), values, where)
     return read(Run, record | {"series": series}, where)
 
 
 def _in_rounds(counts: Any, values: Sequence[float], where: str) -> list[list[list[float]]]:
-    left, out = iter(values), []
-    for generation in _array(counts, where):
+    """Return the values by process and round."""
+    remaining, out = iter(values), []
+    for process in _array(counts, where):
         rounds = []
-        for count in _array(generation, where):
+        for count in _array(process, where):
             if type(count) is not int or not 0 <= count <= len(values):
-                raise FormatError(f"{where}: {str(count)[:20]} batches in a round; at most {len(values)} there are.")
-            rounds.append(list(islice(left, count)))
+                raise FormatError(f"{where}: {str(count)[:20]} batches in a round; there are at most {len(values)}.")
+            rounds.append(list(islice(remaining, count)))
         out.append(rounds)
     if sum(len(r) for g in out for r in g) != len(values):
         raise FormatError(f"{where}: the rounds do not hold the {len(values)} values of stats.data.")
@@ -256,30 +259,31 @@ def _looks_like_pyperf(data: Any) -> bool:
 
 
 def pyperf(data: Any, where: str) -> Results:
-    """A file of pyperf: each of its processes is a generation."""
+    """Read a file of pyperf: each of its processes is one here."""
     shared = _object(data.get("metadata"), f"{where}.metadata")
     runs, dates = [], []
     for i, row in enumerate(_array(data.get("benchmarks"), f"{where}.benchmarks")):
-        place = f"{where}.benchmarks[{i}]"
-        about = shared | _object(_object(row, place).get("metadata") or {}, f"{place}.metadata")
-        processes = [_object(r, f"{place}.runs") for r in _array(row.get("runs"), f"{place}.runs")]
+        section = f"{where}.benchmarks[{i}]"
+        metadata = shared | _object(_object(row, section).get("metadata") or {}, f"{section}.metadata")
+        processes = [_object(r, f"{section}.runs") for r in _array(row.get("runs"), f"{section}.runs")]
         dates += [
             str(p["metadata"]["date"])
             for p in processes
             if isinstance(p.get("metadata"), dict) and "date" in p["metadata"]
         ]
-        runs.append(_one_pyperf(about, processes, place))
-    place = f"{where}.metadata"
-    system, _, release = _word(shared, "platform", place).partition("-")
+        runs.append(_one_pyperf(metadata, processes, section))
+    section = f"{where}.metadata"
+    system, _, release = _word(shared, "platform", section).partition("-")
     environment = _environment(
-        cpu=_word(shared, "cpu_model_name", place), cpus=_count(shared, "cpu_count", place, 1 << 20), system=system,
-        python=_word(shared, "python_version", place), kernel=release,
+        cpu=_word(shared, "cpu_model_name", section), cpus=_count(shared, "cpu_count", section, 1 << 20), system=system,
+        python=_word(shared, "python_version", section), kernel=release,
     )  # fmt: skip
     return _results("pyperf", min(dates, default="")[:26].replace(" ", "T"), environment, runs)
 
 
-def _one_pyperf(about: dict[str, Any], processes: list[dict[str, Any]], where: str) -> Run:
-    unit = _word(about, "unit", where) or "second"
+def _one_pyperf(metadata: dict[str, Any], processes: list[dict[str, Any]], where: str) -> Run:
+    """Return the run of one benchmark."""
+    unit = _word(metadata, "unit", where) or "second"
     if unit not in PYPERF_UNITS:
         raise FormatError(f"{where}: the unit {unit[:30]!r}; {', '.join(PYPERF_UNITS)} are known.")
     metric, short = PYPERF_UNITS[unit]
@@ -291,15 +295,15 @@ def _one_pyperf(about: dict[str, Any], processes: list[dict[str, Any]], where: s
     )
     if not values:
         raise FormatError(f"{where}: no run with values.")
-    name = _text(about.get("name"), f"{where}.metadata.name")
+    name = _text(metadata.get("name"), f"{where}.metadata.name")
     warmups = max((len(_array(p.get("warmups") or [], where)) for p in processes if p.get("values")), default=0)
     notes = {
         k: v
-        for k, v in about.items()
+        for k, v in metadata.items()
         if k in ("timer", "cpu_config", "cpu_freq", "timeit_stmt", "command", "description")
     }
     return Run(
-        name, "pyperf", Context(name), iterations=_count(about, "loops", where), warmup=warmups,
+        name, "pyperf", Context(name), iterations=_count(metadata, "loops", where), warmup=warmups,
         checked="not checked: imported", series=(Series(metric, short, values, source="pyperf"),), facts={"pyperf": notes},
     )  # fmt: skip
 
@@ -318,45 +322,46 @@ def _looks_like_llama_bench(data: Any) -> bool:
 
 
 def llama_bench(data: Any, where: str) -> Results:
-    """What llama-bench -o json or -o jsonl prints: a test of a model to a row."""
+    """Read what llama-bench -o json or -o jsonl prints: one test of a model per row."""
     listed = _array(data if isinstance(data, list) else [data], where)
     rows = [_object(row, f"{where}[{i}]") for i, row in enumerate(listed)]
     vary = [k for k in LLAMA_PARAMETERS if len({str(row.get(k)) for row in rows}) > 1]
     runs = [_one_llama(row, vary, f"{where}[{i}]") for i, row in enumerate(rows)]
     first, gpu = rows[0], _word(rows[0], "gpu_info", where)
-    about = _environment(cpu=_word(first, "cpu_info", where), commit="", gpus=(gpu,) if gpu else ())
+    environment = _environment(cpu=_word(first, "cpu_info", where), commit="", gpus=(gpu,) if gpu else ())
     note = f"llama.cpp {_word(first, 'build_commit', where)}"
-    return _results("llama-bench", _word(first, "test_time", where), about, runs, (note,))
+    return _results("llama-bench", _word(first, "test_time", where), environment, runs, (note,))
 
 
 def _one_llama(row: dict[str, Any], vary: Sequence[str], where: str) -> Run:
-    prompt, written, depth = (_count(row, k, where) for k in ("n_prompt", "n_gen", "n_depth"))
-    test = "+".join([f"pp{prompt}"] * bool(prompt) + [f"tg{written}"] * bool(written)) + (
+    """Return the run of one test."""
+    prompt, generated, depth = (_count(row, k, where) for k in ("n_prompt", "n_gen", "n_depth"))
+    test = "+".join([f"pp{prompt}"] * bool(prompt) + [f"tg{generated}"] * bool(generated)) + (
         f" @ d{depth}" if depth else ""
     )
-    more = "".join(f" {k}={_word(row, k, where)}" for k in vary)
+    suffix = "".join(f" {k}={_word(row, k, where)}" for k in vary)
     backend = _word(row, "backends", where) or _word(row, "backend", where) or "CPU"
     samples = row.get("samples_ns")
     listed = _array(samples, f"{where}.samples_ns") if samples else [row.get("avg_ns")]
     values = [_time(v, f"{where}.samples_ns") / 1e9 for v in listed]
     model = _word(row, "model_type", where)
     context = Context(
-        {(True, False): "prefill", (False, True): "decode"}.get((bool(prompt), bool(written)), "generate"),
+        {(True, False): "prefill", (False, True): "decode"}.get((bool(prompt), bool(generated)), "generate"),
         precision=_precision(model), device=backend.lower(), batch=_count(row, "n_batch", where) or None,
-        sequence_length=prompt + written + depth, parameters=_count(row, "model_n_params", where) or None,
+        sequence_length=prompt + generated + depth, parameters=_count(row, "model_n_params", where) or None,
         optimisation=f"llama.cpp {_word(row, 'build_commit', where)}", threads=_count(row, "n_threads", where, 1 << 20),
     )  # fmt: skip
     return Run(
-        f"{model} {test}{more}", f"llama.cpp {backend}", context, Work(items=prompt + written, item="token"), iterations=1,
+        f"{model} {test}{suffix}", f"llama.cpp {backend}", context, Work(items=prompt + generated, item="token"), iterations=1,
         checked="not checked: imported", series=(Series("wall", "s", _flat(values), source="llama-bench"),),
         flags=() if samples else (SUMMARY_ONLY,), facts={"model_bytes": _count(row, "model_size", where)},
     )  # fmt: skip
 
 
 def _precision(model: str) -> str:
-    """ "qwen2 7B Q4_K - Medium" is Q4_K."""
-    found = re.search(r"\b(?:I?Q\d\w*|TQ\d_\d|I2_S|BF16|F16|F32|MXFP4)\b", model)
-    return found[0] if found else ""
+    """Return the quantisation in a model's name: "qwen2 7B Q4_K - Medium" is Q4_K."""
+    match = re.search(r"\b(?:I?Q\d\w*|TQ\d_\d|I2_S|BF16|F16|F32|MXFP4)\b", model)
+    return match[0] if match else ""
 
 
 # ---- CSV
@@ -367,11 +372,11 @@ def _looks_like_csv(data: Any) -> bool:
 
 
 def csv(text: Any, where: str) -> Results:
-    """A CSV file that `exports.csv` wrote, also after a spreadsheet saved it again."""
+    """Read a CSV file that `exports.csv` wrote, also after a spreadsheet saved it again."""
     rows = _rows(text, where)
     heads = next(rows, [])
     known = {c.head: c for c in COLUMNS}
-    missing = [c.head for c in COLUMNS if c.head not in heads and _needed(c)]
+    missing = [c.head for c in COLUMNS if c.head not in heads and _is_required(c)]
     if missing:
         raise FormatError(f"{where}: not a CSV file of tritium: the columns {', '.join(missing[:5])} are missing.")
     runs: dict[tuple[str, str], Run] = {}
@@ -379,28 +384,28 @@ def csv(text: Any, where: str) -> Results:
     for number, cells in enumerate(rows, 2):
         if not cells:
             continue
-        place = f"{where}: line {number}"
+        line = f"{where}: line {number}"
         if len(cells) != len(heads):
-            raise FormatError(f"{place}: {len(cells)} cells; the head has {len(heads)}.")
-        table = _table(dict(zip(heads, cells, strict=True)), known, place)
+            raise FormatError(f"{line}: {len(cells)} cells; the head has {len(heads)}.")
+        table = _table(dict(zip(heads, cells, strict=True)), known, line)
         first = first or table
-        _add(runs, table, place)
+        _add(runs, table, line)
     if not first:
         raise FormatError(f"{where}: no row below the head.")
     hard = read(Hard, first["hard"], where)
     environment = read(Environment, first["environment"] | {"hard": plain(hard)}, where)
-    about = first["results"] | {
+    fields = first["results"] | {
         "plan": first["plan"],
         "environment": plain(environment),
         "arms": [],
         "runs": [],
     }
     arms = tuple(dict.fromkeys(arm for _, arm in runs))
-    return replace(read(Results, about, where), arms=arms, runs=tuple(runs.values()))
+    return replace(read(Results, fields, where), arms=arms, runs=tuple(runs.values()))
 
 
-def _needed(column: exports.Column) -> bool:
-    """Whether a file without this column cannot be read: a later version may have more fields than the one that wrote it."""
+def _is_required(column: exports.Column) -> bool:
+    """Return True if a file without this column cannot be read: a later version may have more fields than the writer's."""
     if column.record not in RECORDS:
         return column.record == "values"
     field = next(f for f in fields(RECORDS[column.record]) if f.name == column.field)
@@ -418,7 +423,7 @@ def _rows(text: str, where: str) -> typing.Iterator[list[str]]:
 
 
 def _table(cells: dict[str, str], known: Mapping[str, exports.Column], where: str) -> dict[str, dict[str, Any]]:
-    """The cells of a line as the records they belong to; columns that are not ours are left alone."""
+    """Return the cells of a line as the records they belong to; unknown columns are ignored."""
     out: dict[str, dict[str, Any]] = {record: {} for record in RECORDS}
     for head, cell in cells.items():
         column = known.get(head)
@@ -433,24 +438,25 @@ def _table(cells: dict[str, str], known: Mapping[str, exports.Column], where: st
 
 
 def _from_cell(cell: str, hint: Any, where: str) -> Any:
+    """Return the value of a cell by the type of its field."""
     text = escape.from_csv(cell)
-    of = typing.get_args(hint)
+    arguments = typing.get_args(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if text == "":
             return None
-        hint = next(k for k in of if k is not type(None))
+        hint = next(k for k in arguments if k is not type(None))
     if hint is str or typing.get_origin(hint) is typing.Literal:
         return text
     if hint is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if hint in (int, float):
-        return _parsed_number(text, hint, where)
+        return _parse_number(text, hint, where)
     if hint == tuple[int, ...]:
-        return [_parsed_number(part, int, where) for part in text.split("x")] if text else []
+        return [_parse_number(part, int, where) for part in text.split("x")] if text else []
     return loads(text, where) if text else ([] if typing.get_origin(hint) is tuple else {})
 
 
-def _parsed_number(text: str, kind: type, where: str) -> float | int:
+def _parse_number(text: str, kind: type, where: str) -> float | int:
     try:
         number = float(text)
     except ValueError:
@@ -459,16 +465,17 @@ def _parsed_number(text: str, kind: type, where: str) -> float | int:
 
 
 def _raw_values(text: str, where: str) -> list[list[list[float]]]:
+    """Return raw values by process, round and batch."""
     if not text:
         return []
     return [
-        [[float(_parsed_number(v, float, where)) for v in batches.split()] for batches in rounds.split("/")]
+        [[float(_parse_number(v, float, where)) for v in batches.split()] for batches in rounds.split("/")]
         for rounds in text.split("|")
     ]
 
 
 def _add(runs: dict[tuple[str, str], Run], table: dict[str, dict[str, Any]], where: str) -> None:
-    """A line adds a series to its run."""
+    """Add the series of a line to its run."""
     series = (read(Series, table["series"], where),) if table["series"]["metric"] else ()
     key = (table["run"]["case"], table["run"]["arm"])
     if key not in runs:
@@ -480,7 +487,7 @@ def _add(runs: dict[tuple[str, str], Run], table: dict[str, dict[str, Any]], whe
 
 @dataclass(frozen=True)
 class ImportFormat:
-    """A format that can be read, and how it is known."""
+    """A format that can be read, and the test that recognises it."""
 
     what: str
     looks: Callable[[Any], bool]
@@ -489,7 +496,7 @@ class ImportFormat:
 
 FORMATS = {
     "json": ImportFormat(
-        "our own results file", lambda d: isinstance(d, dict) and "results" in d, lambda d, w: read(Results, d, w)
+        "Tritium's own results file", lambda d: isinstance(d, dict) and "results" in d, lambda d, w: read(Results, d, w)
     ),
     "pytest-benchmark": ImportFormat("pytest --benchmark-json", _looks_like_pytest_benchmark, pytest_benchmark),
     "pyperf": ImportFormat("pyperf -o", _looks_like_pyperf, pyperf),

@@ -1,4 +1,4 @@
-"""Results as a page of text: the comparison, what the suite measures beside time, advice, crossovers, the selection guide.
+"""Results as a page of text: the comparison, the other metrics of the suite, advice, crossovers, the selection guide.
 
 Knows nothing of terminals, and never prints. `width` is the widest line it may use; a wide table then drops its intervals.
 """
@@ -23,16 +23,16 @@ ADVISED = {
 
 
 def page(results: Results | Suite, width: int = 200) -> str:
-    """All of it, for a person: of results, or of the verdicts of a comparison."""
+    """Return the whole page for people: of results, or of the verdicts of a comparison."""
     if isinstance(results, Suite):
         from tritium.perf.gate import page as verdict_page  # of verdicts alone
 
         return verdict_page.page(results)
     suites = tables.speedups(results)
-    found = tables.comparison(results, beside=suites)
-    if max(map(len, found.text().splitlines()[:3])) > width:
-        found = tables.comparison(results, beside=suites, brief=True)
-    parts = [_head(results), found.text()]
+    comparison = tables.comparison(results, beside=suites)
+    if max(map(len, comparison.text().splitlines()[:3])) > width:
+        comparison = tables.comparison(results, beside=suites, brief=True)
+    parts = [_head(results), comparison.text()]
     parts += [t.text() for t in _details(results)]
     if lines := _advice(results):
         parts.append("\n".join(["Advice", *lines]))
@@ -42,18 +42,20 @@ def page(results: Results | Suite, width: int = 200) -> str:
 
 
 def markdown(results: Results) -> str:
-    """The same for a pull request, tables only."""
-    found = [tables.comparison(results), *_details(results)]
-    return "\n\n".join([escape.markdown(_head(results)), *(t.markdown() for t in found)])
+    """Return the same for a pull request, tables only."""
+    shown = [tables.comparison(results), *_details(results)]
+    return "\n\n".join([escape.markdown(_head(results)), *(t.markdown() for t in shown)])
 
 
 def _head(results: Results) -> str:
+    """Return the line about the machine and the plan."""
     hard, plan = results.environment.hard, results.plan
-    said = f"{hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}; {plan.name} plan"
-    return escape.terminal(said + ("" if plan.gates else " (shows intervals, does not gate)"))
+    text = f"{hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}; {plan.name} plan"
+    return escape.terminal(text + ("" if plan.gates else " (shows intervals, does not gate)"))
 
 
 def _details(results: Results) -> list[Table]:
+    """Return the tables of a suite besides the comparison."""
     if results.suite in OWN:
         return [OWN[results.suite](results)]
     found = tables.details(results, results.suite), _crossovers(results)
@@ -70,6 +72,7 @@ def _crossovers(results: Results) -> Table | None:
 
 
 def _advice(results: Results) -> list[str]:
+    """Return the advice lines of a suite."""
     out = []
     for slow, fast in ADVISED.get(results.suite, ()):
         out += tables.advice(results, slow, fast)
@@ -77,9 +80,10 @@ def _advice(results: Results) -> list[str]:
 
 
 def _guide(results: Results) -> str:
-    found = device_selection_guide(results).recommendations
-    wide = max(len(r.use_case) for r in found)
-    rows = [f"  {r.use_case:<{wide}}  {' or '.join(r.arms) or 'not told'}: {r.evidence}" for r in found]
+    """Return the device selection guide."""
+    recommendations = device_selection_guide(results).recommendations
+    width = max(len(r.use_case) for r in recommendations)
+    rows = [f"  {r.use_case:<{width}}  {' or '.join(r.arms) or 'not measured'}: {r.evidence}" for r in recommendations]
     return "\n".join(
         ["Device selection guide, by the numbers of this run", *(escape.terminal(row, 300) for row in rows)]
     )
@@ -89,8 +93,8 @@ def _guide(results: Results) -> str:
 
 
 def energy(results: Results) -> Table:
-    """Power, joules for a call, calls for a joule and for a degree, battery hours; or why they are not known."""
-    heads = ("case", "arm", "time", "power", "energy/op", "ops/J", "ops/°C", "battery")
+    """Return the table of power, joules per call, calls per joule and per degree, battery hours; or why they are unknown."""
+    heads = ("case", "contender", "time", "power", "energy/op", "ops/J", "ops/°C", "battery")
     rows: list[tuple[str, ...]] = []
     absent: dict[str, None] = {}
     for run in tables.without_canaries(results).runs:
@@ -110,21 +114,26 @@ def energy(results: Results) -> Table:
 
 
 def _why(series: Series) -> str:
-    """The reason of an absent value in a word and in a sentence."""
-    says = str(series.details.get("says", ""))
-    return f"{series.reason}: {says}" if says and says not in series.reason else series.reason or "nobody knows why"
+    """Return the reason of an absent value, as a word and a sentence."""
+    sentence = str(series.details.get("says", ""))
+    return (
+        f"{series.reason}: {sentence}"
+        if sentence and sentence not in series.reason
+        else series.reason or "unknown reason"
+    )
 
 
 def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
+    """Return the energy cells of a run."""
     series = run.of("energy")
     known: dict[str, Any] = series.details.get("details", series.details) if series is not None else {}
-    word = " (estimate)" if estimated else ""
-    watts, warm, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
+    suffix = " (estimate)" if estimated else ""
+    watts, per_degree, hours = known.get("watts"), known.get("calls_per_degree"), known.get("battery_hours")
     return (
-        f"{watts:.3g} W{word}" if watts is not None else NONE,
-        amounts.joules_text(joules) + word,
+        f"{watts:.3g} W{suffix}" if watts is not None else NONE,
+        amounts.joules_text(joules) + suffix,
         amounts.count_text(1 / joules) if joules > 0 else NONE,
-        amounts.count_text(warm) if warm is not None else NONE,
+        amounts.count_text(per_degree) if per_degree is not None else NONE,
         f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
     )
 

@@ -1,7 +1,7 @@
-"""Which device or library for which use: derived from the numbers of one run, with the numbers beside.
+"""Device selection guide: the best device or library for each use case, from the numbers of one run.
 
-Knows no device by name. A use case names the cases that stand for it and what counts there; the best arm of this run is
-recommended, and where no difference is shown, both are named. What this run does not hold is not told.
+Knows no device by name. A use case names its representative cases and its criterion; the best contender of this run is
+recommended, and if no difference is shown, both are named. What this run did not measure is not recommended.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 TERNARY = ("bitlinear", "linear", "transformer_layer", "decode", "prefill")
 DENSE = ("matmul",)
-UNFELT_S = 0.2  # of waiting in all: nobody chooses by less
-SIZED = ("training", "batch inference")  # use cases of large sizes, of which a crossover is evidence
+UNFELT_S = 0.2  # total wait below which nobody notices a difference
+SIZED = ("training", "batch inference")  # use cases of large sizes, supported by crossovers
 MOST_CROSSOVERS = 2  # in one sentence
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to use for one use, and why. No arm: this run cannot tell."""
+    """A recommendation for one use case, with its evidence. No contender: this run cannot decide."""
 
     use_case: str
     arms: tuple[str, ...]  # several: no difference between them is shown
@@ -37,60 +37,60 @@ class Recommendation:
     cases: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.use_case}: {' or '.join(self.arms) or 'not told'}: {self.evidence}"
+        return f"{self.use_case}: {' or '.join(self.arms) or 'not measured'}: {self.evidence}"
 
 
 @dataclass(frozen=True)
 class Guide:
-    """A recommendation for every use case, and the sizes from which another arm is the faster one."""
+    """A recommendation for every use case, and the sizes from which another contender is faster."""
 
     recommendations: tuple[Recommendation, ...]
     crossovers: tuple[Crossover, ...] = ()
 
     @property
     def use_case_recommendations(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a use case and what to use for it; those this run tells nothing of are left out."""
+        """Return pairs of a use case and what to use for it; those without a recommendation are left out."""
         return tuple((r.use_case, " or ".join(r.arms)) for r in self.recommendations if r.arms)
 
 
 def device_selection_guide(results: Results) -> Guide:
-    """The recommendations of one run."""
+    """Return the recommendations of one run."""
     usable = replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
-    found = _crossovers(usable)
-    return Guide(tuple(_with_sizes(judge(usable), usable, found) for judge in USE_CASES), found)
+    crossings = _crossovers(usable)
+    return Guide(tuple(_with_sizes(judge(usable), usable, crossings) for judge in USE_CASES), crossings)
 
 
 def _crossovers(results: Results) -> tuple[Crossover, ...]:
     if len(results.arms) < 2:
         return ()
-    from tritium.perf.tables.crossover import crossovers  # of two arms
+    from tritium.perf.tables.crossover import crossovers  # needs two contenders
 
     return crossovers(results)
 
 
-def _with_sizes(r: Recommendation, results: Results, found: Sequence[Crossover]) -> Recommendation:
-    """The evidence, and from which size on it holds: where the arm that is recommended is the slower one at small sizes."""
-    if not found or r.use_case not in SIZED or len(r.arms) != 1:
+def _with_sizes(r: Recommendation, results: Results, crossings: Sequence[Crossover]) -> Recommendation:
+    """Return the recommendation with the size from which it holds, if its contender is slower at small sizes."""
+    if not crossings or r.use_case not in SIZED or len(r.arms) != 1:
         return r
     from tritium.perf.tables.crossover import title
 
-    of = [run for run in results.runs if run.case in r.cases]
-    titles = {title(run) for run in of}
-    best = next((run.arm for run in of if _named([run], run.arm) == r.arms[0]), "")
-    told = [c for c in found if c.kind == "crosses" and c.case in titles and c.large == best]
-    said = "".join(f"; {c.case}: {c.text}" for c in told[:MOST_CROSSOVERS])
-    return replace(r, evidence=r.evidence + said)
+    runs = [run for run in results.runs if run.case in r.cases]
+    titles = {title(run) for run in runs}
+    best = next((run.arm for run in runs if _named([run], run.arm) == r.arms[0]), "")
+    crossed = [c for c in crossings if c.kind == "crosses" and c.case in titles and c.large == best]
+    evidence = "".join(f"; {c.case}: {c.text}" for c in crossed[:MOST_CROSSOVERS])
+    return replace(r, evidence=r.evidence + evidence)
 
 
-# ---- which cases stand for a use
+# ---- the cases of a use case
 
 
 def _elements(run: Run) -> int:
     return math.prod(run.context.shape)
 
 
-def _of_first(results: Results) -> list[Run]:
-    """One run of each case, for its context."""
+def _contexts(results: Results) -> list[Run]:
+    """Return one run of each case, for its context."""
     seen: dict[str, Run] = {}
     for run in results.runs:
         seen.setdefault(run.case, run)
@@ -98,45 +98,47 @@ def _of_first(results: Results) -> list[Run]:
 
 
 def _largest(runs: Iterable[Run]) -> list[str]:
-    """The case with most work of each operation."""
-    by = sorted(runs, key=lambda r: (r.context.operation, _elements(r)))
-    return [max(same, key=_elements).case for _, same in groupby(by, key=lambda r: r.context.operation)]
+    """Return the case with the most work of each op."""
+    ordered = sorted(runs, key=lambda r: (r.context.operation, _elements(r)))
+    return [max(group, key=_elements).case for _, group in groupby(ordered, key=lambda r: r.context.operation)]
 
 
 def _smallest(runs: Iterable[Run]) -> list[str]:
-    by = sorted(runs, key=lambda r: (r.context.operation, _elements(r)))
-    return [next(iter(same)).case for _, same in groupby(by, key=lambda r: r.context.operation)]
+    """Return the case with the least work of each op."""
+    ordered = sorted(runs, key=lambda r: (r.context.operation, _elements(r)))
+    return [next(iter(group)).case for _, group in groupby(ordered, key=lambda r: r.context.operation)]
 
 
 def _among(results: Results, operations: Sequence[str], precision: str | None = None) -> list[Run]:
+    """Return one run of each case of these ops, in this precision."""
     return [
-        r for r in _of_first(results)
+        r for r in _contexts(results)
         if r.context.operation in operations and precision in (None, r.context.precision)
     ]  # fmt: skip
 
 
 def training(results: Results) -> Recommendation:
-    """The largest f32 products: what a training step spends its time on."""
+    """Recommend by the largest f32 products, which dominate a training step."""
     cases = _largest(_among(results, DENSE, "f32"))
     return _fastest("training", results, cases, "no f32 matmul was measured")
 
 
 def batch_inference(results: Results) -> Recommendation:
-    """The largest ternary products and layers; dense ones where there are none."""
+    """Recommend by the largest ternary products and layers; dense ones if there are none."""
     cases = _largest(_among(results, TERNARY)) or _largest(_among(results, DENSE))
     return _fastest("batch inference", results, cases, "no bitlinear and no matmul was measured")
 
 
 def latency(results: Results) -> Recommendation:
-    """The smallest size of every operation."""
-    return _fastest("latency", results, _smallest(_of_first(results)), "nothing was measured")
+    """Recommend by the smallest size of every op."""
+    return _fastest("latency", results, _smallest(_contexts(results)), "nothing was measured")
 
 
-# ---- how arms are judged
+# ---- ranking of contenders
 
 
 def _complete(results: Results, cases: Sequence[str]) -> dict[str, list[Run]]:
-    """The arms that did all of these cases, with their runs."""
+    """Return the contenders that ran all of these cases, with their runs."""
     out = {}
     for arm in results.arms:
         runs = [results.of(case, arm) for case in cases]
@@ -151,43 +153,48 @@ def _geomean(values: Iterable[float]) -> float:
 
 
 def _named(runs: Sequence[Run], arm: str) -> str:
-    """An arm with what computes there: "tritium (avx2)", "numpy 2.4"."""
-    how = next((r.context.optimisation for r in runs if r.context.optimisation), "")
-    if how.startswith(arm):
-        return how
-    return f"{arm} ({how})" if how and how not in arm else arm
+    """Return a contender with its implementation: "tritium (avx2)", "numpy 2.4"."""
+    optimisation = next((r.context.optimisation for r in runs if r.context.optimisation), "")
+    if optimisation.startswith(arm):
+        return optimisation
+    return f"{arm} ({optimisation})" if optimisation and optimisation not in arm else arm
 
 
 def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str) -> Recommendation:
-    """The arm with the shortest times; with it those from which no difference is shown."""
+    """Recommend the contender with the shortest times, together with those that show no difference from it."""
     arms = _complete(results, cases)
     if not arms:
-        return Recommendation(use_case, (), nothing if not cases else f"no arm did {_listed(cases)}", tuple(cases))
+        return Recommendation(
+            use_case, (), nothing if not cases else f"no contender completed {_listed(cases)}", tuple(cases)
+        )
     part = replace(results, runs=tuple(r for r in results.runs if r.case in cases))
     anchor = next(iter(arms))
     best, *rest = sorted(arms, key=lambda arm: 1.0 if arm == anchor else _ratio(part, arms, arm, anchor)[0])
-    alike, said = [best], ""
+    alike, evidence = [best], ""
     for other in rest:
         ratio, between = _ratio(part, arms, best, other)
-        if between is None:  # one round: a ratio, and nothing of its doubt
-            said = said or f"; {1 / ratio:.2f}× {other}"
+        if between is None:  # one round: a ratio without an interval
+            evidence = evidence or f"; {1 / ratio:.2f}× {other}"
         elif between[1] < 1 and 1 / ratio >= 1 + RULES.margin("wall"):
-            said = said or f"; {1 / ratio:.2f}× {other} ({1 / between[1]:.2f}…{1 / between[0]:.2f})"
+            evidence = evidence or f"; {1 / ratio:.2f}× {other} ({1 / between[1]:.2f}…{1 / between[0]:.2f})"
         else:
             alike.append(other)
     if len(alike) > 1:
-        said = f"; no difference between them is shown{said}"
+        evidence = f"; no difference between them is shown{evidence}"
     if not rest:
         failed = ", ".join(arm for arm in results.arms if arm != best)
-        said = f"; {failed} did not do all of it" if failed else "; nothing else was measured"
+        evidence = f"; {failed} did not complete all of it" if failed else "; nothing else was measured"
     return Recommendation(
-        use_case, tuple(_named(arms[arm], arm) for arm in alike), _told(arms[best], results) + said, tuple(cases)
+        use_case,
+        tuple(_named(arms[arm], arm) for arm in alike),
+        _evidence(arms[best], results) + evidence,
+        tuple(cases),
     )
 
 
 def _ratio(part: Results, arms: dict[str, list[Run]], arm: str, other: str) -> tuple[float, tuple[float, float] | None]:
-    """The time of an arm to that of another, by the pairs of their rounds, and its interval."""
-    from tritium.perf.gate.compare import compare_paired  # of two arms
+    """Return the time of a contender relative to another by their paired rounds, and its interval."""
+    from tritium.perf.gate.compare import compare_paired  # needs two contenders
 
     suite = compare_paired(part, other, arm, RULES)
     if suite.geomean is not None:
@@ -196,7 +203,8 @@ def _ratio(part: Results, arms: dict[str, list[Run]], arm: str, other: str) -> t
     return _geomean(a.seconds / b.seconds for a, b in pairs if a.seconds and b.seconds), None
 
 
-def _told(runs: Sequence[Run], results: Results) -> str:
+def _evidence(runs: Sequence[Run], results: Results) -> str:
+    """Return the time and rate of a case, or the mean time of several."""
     if len(runs) == 1:
         rate = speed_text(runs[0], results)[0]
         return f"{runs[0].case} in {seconds_text(runs[0].seconds or 0)}" + (f", {rate}" if rate != "-" else "")
@@ -209,23 +217,24 @@ def _listed(cases: Sequence[str]) -> str:
 
 
 def memory_limited(results: Results) -> Recommendation:
-    """The bytes that stay: stored weights where a case tells them, else the resident growth of a call."""
-    cases = _largest(_among(results, TERNARY)) or [r.case for r in _of_first(results)]
-    for what, read in MEMORY.items():
-        found = {}
+    """Recommend by bytes that stay: stored weights if the cases report them, else the resident growth of a call."""
+    cases = _largest(_among(results, TERNARY)) or [r.case for r in _contexts(results)]
+    for quantity, read in MEMORY.items():
+        totals = {}
         for arm, runs in _complete(results, cases).items():
             sizes = [read(r) for r in runs]
             known = [s for s in sizes if s is not None]
             if known and len(known) == len(sizes):
-                found[arm] = sum(known)
-        if len(found) > 1 or (found and len(results.arms) == 1):
-            return _smallest_of("memory-limited", what, found, cases)
+                totals[arm] = sum(known)
+        if len(totals) > 1 or (totals and len(results.arms) == 1):
+            return _smallest_of("memory-limited", quantity, totals, cases)
     return Recommendation(
         "memory-limited", (), "no bytes of weights and no resident memory were measured", tuple(cases)
     )
 
 
 def _number(value: object) -> float | None:
+    """Return a number as float; None for anything else."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
@@ -240,42 +249,45 @@ MEMORY: dict[str, Callable[[Run], float | None]] = {
 }
 
 
-def _smallest_of(use_case: str, what: str, found: dict[str, float], cases: Sequence[str]) -> Recommendation:
-    least = min(found.values())
-    best = tuple(arm for arm, n in found.items() if n <= 1.01 * least)
-    rest = {arm: n for arm, n in found.items() if arm not in best}
-    said = f"{what} of {bytes_text(least)} for {_listed(cases)}"
+def _smallest_of(use_case: str, quantity: str, totals: dict[str, float], cases: Sequence[str]) -> Recommendation:
+    """Recommend the contenders with the fewest bytes."""
+    least = min(totals.values())
+    best = tuple(arm for arm, n in totals.items() if n <= 1.01 * least)
+    rest = {arm: n for arm, n in totals.items() if arm not in best}
+    evidence = f"{quantity} of {bytes_text(least)} for {_listed(cases)}"
     if rest:
         second = min(rest, key=lambda a: rest[a])
-        said += f"; {second} {bytes_text(rest[second])}"
-    return Recommendation(use_case, best, said, tuple(cases))
+        evidence += f"; {second} {bytes_text(rest[second])}"
+    return Recommendation(use_case, best, evidence, tuple(cases))
 
 
 def development(results: Results) -> Recommendation:
-    """The least waiting: the first calls of all cases together, compilation and warm-up included."""
+    """Recommend by the shortest wait: the first calls of all cases together, compilation and warm-up included."""
     cases = list(results.cases)
-    found = {}
+    waits = {}
     for arm in results.arms:
         runs = [r for c in cases if (r := results.of(c, arm)) is not None and r.status == "ok"]
         firsts = [r.first_call_s for r in runs if r.first_call_s is not None]
         if firsts:
-            found[arm] = (len(cases) - len(firsts), sum(firsts))
-    if not found:
+            waits[arm] = (len(cases) - len(firsts), sum(firsts))
+    if not waits:
         return Recommendation("development", (), "no first call was timed", tuple(cases))
-    ranked = sorted(found, key=lambda a: found[a])
-    alike = tuple(a for a in ranked if found[a][0] == found[ranked[0]][0] and found[a][1] < UNFELT_S)
+    ranked = sorted(waits, key=lambda a: waits[a])
+    alike = tuple(a for a in ranked if waits[a][0] == waits[ranked[0]][0] and waits[a][1] < UNFELT_S)
     if len(alike) > 1:
-        each = ", ".join(f"{a} {seconds_text(found[a][1])}" for a in alike)
-        said = f"first calls take less than {seconds_text(UNFELT_S)} in all: {each}"
-        return Recommendation("development", alike, said, tuple(cases))
-    failed, first = found[ranked[0]]
-    said = f"first calls take {seconds_text(first)} in all" + (
+        each = ", ".join(f"{a} {seconds_text(waits[a][1])}" for a in alike)
+        evidence = f"first calls take less than {seconds_text(UNFELT_S)} in all: {each}"
+        return Recommendation("development", alike, evidence, tuple(cases))
+    failed, first = waits[ranked[0]]
+    evidence = f"first calls take {seconds_text(first)} in all" + (
         f", {failed} of {len(cases)} cases fail" if failed else ""
     )
     if len(ranked) > 1:
-        failed, first = found[ranked[1]]
-        said += f"; {ranked[1]} {seconds_text(first)}" + (f" and {failed} of {len(cases)} cases fail" if failed else "")
-    return Recommendation("development", (ranked[0],), said, tuple(cases))
+        failed, first = waits[ranked[1]]
+        evidence += f"; {ranked[1]} {seconds_text(first)}" + (
+            f" and {failed} of {len(cases)} cases fail" if failed else ""
+        )
+    return Recommendation("development", (ranked[0],), evidence, tuple(cases))
 
 
 USE_CASES: tuple[Callable[[Results], Recommendation], ...] = (

@@ -14,16 +14,16 @@ NONE = "-"  # a cell without a value
 
 @dataclass(frozen=True)
 class Table:
-    """Heads and rows of text; columns named in `right` hold numbers."""
+    """A table of text; columns named in `right` hold numbers."""
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: frozenset[str] = frozenset()
-    below: tuple[str, ...] = ()  # what must be known to read it
+    below: tuple[str, ...] = ()  # notes below the table
 
     def text(self) -> str:
-        """Columns aligned, for a terminal."""
+        """Return the table with aligned columns, for a terminal."""
         cells = [[escape.terminal(c) for c in row] for row in (self.heads, *self.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.heads))]
         sides = [str.rjust if head in self.right else str.ljust for head in self.heads]
@@ -39,7 +39,7 @@ class Table:
         )
 
     def markdown(self) -> str:
-        """For a pull request: nothing in a name is obeyed."""
+        """Return the table in Markdown for a pull request, every cell escaped."""
         rule = ["--:" if head in self.right else "---" for head in self.heads]
         rows = [[escape.prose(c) for c in row] for row in (self.heads, *self.rows)]
         lines = [rows[0], rule, *rows[1:]]

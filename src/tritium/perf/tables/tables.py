@@ -1,6 +1,6 @@
-"""Results as tables a person reads at a glance: a row for each case, its time with the interval, and every arm beside.
+"""Comparison tables: a row for each case, with its time, interval, and every other contender beside.
 
-Knows nothing of terminals or files, and never prints. A cell that failed says so in words; why stands below the table.
+Knows nothing of terminals or files, and never prints. A failed cell shows its status; the reason is below the table.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from tritium import escape
 from tritium.errors import ArgumentError
@@ -26,7 +27,7 @@ RULES = Rules(metrics=("wall",), minimum_samples=2)
 
 
 def time_interval(wall: Series) -> tuple[float, float] | None:
-    """The 95 % interval of the time of a call: each fresh process counts once. None for one process."""
+    """Return the 95 % interval of the time of a call; each fresh process counts once. None for one process."""
     each = [median(rounds) for rounds in rounds_of(wall) if rounds]
     if len(each) < 2 or wall.median is None or min(each) <= 0:
         return None
@@ -35,22 +36,22 @@ def time_interval(wall: Series) -> tuple[float, float] | None:
 
 
 def time_text(run: Run) -> str:
-    """The median of a call with its interval; the status where there is none."""
+    """Return the median of a call with its interval; the status if there is none."""
     wall = run.of("wall")
     if run.status not in ("ok", "interrupted") or wall is None or wall.median is None:
         return run.status if run.status != "ok" else NONE
     interval = time_interval(wall)
     if interval is None:
         return seconds_text(wall.median)
-    one, unit = next(((o, u) for o, u in TIMES if wall.median >= o), TIMES[-1])
-    value = wall.median / one
+    scale, unit = next(((o, u) for o, u in TIMES if wall.median >= o), TIMES[-1])
+    value = wall.median / scale
     places = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-    said, low, high = (f"{v / one:.{places}f}" for v in (wall.median, *interval))
-    return f"{said} {unit} ({low}…{high})"
+    middle, low, high = (f"{v / scale:.{places}f}" for v in (wall.median, *interval))
+    return f"{middle} {unit} ({low}…{high})"
 
 
 def speed_text(run: Run, results: Results) -> tuple[str, str]:
-    """The rate of what limits the call, arithmetic or bytes, and the share of this machine's ceiling."""
+    """Return the rate of what limits the call, arithmetic or bytes, and the share of this machine's ceiling."""
     seconds, limits, work = run.seconds, results.environment.limits, run.work
     if not seconds or not (work.flops or work.moved):
         return (rate_text(run.items_per_s, work.item) if seconds and run.items_per_s else NONE), NONE
@@ -65,11 +66,11 @@ def speed_text(run: Run, results: Results) -> tuple[str, str]:
     return rate_text(work.moved / seconds, "B"), share
 
 
-# ---- one arm beside another
+# ---- one contender beside another
 
 
 def speedups(results: Results) -> dict[str, Suite]:
-    """For each other arm, how the first compares with it: verdicts whose ratio is first / other."""
+    """Return, for each other contender, its comparison with the first: verdicts whose ratio is first / other."""
     shown = without_canaries(results)
     if len(results.arms) < 2 or not shown.runs:
         return {}
@@ -79,29 +80,31 @@ def speedups(results: Results) -> dict[str, Suite]:
 
 
 def without_canaries(results: Results) -> Results:
+    """Return the results without canaries."""
     return replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
 
 
 def told_apart(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """The interval, unless it is one point: one round tells nothing of the next."""
+    """Return the interval unless it is a single point: one round has no interval."""
     return None if interval is None or interval[0] == interval[1] else interval
 
 
 def ratio_text(ratio: float | None, interval: tuple[float, float] | None, brief: bool = False) -> str:
-    """How many times as fast the first arm is, with the interval; '~' where that holds 1."""
+    """Return how many times as fast the first contender is, with the interval; '~' if it contains 1."""
     if ratio is None or ratio <= 0:
         return NONE
     fast = 1 / ratio
     places = 3 if fast < 0.0995 else 2 if fast < 9.995 else 1 if fast < 99.95 else 0
-    said = f"{fast:.{places}f}×"
+    text = f"{fast:.{places}f}×"
     if (interval := told_apart(interval)) is None:
-        return said
+        return text
     low, high = 1 / interval[1], 1 / interval[0]
     same = " ~" if low <= 1 <= high else ""
-    return said + same if brief else f"{said} ({low:.{places}f}…{high:.{places}f}){same}"
+    return text + same if brief else f"{text} ({low:.{places}f}…{high:.{places}f}){same}"
 
 
 def _beside(first: Run | None, other: Run | None, verdict: Verdict | None, brief: bool) -> str:
+    """Return the cell of another contender in the row of a case."""
     if other is None or other.seconds is None or other.status != "ok":
         return other.status if other is not None and other.status != "ok" else NONE
     if first is None or first.seconds is None:
@@ -112,17 +115,17 @@ def _beside(first: Run | None, other: Run | None, verdict: Verdict | None, brief
 
 
 def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite] | None = None) -> Table:
-    """A row for each case: the first arm's time, rate and share of the ceiling, and how many times as fast as each other."""
+    """Return a row for each case: the first contender's time, rate and share of the ceiling, and its speedup over each other."""
     if not results.arms:
-        raise ArgumentError("comparison: these results have no arm.")
+        raise ArgumentError("comparison: these results have no contender.")
     first, others = results.arms[0], results.arms[1:]
     suites = speedups(results) if beside is None else beside
-    found = {(v.case, arm): v for arm, s in suites.items() for v in s.verdicts if v.metric == "wall"}
+    verdicts = {(v.case, arm): v for arm, s in suites.items() for v in s.verdicts if v.metric == "wall"}
     rows = []
     for case in (c for c in results.cases if not is_canary(c)):
         run = results.of(case, first)
         cells = ("skipped", NONE, NONE) if run is None else (time_text(run), *speed_text(run, results))
-        more = (_beside(run, results.of(case, arm), found.get((case, arm)), brief) for arm in others)
+        more = (_beside(run, results.of(case, arm), verdicts.get((case, arm)), brief) for arm in others)
         rows.append((case, *cells, *more))
     heads = ("case", first, "rate", "of ceiling", *(f"vs {arm}" for arm in others))
     geo = [ratio_text(s.geomean, s.geomean_interval, brief) for s in suites.values()]
@@ -133,39 +136,43 @@ def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite
 
 
 def _legend(results: Results) -> list[str]:
+    """Return the lines that explain ratios and intervals."""
     if len(results.arms) < 2:
         return []
-    said = f"2.00×: {escape.terminal(results.arms[0])} takes half the time. ~: the interval holds 1, no difference is shown."
+    ratios = f"2.00×: {escape.terminal(results.arms[0])} takes half the time. ~: the interval contains 1, no difference is shown."
     processes = results.plan.generations
-    sure = min(0.95, 1 - 2.0 ** (1 - processes))  # the widest interval of so many values has no more
-    alone = "One process for each arm: the intervals tell nothing of other processes."
-    return ["", said, alone if processes == 1 else f"Intervals are of {100 * sure:.0f} %, by {processes} processes."]
+    confidence = min(0.95, 1 - 2.0 ** (1 - processes))  # coverage of the widest interval of that many values
+    single = "One process for each contender: the intervals leave out variance between processes."
+    return ["", ratios, single if processes == 1 else f"{100 * confidence:.0f} % intervals over {processes} processes."]
 
 
 def clocks(results: Results) -> list[str]:
-    """What the clock holds where a device has memory of its own, or transfers were asked for; nothing on the CPU alone."""
+    """Return what the timed section includes if a device has its own memory or transfers were requested; nothing on the CPU."""
     contexts = [run.context for run in without_canaries(results).runs]
     lines = []
     if any(c.device != "cpu" and not c.transfer for c in contexts):
-        lines.append("Device work only: transfers are excluded, the result is computed when the clock stops.")
+        lines.append("Device work only: transfers are excluded, and the result is complete when the clock stops.")
     if any(c.transfer for c in contexts):
-        lines.append("With transfer: from NumPy arrays to NumPy arrays, the way in and the way back inside the clock.")
+        lines.append("With transfer: from NumPy arrays to NumPy arrays, both directions are timed.")
     return lines
 
 
 def remarks(results: Results) -> list[str]:
-    """What an arm did otherwise than the others, each once: the floats of ternary weights, halves computed in f32."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    """Return what a contender did differently from the others, each once: dequantised ternary weights, f16 computed in f32."""
+    notes: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for run in without_canaries(results).runs:
-        for said in (str(run.facts.get(key, "")) for key in ("weights", "note")):
-            if run.status == "ok" and ("dequantised" in said or said == run.facts.get("note")):
-                arms, of = found.setdefault(said, ({}, {}))
-                arms[run.arm] = of[run.context.operation] = None
-    return [escape.terminal(f"{', '.join(arms)}: {', '.join(of)}: {said}", 300) for said, (arms, of) in found.items()]
+        for note in (str(run.facts.get(key, "")) for key in ("weights", "note")):
+            if run.status == "ok" and ("dequantised" in note or note == run.facts.get("note")):
+                arms, operations = notes.setdefault(note, ({}, {}))
+                arms[run.arm] = operations[run.context.operation] = None
+    return [
+        escape.terminal(f"{', '.join(arms)}: {', '.join(operations)}: {note}", 300)
+        for note, (arms, operations) in notes.items()
+    ]
 
 
 def troubles(results: Results) -> list[str]:
-    """What failed and why, each reason once; and what a reader must know of the samples."""
+    """Return the failures, each reason once, and warnings about the samples."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     shown = without_canaries(results).runs
     for run in shown:
@@ -173,29 +180,36 @@ def troubles(results: Results) -> list[str]:
             groups.setdefault((run.arm, run.status, run.reason), []).append(run.case)
     lines = []
     for (arm, status, reason), cases in groups.items():
-        which = ", ".join(cases) if len(cases) < 3 else f"{len(cases)} cases ({cases[0]} …)"
-        lines.append(escape.terminal(f"{arm}: {status}: {which}" + (f": {reason}" if reason else ""), 400))
-    for flag, said in FLAGS.items():
+        listed = ", ".join(cases) if len(cases) < 3 else f"{len(cases)} cases ({cases[0]} …)"
+        lines.append(escape.terminal(f"{arm}: {status}: {listed}" + (f": {reason}" if reason else ""), 400))
+    for flag, warning in FLAGS.items():
         count = sum(any(flag in f for f in run.flags) for run in shown)
         if count:
-            lines.append(f"{count} of {len(shown)} cells: {said}")
+            lines.append(f"{count} of {len(shown)} cells: {warning}")
     return lines
 
 
 FLAGS = {
-    "no steady state": "no steady state; what they show may still change.",
-    "broke in": "other work or the hypervisor broke into rounds; one in five at most is repeated, the intervals tell the rest.",
+    "no steady state": "no steady state; the times may still change.",
+    "broke in": "disturbed by other load or the hypervisor; up to 20 % of rounds were repeated, the intervals include the rest.",
     "modes": "the times have several modes.",
-    "waited": "the process waited for most of the time: other work had its CPUs.",
+    "waited": "the process waited most of the time: other load had its CPUs.",
 }
 
 
 # ---- tables of suites
 
-Column = tuple[str, Callable[[Run, Results], str]]
+
+class Column(NamedTuple):
+    """A column of a suite's table: its head, and the function that writes its cells."""
+
+    head: str
+    cell: Callable[[Run, Results], str]
 
 
 def _metric(name: str, shown: Callable[[float], str]) -> Callable[[Run, Results], str]:
+    """Return the function that writes the median of a metric."""
+
     def cell(run: Run, results: Results) -> str:
         series = run.of(name)
         if series is None:
@@ -206,6 +220,8 @@ def _metric(name: str, shown: Callable[[float], str]) -> Callable[[Run, Results]
 
 
 def _fact(name: str, shown: Callable[[float], str]) -> Callable[[Run, Results], str]:
+    """Return the function that writes a fact of a run."""
+
     def cell(run: Run, results: Results) -> str:
         value = run.facts.get(name)
         return shown(value) if isinstance(value, (int, float)) else str(value) if value is not None else NONE
@@ -214,34 +230,35 @@ def _fact(name: str, shown: Callable[[float], str]) -> Callable[[Run, Results], 
 
 
 def _items(run: Run, results: Results) -> str:
+    """Return the throughput of a run in its items."""
     return rate_text(run.items_per_s, run.work.item) if run.items_per_s else NONE
 
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "memory": (
-        ("time", lambda run, _: time_text(run)),
-        ("peak", _metric("peak_bytes", bytes_text)),
-        ("left", _metric("allocated_bytes", bytes_text)),
-        ("resident", _metric("rss_bytes", bytes_text)),
+        Column("time", lambda run, _: time_text(run)),
+        Column("peak", _metric("peak_bytes", bytes_text)),
+        Column("left", _metric("allocated_bytes", bytes_text)),
+        Column("resident", _metric("rss_bytes", bytes_text)),
     ),
     "workloads": (
-        ("time", lambda run, _: time_text(run)),
-        ("throughput", _items),
-        ("rate", lambda run, results: speed_text(run, results)[0]),
-        ("of ceiling", lambda run, results: speed_text(run, results)[1]),
-        ("peak", _metric("peak_bytes", bytes_text)),
+        Column("time", lambda run, _: time_text(run)),
+        Column("throughput", _items),
+        Column("rate", lambda run, results: speed_text(run, results)[0]),
+        Column("of ceiling", lambda run, results: speed_text(run, results)[1]),
+        Column("peak", _metric("peak_bytes", bytes_text)),
     ),
 }
 
 
 def details(results: Results, suite: str) -> Table | None:
-    """What a suite measures beside time, arm by arm; None where time is all."""
+    """Return what a suite measures besides time, by contender; None if time is all."""
     columns = COLUMNS.get(suite)
     if columns is None:
         return None
-    heads = ("case", "arm", *(name for name, _ in columns))
+    heads = ("case", "contender", *(column.head for column in columns))
     rows = tuple(
-        (run.case, run.arm, *(cell(run, results) if run.status == "ok" else NONE for _, cell in columns))
+        (run.case, run.arm, *(column.cell(run, results) if run.status == "ok" else NONE for column in columns))
         for run in results.runs
         if not is_canary(run.case)
     )
@@ -258,7 +275,7 @@ STEPS = ("quantize", "dequantize", "matmul")
 
 
 def quantization(results: Results) -> Table:
-    """A row for each scheme and size on the first arm: the time of each step, what is kept and what is lost."""
+    """Return a row for each scheme and size on the first contender: the time of each step, the bytes and the loss."""
     heads = ("scheme", "size", *STEPS, "bytes", "smaller", "bits", "SQNR", "matmul of one token")
     cells: dict[tuple[str, str], dict[str, Run]] = {}
     for run in without_canaries(results).runs:
@@ -268,7 +285,7 @@ def quantization(results: Results) -> Table:
     rows = []
     for (scheme, size), steps in cells.items():
         any_ok = next((r for r in steps.values() if r.status == "ok"), None)
-        facts = [cell(any_ok, results) if any_ok is not None else NONE for cell in KEPT]
+        facts = [cell(any_ok, results) if any_ok is not None else NONE for cell in STORED_FACTS]
         product = steps.get("matmul")
         rate = rate_text(product.items_per_s, "token") if product is not None and product.items_per_s else NONE
         times = [time_text(steps[s]) if s in steps else NONE for s in STEPS]
@@ -276,7 +293,7 @@ def quantization(results: Results) -> Table:
     return Table(f"By scheme, {results.arms[0]}", heads, tuple(rows), frozenset(heads[2:]))
 
 
-KEPT = (
+STORED_FACTS = (
     _fact("bytes after", bytes_text),
     _fact("times smaller", lambda v: f"{v:.2f}×"),
     _fact("bits a weight", lambda v: f"{v:.2f}"),
@@ -285,9 +302,9 @@ KEPT = (
 
 
 def advice(results: Results, other: str, usual: str) -> list[str]:
-    """For cases told apart by a word in their names: which is faster on the first arm, and by how much.
+    """Return, for cases whose names differ by one word, which is faster on the first contender, and by how much.
 
-    The usual one may go without its word: "add 1024x1024 f32" beside "add 1024x1024 f32 strided".
+    The usual case may lack its word: "add 1024x1024 f32" beside "add 1024x1024 f32 strided".
     """
     lines = []
     for case in results.cases:
@@ -311,6 +328,6 @@ def advice(results: Results, other: str, usual: str) -> list[str]:
 
 
 def _overlap(a: Run, b: Run) -> bool:
-    """Whether the intervals of two times have a point in common; those of one process are not known."""
+    """Return True if the intervals of two times overlap; a single process has no interval."""
     ends = [time_interval(wall) for run in (a, b) if (wall := run.of("wall")) is not None]
     return len(ends) == 2 and all(ends) and max(e[0] for e in ends if e) <= min(e[1] for e in ends if e)
