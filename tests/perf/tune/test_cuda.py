@@ -148,7 +148,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_cuda.Contest, "_product", watched)
     monkeypatch.setattr(tune_cuda, "Replay", Calls)
     monkeypatch.setattr(tune_cuda, "absence", lambda: "")
-    monkeypatch.setattr(tune_cuda, "_place", lambda: torch.device("cpu"))
+    monkeypatch.setattr(tune_cuda, "_torch_device", lambda: torch.device("cpu"))
     monkeypatch.setattr(tune_cuda, "_cache_bytes", lambda: 0)
     monkeypatch.setattr(tuned, "gpu", lambda capability, processors: GPU)
     for name, number in (("LAUNCHES", 2), ("JOBS", 1), ("MOST", 3), ("QUICK_MOST", 2)):
@@ -195,7 +195,7 @@ def test_a_candidate_that_is_wrong_in_one_launch_has_failed(
     monkeypatch.setattr(tune_cuda.Contest, "_product", wrong)
     contest = tune_cuda.Contest(CASE, [str(RIGHT), str(OTHER)])
     contest(str(RIGHT))
-    with pytest.raises(TuneError, match="1 of 80 results have other bits, in 1 of 2 launches"):
+    with pytest.raises(TuneError, match="1 of 80 results have different bits, in 1 of 2 launches"):
         contest(str(OTHER))
 
 
@@ -209,7 +209,7 @@ def test_what_a_kernel_leaves_out_is_seen_and_so_is_another_zero(here: None) -> 
         contest(str(RIGHT))
     contest._right = [y * 0.0 for y in contest._right]
     made.values = [-right.abs() for right in contest._right]
-    with pytest.raises(TuneError, match="results have other bits"):
+    with pytest.raises(TuneError, match="results have different bits"):
         contest(str(RIGHT))
 
 
@@ -246,7 +246,7 @@ def run(*args: str) -> Result:
 def test_what_wins_is_kept_and_followed_and_the_rest_too(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from tritium.backends.cuda.linear import ternary as cuda_ternary
 
-    asked = {m: (Case(20, 130, m), *tune_cuda._asked()) for m in (1, 2)}
+    asked = {m: (Case(20, 130, m), *tune_cuda._gpu_properties()) for m in (1, 2)}
     listed = {m: tune_cuda.candidates(case, True) for m, (case, *_) in asked.items()}
     monkeypatch.setattr(Calls, "took", staticmethod(lambda c: 0.001 if str(c) == listed[2][1] else 0.002))
     first, second = (cuda_ternary.choose(20, 130, m, (0, 0)) for m in (1, 2))
@@ -327,7 +327,7 @@ def test_a_race_on_this_gpu(m: int) -> None:
     (done,) = tune_choices.fill(["cuda"], quick=True, sizes=[(2560, 2560)], batches=[m])
     assert done.tuning is not None
     assert done.tuning.source == "seconds the function returned"
-    assert not [c for c in done.tuning.candidates if "other bits" in c.reason]
+    assert not [c for c in done.tuning.candidates if "different bits" in c.reason]
     ran = [c for c in done.tuning.candidates if c.seconds]
     assert len(ran) > 1
     assert all(1e-7 < s < 1e-2 for c in ran for s in c.seconds)

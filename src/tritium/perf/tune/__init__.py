@@ -1,4 +1,4 @@
-"""Races between configurations, kept for the runtime, explained and measured again.
+"""Races between configurations: stored for the runtime, explained, and measured again.
 
 Knows nothing of verdicts. Its functions are called by the name of this package: `tt.perf.tune.explain(…)`.
 """

@@ -1,12 +1,12 @@
-"""What the runtime can choose on this machine, raced: kernels, tiles, storage, products of a GPU, batch, threads, device.
+"""Tuning of what the runtime can choose on this machine: kernels, tiles, storage, GPU products, batch, threads, device.
 
-Knows nothing of the command line. A choice is kept only if its interval lies below that of what is shipped and its median
-is at least 3 % lower: else the shipped default stays. Candidates for kernels, tiles, storage and products of a GPU must give the
-bits of the default; one that does not has failed.
+Knows nothing of the command line. A choice is stored only if its interval is below that of the shipped default and its
+median is at least 3 % lower; otherwise the default stays. Candidates for kernels, tiles, storage and GPU products must return
+the bits of the default; one that does not has failed.
 
-Left out, because they would cost time in every call or a new native library: threads for each size of an operation (the
-kernels' own grain decides that), NumPy in place of a native kernel (a program with it is no longer one native call), and
-the sizes of blocks inside the kernels.
+Left out, because they would cost time in every call or need a new native library: threads for each size of an op (the kernels'
+own grain decides that), NumPy in place of a native kernel (a program with it is no longer one native call), and block sizes
+inside the kernels.
 """
 
 from __future__ import annotations
@@ -36,39 +36,40 @@ from tritium.perf.tune import cuda as tune_cuda, file as tune_file, racing as tu
 from tritium.perf.tune.file import Tuning
 from tritium.tensor import Tensor, wrap
 
-GAIN = 1.03  # the least worth a choice
+GAIN = 1.03  # the smallest speedup worth a choice
 WIDTH = 2560  # of a layer of the reference model
-STREAMED_BYTES = 64 << 20  # weights that are read in turn for one token: more than most caches hold
+STREAMED_BYTES = 64 << 20  # weights read one after another for one token: more than most caches hold
 TOKENS = (1, 16, 128)
 ELEMENTS = (1 << 12, 1 << 18, 1 << 22)
 SIDES = (128, 256, 512, 1024)  # of the square products by which devices are chosen
-MAPS = ("add", "multiply", "relu", "relu2", "copy")  # the exact rows beside products that models run most
+MAPS = ("add", "multiply", "relu", "relu2", "copy")  # the exact ops besides products that models run most
 
 
 @dataclass(frozen=True)
 class Race:
-    """One question: what may be chosen, what is shipped, and how it is measured."""
+    """One question: the configurations, the shipped default, and how they are measured."""
 
     op: str
     choice: str  # its name in the file
     configs: tuple[Any, ...]
     default: Any
-    make: Callable[[], Callable[[Any], Any]]  # data is made when the race begins
+    make: Callable[[], Callable[[Any], Any]]  # allocates its data when the race begins
     shape: str = ""
     dtype: str = ""
     device: str = "cpu"
     exact: bool = True
-    absent: str = ""  # why there is nothing to choose
-    always: bool = False  # kept even if it is the shipped default: cases near it follow
+    absent: str = ""  # reason for having nothing to choose
+    always: bool = False  # stored even if it is the shipped default: similar cases follow it
 
     @property
     def title(self) -> str:
+        """Return the op, shape and dtype as one line."""
         return " ".join(x for x in (self.op, self.shape, self.dtype) if x)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a race ended: the record, and what the runtime does from now on."""
+    """The end of a race: its record, and what the runtime does from now on."""
 
     race: Race
     tuning: Tuning | None
@@ -77,6 +78,7 @@ class Outcome:
 
     @property
     def changed(self) -> bool:
+        """Return True if the choice differs from the shipped default."""
         return self.tuning is not None and self.value != self.race.default
 
 
@@ -84,104 +86,113 @@ class Outcome:
 
 
 def kernel_races(quick: bool) -> Iterator[Race]:
-    """Every instruction set's kernel of the rows that models run most, by kind and size of their operands."""
+    """Yield races between instruction sets for the ops that models run most, by dtype and size of their operands."""
     if native is None:
         yield Race("kernel", "kernel", (), None, _nothing, absent=f"there is no native library: {native_absence}")
         return
-    for w in _weights_kept(quick):
+    for w in _weight_dtypes(quick):
         for m in TOKENS[:2] if quick else TOKENS:
             x, scale = Spec((m, WIDTH), dt.f32), Spec((), dt.f32)
             yield kernel_race(ops.quantized_matmul, (x, Spec((WIDTH, WIDTH), w), scale, None), {"group": 0})
     for name in MAPS:
-        row = OPS[name]
+        op = OPS[name]
         for n in ELEMENTS[1:2] if quick else ELEMENTS:
-            yield kernel_race(row, (Spec((n,), dt.f32),) * row.arity, {})
+            yield kernel_race(op, (Spec((n,), dt.f32),) * op.arity, {})
 
 
-def _weights_kept(quick: bool) -> list[DType]:
+def _weight_dtypes(quick: bool) -> list[DType]:
+    """Return the packed dtypes in which the CPU stores ternary weights."""
     backend = backends.device("cpu").backend
     tiled = [backend.tiling(t) for t in (dt.tern2, dt.tern5)]
     return tiled if quick else list(dict.fromkeys([*tiled, dt.tern2]))
 
 
-def kernel_race(row: Op, specs: Specs, attrs: dict[str, Any]) -> Race:
-    """The kernels of a row for these operands."""
-    found = kernels_of(row, specs, attrs)
+def kernel_race(op: Op, specs: Specs, attrs: dict[str, Any]) -> Race:
+    """Return the race between the kernels of an op for these operands."""
+    kernels = kernels_of(op, specs, attrs)
     shape = ",".join("-" if s is None else "x".join(map(str, s.shape)) or "()" for s in specs)
     dtype = ",".join("-" if s is None else s.dtype.name for s in specs)
-    default = next(iter(found), None)
-    absent = "" if len(found) > 1 else f"{row.name} has {'one kernel' if found else 'no kernel'} of the same bits here"
+    default = next(iter(kernels), None)
+    absent = (
+        ""
+        if len(kernels) > 1
+        else f"{op.name} has {'only one kernel' if kernels else 'no kernel'} with the same bits here"
+    )
     return Race(
-        f"kernel/{row.name}", tuned.kernel_key(row.name, specs), tuple(found), default,
-        lambda: _with_kernels(row, specs, attrs, found), shape, dtype, absent=absent,
+        f"kernel/{op.name}", tuned.kernel_key(op.name, specs), tuple(kernels), default,
+        lambda: _kernel_runner(op, specs, attrs, kernels), shape, dtype, absent=absent,
     )  # fmt: skip
 
 
-def kernels_of(row: Op, specs: Specs, attrs: dict[str, Any]) -> dict[str, Kernel]:
-    """By instruction set, the shipped choice first; those that are one and the same kernel once, by its own name."""
+def kernels_of(op: Op, specs: Specs, attrs: dict[str, Any]) -> dict[str, Kernel]:
+    """Return kernels by instruction set, the shipped choice first; a kernel shared by several sets once, by its own name."""
 
     def first(isa: str) -> tuple[tuple[str, bool], Kernel] | None:
-        listed = [k for k in cpu.alternatives(row, isa) if k.accepts is None or k.accepts(specs, attrs, layouts)]
-        return ((listed[0].name, len(listed) > 1), listed[0]) if listed else None  # of two, the first is for tiles
+        listed = [k for k in cpu.alternatives(op, isa) if k.accepts is None or k.accepts(specs, attrs, layouts)]
+        return ((listed[0].name, len(listed) > 1), listed[0]) if listed else None  # the first of two is for tiles
 
     layouts = (None,) * len(specs)
-    found: dict[tuple[str, bool], tuple[str, Kernel]] = {}
+    kernels: dict[tuple[str, bool], tuple[str, Kernel]] = {}
     for isa in (native.isa(), *reversed(native.isas())):
-        which = first(isa)
-        if which is not None and which[0] not in found:
-            own = which[1].name
-            same = own in native.isas() and (of_own := first(own)) is not None and of_own[0] == which[0]
-            found[which[0]] = (own if same else isa, which[1])
-    return dict(found.values())
+        match = first(isa)
+        if match is not None and match[0] not in kernels:
+            own = match[1].name
+            same = own in native.isas() and (own_match := first(own)) is not None and own_match[0] == match[0]
+            kernels[match[0]] = (own if same else isa, match[1])
+    return dict(kernels.values())
 
 
-def _with_kernels(row: Op, specs: Specs, attrs: dict[str, Any], kernels: dict[str, Kernel]) -> Callable[[str], None]:
-    """A function of an instruction set that runs its kernel; for a single token it reads many weights in turn."""
+def _kernel_runner(op: Op, specs: Specs, attrs: dict[str, Any], kernels: dict[str, Kernel]) -> Callable[[str], None]:
+    """Return a function that runs the kernel of an instruction set; for a single token it reads many weights one after another."""
     backend = backends.device("cpu").backend
     ins = [None if s is None else _filled(s, i) for i, s in enumerate(specs)]
-    turns = [ins]
+    calls = [ins]
     w = specs[1] if len(specs) > 1 else None
     if w is not None and w.dtype.is_packed and specs[0] is not None and specs[0].shape[0] == 1:
         assert ins[1] is not None
-        turns += [[ins[0], ops.copy(ins[1]), *ins[2:]] for _ in range(STREAMED_BYTES // w.nbytes)]
-    made = tuple(wrap(backend.new(s)) for s in outputs(row.decide(specs, attrs).out))
-    out = made if len(made) > 1 else made[0]
-    right: list[bytes] = []
-    looked: set[str] = set()
+        calls += [[ins[0], ops.copy(ins[1]), *ins[2:]] for _ in range(STREAMED_BYTES // w.nbytes)]
+    results = tuple(wrap(backend.new(s)) for s in outputs(op.decide(specs, attrs).out))
+    out = results if len(results) > 1 else results[0]
+    expected: list[bytes] = []
+    checked: set[str] = set()
 
     def call(isa: str) -> None:
-        for operands in turns:
-            launch(backend, kernels[isa], row, out, tuple(operands), attrs)
-        if isa not in looked:
-            looked.add(isa)
-            bits = b"".join(o.numpy().tobytes() for o in made)
-            right.append(bits)
-            if bits != right[0]:
-                raise ArgumentError(f"the kernel of {isa} gives other bits")
+        for operands in calls:
+            launch(backend, kernels[isa], op, out, tuple(operands), attrs)
+        if isa not in checked:
+            checked.add(isa)
+            bits = b"".join(o.numpy().tobytes() for o in results)
+            expected.append(bits)
+            if bits != expected[0]:
+                raise ArgumentError(f"the kernel of {isa} returns different bits")
 
     return call
 
 
 def _filled(spec: Spec, seed: int) -> Tensor:
+    """Return a tensor with random values."""
     rng = np.random.default_rng(seed)
     if spec.dtype.is_packed:
         return ops.repack(asarray(rng.integers(-1, 2, spec.shape, np.int8)), spec.dtype)
     return asarray(rng.standard_normal(spec.shape).astype(np.float32))
 
 
-# ---- how weights wait
+# ---- packing of weights
 
 
 def tiling_races(quick: bool) -> Iterator[Race]:
-    """In which packing weights wait: for one token and for sixteen."""
+    """Yield races between packings of weights, for one token and for sixteen."""
     for t in (dt.tern2,) if quick else (dt.tern2, dt.tern5, dt.i8):
         names = tuple(cpu.tilings(t))
         absent = "" if len(names) > 1 else f"{t} has no tiles with a kernel of their own here"
         shape = f"{WIDTH}x{WIDTH}"
-        yield Race("tiling", f"tiling/{t.name}", names, names[0], partial(_with_tiles, t), shape, t.name, absent=absent)
+        yield Race(
+            "tiling", f"tiling/{t.name}", names, names[0], partial(_tile_runner, t), shape, t.name, absent=absent
+        )
 
 
-def _with_tiles(t: DType) -> Callable[[str], Any]:
+def _tile_runner(t: DType) -> Callable[[str], Any]:
+    """Return a function that multiplies by weights in the tiles of a name."""
     rng = np.random.default_rng(0)
     plain = ops.repack(asarray(rng.integers(-1, 2, (WIDTH, WIDTH), np.int8)), t)
     weights = {name: plain if tiled is t else ops.repack(plain, tiled) for name, tiled in cpu.tilings(t).items()}
@@ -197,33 +208,35 @@ def _with_tiles(t: DType) -> Callable[[str], Any]:
 
 
 def _same_bits(fn: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
-    """The function; the first result of each configuration is held against the first of all."""
-    right: list[bytes] = []
-    looked: set[str] = set()
+    """Return the function with a check: the first result of each configuration must equal the first of all."""
+    expected: list[bytes] = []
+    checked: set[str] = set()
 
     def call(config: str) -> Tensor:
-        made = fn(config)
-        if config not in looked:
-            looked.add(config)
-            right.append(made.numpy().tobytes())
-            if right[-1] != right[0]:
-                raise ArgumentError(f"{config} gives other bits")
-        return made
+        result = fn(config)
+        if config not in checked:
+            checked.add(config)
+            expected.append(result.numpy().tobytes())
+            if expected[-1] != expected[0]:
+                raise ArgumentError(f"{config} returns different bits")
+        return result
 
     return call
 
 
 def storage_races(quick: bool) -> Iterator[Race]:
-    """Two bits or 1.6 for weights that one token at a time reads: `tritium prepack` asks."""
+    """Yield the race between 2 and 1.6 bits for weights read one token at a time, for `tritium prepack`."""
     default = cpu.shipped_storage().name
     absent = "" if native is not None else f"there is no native library: {native_absence}"
     nbytes = STREAMED_BYTES // (4 if quick else 1)
     names = (default, *(n for n in cpu.STORAGES if n != default))
-    yield Race("storage", "storage", names, default, lambda: _stored(nbytes), f"{nbytes >> 20} MiB", absent=absent)
+    yield Race(
+        "storage", "storage", names, default, lambda: _storage_runner(nbytes), f"{nbytes >> 20} MiB", absent=absent
+    )
 
 
-def _stored(nbytes: int) -> Callable[[str], Any]:
-    """A pass over the weights of a model, one token: the same number of weights in each packing."""
+def _storage_runner(nbytes: int) -> Callable[[str], Any]:
+    """Return a function that passes one token through all weights of a model: the same number of weights in each packing."""
     rng = np.random.default_rng(0)
     codes = asarray(rng.integers(-1, 2, (WIDTH, WIDTH), np.int8))
     x, scale = asarray(rng.standard_normal((1, WIDTH)).astype(np.float32)), asarray(np.float32(0.02))
@@ -241,11 +254,11 @@ def _stored(nbytes: int) -> Callable[[str], Any]:
     return _same_bits(one_token)
 
 
-# ---- products of a GPU
+# ---- GPU products
 
 
 def cuda_races(quick: bool, sizes: Sequence[tune_cuda.Size] = (), batches: Sequence[int] = ()) -> Iterator[Race]:
-    """The kernels of ternary products on a GPU, for the sizes and batches given or those of the reference model."""
+    """Yield races between kernels of ternary products on a GPU, for these sizes and batches or the reference model's."""
     if absent := tune_cuda.absence():
         yield Race(tuned.PRODUCT, tuned.PRODUCT, (), None, _nothing, device="cuda", absent=absent)
         return
@@ -254,22 +267,22 @@ def cuda_races(quick: bool, sizes: Sequence[tune_cuda.Size] = (), batches: Seque
         n, k, m = case[:3]
         names = tune_cuda.candidates(case, quick)
         make = partial(tune_cuda.Contest, case, names)
-        at = tuned.product_key(n, k, m, gpu)
-        yield Race(tuned.PRODUCT, at, names, names[0], make, f"{m}x{k},{n}x{k}", "tern2", gpu, always=True)
+        key = tuned.product_key(n, k, m, gpu)
+        yield Race(tuned.PRODUCT, key, names, names[0], make, f"{m}x{k},{n}x{k}", "tern2", gpu, always=True)
 
 
-# ---- what may change bits, and is followed only where that is asked for
+# ---- choices that may change bits, followed only on request
 
 
 def thread_races(quick: bool) -> Iterator[Race]:
-    """How many threads: a token, a prompt, and a map in turn."""
+    """Yield the race between thread counts: a token, a prompt, and a map."""
     usable = usable_threads()
     counts = tuple(sorted({usable, *(1 << i for i in range(usable.bit_length()) if 1 << i <= usable)}, reverse=True))
     absent = "" if usable > 1 and native is not None else "this process may use one CPU, or has no native library"
-    yield Race("threads", "threads", counts, usable, _with_threads, exact=False, absent=absent)
+    yield Race("threads", "threads", counts, usable, _thread_runner, exact=False, absent=absent)
 
 
-def _with_threads() -> Callable[[int], Any]:
+def _thread_runner() -> Callable[[int], Any]:
     rng = np.random.default_rng(0)
     w = quant.Quantized(
         "ternary", ops.repack(asarray(rng.integers(-1, 2, (WIDTH, WIDTH), np.int8)), dt.tern2), asarray(np.float32(0.02)), None, 0
@@ -290,23 +303,24 @@ def _with_threads() -> Callable[[int], Any]:
 
 
 def device_races(quick: bool) -> Iterator[Race]:
-    """Which device: dense products of several sizes there, without transfers. `_devices_chosen` makes one choice of them."""
+    """Yield races between devices: dense products of several sizes, without transfers. `_choose_device` combines them."""
     here = tuple(d.name for d in backends.devices() if d.available)
     if len(here) == 1:
-        why = f"{here[0]} is the only device here"
-        yield Race("device", "device", here, "cpu", _nothing, device="", exact=False, absent=why)
+        absence = f"{here[0]} is the only device here"
+        yield Race("device", "device", here, "cpu", _nothing, device="", exact=False, absent=absence)
         return
     for n in SIDES[::2] if quick else SIDES:
-        yield Race("device", "device", here, "cpu", partial(_on_devices, here, n), f"{n}x{n}", "f32", "", False)
+        yield Race("device", "device", here, "cpu", partial(_device_runner, here, n), f"{n}x{n}", "f32", "", False)
 
 
-def _on_devices(names: Sequence[str], size: int) -> Callable[[str], Any]:
+def _device_runner(names: Sequence[str], size: int) -> Callable[[str], Any]:
+    """Return a function that multiplies two square matrices on a device."""
     a = {name: ones((size, size), device=name) for name in names}
     return lambda name: ops.matmul(a[name], a[name])
 
 
-def _devices_chosen(done: Sequence[Outcome]) -> None:
-    """Keep the device of the largest size where that is clearly faster than the CPU, and say from which size on it is."""
+def _choose_device(done: Sequence[Outcome]) -> None:
+    """Store the device of the largest size if it is clearly faster than the CPU, with the size from which it is."""
     raced = [o for o in done if o.race.op == "device" and o.tuning is not None]
     if not raced:
         return
@@ -315,35 +329,36 @@ def _devices_chosen(done: Sequence[Outcome]) -> None:
     choice = None
     if last.changed:
         product = f"the product of two {last.race.shape} {last.race.dtype} matrices"
-        where = f"measured {last.tuning.created[:10]} on {processor()}, without transfers"
-        choice = tuned.Choice(last.value, f"{last.why} in {product}, {_since(raced)}; {where}", exact=False)
+        source = f"measured {last.tuning.created[:10]} on {processor()}, without transfers"
+        choice = tuned.Choice(last.value, f"{last.why} in {product}, {_since(raced)}; {source}", exact=False)
     tune_file.choose({"device": choice})
 
 
 def _since(raced: Sequence[Outcome]) -> str:
-    """From which size on the device of the last race is the faster one, by the intervals of these races."""
+    """Return from which size on the device of the last race is faster, by the intervals of these races."""
     name = raced[-1].value
     before = next((o for o in reversed(raced) if o.value != name), None)
     if before is None:
         return f"at every size from {raced[0].race.shape} on"
     first = raced[raced.index(before) + 1]
     (low, slower), (high, faster) = ((float(o.race.shape.partition("x")[0]), _ratio(o, name)) for o in (before, first))
-    if not slower > 1 > faster > 0 or math.isinf(slower):  # it failed there, or was not slower, only not clearly faster
+    if not slower > 1 > faster > 0 or math.isinf(slower):  # it failed there, or was only not clearly faster
         return f"clearly from {first.race.shape} on"
-    about = round(meeting(low, slower, high, faster))
-    return f"from about {about}x{about} on (between {before.race.shape} and {first.race.shape})"
+    size = round(meeting(low, slower, high, faster))
+    return f"from about {size}x{size} on (between {before.race.shape} and {first.race.shape})"
 
 
 def _ratio(o: Outcome, device: str) -> float:
-    """The time of a device to that of the default one; 0 or without end where one did not run."""
+    """Return the time of a device relative to the default one; 0 or infinite if one did not run."""
     assert o.tuning is not None
-    found, shipped = o.tuning.of(device), o.tuning.of(o.race.default)
-    if found is None or not found.seconds:
+    candidate, shipped = o.tuning.of(device), o.tuning.of(o.race.default)
+    if candidate is None or not candidate.seconds:
         return math.inf
-    return 0.0 if shipped is None else found.median / shipped.median
+    return 0.0 if shipped is None else candidate.median / shipped.median
 
 
 def _nothing() -> Callable[[Any], Any]:
+    """Return a runner that does nothing."""
     return lambda config: None
 
 
@@ -355,55 +370,57 @@ TARGETS: dict[str, Callable[[bool], Iterator[Race]]] = {
     "threads": thread_races,
     "device": device_races,
 }
-BATCH = "quantized_matmul"  # the name under which `fill` keeps how many tokens a product takes at once
+BATCH = "quantized_matmul"  # the name under which `fill` stores the batch size of a product
 
 
-# ---- all of it
+# ---- all races
 
 
 def races(
     names: Sequence[str] = (), quick: bool = False, sizes: Sequence[tune_cuda.Size] = (), batches: Sequence[int] = ()
 ) -> list[Race]:
-    """The races of some targets, or of all; "kernel/add" is those of one row. sizes and batches: of the products of a GPU."""
+    """Return the races of some targets, or of all; "kernel/add" is those of one op. sizes and batches: of GPU products."""
     listed: list[Race] = []
     for name in names or TARGETS:
-        target, _, row = name.partition("/")
-        if target not in TARGETS or (row and target != "kernel" and name != tuned.PRODUCT):
+        target, _, op = name.partition("/")
+        if target not in TARGETS or (op and target != "kernel" and name != tuned.PRODUCT):
             known = [*TARGETS, "batch", tuned.PRODUCT, *(f"kernel/{r}" for r in ("quantized_matmul", *MAPS))]
             raise ArgumentError(f"tune: {name!r} cannot be tuned; there are {', '.join(known)}.{nearest(name, known)}")
-        found = cuda_races(quick, sizes, batches) if target == "cuda" else TARGETS[target](quick)
-        listed += [r for r in found if not row or r.op == name] or _row_races(row, quick)
+        target_races = cuda_races(quick, sizes, batches) if target == "cuda" else TARGETS[target](quick)
+        listed += [r for r in target_races if not op or r.op == name] or _op_races(op, quick)
     return listed
 
 
-def _row_races(row: str, quick: bool) -> list[Race]:
-    """Races of a row that is not among those tuned by themselves: element-wise ones have them."""
-    if row not in OPS:
-        raise ArgumentError(f"tune: {row!r} is not an operation.{nearest(row, OPS)}")
-    found = OPS[row]
-    if native is None or found.ulps or not 1 <= found.arity <= 2 or found.kind.value not in ("map", "move"):
-        why = "there is no native library" if native is None else "only exact rows of one or two operands have a choice"
-        return [Race(f"kernel/{row}", f"kernel/{row}", (), None, _nothing, absent=why)]
-    return [kernel_race(found, (Spec((n,), dt.f32),) * found.arity, {}) for n in (ELEMENTS[1:2] if quick else ELEMENTS)]
+def _op_races(name: str, quick: bool) -> list[Race]:
+    """Return the races of an op that is not tuned by default: element-wise ones have them."""
+    if name not in OPS:
+        raise ArgumentError(f"tune: {name!r} is not an op.{nearest(name, OPS)}")
+    op = OPS[name]
+    if native is None or op.ulps or not 1 <= op.arity <= 2 or op.kind.value not in ("map", "move"):
+        absence = (
+            "there is no native library" if native is None else "only exact ops of one or two operands have a choice"
+        )
+        return [Race(f"kernel/{name}", f"kernel/{name}", (), None, _nothing, absent=absence)]
+    return [kernel_race(op, (Spec((n,), dt.f32),) * op.arity, {}) for n in (ELEMENTS[1:2] if quick else ELEMENTS)]
 
 
 def fill(
     names: Sequence[str] = (), *, quick: bool = False, progress: Callable[[int, int, str], None] | None = None,
     sizes: Sequence[tune_cuda.Size] = (), batches: Sequence[int] = (),
 ) -> list[Outcome]:  # fmt: skip
-    """Race what the runtime can choose and keep the choices; the runtime of this process follows them at once.
+    """Race what the runtime can choose and store the choices; the runtime of this process follows them at once.
 
-    sizes (rows and columns of weights) and batches (of tokens): for the products of a GPU, in place of the reference model's.
+    sizes (rows and columns of weights) and batches (of tokens): for GPU products, in place of the reference model's.
     """
-    asked = [n for n in names if n != "batch"]
-    listed = races(asked, quick, sizes, batches) if asked or not names else []
+    targets = [n for n in names if n != "batch"]
+    listed = races(targets, quick, sizes, batches) if targets or not names else []
     batch = not names or "batch" in names
     done: list[Outcome] = []
     for i, r in enumerate(listed):
         if progress is not None:
             progress(i, len(listed) + batch, r.title)
-        done.append(_raced(r, quick))
-    _devices_chosen(done)
+        done.append(_run_race(r, quick))
+    _choose_device(done)
     if batch:
         if progress is not None:
             progress(len(listed), len(listed) + 1, "batch")
@@ -411,24 +428,27 @@ def fill(
     return done
 
 
-def _raced(r: Race, quick: bool) -> Outcome:
+def _run_race(r: Race, quick: bool) -> Outcome:
+    """Run one race and store its record and choice."""
     if r.absent:
         return Outcome(r, None, r.default, r.absent)
     plan: dict[str, Any] = {"rounds": 9, "budget_s": 1.0} if quick else {"rounds": tune.ROUNDS, "budget_s": 4.0}
-    made, objects = tune.run(r.op, r.configs, r.make(), shape=r.shape, dtype=r.dtype, device=r.device, **plan)
-    value, why = decided(made, r.default, objects)
-    keep = value != r.default or (r.always and made.best is not None)
-    tune_file.add(made, {r.choice: tuned.Choice(value, why, r.exact) if keep else None})
-    return Outcome(r, made, value, why)
+    tuning, objects = tune.run(r.op, r.configs, r.make(), shape=r.shape, dtype=r.dtype, device=r.device, **plan)
+    value, reason = decided(tuning, r.default, objects)
+    keep = value != r.default or (r.always and tuning.best is not None)
+    tune_file.add(tuning, {r.choice: tuned.Choice(value, reason, r.exact) if keep else None})
+    return Outcome(r, tuning, value, reason)
 
 
-def decided(made: Tuning, default: Any, objects: dict[str, Any]) -> tuple[Any, str]:
-    """What to choose after a race, and why: the shipped default, unless another is clearly faster."""
-    best, shipped = made.best, made.of(default)
+def decided(tuning: Tuning, default: Any, objects: dict[str, Any]) -> tuple[Any, str]:
+    """Return the choice after a race, and the reason: the shipped default, unless another is clearly faster."""
+    best, shipped = tuning.best, tuning.of(default)
     if best is None:
         return default, "nothing ran"
     if shipped is None or not shipped.seconds or shipped.status == "failed":
-        return objects[best.config], f"{default!r} did not run: {shipped.reason if shipped else 'it was not there'}"
+        return objects[
+            best.config
+        ], f"{default!r} did not run: {shipped.reason if shipped else 'it was not in the race'}"
     gain = shipped.median / best.median
     if best is shipped:
         return default, "as shipped: the fastest"
@@ -438,31 +458,31 @@ def decided(made: Tuning, default: Any, objects: dict[str, Any]) -> tuple[Any, s
 
 
 def _batch(quick: bool) -> Outcome:
-    """How many tokens a product with ternary weights takes at once."""
+    """Race batch sizes of a product with ternary weights."""
     rng = np.random.default_rng(0)
     w = quant.Quantized(
         "ternary", ops.repack(asarray(rng.integers(-1, 2, (WIDTH, WIDTH), np.int8)), dt.tern2), asarray(np.float32(0.02)), None, 0
     ).tiled()  # fmt: skip
     most = 64 if quick else 256
     x = asarray(rng.standard_normal((most, WIDTH)).astype(np.float32))
-    made, found = tune.race_batches(BATCH, most, lambda n: ops.quantized_matmul(x[:n], w.data, w.scale, None))
-    sizes, shape = tuple(t.size for t in found.trials), f"{WIDTH}x{WIDTH}"
+    tuning, best = tune.race_batches(BATCH, most, lambda n: ops.quantized_matmul(x[:n], w.data, w.scale, None))
+    sizes, shape = tuple(t.size for t in best.trials), f"{WIDTH}x{WIDTH}"
     r = Race(f"batch/{BATCH}", f"batch/{BATCH}", sizes, batching.DEFAULT, _nothing, shape, "tern2")
-    rate = max(t.items_per_s for t in found.trials)
-    one = next(t for t in found.trials if t.size == 1).items_per_s
-    return Outcome(r, made, found.size, f"the smallest within 2 % of {rate:.3g} tokens/s; one at a time {one:.3g}")
+    rate = max(t.items_per_s for t in best.trials)
+    single = next(t for t in best.trials if t.size == 1).items_per_s
+    return Outcome(r, tuning, best.size, f"the smallest within 2 % of {rate:.3g} tokens/s; one at a time {single:.3g}")
 
 
 def revalidate(names: Sequence[str] = (), *, quick: bool = False) -> list[tune.Drift]:
-    """Every kept race of the runtime again, the winner beside the runner-up."""
+    """Run every stored race of the runtime again, the winner beside the runner-up."""
     out = []
     for r in races([n for n in names if n != "batch"], quick):
-        found = None if r.absent else tune.latest(r.op, r.shape, r.dtype, r.device)
-        if found is None:
+        stored = None if r.absent else tune.latest(r.op, r.shape, r.dtype, r.device)
+        if stored is None:
             continue
         objects = {repr(c): c for c in r.configs}
-        pair = [objects[c.config] for c in found.ranked[:2] if c.config in objects]
-        if found.best is not None and found.best.config in objects:
-            now, _ = tune.run(r.op, pair, r.make(), shape=r.shape, dtype=r.dtype, device=r.device, budget_s=2.0)
-            out.append(tune.drift_of(found, now))
+        pair = [objects[c.config] for c in stored.ranked[:2] if c.config in objects]
+        if stored.best is not None and stored.best.config in objects:
+            repeat, _ = tune.run(r.op, pair, r.make(), shape=r.shape, dtype=r.dtype, device=r.device, budget_s=2.0)
+            out.append(tune.drift_of(stored, repeat))
     return out

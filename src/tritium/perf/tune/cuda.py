@@ -1,6 +1,6 @@
-"""Ternary products of a GPU for a race: which cases and candidates, cold weights, graphs of many launches, every result looked at.
+"""Ternary products on a GPU for a race: cases and candidates, cold weights, graphs of many launches, every result checked.
 
-Knows nothing of how a race is run or kept. Torch and the kernels are imported when there is something to race.
+Knows nothing of how a race is run or stored. Torch and the kernels are imported when there is something to race.
 """
 
 from __future__ import annotations
@@ -28,55 +28,58 @@ Size = tuple[int, int]  # rows and columns of weights
 SIZES: tuple[Size, ...] = ((3840, 2560), (2560, 2560), (13824, 2560), (2560, 6912))  # layers of the reference model
 BATCHES, QUICK_BATCHES = (1, 8, 32, 128, 512), (1, 32)
 MOST, QUICK_MOST = 20, 9  # candidates of a case
-COLD = 2  # times the second cache: what a graph touches before it comes to the same weights again
+COLD = 2  # times the L2 cache: what a graph touches before it reaches the same weights again
 LAUNCHES = 8  # of a graph, at least
 SAMPLE_S = 0.002
 COMPILE_S = 90.0  # for all candidates of a race
-JOBS = min(os.cpu_count() or 1, 8)  # that compile at a time
+JOBS = min(os.cpu_count() or 1, 8)  # compiled in parallel
 
 
-# ---- what is raced
+# ---- cases and candidates
 
 
 def absence() -> str:
-    """Why there is nothing to race; empty: there is."""
-    found = probes.cuda_units()
-    if isinstance(found, Absent):
-        return f"there is no GPU of CUDA: {found.why}"
+    """Return why there is nothing to race, or ""."""
+    units = probes.cuda_units()
+    if isinstance(units, Absent):
+        return f"there is no GPU of CUDA: {units.why}"
     if find_spec("triton") is None:
         return f"Triton is not installed; {install_command('cuda')}"
-    return "" if gpu() else "GPUs of several names look alike here; show one with CUDA_VISIBLE_DEVICES"
+    return (
+        "" if gpu() else "GPUs with different names have the same properties here; select one with CUDA_VISIBLE_DEVICES"
+    )
 
 
-def _place() -> Any:
+def _torch_device() -> Any:
+    """Return the current CUDA device of Torch."""
     import torch
 
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _asked() -> tuple[tuple[int, int], int]:
-    """(capability, processors), as a choice is asked for."""
+def _gpu_properties() -> tuple[tuple[int, int], int]:
+    """Return (capability, processors) as the choice of a kernel reads them."""
     from tritium.backends.cuda.gpu import gpu as gpu_of
 
-    found = gpu_of(_place())
-    return found.capability if found.has_gluon else (0, 0), found.processors
+    properties = gpu_of(_torch_device())
+    return properties.capability if properties.has_gluon else (0, 0), properties.processors
 
 
 def gpu() -> str:
-    """The GPU, with the versions of what makes its kernels: what was tuned belongs to these."""
-    return tuned.gpu(*_asked())
+    """Return the GPU with the versions of its compilers: tuning is valid for these only."""
+    return tuned.gpu(*_gpu_properties())
 
 
 def cases(quick: bool, sizes: Sequence[Size] = (), batches: Sequence[int] = ()) -> list[Case]:
-    """The sizes and batches given, else those of the reference model and, unless it is to be quick, all that were tuned before."""
-    some = batches or (QUICK_BATCHES if quick else BATCHES)
-    found = [Case(n, k, m) for n, k in sizes or SIZES for m in some]
+    """Return the cases of these sizes and batches; by default the reference model's and, unless quick, all tuned before."""
+    counts = batches or (QUICK_BATCHES if quick else BATCHES)
+    requested = [Case(n, k, m) for n, k in sizes or SIZES for m in counts]
     before = () if quick or sizes or batches else cuda_tuned.kept_cases(gpu())
-    return list(dict.fromkeys([*found, *before]))
+    return list(dict.fromkeys([*requested, *before]))
 
 
 def sizes_of(path: str | Path) -> tuple[Size, ...]:
-    """The ternary layers of a model as the runtime joins them; its weights are not read."""
+    """Return the sizes of a model's ternary layers as the runtime fuses them; its weights are not read."""
     path = Path(path)
     packed = path.is_file() and prepacked.is_prepacked(map_file(path))
     c = prepacked.Prepacked(path).config if packed else read_config(io.open(path))
@@ -94,16 +97,18 @@ def sizes_of(path: str | Path) -> tuple[Size, ...]:
 
 
 def candidates(case: Case, quick: bool) -> tuple[str, ...]:
-    """As `str` writes them, the shipped one first."""
-    return tuple(map(str, cuda_tuned.shortlist(case, *_asked(), QUICK_MOST if quick else MOST)))
+    """Return the candidates as text, the shipped one first."""
+    return tuple(map(str, cuda_tuned.shortlist(case, *_gpu_properties(), QUICK_MOST if quick else MOST)))
 
 
-# ---- how it is measured
+# ---- measurement
 
 
 class Replay:
-    """Some calls as one CUDA graph, and what each of them gives. A graph names memory by its address, so the calls, and with
-    them all they hold, stay for as long as it."""
+    """Several calls as one CUDA graph, and the result of each.
+
+    A graph refers to memory by address, so the calls, and everything they hold, stay alive as long as it does.
+    """
 
     def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
         import torch
@@ -112,7 +117,7 @@ class Replay:
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            for call in calls:  # what they keep must be there before
+            for call in calls:  # what they cache must exist before the capture
                 call()
         stream.synchronize()
         self._graph = torch.cuda.CUDAGraph()
@@ -121,7 +126,7 @@ class Replay:
         current.wait_stream(stream)
 
     def seconds(self, times: int) -> float:
-        """Of the device, for so many replays."""
+        """Return the device time of so many replays."""
         import torch
 
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -134,8 +139,10 @@ class Replay:
 
 
 class Contest:
-    """One case on a GPU, called with a candidate: seconds of one product. Results of other bits than those of the integers
-    make it fail, whichever launch of a graph gave them."""
+    """One case on a GPU; called with a candidate it returns the seconds of one product.
+
+    A result with other bits than the integer product fails the candidate, whichever launch of a graph returned it.
+    """
 
     def __init__(self, case: Case, names: Sequence[str]) -> None:
         import torch
@@ -143,39 +150,40 @@ class Contest:
         from tritium.backends.cuda.linear import ternary as cuda_ternary, weights as cuda_weights
 
         torch.cuda.empty_cache()
-        place = _place()
-        random = torch.Generator(place).manual_seed(0)
-        x = torch.randn((case.m, case.k), device=place, generator=random)
+        device = _torch_device()
+        random = torch.Generator(device).manual_seed(0)
+        x = torch.randn((case.m, case.k), device=device, generator=random)
         self._tokens = {tiled: cuda_ternary.quantise(x, tiled=tiled) for tiled in (False, True)}
-        self._scale = torch.full((), 0.02, device=place)
+        self._scale = torch.full((), 0.02, device=device)
         q, of_tokens = self._tokens[False].q[:, : case.k].double(), self._tokens[False].scale
         touched = case.n * cuda_tuned.wide(case.k) // 4 + case.n * case.m * 4
         self._weights, self._right = [], []
         for _ in range(max(LAUNCHES, math.ceil(COLD * _cache_bytes() / touched))):
-            codes = torch.randint(-1, 2, (case.n, case.k), dtype=torch.int8, device=place, generator=random)
+            codes = torch.randint(-1, 2, (case.n, case.k), dtype=torch.int8, device=device, generator=random)
             self._weights.append(cuda_weights.ternary_of(codes))
             self._right.append((q @ codes.double().t()).float() * (of_tokens * self._scale)[:, None])
         self._ready: dict[str, tuple[Replay, int]] = {}
         self._choices = {name: c for name in names if (c := cuda_tuned.parsed(name)) is not None}
         self._refused = self._compiled()
 
-    def _product(self, c: Choice, at: int) -> Any:
+    def _product(self, c: Choice, index: int) -> Any:
+        """Return the product with one of the weights."""
         from tritium.backends.cuda.linear import ternary as cuda_ternary
 
         tokens = self._tokens[c.kernel == "fragments"]
-        return cuda_ternary.product(tokens, self._weights[at], self._scale, choice=c)
+        return cuda_ternary.product(tokens, self._weights[index], self._scale, choice=c)
 
     def _compiled(self) -> dict[str, str]:
-        """The kernels of all candidates, several at a time; of those that are not there, why."""
+        """Compile the kernels of all candidates, several at a time; return why some are missing."""
 
         def once(name: str) -> str:
             try:
                 self._product(self._choices[name], 0)
-            except Exception as error:  # one that cannot be built has failed, the others race
+            except Exception as error:  # a candidate that does not compile has failed; the others race
                 return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".strip(": ")
             return ""
 
-        first, *rest = self._choices  # what all share is made by the first
+        first, *rest = self._choices  # the first builds what all share
         refused = {first: once(first)}
         with ThreadPoolExecutor(JOBS) as pool:
             jobs = {name: pool.submit(once, name) for name in rest}
@@ -183,7 +191,7 @@ class Contest:
             pool.shutdown(cancel_futures=True)
         late = f"it was not compiled within {COMPILE_S:g} s"
         refused |= {name: late if job.cancelled() else job.result() for name, job in jobs.items()}
-        return {name: why for name, why in refused.items() if why}
+        return {name: reason for name, reason in refused.items() if reason}
 
     def __call__(self, name: str) -> float:
         if name in self._refused:
@@ -194,30 +202,32 @@ class Contest:
         return self._looked_at(replay, times) / times / len(self._weights)
 
     def _proved(self, c: Choice) -> tuple[Replay, int]:
-        """A graph over all weights, every result of it right; replays of a sample."""
-        replay = Replay([lambda at=at: self._product(c, at) for at in range(len(self._weights))])  # type: ignore[misc]
+        """Return a graph over all weights with every result verified, and the number of replays in a sample."""
+        replay = Replay([lambda index=index: self._product(c, index) for index in range(len(self._weights))])  # type: ignore[misc]
         return replay, max(1, math.ceil(SAMPLE_S / self._looked_at(replay, 1)))
 
     def _looked_at(self, replay: Replay, times: int) -> float:
-        """The seconds of some replays; before them results are filled with NaN, after them compared bit by bit."""
+        """Return the seconds of some replays; results are filled with NaN before and compared bit by bit after."""
         import torch
 
         for y in replay.results:
             y.fill_(math.nan)
-        took = replay.seconds(times)
+        seconds = replay.seconds(times)
         bits = torch.int32
-        wrong = torch.stack(
+        mismatches = torch.stack(
             [(y.view(bits) != right.view(bits)).sum() for y, right in zip(replay.results, self._right, strict=True)]
         )
-        if count := int(wrong.sum()):
+        if count := int(mismatches.sum()):
             total = sum(y.numel() for y in replay.results)
-            launches = int((wrong > 0).sum())
-            raise TuneError(f"{count} of {total} results have other bits, in {launches} of {len(self._right)} launches")
-        return took
+            launches = int((mismatches > 0).sum())
+            raise TuneError(
+                f"{count} of {total} results have different bits, in {launches} of {len(self._right)} launches"
+            )
+        return seconds
 
 
 def _cache_bytes() -> int:
-    """Of the cache that all multiprocessors share."""
+    """Return the size of the L2 cache."""
     import torch
 
-    return int(torch.cuda.get_device_properties(_place()).L2_cache_size)
+    return int(torch.cuda.get_device_properties(_torch_device()).L2_cache_size)

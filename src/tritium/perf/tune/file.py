@@ -1,6 +1,6 @@
-"""What races found, and the file per machine that keeps it: every time measured, and the choices the runtime follows.
+"""Records of races, and the file per machine that stores them: every time measured, and the choices the runtime follows.
 
-Knows nothing of racing. `tritium.machine.tuned` says what makes a file valid and is what the runtime reads it with.
+Knows nothing of racing. `tritium.machine.tuned` defines when a file is valid and reads it for the runtime.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tritium.perf import files
 from tritium.perf.records import json_io as records
 from tritium.perf.stats import estimates as stats
 
-MOST_OF_A_KEY = 10  # races kept of one name, shape, dtype and device
+MOST_OF_A_KEY = 10  # races stored per name, shape, dtype and device
 MOST = 2000
-ADDRESS = " at 0x"  # a text with an address in it means nothing in another process
+ADDRESS = " at 0x"  # a repr with an address is meaningless in another process
 
 Status = Literal["best", "not told apart", "slower", "dropped", "failed"]
 Interval = tuple[float, float]
@@ -29,9 +29,9 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration: every time measured, in seconds a call, or why there is none."""
+    """One configuration: every time measured, in seconds per call, or the reason for having none."""
 
-    config: str  # as Python writes it
+    config: str  # its repr
     seconds: tuple[float, ...]
     status: Status
     reason: str = ""
@@ -39,118 +39,125 @@ class Candidate:
 
     @property
     def median(self) -> float:
+        """Return the median time of a call; infinite if it never ran."""
         return median(self.seconds) if self.seconds else float("inf")
 
     @property
     def interval(self) -> Interval:
+        """Return the 95 % interval of the median."""
         return median_interval(self.seconds)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """One race: what ran, how it ended, when."""
+    """The record of one race: candidates, outcome, time."""
 
     op: str
     shape: str
     dtype: str
     device: str
-    candidates: tuple[Candidate, ...]  # in the order they were given
+    candidates: tuple[Candidate, ...]  # in the order of the call
     source: str  # "wall clock", or "seconds the function returned"
     rounds: int
     created: str  # UTC
     elapsed_s: float
-    note: str = ""  # what a reader must know: the budget ended it
+    note: str = ""  # a remark, as that the budget ended it
 
     @property
     def key(self) -> tuple[str, str, str, str]:
+        """Return what identifies a race: op, shape, dtype, device."""
         return self.op, self.shape, self.dtype, self.device
 
     @property
     def best(self) -> Candidate | None:
+        """Return the winner; None if nothing ran."""
         return next((c for c in self.candidates if c.status == "best"), None)
 
     @property
     def ranked(self) -> tuple[Candidate, ...]:
-        """Those that ran to the end, the best first."""
+        """Return the candidates that ran to the end, the best first."""
         ran = (c for c in self.candidates if c.seconds and c.status != "failed")
         return tuple(sorted(ran, key=lambda c: (c.status != "best", c.median)))
 
     def of(self, config: Any) -> Candidate | None:
+        """Return the candidate of a configuration."""
         return next((c for c in self.candidates if c.config == repr(config)), None)
 
 
 def median_interval(seconds: Sequence[float]) -> Interval:
-    """The 95 % interval of the median; of what never ran, without end."""
+    """Return the 95 % interval of the median; infinite if it never ran."""
     return stats.median_interval(seconds) if seconds else (float("inf"), float("inf"))
 
 
 # ---- the file
 
-_here: list[Tuning] = []  # of this process alone: their configurations have addresses, or the file could not be written
+_unsaved: list[Tuning] = []  # of this process only: configurations with addresses, or the file could not be written
 
 
 def tunings() -> tuple[Tuning, ...]:
-    """Every race that is kept, the oldest first."""
+    """Return every stored race, the oldest first."""
     machine = this_machine()
     body = tuned.read_file(tuned.path(machine), machine)
-    return tuple(sorted([*(_tunings(body) if body else ()), *_here], key=lambda t: t.created))
+    return tuple(sorted([*(_tunings(body) if body else ()), *_unsaved], key=lambda t: t.created))
 
 
 def choices() -> dict[str, tuned.Choice]:
-    """Every choice that is kept, whether the runtime follows it or not."""
+    """Return every stored choice, also those that the runtime does not follow."""
     machine = this_machine()
     body = tuned.read_file(tuned.path(machine), machine)
     return {name: tuned.Choice(**c) for name, c in body["choices"].items()} if body else {}
 
 
 def _tunings(body: Mapping[str, Any]) -> list[Tuning]:
+    """Return the races of a file's body; none if they are invalid."""
     try:
         return [records.read(Tuning, t, f"tuned[{i}]") for i, t in enumerate(body["tunings"])]
     except FormatError as error:
-        settings.log.warning("tuned: the races kept are not used: %s", error)
+        settings.log.warning("tuned: the stored races are not used: %s", error)
         return []
 
 
-def add(tuning: Tuning, found: Mapping[str, tuned.Choice | None] | None = None) -> None:
-    """Keep a race, and what the runtime is to choose by it; None takes a choice back."""
+def add(tuning: Tuning, new_choices: Mapping[str, tuned.Choice | None] | None = None) -> None:
+    """Store a race and the choices made by it; None deletes a choice."""
     if any(ADDRESS in c.config for c in tuning.candidates):
-        _here.append(tuning)
+        _unsaved.append(tuning)
         return
 
     def changed(body: dict[str, Any]) -> None:
-        kept = [t for t in _tunings(body) if t.key != tuning.key]
+        others = [t for t in _tunings(body) if t.key != tuning.key]
         same = [t for t in _tunings(body) if t.key == tuning.key]
-        listed = sorted([*kept, *same[1 - MOST_OF_A_KEY :], tuning], key=lambda t: t.created)[-MOST:]
+        listed = sorted([*others, *same[1 - MOST_OF_A_KEY :], tuning], key=lambda t: t.created)[-MOST:]
         body["tunings"] = [records.plain(t) for t in listed]
-        _chosen(body, found or {})
+        _set_choices(body, new_choices or {})
 
     try:
         _change(changed)
     except (OSError, BusyError) as error:
-        _here.append(tuning)
+        _unsaved.append(tuning)
         settings.log.warning("tuned: %s; it will be tuned again in the next process", error)
 
 
-def choose(found: Mapping[str, tuned.Choice | None]) -> None:
-    """Keep choices that several races together make; None takes one back."""
+def choose(new_choices: Mapping[str, tuned.Choice | None]) -> None:
+    """Store choices that several races make together; None deletes one."""
     try:
-        _change(lambda body: _chosen(body, found))
+        _change(lambda body: _set_choices(body, new_choices))
     except (OSError, BusyError) as error:
         settings.log.warning("tuned: %s; it will be tuned again in the next process", error)
 
 
-def _chosen(body: dict[str, Any], found: Mapping[str, tuned.Choice | None]) -> None:
-    for name, choice in found.items():
+def _set_choices(body: dict[str, Any], new_choices: Mapping[str, tuned.Choice | None]) -> None:
+    """Write choices into a file's body; None deletes one."""
+    for name, choice in new_choices.items():
         body["choices"].pop(name, None)
         if choice is not None:
             body["choices"][name] = asdict(choice)
 
 
 def remove(op: str | None = None) -> int:
-    """Forget the races of a name and what was chosen by them, or all; how many races went."""
-    gone = [t for t in _here if op is None or belongs(t.op, op)]
-    _here[:] = [t for t in _here if t not in gone]
-    count = len(gone)
+    """Delete the races of a name and the choices made by them, or all; return the number of races deleted."""
+    deleted = [t for t in _unsaved if op is None or belongs(t.op, op)]
+    _unsaved[:] = [t for t in _unsaved if t not in deleted]
+    count = len(deleted)
 
     def changed(body: dict[str, Any]) -> None:
         nonlocal count
@@ -165,12 +172,12 @@ def remove(op: str | None = None) -> int:
 
 
 def belongs(name: str, op: str) -> bool:
-    """Whether a race or a choice is of a name, or below it: kernel/add is below kernel."""
+    """Return True if a race or a choice has a name, or is below it: kernel/add is below kernel."""
     return name == op or name.startswith(f"{op}/")
 
 
 def _change(change: Callable[[dict[str, Any]], None]) -> None:
-    """Read, change and write the file while nobody else does; the runtime of this process then reads it anew."""
+    """Read, change and write the file under a lock; the runtime of this process then reads it again."""
     machine = this_machine()
     path = tuned.path(machine)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,11 @@
-"""Which of several configurations is fastest: a race with repeats, kept for the next process, explained, measured again.
+"""Race between configurations: repeated, stored for the next process, explained, measured again.
 
-Knows nothing of what a configuration means: that is the caller's function. What the runtime itself can choose is in
-`perf.tune.choices`.
+Knows nothing of what a configuration means: the caller's function does. The runtime's own choices are in `perf.tune.choices`.
 
-A race. Every candidate runs once to get ready. Then come rounds: in each, every candidate that is still in runs once, in
-random order, so that a machine that grows slower harms all alike. One is dropped when the interval of its median lies
-above that of the best, or when after two rounds even its best time is three times the worst of the best. Then the rest
-share the time. The lowest median wins; candidates whose intervals meet the winner's are named as not told apart.
+A race. Every candidate warms up once. In each round every remaining candidate runs once, in random order, so that a machine
+that slows down affects all alike. A candidate is dropped when the interval of its median is above that of the best, or when
+after two rounds even its best time is three times the worst of the best. Then the rest share the time. The lowest median
+wins; candidates whose intervals overlap the winner's are listed as "not told apart".
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tritium.perf.tune.file import Candidate, Interval, Status, Tuning, median_i
 from tritium.perf.work.libraries import settled
 
 ROUNDS = 15
-LEAST_ROUNDS = 5  # before an interval drops a candidate: of fewer values there is no interval of 90 %
+LEAST_ROUNDS = 5  # before an interval drops a candidate: fewer values have no 90 % interval
 HOPELESS = 3.0  # times slower than the best, from the second round on
 LEAST_SAMPLE_S = 0.002  # shorter calls are repeated within a sample
 MOST_CALLS = 1000
@@ -40,7 +39,7 @@ BUDGET_S = 20.0
 
 @dataclass(frozen=True)
 class Drift:
-    """The kept winner measured again beside the runner-up."""
+    """The stored winner, measured again beside the runner-up."""
 
     op: str
     config: str
@@ -54,7 +53,7 @@ class Drift:
 
     @property
     def ratio(self) -> float:
-        """Time now over time then."""
+        """Return the time now relative to the time then."""
         return self.now_s / self.was_s
 
     def __str__(self) -> str:
@@ -75,7 +74,7 @@ class Drift:
 
 @dataclass
 class _Runner:
-    """A candidate while it runs."""
+    """A candidate during a race."""
 
     config: Any
     key: str
@@ -91,18 +90,20 @@ class _Runner:
         return not self.dropped and not self.failed
 
     def ready(self) -> None:
-        """Once without counting, and once to see how many calls a sample takes."""
+        """Warm up once, then time one call to set the number of calls in a sample."""
         self._guarded(self._one)
         first = self._guarded(self._one)
         if first is not None and not self.returned:
             self.calls = min(max(1, round(LEAST_SAMPLE_S / max(first, 1e-9))), MOST_CALLS)
 
     def sample(self) -> None:
-        found = self._guarded(self._one)
-        if found is not None:
-            self.seconds.append(found)
+        """Time one sample."""
+        seconds = self._guarded(self._one)
+        if seconds is not None:
+            self.seconds.append(seconds)
 
     def _guarded(self, act: Callable[[], float]) -> float | None:
+        """Return the result of an action; None and a reason if it raises."""
         if not self.running:
             return None
         try:
@@ -112,17 +113,18 @@ class _Runner:
             return None
 
     def _one(self) -> float:
+        """Return the seconds of a call, or those that the function returned."""
         start = perf_counter()
         for _ in range(self.calls):
             result = settled(self.call())
         elapsed = (perf_counter() - start) / self.calls
-        said = seconds_in(result)
-        self.returned = said is not None
-        return elapsed if said is None else said
+        reported = seconds_in(result)
+        self.returned = reported is not None
+        return elapsed if reported is None else reported
 
 
 def race(runners: Sequence[_Runner], rounds: int, budget_s: float, seed: int) -> tuple[int, str]:
-    """Run them; how many rounds there were, and what ended them early."""
+    """Run the candidates; return the number of rounds and why they ended early."""
     order = random.Random(seed)
     for runner in runners:
         runner.ready()
@@ -141,6 +143,7 @@ def race(runners: Sequence[_Runner], rounds: int, budget_s: float, seed: int) ->
 
 
 def _drop(running: Sequence[_Runner]) -> None:
+    """Drop the candidates that cannot win any more."""
     if not running:
         return
     best = min(running, key=lambda r: median(r.seconds))
@@ -157,6 +160,7 @@ def _drop(running: Sequence[_Runner]) -> None:
 
 
 def _results(runners: Sequence[_Runner]) -> tuple[Candidate, ...]:
+    """Return the candidates with their status."""
     ran = [r for r in runners if not r.failed and r.seconds]
     best = min((r for r in ran if r.running), key=lambda r: median(r.seconds), default=None)
     out = []
@@ -192,13 +196,14 @@ def tune(
     seed: int = 0,
     keep: bool = True,
 ) -> Any:
-    """The fastest of the configurations, by a race; kept for `get_optimal_config`, in this process and in later ones.
+    """Return the fastest configuration by a race; it is stored for `get_optimal_config`, in this process and later ones.
 
     fn(config) does the work once and is timed, or returns how long it took: a timedelta, or seconds as a number. A
-    configuration that raises is recorded and out. `shape`, `dtype` and `device` tell apart what is tuned under one name.
+    configuration that raises is recorded as failed. `shape`, `dtype` and `device` distinguish races of one name.
     """
-    made = run(op, configs, fn, shape=shape, dtype=dtype, device=device, rounds=rounds, budget_s=budget_s, seed=seed)
-    tuning, objects = made
+    tuning, objects = run(
+        op, configs, fn, shape=shape, dtype=dtype, device=device, rounds=rounds, budget_s=budget_s, seed=seed
+    )
     _functions[tuning.key] = fn, objects
     if keep:
         tune_file.add(tuning)
@@ -221,7 +226,7 @@ def run(
     budget_s: float = BUDGET_S,
     seed: int = 0,
 ) -> tuple[Tuning, dict[str, Any]]:
-    """The race alone: its record, and each configuration by its text."""
+    """Run the race alone; return its record, and each configuration by its repr."""
     objects = _objects(op, configs, fn, rounds, budget_s)
     runners = [_Runner(c, key, partial(fn, c)) for key, c in objects.items()]
     start = perf_counter()
@@ -234,7 +239,7 @@ def run(
 
 
 def _objects(op: Any, configs: Iterable[Any], fn: Any, rounds: Any, budget_s: Any) -> dict[str, Any]:
-    """The configurations by their text, everything checked."""
+    """Return the configurations by their repr, with every argument checked."""
     if not isinstance(op, str) or not op:
         raise ArgumentError(f"tune: a name is needed for what is tuned, given {op!r}.")
     if not callable(fn):
@@ -254,19 +259,20 @@ def _objects(op: Any, configs: Iterable[Any], fn: Any, rounds: Any, budget_s: An
     return objects
 
 
-def _text(of: Any) -> str:
-    if isinstance(of, (tuple, list)):
-        return "x".join(map(str, of)) or "()"
-    return str(of)
+def _text(value: Any) -> str:
+    """Return a shape, dtype or device as text."""
+    if isinstance(value, (tuple, list)):
+        return "x".join(map(str, value)) or "()"
+    return str(value)
 
 
 def history(op: str | None = None) -> tuple[Tuning, ...]:
-    """Every race kept on this machine, the oldest first; of one name and those below it ("kernel"), or of all."""
+    """Return every stored race of this machine, the oldest first; of one name and those below it ("kernel"), or all."""
     return tuple(t for t in tune_file.tunings() if op is None or tune_file.belongs(t.op, op))
 
 
 def latest(op: str, shape: Any = "", dtype: Any = "", device: Any = "") -> Tuning | None:
-    """The last race of a name that some configuration won."""
+    """Return the last race of a name that has a winner."""
     key = (op, _text(shape), _text(dtype), _text(device))
     return next((t for t in reversed(history(op)) if t.key == key and t.best is not None), None)
 
@@ -274,15 +280,15 @@ def latest(op: str, shape: Any = "", dtype: Any = "", device: Any = "") -> Tunin
 def get_optimal_config(
     op: str, *, shape: Any = "", dtype: Any = "", device: Any = "", configs: Iterable[Any] | None = None
 ) -> Any | None:
-    """What `tune` found best for a name; None where nothing is kept for it on this machine and version.
+    """Return the best configuration of a name by `tune`; None if nothing is stored for it on this machine and version.
 
-    A configuration whose repr is a Python literal comes back as it was. For others give `configs`, to find it among them.
+    A configuration whose repr is a Python literal is restored from it. For others pass `configs`, to look it up.
     """
-    found = latest(op, shape, dtype, device)
-    if found is None or found.best is None:
+    stored = latest(op, shape, dtype, device)
+    if stored is None or stored.best is None:
         return None
-    text = found.best.config
-    objects = {repr(c): c for c in configs} if configs is not None else _functions.get(found.key, (None, {}))[1]
+    text = stored.best.config
+    objects = {repr(c): c for c in configs} if configs is not None else _functions.get(stored.key, (None, {}))[1]
     if text in objects:
         return objects[text]
     if configs is not None:
@@ -290,65 +296,68 @@ def get_optimal_config(
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return ast.literal_eval(text)
     raise ArgumentError(
-        f"get_optimal_config: the best of {op!r} is {text}, which is no literal; give configs=, to find it among them."
+        f"get_optimal_config: the best of {op!r} is {text}, which is no literal; pass configs= to look it up."
     )
 
 
 def explain(op: str, shape: Any = "", dtype: Any = "", device: Any = "") -> str:
-    """Why: the candidates of the last race with their intervals, and what became of each.
+    """Return the candidates of the last race with their intervals and outcomes, as text.
 
-    Where nothing has just this name, shape, dtype and device: the last races of all that the name covers.
+    If nothing has exactly this name, shape, dtype and device: the last races of everything below the name.
     """
-    asked = (op, _text(shape), _text(dtype), _text(device))
+    key = (op, _text(shape), _text(dtype), _text(device))
     races = {t.key: t for t in history(op)}  # the last of each
     if not races:
         known = sorted({t.op for t in history()})
         raise ArgumentError(f"explain: nothing was tuned under {op!r} on this machine.{nearest(op, known)}")
-    return "\n\n".join(_page(t) for t in ([races[asked]] if asked in races else races.values()))
+    return "\n\n".join(_page(t) for t in ([races[key]] if key in races else races.values()))
 
 
 def _page(t: Tuning) -> str:
-    about = ", ".join(x for x in (t.shape, t.dtype, t.device) if x)
+    """Return one race as a table."""
+    context = ", ".join(x for x in (t.shape, t.dtype, t.device) if x)
     rows = [["config", "median", "95 % interval", "samples", "outcome"]]
     for c in (*t.ranked, *(c for c in t.candidates if c not in t.ranked)):
         low, high = c.interval
-        told = (seconds_text(c.median), f"{seconds_text(low)} … {seconds_text(high)}") if c.seconds else ("-", "-")
+        figures = (seconds_text(c.median), f"{seconds_text(low)} … {seconds_text(high)}") if c.seconds else ("-", "-")
         outcome = c.status + (f": {c.reason}" if c.reason else "")
-        rows.append([c.config, *told, str(len(c.seconds)), outcome])
+        rows.append([c.config, *figures, str(len(c.seconds)), outcome])
     widths = [max(len(r[i]) for r in rows) for i in range(4)]
     lines = ["  ".join([*(x.ljust(w) for x, w in zip(r, widths, strict=False)), r[4]]) for r in rows]
     lines.insert(1, "  ".join("-" * len(x) for x in (*(" " * w for w in widths), "outcome")))
     close = [c.config for c in t.candidates if c.status == "not told apart"]
     tied = f"Not told apart from the best: {', '.join(close)}." if close else ""
     foot = f"{t.rounds} rounds in random order, by {t.source}, {t.elapsed_s:.1f} s on {t.created}."
-    return "\n".join(x for x in (f"{t.op}{f' ({about})' * bool(about)}", *lines, tied, foot, t.note) if x)
+    return "\n".join(x for x in (f"{t.op}{f' ({context})' * bool(context)}", *lines, tied, foot, t.note) if x)
 
 
 def revalidate(
     op: str, fn: Callable[[Any], Any] | None = None, *, shape: Any = "", dtype: Any = "", device: Any = "",
     configs: Iterable[Any] | None = None, rounds: int = ROUNDS, budget_s: float = BUDGET_S, seed: int = 1,
 ) -> Drift:  # fmt: skip
-    """Measure the kept winner again beside the runner-up: how far its time has moved, and whether it still wins.
+    """Measure the stored winner again beside the runner-up: how far its time has moved, and whether it still wins.
 
-    In the process that tuned, the function is known; in another one give it, and `configs` where they are no literals.
+    In the process that tuned, the function is known; in another one pass it, and `configs` if they are no literals.
     """
-    found = latest(op, shape, dtype, device)
-    if found is None or found.best is None:
+    stored = latest(op, shape, dtype, device)
+    if stored is None or stored.best is None:
         raise ArgumentError(f"revalidate: nothing was tuned under {op!r} on this machine; tune first.")
-    known, objects = _functions.get(found.key, (None, {}))
+    known, objects = _functions.get(stored.key, (None, {}))
     if configs is not None:
         objects = {repr(c): c for c in configs}
-    act = fn or known
-    if act is None:
+    function = fn or known
+    if function is None:
         raise ArgumentError(f"revalidate: {op!r} was tuned in another process; give its function as fn=.")
-    pair = [c.config for c in found.ranked[:2]]
+    pair = [c.config for c in stored.ranked[:2]]
     chosen = [objects[text] if text in objects else _literal(op, text) for text in pair]
-    made, _ = run(op, chosen, act, shape=shape, dtype=dtype, device=device, rounds=rounds, budget_s=budget_s, seed=seed)
-    return drift_of(found, replace(made, note="revalidated"))
+    repeat, _ = run(
+        op, chosen, function, shape=shape, dtype=dtype, device=device, rounds=rounds, budget_s=budget_s, seed=seed
+    )
+    return drift_of(stored, replace(repeat, note="revalidated"))
 
 
 def drift_of(found: Tuning, now: Tuning) -> Drift:
-    """How the winner of one race fares in another."""
+    """Return how the winner of one race does in another."""
     assert found.best is not None
     by_text = {c.config: c for c in now.candidates}
     again = by_text.pop(found.best.config)
@@ -371,20 +380,20 @@ def _literal(op: str, text: str) -> Any:
 
 
 def tune_batch(op: str, maximum: int, fn: Callable[[int], Any], **options: Any) -> BatchSize:
-    """`find_optimal_batch_size(op, maximum, fn)`, kept: process_in_batches(op=op) of later processes knows it too."""
+    """Run `find_optimal_batch_size(op, maximum, fn)` and store it: process_in_batches(op=op) of later processes uses it too."""
     return race_batches(op, maximum, fn, **options)[1]
 
 
 def race_batches(op: str, maximum: int, fn: Callable[[int], Any], **options: Any) -> tuple[Tuning, BatchSize]:
-    """The same, with the record that is kept; its times are of one item."""
+    """Do the same and return the stored record too; its times are of one item."""
     start = perf_counter()
-    found = find_optimal_batch_size(op, maximum, fn, **options)
+    best = find_optimal_batch_size(op, maximum, fn, **options)
     candidates = []
-    for t in found.trials:
-        status: Status = "failed" if t.failed else "best" if t.size == found else "slower"
+    for t in best.trials:
+        status: Status = "failed" if t.failed else "best" if t.size == best else "slower"
         candidates.append(Candidate(repr(t.size), tuple(s / t.size for s in t.seconds), status, t.failed))
-    runs = max(len(t.seconds) for t in found.trials)
-    made = Tuning(
+    runs = max(len(t.seconds) for t in best.trials)
+    tuning = Tuning(
         f"batch/{op}",
         "",
         "",
@@ -395,12 +404,12 @@ def race_batches(op: str, maximum: int, fn: Callable[[int], Any], **options: Any
         utc_now("milliseconds"),
         perf_counter() - start,
     )
-    tune_file.add(made, {f"batch/{op}": Choice(found.size, found.why)})
-    return made, found
+    tune_file.add(tuning, {f"batch/{op}": Choice(best.size, best.why)})
+    return tuning, best
 
 
 def clear(op: str | None = None) -> int:
-    """Forget what was tuned under a name, or everything; how many races went."""
+    """Delete what was tuned under a name, or everything; return the number of races deleted."""
     for key in [k for k in _functions if op is None or tune_file.belongs(k[0], op)]:
         del _functions[key]
     return tune_file.remove(op)
