@@ -405,7 +405,7 @@ def test_a_wrong_argument_of_a_real_process_exits_with_2(tmp_path: Path) -> None
     process = tritium(tmp_path, "compare", "--operations", "matmull")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert err.strip().startswith("error: operations: 'matmull' is not an operation")
+    assert err.strip().startswith("error: operations: 'matmull' is not an op")
     assert len(err.strip().splitlines()) == 1
 
 

@@ -247,7 +247,7 @@ def _measure(options: Options) -> Results:
     journal = options.journal
     if options.resume and not journal.exists():
         click.echo(f"nothing to resume: there is no {shown(journal.name)}; measuring from the start.", err=True)
-    with progress(grid.told(options.plan)) as report:
+    with progress(grid.summary(options.plan)) as report:
         results = suites.measure(options, grid, progress=report, journal=journal)
     _save(results, options.output)
     if results.complete:

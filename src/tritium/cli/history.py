@@ -65,7 +65,7 @@ def _measure(suite: str, thorough: bool, **values: Any) -> Results:
 
     options = suites.options_of(suite, thorough=thorough).changed(**values)
     grid = suites.grid(options)
-    with progress(grid.told(options.plan)) as report:
+    with progress(grid.summary(options.plan)) as report:
         return suites.measure(options, grid, kind="baseline", progress=report)
 
 

@@ -264,7 +264,7 @@ def _measured(options: Options, grid: Grid, gate: GateOptions, baseline: Results
 
     for note in grid.notes:
         click.echo(shown(note), err=True)
-    with progress(grid.told(options.plan)) as report:
+    with progress(grid.summary(options.plan)) as report:
         return regression.regression_test(
             grid.cases, grid.arms, baseline=baseline, plan=options.plan, threshold=gate.threshold, config=gate.config,
             suite=options.suite, extra_looks=gate.looks - 1, notes=grid.notes, progress=report,

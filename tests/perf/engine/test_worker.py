@@ -250,10 +250,10 @@ def test_layouts_and_bodies_are_read_as_they_were_written(row: str, attribute: s
 
 
 def test_what_cannot_be_handed_over_is_an_error() -> None:
-    with pytest.raises(tt.errors.ArgumentError, match="of type object cannot be handed to a worker"):
+    with pytest.raises(tt.errors.ArgumentError, match="of type object cannot be sent to a worker"):
         rows.as_json(object())
 
 
 def test_a_row_the_measured_package_lacks_is_skipped() -> None:
-    with pytest.raises(UnsupportedError, match="has no row 'of tomorrow'"):
+    with pytest.raises(UnsupportedError, match="has no op 'of tomorrow'"):
         calls.row_named("of tomorrow")

@@ -69,7 +69,7 @@ def test_all_that_is_measured_is_there_with_its_samples() -> None:
     assert [len(found.rows[name].samples) for name in ("ready", "prefill", "first token", "decode")] == [3, 3, 3, 3]
     assert found.bandwidth > 0
     assert found.weight_bytes < tt.load().nbytes * 1.01
-    assert "2 sequences together" in found.page()
+    assert "batch 2" in found.page()
 
 
 def test_what_is_decoded_is_what_a_greedy_reader_gets() -> None:
@@ -83,5 +83,5 @@ def test_what_is_decoded_is_what_a_greedy_reader_gets() -> None:
 
 
 def test_more_than_the_context_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="context holds 256"):
+    with pytest.raises(ArgumentError, match="context is 256"):
         measure(tt.load, prefill=200, decode=57)

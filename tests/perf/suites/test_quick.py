@@ -106,7 +106,7 @@ def test_a_speed_above_the_floor_passes() -> None:
 
 
 def test_a_speed_below_the_floor_raises() -> None:
-    with pytest.raises(PerformanceError, match="at least 450 is asked"):
+    with pytest.raises(PerformanceError, match="at least 450 is required"):
         tt.perf.assert_performance(fixed(*[0.004] * 7), at_least=500)
     with pytest.raises(PerformanceError):
         tt.perf.assert_performance(440.0, at_least=500)

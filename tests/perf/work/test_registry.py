@@ -194,7 +194,7 @@ def test_one_name_stands_in_one_file(file: Path, tmp_path: Path) -> None:
 
 def test_a_function_of_no_file_is_an_error() -> None:
     space: dict[str, object] = {"benchmark": registry.benchmark}
-    with pytest.raises(ArgumentError, match="stands in no file"):
+    with pytest.raises(ArgumentError, match="is in no file"):
         exec("@benchmark('typed_for_test')\ndef f(): pass", space)
 
 

@@ -1,10 +1,10 @@
-"""The three files a person writes: what to measure, how energy is read, when a change is a regression; and `Options`.
+"""Configuration files: what to measure, how energy is read, when a change is a regression; and `Options`.
 
-Options are one record, made where a command or a call begins, and read by every step below it. A value has one name all the
-way: that of the field of the record it belongs to, which is also the key of a file and the parameter of the command line.
+`Options` is one record, built where a command or a call begins, and read by every step below it. A value has one name
+throughout: that of its field, which is also the key of a file and the parameter of the command line.
 
-Knows nothing of measuring. A key that is unknown, twice there or of the wrong kind is an error that names the file, the
-key, what was given and the nearest valid one. The same rules hold for objects made in Python.
+Knows nothing of measuring. A key that is unknown, duplicate or of the wrong type is an error that names the file, the
+key, its value and the nearest valid one. The same rules hold for objects built in Python.
 
 | file       | class            | commands                                                                          |
 |------------|------------------|-----------------------------------------------------------------------------------|
@@ -33,7 +33,7 @@ C = TypeVar("C", bound="Config")
 MAX_FILE_BYTES = 1 << 20
 
 
-# ---- values: each function takes what stands in a file (or was given in Python) and where, and gives the value
+# ---- values: each function takes the raw value from a file or from Python and its key, and returns the checked value
 
 SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "m": 60.0,
@@ -41,197 +41,206 @@ SECONDS = {
 }  # fmt: skip
 
 
-def duration(given: Any, where: str = "duration") -> float:
-    """Seconds: a number of them, or text such as "30s", "100ms", "2min"."""
-    value: float | None = None
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        value = float(given)
-    elif isinstance(given, str):
-        found = re.fullmatch(
-            r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)\s*", given, re.IGNORECASE
+def duration(value: Any, where: str = "duration") -> float:
+    """Return seconds, from a number of them or text such as "30s", "100ms", "2min"."""
+    seconds: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str):
+        match = re.fullmatch(
+            r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)\s*", value, re.IGNORECASE
         )
-        if found is None:
-            raise ArgumentError(f'{where}: {given!r} is not a duration; write "30s", "100ms", or seconds as a number.')
-        unit = found[2].lower() or "s"
+        if match is None:
+            raise ArgumentError(f'{where}: {value!r} is not a duration; write "30s", "100ms", or seconds as a number.')
+        unit = match[2].lower() or "s"
         if unit not in SECONDS:
             raise ArgumentError(
-                f"{where}: {given!r} has the unit {found[2]!r}; there are ns, us, ms, s, min and h.{nearest(unit, SECONDS)}"
+                f"{where}: {value!r} has the unit {match[2]!r}; there are ns, us, ms, s, min and h.{nearest(unit, SECONDS)}"
             )
-        value = float(found[1]) * SECONDS[unit]
-    if value is None or not math.isfinite(value) or value <= 0:
+        seconds = float(match[1]) * SECONDS[unit]
+    if seconds is None or not math.isfinite(seconds) or seconds <= 0:
         raise ArgumentError(
-            f'{where}: a duration above 0 is needed ("30s", "100ms", or seconds), given {_told(given)}.'
+            f'{where}: a duration above 0 is needed ("30s", "100ms", or seconds), given {_repr(value)}.'
         )
-    return value
+    return seconds
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as a file has it."""
+    """Return a duration as text for a file."""
     for unit in ("s", "ms", "us"):
-        said = f"{seconds / SECONDS[unit]:.12g}{unit}"
-        if seconds >= SECONDS[unit] and duration(said) == seconds:
-            return said
+        text = f"{seconds / SECONDS[unit]:.12g}{unit}"
+        if seconds >= SECONDS[unit] and duration(text) == seconds:
+            return text
     return f"{seconds!r}s"
 
 
-def fraction(given: Any, where: str = "threshold") -> float:
-    """A share: 0.05, "5%", or 5.0 read as percent because it is above 1."""
-    value: float | None = None
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        value = given / 100 if given > 1 else float(given)
-    elif isinstance(given, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", given)
-        if found is not None:
-            number = float(found[1])
-            value = number / 100 if found[2] or number > 1 else number
-    if value is None or not 0 < value <= 1:  # at most 100 %: what was read may be read again
+def fraction(value: Any, where: str = "threshold") -> float:
+    """Return a share: 0.05, "5%", or 5.0 read as percent because it is above 1."""
+    share: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        share = value / 100 if value > 1 else float(value)
+    elif isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", value)
+        if match is not None:
+            number = float(match[1])
+            share = number / 100 if match[2] or number > 1 else number
+    if share is None or not 0 < share <= 1:  # at most 100 %: reading the result again must not change it
         raise ArgumentError(
-            f'{where}: a share above 0, at most 100 %, is needed (0.05, "5%", or 5.0 for 5 %), given {_told(given)}.'
+            f'{where}: a share above 0, at most 100 %, is needed (0.05, "5%", or 5.0 for 5 %), given {_repr(value)}.'
         )
-    return value
+    return share
 
 
 def count_from(least: int) -> Callable[[Any, str], int]:
-    def read(given: Any, where: str) -> int:
-        if not isinstance(given, int) or isinstance(given, bool) or given < least:
-            raise ArgumentError(f"{where}: a whole number, at least {least}, is needed, given {_told(given)}.")
-        return given
+    """Return a reader of integers from `least` on."""
+
+    def read(value: Any, where: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ArgumentError(f"{where}: an integer, at least {least}, is needed, given {_repr(value)}.")
+        return value
 
     return read
 
 
-def flag(given: Any, where: str) -> bool:
-    if not isinstance(given, bool):
-        raise ArgumentError(f"{where}: true or false is needed, given {_told(given)}.")
-    return given
+def flag(value: Any, where: str) -> bool:
+    """Return a boolean."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{where}: true or false is needed, given {_repr(value)}.")
+    return value
 
 
-def text(given: Any, where: str) -> str:
-    if not isinstance(given, str) or not given.strip():
-        raise ArgumentError(f"{where}: text is needed, given {_told(given)}.")
-    return given
+def text(value: Any, where: str) -> str:
+    """Return text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ArgumentError(f"{where}: text is needed, given {_repr(value)}.")
+    return value
 
 
-def level(given: Any, where: str) -> float:
-    if not isinstance(given, float) or not 0.5 <= given < 1:
-        raise ArgumentError(f"{where}: a confidence from 0.5 to below 1 (0.95) is needed, given {_told(given)}.")
-    return given
+def level(value: Any, where: str) -> float:
+    """Return a confidence level."""
+    if not isinstance(value, float) or not 0.5 <= value < 1:
+        raise ArgumentError(f"{where}: a confidence from 0.5 to below 1 (0.95) is needed, given {_repr(value)}.")
+    return value
 
 
-def watts(given: Any, where: str) -> float | None:
-    if given is None:
+def watts(value: Any, where: str) -> float | None:
+    """Return a power, or None."""
+    if value is None:
         return None
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 < given < 1e5:
-        raise ArgumentError(f"{where}: watts above 0, or null, are needed, given {_told(given)}.")
-    return float(given)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e5:
+        raise ArgumentError(f"{where}: watts above 0, or null, are needed, given {_repr(value)}.")
+    return float(value)
 
 
-def words(given: Any, where: str) -> tuple[str, ...]:
-    """Names, each once."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ArgumentError(f"{where}: a list of names is needed, given {_told(given)}.")
-    found = tuple(text(item, f"{where}[{i}]").strip() for i, item in enumerate(given))
-    if not found:
+def words(value: Any, where: str) -> tuple[str, ...]:
+    """Return names, each once."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{where}: a list of names is needed, given {_repr(value)}.")
+    names = tuple(text(item, f"{where}[{i}]").strip() for i, item in enumerate(value))
+    if not names:
         raise ArgumentError(f"{where}: at least one name is needed, given none.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
-def sizes(given: Any, where: str) -> tuple[tuple[int, ...], ...]:
-    """Shapes: [[64, 64], [128, 128]]; a lone number n is n x n."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ArgumentError(f"{where}: a list of sizes such as [[64, 64], [128, 128]] is needed, given {_told(given)}.")
-    found = []
-    for i, item in enumerate(given):
+def sizes(value: Any, where: str) -> tuple[tuple[int, ...], ...]:
+    """Return shapes from [[64, 64], [128, 128]]; a lone number n is n x n."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{where}: a list of sizes such as [[64, 64], [128, 128]] is needed, given {_repr(value)}.")
+    shapes = []
+    for i, item in enumerate(value):
         shape = (item, item) if isinstance(item, int) else item
         if isinstance(shape, str) or not isinstance(shape, Iterable):
-            raise ArgumentError(f"{where}[{i}]: a size such as [64, 64] is needed, given {_told(item)}.")
+            raise ArgumentError(f"{where}[{i}]: a size such as [64, 64] is needed, given {_repr(item)}.")
         shape = tuple(count_from(1)(n, f"{where}[{i}]") for n in shape)
         if not 1 <= len(shape) <= 4:
             raise ArgumentError(f"{where}[{i}]: a size of 1 to 4 numbers is needed, given {len(shape)}.")
-        found.append(shape)
-    if not found:
+        shapes.append(shape)
+    if not shapes:
         raise ArgumentError(f"{where}: at least one size is needed, given none.")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(shapes))
 
 
-def counts(given: Any, where: str) -> tuple[int, ...]:
-    """Whole numbers from 1 on, each once; there may be none."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ArgumentError(f"{where}: a list of whole numbers such as [1, 8, 32] is needed, given {_told(given)}.")
-    return tuple(dict.fromkeys(count_from(1)(n, f"{where}[{i}]") for i, n in enumerate(given)))
+def counts(value: Any, where: str) -> tuple[int, ...]:
+    """Return integers from 1 on, each once; there may be none."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{where}: a list of integers such as [1, 8, 32] is needed, given {_repr(value)}.")
+    return tuple(dict.fromkeys(count_from(1)(n, f"{where}[{i}]") for i, n in enumerate(value)))
 
 
 TRANSFERS = ("excluded", "included", "both")
 
 
-def transfer_named(given: Any, where: str) -> str:
-    if given not in TRANSFERS:
+def transfer_named(value: Any, where: str) -> str:
+    """Return the transfer mode."""
+    if value not in TRANSFERS:
         raise ArgumentError(
-            f"{where}: {', '.join(TRANSFERS)} can be asked for, given {_told(given)}.{nearest(str(given), TRANSFERS)}"
+            f"{where}: one of {', '.join(TRANSFERS)} is needed, given {_repr(value)}.{nearest(str(value), TRANSFERS)}"
         )
-    return str(given)
+    return str(value)
 
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 
 
-def float_types(given: Any, where: str) -> tuple[str, ...]:
-    """Floating types by their short names; the long ones (float16) are understood."""
-    found = []
-    for i, name in enumerate(words(given, where)):
+def float_types(value: Any, where: str) -> tuple[str, ...]:
+    """Return float dtypes by their short names; the long ones (float16) are understood."""
+    kinds = []
+    for i, name in enumerate(words(value, where)):
         try:
             kind = dtype.dtype(name)
         except DTypeError:
             kind = None
         if kind is None or kind.name not in FLOATS:
-            said = (
+            hint = (
                 "" if kind is None else f" {kind.name} is the type of stored weights: see `tritium bench quantization`."
             )
             raise ArgumentError(
                 f"{where}[{i}]: {name!r} is not a type to compute in; there are {', '.join(FLOATS)}."
-                f"{said or nearest(name, FLOATS)}"
+                f"{hint or nearest(name, FLOATS)}"
             )
-        found.append(kind.name)
-    return tuple(dict.fromkeys(found))
+        kinds.append(kind.name)
+    return tuple(dict.fromkeys(kinds))
 
 
-def device_names(given: Any, where: str) -> tuple[str, ...]:
-    """Names a device can have; whether it is here is found out when it is used."""
-    found, known = words(given, where), [*backends.device_names(), *peers.CPU_KERNELS]
-    for i, name in enumerate(found):
+def device_names(value: Any, where: str) -> tuple[str, ...]:
+    """Return device names; whether a device is present is checked when it is used."""
+    names, known = words(value, where), [*backends.device_names(), *peers.CPU_KERNELS]
+    for i, name in enumerate(names):
         kind, _, unit = name.partition(":")
         kernels = kind == "cpu" and unit and not unit.isdigit()
         if name not in peers.CPU_KERNELS if kernels else not backends.is_device_name(name):
             raise ArgumentError(
                 f"{where}[{i}]: {name!r} is not a device; there are {', '.join(known)}.{nearest(name, known)}"
             )
-    return found
+    return names
 
 
 def devices_here() -> tuple[str, ...]:
+    """Return the devices of this machine."""
     return tuple(map(str, backends.present()))
 
 
 def absence(device: str) -> str:
-    """Why a device of a file is skipped on this machine; "" when it is here."""
+    """Return why a device of a file is skipped on this machine; "" if it is present."""
     if device in peers.CPU_KERNELS:
         return peers.kernels_absent(device)
     try:
         backends.device(device)
-    except Exception as error:  # whatever a probe says is the reason
+    except Exception as error:  # the message of any probe is the reason
         return str(error).removeprefix(f"Device {device!r} is not available: ")
     return ""
 
 
-def _told(given: Any) -> str:
-    return "nothing" if given is None else repr(given)[:60]
+def _repr(value: Any) -> str:
+    """Return a value as text for an error message."""
+    return "nothing" if value is None else repr(value)[:60]
 
 
 # ---- the files
 
 
 class Key(NamedTuple):
-    """A key of a file: the field it fills, how its value is read, and how it is written."""
+    """A key of a file: the field it fills, and the functions that read and write its value."""
 
     field: str
     read: Callable[[Any, str], Any]
@@ -239,7 +248,7 @@ class Key(NamedTuple):
 
 
 class Config:
-    """A file a person writes, as a frozen record. `KEYS` is all there is to know of it; a dotted key lies in an inner object."""
+    """A configuration file as a frozen record. `KEYS` describes it completely; a dotted key is in a nested object."""
 
     KIND: ClassVar[str]
     USE: ClassVar[str]
@@ -258,16 +267,17 @@ class Config:
             raise FormatError(f"{where}: larger than {MAX_FILE_BYTES >> 20} MiB; a file of settings is small.")
         data = records.loads(raw, where)
         if not isinstance(data, dict):
-            raise FormatError(f"{where}: an object with {', '.join(_tops(cls))} is needed, given {_told(data)}.")
+            raise FormatError(f"{where}: an object with {', '.join(_tops(cls))} is needed, given {_repr(data)}.")
         return _from(cls, data, where)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as `load` reads it."""
+        """Write the file in the form `load` reads."""
         from tritium.perf.store.results import write_text
 
         return write_text(Path(path), self.dumps() + "\n")
 
     def dumps(self) -> str:
+        """Return the text of the file."""
         out: dict[str, Any] = {}
         for name, key in self.KEYS.items():
             top, _, inner = name.partition(".")
@@ -280,18 +290,19 @@ class Config:
 
 
 def _tops(cls: type[Config]) -> list[str]:
+    """Return the keys of the outer object."""
     return list(dict.fromkeys(name.partition(".")[0] for name in cls.KEYS))
 
 
 def _from(cls: type[C], data: dict[str, Any], where: str) -> C:
-    """The record of what a file holds."""
+    """Return the record of a file's contents."""
     _check_kind(cls, data, where)
     flat: dict[str, Any] = {}
     inner = {name.partition(".")[0] for name in cls.KEYS if "." in name}
     for name, value in data.items():
         if name in inner:
             if not isinstance(value, dict):
-                raise FormatError(f"{where}: {name}: an object is needed, given {_told(value)}.")
+                raise FormatError(f"{where}: {name}: an object is needed, given {_repr(value)}.")
             flat |= {f"{name}.{k}": v for k, v in value.items()}
         else:
             flat[name] = value
@@ -308,12 +319,12 @@ def _from(cls: type[C], data: dict[str, Any], where: str) -> C:
 
 
 def _check_kind(cls: type[Config], data: dict[str, Any], where: str) -> None:
-    """A file of another kind is named, rather than its first key."""
+    """Raise FormatError if the file is of another kind, instead of complaining about its first key."""
     if {"schema", "results"} <= set(data):
         raise FormatError(f"{where}: this is a file of results, not a {cls.KIND} file. {cls.USE}")
-    mine = set(data) & set(_tops(cls))
+    own_keys = set(data) & set(_tops(cls))
     for other in (BenchmarkConfig, EnergyConfig, RegressionConfig):
-        if other is not cls and not mine and set(data) & set(_tops(other)):
+        if other is not cls and not own_keys and set(data) & set(_tops(other)):
             raise FormatError(
                 f"{where}: this is {_a(other.KIND)} file (it has {', '.join(k for k in data if k in _tops(other))}); "
                 f"{_a(cls.KIND)} file is needed, with {', '.join(_tops(cls))}. {other.USE}"
@@ -326,7 +337,7 @@ def _a(word: str) -> str:
 
 @dataclass(frozen=True)
 class BenchmarkConfig(Config):
-    """What to measure: operations x sizes x batches x data types x devices, and for how long."""
+    """A measurement: ops x sizes x batches x dtypes x devices, and for how long."""
 
     tensor_sizes: tuple[tuple[int, ...], ...] = (
         (64, 64),
@@ -337,16 +348,16 @@ class BenchmarkConfig(Config):
         (2048, 2048),
     )
     warmup_iterations: int = 5  # batches before the first sample
-    measurement_iterations: int = 10  # rounds in all, spread over fresh processes
+    measurement_iterations: int = 10  # rounds in total, spread over fresh processes
     operations: tuple[str, ...] = ("matmul", "add", "multiply", "quantize", "bitlinear")
     devices: tuple[str, ...] = field(default_factory=devices_here)
     data_types: tuple[str, ...] = ("f32", "f16")
-    timeout_s: float = 30.0  # of one case on one arm, in one process
-    batch_sizes: tuple[int, ...] = ()  # rows or sequences in place of those of the sizes; none: as the sizes say
-    transfer: str = "excluded"  # whether inputs and results travel inside the clock; both: a case of each
+    timeout_s: float = 30.0  # of one case on one contender, in one process
+    batch_sizes: tuple[int, ...] = ()  # rows or sequences instead of those in the sizes; empty: as in the sizes
+    transfer: str = "excluded"  # transfers of inputs and results are timed or not; both: a case of each
 
     KIND: ClassVar[str] = "benchmark"
-    USE: ClassVar[str] = "Give a benchmark file to `tritium compare --config`."
+    USE: ClassVar[str] = "Pass a benchmark file to `tritium compare --config`."
     KEYS: ClassVar[Mapping[str, Key]] = {
         "tensor_sizes": Key("tensor_sizes", sizes),
         "warmup_iterations": Key("warmup_iterations", count_from(0)),
@@ -360,7 +371,7 @@ class BenchmarkConfig(Config):
     }
 
     def plan(self, plan: Plan = PLANS["default"]) -> Plan:
-        """A plan that measures as long as this file asks: its warm-up, and at least its rounds, over fresh processes."""
+        """Return a plan with this file's warm-up and at least its rounds, over fresh processes."""
         generations = min(plan.generations, self.measurement_iterations)
         return replace(
             plan,
@@ -371,15 +382,15 @@ class BenchmarkConfig(Config):
         )
 
     def usable_devices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The devices that are here, and a note for each that is not."""
-        why = {name: absence(name) for name in self.devices}
-        skipped = tuple(f"device {name} skipped: {reason.rstrip('.')}." for name, reason in why.items() if reason)
-        return tuple(name for name, reason in why.items() if not reason), skipped
+        """Return the devices that are present, and a note for each that is not."""
+        absences = {name: absence(name) for name in self.devices}
+        skipped = tuple(f"device {name} skipped: {reason.rstrip('.')}." for name, reason in absences.items() if reason)
+        return tuple(name for name, reason in absences.items() if not reason), skipped
 
 
 @dataclass(frozen=True)
 class EnergyConfig(Config):
-    """How energy is read. Estimates are given only where they are allowed, and are named so."""
+    """Settings of energy readings. Estimates are made only if allowed, and are marked as such."""
 
     monitoring_interval_s: float = 0.1
     power_measurement_duration_s: float = 10.0
@@ -392,7 +403,7 @@ class EnergyConfig(Config):
     tdp_w: float | None = None  # for estimates
 
     KIND: ClassVar[str] = "energy"
-    USE: ClassVar[str] = "Give an energy file to `tritium bench energy --config`."
+    USE: ClassVar[str] = "Pass an energy file to `tritium bench energy --config`."
     KEYS: ClassVar[Mapping[str, Key]] = {
         "monitoring_interval": Key("monitoring_interval_s", duration, duration_text),
         "power_measurement_duration": Key("power_measurement_duration_s", duration, duration_text),
@@ -408,32 +419,35 @@ class EnergyConfig(Config):
 
 @dataclass(frozen=True)
 class Alerts:
-    """From which slow-down on a regression is a warning, and from which it is critical."""
+    """Slow-downs from which a regression is a warning, and from which it is critical."""
 
     warning: float = 0.05
     critical: float = 0.15
 
 
-def alerts(given: Any, where: str) -> Alerts:
-    if isinstance(given, Alerts):
-        given = records.plain(given)
-    if not isinstance(given, Mapping):
-        raise ArgumentError(f"{where}: an object with warning and critical is needed, given {_told(given)}.")
+def alerts(value: Any, where: str) -> Alerts:
+    """Return the alert thresholds."""
+    if isinstance(value, Alerts):
+        value = records.plain(value)
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{where}: an object with warning and critical is needed, given {_repr(value)}.")
     known = [f.name for f in fields(Alerts)]
-    for name in given:
+    for name in value:
         if name not in known:
             raise ArgumentError(
                 f"{where}: unknown key {name!r}; there are {', '.join(known)}.{nearest(str(name), known)}"
             )
-    found = Alerts(**{name: fraction(value, f"{where}.{name}") for name, value in given.items()})
-    if found.warning > found.critical:
-        raise ArgumentError(f"{where}: warning ({found.warning:g}) must not lie above critical ({found.critical:g}).")
-    return found
+    thresholds = Alerts(**{name: fraction(share, f"{where}.{name}") for name, share in value.items()})
+    if thresholds.warning > thresholds.critical:
+        raise ArgumentError(
+            f"{where}: warning ({thresholds.warning:g}) must not be above critical ({thresholds.critical:g})."
+        )
+    return thresholds
 
 
 @dataclass(frozen=True)
 class RegressionConfig(Config):
-    """When a change is a regression, and what it is compared with."""
+    """Rules for regressions, and the baseline they are compared with."""
 
     baseline_file: str = "performance_baselines.json"
     regression_threshold: float = 0.05
@@ -443,7 +457,7 @@ class RegressionConfig(Config):
     auto_update_baseline: bool = False
 
     KIND: ClassVar[str] = "regression"
-    USE: ClassVar[str] = "Give a regression file to `tritium regression-check --config`."
+    USE: ClassVar[str] = "Pass a regression file to `tritium regression-check --config`."
     KEYS: ClassVar[Mapping[str, Key]] = {
         "baseline_file": Key("baseline_file", text),
         "regression_threshold": Key("regression_threshold", fraction),
@@ -464,19 +478,19 @@ class Options:
     """The options of one measurement."""
 
     suite: str = "compare"
-    config: BenchmarkConfig = field(default_factory=BenchmarkConfig)  # what: operations, tensor_sizes, devices …
-    plan: Plan = PLANS["default"]  # how long and by which rules: generations, threads, seed, metrics …
-    energy: EnergyConfig | None = None  # how energy is read; None: not at all
-    peers: tuple[str, ...] | None = None  # which libraries to compare with; None: as the suite says
+    config: BenchmarkConfig = field(default_factory=BenchmarkConfig)  # operations, tensor_sizes, devices …
+    plan: Plan = PLANS["default"]  # duration and rules: generations, threads, seed, metrics …
+    energy: EnergyConfig | None = None  # settings of energy readings; None: no readings
+    peers: tuple[str, ...] | None = None  # libraries to compare with; None: the suite's
     quick: bool = False
     output: Path = Path("results.json")
-    resume: bool = False  # go on from the journal beside `output`
-    format: str = "text"  # of what is printed
+    resume: bool = False  # continue from the journal beside `output`
+    format: str = "text"  # of the printed output
     report: bool = True  # write a page beside `output`
 
     @property
     def kind(self) -> str:
-        """What the results are called in their file."""
+        """Return the kind of the results in their file."""
         return "compare" if self.suite == "compare" else "bench"
 
     @property
@@ -485,7 +499,7 @@ class Options:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The arguments that every recipe takes."""
+        """Return the arguments that every recipe takes."""
         return {"threads": self.plan.threads, "seed": self.plan.seed}
 
     def changed(self, **values: Any) -> Options:

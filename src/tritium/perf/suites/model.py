@@ -1,6 +1,6 @@
-"""How fast a model is here: prefill, decode, time to the first token, time until ready, memory, energy where measured.
+"""Speed of a model on this machine: prefill, decode, time to first token, load time, memory, energy if measured.
 
-Knows nothing of the command line. Every sample is kept; what cannot be measured says why.
+Knows nothing of the command line. Every sample is stored; what cannot be measured has a reason.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ class Measured:
 
     unit: str
     samples: tuple[float, ...] = ()
-    absent: str = ""  # why there are none
+    absent: str = ""  # reason for having none
 
     @property
     def median(self) -> float:
+        """Return the median of the samples."""
         return median(self.samples) if self.samples else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % for the typical value, from the spread of the logarithms of the samples."""
+        """Return the 95 % interval of the typical value, from the spread of the logarithms of the samples."""
         n = len(self.samples)
         if n < 2:
             return math.nan, math.nan
@@ -51,13 +52,13 @@ class Measured:
         if not self.samples:
             return f"not measured: {self.absent}"
         low, high = self.interval
-        around = "" if math.isnan(low) else f"  ({low:.4g} … {high:.4g}, 95 %)"
-        return f"{self.median:.4g} {self.unit}{around}  {len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
+        interval = "" if math.isnan(low) else f"  ({low:.4g} … {high:.4g}, 95 %)"
+        return f"{self.median:.4g} {self.unit}{interval}  {len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `measure` found."""
+    """The result of `measure`."""
 
     model: str
     machine: str
@@ -66,15 +67,16 @@ class Report:
     decode_tokens: int
     batch: int
     weight_bytes: int  # read for every token
-    cache_bytes: int  # of keys and values, for the tokens of one run
+    cache_bytes: int  # of the KV cache, for the tokens of one run
     rows: dict[str, Measured] = field(default_factory=dict)
 
     @property
     def bandwidth(self) -> float:
-        """Bytes of weights a second while decoding."""
+        """Return the bytes of weights read per second while decoding."""
         return self.weight_bytes * self.rows["decode"].median / self.batch
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         rows = {
             name: asdict(row)
             | {"median": row.median if row.samples else None}
@@ -84,15 +86,15 @@ class Report:
         return asdict(self) | {"rows": rows, "decode_weight_bytes_per_s": self.bandwidth}
 
     def page(self) -> str:
-        """For people."""
+        """Return the report as text."""
         lines = [f"{self.model} on {self.machine}, {self.threads} thread{'s' * (self.threads > 1)}"]
-        what = f"{self.prefill_tokens} tokens of prompt, {self.decode_tokens} decoded"
-        lines.append(what + (f", {self.batch} sequences together" if self.batch > 1 else ""))
+        workload = f"prefill {self.prefill_tokens} tokens, decode {self.decode_tokens}"
+        lines.append(workload + (f", batch {self.batch}" if self.batch > 1 else ""))
         width = max(map(len, self.rows))
         lines += ["", *(f"{name:<{width}}  {row}" for name, row in self.rows.items()), ""]
         lines.append(
             f"Every token reads {bytes_text(self.weight_bytes)} of weights: {self.bandwidth / 1e9:.1f} GB/s while decoding "
-            "(`tritium ceilings` tells what memory gives)."
+            "(`tritium ceilings` measures the memory bandwidth)."
         )
         return "\n".join(lines)
 
@@ -103,31 +105,31 @@ def measure(
 ) -> Report:  # fmt: skip
     """Load a model, warm it up, and time `repeat` runs of a prompt of `prefill` tokens and `decode` tokens after it."""
 
-    def told(done: int, what: str) -> None:
+    def report(done: int, step: str) -> None:
         if progress is not None:
-            progress(done, repeat + 2, what)
+            progress(done, repeat + 2, step)
 
-    told(0, "loading")
+    report(0, "loading")
     ready, model = _ready(make)
     if prefill + decode > model.config.context:
         raise ArgumentError(
-            f"bench model: {prefill} tokens of prompt and {decode} decoded were asked; this model's context holds "
-            f"{model.config.context}. Ask for fewer (-p, -n)."
+            f"bench model: {prefill} tokens of prompt and {decode} decoded were requested; this model's context is "
+            f"{model.config.context}. Request fewer (-p, -n)."
         )
-    told(1, "warming up")
+    report(1, "warming up")
     session = model.session(slots=batch, context=min(prefill + decode + 1, model.config.context))
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, model.config.vocab_size, prefill).tolist()
     _run(session, prompt, 2)  # compiles
     prefills, firsts, decodes = [], [], []
     for i in range(repeat):
-        told(i + 2, f"run {i + 1} of {repeat}")
+        report(i + 2, f"run {i + 1} of {repeat}")
         first, spent = _run(session, prompt, decode)
         prefills.append(prefill / first)
         firsts.append(first)
         decodes.append(batch * decode / spent)
     energy = _energy(session, prefill, decode, EnergyMeter() if meter is None else meter)
-    told(repeat + 2, "")
+    report(repeat + 2, "")
     linears = prepacked.linears(model.network)
     head = model.network.head.weight
     read = sum(q.nbytes for q in linears.values()) + (0 if "lm_head" in linears else head.nbytes)
@@ -142,7 +144,7 @@ def measure(
 
 
 def _ready(make: Callable[[], Model], times: int = 3) -> tuple[Measured, Model]:
-    """Seconds until a model can be asked for a session; the file is warm after the first time, which is left out."""
+    """Return the seconds until a model is loaded, and the model; the first time, with a cold file cache, is left out."""
     samples = []
     make()
     for _ in range(times):
@@ -153,7 +155,7 @@ def _ready(make: Callable[[], Model], times: int = 3) -> tuple[Measured, Model]:
 
 
 def _run(session: Session, prompt: list[int], decode: int) -> tuple[float, float]:
-    """Seconds to the first token, and seconds of all further ones."""
+    """Return the seconds to the first token, and the seconds of all further ones."""
     slots = list(range(session.slots))
     for slot in slots:
         session.truncate(slot, 0)
@@ -168,7 +170,7 @@ def _run(session: Session, prompt: list[int], decode: int) -> tuple[float, float
 
 
 def _decode(session: Session, token: int, times: int) -> None:
-    """Write so many tokens in every slot."""
+    """Decode this many tokens in every slot."""
     slots = list(range(session.slots))
     ids = [token] * len(slots)
     for left in reversed(range(times)):
@@ -176,22 +178,22 @@ def _decode(session: Session, token: int, times: int) -> None:
 
 
 def _energy(session: Session, prefill: int, decode: int, meter: EnergyMeter) -> Measured:
-    """Joules a token: the tokens after the prompt are decoded again and again for as long as the counters need."""
+    """Return joules per token: the tokens after the prompt are decoded repeatedly for as long as the counters need."""
 
     def again() -> None:
         for slot in range(session.slots):
             session.truncate(slot, prefill)
         _decode(session, 0, decode)
 
-    found = meter.window(again)
-    if found["kind"] != "measured":
-        return Measured("J/token", (), found["reason"])
-    where = f"J/token, of {found['details']['domain']} ({found['source']})"
-    return Measured(where, (found["value"] / (session.slots * decode),))
+    reading = meter.window(again)
+    if reading["kind"] != "measured":
+        return Measured("J/token", (), reading["reason"])
+    unit = f"J/token, of {reading['details']['domain']} ({reading['source']})"
+    return Measured(unit, (reading["value"] / (session.slots * decode),))
 
 
 def peak_memory() -> Measured:
-    """The most memory this process ever had, as the system counts it: weights mapped from a file included."""
+    """Return the peak resident memory of this process, weights mapped from a file included."""
     import resource
     import sys
 

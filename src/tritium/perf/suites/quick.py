@@ -1,7 +1,7 @@
-"""One-liners: an operation timed here and now, in this process, with every sample and an interval.
+"""One-liners: an op timed in this process, with every sample and an interval.
 
-Knows nothing of verdicts. It is the quick look of a person at a prompt or of a test's floor; a comparison that must hold needs
-fresh processes and arms beside each other: `tritium compare`, or `tt.perf.measure`.
+Knows nothing of verdicts. For a quick look at a prompt, or for the floor of a test; a reliable comparison needs fresh
+processes and interleaved contenders: `tritium compare`, or `tt.perf.measure`.
 
     us, gflops = tt.perf.matmul(1024)
     print(tt.perf.matmul(1024))                   1.94 ms (1.92 … 1.97, 95 % within this process)  24 samples  1107 GFLOP/s
@@ -30,32 +30,32 @@ from tritium.perf.work import moves, quantised
 from tritium.perf.work.operations import operation_named, work_of
 from tritium.perf.work.recipes import grid, refuses
 
-BATCH_S = 0.005  # of a timed batch of calls, at least
-LEAST, MOST = 7, 25  # batches that are timed: fewer of slow calls
-WINDOW = 4  # warm-up batches that are compared with those before
+BATCH_S = 0.005  # minimum duration of a timed batch of calls
+LEAST, MOST = 7, 25  # timed batches: fewer for slow calls
+WINDOW = 4  # warm-up batches compared with the ones before
 WARM_SHARE = 0.3  # of the budget
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What one call takes: seconds of every batch, divided by its calls. Unpacks to the figures named in `gives`."""
+    """The timing of one call: seconds of every batch, divided by its calls. Unpacks to the figures named in `gives`."""
 
     name: str
     samples: tuple[float, ...]
     work: Work
     calls: int  # in a batch
-    checked: str  # how the answer was checked before it was timed
+    checked: str  # result of checking the answer before timing
     steady: bool = True
     gives: tuple[str, ...] = ("us", "gflops")
 
     @property
     def seconds(self) -> float:
-        """The median of the batches."""
+        """Return the median of the batches."""
         return median(self.samples)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % for the typical seconds of a call in this process; another process may differ by more."""
+        """Return the 95 % interval of the seconds of a call in this process; another process may differ by more."""
         low, high = stats.walsh_interval([math.log(s) for s in self.samples])
         return math.exp(low), math.exp(high)
 
@@ -73,17 +73,17 @@ class Timed:
 
     @property
     def gflops(self) -> float:
-        """1e9 operations a second; 0 where the work is no arithmetic."""
+        """Return 1e9 operations per second; 0 without arithmetic."""
         return self.work.flops / self.seconds / 1e9
 
     @property
     def gbs(self) -> float:
-        """1e9 bytes a second, each counted once; 0 where nothing is moved."""
+        """Return 1e9 bytes per second, each counted once; 0 without memory traffic."""
         return self.work.moved / self.seconds / 1e9
 
     @property
     def throughput(self) -> float:
-        """Calls a second."""
+        """Return calls per second."""
         return 1 / self.seconds
 
     def __iter__(self) -> Iterator[float]:
@@ -94,12 +94,12 @@ class Timed:
             (u for u in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)) if self.seconds * u[1] >= 1), ("ns", 1e9)
         )
         low, high = (v * factor for v in self.interval)
-        said = [f"{self.seconds * factor:.3g} {unit} ({low:.3g} … {high:.3g}, 95 % within this process)"]
-        said.append(f"{len(self.samples)} samples")
-        said += [f"{self.gflops:.4g} G{'' if self.work.integer else 'FL'}OP/s"] if self.work.flops else []
-        said += [f"{self.gbs:.3g} GB/s"] if self.work.moved else []
-        said += ["no steady state"] if not self.steady else []
-        return f"{self.name}: " + "  ".join(said)
+        parts = [f"{self.seconds * factor:.3g} {unit} ({low:.3g} … {high:.3g}, 95 % within this process)"]
+        parts.append(f"{len(self.samples)} samples")
+        parts += [f"{self.gflops:.4g} G{'' if self.work.integer else 'FL'}OP/s"] if self.work.flops else []
+        parts += [f"{self.gbs:.3g} GB/s"] if self.work.moved else []
+        parts += ["no steady state"] if not self.steady else []
+        return f"{self.name}: " + "  ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -120,53 +120,56 @@ class Both:
 # ---- timing
 
 
-def measured(case: Case, made: Made, *, seconds: float = 0.5, gives: tuple[str, ...] = ("us", "gflops")) -> Timed:
-    """Check the answer, find how many calls make a batch, warm up until steady, then time batches for about so long."""
+def measured(case: Case, prepared: Made, *, seconds: float = 0.5, gives: tuple[str, ...] = ("us", "gflops")) -> Timed:
+    """Check the answer, calibrate the calls of a batch, warm up until steady, then time batches for about so long."""
     if not 0 < seconds < math.inf:
         raise ArgumentError(f"{case.name}: seconds must be a time above 0, given {seconds!r}.")
-    result = made.call()
-    if made.wait is not None:
-        made.wait(result)
-    said = worker.checked(made, result)
-    if "status" in said:
-        raise VerifyError(f"{case.name}: {said['reason']}; it was not timed.")
-    calls, _ = worker.calibrated(made.call, made.wait, BATCH_S)
-    seen: list[float] = []
+    result = prepared.call()
+    if prepared.wait is not None:
+        prepared.wait(result)
+    check = worker.checked(prepared, result)
+    if "status" in check:
+        raise VerifyError(f"{case.name}: {check['reason']}; it was not timed.")
+    calls, _ = worker.calibrated(prepared.call, prepared.wait, BATCH_S)
+    warmup: list[float] = []
     collecting = gc.isenabled()
     gc.disable()
     try:
         spent = 0.0
-        while stats.steady(seen, window=WINDOW, tolerance=0.02) is None and spent < WARM_SHARE * seconds:
-            seen.append(_batch(made, calls))
-            spent += seen[-1] * calls
-        each = median(seen[-WINDOW:]) * calls
+        while stats.steady(warmup, window=WINDOW, tolerance=0.02) is None and spent < WARM_SHARE * seconds:
+            warmup.append(_batch(prepared, calls))
+            spent += warmup[-1] * calls
+        each = median(warmup[-WINDOW:]) * calls
         count = max(LEAST, min(MOST, int((1 - WARM_SHARE) * seconds / each)))
-        samples = tuple(_batch(made, calls) for _ in range(count))
+        samples = tuple(_batch(prepared, calls) for _ in range(count))
     finally:
         if collecting:
             gc.enable()
-        if made.close is not None:
-            made.close()
-    steady = stats.steady(seen, window=WINDOW, tolerance=0.02) is not None
-    return Timed(case.name, samples, made.work or case.work, calls, said["checked"], steady, gives)
+        if prepared.close is not None:
+            prepared.close()
+    steady = stats.steady(warmup, window=WINDOW, tolerance=0.02) is not None
+    return Timed(case.name, samples, prepared.work or case.work, calls, check["checked"], steady, gives)
 
 
-def _batch(made: Made, calls: int) -> float:
-    return worker.batch(made.call, made.wait, calls)[0] / calls / 1e9
+def _batch(prepared: Made, calls: int) -> float:
+    """Return the seconds of a call in one batch."""
+    return worker.batch(prepared.call, prepared.wait, calls)[0] / calls / 1e9
 
 
-def _only(cases: Sequence[Case], why: str) -> Case:
+def _only(cases: Sequence[Case], reason: str) -> Case:
+    """Return the first case, or raise ArgumentError."""
     if not cases:
-        raise ArgumentError(why)
+        raise ArgumentError(reason)
     return cases[0]
 
 
-def _followed(case: Case, seconds: float, gives: tuple[str, ...], candidate: str = "tritium") -> Timed:
+def _time_case(case: Case, seconds: float, gives: tuple[str, ...], candidate: str = "tritium") -> Timed:
+    """Build a case on a candidate and time it."""
     try:
-        made = worker.resolve(case.recipe.target)(candidate, **case.recipe.arguments)
+        call = worker.resolve(case.recipe.target)(candidate, **case.recipe.arguments)
     except UnsupportedError as error:
         raise ArgumentError(f"{case.name}: {error}") from None
-    return measured(case, made, seconds=seconds, gives=gives)
+    return measured(case, call, seconds=seconds, gives=gives)
 
 
 def timed(
@@ -179,25 +182,25 @@ def timed(
     seconds: float = 0.5,
     gives: tuple[str, ...] = ("us", "gflops"),
 ) -> Timed:
-    """Any operation of `tritium bench --list`, on values of a fixed seed."""
+    """Time any op of `tritium bench --list`, on values of a fixed seed."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    kind, where = dt.dtype(dtype).name, str(backends.device(device))
-    found = grid([operation], [sizes], [kind], devices=[where], layouts=[layout])
-    return _followed(_only(found, refuses(operation, sizes, kind)), seconds, gives)
+    kind, device_name = dt.dtype(dtype).name, str(backends.device(device))
+    cases = grid([operation], [sizes], [kind], devices=[device_name], layouts=[layout])
+    return _time_case(_only(cases, refuses(operation, sizes, kind)), seconds, gives)
 
 
 # ---- the guides' one-liners
 
 
 def matmul(size: int = 1024, dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5) -> Timed:
-    """A square product: (µs, GFLOP/s)."""
+    """Time a square product: (µs, GFLOP/s)."""
     return timed("matmul", (size, size), dtype, device, seconds=seconds)
 
 
 def benchmark_matmul_with_size(
     shape: Sequence[int], dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
-    """A product of (m, k) by [k, k], or of (m, k, n): (µs, GFLOP/s)."""
+    """Time a product of (m, k) by [k, k], or of (m, k, n): (µs, GFLOP/s)."""
     return timed("matmul", shape, dtype, device, seconds=seconds)
 
 
@@ -209,45 +212,45 @@ def benchmark_elementwise(
     *,
     seconds: float = 0.5,
 ) -> Timed:
-    """One operation element by element: (µs, GB/s)."""
+    """Time one element-wise op: (µs, GB/s)."""
     return timed(operation, shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
 
 
 def benchmark_reduction(
     shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
-    """The sum of all elements: (µs, GB/s)."""
+    """Time the sum of all elements: (µs, GB/s)."""
     return timed("sum", shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
 
 
 def benchmark_quantization(
     shape: Sequence[int] = (1024, 1024), scheme: str = "ternary", device: Any = None, *, seconds: float = 0.5
 ) -> Both:
-    """Quantising and dequantising a matrix: (µs, µs)."""
+    """Time quantising and dequantising a matrix: (µs, µs)."""
     steps = ("quantize", "dequantize")
     cases = quantised.quantisation([shape], [scheme], steps, device=str(backends.device(device)))
-    first, second = (_followed(case, seconds, ("us", "gbs")) for case in cases)
+    first, second = (_time_case(case, seconds, ("us", "gbs")) for case in cases)
     return Both(first, second)
 
 
 def benchmark_device_transfer(
     shape: Sequence[int] = (1024, 1024), device: Any = None, dtype: Any = "f32", *, seconds: float = 0.5
 ) -> Both:
-    """Copying to a device and back to the host: (µs, µs). On the CPU both are copies of memory."""
+    """Time a copy to a device and back to the host: (µs, µs). On the CPU both are copies of memory."""
     cases = moves.transfer([shape], [dt.dtype(dtype).name], ("upload", "download"), device=str(backends.device(device)))
-    first, second = (_followed(case, seconds, ("us", "gbs")) for case in cases)
+    first, second = (_time_case(case, seconds, ("us", "gbs")) for case in cases)
     return Both(first, second)
 
 
 def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> Both:
-    """Allocating 1 KiB and 16 MiB: (ns, ns)."""
+    """Time allocating 1 KiB and 16 MiB: (ns, ns)."""
     cases = moves.memory(what=["allocate"], device=str(backends.device(device)))
-    first, second = (_followed(case, seconds, ("ns",)) for case in cases)
+    first, second = (_time_case(case, seconds, ("ns",)) for case in cases)
     return Both(first, second, "ns")
 
 
 def benchmark_with_dtype(dtype: Any, size: int = 512, device: Any = None, *, seconds: float = 0.5) -> Timed:
-    """The same product with weights of a dtype: f32, f16, bf16, i8, i4, tern2, tern5. (µs, GFLOP/s)"""
+    """Time the same product with weights of a dtype: f32, f16, bf16, i8, i4, tern2, tern5. (µs, GFLOP/s)"""
     return timed("linear", (size, size), dtype, device, seconds=seconds)
 
 
@@ -259,22 +262,22 @@ def benchmark_strided(
     *,
     seconds: float = 0.5,
 ) -> Timed:
-    """The same operation where every other column is left out: (µs, GB/s)."""
+    """Time the same op on strided memory, every other column: (µs, GB/s)."""
     return timed(operation, shape, dtype, device, layout="strided", seconds=seconds, gives=("us", "gbs"))
 
 
 def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
-    """What a call itself costs: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
+    """Time the overhead of a call: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
     (case,) = grid(["add"], [(size,)])
     first, second = (
-        replace(_followed(case, seconds, ("ns",), candidate), name=f"{case.name}, {candidate}")
+        replace(_time_case(case, seconds, ("ns",), candidate), name=f"{case.name}, {candidate}")
         for candidate in ("tritium", "numpy")
     )
     return Both(first, second, "ns")
 
 
 def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str = "matmul") -> float:
-    """1e9 operations a second of an operation of that shape, from a timing or from seconds."""
+    """Return 1e9 operations per second of an op of that shape, from a timing or from seconds."""
     flops = work_of(operation_named(operation), tuple(shape), "f32").flops
     seconds = taken.seconds if isinstance(taken, Timed) else float(taken)
     if not 0 < seconds < math.inf:
@@ -287,7 +290,7 @@ def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str 
 
 @dataclass(frozen=True)
 class Floor:
-    """What an assertion found."""
+    """The result of an assertion."""
 
     outcome: Literal["passed", "inconclusive", "no floor"]
     text: str
@@ -306,35 +309,37 @@ def assert_performance(
     name: str = "",
     strict: bool = False,
 ) -> Floor:
-    """Raise PerformanceError when a speed lies below a floor: `at_least` less the tolerance.
+    """Raise PerformanceError if a speed is below a floor: `at_least` less the tolerance.
 
-    Of a timing or a run the whole interval must lie below; where the floor lies inside it, the answer is "inconclusive" and a
+    For a timing or a run the whole interval must be below; if the floor is inside it, the outcome is "inconclusive" and a
     warning is logged, or with `strict` PerformanceError is raised then too. `metric` is a rate of the timing or run: gflops,
     gbs, throughput, items_per_s. `floors` is a file {"machine key": {"case name": floor}} for machines that differ; a machine
     that is not in it has no floor.
     """
     if not 0 <= tolerance < 1:
         raise ArgumentError(f"assert_performance: tolerance must be a fraction from 0 to 1, given {tolerance!r}.")
-    said = name or getattr(measured, "name", "") or getattr(measured, "case", "") or "the measured speed"
+    label = name or getattr(measured, "name", "") or getattr(measured, "case", "") or "the measured speed"
     low, value, high = _rates(measured, metric)
     if floors is not None:
-        at_least = _floor_of(Path(floors), said)
+        at_least = _floor_of(Path(floors), label)
         if at_least is None:
-            text = f"{said}: {floors} has no floor for this machine ({this_machine().key}); {value:.4g} {metric} was measured"
+            text = f"{label}: {floors} has no floor for this machine ({this_machine().key}); {value:.4g} {metric} was measured"
             return Floor("no floor", text, value, (low, high), None)
     if at_least is None:
         raise ArgumentError("assert_performance: no floor was given; name at_least=… or floors=FILE.")
     if not 0 < at_least < math.inf or not math.isfinite(value):  # a comparison with NaN would pass
         raise ArgumentError(
-            f"assert_performance: {said}: numbers are compared; {value!r} was measured, at least {at_least!r} is asked."
+            f"assert_performance: {label}: numbers are compared; {value!r} was measured, at least {at_least!r} is required."
         )
     least = at_least * (1 - tolerance)
-    around = f" ({low:.4g} … {high:.4g})" if low < high else ""
-    text = f"{said}: {value:.4g} {metric}{around}, at least {least:.4g} is asked ({at_least:g} less {tolerance:.0%})"
+    interval = f" ({low:.4g} … {high:.4g})" if low < high else ""
+    text = (
+        f"{label}: {value:.4g} {metric}{interval}, at least {least:.4g} is required ({at_least:g} less {tolerance:.0%})"
+    )
     if high < least:
         raise PerformanceError(f"{text}: too slow. Look for other work on this machine, then for what changed.")
     if low < least:
-        text = f"{text}: inconclusive, the floor lies within the interval; measure longer (seconds=…)"
+        text = f"{text}: inconclusive, the floor is within the interval; measure longer (seconds=…)"
         if strict:
             raise PerformanceError(text)
         settings.log.warning("%s", text)
@@ -343,7 +348,7 @@ def assert_performance(
 
 
 def _rates(measured: Timed | Run | float, metric: str) -> tuple[float, float, float]:
-    """The lower end, the middle and the upper end of a rate; a bare number is all three."""
+    """Return the lower end, the middle and the upper end of a rate; a bare number is all three."""
     if isinstance(measured, (int, float)):
         return float(measured), float(measured), float(measured)
     if metric not in ("gflops", "gbs", "throughput", "items_per_s"):
@@ -353,7 +358,7 @@ def _rates(measured: Timed | Run | float, metric: str) -> tuple[float, float, fl
     work = measured.work
     each = {"gflops": work.flops / 1e9, "gbs": work.moved / 1e9, "throughput": 1.0, "items_per_s": work.items}[metric]
     if not each:
-        raise ArgumentError(f"assert_performance: this work has no {metric}; it says {work}.")
+        raise ArgumentError(f"assert_performance: this work has no {metric}: {work}.")
     if isinstance(measured, Timed):
         short, middle, long = measured.interval[0], measured.seconds, measured.interval[1]
     else:
@@ -362,24 +367,27 @@ def _rates(measured: Timed | Run | float, metric: str) -> tuple[float, float, fl
 
 
 def _run_seconds(run: Run) -> tuple[float, float, float]:
-    """One value of each process: rounds of one process are not independent."""
+    """Return the lower end, the median and the upper end of a run's seconds.
+
+    Each process is one value: rounds of one process are not independent.
+    """
     wall = run.of("wall")
     rounds = [g for g in rounds_of(wall) if g] if wall is not None else []
-    taken = [median(g) for g in rounds] if len(rounds) > 1 else list(rounds[0]) if rounds else []
-    if run.status != "ok" or not taken:
+    times = [median(g) for g in rounds] if len(rounds) > 1 else list(rounds[0]) if rounds else []
+    if run.status != "ok" or not times:
         raise PerformanceError(
             f"{run.case} on {run.arm} has no times: {run.status}: {run.reason or 'nothing was measured'}."
         )
-    low, high = stats.walsh_interval([math.log(t) for t in taken])
-    return math.exp(low), median(taken), math.exp(high)
+    low, high = stats.walsh_interval([math.log(t) for t in times])
+    return math.exp(low), median(times), math.exp(high)
 
 
 def _floor_of(path: Path, name: str) -> float | None:
-    """The floor of a case on this machine."""
-    found = records.loads(path.read_text(encoding="utf-8"), str(path))
-    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+    """Return the floor of a case on this machine."""
+    floors = records.loads(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(floors, dict) or not all(isinstance(v, dict) for v in floors.values()):
         raise FormatError(f'{path}: {{"machine key": {{"case name": floor}}}} is needed.')
-    floor = found.get(this_machine().key, {}).get(name)
+    floor = floors.get(this_machine().key, {}).get(name)
     if floor is not None and (isinstance(floor, bool) or not isinstance(floor, (int, float)) or floor <= 0):
         raise FormatError(f"{path}: the floor of {name!r} must be a number above 0, given {floor!r}.")
     return floor

@@ -1,7 +1,7 @@
-"""Suites: which cases, which arms and which metrics stand under a name. `tritium compare` and `tritium bench` read this table.
+"""Suites: the cases, contenders and metrics under a name, for `tritium compare` and `tritium bench`.
 
 Knows nothing of measuring. A suite's settings are a BenchmarkConfig, so that a file or an option changes any of them; what
-they ask for and this machine or an operation refuses becomes a note with the reason.
+this machine or an op does not support becomes a note with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tritium.perf.records.run import PLANS, Plan, Results
 from tritium.perf.suites.config import FLOATS, BenchmarkConfig, EnergyConfig, Options
 from tritium.perf.work import peers, recipes as work, registry
 from tritium.perf.work.canary import is_canary
-from tritium.perf.work.operations import HELD, MOVED, WORKLOADS
+from tritium.perf.work.operations import MEMORY_ACTS, TRANSFER_ACTS, WORKLOADS
 
 Shape = tuple[int, ...]
 TIME = ("wall", "cpu", "peak_bytes")
@@ -33,41 +33,41 @@ ACTIVATIONS = ("relu", "gelu", "silu", "softmax")
 STEPS = ("quantize", "dequantize", "matmul")  # of the suite quantization, as in perf.work.quantised
 
 
-Made = tuple[list[Case], list[str]]
-Cases = Callable[[Options], Made]
+CasesAndNotes = tuple[list[Case], list[str]]
+Cases = Callable[[Options], CasesAndNotes]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One name of `tritium bench`."""
+    """One suite of `tritium bench`."""
 
     name: str
     doc: str
     cases: Cases
     settings: dict[str, Any]  # of its BenchmarkConfig
-    quick: dict[str, Any]  # instead of these, with --quick
+    quick: dict[str, Any]  # overrides with --quick
     aliases: tuple[str, ...] = ()
     metrics: tuple[str, ...] = TIME
-    peers: tuple[str, ...] | None = None  # who stands beside when nobody is named; None: what is installed
-    listed: bool = False  # its cases come from a list of their own, with the sizes they have there
-    everywhere: bool = False  # on every device that is here, where nobody names one; else on the default device
+    peers: tuple[str, ...] | None = None  # default libraries to compare with; None: those installed
+    listed: bool = False  # its cases are a fixed list with its own sizes
+    everywhere: bool = False  # by default on every device present; else on the default device
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What a run will measure, and what it leaves out."""
+    """The cases and contenders of a run, and notes on what is left out."""
 
     cases: tuple[Case, ...]
     arms: tuple[Arm, ...]
     notes: tuple[str, ...] = ()
 
-    def told(self, plan: Plan) -> str:
-        """One line for a person who waits."""
-        who = ", ".join(arm.name for arm in self.arms)
+    def summary(self, plan: Plan) -> str:
+        """Return one line for a person who waits."""
+        contenders = ", ".join(arm.name for arm in self.arms)
         cases, each = len(self.cases), plan.generations
         return (
-            f"{cases} case{'s' * (cases != 1)} on {who}: {each} fresh process{'es' * (each != 1)} each, "
-            f"{plan.rounds} round{'s' * (plan.rounds != 1)} in turn"
+            f"{cases} case{'s' * (cases != 1)} on {contenders}: {each} fresh process{'es' * (each != 1)} each, "
+            f"{plan.rounds} round{'s' * (plan.rounds != 1)} interleaved"
         )
 
 
@@ -75,29 +75,29 @@ class Grid:
 
 
 def names() -> list[str]:
-    """Everything `operations` of a file or an option may name."""
-    return [*work.operation_names(), *HELD, *MOVED]
+    """Return every name that `operations` of a file or an option accepts."""
+    return [*work.operation_names(), *MEMORY_ACTS, *TRANSFER_ACTS]
 
 
-def operations(options: Options) -> Made:
-    """Operations x sizes x batches x data types, without their transfers or with them; what is refused is a note."""
-    config, found, notes = options.config, [], []
+def operations(options: Options) -> CasesAndNotes:
+    """Return ops x sizes x batches x dtypes, without their transfers or with them; what is refused is a note."""
+    config, cases, notes = options.config, [], []
     kinds = config.data_types
     known = names()
     for name in config.operations:
         if name not in known:
             raise ArgumentError(
-                f"operations: {name!r} is not an operation.{nearest(name, known)} There are {', '.join(known)}; "
+                f"operations: {name!r} is not an op.{nearest(name, known)} There are {', '.join(known)}; "
                 "your own come from a file: --load FILE.py."
             )
-        if name in (*HELD, *MOVED):
-            found += _moves(name, options)
+        if name in (*MEMORY_ACTS, *TRANSFER_ACTS):
+            cases += _moves(name, options)
         else:
             for batch, sizes in _batches(name, options).items():
-                found += _on_axes(name, sizes, batch, options)
+                cases += _with_options(name, sizes, batch, options)
                 refused = [work.refuses(name, shape, kind) for shape in sizes for kind in kinds]
                 notes += [f"left out: {reason}." for reason in refused if reason]
-    return _once(found), [*notes, *_without_axes(options)]
+    return _unique(cases), [*notes, *_unused_options(options)]
 
 
 def _moves(name: str, options: Options) -> list[Case]:
@@ -105,102 +105,106 @@ def _moves(name: str, options: Options) -> list[Case]:
     from tritium.perf.work import moves  # of these cases alone
 
     config = options.config
-    if name in HELD:
+    if name in MEMORY_ACTS:
         return moves.memory([(_size(s), 4 * prod(s)) for s in config.tensor_sizes], [name], **options.recipe)
     return moves.transfer(config.tensor_sizes, config.data_types, [name], **options.recipe)
 
 
 def _batches(name: str, options: Options) -> dict[int | None, list[Shape]]:
-    """The shapes of an operation by its batch; as the sizes say (None) where it has none or nobody asks."""
+    """Return the shapes of an op by its batch; None: as in the sizes, if it has no batch or none is requested."""
     config = options.config
     shapes = config.tensor_sizes
     if not config.batch_sizes or work.batched(name, 1, shapes[0]) is None:
         return {None: list(shapes)}
-    made = {b: [work.batched(name, b, shape) for shape in shapes] for b in config.batch_sizes}
-    return {b: list(dict.fromkeys(s for s in of if s is not None)) for b, of in made.items()}
+    shapes_of = {b: [work.batched(name, b, shape) for shape in shapes] for b in config.batch_sizes}
+    return {b: list(dict.fromkeys(s for s in batched if s is not None)) for b, batched in shapes_of.items()}
 
 
-def _on_axes(name: str, shapes: Sequence[Shape], batch: int | None, options: Options) -> list[Case]:
-    """One operation with one batch: its cases without transfers, with them, or both."""
+def _with_options(name: str, shapes: Sequence[Shape], batch: int | None, options: Options) -> list[Case]:
+    """Return the cases of one op with one batch: without transfers, with them, or both."""
     config = options.config
-    found: list[Case] = []
+    cases: list[Case] = []
     if config.transfer != "included" or not work.transfers(name):
-        found += work.grid([name], shapes, config.data_types, **options.recipe)
+        cases += work.grid([name], shapes, config.data_types, **options.recipe)
     if config.transfer != "excluded":
-        found += work.grid([name], shapes, config.data_types, transfer=True, **options.recipe)
+        cases += work.grid([name], shapes, config.data_types, transfer=True, **options.recipe)
     if batch is None:
-        return found
-    return [replace(case, context=replace(case.context, batch=batch)) for case in found]
+        return cases
+    return [replace(case, context=replace(case.context, batch=batch)) for case in cases]
 
 
-def _without_axes(options: Options, all_of_it: bool = False) -> list[str]:
-    """Notes on operations that have no batch, or no transfers, where these were asked for."""
+def _unused_options(options: Options, every_op: bool = False) -> list[str]:
+    """Return notes on ops that have no batch, or no transfers, if these were requested."""
     config = options.config
-    own = [name for name in config.operations if all_of_it or name in (*HELD, *MOVED)]
+    own = [name for name in config.operations if every_op or name in (*MEMORY_ACTS, *TRANSFER_ACTS)]
     rest = [name for name in config.operations if name not in own]
-    whole = own + [n for n in rest if work.batched(n, 1, config.tensor_sizes[0]) is None]
-    stay = own + [n for n in rest if not work.transfers(n)]
+    unbatched = own + [n for n in rest if work.batched(n, 1, config.tensor_sizes[0]) is None]
+    without_transfer = own + [n for n in rest if not work.transfers(n)]
     notes = []
-    if config.batch_sizes and whole:
-        notes.append(f"measured without batch_sizes: {', '.join(whole)}: there is no batch in it.")
-    if config.transfer != "excluded" and stay:
-        notes.append(f"measured as ever, transfer={config.transfer} changes nothing: {', '.join(stay)}.")
+    if config.batch_sizes and unbatched:
+        notes.append(f"measured without batch_sizes: {', '.join(unbatched)}: they have no batch.")
+    if config.transfer != "excluded" and without_transfer:
+        notes.append(
+            f"measured without transfer={config.transfer}, which does not apply: {', '.join(without_transfer)}."
+        )
     return notes
 
 
 def _size(shape: Shape) -> str:
+    """Return a shape as text."""
     return "x".join(map(str, shape))
 
 
-def _once(cases: Iterable[Case]) -> list[Case]:
+def _unique(cases: Iterable[Case]) -> list[Case]:
+    """Return the cases with each name once."""
     return list({case.name: case for case in cases}.values())
 
 
-def layouts(options: Options) -> Made:
-    """The same operations on memory row by row, column by column, and with gaps."""
+def layouts(options: Options) -> CasesAndNotes:
+    """Return the same ops on row-major, column-major and strided memory."""
     config = options.config
-    operations(options)  # unknown names are refused there
-    found = work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.recipe)
-    return found, _without_axes(options, all_of_it=True)
+    operations(options)  # raises for unknown names
+    cases = work.layouts(config.operations, config.tensor_sizes, config.data_types, **options.recipe)
+    return cases, _unused_options(options, every_op=True)
 
 
-def data_types(options: Options) -> Made:
-    """One product with weights of every type, and the other operations in every float type."""
+def data_types(options: Options) -> CasesAndNotes:
+    """Return one product with weights of every dtype, and the other ops in every float dtype."""
     config = options.config
     kinds = [*config.data_types, *(k for k in ("i8", "i4", "tern2") if k not in config.data_types)]
     products = work.dtypes(config.tensor_sizes, kinds, **options.recipe)
     others, notes = operations(options)
-    return _once([*products, *others]), notes
+    return _unique([*products, *others]), notes
 
 
-def layers(options: Options) -> Made:
-    """Workloads; sizes are (tokens, width). Several sequences are decoded together too."""
+def layers(options: Options) -> CasesAndNotes:
+    """Return workloads; sizes are (tokens, width). Several sequences are decoded together too."""
     config = options.config
-    found, notes = operations(options)
+    cases, notes = operations(options)
     if "decode" in config.operations and not config.batch_sizes:
         from tritium.perf.work import workloads  # of these cases alone
 
         together = [(SEQUENCES, *shape) for shape in config.tensor_sizes if len(shape) == 2]
-        found += workloads.cases("decode", together[-1:], **options.recipe)
-    return _once(found), notes
+        cases += workloads.cases("decode", together[-1:], **options.recipe)
+    return _unique(cases), notes
 
 
-def comprehensive(options: Options) -> Made:
-    """Operations as elsewhere; workloads on a prompt of some tokens as wide as the sizes."""
+def comprehensive(options: Options) -> CasesAndNotes:
+    """Return ops as elsewhere, and workloads on a prompt of some tokens as wide as the sizes."""
     config = options.config
     own = tuple(name for name in config.operations if name in WORKLOADS)
     rest = tuple(name for name in config.operations if name not in own)
-    found, notes = operations(options.changed(operations=rest)) if rest else ([], [])
+    cases, notes = operations(options.changed(operations=rest)) if rest else ([], [])
     prompts = tuple(dict.fromkeys((TOKENS, shape[-1]) for shape in config.tensor_sizes))
     if own:
-        more, said = layers(options.changed(operations=own, tensor_sizes=prompts, data_types=("f32",)))
-        found, notes = [*found, *more], [*notes, *said]
-    return _once(found), notes
+        more, more_notes = layers(options.changed(operations=own, tensor_sizes=prompts, data_types=("f32",)))
+        cases, notes = [*cases, *more], [*notes, *more_notes]
+    return _unique(cases), notes
 
 
-def quantization(options: Options) -> Made:
-    """Schemes x steps x sizes."""
-    from tritium.perf.work import quantised  # of this suite alone
+def quantization(options: Options) -> CasesAndNotes:
+    """Return schemes x steps x sizes."""
+    from tritium.perf.work import quantised  # only this suite needs it
 
     config = options.config
     wrong = next((step for step in config.operations if step not in STEPS), None)
@@ -212,31 +216,31 @@ def quantization(options: Options) -> Made:
     notes = [
         f"left out: {_size(s)}: a matrix of weights has two sizes." for s in config.tensor_sizes if s not in shapes
     ]
-    made = quantised.quantisation(shapes, None, config.operations, **options.recipe)
-    return made, [*notes, *_without_axes(options, all_of_it=True)]
+    cases = quantised.quantisation(shapes, None, config.operations, **options.recipe)
+    return cases, [*notes, *_unused_options(options, every_op=True)]
 
 
-def table_samples(options: Options) -> Made:
-    """The samples of rows of the table; `operations` are rows. Small ones: what a call costs, more than what it computes."""
+def table_samples(options: Options) -> CasesAndNotes:
+    """Return the samples of ops; `operations` are op names. They are small: the overhead of a call more than its work."""
     from tritium.perf.work import rows  # it needs graphs
 
     config = options.config
-    asked = config.operations if config.operations != ALL_ROWS else tuple(OPS)
-    made = _once(case for row in asked for case in rows.cases(row, **options.recipe))
-    return made, _without_axes(options, all_of_it=True)
+    requested = config.operations if config.operations != ALL_ROWS else tuple(OPS)
+    cases = _unique(case for row in requested for case in rows.cases(row, **options.recipe))
+    return cases, _unused_options(options, every_op=True)
 
 
-def network_calls(options: Options) -> Made:
-    """The distinct calls of the model in the package, for prompts of as many tokens as the sizes say."""
+def network_calls(options: Options) -> CasesAndNotes:
+    """Return the distinct calls of the bundled model, for prompts of as many tokens as the sizes say."""
     from tritium.models.load import load
     from tritium.perf.work import rows
 
     config, model = options.config, load()
-    return _once(
+    return _unique(
         replace(case, context=replace(case.context, sequence_length=shape[0]))
         for shape in config.tensor_sizes
         for case in rows.traced(model, tokens=shape[0], **options.recipe)
-    ), _without_axes(options, all_of_it=True)
+    ), _unused_options(options, every_op=True)
 
 
 # ---- the suites
@@ -245,7 +249,7 @@ ALL_ROWS = ("all",)
 TINY, SMALL, MIDDLE, LARGE = (64, 64), (256, 256), (512, 512), (1024, 1024)
 LISTED = (
     Suite(
-        "compare", "operations x sizes x types x devices", operations, {"tensor_sizes": (TINY, SMALL, LARGE)},
+        "compare", "ops x sizes x dtypes x devices", operations, {"tensor_sizes": (TINY, SMALL, LARGE)},
         {"tensor_sizes": (TINY, MIDDLE), "data_types": ("f32",),
          "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")}, everywhere=True,
     ),
@@ -264,7 +268,7 @@ LISTED = (
         ("quantization_performance",), TIME, ("numpy",),
     ),
     Suite(
-        "energy", "power, joules for an operation, operations for a joule and a degree, battery hours", operations,
+        "energy", "power, joules per op, ops per joule and per degree, battery hours", operations,
         {"operations": ("matmul", "bitlinear", "quantize", "add"), "tensor_sizes": (LARGE,), "data_types": ("f32",)},
         {"operations": ("matmul", "bitlinear")},
         ("energy_efficiency_comparison",), ("wall", "cpu", "energy", "temperature"), ("numpy",),
@@ -275,13 +279,13 @@ LISTED = (
         {"tensor_sizes": ((TOKENS, 512),)}, (), TIME,
     ),
     Suite(
-        "memory", "allocating, cloning, writing, reusing; and the peak of operations", operations,
-        {"operations": (*HELD, "matmul", "softmax", "bitlinear"), "tensor_sizes": ((16, 16), (2048, 2048)),
+        "memory", "allocating, cloning, writing, reusing; and the peak memory of ops", operations,
+        {"operations": (*MEMORY_ACTS, "matmul", "softmax", "bitlinear"), "tensor_sizes": ((16, 16), (2048, 2048)),
          "data_types": ("f32",)}, {"tensor_sizes": ((16, 16), LARGE)}, (), MEMORY, ("numpy",),
     ),
     Suite(
         "transfer", "from NumPy and back, to a device and back", operations,
-        {"operations": MOVED, "tensor_sizes": (SMALL, (2048, 2048)), "data_types": ("f32", "f16")},
+        {"operations": TRANSFER_ACTS, "tensor_sizes": (SMALL, (2048, 2048)), "data_types": ("f32", "f16")},
         {"data_types": ("f32",)}, (), TIME, ("numpy",), everywhere=True,
     ),
     Suite(
@@ -289,20 +293,20 @@ LISTED = (
         {"operations": ("add", "sum", "matmul"), "tensor_sizes": (LARGE,), "data_types": ("f32",)}, {}, (), TIME, ("numpy",),
     ),
     Suite(
-        "dtype", "the same product with weights of every type", data_types,
+        "dtype", "the same product with weights of every dtype", data_types,
         {"operations": ("add",), "tensor_sizes": (MIDDLE, LARGE), "data_types": ("f32", "f16", "bf16")},
         {"tensor_sizes": (MIDDLE,)}, (), TIME, ("numpy",),
     ),
     Suite(
-        "table", "every sample of every row of the table", table_samples, {"operations": ALL_ROWS, "data_types": ("f32",)},
+        "table", "every sample of every op", table_samples, {"operations": ALL_ROWS, "data_types": ("f32",)},
         {}, (), TIME, ("numpy",), True,
     ),
     Suite(
-        "network", "every distinct call of the model in the package, and how often it occurs", network_calls,
+        "network", "every distinct call of the bundled model, and how often it occurs", network_calls,
         {"tensor_sizes": ((1,), (64,)), "data_types": ("f32",)}, {"tensor_sizes": ((1,),)}, (), TIME, ("numpy",), True,
     ),
     Suite(
-        "regression", "few cases, often: what a gate compares with a baseline", operations,
+        "regression", "few cases for frequent runs: what a gate compares with a baseline", operations,
         {"operations": ("matmul", "add", "softmax", "quantize", "bitlinear"), "tensor_sizes": (MIDDLE,),
          "data_types": ("f32",)}, {},
         ("regression_performance_tests",), TIME, ("numpy",),
@@ -315,7 +319,7 @@ QUICK_PEERS = ("numpy", "torch")
 
 
 def suite_named(name: str) -> Suite:
-    """A suite by its name or the guides'."""
+    """Return a suite by its name or the guides' name."""
     if name == COMPARE.name:
         return COMPARE
     if name not in NAMES:
@@ -324,7 +328,7 @@ def suite_named(name: str) -> Suite:
 
 
 def defaults(suite: str, quick: bool = False, devices: Sequence[str] | None = None) -> BenchmarkConfig:
-    """Return the settings of a suite where nobody says otherwise. Other devices than those named are not looked for."""
+    """Return the default settings of a suite. Devices other than those named are not probed."""
     row = suite_named(suite)
     settings = row.settings | (row.quick if quick else {})
     if devices is not None:
@@ -335,20 +339,20 @@ def defaults(suite: str, quick: bool = False, devices: Sequence[str] | None = No
 
 
 def metrics(suite: str, plan: Plan, energy: EnergyConfig | None = None) -> tuple[str, ...]:
-    """What is read beside the clock; no temperature where the settings turn that off."""
+    """Return the metrics of a suite beside time; no temperature if the settings turn it off."""
     off = ("temperature",) if energy is not None and not energy.thermal_monitoring else ()
     return tuple(m for m in dict.fromkeys((*plan.metrics[:2], *suite_named(suite).metrics)) if m not in off)
 
 
 def energy_options(config: EnergyConfig, plan: Plan) -> dict[str, Any]:
-    """For the meter: the watching is spread over the processes."""
-    given = {f.name: getattr(config, f.name) for f in fields(EnergyConfig)}
+    """Return the options of the energy meter: the measuring time is divided among the processes."""
+    values = {f.name: getattr(config, f.name) for f in fields(EnergyConfig)}
     each = config.power_measurement_duration_s / plan.generations
-    return given | {"power_measurement_duration_s": max(1.0, each)}
+    return values | {"power_measurement_duration_s": max(1.0, each)}
 
 
 def load(path: str | Path) -> list[str]:
-    """A file of the user's own benchmarks; their names are operations from then on."""
+    """Load a file of user benchmarks; their names are ops from then on."""
     return registry.load(path)
 
 
@@ -373,23 +377,23 @@ def options_of(
 
 
 def grid(options: Options) -> Grid:
-    """Return the cases and arms that the options ask for, and notes on what is left out."""
+    """Return the cases and contenders of the options, and notes on what is left out."""
     suite, config = suite_named(options.suite), options.config
     devices, notes = config.usable_devices()
     if not devices:
         raise ArgumentError(
             f"{options.suite}: none of the devices {', '.join(config.devices)} is here. {' '.join(notes)}"
         )
-    beside = options.peers if options.peers is not None else _usual(suite, options.quick)
+    beside = options.peers if options.peers is not None else _default_peers(suite, options.quick)
     arms, absent = arms_of(devices, beside, options.plan.threads)
-    cases, left = suite.cases(options)
-    return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *absent, *left])))
+    cases, case_notes = suite.cases(options)
+    return Grid(tuple(cases), tuple(arms), tuple(dict.fromkeys([*notes, *absent, *case_notes])))
 
 
 def measure(
     options: Options, grid: Grid, *, kind: str | None = None, progress: Progress | None = None, journal: Path | None = None
 ) -> Results:  # fmt: skip
-    """Measure a grid as the options ask. With a journal it can be interrupted and resumed."""
+    """Measure a grid as the options say. With a journal it can be interrupted and resumed."""
     return measuring.measure(
         grid.cases, grid.arms, options.plan, kind=kind or options.kind, suite=options.suite, notes=grid.notes,
         progress=progress, journal=journal, resume=options.resume,
@@ -398,7 +402,7 @@ def measure(
 
 
 def like(before: Results, options: Options | None = None) -> Grid:
-    """The cases and arms of earlier results, made again; what cannot be made here is a note."""
+    """Return the cases and contenders of earlier results, built again; what cannot be built here is a note."""
     threads = options.plan.threads if options is not None else None
     name = before.suite if before.suite in (COMPARE.name, *SUITES) else "regression"
     try:
@@ -407,38 +411,38 @@ def like(before: Results, options: Options | None = None) -> Grid:
         raise ArgumentError(
             f"what ran on {', '.join(before.arms)} was measured by another program; compare files: tritium regression-check."
         ) from None
-    wanted = {run.case: run.context for run in before if run.status == "ok" and not is_canary(run.case)}
+    contexts = {run.case: run.context for run in before if run.status == "ok" and not is_canary(run.case)}
     known = names() if name != "quantization" else STEPS
-    asked: dict[str, Any] = {
-        "operations": [c.operation for c in wanted.values() if c.operation in known],
-        "tensor_sizes": [c.shape for c in wanted.values() if c.shape],
-        "data_types": [c.precision for c in wanted.values() if c.precision in FLOATS],
-        "transfer": "both" if any(c.transfer for c in wanted.values()) else "",
+    settings: dict[str, Any] = {
+        "operations": [c.operation for c in contexts.values() if c.operation in known],
+        "tensor_sizes": [c.shape for c in contexts.values() if c.shape],
+        "data_types": [c.precision for c in contexts.values() if c.precision in FLOATS],
+        "transfer": "both" if any(c.transfer for c in contexts.values()) else "",
     }
     usual = options_of(name).changed(threads=threads, seed=before.plan.seed)
     listed = suite_named(name).listed
     if listed:
-        read = {c.sequence_length for c in wanted.values() if c.sequence_length}
-        asked = {"tensor_sizes": [(n,) for n in sorted(read)]}
-    own = usual.changed(**{k: v for k, v in asked.items() if v})
+        read = {c.sequence_length for c in contexts.values() if c.sequence_length}
+        settings = {"tensor_sizes": [(n,) for n in sorted(read)]}
+    own = usual.changed(**{k: v for k, v in settings.items() if v})
     brief = replace(usual, config=defaults(name, quick=True))
-    made = [case for each in (usual, brief, own) for case in suite_named(name).cases(each)[0]]
-    made += operations(own)[0] if name != "quantization" and not listed else []
+    candidates = [case for each in (usual, brief, own) for case in suite_named(name).cases(each)[0]]
+    candidates += operations(own)[0] if name != "quantization" and not listed else []
     cases = tuple(
-        replace(case, context=replace(case.context, batch=wanted[case.name].batch))
-        for case in _once(made)
-        if case.name in wanted
+        replace(case, context=replace(case.context, batch=contexts[case.name].batch))
+        for case in _unique(candidates)
+        if case.name in contexts
     )
-    lost = [case for case in wanted if case not in {c.name for c in cases}]
+    lost = [case for case in contexts if case not in {c.name for c in cases}]
     if lost:
         notes.append(
-            f"not made again: {', '.join(lost[:3])}{' …' * (len(lost) > 3)}; your own come from a file: --load FILE.py."
+            f"not measured again: {', '.join(lost[:3])}{' …' * (len(lost) > 3)}; your own come from a file: --load FILE.py."
         )
     return Grid(cases, tuple(arms), tuple(notes))
 
 
-def _usual(suite: Suite, quick: bool) -> tuple[str, ...]:
-    """Who stands beside where nobody is named."""
+def _default_peers(suite: Suite, quick: bool) -> tuple[str, ...]:
+    """Return the libraries to compare with if none is named."""
     if suite.peers is not None:
         return suite.peers
     own = () if native is None else ("portable",) if native.isa() != "portable" else ()
@@ -448,7 +452,7 @@ def _usual(suite: Suite, quick: bool) -> tuple[str, ...]:
 
 
 def arms_of(devices: Sequence[str], beside: Iterable[str], threads: int | None) -> tuple[list[Arm], list[str]]:
-    """Tritium on every device first, then who stands beside it; absent libraries are notes."""
+    """Return Tritium on every device first, then the libraries beside it; absent ones are notes."""
     named = list(beside)
     if named == ["none"]:
         named = []
@@ -456,7 +460,9 @@ def arms_of(devices: Sequence[str], beside: Iterable[str], threads: int | None) 
         own = [i for i in (native.isas() if native is not None else ()) if i != native.isa()]
         named = [*own, "reference", *(p.name for p in peers.PEERS.values() if not p.absence())]
     elif "none" in named:
-        raise ArgumentError(f"--peers: none and others were given: {', '.join(named)}; choose.")
+        raise ArgumentError(
+            f"--peers: none cannot be combined with others, given {', '.join(named)}; pass none alone, or only names."
+        )
     first = [peers.arm_of(device) for device in devices]
     return peers.arms([*first, *(n for n in named if n not in first)], threads)
 
@@ -466,11 +472,11 @@ def compare_devices(
     data_types: Sequence[str] = ("f32",), batch_sizes: Sequence[int] = (), transfer: str = "excluded",
     plan: Plan = PLANS["quick"], threads: int | None = None, seed: int = 0, progress: Progress | None = None,
 ) -> Results:  # fmt: skip
-    """One operation on every device that is here, or on these; nobody stands beside. See `run_comparison`."""
-    asked: dict[str, Any] = {
+    """Measure one op on every device present, or on these, without other libraries. See `run_comparison`."""
+    settings: dict[str, Any] = {
         "operations": (operation,), "tensor_sizes": sizes, "data_types": data_types, "batch_sizes": batch_sizes, "transfer": transfer,
     }  # fmt: skip
-    config = BenchmarkConfig(**asked if devices is None else asked | {"devices": devices})
+    config = BenchmarkConfig(**settings if devices is None else settings | {"devices": devices})
     return run_comparison(config, plan=plan, peers=("none",), threads=threads, seed=seed, progress=progress)
 
 
@@ -479,7 +485,7 @@ def run_comparison(
     peers: Sequence[str] | None = None, threads: int | None = None, seed: int = 0, energy: EnergyConfig | None = None,
     progress: Progress | None = None,
 ) -> Results:  # fmt: skip
-    """Measure a suite. A config given by the caller also says how long; a plan comes before it."""
+    """Measure a suite. A config passed by the caller also sets the duration; a plan takes precedence."""
     chosen = plan if plan is not None else PLANS["quick" if quick else "default"]
     if config is not None and plan is None:
         chosen = config.plan(chosen)

@@ -1,7 +1,7 @@
-"""Recipes of single calls: the samples of the table's rows, and the calls a network makes.
+"""Recipes of single calls: the samples of the op table, and the calls a network makes.
 
-Knows nothing of peers beyond NumPy. A call comes as JSON: the name of its op, specs and attributes, which are read and never
-evaluated; values come from a seed, and the right answer from the reference kernels.
+Knows nothing of peers beyond NumPy. A call is JSON: the name of its op, specs and attributes, which are read and never
+evaluated; values come from a seed, and the expected answer from the reference kernels.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from tritium.perf.work.libraries import OWN, Library, library_of, numpy_function
 from tritium.perf.work.operations import ROUNDING, dtype_named
 
 Data = np.ndarray[Any, Any]
-OTHERWISE = (
-    "rope",
-    "attention",
-    "linear",
-    "dequantize",
-)  # rows whose arguments are not those of the table of `libraries`
+OTHERWISE = ("rope", "attention", "linear", "dequantize")  # ops whose arguments differ from the table of `libraries`
 
 
 class Drawn(NamedTuple):
-    """How the values of an input are drawn, as `testing.draw` asks for it."""
+    """The distribution of an input's values, in the form `testing.draw` reads."""
 
     spec: tt.Spec
     low: float = -3.0
@@ -42,60 +37,64 @@ def table() -> dict[str, tt.Op]:
 
 
 def row_named(name: str) -> tt.Op:
-    """Return an op; UnsupportedError where the measured package has none of this name."""
+    """Return an op; raise UnsupportedError if the measured package has none of this name."""
     if name not in table():
-        raise UnsupportedError(f"tritium {tt.__version__} has no row {name!r}.")
+        raise UnsupportedError(f"tritium {tt.__version__} has no op {name!r}.")
     return table()[name]
 
 
 def sampled(
     candidate: str, *, row: str, sample: int, device: str = "cpu", threads: int | None = None, seed: int = 0
 ) -> Made:
-    """The recipe of a sample."""
-    op, drawn = row_named(row), row_named(row).samples[sample]
-    attrs, data = dict(drawn.attrs), testing.arrays(op, drawn, seed)
-    return _made(candidate, op, data, attrs, device, threads)
+    """Build the call of a sample."""
+    op, chosen = row_named(row), row_named(row).samples[sample]
+    attrs, data = dict(chosen.attrs), testing.arrays(op, chosen, seed)
+    return _build(candidate, op, data, attrs, device, threads)
 
 
-def _made(candidate: str, op: tt.Op, data: list[Any], attrs: dict[str, Any], device: str, threads: int | None) -> Made:
-    """A call of a row on values."""
+def _build(candidate: str, op: tt.Op, data: list[Any], attrs: dict[str, Any], device: str, threads: int | None) -> Made:
+    """Build the call of an op on values."""
     library = library_of(candidate, device, threads)
     if library.name not in OWN:
         return _on_numpy(library, op, data, attrs)
     xs = [None if x is None else testing.laid(x, "contiguous").to(library.device) for x in data]
-    more: dict[str, Any] = {"device": library.device} if op.kind.name == "SOURCE" else {}
-    more |= {"out": xs[0]} if op is tt.update_cache else {}  # as every network does
-    call: Callable[[], Any] = partial(testing.call, op, xs, attrs, **more)
+    options: dict[str, Any] = {"device": library.device} if op.kind.name == "SOURCE" else {}
+    options |= {"out": xs[0]} if op is tt.update_cache else {}  # in place, as every network does
+    call: Callable[[], Any] = partial(testing.call, op, xs, attrs, **options)
     if library.compiles:
         if op is tt.update_cache:
-            raise UnsupportedError("update_cache writes where the cache lies; compiled alone it would copy all of it.")
+            raise UnsupportedError(
+                "update_cache writes into the cache in place; compiled alone it would copy all of it."
+            )
         if op.kind.name in ("SOURCE", "DYNAMIC"):
             raise UnsupportedError(
                 f"{op.name} cannot be compiled alone: it has no tensor of a known shape to begin with."
             )
-        given = [x for x in xs if x is not None]
-        places = [i for i, x in enumerate(xs) if x is not None]
+        tensors = [x for x in xs if x is not None]
+        positions = [i for i, x in enumerate(xs) if x is not None]
 
-        def body(*tensors: Any) -> Any:
-            known = dict(zip(places, tensors, strict=True))
+        def body(*arguments: Any) -> Any:
+            known = dict(zip(positions, arguments, strict=True))
             return testing.call(op, [known.get(i) for i in range(len(xs))], attrs)
 
-        call = partial(library.compile(body), *given)
+        call = partial(library.compile(body), *tensors)
     expected = None if op.kind.name == "VIEW" else lambda: flat(testing.expected(op, data, attrs))
     return Made(call, library.wait, lambda r: flat(_host(r)), expected, _tolerance(op, data))
 
 
 def _host(result: Any) -> Any:
+    """Return a result as NumPy arrays."""
     return tuple(testing.values(r) for r in result) if isinstance(result, tuple) else testing.values(result)
 
 
 def flat(result: Any) -> Data:
-    """All elements of all results, one after another."""
-    several = result if isinstance(result, tuple) else (result,)
-    return np.concatenate([np.atleast_1d(np.asarray(r)).astype(np.float64).ravel() for r in several])
+    """Return all elements of all results, one after another."""
+    results = result if isinstance(result, tuple) else (result,)
+    return np.concatenate([np.atleast_1d(np.asarray(r)).astype(np.float64).ravel() for r in results])
 
 
 def _tolerance(op: tt.Op, data: list[Any]) -> float:
+    """Return the tolerance of an op on these values."""
     if not op.ulps:
         return 0.0 if op.kind.name != "CONTRACT" else ROUNDING["f32"]
     kinds = [dtype_named(x.dtype).name for x in data if x is not None and x.dtype.name != "bool"]
@@ -103,9 +102,9 @@ def _tolerance(op: tt.Op, data: list[Any]) -> float:
 
 
 def _on_numpy(library: Library, op: tt.Op, data: list[Any], attrs: dict[str, Any]) -> Made:
-    """The same call as a user of NumPy writes it, where the names and meanings agree."""
-    plain = not attrs and all(type(x) is np.ndarray for x in data)
-    if library.name != "numpy" or not plain or op.name in OTHERWISE or op.name not in numpy_functions():
+    """Build the same call as a user of NumPy writes it, if names and meanings agree."""
+    is_plain = not attrs and all(type(x) is np.ndarray for x in data)
+    if library.name != "numpy" or not is_plain or op.name in OTHERWISE or op.name not in numpy_functions():
         raise UnsupportedError(f"no call of {library.name} is written for this sample of {op.name}.")
     call = partial(numpy_functions()[op.name], *data)
     return Made(
@@ -128,21 +127,21 @@ def called(
     threads: int | None = None,
     seed: int = 0,
 ) -> Made:
-    """Make one call of a trace: input i is the one of `specs` that `places[i]` names."""
+    """Build one call of a trace: input i is the one of `specs` that `places[i]` names."""
     op, known = row_named(row), {name: from_json(value) for name, value in attrs.items()}
     distinct: list[tt.Spec] = [from_json(spec) for spec in specs]
-    inputs = [None if place is None else distinct[place] for place in places]
+    inputs = [None if index is None else distinct[index] for index in places]
     rng = np.random.default_rng(seed)
     values: dict[int, Any] = {}
-    for number, place in enumerate(places):
-        if place is not None and place not in values:
+    for number, index in enumerate(places):
+        if index is not None and index not in values:
             indices = _indices(op, inputs, number, known, rng)
-            drawn: Any = Drawn(distinct[place])
-            values[place] = testing.draw(drawn, rng) if indices is None else indices
-    data = [None if place is None else values[place] for place in places]
-    made = _made(candidate, op, data, known, device, threads)
-    made.facts = {"count": count}
-    return made
+            drawn: Any = Drawn(distinct[index])
+            values[index] = testing.draw(drawn, rng) if indices is None else indices
+    data = [None if index is None else values[index] for index in places]
+    call = _build(candidate, op, data, known, device, threads)
+    call.facts = {"count": count}
+    return call
 
 
 def from_json(value: Any) -> Any:
@@ -164,7 +163,7 @@ def from_json(value: Any) -> Any:
 
 
 def _attribute(row: str, name: str) -> Any:
-    """Return an attribute of a row's first sample: the public API names the classes of neither layouts nor bodies."""
+    """Return an attribute of an op's first sample: the public API has no names for the classes of layouts and fused bodies."""
     return dict(row_named(row).samples[0].attrs)[name]
 
 
@@ -172,17 +171,17 @@ def _body(inputs: Sequence[Any], steps: Sequence[Any], results: Sequence[int]) -
     """Return the body of a fused call."""
     sample = _attribute("fused", "body")
     step = type(sample.steps[0])
-    listed = tuple(
+    fragment_steps = tuple(
         step(row_named(name), tuple(places), tuple((k, from_json(v)) for k, v in attrs.items()), from_json(spec))
         for name, places, attrs, spec in steps
     )
-    return type(sample)(tuple(from_json(s) for s in inputs), listed, tuple(results))
+    return type(sample)(tuple(from_json(s) for s in inputs), fragment_steps, tuple(results))
 
 
 def _indices(
     op: tt.Op, specs: Sequence[tt.Spec | None], number: int, attrs: dict[str, Any], rng: np.random.Generator
 ) -> Data | None:
-    """Values of an input that says where: within bounds, and for a cache as if it were full. None: any values do."""
+    """Return values of an input that holds indices: within bounds, and for a KV cache as if it were full. None: any values do."""
     spec = specs[number]
     if spec is None or not spec.dtype.is_integer or spec.dtype.is_packed:
         return None

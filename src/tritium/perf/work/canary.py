@@ -1,4 +1,4 @@
-"""Work that no version of anything changes: what the machine itself did while something else was measured.
+"""Canaries: work that no version of anything changes, to track the machine itself during a measurement.
 
 Knows nothing of Tritium: NumPy on one thread, once in the first cache and once through memory.
 """
@@ -20,7 +20,7 @@ LOOKS, PASSES = 3, 10
 
 
 def canary(candidate: str, *, name: str) -> Made:
-    """The recipe; every candidate gets the same."""
+    """Build a canary; every candidate gets the same."""
     x = ones(SIZES[name])
     if name == COMPUTE:
         return Made(lambda: np.sqrt(x, out=x), facts={"candidate": candidate})
@@ -29,16 +29,16 @@ def canary(candidate: str, *, name: str) -> Made:
 
 
 def ones(n: int) -> np.ndarray[Any, Any]:
-    """On a cache line's boundary: elsewhere the same loop is slower by some per cent, and a canary must not have luck."""
+    """Return ones on a cache line's boundary: elsewhere the same loop is slower by some per cent."""
     raw = np.empty(n + 16, np.float32)
     start = -(raw.ctypes.data // 4) % 16
-    found = raw[start : start + n]
-    found.fill(1)
-    return found
+    aligned = raw[start : start + n]
+    aligned.fill(1)
+    return aligned
 
 
 def clock() -> Callable[[], float]:
-    """A short look at how fast the CPU runs at this moment: seconds of a fixed piece of arithmetic in the first cache."""
+    """Return a probe of the CPU's current speed: seconds of a fixed piece of arithmetic in the L1 cache."""
     x = ones(SIZES[COMPUTE])
 
     def look() -> float:
@@ -54,6 +54,7 @@ def clock() -> Callable[[], float]:
 
 
 def canaries() -> list[Case]:
+    """Return the cases of the canaries."""
     return [
         Case(
             name,
@@ -66,4 +67,5 @@ def canaries() -> list[Case]:
 
 
 def is_canary(case: str) -> bool:
+    """Return True if a case is a canary."""
     return case in SIZES

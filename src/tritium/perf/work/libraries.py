@@ -1,8 +1,8 @@
-"""What each library calls the same thing: arrays in and out, how a result is waited for, and a table of functions.
+"""The same ops in every library: arrays in and out, synchronisation, and a table of functions.
 
-Knows nothing of cases or shapes. A library is imported when its candidate is made, in the process that measures it; each is
-called as its users call it, on memory of its own, aligned as it aligns it. Every table has the same names with the same
-meaning, so that one operation is one name.
+Knows nothing of cases or shapes. A library is imported when its candidate is built, in the process that measures it; each is
+called as its users call it, on its own memory with its own alignment. Every table has the same names with the same meaning,
+so that one op is one name.
 
 | names                                                              | arguments                                        |
 |--------------------------------------------------------------------|--------------------------------------------------|
@@ -55,26 +55,24 @@ class Library:
     array: Callable[[Data], Any]
     back: Callable[[Any], Data]
     functions: Mapping[str, Fn]
-    wait: Callable[[Any], Any] | None = None  # until a result is computed
+    wait: Callable[[Any], Any] | None = None  # blocks until a result is computed
     compile: Callable[[Fn], Fn] = lambda fn: fn
-    compiles: bool = False  # whether what is timed was compiled first
-    strided: bool = True  # whether a view keeps the strides it was given
-    moves: bool = False  # whether what is timed begins and ends in NumPy's memory
-    memory: Mapping[str, Fn] = field(
-        default_factory=dict
-    )  # empty(shape), clone(x), from_numpy, upload and dlpack of host arrays
+    compiles: bool = False  # the timed function is compiled first
+    strided: bool = True  # a view keeps its strides
+    moves: bool = False  # the timed section begins and ends in NumPy's memory
+    # empty(shape), clone(x), from_numpy, upload and dlpack of host arrays
+    memory: Mapping[str, Fn] = field(default_factory=dict)
     device: str = "cpu"
     dtypes: tuple[str, ...] = ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64")
-    notes: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of an operation: what a reader must know of how it is done here
+    # Remarks on how an op is done here.
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def function(self, name: str) -> Fn:
-        """What this library calls an operation; UnsupportedError with the reason where it has none."""
-        found = self.functions.get(name) or self.memory.get(name)
-        if found is None:
+        """Return this library's function for an op; raise UnsupportedError with the reason if it has none."""
+        function = self.functions.get(name) or self.memory.get(name)
+        if function is None:
             raise UnsupportedError(f"{self.name} has no {name}{self.notes.get(f'no {name}', '')}.")
-        return self.compile(found) if self.compiles and name in self.functions else found
+        return self.compile(function) if self.compiles and name in self.functions else function
 
 
 # ---- NumPy's names, which jax.numpy and mlx.core share
@@ -108,7 +106,7 @@ def relu2(xp: Any, x: Any) -> Any:
 
 
 def attention(xp: Any, q: Any, k: Any, v: Any) -> Any:
-    """The queries are the last of the keys; several heads share a kv head."""
+    """Return causal attention; the queries are the last of the keys, several heads share a KV head."""
     batch, tokens, heads, size = q.shape
     shared, capacity = k.shape[1:3]
     grouped = xp.moveaxis(q, 1, 2).reshape(batch, shared, heads // shared * tokens, size)
@@ -129,13 +127,13 @@ def rope(xp: Any, x: Any, cos: Any, sin: Any) -> Any:
 
 
 def quantize(xp: Any, w: Any) -> tuple[Any, Any]:
-    """Absmean ternary codes, one to a byte, and their scale."""
+    """Return absmean ternary codes, one per byte, and their scale."""
     scale = xp.maximum(xp.mean(xp.abs(w)), 1e-5)
     return xp.clip(xp.round(w / scale), -1, 1).astype(xp.int8), scale
 
 
-def _joined(xp: Any, cache: Any, new: Any, start: int) -> Any:
-    """The cache with new tokens: arrays that cannot be written are joined."""
+def _extend_cache(xp: Any, cache: Any, new: Any, start: int) -> Any:
+    """Return the cache with new tokens: arrays that cannot be written are concatenated."""
     return xp.concatenate([cache[:, :, :start], xp.moveaxis(new, 1, 2)], axis=2)
 
 
@@ -147,7 +145,8 @@ def _common(xp: Any) -> dict[str, Fn]:
         "sigmoid": partial(sigmoid, xp), "silu": lambda x: x * sigmoid(xp, x), "gelu_tanh": partial(gelu_tanh, xp),
         "softmax": partial(softmax, xp), "rms_norm": partial(rms_norm, xp), "layer_norm": partial(layer_norm, xp),
         "linear": lambda x, w: x @ w.T, "attention": partial(attention, xp), "rope": partial(rope, xp),
-        "written": partial(_joined, xp), "joined": xp.concatenate, "quantize": partial(quantize, xp), "dequantize": lambda q, scale: q * scale,
+        "written": partial(_extend_cache, xp), "joined": xp.concatenate, "quantize": partial(quantize, xp),
+        "dequantize": lambda q, scale: q * scale,
     }  # fmt: skip
 
 
@@ -155,7 +154,7 @@ def _common(xp: Any) -> dict[str, Fn]:
 
 
 def _wide(fn: Fn) -> Fn:
-    """f16 and bf16 are computed in f32 and rounded once: NumPy's own sums and products of them are slow or far off."""
+    """Return the function computing f16 and bf16 in f32 and rounding once: NumPy's own sums and products of them are slow or inexact."""
 
     def wide(*xs: Any) -> Any:
         kind = xs[0].dtype
@@ -166,7 +165,7 @@ def _wide(fn: Fn) -> Fn:
     return wide
 
 
-def _written(cache: Any, new: Any, start: int) -> Any:
+def _write_cache(cache: Any, new: Any, start: int) -> Any:
     cache[:, :, start : start + new.shape[1]] = new.swapaxes(1, 2)
     return cache
 
@@ -176,13 +175,14 @@ def _erf() -> Fn | None:
         from scipy.special import erf
     except ImportError:
         return None
-    found: Fn = erf
-    return found
+    function: Fn = erf
+    return function
 
 
 def numpy_functions() -> dict[str, Fn]:
+    """Return the functions of NumPy by the names of the table."""
     functions = _common(np) | {
-        "copy": np.copy, "transpose": lambda x: np.ascontiguousarray(x.T), "written": _written,
+        "copy": np.copy, "transpose": lambda x: np.ascontiguousarray(x.T), "written": _write_cache,
         "quantize": lambda w: quantize(np, w.astype(np.float32) if w.dtype.name in HALF else w),
         "dequantize": lambda q, scale: np.multiply(q, scale, dtype=np.float32),
     }  # fmt: skip
@@ -193,16 +193,17 @@ def numpy_functions() -> dict[str, Fn]:
 
 
 def use_numpy(device: str, threads: int | None) -> Library:
+    """Return NumPy as a library."""
     _only_cpu("numpy", device)
     if threads is not None:
         import threadpoolctl
 
         threadpoolctl.threadpool_limits(limits=threads)
-    noted = "NumPy computes halves in f32 and rounds once; both casts are timed"
+    note = "NumPy computes halves in f32 and rounds once; both casts are timed"
     return Library(
         "numpy", array=lambda x: x, back=np.asarray, functions=numpy_functions(),
         memory={"empty": partial(np.empty, dtype=np.float32), "clone": np.copy, "upload": np.array, "dlpack": np.from_dlpack},
-        notes={"half": noted, "no gelu": ": it has no erf (pip install scipy; gelu_tanh needs none)"},
+        notes={"half": note, "no gelu": ": it has no erf (pip install scipy; gelu_tanh needs none)"},
     )  # fmt: skip
 
 
@@ -215,7 +216,7 @@ _EXACT_ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def reference_functions() -> dict[str, Fn]:
-    """The definitions the answers are held to, on float64 (or int64) arrays."""
+    """Return the definitions that answers are checked against, on float64 (or int64) arrays."""
     exact = {"gelu": lambda x: 0.5 * x * (1 + np.asarray(_EXACT_ERF(x * math.sqrt(0.5)), np.float64))}
     return numpy_functions() | {"dequantize": lambda q, scale: q * scale} | exact
 
@@ -266,6 +267,7 @@ def _torch_quantize(torch: Any, w: Any) -> tuple[Any, Any]:
 
 
 def torch_functions(torch: Any) -> dict[str, Fn]:
+    """Return the functions of torch by the names of the table."""
     call = torch.nn.functional
     return {
         "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.div, "maximum": torch.maximum,
@@ -274,13 +276,13 @@ def torch_functions(torch: Any) -> dict[str, Fn]:
         "sigmoid": torch.sigmoid, "silu": call.silu, "gelu": call.gelu, "gelu_tanh": partial(call.gelu, approximate="tanh"),
         "softmax": partial(torch.softmax, dim=-1), "linear": call.linear,
         "rms_norm": lambda x, w: call.rms_norm(x, w.shape, w, EPS), "layer_norm": lambda x, w, b: call.layer_norm(x, w.shape, w, b, EPS),
-        "attention": partial(_torch_attention, torch), "rope": partial(_torch_rope, torch), "written": _torch_written,
+        "attention": partial(_torch_attention, torch), "rope": partial(_torch_rope, torch), "written": _torch_write_cache,
         "joined": torch.cat, "copy": torch.clone, "transpose": lambda x: x.T.contiguous(), "quantize": partial(_torch_quantize, torch),
         "dequantize": lambda q, scale: q * scale,
     }  # fmt: skip
 
 
-def _torch_written(cache: Any, new: Any, start: int) -> Any:
+def _torch_write_cache(cache: Any, new: Any, start: int) -> Any:
     cache[:, :, start : start + new.shape[1]] = new.transpose(1, 2)
     return cache
 
@@ -291,26 +293,26 @@ def use_torch(device: str, threads: int | None) -> Library:
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        there = torch.device(device)
-        torch.empty(1, device=there)
+        target = torch.device(device)
+        torch.empty(1, device=target)
     except (RuntimeError, AssertionError) as error:
         raise UnsupportedError(f"torch {torch.__version__} cannot use {device}: {str(error).splitlines()[0]}") from None
 
     def array(x: Data) -> Any:
         if x.dtype.name == "bfloat16":
-            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(there, copy=True)
-        return torch.from_numpy(x).to(there, copy=True)
+            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(target, copy=True)
+        return torch.from_numpy(x).to(target, copy=True)
 
     def back(x: Any) -> Data:
         x = x.cpu()
         return np.asarray((x.float() if x.dtype is torch.bfloat16 else x).numpy())
 
-    waits = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(there.type)
+    waits = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(target.type)
     return Library(
         "torch", array, back, torch_functions(torch), wait=waits and (lambda x: waits()), compile=torch.compile,
         memory={
-            "empty": partial(torch.empty, device=there), "clone": torch.clone, "from_numpy": torch.from_numpy,
-            "upload": partial(torch.tensor, device=there), "dlpack": torch.from_dlpack,
+            "empty": partial(torch.empty, device=target), "clone": torch.clone, "from_numpy": torch.from_numpy,
+            "upload": partial(torch.tensor, device=target), "dlpack": torch.from_dlpack,
         },
     )  # fmt: skip
 
@@ -328,7 +330,7 @@ def use_jax(device: str, threads: int | None) -> Library:
 
     kinds = {"cuda": "gpu", "mps": "METAL"}
     try:
-        there = jax.devices(kinds.get(device, device))[0]
+        target = jax.devices(kinds.get(device, device))[0]
     except RuntimeError as error:
         raise UnsupportedError(f"jax {jax.__version__} cannot use {device}: {str(error).splitlines()[0]}") from None
     functions = _common(jnp) | {
@@ -337,9 +339,9 @@ def use_jax(device: str, threads: int | None) -> Library:
         "transpose": jnp.transpose,
     }  # fmt: skip
     return Library(
-        "jax", array=lambda x: jax.device_put(x, there), back=np.asarray, wait=jax.block_until_ready, compile=jax.jit,
+        "jax", array=lambda x: jax.device_put(x, target), back=np.asarray, wait=jax.block_until_ready, compile=jax.jit,
         functions=functions, compiles=True, strided=False,
-        memory={"clone": jnp.copy, "upload": partial(jnp.array, device=there), "dlpack": jnp.from_dlpack},
+        memory={"clone": jnp.copy, "upload": partial(jnp.array, device=target), "dlpack": jnp.from_dlpack},
         dtypes=("f32", "f16", "bf16", "i8", "i16", "i32"),
         notes={"dtype": "jax keeps 64-bit numbers in 32 bits unless jax_enable_x64 is set"},
     )  # fmt: skip
@@ -352,10 +354,10 @@ def use_mlx(device: str, threads: int | None) -> Library:
     import mlx.core as mx
     from mlx import nn
 
-    there = {"cpu": mx.cpu, "mlx": mx.gpu, "gpu": mx.gpu, "metal": mx.gpu, "cuda": mx.gpu}.get(device)
-    if there is None or (there == mx.gpu and not _mlx_gpu(mx)):
+    target = {"cpu": mx.cpu, "mlx": mx.gpu, "gpu": mx.gpu, "metal": mx.gpu, "cuda": mx.gpu}.get(device)
+    if target is None or (target == mx.gpu and not _mlx_gpu(mx)):
         raise UnsupportedError(f"mlx cannot use {device} here.")
-    mx.set_default_device(there)
+    mx.set_default_device(target)
     functions = _common(mx) | {
         "softmax": partial(mx.softmax, axis=-1, precise=True), "sigmoid": mx.sigmoid, "silu": nn.silu, "gelu": nn.gelu,
         "gelu_tanh": nn.gelu_approx, "relu": nn.relu, "rms_norm": partial(mx.fast.rms_norm, eps=EPS),
@@ -391,7 +393,7 @@ def _mlx_attention(mx: Any, q: Any, k: Any, v: Any) -> Any:
 
 
 def tensors_in(x: Any) -> list[tt.Tensor]:
-    """The tensors of a result: it may be one, or a tuple, list, dict or record of them."""
+    """Return the tensors of a result: a tensor, or a tuple, list, dict or record of them."""
     if isinstance(x, tt.Tensor):
         return [x]
     if is_dataclass(x):  # quantised weights
@@ -401,15 +403,15 @@ def tensors_in(x: Any) -> list[tt.Tensor]:
 
 
 def settled(x: Any) -> Any:
-    """The same, when all tensors in it hold their values: a lazy device computes them now, another one is waited for."""
-    found = tensors_in(x)
-    if found and found[0].device.type != "cpu":  # where a call is over when it returns
-        found[0].device.backend.settle(found)
+    """Return the value once all its tensors are computed: lazy devices compute now, asynchronous ones are synchronised."""
+    tensors = tensors_in(x)
+    if tensors and tensors[0].device.type != "cpu":  # a call on the CPU is complete when it returns
+        tensors[0].device.backend.settle(tensors)
     return x
 
 
 def tritium_functions() -> dict[str, Fn]:
-    """Return what Tritium calls the operations of the table, by their names."""
+    """Return Tritium's functions by the names of the table."""
     return {
         **{o.name: getattr(tt, o.name) for o in ALL if hasattr(tt, o.name)},
         "chain": lambda a, b: tt.relu(a * b + a), "gelu_tanh": partial(tt.gelu, approximate="tanh"), "rope": tt.rope,
@@ -418,11 +420,11 @@ def tritium_functions() -> dict[str, Fn]:
     }  # fmt: skip
 
 
-def _tritium_memory(there: Any) -> dict[str, Fn]:
-    near: dict[str, Fn] = {"from_numpy": tt.from_numpy, "dlpack": tt.from_dlpack} if there.type == "cpu" else {}
-    return near | {
-        "empty": partial(tt.empty, device=there), "clone": lambda x: x.clone(),
-        "upload": partial(tt.asarray, device=there, copy=True),
+def _tritium_memory(target: Any) -> dict[str, Fn]:
+    shared: dict[str, Fn] = {"from_numpy": tt.from_numpy, "dlpack": tt.from_dlpack} if target.type == "cpu" else {}
+    return shared | {
+        "empty": partial(tt.empty, device=target), "clone": lambda x: x.clone(),
+        "upload": partial(tt.asarray, device=target, copy=True),
     }  # fmt: skip
 
 
@@ -430,14 +432,14 @@ def use_tritium(device: str, threads: int | None) -> Library:
     if threads is not None:
         tt.set_num_threads(threads)
     try:
-        there = tt.device(device)
+        target = tt.device(device)
     except DeviceError as error:
         raise UnsupportedError(str(error)) from None
 
     def array(x: Data) -> Any:
-        return settled(tt.asarray(x, device=there, copy=True))  # before the clock starts
+        return settled(tt.asarray(x, device=target, copy=True))  # before the clock starts
 
-    backend, tensor = there.backend, tt.Tensor
+    backend, tensor = target.backend, tt.Tensor
 
     def wait(x: Any) -> None:
         backend.settle((x,) if type(x) is tensor else tensors_in(x))
@@ -445,10 +447,10 @@ def use_tritium(device: str, threads: int | None) -> Library:
     def back(x: Any) -> Data:
         return (x if not x.dtype.is_packed else tt.repack(x, "i8")).to("cpu").numpy()
 
-    apart = f" on {there}: its memory is not NumPy's"
+    reason = f" on {target}: its memory is not NumPy's"
     return Library(
-        "tritium", array, back, tritium_functions(), compile=tt.compile, memory=_tritium_memory(there), device=str(there),
-        wait=None if there.type == "cpu" else wait, notes={"no from_numpy": apart, "no dlpack": apart},
+        "tritium", array, back, tritium_functions(), compile=tt.compile, memory=_tritium_memory(target), device=str(target),
+        wait=None if target.type == "cpu" else wait, notes={"no from_numpy": reason, "no dlpack": reason},
     )  # fmt: skip
 
 
@@ -457,10 +459,10 @@ def use_compiled(device: str, threads: int | None) -> Library:
 
 
 def use_reference(device: str, threads: int | None) -> Library:
-    """Tritium's definitions in NumPy: the process must have been started without the native library."""
+    """Return Tritium's reference kernels in NumPy: the process must have been started without the native library."""
     if "isa" in tt.device("cpu").backend.describe():  # of the native kernels
         raise UnsupportedError(
-            "reference: this process has loaded the native library; start it with TRITIUM_PURE=1, as the arm 'reference' does."
+            "reference: this process has loaded the native library; start it with TRITIUM_PURE=1, as the contender 'reference' does."
         )
     _only_cpu("reference", device)
     return replace(use_tritium("cpu", threads), name="reference")
@@ -480,22 +482,22 @@ class Peer:
     """Another library that can do the same work."""
 
     name: str
-    module: str  # what is imported
-    package: str  # what pip calls it
-    usual: bool = True  # measured when nobody names the arms
-    why_not: str = ""  # it is not usual
+    module: str  # import name
+    package: str  # name on PyPI
+    usual: bool = True  # measured by default
+    why_not: str = ""  # reason for not being measured by default
 
     def absence(self) -> str:
-        """Why it cannot be used here, with the remedy; nothing when it can."""
+        """Return why it cannot be used here, with the remedy; "" if it can."""
         try:
-            found = util.find_spec(self.module)
-        except ModuleNotFoundError:  # the package it would be in
-            found = None
+            spec = util.find_spec(self.module)
+        except ModuleNotFoundError:  # the parent package is absent
+            spec = None
         extra = "[cpu]" if self.name == "mlx" and sys.platform == "linux" else ""
-        return "" if found is not None else f"{self.name} is not installed: pip install {self.package}{extra}"
+        return "" if spec is not None else f"{self.name} is not installed: pip install {self.package}{extra}"
 
     def version(self) -> str:
-        """As its package tells; nothing where it is not installed."""
+        """Return the version of its package; "" if it is not installed."""
         try:
             return metadata.version(self.package)
         except metadata.PackageNotFoundError:
@@ -515,7 +517,7 @@ PEERS = {
 
 
 def library_of(candidate: str, device: str = "cpu", threads: int | None = None) -> Library:
-    """The library of a candidate, ready in this process; UnsupportedError says why it cannot be."""
+    """Return the library of a candidate, ready in this process; UnsupportedError gives the reason if it cannot be."""
     name, _, own_device = candidate.partition(":")
     name = ALIASES.get(name, name)
     if name not in LIBRARIES or (own_device and name != "tritium"):

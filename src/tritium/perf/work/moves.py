@@ -1,6 +1,6 @@
-"""Cases of memory and of transfers: allocating, cloning, reusing; from NumPy and back, to a device and back.
+"""Cases of memory and transfers: allocating, cloning, reusing; from NumPy and back, to a device and back.
 
-Knows nothing of measuring. What is only looked at moves no bytes, and its work says so.
+Knows nothing of measuring. A view moves no bytes, and its work counts none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tritium.errors import ArgumentError
 from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.words import bytes_text, nearest
 from tritium.perf.work.libraries import OWN, Library, library_of
-from tritium.perf.work.operations import HELD as HELD, MOVED as MOVED, dtype_named
+from tritium.perf.work.operations import MEMORY_ACTS as MEMORY_ACTS, TRANSFER_ACTS as TRANSFER_ACTS, dtype_named
 
 Data = np.ndarray[Any, Any]
 SIZES = (("small", 1 << 10), ("large", 16 << 20))
@@ -27,27 +27,28 @@ SIZES = (("small", 1 << 10), ("large", 16 << 20))
 
 def memory(
     sizes: Sequence[tuple[str, int]] = SIZES,
-    what: Sequence[str] = HELD,
+    what: Sequence[str] = MEMORY_ACTS,
     *,
     device: str = "cpu",
     threads: int | None = None,
     seed: int = 0,
 ) -> list[Case]:
-    """Allocating, cloning (shared until written), writing to a clone, and taking a tensor from a pool: small and large."""
-    found = []
+    """Return cases of allocating, cloning (copy-on-write), writing to a clone, and taking a tensor from a pool: small and large."""
+    cases = []
     for act in what:
-        _known(act, HELD, "memory")
+        _check_name(act, MEMORY_ACTS, "memory")
         for size, nbytes in sizes:
             arguments = {"act": act, "nbytes": nbytes, "seed": seed, "threads": threads, "device": device}
             copied = nbytes if act == "write" else 0
             work = Work(read=copied, written=copied)
             context = Context(act, (nbytes // 4,), "f32", device, threads=threads or 1)
             recipe = Recipe("tritium.perf.work.moves:held", arguments)
-            found.append(Case(f"{act} {size} ({bytes_text(nbytes)})", recipe, context, work))
-    return found
+            cases.append(Case(f"{act} {size} ({bytes_text(nbytes)})", recipe, context, work))
+    return cases
 
 
-def _known(act: str, known: Sequence[str], what: str) -> None:
+def _check_name(act: str, known: Sequence[str], what: str) -> None:
+    """Raise ArgumentError unless the name is known."""
     if act not in known:
         raise ArgumentError(f"{what}: {act!r} is unknown.{nearest(act, known)} There are {', '.join(known)}.")
 
@@ -55,8 +56,8 @@ def _known(act: str, known: Sequence[str], what: str) -> None:
 def held(
     candidate: str, *, act: str, nbytes: int, seed: int = 0, threads: int | None = None, device: str = "cpu"
 ) -> Made:
-    """The recipe of one act on memory."""
-    _known(act, HELD, "memory")
+    """Build one case of memory."""
+    _check_name(act, MEMORY_ACTS, "memory")
     library = library_of(candidate, device, threads)
     if library.compiles and library.name in OWN:
         raise UnsupportedError("memory is not compiled.")
@@ -87,8 +88,9 @@ def held(
 
 
 def _reuse(library: Library, shape: tuple[int, ...]) -> Made:
+    """Build the case of taking a tensor from a pool and returning it."""
     if library.name not in OWN:
-        raise UnsupportedError(f"{library.name} has no pool of tensors to take one from and give it back to.")
+        raise UnsupportedError(f"{library.name} has no tensor pool.")
     pool = tt.memory.TensorPool()
 
     def lend() -> Any:
@@ -105,28 +107,30 @@ def _reuse(library: Library, shape: tuple[int, ...]) -> Made:
 def transfer(
     shapes: Sequence[Sequence[int]] = ((1024, 1024),),
     dtypes: Sequence[str] = ("f32",),
-    what: Sequence[str] = MOVED,
+    what: Sequence[str] = TRANSFER_ACTS,
     *,
     device: str = "cpu",
     threads: int | None = None,
     seed: int = 0,
 ) -> list[Case]:
-    """Between the host's NumPy arrays and a device. On the CPU `from_numpy` and `dlpack` look at the same memory, `upload` and
-    `download` copy it."""
-    found = []
+    """Return cases of transfers between the host's NumPy arrays and a device.
+
+    On the CPU `from_numpy` and `dlpack` share memory; `upload` and `download` copy it.
+    """
+    cases = []
     for act in what:
-        _known(act, MOVED, "transfer")
+        _check_name(act, TRANSFER_ACTS, "transfer")
         for shape in map(tuple, shapes):
             for kind in dict.fromkeys(dtype_named(d).name for d in dtypes):
                 arguments = {
                     "act": act, "shape": list(shape), "dtype": kind, "seed": seed, "threads": threads, "device": device
                 }  # fmt: skip
                 copied = prod(shape) * dtype_named(kind).nbytes if act in ("upload", "download") else 0
-                said = f"{act} {'x'.join(map(str, shape))} {kind}" + (f" on {device}" if device != "cpu" else "")
+                name = f"{act} {'x'.join(map(str, shape))} {kind}" + (f" on {device}" if device != "cpu" else "")
                 context = Context(act, shape, kind, device, threads=threads or 1)
                 work = Work(read=copied, written=copied, items=copied or 1, item="byte" if copied else "call")
-                found.append(Case(said, Recipe("tritium.perf.work.moves:moved", arguments), context, work))
-    return found
+                cases.append(Case(name, Recipe("tritium.perf.work.moves:moved", arguments), context, work))
+    return cases
 
 
 def moved(
@@ -139,13 +143,13 @@ def moved(
     threads: int | None = None,
     device: str = "cpu",
 ) -> Made:
-    """The recipe of one transfer."""
-    _known(act, MOVED, "transfer")
+    """Build one transfer."""
+    _check_name(act, TRANSFER_ACTS, "transfer")
     library = library_of(candidate, device, threads)
     if library.compiles and library.name in OWN:
         raise UnsupportedError("transfers are not compiled.")
     if dtype not in library.dtypes:
-        raise UnsupportedError(f"{library.name} does not hold {dtype}.")
+        raise UnsupportedError(f"{library.name} does not support {dtype}.")
     data = np.random.default_rng(seed).standard_normal(tuple(shape), np.float32).astype(dtype_named(dtype).numpy)
     if act == "download":
         x = library.array(data)

@@ -1,4 +1,4 @@
-"""Cases of quantisation: schemes x granularity x sizes, how long each step takes, what is stored, and what is lost.
+"""Cases of quantisation: schemes x granularity x sizes; the time of each step, the bytes stored and the error.
 
 Knows nothing of measuring. Times come from the measurement; bytes and errors are facts of the case, over the whole matrix.
 """
@@ -25,7 +25,7 @@ STEPS = ("quantize", "dequantize", "matmul")
 
 
 class Scheme(NamedTuple):
-    """How the weights of a scheme are kept."""
+    """The storage of weights in a scheme."""
 
     dtype: str
     granularity: str = "tensor"  # what shares a scale: "tensor", "channel" (a row), or "group"
@@ -33,7 +33,7 @@ class Scheme(NamedTuple):
     symmetric: bool = True
 
     def scales(self, shape: Shape) -> int:
-        """How many scales a matrix has."""
+        """Return how many scales a matrix has."""
         if self.dtype == "f16":
             return 0
         return {"tensor": 1, "channel": shape[0], "group": shape[0] * -(-shape[1] // max(self.group, 1))}[
@@ -41,7 +41,7 @@ class Scheme(NamedTuple):
         ]
 
     def nbytes(self, shape: Shape) -> int:
-        """Bytes of the integers, their scales and zero points."""
+        """Return the bytes of the integers, their scales and zero points."""
         return tt.Spec(shape, dtype_named(self.dtype)).nbytes + self.scales(shape) * (4 if self.symmetric else 8)
 
 
@@ -62,8 +62,8 @@ def quantisation(
     threads: int | None = None,
     seed: int = 0,
 ) -> list[Case]:
-    """Quantise, dequantise, and multiply one token by the quantised weights: by every scheme, on every size."""
-    found = []
+    """Return cases of quantising, dequantising, and multiplying one token by the quantised weights: every scheme, every size."""
+    cases = []
     for name in schemes or SCHEMES:
         if name not in SCHEMES:
             raise ArgumentError(
@@ -83,20 +83,21 @@ def quantisation(
                 }
                 context = Context(step, shape, name, device, parameters=prod(shape), threads=threads or 1)
                 recipe = Recipe("tritium.perf.work.quantised:quantised", arguments)
-                found.append(
+                cases.append(
                     Case(f"{step} {name} {shape[0]}x{shape[1]}", recipe, context, _work(step, SCHEMES[name], shape))
                 )
-    return found
+    return cases
 
 
 def _work(step: str, scheme: Scheme, shape: Shape) -> Work:
-    full, kept, n = 4 * prod(shape), scheme.nbytes(shape), prod(shape)
+    """Return the work of one step."""
+    full, stored, n = 4 * prod(shape), scheme.nbytes(shape), prod(shape)
     if step == "quantize":
-        return Work(4 * n, full, kept, items=n, item="weight")
+        return Work(4 * n, full, stored, items=n, item="weight")
     if step == "dequantize":
-        return Work(n, kept, full, items=n, item="weight")
+        return Work(n, stored, full, items=n, item="weight")
     integer = scheme.dtype != "f16" and scheme.symmetric
-    return Work(2 * n, kept + 4 * shape[1], 4 * shape[0], integer, 1, "token")
+    return Work(2 * n, stored + 4 * shape[1], 4 * shape[0], integer, 1, "token")
 
 
 def quantised(
@@ -109,7 +110,7 @@ def quantised(
     threads: int | None = None,
     device: str = "cpu",
 ) -> Made:
-    """The recipe of one step of one scheme."""
+    """Build one step of one scheme."""
     if step not in STEPS:
         raise ArgumentError(f"quantised: {step!r} is no step.{nearest(step, STEPS)} There are {', '.join(STEPS)}.")
     library = library_of(candidate, device, threads)
@@ -126,20 +127,26 @@ def quantised(
 
 
 def _own(library: Library, step: str, name: str, w: Data, x: Data) -> Made:
+    """Build a step with Tritium."""
     if library.compiles:
         raise UnsupportedError("quantisation runs before anything is compiled.")
     make = tt.quant.SCHEMES[name]
     full, token = library.array(w), library.array(x)
-    kept = make(full)
-    near = library.back(kept.dequantize())
-    facts = told(w, near, kept.nbytes) | {"granularity": SCHEMES[name].granularity, "stored as": str(kept.data.dtype)}
+    stored = make(full)
+    restored = library.back(stored.dequantize())
+    facts = storage_facts(w, restored, stored.nbytes) | {
+        "granularity": SCHEMES[name].granularity,
+        "stored as": str(stored.data.dtype),
+    }
     if step == "matmul":
-        ready = kept.tiled()
-        return Made(partial(ready.matmul, token), library.wait, library.back, lambda: _product(x, near), 0.02, facts)
+        ready = stored.tiled()
+        return Made(
+            partial(ready.matmul, token), library.wait, library.back, lambda: _product(x, restored), 0.02, facts
+        )
     if step == "dequantize":
-        return Made(kept.dequantize, library.wait, library.back, lambda: near, 0.0, facts)
+        return Made(stored.dequantize, library.wait, library.back, lambda: restored, 0.0, facts)
     return Made(
-        partial(make, full), library.wait, lambda q: library.back(q.dequantize()), lambda: right(name, w, near),
+        partial(make, full), library.wait, lambda q: library.back(q.dequantize()), lambda: right(name, w, restored),
         tolerance(name, w), facts,
     )  # fmt: skip
 
@@ -148,67 +155,68 @@ def _product(x: Data, w: Data) -> Data:
     return np.asarray(x.astype(np.float64) @ w.astype(np.float64).T)
 
 
-def told(w: Data, near: Data, nbytes: int) -> dict[str, Any]:
-    """What is stored, and what is lost. Nothing infinite: where nothing is lost there is no ratio."""
-    error = (near - w).ravel()
-    noise, signal, size = (float(np.vdot(a, a)) for a in (error, w.ravel(), near.ravel()))
+def storage_facts(w: Data, restored: Data, nbytes: int) -> dict[str, Any]:
+    """Return the bytes stored and the error. Nothing infinite: without error there is no ratio."""
+    error = (restored - w).ravel()
+    noise, signal, size = (float(np.vdot(a, a)) for a in (error, w.ravel(), restored.ravel()))
     norms = math.sqrt(signal * size)
     return {
         "bytes before": w.nbytes, "bytes after": nbytes, "times smaller": w.nbytes / nbytes, "bits a weight": 8 * nbytes / w.size,
         "mse": noise / w.size, "sqnr dB": 10 * math.log10(signal / noise) if noise and signal else None,
-        "cosine": float(np.vdot(w.ravel(), near.ravel())) / norms if norms else None,
+        "cosine": float(np.vdot(w.ravel(), restored.ravel())) / norms if norms else None,
         "largest error": float(max(error.max(), -error.min())),
     }  # fmt: skip
 
 
-def right(name: str, w: Data, near: Data) -> Data:
-    """What a scheme must give. Ternary: its definition, but for elements within rounding of an edge; others: the weights."""
+def right(name: str, w: Data, restored: Data) -> Data:
+    """Return the expected result of a scheme. Ternary: its definition, except elements within rounding of an edge; others: the weights."""
     if not name.startswith("ternary"):
         return w
     scale = _scale(SCHEMES[name], np.abs(w.astype(np.float64)), np.mean)
     t = w / scale
     exact = np.clip(np.rint(t), -1, 1) * scale
-    return np.where(np.abs(np.abs(t) - 0.5) > 1e-3, exact, near)
+    return np.where(np.abs(np.abs(t) - 0.5) > 1e-3, exact, restored)
 
 
 def tolerance(name: str, w: Data) -> float:
-    """Half a step of the scheme, as a part of the largest weight; ternary is held to its definition."""
+    """Return half a step of the scheme, relative to the largest weight; ternary is checked against its definition."""
     if name.startswith("ternary"):
         return 10 * ROUNDING["f32"]
     levels = {"i8": 127, "i4": 7, "f16": 1024}[SCHEMES[name].dtype]
     return 0.51 / levels
 
 
-def _scale(scheme: Scheme, size: Data, how: Any) -> Data:
-    """Of each element: the mean or the largest of the sizes that share its scale."""
+def _scale(scheme: Scheme, size: Data, reduce: Any) -> Data:
+    """Return, for each element, the mean or the maximum of the magnitudes that share its scale."""
     if scheme.granularity == "tensor":
-        return np.asarray(how(size))
+        return np.asarray(reduce(size))
     if scheme.granularity == "channel":
-        return np.asarray(how(size, axis=1, keepdims=True))
+        return np.asarray(reduce(size, axis=1, keepdims=True))
     starts = range(0, size.shape[1], scheme.group)
-    groups = [how(size[:, a : a + scheme.group], axis=1, keepdims=True) for a in starts]
+    groups = [reduce(size[:, a : a + scheme.group], axis=1, keepdims=True) for a in starts]
     widths = [min(scheme.group, size.shape[1] - a) for a in starts]
     return np.repeat(np.concatenate(groups, axis=1), widths, axis=1)
 
 
-# ---- NumPy, as its users write it: integers one to a byte
+# ---- NumPy, as its users write it: one integer per byte
 
 
 def numpy_quantize(name: str, w: Data) -> tuple[Data, Data | None]:
-    """Codes and the scale of each element (None: floats)."""
+    """Return codes and the scale of each element (None: floats)."""
     scheme = SCHEMES[name]
     if scheme.dtype == "f16":
         return w.astype(np.float16), None
     ternary = name.startswith("ternary")
-    most = np.float32({"i8": 127, "i4": 7}.get(scheme.dtype, 1))
+    limit = np.float32({"i8": 127, "i4": 7}.get(scheme.dtype, 1))
     scale = np.maximum(
         _scale(scheme, np.abs(w), np.mean if ternary else np.max), np.float32(1e-5 if ternary else 1e-30)
     )
-    scale = scale if ternary else scale / most
-    return np.clip(np.rint(w / scale), -most, most).astype(np.int8), scale
+    scale = scale if ternary else scale / limit
+    return np.clip(np.rint(w / scale), -limit, limit).astype(np.int8), scale
 
 
 def _numpy(step: str, name: str, w: Data, x: Data) -> Made:
+    """Build a step with NumPy."""
     if not SCHEMES[name].symmetric:
         raise UnsupportedError(f"{name} is not written for NumPy.")
     codes, scale = numpy_quantize(name, w)
@@ -216,22 +224,27 @@ def _numpy(step: str, name: str, w: Data, x: Data) -> Made:
     def dequantize(codes: Data, scale: Data | None) -> Data:
         return codes.astype(np.float32) if scale is None else np.multiply(codes, scale, dtype=np.float32)
 
-    near = dequantize(codes, scale)
-    kept = codes.nbytes + 4 * SCHEMES[name].scales(w.shape)
-    facts = told(w, near, kept) | {"granularity": SCHEMES[name].granularity, "stored as": str(codes.dtype)}
+    restored = dequantize(codes, scale)
+    stored = codes.nbytes + 4 * SCHEMES[name].scales(w.shape)
+    facts = storage_facts(w, restored, stored) | {
+        "granularity": SCHEMES[name].granularity,
+        "stored as": str(codes.dtype),
+    }
     own = _work(step, SCHEMES[name], w.shape)
-    moved = {
-        "quantize": (w.nbytes, kept),
-        "dequantize": (kept, w.nbytes),
+    traffic = {
+        "quantize": (w.nbytes, stored),
+        "dequantize": (stored, w.nbytes),
         "matmul": (w.nbytes + x.nbytes, own.written),
     }[step]
-    work = Work(own.flops, *moved, False, own.items, own.item)
+    work = Work(own.flops, *traffic, False, own.items, own.item)
     if step == "matmul":
         facts["weights"] = "dequantised to f32 before timing"
-        return Made(lambda: x @ near.T, None, np.asarray, lambda: _product(x, near), ROUNDING["f32"], facts, work)
+        return Made(
+            lambda: x @ restored.T, None, np.asarray, lambda: _product(x, restored), ROUNDING["f32"], facts, work
+        )
     if step == "dequantize":
-        return Made(partial(dequantize, codes, scale), None, np.asarray, lambda: near, 0.0, facts, work)
+        return Made(partial(dequantize, codes, scale), None, np.asarray, lambda: restored, 0.0, facts, work)
     return Made(
-        partial(numpy_quantize, name, w), None, lambda made: dequantize(*made), lambda: right(name, w, near),
+        partial(numpy_quantize, name, w), None, lambda result: dequantize(*result), lambda: right(name, w, restored),
         tolerance(name, w), facts, work,
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Cases, and the recipes by which a worker makes them: the same values and the same work for every candidate.
+"""Cases, and the recipes by which a worker builds them: the same values and the same work for every candidate.
 
-Knows nothing of measuring. Values come from a seed and are never zeros; the right answer is computed in float64 by NumPy.
+Knows nothing of measuring. Values come from a seed and are never zeros; the expected answer is computed in float64 by NumPy.
 
-    work.grid(["matmul", "add"], [(512, 512), (1024, 1024)], ["f32", "f16"])    operations x shapes x dtypes
-    work.cases(ops.softmax)                                                     the samples of a row of the table
-    work.traced(model, tokens=1)                                                what a network really calls, and how often
+    work.grid(["matmul", "add"], [(512, 512), (1024, 1024)], ["f32", "f16"])    ops x shapes x dtypes
+    work.cases(ops.softmax)                                                     the samples of an op
+    work.traced(model, tokens=1)                                                the calls of a network, and how often
     work.layouts(), work.dtypes()                                               one thing varied, all else equal
 """
 
@@ -51,7 +51,7 @@ Data = np.ndarray[Any, Any]
 LAYOUTS = ("contiguous", "transposed", "strided")
 CHECKED = 1 << 16  # elements of an answer that are compared, spread over its rows
 GROUP = 64  # columns that share a scale of int4 weights
-PACKED = ("quantize", "dequantize")  # their arrays are packed: NumPy has none to send or take
+PACKED = ("quantize", "dequantize")  # their arrays are packed, which NumPy does not have
 WITH_TRANSFER = ", with transfer"  # ends the names of cases whose transfers are timed too
 
 
@@ -59,12 +59,12 @@ WITH_TRANSFER = ", with transfer"  # ends the names of cases whose transfers are
 
 
 def operation_names() -> list[str]:
-    """Every name `grid` takes: the operations, their aliases, and the user's own benchmarks."""
+    """Return every name `grid` accepts: the ops, their aliases, and the user's own benchmarks."""
     return [*NAMES, *WORKLOADS, *registry.registered()]
 
 
 def refuses(operation: str, shape: Shape, dtype: str) -> str:
-    """Why an operation cannot be done on this shape and dtype; nothing when it can."""
+    """Return why an op cannot run on this shape and dtype; "" if it can."""
     if operation in registry.registered():
         return ""
     if operation in WORKLOADS:
@@ -79,7 +79,7 @@ def _others() -> list[str]:
 
 
 def batched(operation: str, batch: int, shape: Shape) -> Shape | None:
-    """The shape an operation has with so many rows, sequences or items; None where it has no batch."""
+    """Return the shape of an op with a batch of rows, sequences or items; None if it has no batch."""
     if operation in registry.registered():
         return None
     if operation in WORKLOADS:
@@ -91,7 +91,7 @@ def batched(operation: str, batch: int, shape: Shape) -> Shape | None:
 
 
 def transfers(operation: str) -> bool:
-    """Whether an operation can be timed with its transfers: those of the table whose arrays NumPy has."""
+    """Return True if an op can be timed with its transfers: those of the table whose arrays NumPy has."""
     return operation in NAMES and NAMES[operation] not in PACKED and operation not in registry.registered()
 
 
@@ -106,19 +106,19 @@ def grid(
     layouts: Sequence[str] = ("contiguous",),
     transfer: bool = False,
 ) -> list[Case]:
-    """A case for every operation, shape, dtype, device and layout. What an operation refuses is left out: see `refuses`.
+    """Return a case for every op, shape, dtype, device and layout. What an op refuses is left out: see `refuses`.
 
-    `transfer`: the operations of the table, from NumPy arrays to NumPy arrays; see `with_transfer`.
+    `transfer`: the ops of the table, from NumPy arrays to NumPy arrays; see `with_transfer`.
     """
-    found: list[Case] = []
+    cases: list[Case] = []
     for name in dict.fromkeys(operations):
         if name in registry.registered():
-            found += registry.cases(name, shapes, dtypes, devices=devices, threads=threads, seed=seed)
+            cases += registry.cases(name, shapes, dtypes, devices=devices, threads=threads, seed=seed)
             continue
         if name in WORKLOADS:
             from tritium.perf.work import workloads
 
-            found += workloads.cases(name, shapes, devices=devices, threads=threads, seed=seed)
+            cases += workloads.cases(name, shapes, devices=devices, threads=threads, seed=seed)
             continue
         operation = operation_named(name, _others())
         for shape in shapes:
@@ -126,14 +126,14 @@ def grid(
                 if not refusal(operation, tuple(shape), kind):
                     for device in devices:
                         for layout in layouts:
-                            found.append(_case(operation, tuple(shape), kind, device, threads, seed, layout))
+                            cases.append(_case(operation, tuple(shape), kind, device, threads, seed, layout))
     if transfer:
-        found = [with_transfer(case) for case in found if transfers(case.context.operation)]
-    return list({case.name: case for case in found}.values())
+        cases = [with_transfer(case) for case in cases if transfers(case.context.operation)]
+    return list({case.name: case for case in cases}.values())
 
 
 def with_transfer(case: Case) -> Case:
-    """The same case from the host's arrays to the host's: inputs go in and the result comes back inside the clock."""
+    """Return the same case from host arrays to host arrays: both transfers are timed."""
     recipe = replace(case.recipe, arguments={**case.recipe.arguments, "transfer": True})
     return replace(
         case, name=f"{case.name}{WITH_TRANSFER}", recipe=recipe, context=replace(case.context, transfer="included")
@@ -143,16 +143,17 @@ def with_transfer(case: Case) -> Case:
 def _case(
     operation: Operation, shape: Shape, dtype: str, device: str, threads: int | None, seed: int, layout: str
 ) -> Case:
-    said = [operation.name, "x".join(map(str, shape)), dtype]
-    said += [layout] if layout != "contiguous" else []
-    said += [f"on {device}"] if device != "cpu" else []
+    """Return the case of one op, shape, dtype, device and layout."""
+    words = [operation.name, "x".join(map(str, shape)), dtype]
+    words += [layout] if layout != "contiguous" else []
+    words += [f"on {device}"] if device != "cpu" else []
     arguments = {
         "operation": operation.name, "shape": list(shape), "dtype": dtype, "seed": seed, "threads": threads, "device": device,
         "layout": layout,
     }  # fmt: skip
     context = Context(operation.name, shape, dtype, device, threads=threads or 1)
     return Case(
-        " ".join(said),
+        " ".join(words),
         Recipe("tritium.perf.work.recipes:operation", arguments),
         context,
         work_of(operation, shape, dtype),
@@ -165,7 +166,7 @@ def layouts(
     dtypes: Sequence[str] = ("f32",),
     **options: Any,
 ) -> list[Case]:
-    """The same operation on memory row by row, column by column, and with every other column left out."""
+    """Return cases of the same op on row-major, column-major and strided memory (every other column)."""
     return grid(operations, shapes, dtypes, layouts=LAYOUTS, **options)
 
 
@@ -174,11 +175,11 @@ def dtypes(
     kinds: Sequence[str] = ("f32", "f16", "bf16", "i8", "tern2"),
     **options: Any,
 ) -> list[Case]:
-    """The same product with weights of each dtype: floats, and integers beside int8 activations."""
+    """Return cases of the same product with weights of each dtype: floats, and integers beside int8 activations."""
     return grid(["linear"], shapes, kinds, **options)
 
 
-# ---- the recipe of an operation
+# ---- the recipe of an op
 
 
 def operation(
@@ -193,7 +194,7 @@ def operation(
     layout: str = "contiguous",
     transfer: bool = False,
 ) -> Made:
-    """One operation on one candidate: what a worker times."""
+    """Build one op on one candidate, for a worker to time."""
     row = operation_named(operation)
     sizes = tuple(shape)
     if reason := refusal(row, sizes, dtype):
@@ -205,14 +206,14 @@ def operation(
         )
     if transfer:
         if not transfers(row.name):
-            raise UnsupportedError(f"{row.name} has packed weights for its array, which NumPy has not.")
+            raise UnsupportedError(f"{row.name} has packed weights as its array, which NumPy does not have.")
         library = replace(library, back=partial(_host, library.back), wait=None, moves=True)
     data = inputs(row, sizes, dtype, seed)
     if row.name in MAKERS:
         if layout != "contiguous":
-            raise UnsupportedError(f"{row.name} has packed weights, which lie in one way only.")
-        made = MAKERS[row.name](library, row, sizes, dtype, data)
-        return _told(made, "activations in, the result out; weights stay") if transfer else made
+            raise UnsupportedError(f"{row.name} has packed weights, which have one layout only.")
+        call = MAKERS[row.name](library, row, sizes, dtype, data)
+        return _with_note(call, "activations in, the result out; weights stay") if transfer else call
     arrays = [laid(library, x, layout) for x in data]
     rows = spread(row, sizes)
     facts = (
@@ -222,7 +223,7 @@ def operation(
     )
     if dtype_named(dtype).numpy.name in HALF and "half" in library.notes:
         facts["note"] = library.notes["half"]
-    made = Made(
+    call = Made(
         bound(library, library.function(row.name), arrays, data),
         wait=library.wait,
         answer=lambda result: picked(library.back(result), rows, row.axis),
@@ -230,17 +231,18 @@ def operation(
         tolerance=ROUNDING[dtype] * row.slack,
         facts=facts,
     )
-    return _told(made, "all inputs in, the result out") if transfer else made
+    return _with_note(call, "all inputs in, the result out") if transfer else call
 
 
-def _told(made: Made, transfer: str) -> Made:
-    return replace(made, facts={**made.facts, "transfer": transfer})
+def _with_note(call: Made, transfer: str) -> Made:
+    """Return the call with a fact on what is transferred."""
+    return replace(call, facts={**call.facts, "transfer": transfer})
 
 
 def bound(library: Library, fn: Callable[..., Any], arrays: Sequence[Any], hosts: Sequence[Data]) -> Callable[[], Any]:
-    """What is timed: the function on arrays that are there; or, where the library moves them, from the host and back.
+    """Return the timed function: on arrays that exist; or, where the library moves them, from the host and back.
 
-    `hosts` are NumPy's of the first arrays. The others are weights, and stay where they are.
+    `hosts` are the first arrays in NumPy. The others are weights, which stay on the device.
     """
     if not library.moves:
         return partial(fn, *arrays)
@@ -253,23 +255,24 @@ def bound(library: Library, fn: Callable[..., Any], arrays: Sequence[Any], hosts
 
 
 def _entrance(library: Library, hosts: Sequence[Data]) -> Callable[[Data], Any]:
-    """The cheapest way from NumPy's memory into a library: the same memory where it can be."""
-    strange = library.name not in OWN and any(x.dtype.name == "bfloat16" for x in hosts)
-    if library.name == "numpy" or strange:
+    """Return the cheapest way from NumPy's memory into a library: shared memory if possible."""
+    is_foreign_bf16 = library.name not in OWN and any(x.dtype.name == "bfloat16" for x in hosts)
+    if library.name == "numpy" or is_foreign_bf16:
         return library.array
     return library.memory.get("from_numpy") or library.memory["upload"]
 
 
 def _host(back: Callable[[Any], Data], x: Any) -> Data:
+    """Return a value as a NumPy array."""
     return x if isinstance(x, np.ndarray) else back(x)
 
 
 def laid(library: Library, x: Data, layout: str) -> Any:
-    """The values as an array of the library, in memory row by row or otherwise."""
+    """Return the values as an array of the library in this layout."""
     if layout == "contiguous" or x.ndim < 2:
         return library.array(x)
     if not library.strided:
-        raise UnsupportedError(f"{library.name} decides itself how its arrays lie in memory.")
+        raise UnsupportedError(f"{library.name} decides the layout of its arrays itself.")
     if layout == "transposed" and x.ndim == 2:
         return library.array(np.ascontiguousarray(x.T)).T
     if layout == "strided":
@@ -280,38 +283,39 @@ def laid(library: Library, x: Data, layout: str) -> Any:
 
 
 def spread(row: Operation, shape: Shape) -> Data | None:
-    """Which rows (of attention: heads) of an answer are compared: enough to tell, few enough to be quick. None: all of it."""
+    """Return the rows (of attention: heads) of an answer that are compared: enough to detect errors, few enough to be quick. None: all."""
     result = row.result(shape)
     if row.along[0] is None or not result:
         return None
-    there = result[row.axis]
-    count = min(there, max(2, CHECKED * there // prod(result)))
-    return np.unique(np.linspace(0, there - 1, count).astype(np.int64))
+    length = result[row.axis]
+    count = min(length, max(2, CHECKED * length // prod(result)))
+    return np.unique(np.linspace(0, length - 1, count).astype(np.int64))
 
 
 def picked(x: Data, parts: Data | None, axis: int | None = 0) -> Data:
+    """Return these parts of an array along an axis."""
     return np.atleast_1d(x) if parts is None or axis is None else np.take(x, parts, axis)
 
 
 def right(row: Operation, data: list[Data], rows: Data | None) -> Data:
-    """The answer in float64 (whole numbers: int64)."""
-    given = [wide(picked(x, rows, axis)) for x, axis in zip(data, row.along, strict=True)]
+    """Return the expected answer in float64 (integers: int64)."""
+    operands = [wide(picked(x, rows, axis)) for x, axis in zip(data, row.along, strict=True)]
     with np.errstate(all="ignore"):
-        return np.atleast_1d(reference_functions()[row.name](*given))
+        return np.atleast_1d(reference_functions()[row.name](*operands))
 
 
 # ---- weights that are integers
 
 
 def scales(dtype: str, shape: Shape, seed: int = 1) -> Data:
-    """Multipliers of random size near 0.02: one for ternary weights, one for each row of i8, for each group of i4."""
+    """Return random scales near 0.02: one for ternary weights, one for each row of i8, for each group of i4."""
     n, k = shape
-    of = {"i8": (n,), "i4": (n, k // GROUP) if k % GROUP == 0 else (n,)}.get(dtype, ())
-    return np.random.default_rng(seed).uniform(0.01, 0.03, of).astype(np.float32)
+    shape_of_scales = {"i8": (n,), "i4": (n, k // GROUP) if k % GROUP == 0 else (n,)}.get(dtype, ())
+    return np.random.default_rng(seed).uniform(0.01, 0.03, shape_of_scales).astype(np.float32)
 
 
 def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
-    """x @ w.T: Tritium multiplies the integers, others the floats they stand for."""
+    """Build x @ w.T: Tritium multiplies the integers, others the floats they represent."""
     x, w = data
     kind = row.weights or dtype
     rows = spread(row, shape)
@@ -320,14 +324,14 @@ def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: li
     scale = scales(kind, w.shape)
     if library.name not in OWN:
         matrix = floats(w, scale).astype(x.dtype)
-        made = _float_linear(library, row, x, matrix, rows, max(ROUNDING["f32"], ROUNDING.get(dtype, 0.0)))
-        made.facts = {
+        product = _float_linear(library, row, x, matrix, rows, max(ROUNDING["f32"], ROUNDING.get(dtype, 0.0)))
+        product.facts = {
             "weights": f"{kind} dequantised to {dtype_named(x.dtype).name} before timing",
             "bytes of weights": matrix.nbytes,
         }
         plain = work_of(OPERATIONS["linear"], shape, dtype_named(x.dtype).name)
-        made.work = Work(plain.flops, plain.read, plain.written, False, plain.items, plain.item)
-        return made
+        product.work = Work(plain.flops, plain.read, plain.written, False, plain.items, plain.item)
+        return product
     group = GROUP if scale.ndim == 2 else 0
     make: Any = tt.nn.BitLinear if dtype_named(kind).is_ternary else tt.nn.QuantLinear
     layer = make(tt.quant.from_integers(w, scale, group=group, dtype=kind).to(library.device))
@@ -343,6 +347,7 @@ def _linear(library: Library, row: Operation, shape: Shape, dtype: str, data: li
 
 
 def _float_linear(library: Library, row: Operation, x: Data, w: Data, rows: Data | None, tolerance: float) -> Made:
+    """Build x @ w.T in floats."""
     call = bound(library, library.function("linear"), [library.array(x), library.array(w)], [x])
     return Made(
         call, library.wait, lambda result: picked(library.back(result), rows),
@@ -351,7 +356,7 @@ def _float_linear(library: Library, row: Operation, x: Data, w: Data, rows: Data
 
 
 def _quantize(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
-    """Absmean ternary. Elements within rounding of the edge between two codes are left out of the check."""
+    """Build absmean ternary quantisation. Elements within rounding of the edge between two codes are not checked."""
     (w,) = data
     rows = np.unique(np.linspace(0, shape[0] - 1, min(shape[0], max(2, CHECKED // shape[1]))).astype(np.int64))
 
@@ -365,15 +370,16 @@ def _quantize(library: Library, row: Operation, shape: Shape, dtype: str, data: 
         codes, scale = library.back(result[0]), float(library.back(result[1]))
         return np.asarray((codes[rows].astype(np.float64) * scale)[sure()[1]])
 
-    kept = "2 bits a weight" if library.name in OWN else "a byte a weight, not packed"
+    storage = "2 bits a weight" if library.name in OWN else "a byte a weight, not packed"
     other = Work(4 * prod(shape), w.nbytes, prod(shape) + 4, False, prod(shape), "element")
     return Made(
         partial(library.function("quantize"), library.array(w)), library.wait, answer, lambda: sure()[0][sure()[1]],
-        10 * ROUNDING[dtype], {"stored as": kept}, work=None if library.name in OWN else other,
+        10 * ROUNDING[dtype], {"stored as": storage}, work=None if library.name in OWN else other,
     )  # fmt: skip
 
 
 def _dequantize(library: Library, row: Operation, shape: Shape, dtype: str, data: list[Data]) -> Made:
+    """Build dequantisation of ternary weights."""
     (w,) = data
     scale = scales("tern2", w.shape)
     own = library.name in OWN

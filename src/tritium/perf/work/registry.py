@@ -1,6 +1,6 @@
-"""A user's own benchmarks: a function under a name, usable like any operation from config files, commands and tests.
+"""User benchmarks: a function under a name, usable like any op from config files, commands and tests.
 
-Knows nothing of measuring. The function is found again in a worker by its file, so it must stand in one.
+Knows nothing of measuring. A worker imports the function from its file, so it must be in one.
 
     @tt.perf.benchmark("custom_op", sizes=[(256, 256)])
     def custom_op(shape):
@@ -13,7 +13,7 @@ Knows nothing of measuring. The function is found again in a worker by its file,
         json.loads(TEXT)
 
 A function may name any of `shape`, `dtype`, `device`, `threads`, `seed` and `candidate` as parameters, and gets those. One that takes
-`candidate` ("tritium", "numpy", "torch" …) runs on every arm; one that does not is Tritium's own and runs on its arms only.
+`candidate` ("tritium", "numpy", "torch" …) runs on every contender; one without it runs on Tritium's contenders only.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tritium.perf.work.operations import dtype_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 Shape = tuple[int, ...]
-GIVEN = ("shape", "dtype", "device", "threads", "seed", "candidate")
+PARAMETERS = ("shape", "dtype", "device", "threads", "seed", "candidate")
 
 
 @dataclass(frozen=True)
 class Registered:
-    """One user's benchmark."""
+    """One user benchmark."""
 
     name: str
     fn: Callable[..., Any]
@@ -58,6 +58,7 @@ class Registered:
 
     @property
     def takes(self) -> tuple[str, ...]:
+        """Return the names of its parameters."""
         return tuple(inspect.signature(self.fn).parameters)
 
 
@@ -65,7 +66,7 @@ _registered: dict[str, Registered] = {}
 
 
 def registered() -> Mapping[str, Registered]:
-    """The benchmarks known in this process, by name."""
+    """Return the benchmarks known in this process, by name."""
     return dict(_registered)
 
 
@@ -80,9 +81,9 @@ def benchmark(
 ) -> Callable[[F], F]:
     """Register the function below under a name.
 
-    sizes: shapes it is measured with; without, those of the grid or the config file. work: what one call does
-    (Work(flops=…, items=…, item="token")), or a function of the shape. expected: gives the right answer as a NumPy array,
-    called with the same parameters; then every arm is checked.
+    sizes: shapes it is measured with; without, those of the grid or the config file. work: the work of one call
+    (Work(flops=…, items=…, item="token")), or a function of the shape. expected: returns the right answer as a NumPy array,
+    called with the same parameters; then every contender is checked.
     """
     if not isinstance(name, str) or not name.strip():
         raise ArgumentError(f'benchmark: a name is needed, given {name!r}; write @benchmark("custom_op").')
@@ -90,17 +91,20 @@ def benchmark(
         raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
 
     def register(fn: F) -> F:
-        if name in (*operations.NAMES, *operations.WORKLOADS, *operations.HELD, *operations.MOVED, *canary.SIZES):
+        taken = (*operations.WORKLOADS, *operations.MEMORY_ACTS, *operations.TRANSFER_ACTS)
+        if name in (*operations.NAMES, *taken, *canary.SIZES):
             raise ArgumentError(f"benchmark: {name!r} is a case of Tritium; take another name.")
         file = _file_of(fn, name)
         known = _registered.get(name)
         if known is not None and known.file != file:
-            raise ArgumentError(f"benchmark: {name!r} stands in {known.file} already; take another name in {file}.")
-        unknown = next((p for p in _needed(fn) if p not in GIVEN), None)
+            raise ArgumentError(
+                f"benchmark: {name!r} is registered in {known.file} already; take another name in {file}."
+            )
+        unknown = next((p for p in _needed(fn) if p not in PARAMETERS), None)
         if unknown is not None:
             raise ArgumentError(
-                f"benchmark {name!r}: nobody can give its parameter {unknown!r}.{nearest(unknown, GIVEN)} "
-                f"It may take {', '.join(GIVEN)}, or parameters with defaults."
+                f"benchmark {name!r}: its parameter {unknown!r} is unknown.{nearest(unknown, PARAMETERS)} "
+                f"It may take {', '.join(PARAMETERS)}, or parameters with defaults."
             )
         shapes = tuple((s,) if isinstance(s, int) else tuple(s) for s in sizes)
         kinds = tuple(dtype_named(d).name for d in dtypes)
@@ -111,6 +115,7 @@ def benchmark(
 
 
 def _needed(fn: Callable[..., Any]) -> list[str]:
+    """Return the parameters without a default."""
     return [
         p.name
         for p in inspect.signature(fn).parameters.values()
@@ -119,19 +124,20 @@ def _needed(fn: Callable[..., Any]) -> list[str]:
 
 
 def _file_of(fn: Callable[..., Any], name: str) -> str:
+    """Return the file of a function, or raise ArgumentError."""
     try:
-        found = inspect.getsourcefile(inspect.unwrap(fn))
+        source = inspect.getsourcefile(inspect.unwrap(fn))
     except TypeError:
-        found = None
-    if found is None or not Path(found).is_file():
+        source = None
+    if source is None or not Path(source).is_file():
         raise ArgumentError(
-            f"benchmark {name!r}: the function stands in no file, so that a worker process could not find it; write it in a .py file."
+            f"benchmark {name!r}: the function is in no file, so a worker process cannot import it; write it in a .py file."
         )
-    return str(Path(found).resolve())
+    return str(Path(source).resolve())
 
 
 def load(path: str | Path) -> list[str]:
-    """Import a file of benchmarks; the names it registered."""
+    """Import a file of benchmarks and return the names it registered."""
     file = Path(path).resolve()
     if not file.is_file():
         raise FormatError(f"{path}: there is no such file; give a .py file with @benchmark functions.")
@@ -143,7 +149,7 @@ def load(path: str | Path) -> list[str]:
 
 
 def _import(file: Path) -> None:
-    """Run a file as a module once. Modules beside it can be imported by it."""
+    """Run a file as a module once. It can import modules beside it."""
     key = f"tritium_benchmarks_{hashlib.sha256(bytes(file)).hexdigest()[:12]}"
     if key in sys.modules or any(r.file == str(file) for r in _registered.values()):
         return
@@ -169,7 +175,7 @@ def cases(
     threads: int | None = None,
     seed: int = 0,
 ) -> list[Case]:
-    """The cases of one benchmark: its own sizes where it names some, else those given; one where it takes no shape."""
+    """Return the cases of one benchmark: its own sizes if it has some, else these; a single case if it has no shape."""
     if name not in _registered:
         raise ArgumentError(
             f"{name!r} is not registered.{nearest(name, _registered)} Load its file first: --load FILE.py."
@@ -180,33 +186,37 @@ def cases(
     kinds = [dtype_named(d).name for d in dtypes or row.dtypes] if "dtype" in takes else ["f32"]
     if not sizes:
         raise ArgumentError(f"benchmark {name!r} takes a shape, and none was given; name sizes=[…] in its @benchmark.")
-    found = []
+    listed = []
     for shape in sizes:
         for kind in dict.fromkeys(kinds):
             for device in devices if "device" in takes else ["cpu"]:
-                said = [name, *(["x".join(map(str, shape))] if shape else []), *([kind] if "dtype" in takes else [])]
-                said += [f"on {device}"] if device != "cpu" else []
+                words = [name, *(["x".join(map(str, shape))] if shape else []), *([kind] if "dtype" in takes else [])]
+                words += [f"on {device}"] if device != "cpu" else []
                 arguments: dict[str, Any] = {
                     "file": row.file, "name": name, "shape": list(shape) if shape else None, "dtype": kind, "device": device,
                     "threads": threads, "seed": seed,
                 }  # fmt: skip
                 context = Context(name, shape or (), kind, device, threads=threads or 1)
-                found.append(
+                listed.append(
                     Case(
-                        " ".join(said), Recipe("tritium.perf.work.registry:made", arguments), context, _work(row, shape)
+                        " ".join(words),
+                        Recipe("tritium.perf.work.registry:made", arguments),
+                        context,
+                        _work(row, shape),
                     )
                 )
-    return found
+    return listed
 
 
 def _work(row: Registered, shape: Shape | None) -> Work:
+    """Return the work of one call."""
     if row.work is None or isinstance(row.work, Work):
         return row.work or Work()
     return row.work(shape) if shape is not None else row.work()
 
 
-def made(candidate: str, *, file: str, name: str, **given: Any) -> Made:
-    """The recipe: the user's function in a worker."""
+def made(candidate: str, *, file: str, name: str, **options: Any) -> Made:
+    """Build the user's function in a worker."""
     if name not in _registered:
         _import(Path(file))
     if name not in _registered:
@@ -216,13 +226,13 @@ def made(candidate: str, *, file: str, name: str, **given: Any) -> Made:
         raise UnsupportedError(
             f"{name} is written for Tritium; give its function a parameter `candidate` to run it on {candidate}."
         )
-    _settle(candidate, given)
-    wanted = given | {"candidate": candidate, "shape": tuple(given["shape"] or ())}
-    arguments = {p: wanted[p] for p in row.takes if p in wanted}
+    _settle(candidate, options)
+    values = options | {"candidate": candidate, "shape": tuple(options["shape"] or ())}
+    arguments = {p: values[p] for p in row.takes if p in values}
     expected: Callable[[], Any] | None = None
     if row.expected is not None:
-        asked = {p: wanted[p] for p in inspect.signature(row.expected).parameters if p in wanted}
-        right = partial(row.expected, **asked)
+        selected = {p: values[p] for p in inspect.signature(row.expected).parameters if p in values}
+        right = partial(row.expected, **selected)
         expected = lambda: _answer(right())
     if not inspect.isgeneratorfunction(row.fn):
         return Made(lambda: row.fn(**arguments), _wait, _answer, expected, row.tolerance)
@@ -235,18 +245,18 @@ def made(candidate: str, *, file: str, name: str, **given: Any) -> Made:
     return Made(call, _wait, _answer, expected, row.tolerance, close=running.close)
 
 
-def _settle(candidate: str, given: Mapping[str, Any]) -> None:
-    """The threads and the device that were asked for."""
+def _settle(candidate: str, options: Mapping[str, Any]) -> None:
+    """Set the requested threads and device."""
     if candidate.partition(":")[0] not in OWN:
         return
-    if given.get("threads"):
-        tt.set_num_threads(given["threads"])
-    if device := candidate.partition(":")[2] or (given.get("device") if given.get("device") != "cpu" else None):
+    if options.get("threads"):
+        tt.set_num_threads(options["threads"])
+    if device := candidate.partition(":")[2] or (options.get("device") if options.get("device") != "cpu" else None):
         tt.set_default_device(device)
 
 
 def _wait(result: Any) -> None:
-    """Until a result is computed, whichever library it is of."""
+    """Wait until a result is computed, whichever library it is from."""
     first = result[0] if isinstance(result, (tuple, list)) and result else result
     library = type(first).__module__.partition(".")[0]
     if library in ("jax", "jaxlib"):

@@ -1,6 +1,6 @@
-"""Cases from the table's own samples, and from the calls a real network makes: nobody writes shape lists by hand.
+"""Cases from the op table's samples, and from the calls a real network makes: no shape lists by hand.
 
-Knows nothing of candidates: `calls` has the recipes. A call is handed to a worker as JSON: its op, specs and attributes.
+Knows nothing of candidates: `calls` has the recipes. A call is sent to a worker as JSON: its op, specs and attributes.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ INTEGER = (ops.integer_matmul, ops.quantized_matmul)
 
 
 def cases(row: Op | str, *, device: str = "cpu", threads: int | None = None, seed: int = 0) -> list[Case]:
-    """A case for each sample of a row; none for rows that have no value of their own."""
+    """Return a case for each sample of an op; none for ops that have no value of their own."""
     from tritium import testing
 
     if isinstance(row, str):
         if row not in OPS:
-            raise ArgumentError(f"cases: the table has no row {row!r}.{nearest(row, OPS)}")
+            raise ArgumentError(f"cases: there is no op {row!r}.{nearest(row, OPS)}")
         row = OPS[row]
-    found = {}
+    listed = {}
     for number, sample in enumerate(() if row in testing.NOT_CALLED else row.samples):
-        said = f"{row.name} {testing.case_id(sample)}".strip()
+        name = f"{row.name} {testing.case_id(sample)}".strip()
         arguments = {"row": row.name, "sample": number, "device": device, "threads": threads, "seed": seed}
         specs = tuple(None if d is None else d.spec for d in sample.inputs)
         attrs = row.defaults | dict(sample.attrs)
         out = row.decide(specs, attrs).out
         recipe = Recipe("tritium.perf.work.calls:sampled", arguments)
-        found[said] = Case(said, recipe, _context(row, out, device, threads), _work(row, out, specs, attrs))
-    return list(found.values())
+        listed[name] = Case(name, recipe, _context(row, out, device, threads), _work(row, out, specs, attrs))
+    return list(listed.values())
 
 
 def _context(row: Op, out: Any, device: str, threads: int | None) -> Context:
@@ -62,9 +62,9 @@ def _work(row: Op, out: Any, specs: tuple[Spec | None, ...], attrs: dict[str, An
 def traced(
     what: Any, *specs: Any, tokens: int = 1, device: str = "cpu", threads: int | None = None, seed: int = 0
 ) -> list[Case]:
-    """The distinct calls of a graph, of a function on specs, or of a model that reads `tokens` tokens at once.
+    """Return the distinct calls of a graph, of a function on specs, or of a model that reads `tokens` tokens at once.
 
-    Each case tells in its facts how often the network makes the call; views, constants and arguments do no work and are left out.
+    The facts of a case say how often the network makes the call; views, constants and arguments do no work and are left out.
     """
     counts: Counter[str] = Counter()
     nodes: dict[str, Node] = {}
@@ -73,25 +73,26 @@ def traced(
             key = json.dumps(_call(node))
             counts[key] += 1
             nodes.setdefault(key, node)
-    found: dict[str, Case] = {}
+    cases_by_name: dict[str, Case] = {}
     for key, node in nodes.items():
-        given = [None if i is None else i.spec for i in node.inputs]
-        name = f"{node.op.name} {','.join(str(s) for s in given if s is not None)}"
-        name = name if name not in found else f"{name} #{sum(n.startswith(name) for n in found) + 1}"
-        more = {"count": counts[key], "device": device, "threads": threads, "seed": seed}
-        recipe = Recipe("tritium.perf.work.calls:called", json.loads(key) | more)
-        work = _work(node.op, node.spec, tuple(given), dict(node.attrs))
-        found[name] = Case(name, recipe, _context(node.op, node.spec, device, threads), work)
-    return list(found.values())
+        input_specs = [None if i is None else i.spec for i in node.inputs]
+        name = f"{node.op.name} {','.join(str(s) for s in input_specs if s is not None)}"
+        name = name if name not in cases_by_name else f"{name} #{sum(n.startswith(name) for n in cases_by_name) + 1}"
+        options = {"count": counts[key], "device": device, "threads": threads, "seed": seed}
+        recipe = Recipe("tritium.perf.work.calls:called", json.loads(key) | options)
+        work = _work(node.op, node.spec, tuple(input_specs), dict(node.attrs))
+        cases_by_name[name] = Case(name, recipe, _context(node.op, node.spec, device, threads), work)
+    return list(cases_by_name.values())
 
 
 def _graph(what: Any, specs: tuple[Any, ...], tokens: int) -> Graph:
+    """Return the graph of what is traced."""
     from tritium.models.load import Model
 
     if isinstance(what, Graph):
         return what
     if isinstance(what, Model):
-        return _of_model(what, tokens)
+        return _model_graph(what, tokens)
     if callable(what):
         return trace(what, *specs)
     raise ArgumentError(
@@ -99,18 +100,18 @@ def _graph(what: Any, specs: tuple[Any, ...], tokens: int) -> Graph:
     )
 
 
-def _of_model(model: Any, tokens: int) -> Graph:
-    """One run of the network on so many tokens, with an empty cache behind it."""
+def _model_graph(model: Any, tokens: int) -> Graph:
+    """Return the graph of one forward pass on this many tokens, with an empty KV cache."""
     session = model.session(slots=1)
     if not 1 <= tokens <= session.capacity:
         raise ArgumentError(f"traced: tokens must be 1 to {session.capacity}, given {tokens}.")
-    whole = [Spec((1, tokens), dt.i32), Spec((1, 3), dt.i32), Spec((1,), dt.i32)]
+    inputs = [Spec((1, tokens), dt.i32), Spec((1, 3), dt.i32), Spec((1,), dt.i32)]
     caches = [t.spec for t in session.caches]
-    return trace(model._programs.last.fn, *whole, *caches, donate=range(3, 3 + len(caches)))
+    return trace(model._programs.last.fn, *inputs, *caches, donate=range(3, 3 + len(caches)))
 
 
 def _call(node: Node) -> dict[str, Any]:
-    """Return a node as JSON holds it: its op, the specs of its distinct inputs, which of them each place takes, attributes."""
+    """Return a node as JSON: its op, the specs of its distinct inputs, the index of each input among them, attributes."""
     distinct = list(dict.fromkeys(i for i in node.inputs if i is not None))
     return {
         "row": node.op.name,
@@ -121,7 +122,7 @@ def _call(node: Node) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return an attribute as JSON holds it; `calls.from_json` reads it."""
+    """Return an attribute as JSON; `calls.from_json` reads it."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -140,4 +141,4 @@ def as_json(value: Any) -> Any:
         return {"body": [[as_json(s) for s in value.inputs], steps, list(value.outputs)]}
     if isinstance(value, tuple):
         return [as_json(v) for v in value]
-    raise ArgumentError(f"traced: an attribute of type {type(value).__name__} cannot be handed to a worker.")
+    raise ArgumentError(f"traced: an attribute of type {type(value).__name__} cannot be sent to a worker.")

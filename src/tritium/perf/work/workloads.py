@@ -1,11 +1,11 @@
-"""Work as programs do it: a transformer layer with BitLinear reading a prompt or decoding, and many items in batches.
+"""Workloads of programs: a transformer layer with BitLinear in prefill or decode, and many items in batches.
 
 Knows nothing of measuring. Every candidate gets the same integers; libraries without ternary products multiply the floats
-they stand for, which their facts say. The right answer is the same layer in float64: for Tritium with activations rounded to
-int8 as BitLinear does, for others without.
+they represent, which their facts record. The expected answer is the same layer in float64: for Tritium with activations
+rounded to int8 as BitLinear does, for others without.
 
-Shapes: (tokens, width), (batch, tokens, width) or (batch, tokens, width, context). Of `decode` the tokens are those that
-stand in the cache already, and one is decoded in each sequence. `batch_processing` takes (items, width) or (items, width, batch).
+Shapes: (tokens, width), (batch, tokens, width) or (batch, tokens, width, context). For `decode` the tokens are those in
+the KV cache already, and one is decoded in each sequence. `batch_processing` takes (items, width) or (items, width, batch).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tritium.perf.work.operations import drawn
 Data = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Fn = Callable[..., Any]
-SIZE = 64  # of a head
-BATCH = 32  # items of a batch
+SIZE = 64  # head_dim
+BATCH = 32  # items in a batch
 
 
 class Sizes(NamedTuple):
-    """Of one layer and one call of it."""
+    """The sizes of one layer and one call of it."""
 
     batch: int
     tokens: int  # new ones of each sequence
@@ -42,6 +42,7 @@ class Sizes(NamedTuple):
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
+        """Return the shapes of the weight matrices."""
         rows = (self.heads + 2 * self.kv_heads) * SIZE
         return {
             "qkv": (rows, self.width), "out": (self.width, self.heads * SIZE), "gate_up": (2 * self.inner, self.width),
@@ -50,11 +51,12 @@ class Sizes(NamedTuple):
 
     @property
     def parameters(self) -> int:
+        """Return the number of weights."""
         return sum(n * k for n, k in self.matrices.values())
 
 
 def refusal(name: str, shape: Shape, dtype: str) -> str:
-    """Why a workload cannot be done on this shape and dtype; nothing when it can."""
+    """Return why a workload cannot run on this shape and dtype; "" if it can."""
     if dtype != "f32":
         return f"{name} takes f32 tokens, not {dtype}"
     try:
@@ -65,7 +67,7 @@ def refusal(name: str, shape: Shape, dtype: str) -> str:
 
 
 def sizes_of(name: str, shape: Shape) -> Sizes:
-    """The sizes a shape means."""
+    """Return the sizes that a shape means."""
     least = 2 if name == "batch_processing" else 1
     if not 2 <= len(shape) <= (3 if name == "batch_processing" else 4) or any(n < 1 for n in shape):
         raise ShapeError(
@@ -88,7 +90,7 @@ def sizes_of(name: str, shape: Shape) -> Sizes:
 
 
 def batched(name: str, batch: int, shape: Shape) -> Shape:
-    """The shape with so many sequences; of batch processing, so many items at a time."""
+    """Return the shape with this many sequences; for batch processing, with this many items at a time."""
     if name == "batch_processing":
         return *shape[:2], batch
     return batch, *(shape if len(shape) == 2 else shape[1:])
@@ -108,12 +110,12 @@ def workloads(
     threads: int | None = None,
     seed: int = 0,
 ) -> list[Case]:
-    """Prefill, decode, decode of several sequences at once, and batch processing."""
-    more: dict[str, Any] = {"devices": devices, "threads": threads, "seed": seed}
+    """Return cases of prefill, decode, decode of several sequences at once, and batch processing."""
+    options: dict[str, Any] = {"devices": devices, "threads": threads, "seed": seed}
     return [
-        *cases("prefill", [(1, tokens, width)], **more),
-        *cases("decode", [(1, context, width), (batch, context, width)], **more),
-        *cases("batch_processing", [(items, width, BATCH)], **more),
+        *cases("prefill", [(1, tokens, width)], **options),
+        *cases("decode", [(1, context, width), (batch, context, width)], **options),
+        *cases("batch_processing", [(items, width, BATCH)], **options),
     ]
 
 
@@ -125,41 +127,47 @@ def cases(
     threads: int | None = None,
     seed: int = 0,
 ) -> list[Case]:
-    """A case of a workload for each shape it can take."""
-    found = []
+    """Return a case of a workload for each shape it accepts."""
+    listed = []
     for shape in map(tuple, shapes):
         if refusal(name, shape, "f32"):
             continue
         s = sizes_of(name, shape)
         for device in devices:
             arguments = {"workload": name, "shape": list(shape), "seed": seed, "threads": threads, "device": device}
-            said = f"{name} {'x'.join(map(str, shape))}" + (f" on {device}" if device != "cpu" else "")
+            label = f"{name} {'x'.join(map(str, shape))}" + (f" on {device}" if device != "cpu" else "")
             context = Context(
                 name, shape, "f32", device, batch=s.batch, sequence_length=s.context or None, parameters=_parameters(name, s),
                 threads=threads or 1,
             )  # fmt: skip
-            found.append(
-                Case(said, Recipe("tritium.perf.work.workloads:workload", arguments), context, _work(name, s, 2))
+            listed.append(
+                Case(label, Recipe("tritium.perf.work.workloads:workload", arguments), context, _work(name, s, 2))
             )
-    return found
+    return listed
 
 
 def _parameters(name: str, s: Sizes) -> int:
+    """Return the number of weights that a workload reads."""
     return 3 * s.inner * s.width if name == "batch_processing" else s.parameters
 
 
 def _work(name: str, s: Sizes, bits: int) -> Work:
-    """Weights are read once a call (of batch processing: once a batch) at so many bits each."""
+    """Return the work of a call: weights are read once (batch processing: once per batch) at this many bits each."""
     parameters = _parameters(name, s)
     if name == "batch_processing":
         calls = -(-s.tokens // s.batch)
-        moved = 4 * s.tokens * s.width
+        activations = 4 * s.tokens * s.width
         return Work(
-            2 * parameters * s.tokens, calls * parameters * bits // 8 + moved, moved, bits < 8, s.tokens, "item"
+            2 * parameters * s.tokens,
+            calls * parameters * bits // 8 + activations,
+            activations,
+            bits < 8,
+            s.tokens,
+            "item",
         )
     tokens = s.batch * s.tokens
-    seen = s.tokens * (s.context - s.tokens) + s.tokens * (s.tokens + 1) // 2
-    flops = 2 * parameters * tokens + 4 * s.batch * s.heads * SIZE * seen
+    pairs = s.tokens * (s.context - s.tokens) + s.tokens * (s.tokens + 1) // 2
+    flops = 2 * parameters * tokens + 4 * s.batch * s.heads * SIZE * pairs
     cache = 2 * 4 * s.batch * s.kv_heads * s.context * SIZE
     return Work(
         flops, parameters * bits // 8 + cache + 4 * tokens * s.width, 4 * tokens * s.width, bits < 8, tokens, "token"
@@ -177,7 +185,7 @@ class Angles(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What every candidate is given."""
+    """The values that every candidate gets."""
 
     x: Data  # [batch, tokens, width]; of batch processing [items, width]
     integers: dict[str, Data]
@@ -190,43 +198,46 @@ class Values(NamedTuple):
 
 
 def values(name: str, s: Sizes, seed: int) -> Values:
-    """Random weights and tokens; the cache is full but for the new tokens, whose places are overwritten."""
+    """Return random weights and tokens; the KV cache is full except for the new tokens, whose positions are overwritten."""
     rng = np.random.default_rng(seed)
-    wanted = ("gate_up", "down") if name == "batch_processing" else tuple(s.matrices)
-    integers = {n: drawn(s.matrices[n], partial(rng.integers, -1, 1, dtype=np.int8, endpoint=True)) for n in wanted}
-    scale = {n: np.float32((2 / 3 * integers[n].shape[1]) ** -0.5) for n in wanted}
+    matrix_names = ("gate_up", "down") if name == "batch_processing" else tuple(s.matrices)
+    integers = {
+        n: drawn(s.matrices[n], partial(rng.integers, -1, 1, dtype=np.int8, endpoint=True)) for n in matrix_names
+    }
+    scale = {n: np.float32((2 / 3 * integers[n].shape[1]) ** -0.5) for n in matrix_names}
     norms = rng.uniform(0.5, 1.5, (2, s.width)).astype(np.float32)
     shape = (s.tokens, s.width) if name == "batch_processing" else (s.batch, s.tokens, s.width)
-    turns = np.arange(s.context - s.tokens, s.context)[:, None] * 10000.0 ** -(np.arange(0, SIZE, 2) / SIZE)
+    rotations = np.arange(s.context - s.tokens, s.context)[:, None] * 10000.0 ** -(np.arange(0, SIZE, 2) / SIZE)
     cache = (2, s.batch, s.kv_heads, max(s.context, 1), SIZE)
     k, v = drawn(cache, partial(rng.standard_normal, dtype=np.float32))
     x = rng.standard_normal(shape, np.float32)
-    cos, sin = np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
+    cos, sin = np.cos(rotations).astype(np.float32), np.sin(rotations).astype(np.float32)
     return Values(x, integers, {n: np.asarray(f) for n, f in scale.items()}, (norms[0], norms[1]), cos, sin, k, v)
 
 
-# ---- the layer, in the words of any library
+# ---- the layer, in terms of any library
 
 
-def layer(f: Mapping[str, Fn], linear: Callable[[str, Any], Any], s: Sizes, given: Sequence[Any]) -> Any:
-    """Attention and MLP, each on its norm and added to what came in. `linear(name, x)` multiplies by a matrix."""
-    x, n1, n2, cos, sin, k, v = given
+def layer(f: Mapping[str, Fn], linear: Callable[[str, Any], Any], s: Sizes, operands: Sequence[Any]) -> Any:
+    """Return attention and MLP, each on its norm and added to the residual. `linear(name, x)` multiplies by a matrix."""
+    x, n1, n2, cos, sin, k, v = operands
     batch, tokens, start = s.batch, s.tokens, s.context - s.tokens
     flat = x.reshape(batch * tokens, s.width)
-    joined = linear("qkv", f["rms_norm"](flat, n1))
-    one, two = s.heads * SIZE, (s.heads + s.kv_heads) * SIZE
-    q = f["rope"](joined[:, :one].reshape(batch, tokens, s.heads, SIZE), cos, sin)
-    new = f["rope"](joined[:, one:two].reshape(batch, tokens, s.kv_heads, SIZE), cos, sin)
+    qkv = linear("qkv", f["rms_norm"](flat, n1))
+    q_end, k_end = s.heads * SIZE, (s.heads + s.kv_heads) * SIZE
+    q = f["rope"](qkv[:, :q_end].reshape(batch, tokens, s.heads, SIZE), cos, sin)
+    new = f["rope"](qkv[:, q_end:k_end].reshape(batch, tokens, s.kv_heads, SIZE), cos, sin)
     keys = f["written"](k, new, start)
-    held = f["written"](v, joined[:, two:].reshape(batch, tokens, s.kv_heads, SIZE), start)
-    y = f["attention"](q, keys, held).reshape(batch * tokens, s.heads * SIZE)
+    cached_values = f["written"](v, qkv[:, k_end:].reshape(batch, tokens, s.kv_heads, SIZE), start)
+    y = f["attention"](q, keys, cached_values).reshape(batch * tokens, s.heads * SIZE)
     flat = flat + linear("out", y)
     return (flat + mlp(f, linear, s, f["rms_norm"](flat, n2))).reshape(batch, tokens, s.width)
 
 
 def mlp(f: Mapping[str, Fn], linear: Callable[[str, Any], Any], s: Sizes, x: Any) -> Any:
-    both = linear("gate_up", x)
-    return linear("down", f["relu2"](both[:, : s.inner]) * both[:, s.inner :])
+    """Return the gated MLP."""
+    gate_and_up = linear("gate_up", x)
+    return linear("down", f["relu2"](gate_and_up[:, : s.inner]) * gate_and_up[:, s.inner :])
 
 
 # ---- recipes
@@ -241,102 +252,108 @@ def workload(
     threads: int | None = None,
     device: str = "cpu",
 ) -> Made:
-    """One workload on one candidate."""
+    """Build one workload on one candidate."""
     if reason := refusal(workload, tuple(shape), "f32"):
         raise UnsupportedError(reason)
     s = sizes_of(workload, tuple(shape))
     library = library_of(candidate, device, threads)
-    given = values(workload, s, seed)
+    data = values(workload, s, seed)
     own = library.name in OWN
     if workload == "batch_processing":
-        call = _own_batches(library, s, given) if own else _peer_batches(library, s, given)
+        call = _own_batches(library, s, data) if own else _peer_batches(library, s, data)
     else:
-        call = _own_layer(library, s, given) if own else _peer_layer(library, s, given)
+        call = _own_layer(library, s, data) if own else _peer_layer(library, s, data)
     facts = (
         {"weights": "tern2", "activations": "int8"} if own else {"weights": "tern2 dequantised to f32 before timing"}
     )
     return Made(
-        call, library.wait, library.back, lambda: right(workload, s, given, own), 0.02 if own else 2e-4,
+        call, library.wait, library.back, lambda: right(workload, s, data, own), 0.02 if own else 2e-4,
         facts | {"parameters": _parameters(workload, s)}, None if own else _work(workload, s, 32),
     )  # fmt: skip
 
 
-def right(name: str, s: Sizes, given: Values, rounded: bool) -> Data:
-    """The answer in float64, with or without activations rounded to int8."""
-    exact = {n: t * float(given.scale[n]) for n, t in given.integers.items()}
+def right(name: str, s: Sizes, data: Values, rounded: bool) -> Data:
+    """Return the expected answer in float64, with or without activations rounded to int8."""
+    exact = {n: t * float(data.scale[n]) for n, t in data.integers.items()}
 
-    def linear(which: str, x: Data) -> Data:
+    def linear(matrix: str, x: Data) -> Data:
         if rounded:
-            return quantised_product(x, given.integers[which], given.scale[which])
-        return np.asarray(x @ exact[which].T)
+            return quantised_product(x, data.integers[matrix], data.scale[matrix])
+        return np.asarray(x @ exact[matrix].T)
 
     f = reference_functions()
-    wide = [a.astype(np.float64) for a in (given.x, *given.norms, given.cos, given.sin, given.k, given.v)]
+    wide = [a.astype(np.float64) for a in (data.x, *data.norms, data.cos, data.sin, data.k, data.v)]
     if name == "batch_processing":
         return np.asarray(mlp(f, linear, s, wide[0]))
     return np.asarray(layer(f, linear, s, wide))
 
 
-def _own_layer(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
-    linears = _bitlinears(library, given)
-    norms = [tt.nn.RMSNorm(library.array(n), EPS) for n in given.norms]
+def _own_layer(library: Library, s: Sizes, data: Values) -> Callable[[], Any]:
+    """Build a layer of tt.nn."""
+    linears = _bitlinears(library, data)
+    norms = [tt.nn.RMSNorm(library.array(n), EPS) for n in data.norms]
     attention = tt.nn.Attention(linears["qkv"], linears["out"], tt.nn.RoPE(SIZE), heads=s.heads, kv_heads=s.kv_heads)
     block = tt.nn.Block(norms[0], attention, norms[1], tt.nn.MLP(linears["gate_up"], linears["down"]))
     places = library.array(np.asarray([[i, s.context - s.tokens, s.tokens] for i in range(s.batch)], np.int32))
-    turned = [library.array(np.broadcast_to(a, (s.batch, *a.shape)).copy()) for a in (given.cos, given.sin)]
-    x, kv = library.array(given.x.copy()), library.array(np.concatenate([given.k, given.v], axis=1))
+    rotations = [library.array(np.broadcast_to(a, (s.batch, *a.shape)).copy()) for a in (data.cos, data.sin)]
+    x, kv = library.array(data.x.copy()), library.array(np.concatenate([data.k, data.v], axis=1))
 
     def run(x: Any, cos: Any, sin: Any, places: Any, kv: Any) -> Any:
         angles: Any = Angles(cos, sin)
         return block(x, angles, tt.nn.KVCache(kv), places)
 
-    made: Fn = tt.compile(run, donate="kv") if library.compiles else run
-    return partial(made, x, *turned, places, kv)
+    call: Fn = tt.compile(run, donate="kv") if library.compiles else run
+    return partial(call, x, *rotations, places, kv)
 
 
-def _bitlinears(library: Library, given: Values) -> dict[str, Any]:
+def _bitlinears(library: Library, data: Values) -> dict[str, Any]:
+    """Return the BitLinear layers by name."""
     return {
-        n: tt.nn.BitLinear(tt.quant.from_integers(t, given.scale[n]).to(library.device))
-        for n, t in given.integers.items()
+        n: tt.nn.BitLinear(tt.quant.from_integers(t, data.scale[n]).to(library.device))
+        for n, t in data.integers.items()
     }
 
 
-def _peer_layer(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
+def _peer_layer(library: Library, s: Sizes, data: Values) -> Callable[[], Any]:
+    """Build the layer with another library."""
     f = library.functions
-    weights = [library.array(m) for m in _floats(given)]
-    names = list(given.integers)
+    weights = [library.array(m) for m in _floats(data)]
+    names = list(data.integers)
 
-    def run(weights: Any, given: Any) -> Any:
-        of = dict(zip(names, weights, strict=True))
-        return layer(f, lambda which, x: f["linear"](x, of[which]), s, given)
+    def run(weights: Any, data: Any) -> Any:
+        by_name = dict(zip(names, weights, strict=True))
+        return layer(f, lambda matrix, x: f["linear"](x, by_name[matrix]), s, data)
 
-    made: Fn = library.compile(run) if library.compiles else run
-    rest = (given.x, *given.norms, given.cos, given.sin, given.k.copy(), given.v.copy())
-    return partial(made, weights, [library.array(a) for a in rest])
-
-
-def _floats(given: Values) -> list[Data]:
-    return [t * given.scale[n] for n, t in given.integers.items()]
+    call: Fn = library.compile(run) if library.compiles else run
+    rest = (data.x, *data.norms, data.cos, data.sin, data.k.copy(), data.v.copy())
+    return partial(call, weights, [library.array(a) for a in rest])
 
 
-def _own_batches(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
-    linears = _bitlinears(library, given)
-    part = tt.nn.MLP(linears["gate_up"], linears["down"])
-    made = tt.compile(lambda x: part(x)) if library.compiles else part
-    return partial(tt.process_in_batches, made, library.array(given.x), s.batch)
+def _floats(data: Values) -> list[Data]:
+    """Return the weights as float matrices."""
+    return [t * data.scale[n] for n, t in data.integers.items()]
 
 
-def _peer_batches(library: Library, s: Sizes, given: Values) -> Callable[[], Any]:
+def _own_batches(library: Library, s: Sizes, data: Values) -> Callable[[], Any]:
+    """Build batch processing with tt.nn."""
+    linears = _bitlinears(library, data)
+    block = tt.nn.MLP(linears["gate_up"], linears["down"])
+    call = tt.compile(lambda x: block(x)) if library.compiles else block
+    return partial(tt.process_in_batches, call, library.array(data.x), s.batch)
+
+
+def _peer_batches(library: Library, s: Sizes, data: Values) -> Callable[[], Any]:
+    """Build batch processing with another library."""
     f = library.functions
-    gate_up, down = (library.array(m) for m in _floats(given))
-    x = library.array(given.x)
+    gate_up, down = (library.array(m) for m in _floats(data))
+    x = library.array(data.x)
 
     def run(x: Any, gate_up: Any, down: Any) -> Any:
-        return mlp(f, lambda which, y: f["linear"](y, gate_up if which == "gate_up" else down), s, x)
+        return mlp(f, lambda matrix, y: f["linear"](y, gate_up if matrix == "gate_up" else down), s, x)
 
-    made = library.compile(run) if library.compiles else run
+    call = library.compile(run) if library.compiles else run
 
     def batches() -> Any:
-        return f["joined"]([made(x[a : a + s.batch], gate_up, down) for a in range(0, s.tokens, s.batch)])
+        return f["joined"]([call(x[a : a + s.batch], gate_up, down) for a in range(0, s.tokens, s.batch)])
 
     return batches
