@@ -68,7 +68,7 @@ def test_stop_strings_end_the_text() -> None:
         (("generate", "-p", "x" * 300), "The prompt has 300 tokens; the context holds 256"),
         (("generate", "--context", "1000"), "made for 256"),
         (("chat",), "no chat template"),
-        (("bench", "model", "-n", "1000"), "context holds 256"),
+        (("bench", "model", "-n", "1000"), "context is 256"),
     ],
 )
 def test_what_cannot_be_done_is_told(args: tuple[str, ...], says: str) -> None:

@@ -299,7 +299,8 @@ def test_a_case_that_leaves_the_core_may_follow_the_memory_canary() -> None:
     computing = replace(copying, work=Work(10**9, 1000, 1000))
     assert drift.memory_share(copying, 0.9e-3, moved) == 1.0
     assert drift.memory_share(computing, 1e-3, moved) == 0.0
-    assert moved.correction(1.0)[0] == pytest.approx(math.log(1.1) / 2, abs=0.01)  # it follows somewhere between the two
+    # A case that leaves the caches follows somewhere between the two canaries.
+    assert moved.correction(1.0)[0] == pytest.approx(math.log(1.1) / 2, abs=0.01)
     assert moved.correction(1.0)[2] > 0.02
     assert moved.correction(0.0)[0] == pytest.approx(0.0, abs=0.01)
     assert drift.memory_share(copying, 0.9e-3, replace(moved, core_bytes=1 << 30)) == 0.0  # it never leaves the core

@@ -393,7 +393,10 @@ def test_a_suite_without_batches_and_transfers_says_so(suite: str) -> None:
     plain = grid(suite, small(suite), peers=("none",))
     asked = grid(suite, replace(small(suite), batch_sizes=(2,), transfer="both"), peers=("none",))
     assert [c.name for c in asked.cases] == [c.name for c in plain.cases]
-    assert {n.split(",")[0].split(":")[0] for n in asked.notes} >= {"measured without batch_sizes", "measured without transfer=both"}
+    assert {n.split(",")[0].split(":")[0] for n in asked.notes} >= {
+        "measured without batch_sizes",
+        "measured without transfer=both",
+    }
 
 
 def test_batches_and_transfers_of_earlier_results_are_made_again() -> None:

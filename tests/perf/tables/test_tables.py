@@ -291,7 +291,9 @@ def test_the_same_results_give_the_same_page() -> None:
     assert pages.page(replace(found(), suite="compare")) == pages.page(replace(found(), suite="compare"))
 
 
-@pytest.mark.parametrize(("generations", "said"), [(2, "50 % intervals"), (4, "88 % intervals"), (8, "95 % intervals"), (1, "One process")])
+@pytest.mark.parametrize(
+    ("generations", "said"), [(2, "50 % intervals"), (4, "88 % intervals"), (8, "95 % intervals"), (1, "One process")]
+)
 def test_the_legend_says_how_sure_the_intervals_are(generations: int, said: str) -> None:
     given = replace(found(), plan=replace(found().plan, generations=generations))
     assert said in pages.page(given)

@@ -370,13 +370,13 @@ def csv(results: Results, guard: bool = True) -> str:
 
 def _holders(results: Results, run: Run, series: Series) -> dict[str, dict[str, Any]]:
     """Return the records that the columns read from, by name."""
-    objects = {
+    objects: dict[str, Any] = {
         "results": results, "run": run, "context": run.context, "series": series, "work": run.work, "plan": results.plan,
         "environment": results.environment, "hard": results.environment.hard,
     }  # fmt: skip
     holders: dict[str, dict[str, Any]] = {
-        k: {f.name: getattr(v, f.name) for f in fields(v)} for k, v in objects.items()
-    }  # type: ignore[arg-type]
+        name: {f.name: getattr(record, f.name) for f in fields(record)} for name, record in objects.items()
+    }
     holders |= {"statistics": {}, "rates": {}, "values": {"values": _values(series)}}
     if series.flat:
         s = describe(series.flat)
