@@ -82,3 +82,9 @@ def test_every_command_is_listed_once() -> None:
     names = cli.list_commands(click.Context(cli))
     assert names == sorted({*names})
     assert {"compare", "devices", "generate", "regression-test"} <= set(names)
+
+
+def test_the_package_imports_no_library_of_records_or_of_the_terminal() -> None:
+    code = "import sys, tritium; print(*{m.partition('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"msgspec", "rich", "pynvml", "click"} & set(done.stdout.split())

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tritium.errors import FormatError
+from tritium.errors import ArgumentError, FormatError
+from tritium.perf.meters.absent import Absent
 from tritium.perf.records import json_io as records
 
 
@@ -125,6 +126,11 @@ def test_every_double_survives_to_the_bit(value: float) -> None:
         ({"sizes": {"\x1b[31m": "x"}}, r"x.sizes.'\\x1b\[31m': a whole number"),
         ({"sizes": []}, "x.sizes: an object is needed"),
         ({"given": 3}, "x.given: an object is needed"),
+        (
+            {"many": [{"name": "a"}, {"name": "b", "value": []}]},
+            r"x.many\[1\]: unknown key 'value'.*Did you mean 'values'",
+        ),
+        ({"inner": {"nam": "n"}}, r"x.inner: unknown key 'nam'.*Did you mean 'name'"),  # before the one that is missing
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(change: dict[str, Any], said: str) -> None:
@@ -138,6 +144,16 @@ def test_a_record_in_a_record_without_end_is_refused() -> None:
         data = {"next": data}
     with pytest.raises(FormatError, match="more than 40 deep"):
         records.read(Chain, data, "x")
+
+
+def test_an_error_of_the_record_itself_is_raised_as_it_is() -> None:
+    with pytest.raises(ArgumentError, match=r"Absent: 'no_diver' is no reason\. Did you mean 'no_driver'"):
+        records.read(Absent, {"code": "no_diver", "says": "x"}, "x")
+
+
+def test_a_value_beside_records_is_read() -> None:
+    assert records.read(list[Inner], [{"name": "a"}], "x") == [Inner("a")]
+    assert records.read(int, 10**30, "x") == 10**30
 
 
 def test_missing_fields_are_all_named() -> None:

@@ -12,17 +12,17 @@ import math
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, TypeVar
+
+import msgspec
 
 from tritium.errors import FormatError, nearest
 from tritium.perf import files
 
 T = TypeVar("T")
 MAX_DEPTH = 40
-MAX_WHOLE = 1 << 1023  # a whole number above it may be no double
 
 
 def utc_now(timespec: str = "seconds") -> str:
@@ -113,105 +113,106 @@ def check_schema(schema: Any, most: int, where: str) -> None:
 
 
 def load(cls: type[T], path: str | os.PathLike[str]) -> T:
-    """A record of this class from a file that holds nothing else."""
+    """Return a record of this class from a file that holds nothing else."""
     where = files.named(path)
     return read(cls, loads(files.decoded(files.read_bytes(path), where), where), where)
 
 
 def read(cls: type[T], data: Any, where: str) -> T:
-    """A record of this class from what JSON holds."""
-    return typing.cast(T, _value(cls, data, where, 0))
+    """Return a record of this class from decoded JSON; raise FormatError with the place of what does not fit."""
+    try:
+        record = msgspec.convert(data, cls)
+    except RecursionError:
+        raise _too_deep(where) from None
+    except msgspec.ValidationError as error:
+        if error.__cause__ is not None:  # raised by the record's own __post_init__
+            raise error.__cause__ from None
+        raise _fault(cls, data, where) from None
+    if isinstance(data, dict | list):
+        _check_keys(record, data, where, 0)
+    return record
 
 
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _value(kind: Any, data: Any, where: str, depth: int) -> Any:
+def _check_keys(value: Any, data: Any, where: str, depth: int) -> None:
+    """Refuse keys that are no fields, which msgspec skips in a dataclass, and records nested too deep."""
     if depth > MAX_DEPTH:
         raise _too_deep(where)
-    if kind is Any:
-        return data
-    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(data, list):
+        for i, item in enumerate(data):
+            if type(item) is dict or type(item) is list:
+                _check_keys(value[i], item, f"{where}[{i}]", depth + 1)
+        return
+    fields = getattr(value, "__dataclass_fields__", None)
+    if fields is not None and not fields.keys() >= data.keys():
+        raise _unknown_key(data, fields, where)
+    for key, item in data.items():
+        if type(item) is dict or type(item) is list:
+            _check_keys(value[key] if fields is None else getattr(value, key), item, f"{where}.{key}", depth + 1)
+
+
+def _unknown_key(data: Any, fields: Any, where: str) -> FormatError:
+    key = next(key for key in data if key not in fields)
+    return FormatError(f"{where}: unknown key {key!r}; there are {', '.join(fields)}.{nearest(key, fields)}")
+
+
+# ---- errors: msgspec names neither the keys of an object nor the value; the smallest part that does not fit has both
+
+
+def _fault(kind: Any, data: Any, where: str) -> FormatError:
+    """Return the error of the first and smallest part of the data that is not of its kind."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _one_of(of, data, where, depth)
+        return _fault([part for part in parts if part is not type(None)][-1], data, where)
     if dataclasses.is_dataclass(kind):
-        return _record(kind, data, where, depth)
+        return _record_fault(kind, data, where)
     if origin in (tuple, list):
-        return _sequence(origin, of, data, where, depth)
-    if origin in (dict, Mapping) or kind is dict:
+        if not isinstance(data, list):
+            return _wrong(where, data, "an array")
+        if origin is list or parts[-1] is Ellipsis:
+            parts = parts[:1] * len(data)
+        if len(data) != len(parts):
+            return FormatError(f"{where}: {len(parts)} values are needed, {len(data)} were given.")
+        return _first_fault((k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(parts, data, strict=True)))
+    if origin in (dict, Mapping):
         if not isinstance(data, dict):
-            raise _wrong(where, data, "an object")
-        inner = of[1] if of else Any
-        return {
-            k: _value(inner, v, f"{where}.{k if k.isprintable() else ascii(k)}", depth + 1) for k, v in data.items()
-        }
+            return _wrong(where, data, "an object")
+        return _first_fault((parts[1], v, f"{where}.{k if k.isprintable() else ascii(k)}") for k, v in data.items())
     if origin is typing.Literal:
-        if data not in of:
-            raise FormatError(
-                f"{where}: {data!r} is not one of {', '.join(map(str, of))}.{nearest(str(data), [str(o) for o in of])}"
-            )
-        return data
-    return _scalar(kind, data, where)
+        names = [str(part) for part in parts]
+        return FormatError(f"{where}: {data!r} is not one of {', '.join(names)}.{nearest(str(data), names)}")
+    if kind is float and type(data) is int:
+        return _wrong(where, data, "a number a double can hold")
+    return _wrong(where, data, NAMES.get(kind, str(kind)))
 
 
-def _scalar(kind: Any, data: Any, where: str) -> Any:
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        if abs(data) > MAX_WHOLE:
-            raise _wrong(where, data, "a number a double can hold")
-        return float(data)
-    if kind is type(None) and data is None:
-        return None
-    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-        raise _wrong(where, data, NAMES.get(kind, str(kind)))
-    return data
-
-
-def _one_of(of: tuple[Any, ...], data: Any, where: str, depth: int) -> Any:
-    if data is None and type(None) in of:
-        return None
-    rest = [k for k in of if k is not type(None)]
-    for kind in rest[:-1]:
-        try:
-            return _value(kind, data, where, depth)
-        except FormatError:
-            continue
-    return _value(rest[-1], data, where, depth)
-
-
-def _sequence(origin: Any, of: tuple[Any, ...], data: Any, where: str, depth: int) -> Any:
-    if not isinstance(data, list):
-        raise _wrong(where, data, "an array")
-    if origin is tuple and of and of[-1] is not Ellipsis:
-        if len(data) != len(of):
-            raise FormatError(f"{where}: {len(of)} values are needed, {len(data)} were given.")
-        return tuple(_value(k, v, f"{where}[{i}]", depth + 1) for i, (k, v) in enumerate(zip(of, data, strict=True)))
-    kind = of[0] if of else Any
-    if kind is float and all(type(v) is float for v in data):  # raw samples: most of a file
-        return origin(data)
-    return origin(_value(kind, v, f"{where}[{i}]", depth + 1) for i, v in enumerate(data))
-
-
-def _record(cls: Any, data: Any, where: str, depth: int) -> Any:
+def _record_fault(cls: Any, data: Any, where: str) -> FormatError:
     if not isinstance(data, dict):
-        raise _wrong(where, data, "an object")
-    hints, fields = _hints(cls), {f.name: f for f in dataclasses.fields(cls)}
-    for key in data:
-        if key not in fields:
-            raise FormatError(f"{where}: unknown key {key!r}; there are {', '.join(fields)}.{nearest(key, fields)}")
+        return _wrong(where, data, "an object")
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    if not fields.keys() >= data.keys():
+        return _unknown_key(data, fields, where)
     missing = [
         n for n, f in fields.items()
         if n not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]  # fmt: skip
     if missing:
-        raise FormatError(f"{where}: {', '.join(missing)} missing.")
-    return cls(**{k: _value(hints[k], v, f"{where}.{k}", depth + 1) for k, v in data.items()})
+        return FormatError(f"{where}: {', '.join(missing)} missing.")
+    hints = typing.get_type_hints(cls)
+    return _first_fault((hints[k], v, f"{where}.{k}") for k, v in data.items())
+
+
+def _first_fault(parts: Iterable[tuple[Any, Any, str]]) -> FormatError:
+    for kind, data, where in parts:
+        try:
+            msgspec.convert(data, kind)
+        except msgspec.ValidationError:
+            return _fault(kind, data, where)
+    raise AssertionError("no part is at fault in a record that cannot be read")
 
 
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def _wrong(where: str, data: Any, needed: str) -> FormatError:
-    given = "null" if data is None else json.dumps(data)[:60]
-    return FormatError(f"{where}: {needed} is needed, given {given}.")
+    value = "null" if data is None else json.dumps(data)[:60]
+    return FormatError(f"{where}: {needed} is needed, given {value}.")
