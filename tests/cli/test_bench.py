@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from config_texts import BENCHMARK, ENERGY, REGRESSION
 from fake_engine import ENGINE, QUICK, Engine, called, passed
 from tritium.cli import bench as cli_bench
-from tritium.cli.text import progress
+from tritium.cli.terminal import progress
 from tritium.errors import TritiumError
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store
@@ -188,13 +189,15 @@ def test_on_a_terminal_progress_is_one_line_that_is_taken_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     with progress("2 cases") as report:
         report(1, 4, "matmul")
-    said = capsys.readouterr().err
-    assert said.startswith("2 cases\n")
-    assert "\r\x1b[K 25 %  matmul" in said
-    assert said.endswith("\r\x1b[K")
-    assert said.count("\n") == 1
+        drawn = capsys.readouterr().err
+    erased = capsys.readouterr().err
+    assert drawn.startswith("2 cases\n")
+    assert re.search(r"\r\x1b\[2K 25 % .* matmul", drawn)
+    assert drawn.count("\n") == 1
+    assert erased.endswith("\x1b[1A\x1b[2K")  # up to the line of the bar, and clear it
 
 
 def test_elsewhere_progress_is_a_line_every_few_seconds_with_the_time_left(

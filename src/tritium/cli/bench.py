@@ -7,7 +7,6 @@ tritium bench model [MODEL]    tokens a second of a model
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, Counts, Sizes, Words, progress, shown, span, status, table
+from tritium.cli.terminal import Table, page_width, print_parts, progress, say, span, status
+from tritium.cli.text import NO_REPORT, Counts, Sizes, Words, shown
 from tritium.errors import ArgumentError, SaveError, nearest
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def bench(context: click.Context, listed: bool) -> None:
 
         rows = [[s.name, s.doc, ", ".join(s.aliases)] for s in SUITES.values()]
         rows.append(["model", "tokens a second of a model: prefill, decode, first token, memory", ""])
-        click.echo(table(rows, ["suite", "what it measures", "also called"]))
+        print_parts(Table(rows, ["suite", "what it measures", "also called"]))
         if not listed:
             click.echo("\nRun one: tritium bench NAME [--quick]")
         context.exit(0)
@@ -215,9 +215,9 @@ def measured(suite: str, parameters: dict[str, Any]) -> None:
         sys.exit(INTERRUPTED)
     code = measurement_exit_code(results)
     if failures := _failures(results):
-        click.secho(f"error: {failures}; the reasons stand above.", fg="red", err=True)
+        say(f"error: {failures}; the reasons are above.", "red", err=True)
     if code == NOTHING_MEASURED:
-        click.secho("error: nothing could be measured; the reasons stand above.", fg="red", err=True)
+        say("error: nothing could be measured; the reasons are above.", "red", err=True)
     if code:
         sys.exit(code)
 
@@ -282,8 +282,7 @@ def _print(options: Options, results: Results) -> None:
     elif options.format == "markdown":
         click.echo(pages.markdown(results))
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
-        click.echo(pages.page(results, width))
+        click.echo(pages.page(results, page_width()))
     _after(options, results)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, run_target
-from tritium.cli.text import bar, shown, table
+from tritium.cli.terminal import Table, bar, print_parts, say
+from tritium.cli.text import shown
 
 FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
 COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
@@ -47,7 +48,11 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
     else:
         for line, severity in found.lines():
             head = severity or ""
-            click.secho(line[: len(head)], fg=COLOURS.get(severity), bold=bool(head), nl=False)
+            say(
+                line[: len(head)],
+                f"bold {COLOURS[severity]}" if severity in COLOURS else "bold" if head else "",
+                end="",
+            )
             click.echo(line[len(head) :])
     raise SystemExit(codes[-1] or int(strict and not found.ok))
 
@@ -95,11 +100,7 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
         click.echo(measured.json(), nl=False)
     else:
         body = [[shown(cell) for cell in row] for row in rows(found)]
-        head, rule, *lines = table(body, list(HEADS)).splitlines()
-        click.echo(f"{head}\n{rule}")
-        for line, reached in zip(lines, found, strict=True):
-            click.secho(line, fg=MISSED.get(reached.outcome))
-        click.echo()
+        print_parts(Table(body, HEADS, [MISSED.get(reached.outcome, "") for reached in found]), "")
         for line in summary(found):
             click.echo(shown(line))
     if written is not None:

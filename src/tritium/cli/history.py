@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import file_errors, progress, shown, table
+from tritium.cli.terminal import Table, print_parts, progress, say
+from tritium.cli.text import file_errors, shown
 from tritium.errors import nearest
 
 if TYPE_CHECKING:
@@ -53,11 +54,8 @@ def create(name: str, results: str | None, description: str, release: bool, forc
         kept = baselines.create(name, found, description, force=force, release=release)
     click.echo(f"{shown(kept.label)}: {kept.runs} runs, measured {shown(kept.created)}")
     if not found.plan.gates:
-        click.secho(
-            "these are quick results: what is compared with them is inconclusive. Measure without --quick.",
-            fg="yellow",
-            err=True,
-        )
+        text = "these are quick results: what is compared with them is inconclusive. Measure without --quick."
+        say(text, "yellow", err=True)
 
 
 def _measure(suite: str, thorough: bool, **values: Any) -> Results:
@@ -145,7 +143,7 @@ def _list_runs(kept: History, as_json: bool) -> None:
         click.echo("no runs yet; tritium regression-test keeps its own, tritium history --add results.json any other.")
         return
     body = [[r.created, r.commit[:10], shown(r.suite), r.fingerprint, r.id] for r in runs]
-    click.echo(table(body, ["measured", "commit", "suite", "machine", "run"]))
+    print_parts(Table(body, ["measured", "commit", "suite", "machine", "run"]))
     cases = sorted({case for case, _, _ in kept.cases() if not is_canary(case)})
     many = f"{len(runs)} run{'s' * (len(runs) != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
     click.echo(f"\n{many}; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'")
@@ -175,7 +173,7 @@ def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -
         low, high = (amount(math.exp(end), p.unit) for end in (p.low, p.high))
         note = f"{100 * (steps[i].ratio - 1):+.1f} %" if i in steps else ""
         body.append([p.created, p.commit[:10], amount(p.value, p.unit), f"{low} … {high}", note])
-    click.echo(table(body, ["measured", "commit", metric, "95 %", "changed"]))
+    print_parts(Table(body, ["measured", "commit", metric, "95 %", "changed"]))
     click.echo()
     for line in trends.told(found):
         click.echo(line)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.backends import default_device
-from tritium.cli.text import VARIANT, VARIANT_HELP, bar, shown, size, status
+from tritium.cli.terminal import bar, say, status
+from tritium.cli.text import VARIANT, VARIANT_HELP, shown, size
 from tritium.errors import ArgumentError, ContextError
 from tritium.threads import set_num_threads
 
@@ -144,7 +145,7 @@ def printed(pieces: Any, before: str = "") -> Generation | None:
         for i, piece in enumerate(pieces):
             if i == 0:
                 status("")
-                click.secho(shown_text(before), bold=True, nl=False)
+                say(shown_text(before), "bold", end="")
             click.echo(shown_text(piece.text), nl=False)
             sys.stdout.flush()
             done = piece.generation or done
@@ -315,7 +316,7 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     found = load(model, **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
         path = found.save(target, overwrite=overwrite, progress=progress)
-    click.secho(shown(path.name), bold=True, nl=False)
+    say(shown(path.name), "bold", end="")
     click.echo(f"  {found.config.layers} layers · {size(path.stat().st_size)}")
 
 

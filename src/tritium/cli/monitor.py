@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium import escape, settings
+from tritium.cli.terminal import say
 from tritium.cli.text import file_errors, shown
 from tritium.errors import ArgumentError, BaselineError
 
@@ -241,4 +242,4 @@ def _tell(found: Round) -> None:
     rest = "" if found.next_s is None else f"; the next in {found.next_s:.0f} s"
     click.echo(shown(found.line()) + rest)
     for alert in found.alerts:
-        click.secho(f"  {alert.line()}", fg={"critical": "red", "warning": "yellow"}.get(alert.level, "green"))
+        say(f"  {alert.line()}", {"critical": "red", "warning": "yellow"}.get(alert.level, "green"))

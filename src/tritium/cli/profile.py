@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
+from tritium.cli.terminal import say
 from tritium.cli.text import shown
 from tritium.errors import TritiumError, nearest
 from tritium.recording import scope
@@ -294,6 +295,6 @@ def check(file: str) -> None:
         click.echo(shown(fault))
     if found.faults:
         faults = len(found.faults)
-        click.secho(f"{shown(file)}: no good {found.kind}: {faults} fault{'s' * (faults != 1)}", fg="red")
+        say(f"{shown(file)}: no good {found.kind}: {faults} fault{'s' * (faults != 1)}", "red")
         sys.exit(1)
     click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} {found.counted}{'s' * (found.spans != 1)}")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, bar, file_errors, progress, shown
+from tritium.cli.terminal import bar, progress
+from tritium.cli.text import NO_REPORT, file_errors, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import sys
 
 import click
 
-from tritium.cli.text import shown, table
+from tritium.cli.terminal import Table, print_parts
+from tritium.cli.text import shown
 from tritium.errors import ArgumentError
 
 FILE = click.Path(exists=True, dir_okay=False)
@@ -54,8 +55,8 @@ def convert(
     from tritium.perf.formats import exports, imports
 
     if listing:
-        click.echo(table([[k, f.what] for k, f in exports.FORMATS.items()], ["writes", ""]) + "\n")
-        click.echo(table([[k, f.what] for k, f in imports.FORMATS.items()], ["reads", ""]))
+        print_parts(Table([[k, f.what] for k, f in exports.FORMATS.items()], ["writes", ""]), "")
+        print_parts(Table([[k, f.what] for k, f in imports.FORMATS.items()], ["reads", ""]))
         return
     if file is None or to is None:
         raise click.UsageError(

@@ -25,7 +25,8 @@ import click
 
 import tritium as tt
 from tritium import backends
-from tritium.cli.text import VARIANT, VARIANT_HELP, amount, bar, shown, size, table
+from tritium.cli.terminal import Table, bar, print_parts, say
+from tritium.cli.text import VARIANT, VARIANT_HELP, amount, shown, size
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.machine.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.op import OPS, Kind, Op
@@ -162,7 +163,7 @@ def devices(as_json: bool) -> None:
 def _list_devices(found: list[backends.Found], choice: backends.Choice | None) -> None:
     for d in found:
         if d.available:
-            click.secho(f"{d.name}", bold=True, nl=False)
+            say(d.name, "bold", end="")
             click.echo(f"  (default: {choice.why})" if choice and d.name == str(choice.device) else "")
             for key, value in d.facts.items():
                 click.echo(f"  {key:<10} {value}")
@@ -211,7 +212,7 @@ def ops_command(name: str | None, as_json: bool, markdown: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     body = [[o.name, o.kind.value, _kernels(o), o.doc.splitlines()[0]] for o in listed]
-    click.echo(table(body, ["op", "kind", "kernels, best first", "what it does"]))
+    print_parts(Table(body, ["op", "kind", "kernels, best first", "what it does"]))
 
 
 def _kernels(row: Op) -> str:
@@ -275,13 +276,21 @@ def ceilings_command(as_json: bool, refresh: bool, quick: bool) -> None:
     Measured once (a few seconds) and kept; benchmarks print their share of it.
     """
     found = ceilings(refresh=refresh, quick=quick)
-    click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False) if as_json else ceilings_page(found))
+    if as_json:
+        click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False))
+    else:
+        print_parts(*ceilings_parts(found))
 
 
 def ceilings_page(found: Ceilings) -> str:
-    """The ceilings as a table: the best sample of each, and how far the others lie."""
+    """Return the ceilings as plain text."""
+    return "\n".join(map(str, ceilings_parts(found)))
+
+
+def ceilings_parts(found: Ceilings) -> list[str | Table]:
+    """Return the ceilings as tables: the best sample of each, and the spread of the others."""
     m = found.machine
-    lines = [f"{m.cpu}, {m.usable} of {m.cpus} CPUs, {m.memory_gib:g} GiB, {m.system}"]
+    lines: list[str | Table] = [f"{m.cpu}, {m.usable} of {m.cpus} CPUs, {m.memory_gib:g} GiB, {m.system}"]
     for kind, title in (("f32", "compute, f32"), ("int8", "compute, int8"), ("bytes", "memory")):
         body: list[list[str]] = []
         absent: dict[str, str] = {}
@@ -291,7 +300,7 @@ def ceilings_page(found: Ceilings) -> str:
                 body.append([name, measured[0].how, *map(_ceiling, rows)])
             absent |= {f"{name}, {r.threads} threads" if measured else name: r.absent for r in rows if r.absent}
         heads = [title, "by", *(f"{n} thread{'s' * (n > 1)}" for n in found.threads)]
-        lines += ["", table(body, heads)] if body else []
+        lines += ["", Table(body, heads)] if body else []
         lines += [f"{name}: not measured: {why}." for name, why in absent.items()]
     lines += [
         "",
@@ -302,7 +311,7 @@ def ceilings_page(found: Ceilings) -> str:
     lines.append(
         f"Measured {found.measured_at} in {found.elapsed_s:g} s{', quickly' * found.quick}; --refresh measures again."
     )
-    return "\n".join(lines + ([f"Kept in {found.path}"] if found.path else []))
+    return lines + ([f"Kept in {found.path}"] if found.path else [])
 
 
 def _ceiling(row: Ceiling) -> str:
@@ -328,7 +337,7 @@ def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(r.as_dict(), indent=2))
         return
-    click.secho(shown(Path(r.path).name), bold=True, nl=False)
+    say(shown(Path(r.path).name), "bold", end="")
     click.echo("  " + " · ".join(x for x in (r.container, r.architecture, size(r.nbytes)) if x))
     ternary = (
         f", {amount(r.ternary_weights)} of them ternary in {r.bits_per_weight:.2f} bits each"
@@ -337,13 +346,13 @@ def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
     )
     click.echo(f"{amount(r.weights)} weights{ternary}\n")
     heads = ["tensor", "count", "shape", "stored", "bytes", "scale", *(["zeros"] if deep else [])]
-    click.echo(table([_tensor_row(k, deep) for k in r.kinds], heads))
+    print_parts(Table([_tensor_row(k, deep) for k in r.kinds], heads))
     if r.beliefs or r.warnings:
         click.echo()
     for text in r.beliefs:
         click.echo(f"believed  {shown(text)}")
     for text in r.warnings:
-        click.secho(f"warning   {shown(text)}", fg="yellow")
+        say(f"warning   {shown(text)}", "yellow")
 
 
 def _tensor_row(k: Any, deep: bool) -> list[str]:
@@ -370,12 +379,12 @@ def convert(source: str, target: str, to: str, overwrite: bool, variant: str | N
         r = io.convert(
             source, target, to=to, overwrite=overwrite, variant=variant, ternarise=ternarise, progress=progress
         )
-    click.secho(shown(r.path.name), bold=True, nl=False)
+    say(shown(r.path.name), "bold", end="")
     click.echo(
         f"  {r.to} · {r.tensors} tensors, {r.ternary} ternary · {size(r.source_bytes)} → {size(r.bytes)} · read back equal"
     )
     for text in r.warnings:
-        click.secho(f"warning  {shown(text)}", fg="yellow")
+        say(f"warning  {shown(text)}", "yellow")
 
 
 @cli.command()
@@ -399,10 +408,10 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
         click.echo(json.dumps(asdict(v), indent=2))
     elif v.same:
         within = f", scales within {v.scale_error:.2g}" if v.scale_error else ""
-        click.secho("same", fg="green", bold=True, nl=False)
+        say("same", "bold green", end="")
         click.echo(f"  {v.tensors} tensors, {v.ternary} ternary, {amount(v.values)} weights{within}")
     else:
-        click.secho("different", fg="red", bold=True, nl=False)
+        say("different", "bold red", end="")
         click.echo(f"  {shown(v.difference)}")
     for text in () if as_json else v.notes:
         click.echo(f"note  {shown(text)}")
@@ -416,5 +425,5 @@ def main() -> Any:
     try:
         cli(prog_name="tritium")
     except TritiumError as error:
-        click.secho(f"error: {error}", fg="red", err=True)
+        say(f"error: {error}", "red", err=True)
         sys.exit(2)

@@ -1,15 +1,12 @@
-"""What the commands share: kinds of options, and how sizes, counts, tables, names from files and progress look on a terminal.
+"""Parts of every command: types of options, sizes and counts for people, names from files, and errors of files.
 
-Knows nothing of any command.
+Knows nothing of any command; `cli.terminal` prints.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +20,6 @@ VARIANT_HELP = "What the file cannot tell: I2_S written by ARM builds, or what w
 NO_REPORT = click.option(
     "--report/--no-report", default=True, show_default=True, help="Write a page beside the results."
 )
-LINE_S = 5.0  # between lines of progress where nobody watches a terminal
 
 
 # ---- kinds of options
@@ -93,67 +89,9 @@ def amount(n: int) -> str:
     return str(n)
 
 
-def table(rows: list[list[str]], heads: list[str]) -> str:
-    """A plain text table, columns aligned."""
-    widths = [max(len(r[i]) for r in [heads, *rows]) for i in range(len(heads))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in [heads, *rows]]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
-
-
 def shown(text: str) -> str:
     """Text from a file, safe for a terminal."""
     return terminal(text, 1000)
-
-
-@contextmanager
-def bar(label: str) -> Iterator[Any]:
-    """A progress bar on stderr for a callback(done, total, what); nothing where nobody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(
-        length=1000, label=label, file=sys.stderr, item_show_func=lambda x: x and shown(x)[:40]
-    ) as progress:
-
-        def report(done: int, total: int, what: str) -> None:
-            progress.update(1000 * done // max(total, 1) - progress.pos, what)
-
-        yield report
-
-
-def status(text: str) -> None:
-    """What is being done, on a line that the next one takes away; nothing where nobody watches."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{shown(text)}" if text else "\r\x1b[K", nl=False, err=True)
-
-
-@contextmanager
-def progress(told: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A live line on a terminal, a line every few seconds elsewhere; both on stderr."""
-    began = last = time.monotonic()
-    click.echo(told, err=True)
-    status("looking at the machine; its ceilings are measured once …")
-
-    def report(done: int, total: int, what: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        left = f", about {span((now - began) * (total - done) / done)} left" if done and now - began > 3 else ""
-        line = f"{100 * done // max(total, 1):3d} %  {what}{left}"
-        if sys.stderr.isatty():
-            status(line[: shutil.get_terminal_size().columns - 1])
-        elif now - last >= LINE_S or not done:
-            last = now
-            click.echo(shown(line), err=True)
-
-    try:
-        yield report
-    finally:
-        status("")
-
-
-def span(seconds: float) -> str:
-    """Seconds for people: 42 s, 3 min."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 # ---- errors

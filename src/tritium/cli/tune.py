@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from tritium.cli.text import Counts, Sizes, bar, shown, table
+from tritium.cli.terminal import Table, bar, print_parts
+from tritium.cli.text import Counts, Sizes, shown
 from tritium.machine import tuned
 from tritium.machine.facts import seconds_text
 
@@ -104,7 +105,7 @@ def _tune(
         ]
         click.echo(json.dumps(rows, indent=2))
         return
-    click.echo(table([[o.race.title, _value(o), o.why] for o in done], ["what", "choice", "why"]))
+    print_parts(Table([[o.race.title, _value(o), o.why] for o in done], ["what", "choice", "why"]))
     took = seconds_text(perf_counter() - start)
     click.echo(f"\nIt took {took}. Kept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
     if any(o.changed and not o.race.exact for o in done):
@@ -139,7 +140,7 @@ def _list(as_json: bool) -> None:
         last = tune.latest(r.op, r.shape, r.dtype, r.device)
         found = r.absent or (f"tuned {last.created[:16]} UTC" if last else "not tuned: as shipped")
         body.append([r.title, str(kept[r.choice].value) if r.choice in kept else f"{r.default or '-'}", found])
-    click.echo(table(body, ["what", "choice", "state"]))
+    print_parts(Table(body, ["what", "choice", "state"]))
     rest = sorted({t.op for t in races} - {r.op for r in tune_choices.races()})
     if rest:
         click.echo("\nTuned by programs: " + ", ".join(shown(name) for name in rest))
