@@ -351,7 +351,7 @@ def test_every_suite_has_its_help() -> None:
 
 
 def test_the_model_is_still_a_command_of_bench() -> None:
-    assert "Tokens a second" in passed("bench", "model", "--help").stdout
+    assert "Tokens per second" in passed("bench", "model", "--help").stdout
 
 
 def test_the_energy_file_reaches_the_meter(engine: Engine) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 INTERRUPTED = 130
+MODEL_DOC = "tokens per second of a model: prefill, decode, time to first token, memory"
 MOST_NAMED = 8  # failed cells in one message
 
 
@@ -33,35 +34,35 @@ MOST_NAMED = 8  # failed cells in one message
 
 FILE = click.Path(exists=True, dir_okay=False)
 FORMATS = click.Choice(["text", "json", "csv", "markdown"])
-PEERS_HELP = "Who stands beside: numpy, torch, jax, mlx, portable, reference …; all; none. Default: what is installed."
+PEERS_HELP = "Libraries to compare with: numpy, torch, jax, mlx …; all; none. Default: installed ones."
 DEVICES_HELP = (
-    "Devices of Tritium: cpu, mlx, torch, mps …; cpu:portable, cpu:avx2 … and cpu:reference are the CPU with other kernels. "
-    "May be repeated. Default: all that are here; of most suites of bench, the default device."
+    "Devices: cpu, mlx, torch, mps …; cpu:portable, cpu:avx2 … and cpu:reference pick CPU kernels; repeatable. "
+    "Default: all here for compare, the default device for most suites."
 )
-TRANSFER_HELP = "Whether inputs and results travel inside the clock; both: a case of each. Default: excluded."
-CONFIG_HELP = "Settings in JSON; options of the command line come first."
+TRANSFER_HELP = "Time host-device transfers too; both: a case of each. Default: excluded."
+CONFIG_HELP = "Settings in JSON; command-line options override them."
 
 
 def options_of_measuring(command: Command) -> Command:
     """What every measurement can be asked."""
     for option in reversed((
-        click.option("--quick", is_flag=True, help="Fewer cases, processes and rounds: shows intervals, never gates."),
-        click.option("--thorough", is_flag=True, help="About twice the processes: finds smaller differences."),
+        click.option("--quick", is_flag=True, help="Fewer cases, processes and rounds; never gates."),
+        click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences."),
         click.option("--config", type=FILE, metavar="FILE", help=CONFIG_HELP),
         click.option("--devices", type=Words(), multiple=True, metavar="A,B", help=DEVICES_HELP),
         click.option("--peers", type=Words(), metavar="A,B", help=PEERS_HELP),
-        click.option("--operations", type=Words(), metavar="A,B", help="matmul, add, softmax, bitlinear …"),
-        click.option("--sizes", "tensor_sizes", type=Sizes(), metavar="N,MxK", help="256 is 256x256."),
-        click.option("--batches", "batch_sizes", type=Counts(), metavar="N,M", help="Rows or sequences in place of those of the sizes."),
-        click.option("--dtypes", "data_types", type=Words(), metavar="A,B", help="f32, f16, bf16, f64."),
+        click.option("--operations", type=Words(), metavar="A,B", help="Ops: matmul, add, softmax, bitlinear …"),
+        click.option("--sizes", "tensor_sizes", type=Sizes(), metavar="N,MxK", help="Sizes; 256 is 256x256."),
+        click.option("--batches", "batch_sizes", type=Counts(), metavar="N,M", help="Batch sizes, instead of those in --sizes."),
+        click.option("--dtypes", "data_types", type=Words(), metavar="A,B", help="Dtypes: f32, f16, bf16, f64."),
         click.option("--transfer", type=click.Choice(["excluded", "included", "both"]), help=TRANSFER_HELP),
-        click.option("--load", multiple=True, type=FILE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."),
-        click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order."),
-        click.option("--generations", type=click.IntRange(1), help="Fresh processes for each arm."),
-        click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where the results are written."),
-        click.option("--resume", is_flag=True, help="Go on where an interrupted run of the same command ended."),
-        click.option("--format", type=FORMATS, default="text", show_default=True, help="What is printed."),
+        click.option("--load", multiple=True, type=FILE, metavar="FILE.py", help="Your own benchmarks (@tt.perf.benchmark); repeatable."),
+        click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available)."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of inputs and order."),
+        click.option("--generations", type=click.IntRange(1), help="Fresh processes per contender."),
+        click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Results file."),
+        click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command."),
+        click.option("--format", type=FORMATS, default="text", show_default=True, help="Output format."),
         NO_REPORT,
     )):  # fmt: skip
         command = option(command)
@@ -112,15 +113,15 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 @click.command()
 @options_of_measuring
 def compare(**parameters: Any) -> None:
-    """Compare Tritium's devices and kernels, beside the libraries installed here, operation by operation.
+    """Compare devices, kernels and other libraries, op by op.
 
     \b
-    tritium compare --devices cpu,mlx,torch --peers none     the devices of this machine
-    tritium compare --devices cpu,cpu:portable,cpu:reference kernels of the CPU
-    tritium compare --batches 1,8,32 --transfer both         rows at a time; with and without transfers
+    tritium compare --devices cpu,mlx,torch --peers none      devices
+    tritium compare --devices cpu,cpu:portable,cpu:reference  CPU kernels
+    tritium compare --batches 1,8,32 --transfer both          batches, transfers
 
-    Every answer is checked before it is timed. Arms take turns in fresh processes, so that what the machine does meanwhile
-    hits all alike. Ctrl-C keeps what was measured; --resume goes on.
+    Every result is checked before it is timed. Contenders take turns in fresh processes, so that other load on the machine
+    affects all alike. Ctrl-C keeps what was measured; --resume continues.
     """
     measured("compare", parameters)
 
@@ -147,17 +148,23 @@ class Suites(click.Group):
             )
         return suite_command(suites.NAMES[name])
 
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        from tritium.perf.suites.suites import SUITES
+
+        with formatter.section("Suites"):
+            formatter.write_dl([("model", MODEL_DOC), *((s.name, s.doc) for s in SUITES.values())])
+
 
 @click.group(cls=Suites, invoke_without_command=True)
-@click.option("--list", "listed", is_flag=True, help="The suites, and what each measures.")
+@click.option("--list", "listed", is_flag=True, help="List the suites.")
 @click.pass_context
 def bench(context: click.Context, listed: bool) -> None:
-    """Measure one suite, with raw samples, intervals and what was not measured."""
+    """Measure one benchmark suite."""
     if listed or context.invoked_subcommand is None:
         from tritium.perf.suites.suites import SUITES
 
         rows = [[s.name, s.doc, ", ".join(s.aliases)] for s in SUITES.values()]
-        rows.append(["model", "tokens a second of a model: prefill, decode, first token, memory", ""])
+        rows.append(["model", MODEL_DOC, ""])
         print_parts(Table(rows, ["suite", "what it measures", "also called"]))
         if not listed:
             click.echo("\nRun one: tritium bench NAME [--quick]")
@@ -178,13 +185,13 @@ def suite_command(name: str) -> click.Command:
                 "--duration",
                 "power_measurement_duration_s",
                 callback=seconds,
-                help="How long power is watched for each case, as 10s.",
+                help="Time to sample power per case, such as 10s.",
             ),
             click.option(
                 "--tdp", "tdp_w", type=click.FloatRange(1, 2000), help="Watts of the processor, for estimates."
             ),
             click.option(
-                "--allow-estimates", is_flag=True, default=None, help="Where nothing is measured, estimate, and say so."
+                "--allow-estimates", is_flag=True, default=None, help="Estimate energy where no sensor measures it."
             ),
         ):
             command = option(command)

@@ -23,14 +23,15 @@ MISSED = {"pass": "green", "not reached": "yellow", "undecided": "yellow"}
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; what the script prints goes to stderr.")
-@click.option("--strict", is_flag=True, help="Exit code 1 when there is a warning or a problem.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; the script's output goes to stderr.")
+@click.option("--strict", is_flag=True, help="Exit code 1 on a warning or a problem.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, ...]) -> None:
-    """Why it is slow or unsteady here: the machine, how Tritium is set up, and with a SCRIPT what that does.
+    """Find out why something is slow or noisy on this machine.
 
-    Every finding has its evidence, measured now, and a remedy. What could not be looked at is named. Options of the doctor
-    stand before SCRIPT; what follows it is the script's. It runs inside this process, once; its exit code is ours.
+    Checks the machine, Tritium's settings and, with a SCRIPT, what that does. Every finding has evidence, measured now, and a
+    remedy; checks that could not run are named. Options go before SCRIPT, its arguments after it. It runs once, inside this
+    process; its exit code is returned.
     """
     from tritium.see.doctor.diagnosis import diagnose
 
@@ -63,19 +64,17 @@ def _kept(codes: list[int], code: int) -> int:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with intervals and sources.")
-@click.option("--quick", is_flag=True, help="A tenth of a second for each figure instead of half of one.")
-@click.option("--strict", is_flag=True, help="Exit code 1 when a target is not reached.")
-@click.option(
-    "--output", type=FILE, metavar="FILE", help="Write it too, by the name's ending: .html, .md, .txt, .json."
-)
-@click.option("--input", "source", type=THERE, metavar="FILE", help="Show what --output FILE.json or --json wrote.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with intervals and sources.")
+@click.option("--quick", is_flag=True, help="0.1 s per figure instead of 0.5 s.")
+@click.option("--strict", is_flag=True, help="Exit code 1 if a target is not reached.")
+@click.option("--output", type=FILE, metavar="FILE", help="Also write a file: .html, .md, .txt or .json.")
+@click.option("--input", "source", type=THERE, metavar="FILE", help="Show a file that --output or --json wrote.")
 def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source: str | None) -> None:
-    """The guides' performance targets, measured here beside what this machine's ceilings allow.
+    """Measure the guides' performance targets on this machine.
 
-    The targets are the guides', for their own libraries and machines. One that cannot be measured says why. The ceilings are
-    measured once on a machine (a few seconds) and then read from a file. With --input nothing is measured: outcomes and
-    machine are those of the file.
+    The targets are the guides', for their own libraries and machines; what this machine's ceilings allow is shown beside
+    them. A target that cannot be measured has a reason. Ceilings are measured once (a few seconds) and then read from a file.
+    With --input nothing is measured: outcomes and machine are those of the file.
     """
     from tritium.see.reports.report import form_of
     from tritium.see.targets import file as targets_file, page as targets_page

@@ -25,27 +25,30 @@ if TYPE_CHECKING:
 
 @click.group()
 def baseline() -> None:
-    """Results kept under a name, to judge later ones by. Every version is kept."""
+    """Manage named baselines. Every version is kept."""
 
 
 @baseline.command(name="create")
 @click.argument("name")
 @click.argument("results", type=click.Path(exists=True, dir_okay=False), required=False)
-@click.option("--description", default="", help="What it is, for people.")
+@click.option("--description", default="", help="Description, for people.")
 @click.option(
     "--suite",
     default="regression",
     show_default=True,
     metavar="NAME",
-    help="What to measure where no RESULTS are given.",
+    help="Suite to measure if RESULTS is not given.",
 )
-@click.option("--generations", type=click.IntRange(2), help="Fresh processes for each arm.")
-@click.option("--thorough", is_flag=True, help="About twice the processes.")
-@click.option("--threads", type=click.IntRange(1), help="Default: all CPUs this process may use.")
-@click.option("--release", is_flag=True, help="It marks a release: the history shows the trend against the last one.")
-@click.option("--force", is_flag=True, help="The name is taken: add a version.")
+@click.option("--generations", type=click.IntRange(2), help="Fresh processes per contender.")
+@click.option("--thorough", is_flag=True, help="Twice the processes.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
+@click.option("--release", is_flag=True, help="Mark as a release, which history compares with.")
+@click.option("--force", is_flag=True, help="Add a version if the name exists.")
 def create(name: str, results: str | None, description: str, release: bool, force: bool, **parameters: Any) -> None:
-    """Keep RESULTS (a file of tritium compare or bench) under NAME; without RESULTS, measure now."""
+    """Store RESULTS under NAME.
+
+    RESULTS is a file of tritium compare or bench; without it, a suite is measured now.
+    """
     from tritium.perf.store import baseline as baselines, results as store
 
     baselines.check_name(name)
@@ -69,7 +72,7 @@ def _measure(suite: str, thorough: bool, **values: Any) -> Results:
 
 @baseline.command(name="list")
 def list_baselines() -> None:
-    """The newest version of every baseline."""
+    """List the newest version of every baseline."""
     from tritium.perf.store import baseline as baselines
 
     found = baselines.list()
@@ -81,7 +84,7 @@ def list_baselines() -> None:
 @baseline.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """Every version of the baseline NAME, oldest first."""
+    """List the versions of a baseline, oldest first."""
     from tritium.perf.store import baseline as baselines
 
     click.echo(baselines.page(baselines.show(name)))
@@ -89,10 +92,10 @@ def show(name: str) -> None:
 
 @baseline.command()
 @click.argument("name")
-@click.option("--to", default="stable", show_default=True, help="The name it is kept under as well.")
-@click.option("--release", is_flag=True, help="It marks a release.")
+@click.option("--to", default="stable", show_default=True, help="The other name.")
+@click.option("--release", is_flag=True, help="Mark as a release.")
 def promote(name: str, to: str, release: bool) -> None:
-    """Keep what NAME (or NAME@VERSION) stands for under another name too."""
+    """Store NAME or NAME@VERSION under another name too."""
     from tritium.perf.store import baseline as baselines
 
     with file_errors():
@@ -105,15 +108,13 @@ def promote(name: str, to: str, release: bool) -> None:
 
 @click.command()
 @click.argument("case", required=False)
-@click.option("--metric", default="wall", show_default=True, help="What was measured.")
-@click.option("--arm", default="tritium", show_default=True, help="On which arm.")
-@click.option(
-    "--add", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Keep a file of results first."
-)
-@click.option("--rebuild", is_flag=True, help="Make the index anew from the files of the runs.")
+@click.option("--metric", default="wall", show_default=True, help="Metric.")
+@click.option("--arm", default="tritium", show_default=True, help="Contender.")
+@click.option("--add", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Add a results file first.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the index from the run files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: bool, as_json: bool) -> None:
-    """Runs kept on this machine. With a CASE: its values over time, where they changed, and against the last release."""
+    """List the stored runs. With a CASE: its values over time, where they changed, and against the last release."""
     from tritium.perf.store import results as store
     from tritium.perf.store.history import History
 

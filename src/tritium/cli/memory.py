@@ -19,28 +19,27 @@ CALLS = 3  # of a workload
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, no_args_is_help=True
 )
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
-@click.option("--workload", metavar="NAME", help="Run a workload of ours: prefill, decode, batch_processing …")
-@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows of each table.")
+@click.option("--workload", metavar="NAME", help="Run a workload: prefill, decode, batch_processing …")
+@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows per table.")
 @click.option(
     "--output",
     multiple=True,
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Write what was seen: all of it (.json), or the events alone (.csv); may be given again.",
+    help="Write everything (.json) or the events (.csv); repeatable.",
 )
-@click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log keeps.")
-@click.option(
-    "--leaks", is_flag=True, help="Exit code 1 where tensors are alive after the end of a script that ended well."
-)
-@click.option("--python", is_flag=True, help="Python's own objects too, by tracemalloc; slow.")
+@click.option("--capacity", type=click.IntRange(1), default=100_000, show_default=True, help="Events the log holds.")
+@click.option("--leaks", is_flag=True, help="Exit code 1 if tensors outlive a script that succeeded.")
+@click.option("--python", is_flag=True, help="Track Python objects too (tracemalloc; slow).")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT] [ARGS]...")
 def memory(
     module: str | None, workload: str | None, top: int, output: tuple[str, ...], capacity: int, leaks: bool, python: bool,
     target: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Where memory goes: peak, lines of code, what is alive at the peak and at the end, and what would save some.
+    """Run a program and show what its memory is used for.
 
-    Runs SCRIPT with its ARGS inside this process, as python would, and prints a page when it ended. Its exit code is ours.
+    Runs SCRIPT with its ARGS inside this process, as python would, and then prints the peak, the lines of code, the tensors
+    alive at the peak and at the end, and what would save memory. Its exit code is returned.
     """
     from tritium.see.memory import page as memory_page
     from tritium.see.memory.allocations import track_memory

@@ -21,7 +21,7 @@ import click
 
 from tritium.backends import default_device
 from tritium.cli.terminal import bar, say, status
-from tritium.cli.text import VARIANT, VARIANT_HELP, shown, size
+from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, shown, size
 from tritium.errors import ArgumentError, ContextError
 from tritium.threads import set_num_threads
 
@@ -35,12 +35,12 @@ Command = Callable[..., Any]
 def options_of_a_model(command: Command) -> Command:
     """How a model is read, the same for every command."""
     for option in reversed((
-        click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Keep the output head so; default: as in the file."),
-        click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="Keep keys and values so."),
+        click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Dtype of the output head (default: as stored)."),
+        click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="KV-cache dtype."),
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
-        click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary."),
-        click.option("--threads", type=click.IntRange(1), help="Use so many threads; default: all cores."),
-        click.option("--device", help="Where to run: cpu, mlx, torch, mps …; see 'tritium devices'. Default: the default device."),
+        click.option("--ternarise", is_flag=True, help=TERNARISE_HELP),
+        click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores)."),
+        click.option("--device", help="Device: cpu, mlx, torch, mps …; see 'tritium devices'."),
     )):  # fmt: skip
         command = option(command)
     return command
@@ -49,14 +49,14 @@ def options_of_a_model(command: Command) -> Command:
 def options_of_sampling(command: Command) -> Command:
     """How tokens are picked."""
     for option in reversed((
-        click.option("-n", "--max-tokens", type=click.IntRange(1), help="Write at most so many tokens."),
-        click.option("-t", "--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token."),
-        click.option("--top-k", type=int, default=0, help="Pick among the k likeliest; 0: all."),
-        click.option("--top-p", type=float, default=1.0, help="Pick among the likeliest that make up this share."),
-        click.option("--min-p", type=float, default=0.0, help="Leave out tokens below this share of the likeliest."),
-        click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: shun tokens that were there lately."),
-        click.option("--seed", type=int, help="The same seed picks the same tokens."),
-        click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
+        click.option("-n", "--max-tokens", type=click.IntRange(1), help="Most tokens to generate."),
+        click.option("-t", "--temperature", type=float, default=0.0, show_default=True, help="Sampling temperature; 0 is greedy."),
+        click.option("--top-k", type=int, default=0, help="Sample from the k most likely tokens; 0: all."),
+        click.option("--top-p", type=float, default=1.0, help="Nucleus sampling: keep the smallest set with total probability P."),
+        click.option("--min-p", type=float, default=0.0, help="Drop tokens below this share of the top probability."),
+        click.option("--repetition-penalty", type=float, default=1.0, help="Penalise recently seen tokens; 1.0 turns it off."),
+        click.option("--seed", type=int, help="Seed of the sampler."),
+        click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable."),
     )):  # fmt: skip
         command = option(command)
     return command
@@ -80,19 +80,17 @@ MODEL = ("head", "kv", "variant", "ternarise", "threads", "device")
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@click.option(
-    "-p", "--prompt", help="What comes before; '-' reads it from standard input. Default: the beginning of a text."
-)
-@click.option("--context", type=click.IntRange(2), help="Tokens to make room for; default: all the model can.")
+@click.option("-p", "--prompt", help="The prompt; '-' reads it from stdin. Default: start of a text.")
+@click.option("--context", type=click.IntRange(2), help="Context length in tokens (default: the model's).")
 @click.option("-q", "--quiet", is_flag=True, help="Print the text alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every token.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every token.")
 @options_of_sampling
 @options_of_a_model
 def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
-    """What MODEL writes after a prompt. Without MODEL: the small one in the package, trained on the King James Bible.
+    """Generate text from a prompt. Without MODEL: the small one in the package, trained on the King James Bible.
 
     MODEL is a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file. Tokens are printed as they
-    come; how long it took goes to standard error.
+    are decoded; timings go to stderr.
     """
     begun = time.perf_counter()
     about, sampling = split(options, *MODEL, "context")
@@ -195,19 +193,19 @@ def as_record(g: Generation, model: Model, prompt: str | list[int]) -> dict[str,
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@click.option("--context", type=click.IntRange(2), help="Tokens to make room for; default: all the model can.")
-@click.option("--system", help="What the model is told before the conversation.")
+@click.option("--context", type=click.IntRange(2), help="Context length in tokens (default: the model's).")
+@click.option("--system", help="System prompt.")
 @click.option(
     "--template",
     type=click.Path(exists=True, dir_okay=False),
-    help="A chat template (Jinja) instead of the model's own.",
+    help="Chat template (Jinja) to use instead of the model's.",
 )
 @options_of_sampling
 @options_of_a_model
 def chat(model: str | None, system: str | None, template: str | None, **options: Any) -> None:
-    """A conversation with MODEL in the form it was made for. An empty line or Ctrl-D ends it; /new begins another.
+    """Chat with a model. An empty line or Ctrl-D ends the conversation; /new starts another.
 
-    What was said stays in the cache: only what is new is read.
+    Earlier turns stay in the KV cache: only new text is prefilled.
     """
     from tritium.models import chat as chats
 
@@ -247,15 +245,15 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("-m", "--model", type=click.Path(), help="The model; default: the small one in the package.")
-@click.option("--context", type=click.IntRange(2), help="Tokens of a window; default: all the model can.")
-@click.option("--stride", type=click.IntRange(1), help="Tokens scored in each window; default: half of it.")
+@click.option("-m", "--model", type=click.Path(), help="The model (default: the small one in the package).")
+@click.option("--context", type=click.IntRange(2), help="Tokens per window (default: the model's context).")
+@click.option("--stride", type=click.IntRange(1), help="Tokens scored per window (default: half of it).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @options_of_a_model
 def perplexity(
     file: str, model: str | None, context: int | None, stride: int | None, as_json: bool, **options: Any
 ) -> None:
-    """How well a model foretells the text in FILE: perplexity and bits per byte, with their standard errors."""
+    """Perplexity of a model on a text file. Bits per byte and standard errors are printed too."""
     found = opened(model, **options)
     words = read_text(file)
     count = len(found.tokenizer.encode(words, bos=False))
@@ -286,21 +284,21 @@ def perplexity(
 @click.option(
     "--head",
     type=click.Choice(["f32", "f16", "bf16", "int8"]),
-    help="Keep the output head so; default: as in the file. int8 makes a larger file where the head is the embedding "
-    "table, which stays beside it in its own dtype; decoding reads less.",
+    help="Dtype of the output head (default: as stored). int8 makes a larger file for tied embeddings, and decodes faster.",
 )
 @click.option(
     "--storage",
     type=click.Choice(["tern2", "tern5"]),
-    help="2 or 1.6 bits a weight; default: what decodes fastest on this machine.",
+    help="2 or 1.6 bits per weight (default: the faster decode here).",
 )
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
-@click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary.")
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
-    """Write MODEL as OUT, a file with the weights as this machine's kernels read them: it is ready at once.
+    """Write a model in the layout this machine's kernels read.
 
-    On CPUs with AVX-512 VNNI that is 1.6 bits a weight, which one token at a time reads faster; long prompts like 2 bits.
+    Such a file loads at once. On CPUs with AVX-512 VNNI it has 1.6 bits per weight, which is faster to decode; 2 bits are
+    faster to prefill.
     """
     from tritium.io.reader import map_file
     from tritium.io.stream import check_free
@@ -323,26 +321,35 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen; others than this machine need an API key."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; others than localhost need an API key.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 picks a free one."
+)
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="The key clients must send; or set TRITIUM_API_KEY.",
+    help="File with the API key; or set TRITIUM_API_KEY.",
 )
-@click.option("--allow-anonymous", is_flag=True, help="Let everyone in who can reach the host.")
-@click.option("--allowed-host", multiple=True, metavar="NAME", help="A name by which clients may call the server.")
-@click.option("--allowed-origin", multiple=True, metavar="URL", help="A web page that may call the server.")
-@click.option("--name", help="What clients call the model; default: the name of its file.")
-@click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests that run at once.")
-@click.option("--context", type=click.IntRange(2), help="Tokens of each; default: all the model can.")
-@click.option("--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait.")
-@click.option("-n", "--max-tokens", type=click.IntRange(1), help="The longest answer.")
+@click.option("--allow-anonymous", is_flag=True, help="Accept clients without an API key.")
+@click.option("--allowed-host", multiple=True, metavar="NAME", help="Host name clients may use; repeatable.")
+@click.option("--allowed-origin", multiple=True, metavar="URL", help="Web origin that may call the server; repeatable.")
+@click.option("--name", help="Model name in the API (default: the file's name).")
+@click.option(
+    "--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests decoded at the same time."
+)
+@click.option("--context", type=click.IntRange(2), help="Tokens per request (default: the model's context).")
+@click.option(
+    "--queue", type=click.IntRange(0), default=64, show_default=True, help="Requests that may wait in the queue."
+)
+@click.option("-n", "--max-tokens", type=click.IntRange(1), help="Most tokens of a completion.")
 @click.option(
     "--template",
     type=click.Path(exists=True, dir_okay=False),
-    help="A chat template (Jinja) instead of the model's own.",
+    help="Chat template (Jinja) to use instead of the model's.",
 )
 @click.option(
     "--grace",
@@ -350,14 +357,14 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     type=click.FloatRange(0, 86400),
     default=30.0,
     show_default=True,
-    help="Seconds that running requests may go on at the end.",
+    help="Seconds running requests get to finish on shutdown.",
 )
 @options_of_a_model
 def serve(
     model: str | None, api_key_file: str | None, allowed_host: tuple[str, ...], allowed_origin: tuple[str, ...],
     template: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Serve MODEL to programs that speak OpenAI's protocol: completions and chat, streamed or whole. Ctrl-C ends it."""
+    """Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it."""
     from tritium.serve import Server
     from tritium.serve.access import read_key
     from tritium.serve.server import serve
@@ -377,19 +384,20 @@ def serve(
 
 @click.command(name="model")
 @click.argument("model", type=click.Path(), required=False)
-@click.option("-p", "--prefill", type=click.IntRange(1), default=128, show_default=True, help="Tokens of the prompt.")
-@click.option("-n", "--decode", type=click.IntRange(1), default=64, show_default=True, help="Tokens written after it.")
-@click.option(
-    "-r", "--repeat", type=click.IntRange(3), default=5, show_default=True, help="Times everything is measured."
-)
+@click.option("-p", "--prefill", type=click.IntRange(1), default=128, show_default=True, help="Prompt tokens.")
+@click.option("-n", "--decode", type=click.IntRange(1), default=64, show_default=True, help="Tokens to decode.")
+@click.option("-r", "--repeat", type=click.IntRange(3), default=5, show_default=True, help="Repetitions.")
 @click.option("--batch", type=click.IntRange(1, 64), default=1, show_default=True, help="Sequences decoded together.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, every sample included.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every sample.")
 @options_of_a_model
 def bench_model(
     model: str | None, prefill: int, decode: int, repeat: int, batch: int, as_json: bool, **options: Any
 ) -> None:
-    """Tokens a second of prefill and decode, time to the first token, time until ready, peak memory, and energy where the
-    machine measures it. Tokens are random; speed does not depend on them."""
+    """Tokens per second of a model.
+
+    Prefill, decode, time to first token, load time, peak memory, and energy where the machine measures it. Tokens are
+    random; speed does not depend on them.
+    """
     from tritium.perf.suites.model import measure
 
     with bar("measuring") as progress:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from tritium.see.monitor.monitor import Monitor, Round
 
 LOOK = "5s"  # how often the machine itself is looked at for --port
-CODES = (
-    "Exit codes: 0 stopped, or nothing is open after --times; 1 something is; 2 usage or files, or no such baseline."
-)
+CODES = "Exit codes: 0 stopped, or no open alert after --times; 1 open alerts; 2 usage or files, or no such baseline."
 
 
 def read_by(read: Callable[[Any, str], float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
@@ -64,9 +62,9 @@ def _duration(given: Any, where: str) -> float:
 
 FILE_HERE = click.Path(exists=True, dir_okay=False)
 FILE = click.Path(dir_okay=False)
-SUITE = "What to measure: quick (few cases, briefly), or a suite of tritium bench --list. Default: the baseline's cases, else quick."
-BASELINE = "Earlier results to judge by: a name or a file. Default: the first good round, kept for the next start."
-COMMAND = "A program for each alert, which gets it as JSON on its input. Split as a shell would, run without one."
+SUITE = "Suite: quick, or one of tritium bench --list (default: the baseline's cases, else quick)."
+BASELINE = "Results to judge by (default: the first good round, stored for the next start)."
+COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
 
 
 @click.command(epilog=CODES)
@@ -76,11 +74,15 @@ COMMAND = "A program for each alert, which gets it as JSON on its input. Split a
     show_default=True,
     metavar="TIME",
     callback=read_by(_duration),
-    help="From round to round: 30s, 10min, 1h.",
+    help="Time from round to round: 30s, 10min, 1h.",
 )
 @click.option("--suite", metavar="NAME", help=SUITE)
 @click.option(
-    "--load", multiple=True, type=FILE_HERE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."
+    "--load",
+    multiple=True,
+    type=FILE_HERE,
+    metavar="FILE.py",
+    help="Your own benchmarks (@tt.perf.benchmark); repeatable.",
 )
 @click.option(
     "--warn",
@@ -88,7 +90,7 @@ COMMAND = "A program for each alert, which gets it as JSON on its input. Split a
     show_default=True,
     metavar="SHARE",
     callback=read_by(_share),
-    help="Slower by this much is a warning.",
+    help="Slowdown that is a warning.",
 )
 @click.option(
     "--critical",
@@ -96,39 +98,36 @@ COMMAND = "A program for each alert, which gets it as JSON on its input. Split a
     show_default=True,
     metavar="SHARE",
     callback=read_by(_share),
-    help="And by this much critical.",
+    help="Slowdown that is critical.",
 )
 @click.option(
     "--threshold",
     metavar="TIME",
     callback=read_by(_duration),
-    help="A call that takes longer is critical: 100ms.",
+    help="A longer call is critical: 100ms.",
 )
 @click.option("--baseline", metavar="NAME|FILE", help=BASELINE)
-@click.option("--times", type=click.IntRange(1), help="So many rounds, then end. Default: until stopped.")
-@click.option("--generations", type=click.IntRange(2), help="Fresh processes in a round.")
-@click.option("--threads", type=click.IntRange(1), help="Default: the baseline's; else all CPUs this process may use.")
-@click.option("--log", "to_log", is_flag=True, help="Alerts also go to Python's logging, under `tritium`.")
-@click.option(
-    "--file", "to_file", type=FILE, metavar="FILE", help="Alerts are added to this file, a line of JSON each."
-)
+@click.option("--times", type=click.IntRange(1), help="Number of rounds (default: until stopped).")
+@click.option("--generations", type=click.IntRange(2), help="Fresh processes per round.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
+@click.option("--log", "to_log", is_flag=True, help="Log alerts to the Python logger tritium.")
+@click.option("--file", "to_file", type=FILE, metavar="FILE", help="Append alerts to a file, one JSON object per line.")
 @click.option("--command", "to_command", multiple=True, metavar="COMMAND", help=COMMAND)
-@click.option(
-    "--webhook", "to_webhook", multiple=True, metavar="URL", help="Alerts are sent to this address in a POST."
-)
-@click.option("--port", type=click.IntRange(0, 65535), help="A page for Prometheus on 127.0.0.1; 0 takes a free port.")
-@click.option("--history", is_flag=True, help="Keep every round in the history (tritium history).")
+@click.option("--webhook", "to_webhook", multiple=True, metavar="URL", help="POST alerts to this URL; repeatable.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on 127.0.0.1; 0: any free port.")
+@click.option("--history", is_flag=True, help="Add every round to tritium history.")
 @click.option(
     "--state",
     type=click.Path(file_okay=False),
     metavar="FOLDER",
-    help="Where the baseline and open alerts are kept between starts.",
+    help="Folder of the baseline and open alerts.",
 )
-@click.option("--forget", is_flag=True, help="Begin anew: the first round becomes the baseline, and nothing is open.")
+@click.option("--forget", is_flag=True, help="Start over: drop the baseline and open alerts.")
 def monitor(**asked: Any) -> None:
-    """Measure a suite again and again; tell once when something got slower, worse, or well again.
+    """Measure a suite periodically and alert on regressions.
 
-    A round that fails is told once, and the next one goes on. Ctrl-C or SIGTERM end it cleanly.
+    An alert is raised once, and cleared when the cause is gone. A round that fails is reported once, and the next one runs.
+    Ctrl-C or SIGTERM stop it cleanly.
     """
     from tritium.perf import files
     from tritium.perf.suites.config import duration_text

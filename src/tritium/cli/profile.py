@@ -34,9 +34,7 @@ FILE = click.Path(exists=True, dir_okay=False)
 NEW = click.Path(dir_okay=False)
 KINDS = ("chrome", "speedscope", "flame", "folded")  # formats with an option of their own
 LEAST_CALLS = 3  # of a workload
-OUTPUT_HELP = (
-    "Write it there, by suffix (.json.gz, .csv, .md, .txt, .svg …); may be given again. Default: profile.json."
-)
+OUTPUT_HELP = "Write a file, by suffix (.json.gz, .csv, .md, .svg …); repeatable. Default: profile.json."
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Profiles(click.Group):
 
 
 @click.group(cls=Profiles, invoke_without_command=True, subcommand_metavar="SCRIPT [ARGS]… | COMMAND …")
-@click.option("-m", "module", is_flag=True, help="What follows is the name of a module, as with python -m.")
+@click.option("-m", "module", is_flag=True, help="Run a module, as python -m does.")
 @click.option(
     "--workload", metavar="NAME", help="Run a workload: prefill, decode, batch_processing; or 'decode 8x256x1024'."
 )
@@ -99,9 +97,9 @@ class Profiles(click.Group):
     default="tritium",
     show_default=True,
     metavar="NAME",
-    help="Who runs the workload: tritium, tritium.compile …",
+    help="Implementation: tritium, tritium.compile …",
 )
-@click.option("--duration", default="1s", show_default=True, help="How long the workload is run.")
+@click.option("--duration", default="1s", show_default=True, help="Time to run the workload.")
 @click.option(
     "--output",
     multiple=True,
@@ -109,22 +107,23 @@ class Profiles(click.Group):
     metavar="FILE",
     help=OUTPUT_HELP,
 )
-@click.option("--stacks", metavar="TIME", help="Sample the Python stacks so often, as 10ms.")
-@click.option("--limit", metavar="TIME", help="End the recording after so long, as 30s; the program goes on.")
-@click.option("--capacity", type=click.IntRange(1), default=1_000_000, show_default=True, help="Spans that are kept.")
-@click.option("--nvtx", is_flag=True, help="Mark the ranges for Nsight, where CUDA is.")
-@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
-@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no page.")
-@click.option("--chrome", type=NEW, metavar="FILE", help="Also write a Chrome trace (Perfetto opens it).")
+@click.option("--stacks", metavar="TIME", help="Interval of sampling Python stacks, such as 10ms.")
+@click.option("--limit", metavar="TIME", help="Stop recording after this time, such as 30s.")
+@click.option("--capacity", type=click.IntRange(1), default=1_000_000, show_default=True, help="Spans to record.")
+@click.option("--nvtx", is_flag=True, help="Emit NVTX ranges for Nsight (CUDA).")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
+@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="Output format.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
+@click.option("--chrome", type=NEW, metavar="FILE", help="Also write a Chrome trace, for Perfetto.")
 @click.option("--speedscope", type=NEW, metavar="FILE", help="Also write a speedscope file.")
 @click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write a flame graph.")
 @click.option("--folded", type=NEW, metavar="FILE", help="Also write folded stacks.")
 @click.pass_context
 def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
-    """Run a program and show where its time goes: operations, hotspots, what bounds them, the call tree.
+    """Run a program and show where its time goes.
 
-    Options stand before SCRIPT; all behind it is the script's own. Its exit code is passed on.
+    Shows ops, hotspots, what bounds them, and the call tree. Options go before SCRIPT, its arguments after it; its exit code is
+    returned.
     """
     asked = ctx.obj = ProfileOptions(**options)
     if ctx.invoked_subcommand is not None:
@@ -230,13 +229,11 @@ def _print(p: Profile, to: str, top: int) -> None:
 
 @profile.command()
 @click.argument("file", type=FILE)
-@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
-@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="What is printed.")
-@click.option(
-    "--output", multiple=True, type=NEW, metavar="FILE", help="Write it, by suffix, instead; may be given again."
-)
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
+@click.option("--format", "to", type=FORMATS, default="text", show_default=True, help="Output format.")
+@click.option("--output", multiple=True, type=NEW, metavar="FILE", help="Write a file instead, by suffix; repeatable.")
 def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
-    """Show a profile that was written; or make something else of it."""
+    """Show a saved profile or convert it."""
     from tritium.see.profile.profile import load_profile
 
     check_outputs(output, inputs=[file])
@@ -250,18 +247,25 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
 @profile.command()
 @click.argument("before", type=FILE, nargs=1)
 @click.argument("after", type=FILE, nargs=1)
-@click.option("--also-before", multiple=True, type=FILE, metavar="FILE", help="Another repetition of BEFORE.")
-@click.option("--also-after", multiple=True, type=FILE, metavar="FILE", help="Another repetition of AFTER.")
-@click.option("--per", metavar="SCOPE", help="Divide by how often this scope was entered: of runs of unequal length.")
-@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Operations that are shown.")
-@click.option("--format", "to", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
-@click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write the flame graph of the difference.")
-@click.option("--folded", type=NEW, metavar="FILE", help="Also write stacks with two columns, as difffolded.pl does.")
+@click.option(
+    "--also-before", multiple=True, type=FILE, metavar="FILE", help="Another repetition of BEFORE; repeatable."
+)
+@click.option("--also-after", multiple=True, type=FILE, metavar="FILE", help="Another repetition of AFTER; repeatable.")
+@click.option("--per", metavar="SCOPE", help="Normalise by the number of times this scope was entered.")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Ops to show.")
+@click.option(
+    "--format", "to", type=click.Choice(["text", "markdown"]), default="text", show_default=True, help="Output format."
+)
+@click.option("--flame", type=NEW, metavar="FILE.svg", help="Also write a differential flame graph.")
+@click.option("--folded", type=NEW, metavar="FILE", help="Also write two-column stacks, as difffolded.pl does.")
 def diff(
     before: str, after: str, also_before: tuple[str, ...], also_after: tuple[str, ...], per: str | None, top: int, to: str,
     flame: str | None, folded: str | None,
 ) -> None:  # fmt: skip
-    """What changed between the profiles BEFORE and AFTER: which operation, by how much, and how sure that is."""
+    """Compare two profiles, op by op.
+
+    Each change has its size and its confidence.
+    """
     from tritium.perf.files import write_text
     from tritium.see.profile.diff import diff as compared
     from tritium.see.profile.profile import load_profile
@@ -287,7 +291,10 @@ def diff(
 @profile.command()
 @click.argument("file", type=FILE)
 def check(file: str) -> None:
-    """Check a Chrome trace, a speedscope file or folded stacks by strict rules. Exit code 0: good, 1: not."""
+    """Validate a Chrome trace, speedscope file or folded stacks.
+
+    Exit code 0: valid, 1: not.
+    """
     from tritium.see.trace.check import check as checked
 
     found = checked(file)

@@ -51,24 +51,21 @@ def share(context: click.Context, parameter: click.Parameter, value: str | None)
     return f"{100 * found:.12g}%"
 
 
-THRESHOLD = (
-    "Slower by this much is a regression: 0.05 or 5% is 5 %; above 1 it is percent, 10.0 is 10 %. "
-    "Default: 10 % for separate runs, 3 % side by side."
-)
-LOOKS = "Planned moments of testing; what is inconclusive is measured on for the next."
-CONFIG = "Settings in JSON (baseline_file, regression_threshold, minimum_samples …); options come first."
+THRESHOLD = "Slowdown that is a regression: 0.05 or 5% is 5 %; above 1 it is percent, 10.0 is 10 %. Default: 10 % for separate runs, 3 % side by side."
+LOOKS = "Looks of the sequential test: inconclusive cases are measured further."
+CONFIG = "Settings in JSON; command-line options override them."
 FILE = click.Path(dir_okay=False)
 FILE_HERE = click.Path(exists=True, dir_okay=False)
 GATE = (
     click.option("--threshold", callback=share, metavar="SHARE", help=THRESHOLD),
     click.option("--config", type=FILE_HERE, metavar="FILE", help=CONFIG),
-    click.option("--output-format", "format", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the report."),
-    click.option("--output-file", type=FILE, metavar="FILE", help="Write the report here; a short page is printed still."),
-    click.option("--verdict", type=FILE, metavar="FILE", default="verdict.json", show_default=True, help="Always written."),
+    click.option("--output-format", "format", type=click.Choice(FORMATS), default="text", show_default=True, help="Output format."),
+    click.option("--output-file", type=FILE, metavar="FILE", help="Write the output to a file; print a summary."),
+    click.option("--verdict", type=FILE, metavar="FILE", default="verdict.json", show_default=True, help="Verdict file."),
     click.option("--allow-inconclusive", is_flag=True, help="Exit code 0 instead of 4."),
     click.option("--allow-not-comparable", is_flag=True, help="Exit code 0 instead of 5."),
     click.option("--allow-missing-baseline", is_flag=True, help="Exit code 0 instead of 3."),
-    click.option("--github", is_flag=True, help="Print annotations for GitHub; a workflow gets them unasked."),
+    click.option("--github", is_flag=True, help="Print GitHub annotations (default in a workflow)."),
     NO_REPORT,
 )  # fmt: skip
 
@@ -134,20 +131,20 @@ def gate_options(*, baseline: str | None, config: str | None, against: str | Non
 @click.option(
     "--baseline",
     metavar="FILE|NAME",
-    help="Earlier results: a file, or a baseline's name. Default: baseline_file of --config.",
+    help="Earlier results or a baseline (default: baseline_file of --config).",
 )
 @click.option(
     "--current",
     required=True,
     type=FILE_HERE,
     metavar="FILE",
-    help="The results to judge.",
+    help="Results to judge.",
 )
 @options_of_a_gate
 def regression_check(current: str, **parameters: Any) -> None:
-    """Judge results beside earlier ones of the same machine, measured in separate runs.
+    """Compare two results files and fail on a regression.
 
-    What the machine itself did in between is measured by canaries in both runs and taken out.
+    Both are of one machine, measured in separate runs. Canaries in both runs measure its drift, which is subtracted.
     """
     from tritium.perf.gate import regression
 
@@ -163,19 +160,23 @@ def regression_check(current: str, **parameters: Any) -> None:
 
 
 @click.command(name="regression-test", epilog=CODES)
-@click.option("--baseline", metavar="NAME|FILE", help="Compare with this baseline. Default: baseline_file of --config.")
+@click.option("--baseline", metavar="NAME|FILE", help="Baseline to compare with (default: baseline_file of --config).")
 @click.option(
     "--against",
     metavar="REV",
-    help="Build this git revision of tritium and the working tree, and measure both in turn.",
+    help="Build this git revision and the working tree, and compare both.",
 )
-@click.option("--suite", metavar="NAME", help="What to measure; default: the baseline's own cases, else regression.")
+@click.option("--suite", metavar="NAME", help="Suite (default: the baseline's cases, else regression).")
 @click.option(
-    "--load", multiple=True, type=FILE_HERE, metavar="FILE.py", help="Benchmarks of your own (@tt.perf.benchmark)."
+    "--load",
+    multiple=True,
+    type=FILE_HERE,
+    metavar="FILE.py",
+    help="Your own benchmarks (@tt.perf.benchmark); repeatable.",
 )
-@click.option("--generations", type=click.IntRange(2), help="Fresh processes for each arm.")
-@click.option("--thorough", is_flag=True, help="About twice the processes: finds smaller differences.")
-@click.option("--threads", type=click.IntRange(1), help="Default: the baseline's; else all CPUs this process may use.")
+@click.option("--generations", type=click.IntRange(2), help="Fresh processes per contender.")
+@click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
 @click.option(
     "--looks",
     type=click.IntRange(1, 3),
@@ -187,17 +188,18 @@ def regression_check(current: str, **parameters: Any) -> None:
     "--results",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write what was measured here; a confirmation beside it.",
+    help="Write the results; a confirming run goes next to them.",
 )
-@click.option("--update-baseline", is_flag=True, help="On a pass, and only then, this run becomes the baseline.")
+@click.option("--update-baseline", is_flag=True, help="Make this run the baseline if it passes.")
 @options_of_a_gate
 def regression_test(
     against: str | None, suite: str | None, load: tuple[str, ...], thorough: bool, generations: int | None,
     threads: int | None, **parameters: Any,
 ) -> None:  # fmt: skip
-    """Measure now, and judge it beside a stored baseline or beside another revision.
+    """Measure now and fail on a regression.
 
-    What is slower is measured once more with fresh processes before the gate fails. Both runs are kept in the history.
+    Compares with a stored baseline or with another revision. What is slower is measured again in fresh processes before the
+    gate fails. Both runs are added to the history.
     """
     from tritium.perf.gate import regression
     from tritium.perf.suites import suites
@@ -358,25 +360,25 @@ def tell(suite: Suite, gate: GateOptions) -> None:
 
 
 @click.command()
-@click.option("--aa", is_flag=True, help="Measure equal code against itself: the false alarms of this machine.")
+@click.option("--aa", is_flag=True, help="A/A test: measure the false alarms of equal code.")
 @click.option("--suites", type=click.IntRange(1), default=5, show_default=True, help="Suites of five cases to run.")
 @click.option(
     "--extra",
     type=click.FloatRange(0, 10),
     default=0.0,
     metavar="SHARE",
-    help="Give one case so much more work, as 0.1, and count how often it is found.",
+    help="Slow one case down by this share, such as 0.1, and count detections.",
 )
-@click.option("--journal", type=click.Path(dir_okay=False), help="Keep every suite here, and go on from there the next time.")  # fmt: skip
-@click.option("--seed", type=int, default=0, help="Of the order of everything.")
-@click.option("--generations", type=click.IntRange(1), help="Fresh processes of each side; default: 15.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, every suite included.")
+@click.option("--journal", type=click.Path(dir_okay=False), help="Journal file, to continue from the next time.")  # fmt: skip
+@click.option("--seed", type=int, default=0, help="Seed of the order.")
+@click.option("--generations", type=click.IntRange(1), help="Fresh processes per side (default: 15).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every suite.")
 def selftest(
     aa: bool, suites: int, extra: float, journal: str | None, seed: int, generations: int | None, as_json: bool
 ) -> None:
-    """How often the gate cries wolf on this machine, and how small a slow-down it finds.
+    """Measure the false-alarm rate and the power of the gate.
 
-    The noise floor found with --aa is kept: from then on no margin of a gate is below twice it. A suite takes some 15 seconds.
+    The noise floor of --aa is stored: no margin of a gate is below twice it. A suite takes about 15 seconds.
     """
     from tritium.perf.gate import selftest as test
     from tritium.perf.records import json_io as records

@@ -33,37 +33,31 @@ SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
     required=True,
     type=FILE,
     metavar="FILE",
-    help="Results: of tritium, pytest-benchmark, pyperf or llama-bench.",
+    help="Results of tritium, pytest-benchmark, pyperf or llama-bench.",
 )
-@click.option(
-    "--output", type=FILE, metavar="FILE", help="Default: report.html; with --format text or markdown, the terminal."
-)
+@click.option("--output", type=FILE, metavar="FILE", help="Output file (default: report.html; text, markdown: stdout).")
 @click.option(
     "--format",
     "to",
     type=click.Choice([*FORMS, *PICTURES]),
-    help="Default: by the name of --output. svg and png: of --charts.",
+    help="Format (default: by suffix); svg and png are for --charts.",
 )
 @click.option("--verdict", type=FILE, metavar="FILE", help="verdict.json of a regression gate.")
-@click.option(
-    "--baseline", metavar="FILE|NAME", help="Earlier results: verdicts are made of both, unless --verdict has them."
-)
-@click.option("--profile", type=FILE, metavar="FILE", help="A profile: tritium profile --output FILE.")
-@click.option("--before", type=FILE, metavar="FILE", help="An earlier profile, to show what changed.")
-@click.option("--memory", type=FILE, metavar="FILE", help="A tracked run: tritium memory --output FILE.")
-@click.option(
-    "--selftest", type=FILE, metavar="FILE", help="tritium selftest --aa --json: false alarms of this machine."
-)
-@click.option("--history", is_flag=True, help="Show the runs kept on this machine beside it.")
+@click.option("--baseline", metavar="FILE|NAME", help="Earlier results to judge by, unless --verdict is given.")
+@click.option("--profile", type=FILE, metavar="FILE", help="A file of tritium profile --output.")
+@click.option("--before", type=FILE, metavar="FILE", help="An earlier profile to compare with.")
+@click.option("--memory", type=FILE, metavar="FILE", help="A file of tritium memory --output.")
+@click.option("--selftest", type=FILE, metavar="FILE", help="Output of tritium selftest --aa --json.")
+@click.option("--history", is_flag=True, help="Include the stored runs of this machine.")
 @click.option(
     "--charts",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Write every chart into DIR, as SVG (or --format png).",
+    help="Write every chart to DIR, as SVG or PNG.",
 )
-@click.option("--from", "kind", metavar="FORMAT", help="What the input is, if its content does not tell.")
+@click.option("--from", "kind", metavar="FORMAT", help="Format of the input (default: detected).")
 def report(source: str, output: str | None, to: str | None, charts: str | None, **given: Any) -> None:
-    """One page of everything known of a run: charts, verdicts, environment, raw values. It needs no network.
+    """Write an HTML report of a run. It holds charts, verdicts, environment and raw values, and needs no network.
 
     The page holds its data; the same input gives the same bytes.
     """

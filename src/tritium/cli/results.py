@@ -17,19 +17,19 @@ from tritium.cli.text import shown
 from tritium.errors import ArgumentError
 
 FILE = click.Path(exists=True, dir_okay=False)
-FROM_HELP = "What FILE is, if its content does not tell: json, pytest-benchmark, pyperf, llama-bench or csv."
+FROM_HELP = "Format of FILE (default: detected): json, pytest-benchmark, pyperf, llama-bench or csv."
 
 
 @click.group(name="results")
 def results_group() -> None:
-    """Show, convert and import files of results."""
+    """Show, convert and import results files."""
 
 
 @results_group.command()
 @click.argument("file", type=FILE)
 @click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
 def show(file: str, source: str | None) -> None:
-    """Show what was measured as a table.
+    """Show results as a table.
 
     FILE may be of tritium, pytest-benchmark, pyperf or llama-bench.
     """
@@ -42,15 +42,15 @@ def show(file: str, source: str | None) -> None:
 
 @results_group.command()
 @click.argument("file", metavar="IN", type=FILE, required=False)
-@click.option("--to", metavar="FORMAT", help="What to write; --list tells what there is.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; default: standard output.")
+@click.option("--to", metavar="FORMAT", help="Format to write; see --list.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Output file (default: stdout).")
 @click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
-@click.option("--no-guard", is_flag=True, help="CSV: write names as they are, even where a spreadsheet sees a formula.")
-@click.option("--list", "listing", is_flag=True, help="The formats that can be written, and those that can be read.")
+@click.option("--no-guard", is_flag=True, help="CSV: do not escape names that look like formulas.")
+@click.option("--list", "listing", is_flag=True, help="List the formats.")
 def convert(
     file: str | None, to: str | None, output: str | None, source: str | None, no_guard: bool, listing: bool
 ) -> None:
-    """Write the results IN in the format of another program. Nothing is rounded; names are escaped as the format needs."""
+    """Convert results to another tool's format. Nothing is rounded; names are escaped as the format needs."""
     from tritium.perf import files
     from tritium.perf.formats import exports, imports
 
@@ -71,11 +71,11 @@ def convert(
 
 @results_group.command(name="import")
 @click.argument("file", type=FILE)
-@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="The file of results to write.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="Results file to write.")
 @click.option("--from", "source", metavar="FORMAT", help=FROM_HELP)
-@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace OUTPUT if it exists.")
 def import_command(file: str, output: str, source: str | None, overwrite: bool) -> None:
-    """Make a results file of what others measured.
+    """Import results of other tools.
 
     FILE is of pytest-benchmark, pyperf or llama-bench; what is made can be shown, compared and converted.
     """

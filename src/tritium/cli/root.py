@@ -1,11 +1,11 @@
 """The command line: the only place that prints and sets exit codes.
 
-tritium devices         what is here, what is not, why, and how to get it
-tritium ops             the table, and which device has which kernel
-tritium inspect FILE    what a model file is, what is believed of it and why
-tritium convert IN OUT  one format made into another, read back before it appears
-tritium verify A B      whether two models hold the same weights
-tritium ceilings        what this machine can do at most, measured
+tritium devices         devices here, and how to get the others
+tritium ops             ops, and the kernels of each device
+tritium inspect FILE    description of a model file
+tritium convert IN OUT  conversion to another format, read back before it appears
+tritium verify A B      comparison of the weights of two models
+tritium ceilings        peak compute and memory bandwidth of this machine
 
 The other commands are in the modules that `LATER` names; each is imported when its command is used.
 """
@@ -26,7 +26,7 @@ import click
 import tritium as tt
 from tritium import backends
 from tritium.cli.terminal import Table, bar, print_parts, say
-from tritium.cli.text import VARIANT, VARIANT_HELP, amount, shown, size
+from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, amount, shown, size
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.machine.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.op import OPS, Kind, Op
@@ -40,75 +40,79 @@ class Later(NamedTuple):
 
 
 LATER = {
-    "baseline": Later("history:baseline", "Results kept under a name, to judge later ones by. Every version is kept."),
-    "bench": Later("bench:bench", "Measure one suite, with raw samples, intervals and what was not measured."),
+    "baseline": Later("history:baseline", "Manage named baselines. Every version is kept."),
+    "bench": Later("bench:bench", "Measure one benchmark suite."),
     "chat": Later(
         "model:chat",
-        "A conversation with MODEL in the form it was made for. An empty line or Ctrl-D ends it; /new begins another.",
+        "Chat with a model. An empty line or Ctrl-D ends the conversation; /new starts another.",
     ),
     "compare": Later(
         "bench:compare",
-        "Compare Tritium's devices and kernels, beside the libraries installed here, operation by operation.",
+        "Compare devices, kernels and other libraries, op by op.",
     ),
     "doctor": Later(
         "doctor:doctor",
-        "Why it is slow or unsteady here: the machine, how Tritium is set up, and with a SCRIPT what that does.",
+        "Find out why something is slow or noisy on this machine.",
     ),
     "generate": Later(
         "model:generate",
-        "What MODEL writes after a prompt. Without MODEL: the small one in the package, trained on the King James Bible.",
+        "Generate text from a prompt. Without MODEL: the small one in the package, trained on the King James Bible.",
     ),
     "history": Later(
         "history:history",
-        "Runs kept on this machine. With a CASE: its values over time, where they changed, and against the last release.",
+        "List the stored runs. With a CASE: its values over time, where they changed, and against the last release.",
     ),
     "memory": Later(
         "memory:memory",
-        "Where memory goes: peak, lines of code, what is alive at the peak and at the end, and what would save some.",
+        "Run a program and show what its memory is used for.",
     ),
-    "monitor": Later(
-        "monitor:monitor", "Measure a suite again and again; tell once when something got slower, worse, or well again."
-    ),
+    "monitor": Later("monitor:monitor", "Measure a suite periodically and alert on regressions."),
     "perplexity": Later(
         "model:perplexity",
-        "How well a model foretells the text in FILE: perplexity and bits per byte, with their standard errors.",
+        "Perplexity of a model on a text file. Bits per byte and standard errors are printed too.",
     ),
     "prepack": Later(
         "model:prepack",
-        "Write MODEL as OUT, a file with the weights as this machine's kernels read them: it is ready at once.",
+        "Write a model in the layout this machine's kernels read.",
     ),
     "profile": Later(
         "profile:profile",
-        "Run a program and show where its time goes: operations, hotspots, what bounds them, the call tree.",
+        "Run a program and show where its time goes.",
     ),
     "regression-check": Later(
         "regression:regression_check",
-        "Judge results beside earlier ones of the same machine, measured in separate runs.",
+        "Compare two results files and fail on a regression.",
     ),
-    "regression-test": Later(
-        "regression:regression_test", "Measure now, and judge it beside a stored baseline or beside another revision."
-    ),
+    "regression-test": Later("regression:regression_test", "Measure now and fail on a regression."),
     "report": Later(
         "report:report",
-        "One page of everything known of a run: charts, verdicts, environment, raw values. It needs no network.",
+        "Write an HTML report of a run. It holds charts, verdicts, environment and raw values, and needs no network.",
     ),
     "reproduce": Later("reproduce:reproduce", "List the measured tables, or measure one again."),
-    "results": Later("results:results_group", "Show, convert and import files of results."),
-    "selftest": Later(
-        "regression:selftest", "How often the gate cries wolf on this machine, and how small a slow-down it finds."
-    ),
+    "results": Later("results:results_group", "Show, convert and import results files."),
+    "selftest": Later("regression:selftest", "Measure the false-alarm rate and the power of the gate."),
     "serve": Later(
         "model:serve",
-        "Serve MODEL to programs that speak OpenAI's protocol: completions and chat, streamed or whole. Ctrl-C ends it.",
+        "Serve a model over the OpenAI API. Completions and chat, streamed or not; Ctrl-C stops it.",
     ),
-    "targets": Later(
-        "doctor:targets", "The guides' performance targets, measured here beside what this machine's ceilings allow."
-    ),
+    "targets": Later("doctor:targets", "Measure the guides' performance targets on this machine."),
     "tune": Later(
         "tune:tune",
-        "Race the kernels, tiles, storage, batch, threads and devices this machine has, and keep what is clearly faster.",
+        "Pick the fastest kernels and settings for this machine.",
     ),
 }
+
+
+GROUPS = {
+    "Run": ("generate", "chat", "serve", "perplexity"),
+    "Files": ("inspect", "convert", "verify", "prepack"),
+    "Measure": (
+        "compare", "bench", "results", "baseline", "history", "regression-test", "regression-check", "selftest", "monitor", "reproduce",
+    ),
+    "See": ("report", "profile", "memory"),
+    "Machine": ("devices", "ops", "doctor", "ceilings", "targets", "tune"),
+}  # fmt: skip
+"""The commands as `tritium --help` lists them; one that is in no group is listed under Other."""
 
 
 class Commands(click.Group):
@@ -126,7 +130,24 @@ class Commands(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         later = {name: click.Command(name, help=row.help) for name, row in LATER.items()}
-        click.Group(commands={**self.commands, **later}).format_commands(context, formatter)
+        commands = {**self.commands, **later}
+        width = max(map(len, commands))
+        other = sorted(commands.keys() - {name for names in GROUPS.values() for name in names})
+        for group, names in {**GROUPS, "Other": tuple(other)}.items():
+            rows = [(name.ljust(width), commands[name].get_short_help_str(formatter.width)) for name in names]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+
+class FormatOption(click.Option):
+    """An option whose help lists the formats of `tritium.io`, which is imported when the help is printed."""
+
+    def get_help_record(self, context: click.Context) -> tuple[str, str] | None:
+        from tritium import io
+
+        self.help = f"Format to write: {', '.join(io.FORMATS)}."
+        return super().get_help_record(context)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -145,7 +166,7 @@ def cli(log_level: str | None) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(as_json: bool) -> None:
-    """What is here with its facts; what is not, why, and how to get it."""
+    """List the devices: those here, and how to get the others."""
     found = backends.devices()
     try:
         choice = backends.default_device()
@@ -194,7 +215,7 @@ def kernels_of(row: Op) -> dict[str, list[str]]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--markdown", is_flag=True, help="Print the page docs/ops.md.")
 def ops_command(name: str | None, as_json: bool, markdown: bool) -> None:
-    """The table of operations, and which device has which kernel. With a NAME, all about one row."""
+    """List the ops and their kernels. With a NAME, all about one op."""
     if name is not None:
         if name not in OPS:
             raise click.UsageError(f"{name!r} is not an operation.{nearest(name, OPS)}")
@@ -267,13 +288,14 @@ def _missing_rows() -> Iterator[str]:
 
 
 @cli.command(name="ceilings")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, every sample included.")
-@click.option("--refresh", is_flag=True, help="Measure again, whatever is kept.")
-@click.option("--quick", is_flag=True, help="Be satisfied with fewer, shorter samples.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every sample.")
+@click.option("--refresh", is_flag=True, help="Measure again, even if stored.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter samples.")
 def ceilings_command(as_json: bool, refresh: bool, quick: bool) -> None:
-    """What this machine can do at most: FLOP/s, int8 OP/s, and bytes a second of every cache and of memory.
+    """Measure this machine's peak compute and memory bandwidth.
 
-    Measured once (a few seconds) and kept; benchmarks print their share of it.
+    FLOP/s, int8 OP/s, and bytes per second of every cache and of memory. Measured once (a few seconds) and stored;
+    benchmarks print their share of it.
     """
     found = ceilings(refresh=refresh, quick=quick)
     if as_json:
@@ -327,10 +349,13 @@ def _ceiling(row: Ceiling) -> str:
 @cli.command()
 @click.argument("file", type=click.Path())
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
-@click.option("--deep", is_flag=True, help="Decode every ternary weight: counts zeros and finds damage.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every tensor.")
+@click.option("--deep", is_flag=True, help="Decode every ternary weight: count zeros, find damage.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every tensor.")
 def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
-    """What a model FILE (or directory) is: tensors, types, scales, what is believed of it and why, and what looks wrong."""
+    """Describe a model file or directory.
+
+    Tensors, types, scales, what was inferred and why, and what looks wrong.
+    """
     from tritium import io
 
     r = io.inspect(file, variant=variant, deep=deep)
@@ -367,12 +392,15 @@ def _tensor_row(k: Any, deep: bool) -> list[str]:
 @cli.command()
 @click.argument("source", metavar="IN", type=click.Path())
 @click.argument("target", metavar="OUT", type=click.Path())
-@click.option("--to", required=True, metavar="FORMAT", help="i2_s, tq1_0, tq2_0, q2_0, hf, mlx, f32, f16 or bf16.")
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--to", cls=FormatOption, required=True, metavar="FORMAT")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
-@click.option("--ternarise", is_flag=True, help="Round the projections of a model that was not trained to be ternary.")
+@click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
 def convert(source: str, target: str, to: str, overwrite: bool, variant: str | None, ternarise: bool) -> None:
-    """Write the model IN as OUT in another format. OUT appears only when it was read back equal; IN is never touched."""
+    """Convert the model IN to another format.
+
+    OUT appears only after it was read back equal; IN is never changed.
+    """
     from tritium import io
 
     with bar("converting") as progress:
@@ -394,12 +422,15 @@ def convert(source: str, target: str, to: str, overwrite: bool, variant: str | N
     "--rtol",
     type=click.FloatRange(0, 1),
     default=0.0,
-    help="Let scales and plain numbers differ by this share of themselves.",
+    help="Relative tolerance for scales and unquantised values.",
 )
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> None:
-    """Whether models A and B hold the same weights. Exit code 0: the same, 1: not, 2: a file that cannot be read."""
+    """Check that models A and B hold the same weights.
+
+    Exit code 0: the same, 1: different, 2: a file cannot be read.
+    """
     from tritium import io
 
     with bar("comparing") as progress:

@@ -16,9 +16,10 @@ from tritium.errors import ArgumentError, SaveError
 from tritium.escape import terminal
 
 VARIANT = click.Choice(["arm64", "multiply", "divide"])
-VARIANT_HELP = "What the file cannot tell: I2_S written by ARM builds, or what weight_scale does."
+VARIANT_HELP = "Variant the file does not name: I2_S of ARM builds, or the use of weight_scale."
+TERNARISE_HELP = "Round the projections of a model not trained to be ternary."
 NO_REPORT = click.option(
-    "--report/--no-report", default=True, show_default=True, help="Write a page beside the results."
+    "--report/--no-report", default=True, show_default=True, help="Write an HTML report next to the results."
 )
 
 

@@ -20,29 +20,28 @@ NAMES = ("kernel", "kernel/ROW", "tiling", "storage", "cuda", "batch", "threads"
 
 
 @click.command()
-@click.option("--op", "names", multiple=True, metavar="NAME", help=f"Only this, one or more: {', '.join(NAMES)}.")
-@click.option("--quick", is_flag=True, help="Fewer shapes, candidates and rounds: some seconds instead of a minute.")
-@click.option("--sizes", type=Sizes(), metavar="NxK,…", help="Rows and columns of weights, for the products of a GPU.")
-@click.option("--batches", type=Counts(), metavar="M,…", help="Tokens at a time, for the products of a GPU.")
-@click.option("--model", type=click.Path(exists=True), metavar="FILE", help="The sizes of this model, as with --sizes.")
-@click.option("--list", "listed", is_flag=True, help="What can be tuned, what was, and what the runtime follows.")
-@click.option("--explain", metavar="NAME", help="The candidates of the last race of a name, with their intervals.")
-@click.option(
-    "--revalidate", is_flag=True, help="Measure kept winners beside their runners-up; exit code 1: one no longer wins."
-)
-@click.option("--clear", is_flag=True, help="Forget what was tuned; with --op, only that.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, every time included.")
+@click.option("--op", "names", multiple=True, metavar="NAME", help=f"Tune only: {', '.join(NAMES)}; repeatable.")
+@click.option("--quick", is_flag=True, help="Fewer shapes, candidates and rounds: seconds, not a minute.")
+@click.option("--sizes", type=Sizes(), metavar="NxK,…", help="Weight shapes for the GPU's matmuls.")
+@click.option("--batches", type=Counts(), metavar="M,…", help="Batch sizes for the GPU's matmuls.")
+@click.option("--model", type=click.Path(exists=True), metavar="FILE", help="Take --sizes from this model.")
+@click.option("--list", "listed", is_flag=True, help="List what can be tuned, and the choices in use.")
+@click.option("--explain", metavar="NAME", help="Show the candidates of the last race, with intervals.")
+@click.option("--revalidate", is_flag=True, help="Race winners and runners-up again; exit code 1 if one lost.")
+@click.option("--clear", is_flag=True, help="Forget tuned choices; with --op, only those.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with every sample.")
 def tune(
     names: tuple[str, ...], quick: bool, sizes: tuple[tuple[int, ...], ...] | None, batches: tuple[int, ...] | None,
     model: str | None, listed: bool, explain: str | None, revalidate: bool, clear: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Race the kernels, tiles, storage, batch, threads and devices this machine has, and keep what is clearly faster.
+    """Pick the fastest kernels and settings for this machine.
 
-    On a machine with a GPU of CUDA the kernels of its ternary products race too, for the sizes of the reference model or for
-    those of --sizes, --batches and --model; most of that time Triton compiles: minutes, which its cache saves the next time.
+    Kernels, tile configs, storage, batch, threads and devices are raced; what is clearly faster is stored. With a CUDA GPU
+    its ternary matmuls race too, for the shapes of the reference model or of --sizes, --batches and --model: minutes, most of
+    them Triton's compiler, whose cache saves them the next time.
 
-    The runtime reads the choices when it starts (TRITIUM_TUNED=0 ignores them). Choices that could change the last bits of a
-    result, threads and device, are followed only with TRITIUM_TUNED=all.
+    The runtime reads the choices when it starts (TRITIUM_TUNED=0 ignores them). Threads and device, which can change the last
+    bits of a result, are followed only with TRITIUM_TUNED=all.
     """
     asked = [
         w
