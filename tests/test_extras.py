@@ -26,7 +26,7 @@ def test_the_table_is_that_of_the_project() -> None:
         ("model", "linux", "pip install tokenizers jinja2"),
         ("serve", "darwin", "pip install h11 tokenizers jinja2"),
         ("torch", "linux", "pip install torch"),
-        ("cuda", "linux", "pip install torch triton"),
+        ("cuda", "linux", "pip install torch triton nvidia-ml-py"),
         ("cuda", "darwin", "pip install torch"),  # Triton has no build there
         ("mlx", "linux", "pip install 'mlx[cpu]'"),  # quoted: a shell may expand brackets
         ("mlx", "darwin", "pip install mlx"),

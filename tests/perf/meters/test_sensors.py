@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import plistlib
 import sys
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from fake_pynvml import FakeError, FakePynvml
 from tritium.perf.meters import apple as sensors_apple, nvidia as sensors_nvidia, sensors
 from tritium.perf.meters.absent import REASONS, Absent
 from tritium.perf.meters.nvidia import Nvml, NvmlError, nvidia, others, state
@@ -295,13 +296,13 @@ def test_a_driver_that_does_not_count_its_gpus_says_why(tmp_path: Path) -> None:
 
 
 def test_a_function_an_old_driver_lacks_is_unsupported() -> None:
-    class Old:
-        def nvmlInit_v2(self) -> int:
-            return 0
-
-    with pytest.raises(NvmlError) as caught:
-        Nvml(Old()).count()
-    assert caught.value.absent().says == "this driver is too old to tell"
+    for library in (
+        SimpleNamespace(nvmlInit=lambda: None, NVMLError=FakeError),
+        FakePynvml({"nvmlDeviceGetCount": 13}),
+    ):
+        with pytest.raises(NvmlError) as caught:
+            Nvml(library).count()
+        assert caught.value.absent().says == "this driver is too old to report it"
 
 
 def test_a_card_of_the_same_maker_that_is_no_gpu_does_not_count(tmp_path: Path) -> None:
@@ -341,31 +342,8 @@ def test_others_on_the_gpu_are_seen(tmp_path: Path, processes: list[int], known:
     assert bool(others(Gpus({"processes": processes}), 0, tmp_path, me=7)) == shared
 
 
-class Library:
-    """The driver's functions, writing where the pointers point."""
-
-    codes: dict[str, int] = {}  # noqa: RUF012
-
-    def __getattr__(self, name: str) -> Any:
-        numbers = {
-            "nvmlDeviceGetCount_v2": 2, "nvmlDeviceGetTotalEnergyConsumption": 1 << 40, "nvmlDeviceGetPowerUsage": 70_000,
-            "nvmlDeviceGetTemperature": 44, "nvmlDeviceGetClockInfo": 1200, "nvmlDeviceGetCurrentClocksThrottleReasons": 8,
-        }  # fmt: skip
-
-        def function(*arguments: Any) -> int:
-            if name in numbers:
-                arguments[-1]._obj.value = numbers[name]
-            if name == "nvmlDeviceGetMigMode":
-                arguments[1]._obj.value = 1
-            if name == "nvmlDeviceGetComputeRunningProcesses":
-                arguments[1]._obj.value, arguments[2][0].pid, arguments[2][1].pid = 2, 11, 12
-            return self.codes.get(name, 0)
-
-        return function
-
-
 def test_the_library_is_called_with_its_own_types() -> None:
-    nvml = Nvml(Library())
+    nvml = Nvml(FakePynvml())
     assert nvml.count() == 2
     assert nvml.energy_mj(0) == 1 << 40
     assert [nvml.power_mw(0), nvml.temperature_c(0), nvml.clock_mhz(0), nvml.slowdowns(0)] == [70_000, 44, 1200, 8]
@@ -373,20 +351,33 @@ def test_the_library_is_called_with_its_own_types() -> None:
     assert nvml.processes(0) == [11, 12]
 
 
-def test_a_library_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(Library):
-        codes = {"nvmlInit_v2": 9}  # noqa: RUF012
+def test_the_constants_and_functions_are_those_of_nvidia_ml_py() -> None:
+    pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py: pip install nvidia-ml-py")
+    assert (sensors_nvidia.GPU_SENSOR, sensors_nvidia.SM_CLOCK) == (pynvml.NVML_TEMPERATURE_GPU, pynvml.NVML_CLOCK_SM)
+    assert pynvml.NVML_ERROR_LIBRARY_NOT_FOUND in sensors_nvidia.CODES
+    assert pynvml.NVML_ERROR_FUNCTION_NOT_FOUND == sensors_nvidia.NO_FUNCTION
+    assert issubclass(pynvml.NVMLError, Exception)
+    assert all(callable(getattr(pynvml, name)) for name in (*FakePynvml.RESULTS, "nvmlInit"))
 
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Broken())
+
+def test_a_library_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakePynvml({"nvmlInit": 9}))
     found = sensors_nvidia.opened.__wrapped__()
     assert isinstance(found, Absent)
     assert found.code == "no_driver"
+    monkeypatch.setitem(sys.modules, "pynvml", FakePynvml({"nvmlInit": 12}))
+    found = sensors_nvidia.opened.__wrapped__()
+    assert isinstance(found, Absent)
+    assert (found.code, found.says) == ("no_driver", "the driver's library (libnvidia-ml) is not installed")
+    monkeypatch.setitem(sys.modules, "pynvml", FakePynvml())
+    assert sensors_nvidia.opened.__wrapped__().count() == 2
 
-    def missing(name: str) -> Any:
-        raise OSError("no such file")
 
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert "not installed" in sensors_nvidia.opened.__wrapped__().says
+def test_without_the_package_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = reason(nvidia(listed(tmp_path), tmp_path / "proc", sensors_nvidia.opened.__wrapped__))
+    assert (found.code, found.says) == ("unsupported", "reading it needs nvidia-ml-py: pip install nvidia-ml-py")
+    assert reason(nvidia(tmp_path / "none", tmp_path / "proc", lambda: found)).code == "no_device"
 
 
 # ---- Apple

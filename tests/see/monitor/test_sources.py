@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, strategies as st
 
 import tritium as tt
 from collected import Clock, codes
+from fake_pynvml import FakePynvml
 from tritium.perf.meters import nvidia as sensors_nvidia
 from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.nvidia import NvmlError
@@ -145,21 +144,7 @@ def test_every_gpu_has_its_columns_and_what_it_does_not_tell_is_absent() -> None
 
 
 def test_the_drivers_own_structures_are_read() -> None:
-    class Library:
-        """As the driver's library fills what it is given."""
-
-        def nvmlDeviceGetUtilizationRates(self, _: Any, out: Any) -> int:
-            out._obj.gpu, out._obj.memory = 42, 7
-            return 0
-
-        def nvmlDeviceGetMemoryInfo(self, _: Any, out: Any) -> int:
-            out._obj.total, out._obj.free, out._obj.used = 100 << 30, 60 << 30, 40 << 30
-            return 0
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_: 0
-
-    nvml = sensors_nvidia.Nvml(Library())
+    nvml = sensors_nvidia.Nvml(FakePynvml())
     assert (nvml.busy_percent(0), nvml.memory_bytes(0)) == (42, 40 << 30)
 
 

@@ -1,11 +1,10 @@
-"""NVIDIA GPUs as their driver tells of them (NVML): energy, power, temperature, clocks, why they slow down, who uses them.
+"""NVIDIA GPUs as their driver describes them (NVML): energy, power, temperature, clocks, throttling, processes.
 
-Knows nothing of windows or of what is measured. The driver's library is called directly; no package is needed.
+Knows nothing of windows or of what is measured. The driver's library is called with nvidia-ml-py (module pynvml).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,14 +15,16 @@ from tritium.perf.meters.absent import Absent
 from tritium.perf.meters.sensors import PROC, SYS, Sensor, Thermal, text
 
 SOURCE = "NVML"
-LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
+GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+SM_CLOCK = 1  # NVML_CLOCK_SM
 NO_FUNCTION = 13
 CODES = {  # nvmlReturn_t: why, and in words
-    3: ("unsupported", "this GPU does not tell"),
-    4: ("no_permission", "the driver does not let this user ask"),
+    3: ("unsupported", "this GPU does not report it"),
+    4: ("no_permission", "the driver does not let this user read it"),
     6: ("no_device", "the GPU is not there"),
     9: ("no_driver", "the driver is not loaded; as root: modprobe nvidia"),
-    NO_FUNCTION: ("unsupported", "this driver is too old to tell"),
+    12: ("no_driver", "the driver's library (libnvidia-ml) is not installed"),
+    NO_FUNCTION: ("unsupported", "this driver is too old to report it"),
     15: ("no_device", "the GPU fell off the bus"),
     18: ("no_driver", "the driver and its library are of different versions; restart the machine"),
 }
@@ -37,115 +38,86 @@ SLOWDOWNS = {  # nvmlClocksThrottleReasons
 
 
 class NvmlError(Exception):
-    """What a call of the library answered."""
+    """An error code of the driver's library."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"NVML error {code}")
         self.code = code
 
-    def absent(self, what: str = "") -> Absent:
-        code, says = CODES.get(self.code, ("unsupported", f"the driver answered with error {self.code}"))
-        return Absent(code, f"{what}: {says}" if what else says, SOURCE, "gpu")
-
-
-class _Process(ctypes.Structure):
-    _fields_ = (("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong))
-
-
-class _Utilization(ctypes.Structure):
-    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))  # percent of the last stretch of time
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    def absent(self, domain: str = "") -> Absent:
+        """Return the error as a reason for a value that was not measured."""
+        code, text = CODES.get(self.code, ("unsupported", f"the driver answered with error {self.code}"))
+        return Absent(code, f"{domain}: {text}" if domain else text, SOURCE, "gpu")
 
 
 class Nvml:
-    """The library, opened; numbers of the GPUs in its own units."""
+    """The driver's library, opened with pynvml; numbers of the GPUs in its own units."""
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self._ask("nvmlInit_v2")
-        self._handles: dict[int, ctypes.c_void_p] = {}
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self._call("nvmlInit")
+        self._handles: dict[int, Any] = {}
 
-    def _ask(self, function: str, *arguments: Any) -> None:
+    def _call(self, function: str, *arguments: Any) -> Any:
         try:
-            code = getattr(self._library, function)(*arguments)
-        except AttributeError:
+            return getattr(self._pynvml, function)(*arguments)
+        except AttributeError:  # an older nvidia-ml-py
             raise NvmlError(NO_FUNCTION) from None
-        if code:
-            raise NvmlError(int(code))
+        except self._pynvml.NVMLError as error:
+            raise NvmlError(int(error.value)) from None
 
-    def _handle(self, gpu: int) -> ctypes.c_void_p:
+    def _read(self, function: str, gpu: int, *arguments: Any) -> Any:
         if gpu not in self._handles:
-            handle = ctypes.c_void_p()
-            self._ask("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(gpu), ctypes.byref(handle))
-            self._handles[gpu] = handle
-        return self._handles[gpu]
-
-    def _number(self, function: str, gpu: int, kind: Any, *before: Any) -> int:
-        out = kind()
-        self._ask(function, self._handle(gpu), *before, ctypes.byref(out))
-        return int(out.value)
+            self._handles[gpu] = self._call("nvmlDeviceGetHandleByIndex", gpu)
+        return self._call(function, self._handles[gpu], *arguments)
 
     def count(self) -> int:
-        out = ctypes.c_uint()
-        self._ask("nvmlDeviceGetCount_v2", ctypes.byref(out))
-        return int(out.value)
+        return int(self._call("nvmlDeviceGetCount"))
 
     def energy_mj(self, gpu: int) -> int:
-        return self._number("nvmlDeviceGetTotalEnergyConsumption", gpu, ctypes.c_ulonglong)
+        return int(self._read("nvmlDeviceGetTotalEnergyConsumption", gpu))
 
     def power_mw(self, gpu: int) -> int:
-        return self._number("nvmlDeviceGetPowerUsage", gpu, ctypes.c_uint)
+        return int(self._read("nvmlDeviceGetPowerUsage", gpu))
 
     def temperature_c(self, gpu: int) -> int:
-        return self._number("nvmlDeviceGetTemperature", gpu, ctypes.c_uint, ctypes.c_uint(0))
+        return int(self._read("nvmlDeviceGetTemperature", gpu, GPU_SENSOR))
 
     def clock_mhz(self, gpu: int) -> int:
-        return self._number("nvmlDeviceGetClockInfo", gpu, ctypes.c_uint, ctypes.c_uint(1))
+        return int(self._read("nvmlDeviceGetClockInfo", gpu, SM_CLOCK))
 
     def slowdowns(self, gpu: int) -> int:
-        return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, ctypes.c_ulonglong)
+        return int(self._read("nvmlDeviceGetCurrentClocksThrottleReasons", gpu))
 
     def busy_percent(self, gpu: int) -> int:
-        """The share of the last stretch of time in which a kernel ran."""
-        out = _Utilization()
-        self._ask("nvmlDeviceGetUtilizationRates", self._handle(gpu), ctypes.byref(out))
-        return int(out.gpu)
+        """Return the share of the last sampling period in which a kernel ran."""
+        return int(self._read("nvmlDeviceGetUtilizationRates", gpu).gpu)
 
     def memory_bytes(self, gpu: int) -> int:
-        """What all processes together hold on it."""
-        out = _Memory()
-        self._ask("nvmlDeviceGetMemoryInfo", self._handle(gpu), ctypes.byref(out))
-        return int(out.used)
+        """Return the bytes all processes together have allocated."""
+        return int(self._read("nvmlDeviceGetMemoryInfo", gpu).used)
 
     def partitioned(self, gpu: int) -> bool:
-        """Whether the GPU is cut into instances (MIG)."""
-        now, later = ctypes.c_uint(), ctypes.c_uint()
-        self._ask("nvmlDeviceGetMigMode", self._handle(gpu), ctypes.byref(now), ctypes.byref(later))
-        return bool(now.value)
+        """Return True if the GPU is split into instances (MIG)."""
+        current, _ = self._read("nvmlDeviceGetMigMode", gpu)
+        return bool(current)
 
     def processes(self, gpu: int) -> list[int]:
-        """Who computes on it."""
-        count, found = ctypes.c_uint(256), (_Process * 256)()
-        self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(gpu), ctypes.byref(count), found)
-        return [found[i].pid for i in range(count.value)]
+        """Return the processes that compute on the GPU."""
+        return [int(process.pid) for process in self._read("nvmlDeviceGetComputeRunningProcesses", gpu)]
 
 
 @cache
 def opened() -> Nvml | Absent:
-    """The library of this machine's driver, opened once."""
-    for name in LIBRARIES:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError:
-            continue
-        try:
-            return Nvml(library)
-        except NvmlError as error:
-            return error.absent()
-    return Absent("no_driver", "the driver's library (libnvidia-ml) is not installed", SOURCE, "gpu")
+    """Return the library of this machine's driver, opened once; or why it cannot be opened."""
+    try:
+        import pynvml
+    except ImportError:
+        return Absent("unsupported", "reading it needs nvidia-ml-py: pip install nvidia-ml-py", SOURCE, "gpu")
+    try:
+        return Nvml(pynvml)
+    except NvmlError as error:
+        return error.absent()
 
 
 def nvidia(root: Path = SYS, proc: Path = PROC, open_library: Callable[[], Any] = opened) -> list[Sensor | Absent]:
