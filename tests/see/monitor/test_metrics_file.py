@@ -63,6 +63,20 @@ def test_prometheus_text_gives_the_last_row_back_exactly(table: Metrics) -> None
     assert metrics_file.loads(table.text("prometheus")) == last
 
 
+@given(tables())
+@settings(max_examples=50)
+def test_the_parser_of_prometheus_itself_reads_every_value(table: Metrics) -> None:
+    parser = pytest.importorskip(
+        "prometheus_client.parser", reason="needs prometheus_client: pip install prometheus_client"
+    )
+    families = list(parser.text_string_to_metric_families(table.text("prometheus")))
+    samples = [sample for family in families for sample in family.samples]
+    values = [v for v in table.rows[-1].values if not isinstance(v, Absent)] if table.rows else []
+    read = [s.value for s in samples if s.name.startswith("tritium_sample_value")]
+    assert sorted(read) == sorted(values)
+    assert len([s for s in samples if s.name == metrics_file.COLUMN]) == len(table.columns)
+
+
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_time_below_a_millisecond_is_not_rounded(to: str) -> None:
     made = Metrics((Column("operation_time", "s"),), (Row(1e-7, (7.123456789012345e-07,)),))
