@@ -289,7 +289,7 @@ def _print(options: Options, results: Results) -> None:
     elif options.format == "markdown":
         click.echo(pages.markdown(results))
     else:
-        click.echo(pages.page(results, page_width()))
+        click.echo(pages.page(results, page_width(), crossovers=not options.report))
     _after(options, results)
 
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritium.cli.text import shown, span, table
+from tritium.cli.terminal import Table, span
+from tritium.cli.text import shown
 from tritium.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def comparison(old: SpeedTable, new: SpeedTable) -> str:
     if not rows:
         return "\n".join([*head, "", "The runs have no figure in common: the script names its rows otherwise today."])
     left = sum(len(entry.figures) for entry in old.rows) - len(rows)
-    body = table(rows, [*map(shown, old.labels), "figure", "recorded", "here", "here / recorded"])
+    body = str(Table(rows, [*map(shown, old.labels), "figure", "recorded", "here", "here / recorded"]))
     return "\n".join([*head, "", body, *([f"{left} recorded figures have no counterpart here."] if left else [])])
 
 

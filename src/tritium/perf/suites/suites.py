@@ -29,6 +29,8 @@ Shape = tuple[int, ...]
 TIME = ("wall", "cpu", "peak_bytes")
 MEMORY = (*TIME, "allocated_bytes", "rss_bytes")
 SEQUENCES, TOKENS = 8, 64
+FLAGSHIP = ((1, 2560), (64, 2560))  # tokens and width of BitNet 2B
+FLAGSHIP_TOKENS = 32
 ACTIVATIONS = ("relu", "gelu", "silu", "softmax")
 STEPS = ("quantize", "dequantize", "matmul")  # of the suite quantization, as in perf.work.quantised
 
@@ -98,6 +100,16 @@ def operations(options: Options) -> CasesAndNotes:
                 refused = [work.refuses(name, shape, kind) for shape in sizes for kind in kinds]
                 notes += [f"left out: {reason}." for reason in refused if reason]
     return _unique(cases), [*notes, *_unused_options(options)]
+
+
+def comparison(options: Options) -> CasesAndNotes:
+    """Return ops as elsewhere; of a quick comparison that nobody narrowed, the flagship too."""
+    cases, notes = operations(options)
+    config, quick = options.config, COMPARE.quick
+    if options.quick and (config.operations, config.tensor_sizes) == (quick["operations"], quick["tensor_sizes"]):
+        cases += work.grid(["bitlinear"], FLAGSHIP, **options.recipe)
+        cases += work.grid(["model_decode"], [(FLAGSHIP_TOKENS,)], **options.recipe)
+    return cases, notes
 
 
 def _moves(name: str, options: Options) -> list[Case]:
@@ -249,7 +261,7 @@ ALL_ROWS = ("all",)
 TINY, SMALL, MIDDLE, LARGE = (64, 64), (256, 256), (512, 512), (1024, 1024)
 LISTED = (
     Suite(
-        "compare", "ops x sizes x dtypes x devices", operations, {"tensor_sizes": (TINY, SMALL, LARGE)},
+        "compare", "ops x sizes x dtypes x devices", comparison, {"tensor_sizes": (TINY, SMALL, LARGE)},
         {"tensor_sizes": (TINY, MIDDLE), "data_types": ("f32",),
          "operations": ("matmul", "add", "softmax", "quantize", "bitlinear")}, everywhere=True,
     ),
@@ -445,9 +457,9 @@ def _default_peers(suite: Suite, quick: bool) -> tuple[str, ...]:
     """Return the libraries to compare with if none is named."""
     if suite.peers is not None:
         return suite.peers
-    own = () if native is None else ("portable",) if native.isa() != "portable" else ()
     if quick:
-        return (*own, *(p for p in QUICK_PEERS if not peers.PEERS[p].absence()))
+        return tuple(p for p in QUICK_PEERS if not peers.PEERS[p].absence())
+    own = () if native is None else ("portable",) if native.isa() != "portable" else ()
     return (*own, *(p.name for p in peers.PEERS.values() if p.usual and not p.absence()))
 
 

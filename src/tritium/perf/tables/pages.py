@@ -16,14 +16,18 @@ from tritium.perf.tables.selection import device_selection_guide
 from tritium.perf.tables.table import NONE, Table
 
 GUIDED = ("compare", "comprehensive")
+FLAGSHIP_WIDTH = 2560  # columns from which a ternary product is named beside the verdict
 ADVISED = {
     "layout": (("transposed", "contiguous"), ("strided", "contiguous")),
     "dtype": (("f16", "f32"), ("bf16", "f32")),
 }
 
 
-def page(results: Results | Suite, width: int = 200) -> str:
-    """Return the whole page for people: of results, or of the verdicts of a comparison."""
+def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True) -> str:
+    """Return the whole page for people: of results, or of the verdicts of a comparison. Begins with the verdict.
+
+    `crossovers=False` leaves out the sizes at which contenders cross, for a run whose report has them.
+    """
     if isinstance(results, Suite):
         from tritium.perf.gate import page as verdict_page  # of verdicts alone
 
@@ -32,8 +36,8 @@ def page(results: Results | Suite, width: int = 200) -> str:
     comparison = tables.comparison(results, beside=suites)
     if max(map(len, comparison.text().splitlines()[:3])) > width:
         comparison = tables.comparison(results, beside=suites, brief=True)
-    parts = [_head(results), comparison.text()]
-    parts += [t.text() for t in _details(results)]
+    parts = ["\n".join([*verdict(results, suites), _head(results)]), comparison.text()]
+    parts += [t.text() for t in _details(results, crossovers)]
     if lines := _advice(results):
         parts.append("\n".join(["Advice", *lines]))
     if results.suite in GUIDED:
@@ -47,6 +51,70 @@ def markdown(results: Results) -> str:
     return "\n\n".join([escape.markdown(_head(results)), *(t.markdown() for t in shown)])
 
 
+def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[str]:
+    """Return the verdict in one sentence, then the figures of the flagship where they were measured."""
+    suites = tables.speedups(results) if beside is None else beside
+    headline = tables.headline(results, suites)
+    text = headline.text
+    if headline.standing == "noisy":
+        text += ". Close other programs and measure again; tritium doctor names what disturbs this machine"
+    elif headline.standing in ("faster", "slower", "alike"):
+        text += _means(suites)
+        if 2 * headline.disturbed > headline.cells:
+            text += f"; {headline.disturbed} of {headline.cells} cells were disturbed by other load"
+    lines = [f"{text}."]
+    if flagship := _flagship(results, suites):
+        lines.append(f"{flagship}.")
+    return [escape.terminal(line, 400) for line in lines]
+
+
+def _means(suites: dict[str, Suite]) -> str:
+    """Return the interval of the geometric mean that a headline names, and its number of cases."""
+    suite = next(s for arm, s in suites.items() if s.geomean is not None and (" " not in arm or len(suites) == 1))
+    interval = tables.told_apart(suite.geomean_interval)
+    cases = sum(v.metric == "wall" and v.ratio is not None for v in suite.verdicts)
+    over = f"geometric mean of {cases} case{'s' * (cases != 1)}"
+    return f" ({1 / interval[1]:.2f}…{1 / interval[0]:.2f}, {over})" if interval is not None else f" ({over})"
+
+
+def _flagship(results: Results, suites: dict[str, Suite]) -> str:
+    """Return the figures of the ternary product and of the packaged model, "" where none was measured."""
+    parts = []
+    for case in results.cases:
+        run = results.of(case, results.arms[0])
+        if run is None or run.status != "ok" or not run.seconds:
+            continue
+        if run.context.operation == "bitlinear" and run.context.shape[-1] >= FLAGSHIP_WIDTH:
+            tokens = run.context.shape[0]
+            parts.append(
+                f"{tokens} token{'s' * (tokens != 1)} in {amounts.seconds_text(run.seconds)}{_beside(case, suites)}"
+            )
+        elif run.context.operation == "model_decode":
+            parts.append(f"the packaged model decodes {run.items_per_s:,.0f} tokens/s")
+    if not parts:
+        return ""
+    width = next(
+        (
+            c.shape[-1]
+            for c in (r.context for r in results.runs)
+            if c.operation == "bitlinear" and c.shape[-1] >= FLAGSHIP_WIDTH
+        ),
+        0,
+    )
+    return (f"BitLinear {width}×{width}: " if width else "") + "; ".join(parts)
+
+
+def _beside(case: str, suites: dict[str, Suite]) -> str:
+    """Return how fast the first contender is beside each library in one case."""
+    ratios = {
+        arm: tables.ratio_text(v.ratio, v.interval95, brief=True)
+        for arm, suite in suites.items()
+        for v in suite.verdicts
+        if " " not in arm and v.case == case and v.metric == "wall" and v.ratio
+    }
+    return f" ({', '.join(f'{ratio} {arm}' for arm, ratio in ratios.items())})" if ratios else ""
+
+
 def _head(results: Results) -> str:
     """Return the line about the machine and the plan."""
     hard, plan = results.environment.hard, results.plan
@@ -54,12 +122,12 @@ def _head(results: Results) -> str:
     return escape.terminal(text + ("" if plan.gates else " (shows intervals, does not gate)"))
 
 
-def _details(results: Results) -> list[Table]:
+def _details(results: Results, crossovers: bool = True) -> list[Table]:
     """Return the tables of a suite besides the comparison."""
     if results.suite in OWN:
         return [OWN[results.suite](results)]
-    found = tables.details(results, results.suite), _crossovers(results)
-    return [t for t in found if t is not None]
+    more = tables.details(results, results.suite), _crossovers(results) if crossovers else None
+    return [t for t in more if t is not None]
 
 
 def _crossovers(results: Results) -> Table | None:

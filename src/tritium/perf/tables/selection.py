@@ -16,6 +16,7 @@ from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables.tables import RULES, speed_text, told_apart
 from tritium.perf.work.canary import is_canary
+from tritium.perf.work.operations import MODEL_WORKLOADS
 
 if TYPE_CHECKING:
     from tritium.perf.tables.crossover import Crossover
@@ -55,7 +56,8 @@ class Guide:
 
 def device_selection_guide(results: Results) -> Guide:
     """Return the recommendations of one run."""
-    usable = replace(results, runs=tuple(r for r in results.runs if not is_canary(r.case)))
+    runs = (r for r in results.runs if not is_canary(r.case) and r.context.operation not in MODEL_WORKLOADS)
+    usable = replace(results, runs=tuple(runs))
     crossings = _crossovers(usable)
     return Guide(tuple(_with_sizes(judge(usable), usable, crossings) for judge in USE_CASES), crossings)
 

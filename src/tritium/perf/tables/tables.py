@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tritium import escape
 from tritium.errors import ArgumentError
@@ -103,6 +103,69 @@ def ratio_text(ratio: float | None, interval: tuple[float, float] | None, brief:
     return text + same if brief else f"{text} ({low:.{places}f}…{high:.{places}f}){same}"
 
 
+# ---- the verdict in one sentence
+
+
+Standing = Literal["faster", "slower", "alike", "noisy", "measured", "nothing"]
+
+
+class Headline(NamedTuple):
+    """The verdict on a run in one sentence: how the first contender compares with a library."""
+
+    text: str
+    standing: Standing
+    disturbed: int = 0  # cells that other load broke into
+    cells: int = 0
+
+
+def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headline:
+    """Return the verdict of a run without a gate, or that it is too noisy to tell."""
+    shown = without_canaries(results).runs
+    measured = [run for run in shown if run.status == "ok"]
+    disturbed = sum(any(flag in f for flag in DISTURBED for f in run.flags) for run in measured)
+    counts = disturbed, len(measured)
+    if not measured:
+        return Headline("Nothing could be measured", "nothing", *counts)
+    suites = speedups(results) if beside is None else beside
+    arm, suite = _library(results, suites)
+    if suite is None or suite.geomean is None:
+        cases = len({run.case for run in measured})
+        return Headline(f"{cases} case{'s' * (cases != 1)} measured", "measured", *counts)
+    interval = told_apart(suite.geomean_interval)
+    load = f"{disturbed} of {len(measured)} cells were disturbed by other load"
+    is_disturbed = 2 * disturbed > len(measured)
+    first, ratio = results.arms[0], ratio_text(suite.geomean, None)
+    if interval is not None and is_undecided(interval):
+        if is_disturbed:
+            return Headline(f"Too noisy to tell: {load}", "noisy", *counts)
+        return Headline(f"{first} and {arm}: no difference is shown", "alike", *counts)
+    if is_disturbed and (interval is None or half_width(interval) > TOO_WIDE):
+        between = (
+            f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}" if interval else f"about {ratio}"
+        )
+        return Headline(f"Too noisy to tell precisely: {first} is {between} as fast as {arm}; {load}", "noisy", *counts)
+    return Headline(f"{first} is {ratio} as fast as {arm}", "faster" if suite.geomean <= 1 else "slower", *counts)
+
+
+def half_width(interval: tuple[float, float]) -> float:
+    """Return half the width of a ratio's interval, relative to its geometric middle: 0.15 is ±15 %."""
+    low, high = interval
+    return math.sqrt(high / low) - 1 if low > 0 else math.inf
+
+
+def is_undecided(interval: tuple[float, float]) -> bool:
+    """Return True if the interval of a ratio contains 1."""
+    return interval[0] <= 1 <= interval[1]
+
+
+def _library(results: Results, suites: dict[str, Suite]) -> tuple[str, Suite | None]:
+    """Return the contender a headline names: another library rather than a variant of the first contender."""
+    usable = {arm: suite for arm, suite in suites.items() if suite.geomean is not None}
+    others = [arm for arm in usable if not arm.startswith(f"{results.arms[0]} ")]
+    arm = next(iter([*others, *usable, *suites]), "")
+    return arm, suites.get(arm)
+
+
 def _beside(first: Run | None, other: Run | None, verdict: Verdict | None, brief: bool) -> str:
     """Return the cell of another contender in the row of a case."""
     if other is None or other.seconds is None or other.status != "ok":
@@ -189,6 +252,8 @@ def troubles(results: Results) -> list[str]:
     return lines
 
 
+DISTURBED = ("broke in", "waited")  # flags of a cell that other load took time from
+TOO_WIDE = 0.15  # half-width of a ratio above which it is not called a figure
 FLAGS = {
     "no steady state": "no steady state; the times may still change.",
     "broke in": "disturbed by other load or the hypervisor; up to 20 % of rounds were repeated, the intervals include the rest.",

@@ -1,6 +1,6 @@
 """The ops every candidate can run: their inputs, the work of one call, and their dtypes.
 
-The names of all other work are here too (`WORKLOADS`, `MEMORY_ACTS`, `TRANSFER_ACTS`), so that naming it does not import
+The names of all other work are here too (`WORKLOADS`, `MODEL_WORKLOADS`, `MEMORY_ACTS`, `TRANSFER_ACTS`), so that naming it does not import
 what makes it.
 
 Knows nothing of libraries: their functions and the expected answers are in `libraries`.
@@ -220,6 +220,10 @@ WORKLOADS = {
     "decode": "one decode step of one layer for each sequence",
     "batch_processing": "an MLP over many items in batches",
 }  # cases in `work.workloads`
+MODEL_WORKLOADS = {
+    "model_prefill": "the packaged model reads a prompt",
+    "model_decode": "the packaged model generates tokens after a prompt",
+}  # cases in `work.whole_model`
 MEMORY_ACTS = ("allocate", "clone", "write", "reuse")  # cases of memory in `work.moves`
 TRANSFER_ACTS = ("from_numpy", "upload", "download", "dlpack")  # cases of transfers in `work.moves`
 

@@ -33,6 +33,7 @@ from tritium.perf.work.libraries import (
     wide,
 )
 from tritium.perf.work.operations import (
+    MODEL_WORKLOADS,
     NAMES,
     OPERATIONS,
     ROUNDING,
@@ -60,32 +61,41 @@ WITH_TRANSFER = ", with transfer"  # ends the names of cases whose transfers are
 
 def operation_names() -> list[str]:
     """Return every name `grid` accepts: the ops, their aliases, and the user's own benchmarks."""
-    return [*NAMES, *WORKLOADS, *registry.registered()]
+    return [*NAMES, *_others()]
 
 
 def refuses(operation: str, shape: Shape, dtype: str) -> str:
     """Return why an op cannot run on this shape and dtype; "" if it can."""
     if operation in registry.registered():
         return ""
-    if operation in WORKLOADS:
-        from tritium.perf.work import workloads  # of its own cases alone
-
-        return workloads.refusal(operation, tuple(shape), dtype_named(dtype).name)
+    if (module := _workload_module(operation)) is not None:
+        return module.refusal(operation, tuple(shape), dtype_named(dtype).name)
     return refusal(operation_named(operation, _others()), tuple(shape), dtype_named(dtype).name)
 
 
 def _others() -> list[str]:
-    return [*WORKLOADS, *registry.registered()]
+    return [*WORKLOADS, *MODEL_WORKLOADS, *registry.registered()]
+
+
+def _workload_module(operation: str) -> Any:
+    """Return the module that makes the cases of a workload, imported when one is named; None for an op."""
+    if operation in WORKLOADS:
+        from tritium.perf.work import workloads
+
+        return workloads
+    if operation in MODEL_WORKLOADS:
+        from tritium.perf.work import whole_model
+
+        return whole_model
+    return None
 
 
 def batched(operation: str, batch: int, shape: Shape) -> Shape | None:
     """Return the shape of an op with a batch of rows, sequences or items; None if it has no batch."""
     if operation in registry.registered():
         return None
-    if operation in WORKLOADS:
-        from tritium.perf.work import workloads
-
-        return workloads.batched(operation, batch, shape)
+    if (module := _workload_module(operation)) is not None:
+        return module.batched(operation, batch, shape)
     row = operation_named(operation, _others())
     return None if row.batched is None else row.batched(batch, shape)
 
@@ -115,10 +125,8 @@ def grid(
         if name in registry.registered():
             cases += registry.cases(name, shapes, dtypes, devices=devices, threads=threads, seed=seed)
             continue
-        if name in WORKLOADS:
-            from tritium.perf.work import workloads
-
-            cases += workloads.cases(name, shapes, devices=devices, threads=threads, seed=seed)
+        if (module := _workload_module(name)) is not None:
+            cases += module.cases(name, shapes, devices=devices, threads=threads, seed=seed)
             continue
         operation = operation_named(name, _others())
         for shape in shapes:

@@ -91,8 +91,13 @@ def benchmark(
         raise ArgumentError(f"benchmark {name!r}: work must be a Work or a function of the shape, given {work!r}.")
 
     def register(fn: F) -> F:
-        taken = (*operations.WORKLOADS, *operations.MEMORY_ACTS, *operations.TRANSFER_ACTS)
-        if name in (*operations.NAMES, *taken, *canary.SIZES):
+        reserved = (
+            *operations.WORKLOADS,
+            *operations.MODEL_WORKLOADS,
+            *operations.MEMORY_ACTS,
+            *operations.TRANSFER_ACTS,
+        )
+        if name in (*operations.NAMES, *reserved, *canary.SIZES):
             raise ArgumentError(f"benchmark: {name!r} is a case of Tritium; take another name.")
         file = _file_of(fn, name)
         known = _registered.get(name)

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from tritium.models.session import Session
 
 PROMPT = tuple(b"In the beginning")
-NAMES = {
-    "model_prefill": "the model in the package reads a prompt",
-    "model_decode": "the model in the package writes tokens after a prompt",
-}
 
 
 def refusal(name: str, shape: tuple[int, ...], dtype: str) -> str:
@@ -31,6 +27,11 @@ def refusal(name: str, shape: tuple[int, ...], dtype: str) -> str:
     if len(shape) != 1 or shape[0] < 1:
         return f"{name} takes (tokens,), given {shape}"
     return ""
+
+
+def batched(name: str, batch: int, shape: tuple[int, ...]) -> None:
+    """Return None: the model runs one sequence."""
+    return
 
 
 def cases(

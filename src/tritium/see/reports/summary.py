@@ -104,17 +104,20 @@ def _measured(given: Given) -> Glance:
         (found.count("INCONCLUSIVE"), "no difference shown", "fine"),
         *lost,
     )
-    arm, suite = _peer(given)
-    if suite.geomean is None:
+    headline = tables.headline(given.results, given.beside)
+    if headline.standing == "measured":
         return f"{given.first} beside {', '.join(given.beside)}", "", "", counts
-    fast = 1 / suite.geomean
-    sure = tables.told_apart(suite.geomean_interval)
-    tone: Tone = "fine"
-    if sure is not None and sure[0] <= 1 <= sure[1]:
-        headline = f"{given.first} and {arm} are alike"
-    else:
-        headline, tone = f"{given.first} is {_times(fast)} as fast as {arm}", "good" if fast >= 1 else "bad"
-    return headline, tone, _means(given), counts
+    noisy = 2 * headline.disturbed > headline.cells
+    tone = "unsure" if noisy else HEADLINE_TONES[headline.standing]
+    lede = _means(given)
+    if noisy and headline.standing != "noisy":
+        lede += f" {headline.disturbed} of {headline.cells} cells were disturbed by other load."
+    return headline.text, tone, lede, counts
+
+
+HEADLINE_TONES: dict[tables.Standing, Tone] = {
+    "faster": "good", "slower": "bad", "alike": "fine", "noisy": "unsure", "nothing": "bad",
+}  # fmt: skip
 
 
 def _means(given: Given) -> str:
@@ -129,12 +132,6 @@ def _means(given: Given) -> str:
 
 def _timed(suite: Suite) -> list[Verdict]:
     return [v for v in suite.verdicts if v.metric == "wall" and v.ratio]
-
-
-def _peer(given: Given) -> tuple[str, Suite]:
-    """The arm a headline speaks of: another library rather than a variant of the first arm itself."""
-    found = list(given.beside.items())
-    return next((f for f in found if not _variant(given, f[0]) and f[1].geomean is not None), found[0])
 
 
 def _variant(given: Given, arm: str) -> bool:
