@@ -161,14 +161,14 @@ SUBJECTS = (
     Subject("history", lambda f: _history(f, 1), lambda f: _history(f, 2), _history_state),
     Subject(
         "baseline",
-        lambda f: baseline.create("main", sample(1), at=f / "baselines"),
-        lambda f: baseline.create("main", sample(2), force=True, at=f / "baselines"),
+        lambda f: baseline.create("main", sample(1), root=f / "baselines"),
+        lambda f: baseline.create("main", sample(2), force=True, root=f / "baselines"),
         _baseline_state,
     ),
     Subject(
         "promotion",
-        lambda f: baseline.create("main", sample(1), at=f / "baselines"),
-        lambda f: baseline.promote("main", at=f / "baselines"),
+        lambda f: baseline.create("main", sample(1), root=f / "baselines"),
+        lambda f: baseline.promote("main", root=f / "baselines"),
         _baseline_state,
     ),
 )

@@ -75,7 +75,7 @@ def write_on(folder: Path, number: int, tell: int) -> None:
             os.write(tell, b"journal %d\n" % number)
             history.add(results)
             os.write(tell, b"history %d\n" % number)
-            baseline.create("main", results, force=True, at=folder / "baselines")
+            baseline.create("main", results, force=True, root=folder / "baselines")
             os.write(tell, b"baseline %d\n" % number)
             number += 1
 
@@ -249,7 +249,7 @@ def _save_some(folder: Path, process: int, saves: int) -> None:
         for number in range(process * saves, (process + 1) * saves):
             results = sample(number)
             history.add(results)
-            baseline.create("main", results, force=True, at=folder / "baselines")
+            baseline.create("main", results, force=True, root=folder / "baselines")
             store.save(results, folder / "shared.json")
             store.save(results, folder / f"own-{process}.json")
 

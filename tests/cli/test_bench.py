@@ -19,7 +19,7 @@ import pytest
 from config_texts import BENCHMARK, ENERGY, REGRESSION
 from fake_engine import ENGINE, QUICK, Engine, called, passed
 from tritium.cli import bench as cli_bench
-from tritium.cli.terminal import progress
+from tritium.cli.text import progress
 from tritium.errors import TritiumError
 from tritium.perf.records.run import Results
 from tritium.perf.store import results as store

@@ -42,7 +42,7 @@ def test_a_run_in_which_every_cell_failed_exits_with_2_though_its_canaries_ran(
     assert f"{engine.names[0]} [tritium] {status}" in result.stderr
     assert "baseline create" not in result.output
     with pytest.raises(ArgumentError, match="no case of these results was measured"):
-        baseline.create("v1", store.load("out.json"), at=Path("kept"))
+        baseline.create("v1", store.load("out.json"), root=Path("kept"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,8 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.terminal import Table, page_width, print_parts, progress, say, span, status
-from tritium.cli.text import NO_REPORT, Counts, Sizes, Words, shown
+from tritium.cli.text import (
+    NO_REPORT,
+    Counts,
+    Sizes,
+    Table,
+    Words,
+    page_width,
+    print_parts,
+    progress,
+    say,
+    shown,
+    span,
+    status,
+)
 from tritium.errors import ArgumentError, SaveError, nearest
 
 if TYPE_CHECKING:
@@ -44,7 +56,7 @@ CONFIG_HELP = "Settings in JSON; command-line options override them."
 
 
 def options_of_measuring(command: Command) -> Command:
-    """What every measurement can be asked."""
+    """Add the options of every measurement."""
     for option in reversed((
         click.option("--quick", is_flag=True, help="Fewer cases, processes and rounds; never gates."),
         click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences."),
@@ -89,7 +101,7 @@ def options_of(
 
 
 def output_path(suite: str, output: str | None, config: str | None) -> Path:
-    """Where the results go: never over the file that says what to measure, never into a folder that is not there."""
+    """Return the path of the results: never that of the configuration, never in a folder that does not exist."""
     path = Path(output or ("results.json" if suite == "compare" else f"{suite}_results.json"))
     if config and path.exists() and path.samefile(config):
         raise click.UsageError(f"{shown(str(path))} is the configuration; give another name with --output.")
@@ -230,7 +242,7 @@ def measured(suite: str, parameters: dict[str, Any]) -> None:
 
 
 def _failures(results: Results) -> str:
-    """Which cells failed, "" where none did: "1 of 4 cells failed: add 64x64 f32 [numpy] crashed"."""
+    """Return a sentence on failed cells, "" where none did: "1 of 4 cells failed: add 64x64 f32 [numpy] crashed"."""
     from tritium.perf.gate.verdict import failed_cells
     from tritium.perf.work.canary import is_canary
 
@@ -263,7 +275,7 @@ def _measure(options: Options) -> Results:
 
 
 def _save(results: Results, path: Path) -> None:
-    """What was measured is not lost to a full disk: then it goes to the temporary folder."""
+    """Save the results; on a full disk, in the temporary folder."""
     import tempfile
 
     from tritium.perf.store import results as store
@@ -294,7 +306,7 @@ def _print(options: Options, results: Results) -> None:
 
 
 def _after(options: Options, results: Results) -> None:
-    """What was written, and what to try next; on stderr where stdout is for a program."""
+    """Print what was written and what to try next; on stderr where stdout is for a program."""
     aside = options.format != "text"
     output = options.output
     if not results.complete:

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, run_target
-from tritium.cli.terminal import Table, bar, print_parts, say
-from tritium.cli.text import shown
+from tritium.cli.text import Table, bar, print_parts, say, shown
 
 FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
 COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
@@ -37,17 +36,17 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
 
     codes = [0]  # of the script, when it ended
     if module is None and not target:
-        found = diagnose()
+        diagnosis = diagnose()
     else:
         script, args = (None, target) if module is not None else (target[0], target[1:])
         check_target(script, module)
         aside = redirect_stdout(sys.stderr) if as_json else nullcontext()
         with aside:
-            found = diagnose(lambda: _kept(codes, run_target(script, module, args)), module or script or "")
+            diagnosis = diagnose(lambda: _kept(codes, run_target(script, module, args)), module or script or "")
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        click.echo(json.dumps(diagnosis.as_dict(), indent=2, allow_nan=False))
     else:
-        for line, severity in found.lines():
+        for line, severity in diagnosis.lines():
             head = severity or ""
             say(
                 line[: len(head)],
@@ -55,7 +54,7 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
                 end="",
             )
             click.echo(line[len(head) :])
-    raise SystemExit(codes[-1] or int(strict and not found.ok))
+    raise SystemExit(codes[-1] or int(strict and not diagnosis.ok))
 
 
 def _kept(codes: list[int], code: int) -> int:
@@ -91,18 +90,18 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
     else:
         with bar("measuring") as progress:
             measured = targets_file.measured(seconds=QUICK_S if quick else SECONDS, progress=progress)
-    found = measured.results
+    outcomes = measured.results
     written = (
         None if output is None else targets_page.save(measured, output)
     )  # before anyone can stop reading what is printed
     if as_json:
         click.echo(measured.json(), nl=False)
     else:
-        body = [[shown(cell) for cell in row] for row in rows(found)]
-        print_parts(Table(body, HEADS, [MISSED.get(reached.outcome, "") for reached in found]), "")
-        for line in summary(found):
+        body = [[shown(cell) for cell in row] for row in rows(outcomes)]
+        print_parts(Table(body, HEADS, [MISSED.get(reached.outcome, "") for reached in outcomes]), "")
+        for line in summary(outcomes):
             click.echo(shown(line))
     if written is not None:
         click.echo(f"written: {shown(str(written))}", err=as_json)
-    if strict and any(r.outcome == "not reached" for r in found):
+    if strict and any(r.outcome == "not reached" for r in outcomes):
         raise SystemExit(1)

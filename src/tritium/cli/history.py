@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.terminal import Table, print_parts, progress, say
-from tritium.cli.text import file_errors, shown
+from tritium.cli.text import Table, file_errors, print_parts, progress, say, shown
 from tritium.errors import nearest
 
 if TYPE_CHECKING:
@@ -53,10 +52,10 @@ def create(name: str, results: str | None, description: str, release: bool, forc
 
     baselines.check_name(name)
     with file_errors():
-        found = store.load(results) if results else _measure(**parameters)
-        kept = baselines.create(name, found, description, force=force, release=release)
-    click.echo(f"{shown(kept.label)}: {kept.runs} runs, measured {shown(kept.created)}")
-    if not found.plan.gates:
+        measured = store.load(results) if results else _measure(**parameters)
+        version = baselines.create(name, measured, description, force=force, release=release)
+    click.echo(f"{shown(version.label)}: {version.runs} runs, measured {shown(version.created)}")
+    if not measured.plan.gates:
         text = "these are quick results: what is compared with them is inconclusive. Measure without --quick."
         say(text, "yellow", err=True)
 
@@ -75,9 +74,11 @@ def list_baselines() -> None:
     """List the newest version of every baseline."""
     from tritium.perf.store import baseline as baselines
 
-    found = baselines.list()
+    versions = baselines.list()
     click.echo(
-        baselines.page(found) if found else "no baselines yet; make one: tritium baseline create NAME results.json"
+        baselines.page(versions)
+        if versions
+        else "no baselines yet; make one: tritium baseline create NAME results.json"
     )
 
 
@@ -99,8 +100,8 @@ def promote(name: str, to: str, release: bool) -> None:
     from tritium.perf.store import baseline as baselines
 
     with file_errors():
-        kept = baselines.promote(name, to, release=release)
-    click.echo(f"{shown(kept.label)}: promoted from {shown(name)}")
+        version = baselines.promote(name, to, release=release)
+    click.echo(f"{shown(version.label)}: promoted from {shown(name)}")
 
 
 # ---- history
@@ -118,24 +119,24 @@ def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: b
     from tritium.perf.store import results as store
     from tritium.perf.store.history import History
 
-    with file_errors(), History() as kept:
+    with file_errors(), History() as history_store:
         if add:
-            click.echo(f"kept as {kept.add(store.load(add))}", err=True)
+            click.echo(f"kept as {history_store.add(store.load(add))}", err=True)
         if rebuild:
-            click.echo(f"{kept.rebuild()} runs indexed", err=True)
-        for name, why in kept.unreadable.items():
+            click.echo(f"{history_store.rebuild()} runs indexed", err=True)
+        for name, why in history_store.unreadable.items():
             click.echo(f"left out: {shown(name)}: {shown(why)}", err=True)
         if case is None:
-            _list_runs(kept, as_json)
+            _list_runs(history_store, as_json)
         else:
-            _show_case(kept, case, metric, arm, as_json)
+            _show_case(history_store, case, metric, arm, as_json)
 
 
-def _list_runs(kept: History, as_json: bool) -> None:
+def _list_runs(history: History, as_json: bool) -> None:
     from tritium.perf.records import json_io as records
     from tritium.perf.work.canary import is_canary
 
-    runs = kept.runs()
+    runs = history.runs()
     if as_json:
         rows = [records.plain({**vars(r), "path": str(r.path)}) for r in runs]
         click.echo(records.dumps(rows, indent=2))
@@ -145,19 +146,19 @@ def _list_runs(kept: History, as_json: bool) -> None:
         return
     body = [[r.created, r.commit[:10], shown(r.suite), r.fingerprint, r.id] for r in runs]
     print_parts(Table(body, ["measured", "commit", "suite", "machine", "run"]))
-    cases = sorted({case for case, _, _ in kept.cases() if not is_canary(case)})
+    cases = sorted({case for case, _, _ in history.cases() if not is_canary(case)})
     many = f"{len(runs)} run{'s' * (len(runs) != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
     click.echo(f"\n{many}; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'")
 
 
-def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -> None:
+def _show_case(history: History, case: str, metric: str, arm: str, as_json: bool) -> None:
     from tritium.perf.gate.page import amount
     from tritium.perf.records import json_io as records
     from tritium.perf.store import baseline as baselines, trends
 
-    found = kept.trend(case, metric, arm, baselines.last_release())
-    if found is None:
-        known = kept.cases()
+    trend = history.trend(case, metric, arm, baselines.last_release())
+    if trend is None:
+        known = history.cases()
         names = sorted({c for c, _, _ in known})
         if case not in names:
             raise click.UsageError(
@@ -166,15 +167,15 @@ def _show_case(kept: History, case: str, metric: str, arm: str, as_json: bool) -
         there = ", ".join(f"{m} on {a}" for c, m, a in known if c == case)
         raise click.UsageError(f"{shown(case)}: there is no {metric} on {shown(arm)}; there is {shown(there)}.")
     if as_json:
-        click.echo(records.dumps(found, indent=2))
+        click.echo(records.dumps(trend, indent=2))
         return
-    steps = {s.index: s for s in found.steps}
+    steps = {s.index: s for s in trend.steps}
     body = []
-    for i, p in enumerate(found.points):
+    for i, p in enumerate(trend.points):
         low, high = (amount(math.exp(end), p.unit) for end in (p.low, p.high))
         note = f"{100 * (steps[i].ratio - 1):+.1f} %" if i in steps else ""
         body.append([p.created, p.commit[:10], amount(p.value, p.unit), f"{low} … {high}", note])
     print_parts(Table(body, ["measured", "commit", metric, "95 %", "changed"]))
     click.echo()
-    for line in trends.told(found):
+    for line in trends.describe(trend):
         click.echo(line)

@@ -56,12 +56,12 @@ def memory(
     name = workload or module or script or ""
     with track_memory(name, capacity=capacity, python=python) as m:
         code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
-    found = m.record()
-    click.echo(memory_page.text(found, top), nl=False)
+    record = m.record()
+    click.echo(memory_page.text(record, top), nl=False)
     for path, write, place in files:
-        write(found, place)
+        write(record, place)
         click.echo(f"written: {shown(path)}", err=True)
-    raise SystemExit(code or int(leaks and bool(found.leaks)))
+    raise SystemExit(code or int(leaks and bool(record.leaks)))
 
 
 def _work(name: str) -> int:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.backends import default_device
-from tritium.cli.terminal import bar, say, status
-from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, shown, size
+from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, bar, say, shown, size, status
 from tritium.errors import ArgumentError, ContextError
 from tritium.threads import set_num_threads
 
@@ -33,7 +32,7 @@ Command = Callable[..., Any]
 
 
 def options_of_a_model(command: Command) -> Command:
-    """How a model is read, the same for every command."""
+    """Add the options of loading a model."""
     for option in reversed((
         click.option("--head", type=click.Choice(["f32", "f16", "bf16", "int8"]), help="Dtype of the output head (default: as stored)."),
         click.option("--kv", type=click.Choice(["f32", "f16", "bf16"]), default="f16", show_default=True, help="KV-cache dtype."),
@@ -47,7 +46,7 @@ def options_of_a_model(command: Command) -> Command:
 
 
 def options_of_sampling(command: Command) -> Command:
-    """How tokens are picked."""
+    """Add the options of sampling."""
     for option in reversed((
         click.option("-n", "--max-tokens", type=click.IntRange(1), help="Most tokens to generate."),
         click.option("-t", "--temperature", type=float, default=0.0, show_default=True, help="Sampling temperature; 0 is greedy."),
@@ -93,19 +92,19 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
     are decoded; timings go to stderr.
     """
     begun = time.perf_counter()
-    about, sampling = split(options, *MODEL, "context")
+    model_options, sampling = split(options, *MODEL, "context")
     status(f"loading {model or 'the model of the package'} …")
-    found = opened(model, **about)
+    loaded = opened(model, **model_options)
     ready = time.perf_counter() - begun
-    given = first_prompt(found, read_input() if prompt == "-" else prompt)
-    ids = found.tokenizer.encode(given) if isinstance(given, str) else given
+    tokens = first_prompt(loaded, read_input() if prompt == "-" else prompt)
+    ids = loaded.tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
     status(f"reading {len(ids)} tokens …")
     if as_json:
-        click.echo(json.dumps(as_record(found.generate(ids, **sampling), found, given), indent=2))
+        click.echo(json.dumps(as_record(loaded.generate(ids, **sampling), loaded, tokens), indent=2))
         return
-    done = printed(found.stream(ids, **sampling), given if isinstance(given, str) else "")
+    done = printed(loaded.stream(ids, **sampling), tokens if isinstance(tokens, str) else "")
     if not quiet and done is not None:
-        click.echo(told(done, found, ready), err=True)
+        click.echo(timings(done, loaded, ready), err=True)
 
 
 def read_input() -> str:
@@ -130,10 +129,10 @@ def first_prompt(model: Model, prompt: str | None) -> str | list[int]:
     """The prompt, or the token a text begins with."""
     if prompt:
         return prompt
-    told = model.tokenizer
-    if told.bos is None:
+    tokenizer = model.tokenizer
+    if tokenizer.bos is None:
         raise ArgumentError("This model has no token to begin a text with; give a prompt: -p TEXT.")
-    return [told.bos]
+    return [tokenizer.bos]
 
 
 def printed(pieces: Any, before: str = "") -> Generation | None:
@@ -156,7 +155,7 @@ def printed(pieces: Any, before: str = "") -> Generation | None:
 
 
 def shown_text(text: str) -> str:
-    """What a model wrote, without what a terminal would obey."""
+    """Return a model's text without control characters, which a terminal would obey."""
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
@@ -164,8 +163,8 @@ def many(n: int) -> str:
     return f"{n} token{'s' * (n != 1)}"
 
 
-def told(g: Generation, model: Model, ready_s: float) -> str:
-    """How long it took."""
+def timings(g: Generation, model: Model, ready_s: float) -> str:
+    """Return a line with the timings of a generation."""
     speed = f", then {g.tokens_per_s:.1f} tokens/s" if g.steps else ""
     reused = f", {g.reused} reused" if g.reused else ""
     ends = {
@@ -209,29 +208,29 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
     """
     from tritium.models import chat as chats
 
-    about, sampling = split(options, *MODEL, "context")
-    found = opened(model, **about)
-    form = read_text(template) if template else found.tokenizer.chat_template
+    model_options, sampling = split(options, *MODEL, "context")
+    loaded = opened(model, **model_options)
+    form = read_text(template) if template else loaded.tokenizer.chat_template
     start = [{"role": "system", "content": system}] if system else []
     messages = list(start)
     chats.encode(
-        found.tokenizer, [*messages, {"role": "user", "content": "?"}], template=form
+        loaded.tokenizer, [*messages, {"role": "user", "content": "?"}], template=form
     )  # refuses before it asks
     while True:
         try:
-            said = input("> " if sys.stdin.isatty() else "").strip()
+            line = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             break
         except UnicodeDecodeError:
             raise ArgumentError("What was typed is not UTF-8; a text is needed.") from None
-        if not said:
+        if not line:
             break
-        if said == "/new":
+        if line == "/new":
             messages = list(start)
             continue
-        messages.append({"role": "user", "content": said})
+        messages.append({"role": "user", "content": line})
         try:
-            done = printed(found.stream(chats.encode(found.tokenizer, messages, template=form), **sampling))
+            done = printed(loaded.stream(chats.encode(loaded.tokenizer, messages, template=form), **sampling))
         except ContextError as error:
             click.echo(f"[{error} /new begins another conversation.]", err=True)
             done = None
@@ -254,15 +253,15 @@ def perplexity(
     file: str, model: str | None, context: int | None, stride: int | None, as_json: bool, **options: Any
 ) -> None:
     """Perplexity of a model on a text file. Bits per byte and standard errors are printed too."""
-    found = opened(model, **options)
+    loaded = opened(model, **options)
     words = read_text(file)
-    count = len(found.tokenizer.encode(words, bos=False))
+    count = len(loaded.tokenizer.encode(words, bos=False))
     with bar("scoring") as progress:
         hear = None if progress is None else lambda p: progress(p.tokens, count, f"{p.value:.4f}")
-        p = found.perplexity(words, context=context, stride=stride, progress=hear)
+        p = loaded.perplexity(words, context=context, stride=stride, progress=hear)
     if as_json:
         record = {
-            "model": found.name,
+            "model": loaded.name,
             "tokens": p.tokens,
             "windows": p.windows,
             "bytes": p.nbytes,
@@ -311,11 +310,11 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )
     options["storage"] = options["storage"] or default_device().device.backend.densest().name
-    found = load(model, **options, device="cpu")  # whose kernels the file is made for
+    loaded = load(model, **options, device="cpu")  # whose kernels the file is made for
     with bar("writing") as progress:
-        path = found.save(target, overwrite=overwrite, progress=progress)
+        path = loaded.save(target, overwrite=overwrite, progress=progress)
     say(shown(path.name), "bold", end="")
-    click.echo(f"  {found.config.layers} layers · {size(path.stat().st_size)}")
+    click.echo(f"  {loaded.config.layers} layers · {size(path.stat().st_size)}")
 
 
 @click.command()
@@ -369,7 +368,7 @@ def serve(
     from tritium.serve.access import read_key
     from tritium.serve.server import serve
 
-    about, rest = split(options, *MODEL)
+    model_options, rest = split(options, *MODEL)
     key = read_key(api_key_file) if api_key_file else None
     form = read_text(template) if template else None
 
@@ -377,7 +376,7 @@ def serve(
         click.echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
-        opened(model, **about), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
+        opened(model, **model_options), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
         chat_template=form, **rest,
     )  # fmt: skip
 
@@ -401,7 +400,7 @@ def bench_model(
     from tritium.perf.suites.model import measure
 
     with bar("measuring") as progress:
-        found = measure(
+        speed = measure(
             lambda: opened(model, **options),
             prefill=prefill,
             decode=decode,
@@ -409,4 +408,4 @@ def bench_model(
             batch=batch,
             progress=progress,
         )
-    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else found.page())
+    click.echo(json.dumps(speed.as_dict(), indent=2) if as_json else speed.page())

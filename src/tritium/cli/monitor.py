@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium import escape, settings
-from tritium.cli.terminal import say
-from tritium.cli.text import file_errors, shown
+from tritium.cli.text import file_errors, say, shown
 from tritium.errors import ArgumentError, BaselineError
 
 if TYPE_CHECKING:
@@ -45,19 +44,19 @@ def read_by(read: Callable[[Any, str], float]) -> Callable[[click.Context, click
     return callback
 
 
-def _share(given: Any, where: str) -> float:
+def _share(value: Any, where: str) -> float:
     from tritium.perf.suites.config import fraction
 
-    found = fraction(given, where)
-    if not str(given).strip().endswith("%"):
-        click.echo(f"{where} {given} is read as {100 * found:g} %", err=True)
-    return found
+    share = fraction(value, where)
+    if not str(value).strip().endswith("%"):
+        click.echo(f"{where} {value} is read as {100 * share:g} %", err=True)
+    return share
 
 
-def _duration(given: Any, where: str) -> float:
+def _duration(value: Any, where: str) -> float:
     from tritium.perf.suites.config import duration
 
-    return duration(given, where)
+    return duration(value, where)
 
 
 FILE_HERE = click.Path(exists=True, dir_okay=False)
@@ -123,7 +122,7 @@ COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
     help="Folder of the baseline and open alerts.",
 )
 @click.option("--forget", is_flag=True, help="Start over: drop the baseline and open alerts.")
-def monitor(**asked: Any) -> None:
+def monitor(**options: Any) -> None:
     """Measure a suite periodically and alert on regressions.
 
     An alert is raised once, and cleared when the cause is gone. A round that fails is reported once, and the next one runs.
@@ -133,17 +132,17 @@ def monitor(**asked: Any) -> None:
     from tritium.perf.suites.config import duration_text
     from tritium.see.monitor.monitor import QUICK
 
-    folder = Path(asked["state"]) if asked["state"] else _folder(asked["suite"] or asked["baseline"] or QUICK)
+    folder = Path(options["state"]) if options["state"] else _folder(options["suite"] or options["baseline"] or QUICK)
     with file_errors(), files.lock(folder / ".lock", 0.2):
-        watch = _monitor(asked, folder)
-        with _page(watch, asked["port"]), _signals(watch):
-            click.echo(f"watching: a round every {duration_text(asked['every'])}; Ctrl-C ends it", err=True)
+        watch = _monitor(options, folder)
+        with _page(watch, options["port"]), _signals(watch):
+            click.echo(f"watching: a round every {duration_text(options['every'])}; Ctrl-C ends it", err=True)
             try:
-                worst = watch.run(asked["times"], _tell)
+                worst = watch.run(options["times"], _tell)
             except KeyboardInterrupt:  # asked twice, or between two steps
                 click.echo("stopped", err=True)
                 return
-    ended = asked["times"] is not None and watch.rounds >= asked["times"]
+    ended = options["times"] is not None and watch.rounds >= options["times"]
     if not ended:
         click.echo("stopped", err=True)
     sys.exit(1 if ended and worst != "ok" else 0)
@@ -153,43 +152,43 @@ def _folder(name: str) -> Path:
     return settings.data_dir() / "monitor" / escape.file_name(name)
 
 
-def _monitor(asked: dict[str, Any], folder: Path) -> Monitor:
+def _monitor(options: dict[str, Any], folder: Path) -> Monitor:
     from tritium.perf.suites import config, suites
     from tritium.see.monitor.alerts import Desk
     from tritium.see.monitor.monitor import Monitor, measurement
 
-    levels = config.alerts({"warning": asked["warn"], "critical": asked["critical"]}, "--warn and --critical")
-    state, kept = folder / "alerts.json", folder / "baseline.json"
-    sinks = _sinks(asked)
-    before = _baseline(asked["baseline"])
-    if asked["forget"]:
-        for path in (state, kept):
+    levels = config.alerts({"warning": options["warn"], "critical": options["critical"]}, "--warn and --critical")
+    state, stored = folder / "alerts.json", folder / "baseline.json"
+    sinks = _sinks(options)
+    before = _baseline(options["baseline"])
+    if options["forget"]:
+        for path in (state, stored):
             path.unlink(missing_ok=True)
-    own = [name for path in asked["load"] for name in suites.load(path)]
-    how = {name: asked[name] for name in ("threads", "generations")}
-    measure = measurement(asked["suite"], before, own=own, **how)
+    own = [name for path in options["load"] for name in suites.load(path)]
+    how = {name: options[name] for name in ("threads", "generations")}
+    measure = measurement(options["suite"], before, own=own, **how)
     return Monitor(
-        measure, Desk(sinks, state), every_s=asked["every"], levels=levels, limit_s=asked["threshold"], baseline=before,
-        keep_baseline=kept, keep=_keep if asked["history"] else None,
+        measure, Desk(sinks, state), every_s=options["every"], levels=levels, limit_s=options["threshold"], baseline=before,
+        keep_baseline=stored, keep=_keep if options["history"] else None,
     )  # fmt: skip
 
 
-def _sinks(asked: dict[str, Any]) -> list[Sink]:
+def _sinks(options: dict[str, Any]) -> list[Sink]:
     from tritium.see.monitor.alerts import Command, File, Log, Webhook
 
     out: list[Sink] = []
-    if asked["to_file"]:
-        out.append(File(Path(asked["to_file"])))
-    for line in asked["to_command"]:
+    if options["to_file"]:
+        out.append(File(Path(options["to_file"])))
+    for line in options["to_command"]:
         try:
             out.append(Command(tuple(shlex.split(line))))
         except (ValueError, ArgumentError) as error:
             raise click.UsageError(f"--command: {error}") from None
     try:
-        out += [Webhook(url) for url in asked["to_webhook"]]
+        out += [Webhook(url) for url in options["to_webhook"]]
     except ArgumentError as error:
         raise click.UsageError(f"--{error}") from None
-    return [Log(), *out] if asked["to_log"] else out
+    return [Log(), *out] if options["to_log"] else out
 
 
 def _baseline(name: str | None) -> Results | None:
@@ -237,8 +236,8 @@ def _signals(watch: Monitor) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(found: Round) -> None:
-    rest = "" if found.next_s is None else f"; the next in {found.next_s:.0f} s"
-    click.echo(shown(found.line()) + rest)
-    for alert in found.alerts:
+def _tell(round_: Round) -> None:
+    rest = "" if round_.next_s is None else f"; the next in {round_.next_s:.0f} s"
+    click.echo(shown(round_.line()) + rest)
+    for alert in round_.alerts:
         say(f"  {alert.line()}", {"critical": "red", "warning": "yellow"}.get(alert.level, "green"))

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
-from tritium.cli.terminal import say
-from tritium.cli.text import shown
+from tritium.cli.text import say, shown
 from tritium.errors import TritiumError, nearest
 from tritium.recording import scope
 
@@ -60,7 +59,7 @@ class ProfileOptions:
 
 
 class Script(click.Command):
-    """What stands where a command could stand: a file or a module, and words that are its own."""
+    """Command made of a script or a module and its own arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params = {"args": list(args)}  # all of them: --help and -- are the script's too
@@ -125,16 +124,16 @@ def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
     Shows ops, hotspots, what bounds them, and the call tree. Options go before SCRIPT, its arguments after it; its exit code is
     returned.
     """
-    asked = ctx.obj = ProfileOptions(**options)
+    profile_options = ctx.obj = ProfileOptions(**options)
     if ctx.invoked_subcommand is not None:
-        if asked.workload is not None:
+        if profile_options.workload is not None:
             raise click.UsageError(f"--workload and {shown(ctx.invoked_subcommand)} were both given; choose one.")
         return
-    if asked.workload is None:
+    if profile_options.workload is None:
         raise click.UsageError(
             "what shall be profiled? Give a script, -m MODULE or --workload NAME, as in: tritium profile script.py"
         )
-    profiled(_workload(asked), asked, asked.workload)
+    profiled(_workload(profile_options), profile_options, profile_options.workload)
 
 
 # ---- one profile
@@ -142,12 +141,12 @@ def profile(ctx: click.Context, /, **options: Any) -> None:  # fmt: skip
 Program = Callable[[], int]  # gives its exit code
 
 
-def _workload(asked: ProfileOptions) -> Program:
+def _workload(options: ProfileOptions) -> Program:
     """A workload of the benchmarks, made and called once before it is profiled."""
     from tritium.perf.suites.config import duration
 
-    seconds = duration(asked.duration, "--duration")
-    name, call = make_workload(asked.workload or "", asked.candidate)
+    seconds = duration(options.duration, "--duration")
+    name, call = make_workload(options.workload or "", options.candidate)
     call()
 
     def run() -> int:
@@ -161,12 +160,14 @@ def _workload(asked: ProfileOptions) -> Program:
     return run
 
 
-def profiled(program: Program, asked: ProfileOptions, name: str, script: str | None = None) -> None:
+def profiled(program: Program, options: ProfileOptions, name: str, script: str | None = None) -> None:
     """Run, write, print; then end as the program ended. A copy that it forked ends without a word: the profile is ours."""
     from tritium.see.profile.profile import profile as recording
 
-    outputs = _outputs(asked, script)
-    p = recording(Path(name).name, stacks=asked.stacks, limit=asked.limit, capacity=asked.capacity, nvtx=asked.nvtx)
+    outputs = _outputs(options, script)
+    p = recording(
+        Path(name).name, stacks=options.stacks, limit=options.limit, capacity=options.capacity, nvtx=options.nvtx
+    )
     here = os.getpid()
     p.start(alone=False)  # the program may profile itself too
     try:
@@ -178,16 +179,16 @@ def profiled(program: Program, asked: ProfileOptions, name: str, script: str | N
         sys.exit(code)
     if code:
         p.note(f"the program ended with exit code {code}; what ran before it is here")
-    _write(p, asked, outputs)
+    _write(p, options, outputs)
     sys.exit(code)
 
 
-def _outputs(asked: ProfileOptions, script: str | None) -> list[tuple[str, str | None]]:
+def _outputs(options: ProfileOptions, script: str | None) -> list[tuple[str, str | None]]:
     """The files that are asked for, each with its format (None: by its suffix); refused before anything runs."""
     from tritium.see.profile.profile import FORMATS as WRITERS
 
-    listed: list[tuple[str, str | None]] = [(path, None) for path in asked.output or ("profile.json",)]
-    listed += [(path, kind) for kind in KINDS if (path := getattr(asked, kind)) is not None]
+    listed: list[tuple[str, str | None]] = [(path, None) for path in options.output or ("profile.json",)]
+    listed += [(path, kind) for kind in KINDS if (path := getattr(options, kind)) is not None]
     known = tuple(s for suffixes, _ in WRITERS.values() for s in suffixes)
     check_outputs([path for path, _ in listed], script)
     check_folders(path for path, _ in listed)
@@ -197,7 +198,7 @@ def _outputs(asked: ProfileOptions, script: str | None) -> list[tuple[str, str |
     return listed
 
 
-def _write(p: Recording, asked: ProfileOptions, outputs: list[tuple[str, str | None]]) -> None:
+def _write(p: Recording, options: ProfileOptions, outputs: list[tuple[str, str | None]]) -> None:
     """All files, whatever becomes of one; then the page."""
     written, failed = [], []
     for path, kind in outputs:
@@ -206,9 +207,9 @@ def _write(p: Recording, asked: ProfileOptions, outputs: list[tuple[str, str | N
         except TritiumError as error:
             failed.append(str(error))
     sys.stdout.flush()
-    if not asked.quiet:
-        _print(p, asked.to, asked.top)
-    aside = asked.to != "text" or asked.quiet
+    if not options.quiet:
+        _print(p, options.to, options.top)
+    aside = options.to != "text" or options.quiet
     if written:
         click.echo(f"{'' if aside else chr(10)}written: {', '.join(written)}", err=aside)
     if failed:
@@ -237,11 +238,11 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
     from tritium.see.profile.profile import load_profile
 
     check_outputs(output, inputs=[file])
-    found = load_profile(file)
+    loaded = load_profile(file)
     for path in output:
-        click.echo(f"written: {shown(str(found.export(path)))}")
+        click.echo(f"written: {shown(str(loaded.export(path)))}")
     if not output:
-        _print(found, to, top)
+        _print(loaded, to, top)
 
 
 @profile.command()
@@ -276,14 +277,14 @@ def diff(
     check_outputs(outputs, inputs=(before, after, *also_before, *also_after))
     old = [load_profile(f) for f in (before, *also_before)]
     new = [load_profile(f) for f in (after, *also_after)]
-    found = compared(old, new, per=per)
-    click.echo(found.markdown(top) if to == "markdown" else found.text(top))
+    difference = compared(old, new, per=per)
+    click.echo(difference.markdown(top) if to == "markdown" else difference.text(top))
     title = f"{Path(before).name} → {Path(after).name}"
-    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
+    files: tuple[tuple[str | None, Callable[[], str]], ...] = (
         (flame, lambda: diff_svg(old[0].tree(), new[0].tree(), title)),
         (folded, lambda: two_column(old[0].timeline, new[0].timeline)),
     )
-    for path, drawn in made:
+    for path, drawn in files:
         if path is not None:
             click.echo(f"written: {shown(str(write_text(path, drawn())))}")
 
@@ -297,11 +298,11 @@ def check(file: str) -> None:
     """
     from tritium.see.trace.check import check as checked
 
-    found = checked(file)
-    for fault in found.faults:
+    result = checked(file)
+    for fault in result.faults:
         click.echo(shown(fault))
-    if found.faults:
-        faults = len(found.faults)
-        say(f"{shown(file)}: no good {found.kind}: {faults} fault{'s' * (faults != 1)}", "red")
+    if result.faults:
+        faults = len(result.faults)
+        say(f"{shown(file)}: no good {result.kind}: {faults} fault{'s' * (faults != 1)}", "red")
         sys.exit(1)
-    click.echo(f"{shown(file)}: a good {found.kind}, {found.spans} {found.counted}{'s' * (found.spans != 1)}")
+    click.echo(f"{shown(file)}: a good {result.kind}, {result.spans} {result.counted}{'s' * (result.spans != 1)}")

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.terminal import bar, progress
-from tritium.cli.text import NO_REPORT, file_errors, shown
+from tritium.cli.text import NO_REPORT, bar, file_errors, progress, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -37,21 +36,21 @@ CODES = "Exit codes: 0 no regression, 1 regression or missing case, 2 usage or f
 
 
 def share(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """A threshold as a percentage; how it was read is said."""
+    """Return a threshold as a percentage; print how it was read."""
     from tritium.perf.suites.config import fraction
 
     if value is None:
         return None
     try:
-        found = fraction(value, "--threshold")
+        threshold = fraction(value, "--threshold")
     except ArgumentError as error:
         raise click.UsageError(str(error), context) from None
     if not value.strip().endswith("%"):
-        click.echo(f"--threshold {value} is read as {100 * found:g} %", err=True)
-    return f"{100 * found:.12g}%"
+        click.echo(f"--threshold {value} is read as {100 * threshold:g} %", err=True)
+    return f"{100 * threshold:.12g}%"
 
 
-THRESHOLD = "Slowdown that is a regression: 0.05 or 5% is 5 %; above 1 it is percent, 10.0 is 10 %. Default: 10 % for separate runs, 3 % side by side."
+THRESHOLD = "Slowdown that is a regression: 0.05 or 5% is 5 %; above 1 it is percent, 10.0 is 10 %. Default: 10 % (separate runs) or 3 %."
 LOOKS = "Looks of the sequential test: inconclusive cases are measured further."
 CONFIG = "Settings in JSON; command-line options override them."
 FILE = click.Path(dir_okay=False)
@@ -71,7 +70,7 @@ GATE = (
 
 
 def options_of_a_gate(command: Command) -> Command:
-    """How a verdict is reached and told, the same for both gates."""
+    """Add the options of both gates."""
     for option in reversed(GATE):
         command = option(command)
     return command
@@ -79,7 +78,7 @@ def options_of_a_gate(command: Command) -> Command:
 
 @dataclass(frozen=True)
 class GateOptions:
-    """How a verdict is reached, told and kept; what is measured for it is in `Options`."""
+    """Options of a verdict and its output; those of the measurement are in `Options`."""
 
     baseline: str = ""  # a file of results or a name; "": another revision is measured
     config: RegressionConfig | None = None
@@ -98,12 +97,12 @@ class GateOptions:
 
     @property
     def aside(self) -> bool:
-        """Whether stdout is for a program, so that words for a person go to stderr."""
+        """True if stdout is for a program, so that text for people goes to stderr."""
         return self.format != "text" and not self.output_file
 
     @property
     def updates(self) -> bool:
-        """Whether a pass becomes the baseline."""
+        """True if a pass becomes the baseline."""
         return self.update_baseline or (self.config is not None and self.config.auto_update_baseline)
 
     def allowed(self, suite: Suite) -> Suite:
@@ -301,14 +300,14 @@ def _page(suite: Suite, results: Results, gate: GateOptions, *, history: bool = 
 
     verdicts = replace(gate.allowed(suite), command=_typed())
     try:
-        kept = History() if history else None
+        history_store = History() if history else None
     except (TritiumError, OSError):
-        kept = None  # said before: it could not be written either
+        history_store = None  # said before: it could not be written either
     try:
-        write_beside(Path(gate.verdict), results, verdicts=verdicts, history=kept, err=gate.aside)
+        write_beside(Path(gate.verdict), results, verdicts=verdicts, history=history_store, err=gate.aside)
     finally:
-        if kept is not None:
-            kept.close()
+        if history_store is not None:
+            history_store.close()
 
 
 def _update(tested: Gated, name: str) -> None:
@@ -321,10 +320,10 @@ def _update(tested: Gated, name: str) -> None:
 # ---- what both need
 
 
-def _baseline(given: str | None, config: str | None, settings: RegressionConfig | None) -> str:
+def _baseline(name: str | None, config: str | None, settings: RegressionConfig | None) -> str:
     """The baseline that was named, else the file's; a relative one beside the file of settings, or here."""
-    if given:
-        return given
+    if name:
+        return name
     if settings is None or config is None:
         raise click.UsageError("--baseline is needed: a file of earlier results, or a name (tritium baseline list).")
     beside = Path(config).parent / settings.baseline_file

@@ -56,7 +56,7 @@ SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
     help="Write every chart to DIR, as SVG or PNG.",
 )
 @click.option("--from", "kind", metavar="FORMAT", help="Format of the input (default: detected).")
-def report(source: str, output: str | None, to: str | None, charts: str | None, **given: Any) -> None:
+def report(source: str, output: str | None, to: str | None, charts: str | None, **options: Any) -> None:
     """Write an HTML report of a run. It holds charts, verdicts, environment and raw values, and needs no network.
 
     The page holds its data; the same input gives the same bytes.
@@ -64,47 +64,47 @@ def report(source: str, output: str | None, to: str | None, charts: str | None, 
     picture = to if to in PICTURES else None
     if picture and not charts:
         raise click.UsageError(f"--format {picture} is of charts: name a folder with --charts DIR.")
-    if given["before"] and not given["profile"]:
+    if options["before"] and not options["profile"]:
         raise click.UsageError("--before is an earlier profile: give the later one with --profile FILE.")
     form = None if picture else to
-    made = _made(source, given)
+    page = _made(source, options)
     if charts:
-        written = made.charts(charts, picture or "svg")
+        written = page.charts(charts, picture or "svg")
         click.echo(f"written: {len(written)} charts in {shown(charts)}", err=form == "text")
         if output is None and form is None:
             return
     if output is None and form in ("text", "markdown"):
-        click.echo(made.text() if form == "text" else made.markdown(), nl=False)
+        click.echo(page.text() if form == "text" else page.markdown(), nl=False)
         return
     path = Path(output or f"report{SUFFIXES[form or 'html']}")
     if path.exists() and path.samefile(source):
         raise click.UsageError(f"{shown(str(path))} is the input; give another name with --output.")
-    click.echo(f"written: {shown(str(made.save(path, form)))}")
+    click.echo(f"written: {shown(str(page.save(path, form)))}")
 
 
-def _made(source: str, given: dict[str, Any]) -> Report:
+def _made(source: str, options: dict[str, Any]) -> Report:
     """Every file is read before anything is written."""
     from tritium.perf.formats import imports
     from tritium.perf.gate import regression
     from tritium.see.reports import report as reports
 
-    results = _read(source, lambda path: imports.load(path, given["kind"]))
-    about: dict[str, Any] = {"sha256": _hash(source)}
+    results = _read(source, lambda path: imports.load(path, options["kind"]))
+    facts: dict[str, Any] = {"sha256": _hash(source)}
     for name, read in READERS.items():
-        if given[name] is not None:
-            about["verdicts" if name == "verdict" else name] = _read(given[name], read)
-    if given["baseline"] is not None:
-        about["baseline"] = _read(given["baseline"], regression.loaded)
-    if not given["history"]:
-        return reports.report(results, **about)
+        if options[name] is not None:
+            facts["verdicts" if name == "verdict" else name] = _read(options[name], read)
+    if options["baseline"] is not None:
+        facts["baseline"] = _read(options["baseline"], regression.loaded)
+    if not options["history"]:
+        return reports.report(results, **facts)
     from tritium.perf.store.history import History
 
-    with History() as kept:
-        return reports.report(results, history=kept, **about)
+    with History() as history:
+        return reports.report(results, history=history, **facts)
 
 
 def _read(path: str, read: Callable[[str], Any]) -> Any:
-    """What a file holds; that it is not there is one line, as everything else wrong with it."""
+    """Read a file; a missing one is an error of one line, like everything else wrong with it."""
     try:
         return read(path)
     except FileNotFoundError:
@@ -170,14 +170,14 @@ def name_beside(path: Path) -> Path:
     return path.with_name(f"{name}.html")
 
 
-def write_beside(path: Path, results: Results, *, err: bool = False, **about: Any) -> None:
+def write_beside(path: Path, results: Results, *, err: bool = False, **facts: Any) -> None:
     """A page next to the file `path`, and a line that names it. A page that cannot be written changes nothing else."""
     from tritium.see.reports import report as reports
 
     if not path.is_file() or Path("/dev") in path.absolute().parents:
         return  # a pipe or a device has nothing beside it
     try:
-        place = reports.report(results, sha256=_hash(str(path)), **about).save(name_beside(path))
+        place = reports.report(results, sha256=_hash(str(path)), **facts).save(name_beside(path))
     except (TritiumError, OSError) as error:
         click.echo(f"no report was written: {shown(str(error))}", err=True)
         return

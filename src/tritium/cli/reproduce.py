@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritium.cli.terminal import Table, span
-from tritium.cli.text import shown
+from tritium.cli.text import Table, shown, span
 from tritium.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import sys
 
 import click
 
-from tritium.cli.terminal import Table, print_parts
-from tritium.cli.text import shown
+from tritium.cli.text import Table, print_parts, shown
 from tritium.errors import ArgumentError
 
 FILE = click.Path(exists=True, dir_okay=False)
@@ -86,8 +85,8 @@ def import_command(file: str, output: str, source: str | None, overwrite: bool) 
 
     if Path(output).exists() and not overwrite:
         raise ArgumentError(f"{shown(output)} is there already; --overwrite replaces it.")
-    found = imports.load(file, source)
-    path = store.save(found, output)
-    click.echo(f"written: {shown(str(path))}, {len(found.runs)} runs from {found.suite or found.kind}")
-    for note in found.notes:
+    results = imports.load(file, source)
+    path = store.save(results, output)
+    click.echo(f"written: {shown(str(path))}, {len(results.runs)} runs from {results.suite or results.kind}")
+    for note in results.notes:
         click.echo(f"note: {shown(note)}")

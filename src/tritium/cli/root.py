@@ -25,8 +25,7 @@ import click
 
 import tritium as tt
 from tritium import backends
-from tritium.cli.terminal import Table, bar, print_parts, say
-from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, amount, shown, size
+from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, Table, amount, bar, print_parts, say, shown, size
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.machine.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.op import OPS, Kind, Op
@@ -167,28 +166,28 @@ def cli(log_level: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(as_json: bool) -> None:
     """List the devices: those here, and how to get the others."""
-    found = backends.devices()
+    listed = backends.devices()
     try:
         choice = backends.default_device()
     except DeviceError:  # the list is what helps against it
         if not as_json:
-            _list_devices(found, None)
+            _list_devices(listed, None)
         raise
     if as_json:
-        rows = [d._asdict() for d in found]
+        rows = [d._asdict() for d in listed]
         click.echo(json.dumps({"default": str(choice.device), "why": choice.why, "devices": rows}, indent=2))
         return
-    _list_devices(found, choice)
+    _list_devices(listed, choice)
 
 
-def _list_devices(found: list[backends.Found], choice: backends.Choice | None) -> None:
-    for d in found:
+def _list_devices(listed: list[backends.Found], choice: backends.Choice | None) -> None:
+    for d in listed:
         if d.available:
             say(d.name, "bold", end="")
             click.echo(f"  (default: {choice.why})" if choice and d.name == str(choice.device) else "")
             for key, value in d.facts.items():
                 click.echo(f"  {key:<10} {value}")
-    for d in found:
+    for d in listed:
         if not d.available:
             click.echo(f"{d.name:<6} not available: {d.why}; {d.remedy}.")
 
@@ -297,43 +296,43 @@ def ceilings_command(as_json: bool, refresh: bool, quick: bool) -> None:
     FLOP/s, int8 OP/s, and bytes per second of every cache and of memory. Measured once (a few seconds) and stored;
     benchmarks print their share of it.
     """
-    found = ceilings(refresh=refresh, quick=quick)
+    measured = ceilings(refresh=refresh, quick=quick)
     if as_json:
-        click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False))
+        click.echo(json.dumps(as_dict(measured), indent=2, allow_nan=False))
     else:
-        print_parts(*ceilings_parts(found))
+        print_parts(*ceilings_parts(measured))
 
 
-def ceilings_page(found: Ceilings) -> str:
+def ceilings_page(measured: Ceilings) -> str:
     """Return the ceilings as plain text."""
-    return "\n".join(map(str, ceilings_parts(found)))
+    return "\n".join(map(str, ceilings_parts(measured)))
 
 
-def ceilings_parts(found: Ceilings) -> list[str | Table]:
+def ceilings_parts(peaks: Ceilings) -> list[str | Table]:
     """Return the ceilings as tables: the best sample of each, and the spread of the others."""
-    m = found.machine
+    m = peaks.machine
     lines: list[str | Table] = [f"{m.cpu}, {m.usable} of {m.cpus} CPUs, {m.memory_gib:g} GiB, {m.system}"]
     for kind, title in (("f32", "compute, f32"), ("int8", "compute, int8"), ("bytes", "memory")):
         body: list[list[str]] = []
         absent: dict[str, str] = {}
-        for name in dict.fromkeys(r.name for r in found.rows if r.kind == kind):
-            rows = [found.of(name, n) for n in found.threads]
+        for name in dict.fromkeys(r.name for r in peaks.rows if r.kind == kind):
+            rows = [peaks.of(name, n) for n in peaks.threads]
             if measured := [r for r in rows if r.samples]:
                 body.append([name, measured[0].how, *map(_ceiling, rows)])
             absent |= {f"{name}, {r.threads} threads" if measured else name: r.absent for r in rows if r.absent}
-        heads = [title, "by", *(f"{n} thread{'s' * (n > 1)}" for n in found.threads)]
+        heads = [title, "by", *(f"{n} thread{'s' * (n > 1)}" for n in peaks.threads)]
         lines += ["", Table(body, heads)] if body else []
         lines += [f"{name}: not measured: {why}." for name, why in absent.items()]
     lines += [
         "",
         "The best sample, the median, and half the width of the middle half. Bytes are counted as STREAM does.",
     ]
-    if found.disturbed:
+    if peaks.disturbed:
         lines.append("Many samples differ widely: other work was running, and the truth may lie higher.")
     lines.append(
-        f"Measured {found.measured_at} in {found.elapsed_s:g} s{', quickly' * found.quick}; --refresh measures again."
+        f"Measured {peaks.measured_at} in {peaks.elapsed_s:g} s{', quickly' * peaks.quick}; --refresh measures again."
     )
-    return lines + ([f"Kept in {found.path}"] if found.path else [])
+    return lines + ([f"Kept in {peaks.path}"] if peaks.path else [])
 
 
 def _ceiling(row: Ceiling) -> str:

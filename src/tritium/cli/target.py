@@ -1,4 +1,4 @@
-"""What `tritium profile` and `tritium memory` look at: a script or module run inside this process, or a workload of ours.
+"""Targets of `tritium profile` and `tritium memory`: a script or module run inside this process, or a workload.
 
 Knows nothing of who listens meanwhile. A script runs as `python SCRIPT ARGS` would run it, and its exit code is handed back.
 """
@@ -34,13 +34,13 @@ def check_outputs(paths: Sequence[str], script: str | None = None, inputs: Itera
     read = [Path(path) for path in inputs]
     real = [Path(os.path.realpath(path)) for path in paths]
     for i, path in enumerate(real):
-        given = shown(paths[i])
+        name = shown(paths[i])
         if script is not None and _same(path, Path(script)):
-            raise click.UsageError(f"{given} would be written over: that is the script; name another file.")
+            raise click.UsageError(f"{name} would be written over: that is the script; name another file.")
         if path.suffix.lower() in (".py", ".pyw") or any(_same(path, other) for other in read):
-            raise click.UsageError(f"{given} would be written over; name another file.")
+            raise click.UsageError(f"{name} would be written over; name another file.")
         if any(_same(path, other) for other in real[:i]):
-            raise click.UsageError(f"{given} is named twice; each output needs a file of its own.")
+            raise click.UsageError(f"{name} is named twice; each output needs a file of its own.")
 
 
 def check_folders(paths: Iterable[str]) -> None:
@@ -56,10 +56,10 @@ def _same(a: Path, b: Path) -> bool:
 
 def check_target(script: str | None, module: str | None, workload: str | None = None) -> None:
     """Exactly one thing to run, and it is there; ArgumentError otherwise."""
-    given = [what for what, on in (("SCRIPT", script), ("-m MODULE", module), ("--workload NAME", workload)) if on]
-    if len(given) != 1:
-        said = f"given {' and '.join(given)}" if given else "none was given"
-        raise ArgumentError(f"one of SCRIPT, -m MODULE and --workload NAME is needed; {said}.")
+    names = [what for what, on in (("SCRIPT", script), ("-m MODULE", module), ("--workload NAME", workload)) if on]
+    if len(names) != 1:
+        text = f"given {' and '.join(names)}" if names else "none was given"
+        raise ArgumentError(f"one of SCRIPT, -m MODULE and --workload NAME is needed; {text}.")
     if script is not None and not os.path.exists(script):
         raise ArgumentError(f"there is no script {shown(script)}.")
     if script is not None and os.path.isdir(script) and not any(os.path.exists(os.path.join(script, m)) for m in MAINS):
@@ -73,10 +73,10 @@ def check_target(script: str | None, module: str | None, workload: str | None = 
 def _check_module(module: str) -> None:
     with _place("", [module]):
         try:
-            found = importlib.util.find_spec(module)
+            spec = importlib.util.find_spec(module)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ArgumentError(f"-m {shown(module)}: {shown(str(error))}.") from None
-    if found is None:
+    if spec is None:
         raise ArgumentError(f"-m {shown(module)}: there is no such module.")
 
 
@@ -118,27 +118,27 @@ def _place(folder: str, argv: list[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv_before, path_before
 
 
-def _exit_code(said: Any) -> int:
-    if said is None:
+def _exit_code(code: Any) -> int:
+    if code is None:
         return 0
-    if isinstance(said, int):
-        return said
-    sys.stderr.write(f"{said}\n")  # as Python does with sys.exit("text")
+    if isinstance(code, int):
+        return code
+    sys.stderr.write(f"{code}\n")  # as Python does with sys.exit("text")
     return 1
 
 
 def _show(error: BaseException) -> None:
-    """What Python would print, or the target's own sys.excepthook."""
+    """Print an exception as Python would, or with the target's own sys.excepthook."""
     error.__traceback__ = _theirs(error.__traceback__)
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that begins in the target."""
-    at = trace
-    while at is not None and at.tb_frame.f_code.co_filename in OURS:
-        at = at.tb_next
-    return at
+    frame = trace
+    while frame is not None and frame.tb_frame.f_code.co_filename in OURS:
+        frame = frame.tb_next
+    return frame
 
 
 def _wait_for_threads() -> None:
@@ -151,12 +151,12 @@ def _wait_for_threads() -> None:
 # ---- workloads
 
 
-def workload_case(asked: str) -> Case:
+def workload_case(spec: str) -> Case:
     """The case of a workload's name, with or without a shape: decode, or decode 8x256x1024."""
     from tritium.perf.work import workloads
     from tritium.perf.work.operations import WORKLOADS
 
-    name, _, size = asked.strip().partition(" ")
+    name, _, size = spec.strip().partition(" ")
     if name not in WORKLOADS:
         raise ArgumentError(
             f"--workload: {name!r} is none; there are {', '.join(WORKLOADS)}.{nearest(name, WORKLOADS)}"
@@ -168,21 +168,21 @@ def workload_case(asked: str) -> Case:
     if not all(p.isdigit() for p in parts):
         raise ArgumentError(f"--workload {name}: {size!r} is not a shape; write it as 8x256x1024.")
     shape = tuple(map(int, parts))
-    found = workloads.cases(name, [shape])
-    if not found:
+    cases = workloads.cases(name, [shape])
+    if not cases:
         raise ArgumentError(f"--workload: {workloads.refusal(name, shape, 'f32')}")
-    return found[0]
+    return cases[0]
 
 
-def make_workload(asked: str, candidate: str = "tritium") -> tuple[str, Callable[[], Any]]:
+def make_workload(spec: str, candidate: str = "tritium") -> tuple[str, Callable[[], Any]]:
     """A workload, made and ready: its whole name, and a function that does it once and waits until it is done."""
     from tritium.perf.engine import worker
     from tritium.perf.records.case import UnsupportedError
 
-    case = workload_case(asked)
+    case = workload_case(spec)
     try:
-        made = worker.resolve(case.recipe.target)(candidate, **case.recipe.arguments)
+        workload = worker.resolve(case.recipe.target)(candidate, **case.recipe.arguments)
     except UnsupportedError as error:
         raise ArgumentError(f"--workload {case.name}: {error}") from None
-    wait = made.wait or (lambda result: result)
-    return case.name, lambda: wait(made.call())
+    wait = workload.wait or (lambda result: result)
+    return case.name, lambda: wait(workload.call())

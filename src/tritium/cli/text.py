@@ -1,19 +1,27 @@
-"""Parts of every command: types of options, sizes and counts for people, names from files, and errors of files.
+"""Parts of every command: types of options; text, tables and progress on a terminal; errors of files.
 
-Knows nothing of any command; `cli.terminal` prints.
+Knows nothing of any command. rich draws on a terminal, and is imported when it does; elsewhere everything is plain, stable
+text. rich gets `Text`, never markup: text from files means nothing to it. NO_COLOR and FORCE_COLOR are honoured.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
 from tritium.errors import ArgumentError, SaveError
 from tritium.escape import terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 VARIANT = click.Choice(["arm64", "multiply", "divide"])
 VARIANT_HELP = "Variant the file does not name: I2_S of ARM builds, or the use of weight_scale."
@@ -23,7 +31,16 @@ NO_REPORT = click.option(
 )
 
 
-# ---- kinds of options
+Report = Callable[[int, int, str], None]  # of progress: done, total, what is being done
+
+GAP = 2  # spaces between columns
+MAX_FIGURE = 24  # a longer cell may be wrapped, even if it begins with a figure
+FIGURE = re.compile(r"\s*[~<>≤≥±+−-]?\d")
+DRAW_S = 0.1  # between two drawings of a bar
+LINE_S = 5.0  # between lines of progress where no terminal shows a bar
+
+
+# ---- types of options
 
 
 class Words(click.ParamType):  # type: ignore[type-arg]
@@ -32,10 +49,10 @@ class Words(click.ParamType):  # type: ignore[type-arg]
     name = "names"
 
     def convert(self, value: Any, param: Any, context: Any) -> tuple[str, ...]:
-        found = tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else tuple(value)
-        if not all(found):
+        names = tuple(word.strip() for word in value.split(",")) if isinstance(value, str) else tuple(value)
+        if not all(names):
             self.fail(f"{value!r}: names parted by commas are needed.", param, context)
-        return found
+        return names
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
@@ -95,12 +112,186 @@ def shown(text: str) -> str:
     return terminal(text, 1000)
 
 
+# ---- styled text
+
+
+def say(text: str, style: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Print a text, in a style of rich's ("bold red") where colours are shown."""
+    stream = sys.stderr if err else sys.stdout
+    if not style or not _is_styled(stream):
+        click.echo(text + end, nl=False, err=err)
+        return
+    from rich.text import Text
+
+    _console(stream).print(Text(text, style), end=end, soft_wrap=True)
+
+
+def _is_styled(stream: TextIO) -> bool:
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+
+
+def _console(stream: TextIO, width: int | None = None) -> Console:
+    """Return a console that writes to the stream: what rich adds to text on its own account is off."""
+    from rich.console import Console
+
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+# ---- tables
+
+
+class Table(NamedTuple):
+    """Rows of text below headings; `styles` has a style for each row."""
+
+    rows: Sequence[Sequence[str]]
+    heads: Sequence[str]
+    styles: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        """Return the table as plain text, as wide as its cells."""
+        widths = self.widths()
+        lines = [
+            (" " * GAP).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.heads, *self.rows)
+        ]
+        return "\n".join([lines[0], (" " * GAP).join("-" * width for width in widths), *lines[1:]])
+
+    def widths(self, limit: int | None = None) -> list[int]:
+        """Return the widths of the columns; with a limit, the widest are narrowed, down to their longest word."""
+        columns = list(zip(self.heads, *self.rows, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        floors = [_floor(head, cells) for head, *cells in columns]
+        excess = 0 if limit is None else sum(widths) + GAP * (len(widths) - 1) - limit
+        while excess > 0 and (free := [i for i, width in enumerate(widths) if width > floors[i]]):
+            widths[max(free, key=widths.__getitem__)] -= 1
+            excess -= 1
+        return widths
+
+
+def _floor(head: str, cells: Sequence[str]) -> int:
+    """Return the least width of a column: figures stay on one line, text is wrapped between words."""
+    width = max(map(len, (head, *cells)))
+    if width <= MAX_FIGURE and all(FIGURE.match(cell) for cell in cells if cell.strip("- ")):
+        return width
+    return max((len(word) for cell in (head, *cells) for word in cell.split()), default=0)
+
+
+def print_parts(*parts: str | Table) -> None:
+    """Print texts and tables; a terminal gets tables that fit its width."""
+    for part in parts:
+        if isinstance(part, Table) and _is_styled(sys.stdout):
+            _draw_table(part)
+        else:
+            click.echo(str(part))
+
+
+def _draw_table(table: Table) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as Drawing
+    from rich.text import Text
+
+    console = _console(sys.stdout, None if sys.stdout.isatty() else sum(table.widths()) + GAP * len(table.heads))
+    drawing = Drawing(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for head, column in zip(table.heads, table.widths(console.width), strict=True):
+        drawing.add_column(Text(head), width=column, overflow="fold")
+    for i, row in enumerate(table.rows):
+        drawing.add_row(*map(Text, row), style=table.styles[i] if table.styles else None)
+    console.print(drawing, crop=False)
+
+
+# ---- progress, on stderr
+
+
+def status(text: str) -> None:
+    """Show what is being done on a line that the next status replaces; nothing where no terminal is."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{shown(text)}" if text else "\r\x1b[K", nl=False, err=True)
+
+
+@contextmanager
+def bar(label: str) -> Iterator[Report | None]:
+    """Draw a progress bar while something is done; None, which reports nothing, where no terminal is."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _drawn(label) as report:
+        yield report
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Report]:
+    """Print the title, then draw a progress bar; where no terminal is, print a line every few seconds."""
+    click.echo(title, err=True)
+    if sys.stderr.isatty():
+        with _drawn("looking at the machine; its ceilings are measured once …") as report:
+            yield report
+        return
+    last, left = time.monotonic(), _time_left()
+
+    def report_line(done: int, total: int, what: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_S or not done:
+            last = now
+            click.echo(shown(f"{100 * done // max(total, 1):3d} %  {what}{left(done, total, now)}"), err=True)
+
+    yield report_line
+
+
+@contextmanager
+def _drawn(label: str) -> Iterator[Report]:
+    """Draw a bar that is removed at the end. No thread of rich's redraws it: that would disturb what is being measured."""
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    columns = (TextColumn("{task.percentage:3.0f} %", markup=False), BarColumn(bar_width=20), text)
+    left, last = _time_left(), 0.0
+    with Progress(
+        *columns, console=_console(sys.stderr), auto_refresh=False, transient=True, redirect_stdout=False
+    ) as drawing:
+        task = drawing.add_task(label)
+        drawing.refresh()
+
+        def report(done: int, total: int, what: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last < DRAW_S and done < total:
+                return
+            last = now
+            line = shown(f"{what}{left(done, total, now)}")
+            drawing.update(task, completed=done, total=max(total, 1), description=line, refresh=True)
+
+        yield report
+
+
+def _time_left() -> Callable[[int, int, float], str]:
+    """Return a function that says how long the rest takes, once a few seconds have shown the speed."""
+    start = time.monotonic()
+
+    def left(done: int, total: int, now: float) -> str:
+        elapsed = now - start
+        return f", about {span(elapsed * (total - done) / done)} left" if done and elapsed > 3 else ""
+
+    return left
+
+
+def span(seconds: float) -> str:
+    """Return seconds for people: 42 s, 3 min."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def page_width() -> int:
+    """Return the columns a page of text may fill: the terminal's, and 200 where it is piped."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+
+
 # ---- errors
 
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """What the system says of a file is one line and exit code 2."""
+    """Turn errors of the file system into one line and exit code 2."""
     try:
         yield
     except SaveError:

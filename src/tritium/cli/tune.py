@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from tritium.cli.terminal import Table, bar, print_parts
-from tritium.cli.text import Counts, Sizes, shown
+from tritium.cli.text import Counts, Sizes, Table, bar, print_parts, shown
 from tritium.machine import tuned
 from tritium.machine.facts import seconds_text
 
@@ -43,16 +42,16 @@ def tune(
     The runtime reads the choices when it starts (TRITIUM_TUNED=0 ignores them). Threads and device, which can change the last
     bits of a result, are followed only with TRITIUM_TUNED=all.
     """
-    asked = [
+    actions = [
         w
         for w, on in (("--list", listed), ("--explain", explain), ("--revalidate", revalidate), ("--clear", clear))
         if on
     ]
-    if len(asked) > 1:
-        raise click.UsageError(f"{' and '.join(asked)} do not go together; give one of them.")
+    if len(actions) > 1:
+        raise click.UsageError(f"{' and '.join(actions)} do not go together; give one of them.")
     products = [w for w, on in (("--sizes", sizes), ("--batches", batches), ("--model", model)) if on]
-    if products and (asked or set(names) - {"cuda", "cuda/product"}):
-        other = asked[0] if asked else f"--op {next(n for n in names if n not in ('cuda', 'cuda/product'))}"
+    if products and (actions or set(names) - {"cuda", "cuda/product"}):
+        other = actions[0] if actions else f"--op {next(n for n in names if n not in ('cuda', 'cuda/product'))}"
         raise click.UsageError(f"{products[0]} is for the products of a GPU, not for {other}; leave one of them out.")
     if sizes and model:
         raise click.UsageError("--sizes and --model do not go together; give one of them.")
@@ -75,16 +74,16 @@ def shown_page(page: str) -> str:
     return "\n".join(shown(line) for line in page.splitlines())
 
 
-def _sizes(given: tuple[tuple[int, ...], ...] | None, model: str | None) -> tuple[tuple[int, int], ...]:
+def _sizes(shapes: tuple[tuple[int, ...], ...] | None, model: str | None) -> tuple[tuple[int, int], ...]:
     """Rows and columns of weights: those given, or those of a model."""
     if model is not None:
         from tritium.perf.tune import cuda as tune_cuda
 
         return tune_cuda.sizes_of(model)
-    for size in given or ():
+    for size in shapes or ():
         if len(size) != 2:
             raise click.UsageError(f"--sizes: {'x'.join(map(str, size))} is not rows x columns; write 2560x6912.")
-    return tuple((n, k) for n, k in given or ())
+    return tuple((n, k) for n, k in shapes or ())
 
 
 def _tune(
@@ -122,12 +121,12 @@ def _value(o: Any) -> str:
 def _list(as_json: bool) -> None:
     from tritium.perf.tune import choices as tune_choices, file as tune_file, racing as tune
 
-    kept, followed = tune_file.choices(), tuned.choices()
+    stored, followed = tune_file.choices(), tuned.choices()
     races = tune.history()
     if as_json:
         rows = [
             {"name": n, "value": c.value, "why": c.why, "exact": c.exact, "followed": n in followed}
-            for n, c in kept.items()
+            for n, c in stored.items()
         ]
         tunable = [r.title for r in tune_choices.races()]
         click.echo(
@@ -137,38 +136,38 @@ def _list(as_json: bool) -> None:
     body = []
     for r in tune_choices.races():
         last = tune.latest(r.op, r.shape, r.dtype, r.device)
-        found = r.absent or (f"tuned {last.created[:16]} UTC" if last else "not tuned: as shipped")
-        body.append([r.title, str(kept[r.choice].value) if r.choice in kept else f"{r.default or '-'}", found])
+        state = r.absent or (f"tuned {last.created[:16]} UTC" if last else "not tuned: as shipped")
+        body.append([r.title, str(stored[r.choice].value) if r.choice in stored else f"{r.default or '-'}", state])
     print_parts(Table(body, ["what", "choice", "state"]))
     rest = sorted({t.op for t in races} - {r.op for r in tune_choices.races()})
     if rest:
         click.echo("\nTuned by programs: " + ", ".join(shown(name) for name in rest))
-    click.echo(f"\nIn {tuned.path()}; {len(followed)} of {len(kept)} choices are followed.")
+    click.echo(f"\nIn {tuned.path()}; {len(followed)} of {len(stored)} choices are followed.")
 
 
 def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
     from tritium.perf.records import json_io as records
     from tritium.perf.tune import choices as tune_choices
 
-    found = tune_choices.revalidate(names, quick=quick)
+    drifts = tune_choices.revalidate(names, quick=quick)
     if as_json:
-        click.echo(json.dumps([records.plain(d) for d in found], indent=2))
-    elif not found:
+        click.echo(json.dumps([records.plain(d) for d in drifts], indent=2))
+    elif not drifts:
         click.echo("Nothing of it was tuned on this machine; run tritium tune first.")
     else:
-        for d in found:
+        for d in drifts:
             click.echo(shown(str(d)))
-    if not all(d.holds for d in found):
+    if not all(d.holds for d in drifts):
         raise SystemExit(1)
 
 
 def _clear(names: tuple[str, ...]) -> None:
     from tritium.perf.tune import choices as tune_choices, racing as tune
 
-    gone = 0 if names else tune.clear()
+    count = 0 if names else tune.clear()
     for name in names:
-        found = tune.clear(name)
-        if not found and name != "batch":
+        removed = tune.clear(name)
+        if not removed and name != "batch":
             tune_choices.races([name])  # refuses a name that nothing can be tuned under
-        gone += found
-    click.echo(f"{gone} race{'s' * (gone != 1)} forgotten; what they chose is as shipped again.")
+        count += removed
+    click.echo(f"{count} race{'s' * (count != 1)} forgotten; what they chose is as shipped again.")

@@ -48,23 +48,23 @@ def write_text(path: str | os.PathLike[str], text: str, *, parents: bool = False
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, parents: bool = False) -> Path:
     """Write a file so that there is the old or the new one, whole, whatever happens. `parents`: make its folders."""
-    given = Path(path)
-    target = Path(os.path.realpath(given))  # a link keeps pointing to the file
+    original = Path(path)
+    target = Path(os.path.realpath(original))  # a link keeps pointing to the file
     try:
-        if given.exists() and not stat.S_ISREG(given.stat().st_mode):
-            return _write_through(given, data)
+        if original.exists() and not stat.S_ISREG(original.stat().st_mode):
+            return _write_through(original, data)
         if parents:
             make_folder(target.parent)
         sweep(target.parent, escape(target.name[:100]))
         temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
         _replace(temporary, target, data)
     except OSError as error:
-        raise unsaved(given, error, "what was there before is untouched") from error
+        raise unsaved(original, error, "what was there before is untouched") from error
     try:
         sync_folder(target.parent)
     except OSError as error:
-        raise unsaved(given, error, "the new file is there and whole, but may not outlive a power cut") from error
-    return given
+        raise unsaved(original, error, "the new file is there and whole, but may not outlive a power cut") from error
+    return original
 
 
 def write_chunks(path: str | os.PathLike[str], chunks: Iterable[str]) -> Path:
@@ -226,9 +226,9 @@ def named(path: str | os.PathLike[str]) -> str:
 def unsaved(path: Path, error: OSError, state: str) -> SaveError:
     reason = error.strerror or str(error)
     what = " Free some space, or choose another place." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    made = SaveError(f"{named(path)}: not saved: {reason}; {state}.{what}")
-    made.errno = error.errno
-    return made
+    failure = SaveError(f"{named(path)}: not saved: {reason}; {state}.{what}")
+    failure.errno = error.errno
+    return failure
 
 
 # ---- lock
@@ -316,11 +316,13 @@ def network_filesystem(path: Path, mounts: Path = Path("/proc/self/mounts")) -> 
     except OSError:
         return ""
     place = Path(os.path.realpath(path))
-    found, kind = Path("/"), ""
-    for _, at, name, *_ in (line for line in lines if len(line) >= 3):
-        point = Path(at.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\"))
-        if place.is_relative_to(point) and len(point.parts) >= len(found.parts):  # a later mount hides an earlier one
-            found, kind = point, name
+    mount, kind = Path("/"), ""
+    for _, path_text, name, *_ in (line for line in lines if len(line) >= 3):
+        point = Path(
+            path_text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        )
+        if place.is_relative_to(point) and len(point.parts) >= len(mount.parts):  # a later mount hides an earlier one
+            mount, kind = point, name
     return kind if kind in NETWORK else ""
 
 

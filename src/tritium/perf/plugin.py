@@ -80,7 +80,7 @@ class Stats:
 
 
 class Bench:
-    """What a test gets as `tritium_bench`."""
+    """The fixture `tritium_bench` of a test."""
 
     def __init__(
         self, name: str, fullname: str, *, param: str | None = None, params: Mapping[str, Any] | None = None,
@@ -127,10 +127,10 @@ class Bench:
             )
 
         def arguments() -> tuple[Sequence[Any], Mapping[str, Any]]:
-            made = setup() if setup is not None else None
-            if made and (args or kwargs):
+            prepared = setup() if setup is not None else None
+            if prepared and (args or kwargs):
                 raise ArgumentError("pedantic: args or kwargs were given, and setup returns them too. Give them once.")
-            return made or (args, kwargs or {})
+            return prepared or (args, kwargs or {})
 
         def one(calls: int) -> tuple[Any, float, float]:
             chosen, named = arguments()
@@ -149,9 +149,9 @@ class Bench:
         gc.collect()
         for _ in range(warmup_rounds):
             one(iterations)
-        found = [one(iterations) for _ in range(rounds)]
-        self._keep(Timed([w for _, w, _ in found], [c for _, _, c in found], iterations, warmup_rounds))
-        return found[-1][0]
+        samples = [one(iterations) for _ in range(rounds)]
+        self._keep(Timed([w for _, w, _ in samples], [c for _, _, c in samples], iterations, warmup_rounds))
+        return samples[-1][0]
 
     def record(self, failure: str = "") -> str:
         """The run as JSON text, which any report can carry; `failure`: why the test did not pass."""
@@ -161,7 +161,7 @@ class Bench:
         return dumps(replace(self.run(self._timed), status=status, reason=failure))
 
     def run(self, t: Timed) -> Run:
-        told = {
+        facts = {
             "name": self.name,
             "group": self.group,
             "params": self.params,
@@ -178,7 +178,7 @@ class Bench:
         flags = (*self._flags, *(() if t.steady else ("no steady state",)))
         return Run(
             self.fullname, ARM, Context(self.name), iterations=t.calls, warmup=t.warmup, steady=t.steady, first_call_s=t.first_s,
-            checked="not checked: the test checks", series=tuple(series), flags=flags, facts={"pytest": jsonable(told)},
+            checked="not checked: the test checks", series=tuple(series), flags=flags, facts={"pytest": jsonable(facts)},
         )  # fmt: skip
 
     def _use(self) -> None:
@@ -207,10 +207,10 @@ def timed(call: Callable[[], Any], budget_s: float) -> Timed:
     while settled is None and not spent(WARMUP_SHARE):
         warm.append(batch(call, None, calls)[0] / calls / 1e9)
         settled = steady(warm, WINDOW) if len(warm) % WINDOW == 0 else None
-    found = list[tuple[int, int]]()
-    while len(found) < LEAST_ROUNDS or not spent(1):
-        found.append(batch(call, None, calls))
-    walls, cpus = ([pair[i] / calls / 1e9 for pair in found] for i in (0, 1))
+    samples = list[tuple[int, int]]()
+    while len(samples) < LEAST_ROUNDS or not spent(1):
+        samples.append(batch(call, None, calls))
+    walls, cpus = ([pair[i] / calls / 1e9 for pair in samples] for i in (0, 1))
     return Timed(walls, cpus, calls, len(warm), settled is not None or steady(walls, WINDOW) is not None, first)
 
 
@@ -233,7 +233,7 @@ def undisturbed(collect: bool = True) -> Iterator[None]:
 
 
 def jsonable(value: Any) -> Any:
-    """What a test put into extra_info or its parameters, as JSON can hold it; other things by their repr."""
+    """Return extra_info or parameters of a test as JSON holds them; other objects by their repr."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -250,19 +250,19 @@ def finish(
     records: Sequence[str], *, json: str | None = None, results: str | None = None, compare: str | None = None
 ) -> list[str]:
     """Write what was asked for; the lines to print."""
-    found = gathered(records)
-    said = []
+    session = gathered(records)
+    lines = []
     for path, write in ((json, _save_as_pytest_benchmark), (results, store.save)):
         if path:
-            write(found, path)
-            said.append(f"written: {escape.terminal(path, None)}")
-    if not found.runs:
-        return said
-    return [*page(found, imports.load(compare) if compare else None), *said]
+            write(session, path)
+            lines.append(f"written: {escape.terminal(path, None)}")
+    if not session.runs:
+        return lines
+    return [*page(session, imports.load(compare) if compare else None), *lines]
 
 
-def _save_as_pytest_benchmark(found: Results, path: str) -> None:
-    write_text(path, exports.pytest_benchmark(found), parents=True)
+def _save_as_pytest_benchmark(results: Results, path: str) -> None:
+    write_text(path, exports.pytest_benchmark(results), parents=True)
 
 
 def gathered(records: Sequence[str]) -> Results:
@@ -276,12 +276,12 @@ def gathered(records: Sequence[str]) -> Results:
     )  # fmt: skip
 
 
-def page(found: Results, earlier: Results | None = None) -> list[str]:
+def page(results: Results, earlier: Results | None = None) -> list[str]:
     """A table of the session, and how it compares with an earlier one."""
-    forbids = _unlike(earlier, found.environment) if earlier is not None else ""
+    forbids = _unlike(earlier, results.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
     rows = []
-    for run in sorted(found.runs, key=lambda r: str(r.facts["pytest"].get("group") or "")):
+    for run in sorted(results.runs, key=lambda r: str(r.facts["pytest"].get("group") or "")):
         s = describe(run.series[0].flat)
         group = run.facts["pytest"].get("group")
         name = f"{group}: {run.facts['pytest']['name']}" if group else run.case
@@ -299,7 +299,7 @@ def page(found: Results, earlier: Results | None = None) -> list[str]:
         below.append(
             "now / was: 1.10 is 10 % slower; of one process each, so it gates nothing: tritium regression-test does."
         )
-    below += sorted({escape.terminal(f) for run in found for f in run.flags})
+    below += sorted({escape.terminal(f) for run in results for f in run.flags})
     return Table("", heads, tuple(rows), frozenset(heads[1:]), tuple(below)).text().splitlines()
 
 
@@ -317,21 +317,21 @@ def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:
 
 
 def _unlike(earlier: Results, now: Environment) -> str:
-    """Why the machines are not alike; files of others are asked only for what they tell."""
+    """Return why the machines are not alike; files of other tools are compared only in the fields they have."""
     hard, _ = differences(earlier.environment, now)
-    asked = {k: v for k, v in hard.items() if earlier.kind != "import" or (k in FOREIGN and v[0] not in ("", "0"))}
-    return "; ".join(f"{name} was {a}, is {b}" for name, (a, b) in asked.items())
+    differing = {k: v for k, v in hard.items() if earlier.kind != "import" or (k in FOREIGN and v[0] not in ("", "0"))}
+    return "; ".join(f"{name} was {a}, is {b}" for name, (a, b) in differing.items())
 
 
 # ---- for pytest-benchmark's own files
 
 
 def machine() -> dict[str, Any]:
-    """What makes machines unlike for Tritium: stable from run to run, since pytest-benchmark warns when it differs."""
+    """Return what makes machines unlike for Tritium: stable from run to run, since pytest-benchmark warns if it differs."""
     return {k: v for k, v in plain(this_environment(usable_threads(), limits=False).hard).items() if v}
 
 
 def surroundings() -> dict[str, Any]:
     """The whole environment, as our own files have it."""
-    found: dict[str, Any] = json.loads(dumps(this_environment(usable_threads(), limits=False)))
-    return found
+    machine: dict[str, Any] = json.loads(dumps(this_environment(usable_threads(), limits=False)))
+    return machine

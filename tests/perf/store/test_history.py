@@ -18,7 +18,7 @@ from tritium.errors import FormatError, SaveError
 from tritium.perf.records.run import Results, Run, Series, not_measured
 from tritium.perf.store import history as module, results as store
 from tritium.perf.store.history import History, canary_of, point_of, value_of
-from tritium.perf.store.trends import Point, joined, steps, told, trend
+from tritium.perf.store.trends import Point, describe, joined, steps, trend
 
 sys.path.append(str(Path(__file__).parents[3] / "bench"))
 
@@ -391,7 +391,7 @@ def test_a_trend_is_told_in_sentences(folder: Path) -> None:
         found = history.trend("case", release=replace(timed(1.05e-3, 3), name="v1"))
         assert [s.index for s in history.changes("case")] == [12]
     assert found is not None
-    said = "\n".join(told(found))
+    said = "\n".join(describe(found))
     for part in (
         "24 runs, 2 levels",
         "+10.0 % from 2026-01-13",
@@ -405,4 +405,4 @@ def test_a_trend_is_told_in_sentences(folder: Path) -> None:
 def test_runs_that_nothing_joins_are_counted() -> None:
     found = trend([point(0, 0.0, fingerprint="old", canary=None), *(point(i, 0.0) for i in range(1, 4))], "wall")
     assert found.left_out == 1
-    assert "1 runs of other machines are left out" in told(found)[-1]
+    assert "1 runs of other machines are left out" in describe(found)[-1]

@@ -82,24 +82,24 @@ class Cell:
 
     def add(self, metric: str, generation: int, rounds: list[list[float]]) -> None:
         """The rounds of a generation; generations in which it was not measured are empty."""
-        of = self.values.setdefault(metric, [])
-        of.extend([] for _ in range(generation - len(of)))
-        of.append(rounds)
+        series = self.values.setdefault(metric, [])
+        series.extend([] for _ in range(generation - len(series)))
+        series.append(rounds)
 
-    def note(self, metric: str, generation: int, about: dict[str, Any]) -> None:
+    def note(self, metric: str, generation: int, details: dict[str, Any]) -> None:
         """One value of a metric that is read once in a generation, or why there is none."""
-        value = about.pop("value", None)
+        value = details.pop("value", None)
         if value is not None:
             self.add(metric, generation, [[value]])
         elif any(self.values.get(metric, ())):  # measured before, and not this time: the series keeps what it has
-            self.series[metric].setdefault("absent", []).append(about.get("reason", ""))
+            self.series[metric].setdefault("absent", []).append(details.get("reason", ""))
             return
-        self.series[metric] = self.series.get(metric, {}) | about
+        self.series[metric] = self.series.get(metric, {}) | details
 
 
 def run_of(case: Case, arm: Arm, cell: Cell, threads: int) -> Run:
-    """What is kept of a cell."""
-    series = [*_clocks(cell), *(_other(m, about, cell) for m, about in cell.series.items())]
+    """Return the run of a cell, as results hold it."""
+    series = [*_clocks(cell), *(_other(m, details, cell) for m, details in cell.series.items())]
     status, reason = cell.status, cell.reason
     if status == "ok" and not series:
         status, reason = "interrupted", "ended before the first sample"
@@ -114,19 +114,19 @@ def run_of(case: Case, arm: Arm, cell: Cell, threads: int) -> Run:
 
 
 def _clocks(cell: Cell) -> list[Series]:
-    found = []
+    series = []
     for metric, source in CLOCKS.items():
         values = _frozen(cell.values.get(metric, []))
         if any(values):
             details = {"broken": cell.broken} if cell.broken and metric == "wall" else {}
-            found.append(Series(metric, "s", values, source=source, details=details))
-    return found
+            series.append(Series(metric, "s", values, source=source, details=details))
+    return series
 
 
-def _other(metric: str, about: dict[str, Any], cell: Cell) -> Series:
+def _other(metric: str, details: dict[str, Any], cell: Cell) -> Series:
     values = _frozen(cell.values.get(metric, []))
-    known = {k: v for k, v in about.items() if k in ("unit", "source", "exact", "reason", "kind")}
-    details = {k: v for k, v in about.items() if k not in known}
+    known = {k: v for k, v in details.items() if k in ("unit", "source", "exact", "reason", "kind")}
+    details = {k: v for k, v in details.items() if k not in known}
     if not any(values):
         values, known["kind"] = (), "not measured"
     else:
@@ -135,7 +135,7 @@ def _other(metric: str, about: dict[str, Any], cell: Cell) -> Series:
 
 
 def _flags(cell: Cell, device: str) -> list[str]:
-    """What a reader must know before believing the numbers."""
+    """Return what a reader must know before trusting the numbers."""
     flags = [] if cell.steady else ["no steady state"]
     if cell.broken:
         flags.append(f"{len(cell.broken)} rounds repeated: other work or the hypervisor broke in")
@@ -183,25 +183,25 @@ def measure(
     every = [*cases, *(canaries() if plan.canary else ())]
     bench = Bench(every, arms, plan, threads, progress, options or {})
     complete = True
-    told = list(notes)
+    all_notes = list(notes)
     where = [environment.hard.key, environment.commit, environment.dirty, environment.tritium, environment.packages]
     what = [records.plain(x) for x in (plan, every, list(arms), options or {})]
-    log = _opened(journal, digest([where, what, threads]), bench, resume, told)
+    log = _opened(journal, digest([where, what, threads]), bench, resume, all_notes)
     try:
         for number in range(bench.done, plan.generations):
             bench.generation(number)
-            if log is not None and not _journalled(log, bench, number, told):
+            if log is not None and not _journalled(log, bench, number, all_notes):
                 log = None
     except KeyboardInterrupt:
         complete = False
-        told.append(f"interrupted in generation {bench.done + 1} of {plan.generations}; what was measured is kept")
+        all_notes.append(f"interrupted in generation {bench.done + 1} of {plan.generations}; what was measured is kept")
     finally:
         bench.end()
         if log is not None:
             log.close()
     return Results(
         kind, suite, created, command if command is not None else command_line(), plan, environment,
-        tuple(arm.name for arm in arms), bench.runs(), tuple(told), complete, round(time.monotonic() - began, 3),
+        tuple(arm.name for arm in arms), bench.runs(), tuple(all_notes), complete, round(time.monotonic() - began, 3),
     )  # fmt: skip
 
 
@@ -210,15 +210,15 @@ def _opened(path: Path | None, key: str, bench: Bench, resume: bool, notes: list
     if path is None:
         return None
     if resume and path.exists():
-        found, torn = store.Journal.read(path)
+        entries, torn = store.Journal.read(path)
         if torn:
             notes.append("the journal ended in the middle of a record, which was measured again")
-        plans = [r for r in found if r.get("what") == "plan"]
+        plans = [r for r in entries if r.get("what") == "plan"]
         if not plans or plans[0].get("key") != key:
             raise ArgumentError(
                 f"{path}: the journal is of another plan, suite, version or machine; resume with the same arguments, or delete it."
             )
-        done = [r for r in found if r.get("what") == "generation"]
+        done = [r for r in entries if r.get("what") == "generation"]
         if done:
             bench.restore(done[-1])
             notes.append(f"resumed after {bench.done} of {bench.plan.generations} generations")
@@ -229,7 +229,7 @@ def _opened(path: Path | None, key: str, bench: Bench, resume: bool, notes: list
 
 
 def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str]) -> bool:
-    """Whether a generation could be written down; where not, measuring goes on and a note says what is lost by it."""
+    """Return True if a process was written to the journal; otherwise measuring continues, and a note says what is lost by it."""
     try:
         log.append({"what": "generation", "number": number, "cells": bench.as_json()})
     except SaveError as error:
@@ -239,11 +239,11 @@ def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str])
     return True
 
 
-def _broken(said: dict[str, dict[str, Any]], batches: int) -> bool:
-    """Whether something spoiled a round: the hypervisor, other work on the CPU, or a core that was not the same for all arms."""
-    looks = [max(s["clock"]) for s in said.values()]
+def _broken(answers: dict[str, dict[str, Any]], batches: int) -> bool:
+    """Return True if a round was disturbed: by the hypervisor, by other load, or by contenders on unequal cores."""
+    looks = [max(s["clock"]) for s in answers.values()]
     unlike = len(looks) > 1 and max(looks) > UNLIKE * min(looks)
-    return unlike or any(s["stolen"] > STOLEN or s["switches"] > 3 * batches for s in said.values())
+    return unlike or any(s["stolen"] > STOLEN or s["switches"] > 3 * batches for s in answers.values())
 
 
 def _usable() -> int:
@@ -375,25 +375,25 @@ class Bench:
 
     def _make(self, case: Case, arm: Arm, rng: random.Random) -> bool:
         cell = self.cells[case.name, arm.name]
-        said = self._ask(
+        answer = self._ask(
             case, arm, rng, do="make", target=case.recipe.target, arguments=dict(case.recipe.arguments),
             candidate=arm.candidate, check=not cell.checked,
         )  # fmt: skip
-        if said is None:
+        if answer is None:
             return False
-        cell.make_s = min(cell.make_s, said["make_s"])  # the first one imports
+        cell.make_s = min(cell.make_s, answer["make_s"])  # the first one imports
         if not cell.checked:
-            cell.checked, cell.first_call_s, cell.facts = said["checked"], said["first_call_s"], said["facts"]
-            cell.work = said.get("work")
+            cell.checked, cell.first_call_s, cell.facts = answer["checked"], answer["first_call_s"], answer["facts"]
+            cell.work = answer.get("work")
         return True
 
     def _calibrate(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> None:
         """Calls in a batch: one number for arms that are about as fast, each its own otherwise."""
         for arm in arms:
             cell = self.cells[case.name, arm.name]
-            said = self._ask(case, arm, rng, do="calibrate", least_s=self.plan.least_batch_s)
-            if said is not None:
-                cell.calls, cell.each_s = self.plan.iterations or said["calls"], said["each_s"]
+            answer = self._ask(case, arm, rng, do="calibrate", least_s=self.plan.least_batch_s)
+            if answer is not None:
+                cell.calls, cell.each_s = self.plan.iterations or answer["calls"], answer["each_s"]
         for arm in arms:
             cell = self.cells[case.name, arm.name]
             others = [self.cells[case.name, a.name] for a in arms]
@@ -410,8 +410,8 @@ class Bench:
         Where a call takes long, one is enough in the generations after the first.
         """
         cells = {a.name: self.cells[case.name, a.name] for a in arms}
-        wanted = max((c.warmup for c in cells.values()), default=0)
-        if number and wanted and any(c.each_s > self.plan.slow_s for c in cells.values()):
+        warmup = max((c.warmup for c in cells.values()), default=0)
+        if number and warmup and any(c.each_s > self.plan.slow_s for c in cells.values()):
             for arm in arms:
                 self._ask(case, arm, rng, do="batches", calls=1, batches=1, before=0, renew=0)
             return
@@ -420,19 +420,19 @@ class Bench:
         def more(arm: Arm, batches: int) -> None:
             cell = cells[arm.name]
             calls = max(1, cell.calls // WARM_SHARE)
-            said = self._ask(case, arm, rng, do="batches", calls=calls, batches=batches, before=0, renew=0)
-            if said is not None:
-                seen[arm.name] += said["wall"]
+            answer = self._ask(case, arm, rng, do="batches", calls=calls, batches=batches, before=0, renew=0)
+            if answer is not None:
+                seen[arm.name] += answer["wall"]
 
-        if not wanted:
-            wanted = self.plan.warmup_batches or 0
+        if not warmup:
+            warmup = self.plan.warmup_batches or 0
             for arm in arms if self.plan.warmup_batches is None else ():
                 needed = self._until_steady(cells[arm.name], seen[arm.name], partial(more, arm))
-                wanted = max(wanted, needed)
+                warmup = max(warmup, needed)
         for arm in arms:
-            if cells[arm.name].status == "ok" and len(seen[arm.name]) < wanted:
-                more(arm, wanted - len(seen[arm.name]))
-            cells[arm.name].warmup = wanted
+            if cells[arm.name].status == "ok" and len(seen[arm.name]) < warmup:
+                more(arm, warmup - len(seen[arm.name]))
+            cells[arm.name].warmup = warmup
 
     def _until_steady(self, cell: Cell, seen: list[float], more: Callable[[int], None]) -> int:
         """Warm-up batches until two windows agree; the cell is marked when they never do."""
@@ -454,28 +454,28 @@ class Bench:
     def _rounds(self, case: Case, number: int, rng: random.Random) -> None:
         arms = [a for a in self.arms if self._due(self.cells[case.name, a.name], number)]
         rng.shuffle(arms)
-        taken: dict[str, dict[str, list[list[float]]]] = {a.name: {m: [] for m in CLOCKS} for a in arms}
+        samples: dict[str, dict[str, list[list[float]]]] = {a.name: {m: [] for m in CLOCKS} for a in arms}
         repeats = 0
         for turn in range(max((self.cells[case.name, a.name].rounds for a in arms), default=0)):
             arms = arms[::-1]  # A B, then B A: drift hits both alike
             while True:
-                said = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
-                if not _broken(said, self.plan.batches):
+                answers = self._round(case, [a for a in arms if self.cells[case.name, a.name].rounds > turn], rng)
+                if not _broken(answers, self.plan.batches):
                     break
                 if repeats >= max(1, int(REPEATS * self.plan.rounds)):
-                    for name in said:
+                    for name in answers:
                         self.cells[case.name, name].kept += 1
                     break
                 repeats += 1
-                for name, s in said.items():
+                for name, s in answers.items():
                     self.cells[case.name, name].broken.append(s["wall"])
-            for name, s in said.items():
+            for name, s in answers.items():
                 for metric in CLOCKS:
-                    taken[name][metric].append(s[metric])
+                    samples[name][metric].append(s[metric])
         for arm in self.arms:
             cell = self.cells[case.name, arm.name]
             for metric in CLOCKS:
-                cell.add(metric, number, taken.get(arm.name, {}).get(metric, []))
+                cell.add(metric, number, samples.get(arm.name, {}).get(metric, []))
 
     def _round(self, case: Case, arms: Sequence[Arm], rng: random.Random) -> dict[str, dict[str, Any]]:
         """Every arm once, each in memory of its own where the case is quickly made."""
@@ -487,40 +487,40 @@ class Bench:
                 continue
             before = 1 + cell.calls // 2  # another arm has had the caches since
             pad = rng.randrange(1, PADDING) if renew else 0
-            said = self._ask(
+            answer = self._ask(
                 case, arm, rng, do="batches", calls=cell.calls, batches=self._batches(cell), before=before, renew=pad
             )
-            if said is not None:
-                out[arm.name] = said
+            if answer is not None:
+                out[arm.name] = answer
         return out
 
     # ---- other metrics
 
     def _other_metrics(self, case: Case, arm: Arm, cell: Cell, number: int, rng: random.Random) -> None:
-        wanted = set(self.plan.metrics) - {"wall", "cpu"}
+        metrics = set(self.plan.metrics) - {"wall", "cpu"}
         if is_canary(case.name):
             return
-        memory = wanted & {"peak_bytes", "allocated_bytes", "rss_bytes"}
+        memory = metrics & {"peak_bytes", "allocated_bytes", "rss_bytes"}
         if memory and number < MEMORY_GENERATIONS:
             own = arm.candidate.partition(":")[0] not in PEERS
-            said = self._ask(case, arm, rng, do="memory", own=own)
-            for name, value in (said or {"memory": {}})["memory"].items():
+            answer = self._ask(case, arm, rng, do="memory", own=own)
+            for name, value in (answer or {"memory": {}})["memory"].items():
                 if name in memory:
-                    about = {"unit": "B", "exact": name != "rss_bytes"}
-                    cell.note(name, number, about | (value if isinstance(value, dict) else {"value": value}))
-        counters = sorted(wanted - memory - {"energy"})
+                    details = {"unit": "B", "exact": name != "rss_bytes"}
+                    cell.note(name, number, details | (value if isinstance(value, dict) else {"value": value}))
+        counters = sorted(metrics - memory - {"energy"})
         if counters and cell.status == "ok":
-            said = self._ask(case, arm, rng, do="counters", metrics=counters, calls=cell.calls)
-            for name, about in (said or {"counters": {}})["counters"].items():
-                cell.note(name, number, about)
-        if "energy" in wanted and cell.status == "ok":
+            answer = self._ask(case, arm, rng, do="counters", metrics=counters, calls=cell.calls)
+            for name, details in (answer or {"counters": {}})["counters"].items():
+                cell.note(name, number, details)
+        if "energy" in metrics and cell.status == "ok":
             least_s = self.energy.get("power_measurement_duration_s", ENERGY_S)
             meter = self.energy | {"device": case.context.device}
-            said = self._ask(case, arm, rng, do="energy", least_s=least_s, options=meter)
-            if said is not None:
-                told = said["energy"]
-                about = told.pop("details") | {k: v for k, v in told.items() if k != "metric"}
-                cell.note("energy", number, about)
+            answer = self._ask(case, arm, rng, do="energy", least_s=least_s, options=meter)
+            if answer is not None:
+                energy = answer["energy"]
+                details = energy.pop("details") | {k: v for k, v in energy.items() if k != "metric"}
+                cell.note("energy", number, details)
 
     # ---- what is kept
 

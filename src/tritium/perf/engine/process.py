@@ -138,7 +138,7 @@ class Process:
         return answer
 
     def _gone(self) -> GoneError:
-        """Why the process ended by itself."""
+        """Return why the process ended by itself."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGCONT)
         try:
@@ -146,15 +146,15 @@ class Process:
         except subprocess.TimeoutExpired:
             code = 0
         self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - LOG_TAIL))
-        said = self.log.read().decode("utf-8", "replace").strip()
+        output = self.log.read().decode("utf-8", "replace").strip()
         self.kill()
-        tail = f"; it said: {said}" if said else ""
+        tail = f"; it said: {output}" if output else ""
         if code == -signal.SIGKILL:
             return GoneError(
                 "out of memory", f"the system killed the process (SIGKILL), as it does when memory runs out{tail}"
             )
         if code < 0:
             return GoneError("crashed", f"the process ended by {signal.Signals(-code).name}{tail}")
-        if "MemoryError" in said:
+        if "MemoryError" in output:
             return GoneError("out of memory", f"an allocation was refused{tail}")
         return GoneError("crashed", f"the process ended with exit code {code}{tail}")

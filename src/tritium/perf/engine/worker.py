@@ -46,7 +46,7 @@ def batch(call: Callable[[], Any], wait: Callable[[Any], Any] | None, calls: int
 
 
 def calibrated(call: Callable[[], Any], wait: Callable[[Any], Any] | None, least_s: float) -> tuple[int, float]:
-    """How many calls a batch of at least so many seconds takes, and the seconds of one call."""
+    """Return the calls of a batch of at least so many seconds, and the seconds of one call."""
     least, calls = least_s * 1e9, 1
     while True:
         spent = max(1, batch(call, wait, calls)[0])
@@ -72,16 +72,16 @@ class Worker:
         from tritium.perf.records.case import UnsupportedError
 
         try:
-            found: Answer = getattr(self, f"do_{request['do']}")(request)
+            answer: Answer = getattr(self, f"do_{request['do']}")(request)
         except UnsupportedError as error:
             return {"status": "skipped", "reason": str(error)}
         except MemoryError as error:
             return {"status": "out of memory", "reason": str(error) or "an allocation was refused"}
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            told = f"{type(error).__name__}: {error}".strip()[:1000]
-            return {"status": "failed", "reason": f"{told} ({Path(where.filename).name}:{where.lineno})"}
-        return {"status": "ok"} | found
+            text = f"{type(error).__name__}: {error}".strip()[:1000]
+            return {"status": "failed", "reason": f"{text} ({Path(where.filename).name}:{where.lineno})"}
+        return {"status": "ok"} | answer
 
     def do_make(self, request: Request) -> Answer:
         """Follow a recipe, call it once, and check the answer when asked to."""
@@ -89,47 +89,47 @@ class Worker:
         self.candidate = request["candidate"]
         again = partial(recipe, request["candidate"], **request["arguments"])
         start = perf_counter_ns()
-        made = again()
+        case = again()
         took = (perf_counter_ns() - start) / 1e9
         if self.candidate in INFERRING:
             importlib.import_module("torch").set_grad_enabled(False)  # for good: this process only measures
         start = perf_counter_ns()
-        result = made.call()
-        if made.wait is not None:
-            made.wait(result)
+        result = case.call()
+        if case.wait is not None:
+            case.wait(result)
         first = (perf_counter_ns() - start) / 1e9
         gc.collect()  # the collector stays off while batches are timed, for every arm alike
-        self.made[request["case"]], self.again[request["case"]] = made, again
-        told: Answer = {"first_call_s": first, "make_s": took, "facts": dict(made.facts)}
-        if made.work is not None:
-            told["work"] = {k: v.item() if hasattr(v, "item") else v for k, v in asdict(made.work).items()}
+        self.made[request["case"]], self.again[request["case"]] = case, again
+        answer: Answer = {"first_call_s": first, "make_s": took, "facts": dict(case.facts)}
+        if case.work is not None:
+            answer["work"] = {k: v.item() if hasattr(v, "item") else v for k, v in asdict(case.work).items()}
         if request["check"]:
-            told |= checked(made, result)
-        return told
+            answer |= checked(case, result)
+        return answer
 
     def do_calibrate(self, request: Request) -> Answer:
-        """How many calls a batch of at least so many seconds takes, and the seconds of one."""
-        made = self.made[request["case"]]
-        calls, each_s = calibrated(made.call, made.wait, request["least_s"])
+        """Return the calls of a batch of at least so many seconds, and the seconds of one."""
+        case = self.made[request["case"]]
+        calls, each_s = calibrated(case.call, case.wait, request["least_s"])
         return {"calls": calls, "each_s": each_s}
 
     def do_batches(self, request: Request) -> Answer:
         """Seconds a call, batch by batch; and what disturbed them."""
         if request["renew"]:
             self.renew(request["case"], request["renew"])
-        made, calls = self.made[request["case"]], request["calls"]
+        case, calls = self.made[request["case"]], request["calls"]
         before, stolen = resource.getrusage(resource.RUSAGE_SELF), steal()
         if request["before"]:
-            batch(made.call, made.wait, request["before"])
+            batch(case.call, case.wait, request["before"])
         first = self.look()
         start = perf_counter_ns()
-        taken = [batch(made.call, made.wait, calls) for _ in range(request["batches"])]
+        samples = [batch(case.call, case.wait, calls) for _ in range(request["batches"])]
         spent = perf_counter_ns() - start
         last = self.look()
         after = resource.getrusage(resource.RUSAGE_SELF)
         return {
-            "wall": [wall / calls / 1e9 for wall, _ in taken],
-            "cpu": [cpu / calls / 1e9 for _, cpu in taken],
+            "wall": [wall / calls / 1e9 for wall, _ in samples],
+            "cpu": [cpu / calls / 1e9 for _, cpu in samples],
             "clock": [first, last],
             "switches": after.ru_nivcsw - before.ru_nivcsw,
             "stolen": (steal() - stolen) / max(spent / 1e9, TICKS_S),
@@ -138,23 +138,23 @@ class Worker:
 
     def renew(self, case: str, pad: int) -> None:
         """The same case in other memory: where arrays lie decides some per cent of the speed of many loops."""
-        made = self.again[case]()  # while the old one holds its memory
+        renewed = self.again[case]()  # while the old one holds its memory
         self.padding[case] = bytearray(pad)
-        old, self.made[case] = self.made[case], made
+        old, self.made[case] = self.made[case], renewed
         if old.close is not None:
             old.close()
 
     def do_memory(self, request: Request) -> Answer:
-        """What one call takes of memory."""
+        """Return the memory of one call."""
         from tritium.perf.meters.meter import Absent, memory
 
-        made = self.made[request["case"]]
-        found = memory(made.call if made.wait is None else lambda: made.wait(made.call()))
+        case = self.made[request["case"]]
+        answer = memory(case.call if case.wait is None else lambda: case.wait(case.call()))
         if (
-            found["peak_bytes"] == 0 and not request["own"]
+            answer["peak_bytes"] == 0 and not request["own"]
         ):  # another library's memory is not in the pool: 0 is no measurement
             nothing = Absent("unsupported", "the call took nothing from Tritium's pool")
-            found |= {"peak_bytes": nothing, "allocated_bytes": nothing}
+            answer |= {"peak_bytes": nothing, "allocated_bytes": nothing}
         library, _, device = self.candidate.partition(":")
         if library not in OWN or device not in ("", "cpu"):  # not the pool's: 0 would be invented
             whose = (
@@ -163,51 +163,51 @@ class Worker:
                 else f"the memory of {device} is its library's"
             )
             absent = Absent("unsupported", f"{whose}; see rss_bytes")
-            found |= {"peak_bytes": absent, "allocated_bytes": absent}
-        return {"memory": {k: {"reason": v.reason} if isinstance(v, Absent) else v for k, v in found.items()}}
+            answer |= {"peak_bytes": absent, "allocated_bytes": absent}
+        return {"memory": {k: {"reason": v.reason} if isinstance(v, Absent) else v for k, v in answer.items()}}
 
     def do_counters(self, request: Request) -> Answer:
         """Meters that are not clocks (instructions), over one batch."""
         from tritium.perf.meters.meter import Absent, meters
 
-        made, calls = self.made[request["case"]], request["calls"]
-        told: Answer = {}
+        case, calls = self.made[request["case"]], request["calls"]
+        answer: Answer = {}
         for name in request["metrics"]:
             if name not in self.meters:
                 self.meters[name] = meters([name])[0]
             meter = self.meters[name]
             meter.start()
-            batch(made.call, made.wait, calls)
+            batch(case.call, case.wait, calls)
             value = meter.stop(calls)
-            told[name] = {"unit": meter.unit, "source": meter.source, "exact": meter.exact} | (
+            answer[name] = {"unit": meter.unit, "source": meter.source, "exact": meter.exact} | (
                 {"reason": value.reason} if isinstance(value, Absent) else {"value": value}
             )
-        return {"counters": told}
+        return {"counters": answer}
 
     def do_energy(self, request: Request) -> Answer:
         """Joules a call over a window long enough for the counters."""
         from tritium.perf.meters.meter import EnergyMeter
 
-        made = self.made[request["case"]]
-        return {"energy": EnergyMeter(**request["options"]).window(made.call, made.wait, least_s=request["least_s"])}
+        case = self.made[request["case"]]
+        return {"energy": EnergyMeter(**request["options"]).window(case.call, case.wait, least_s=request["least_s"])}
 
     def do_drop(self, request: Request) -> Answer:
         """Forget a case: the next one finds the memory it had."""
         self.padding.pop(request["case"], None)
         self.again.pop(request["case"], None)
-        made = self.made.pop(request["case"], None)
-        if made is not None and made.close is not None:
-            made.close()
+        case = self.made.pop(request["case"], None)
+        if case is not None and case.close is not None:
+            case.close()
         return {}
 
 
-def checked(made: Any, result: Any) -> Answer:
-    """Whether the first answer is right: what was compared, or why nothing was."""
+def checked(case: Any, result: Any) -> Answer:
+    """Check the first result: return what was compared, or why nothing was."""
     import numpy as np
 
-    if made.expected is None or made.answer is None:
+    if case.expected is None or case.answer is None:
         return {"checked": "not checked: the case names no right answer"}
-    got, want = np.atleast_1d(made.answer(result)), np.atleast_1d(made.expected())
+    got, want = np.atleast_1d(case.answer(result)), np.atleast_1d(case.expected())
     if got.shape != want.shape:
         return {"status": "wrong", "reason": f"the answer has the shape {got.shape}, the right one {want.shape}"}
     if not got.size:
@@ -218,10 +218,10 @@ def checked(made: Any, result: Any) -> Answer:
         off[(got == want) | (np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))] = 0
     largest = float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)) or 1.0
     error = float(off.max()) / largest
-    if not error <= made.tolerance:
+    if not error <= case.tolerance:
         return {
             "status": "wrong",
-            "reason": f"off by {error:.3g} of the largest value; {made.tolerance:.3g} is allowed",
+            "reason": f"off by {error:.3g} of the largest value; {case.tolerance:.3g} is allowed",
         }
     return {"checked": "the same values" if error == 0 else f"within {error:.2g} of the largest value"}
 
@@ -237,12 +237,12 @@ def resolve(target: str) -> Callable[..., Any]:
             sys.path.append(str(Path(place).parent))
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-        found: Any = sys.modules[spec.name]
+        target_value: Any = sys.modules[spec.name]
     else:
-        found = importlib.import_module(place)
+        target_value = importlib.import_module(place)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target_value = getattr(target_value, part)
+    return target_value
 
 
 def steal() -> float:

@@ -35,26 +35,26 @@ def apple(system: str = sys.platform, channels: Callable[[], Any] | None = None)
         return [Absent("no_device", "this is not a Mac", "IOReport", "cpu")]
     try:
         read = (channels or opened)()
-        found = read()
+        energies = read()
     except (OSError, AttributeError, RuntimeError):
         return powermetrics()
     listed: list[Sensor | Absent] = [
         Sensor("IOReport (not yet run on a Mac)", name, "module", group, partial(_channel, read, name))  # type: ignore[arg-type]
-        for name in found
+        for name in energies
         if (group := group_of(name))
     ]
     return listed or [Absent("unsupported", "IOReport lists no energy of this chip", "IOReport", "cpu")]
 
 
 def group_of(channel: str) -> str:
-    """Whose energy a channel tells; "" for parts of others and what is not known. A chip of two dies has each twice."""
+    """Return the group whose energy a channel counts; "" for parts of others and unknown ones. A chip of two dies has each twice."""
     name = channel.partition("_")[2].partition("_")[2] if channel.startswith("DIE_") else channel
     return next((group for ends, group in CHANNELS.items() if name.rstrip("0123456789") == ends), "")
 
 
 def _channel(read: Callable[[], Mapping[str, float]], name: str) -> float | Absent:
-    found = read().get(name)
-    return Absent("unsupported", f"IOReport no longer lists {name}", "IOReport") if found is None else found
+    joules = read().get(name)
+    return Absent("unsupported", f"IOReport no longer lists {name}", "IOReport") if joules is None else joules
 
 
 # ---- IOReport
@@ -124,16 +124,16 @@ class Channels:
         sample = self._report.IOReportCreateSamples(self._subscription, self._subscribed, None)
         if not sample:
             return {}
-        found: dict[str, float] = {}
+        joules: dict[str, float] = {}
         channels = self._cf.CFDictionaryGetValue(sample, self._key)
         for i in range(self._cf.CFArrayGetCount(channels)):
             channel = self._cf.CFArrayGetValueAtIndex(channels, i)
             unit = UNITS.get(self._text(self._report.IOReportChannelGetUnitLabel(channel)).strip())
             if unit is not None:
                 name = self._text(self._report.IOReportChannelGetChannelName(channel)).strip()
-                found[name] = self._report.IOReportSimpleGetIntegerValue(channel, None) * unit
+                joules[name] = self._report.IOReportSimpleGetIntegerValue(channel, None) * unit
         self._cf.CFRelease(sample)
-        return found
+        return joules
 
 
 # ---- powermetrics, ioreg
@@ -181,10 +181,10 @@ def powermetrics(
 def powers(answer: bytes) -> dict[str, float]:
     """The watts in what powermetrics writes: property lists, each after a zero byte."""
     try:
-        told = plistlib.loads(answer.strip(b"\0\n")).get("processor", {})
+        processor = plistlib.loads(answer.strip(b"\0\n")).get("processor", {})
     except Exception as error:  # the parser has many, also of XML
         raise ValueError(f"not a property list: {error}") from None
-    return {key: float(told[key]) / 1000 for key in POWERS if isinstance(told.get(key), (int, float))}
+    return {key: float(processor[key]) / 1000 for key in POWERS if isinstance(processor.get(key), (int, float))}
 
 
 def battery_of_macos(ran: Callable[[list[str]], bytes] = _ran) -> list[Sensor | Absent]:
@@ -192,14 +192,14 @@ def battery_of_macos(ran: Callable[[list[str]], bytes] = _ran) -> list[Sensor | 
     source = "ioreg AppleSmartBattery"
     command = ["/usr/sbin/ioreg", "-r", "-n", "AppleSmartBattery", "-a"]
 
-    def told() -> dict[str, Any]:
+    def read_battery() -> dict[str, Any]:
         answer = ran(command)
-        found = plistlib.loads(answer) if answer.strip() else []
-        return dict(found[0]) if found else {}
+        sources = plistlib.loads(answer) if answer.strip() else []
+        return dict(sources[0]) if sources else {}
 
     def read() -> float | Absent:
         try:
-            now = told()
+            now = read_battery()
             if now.get("ExternalConnected", True):
                 return Absent(
                     "unsupported", "on mains; a battery tells the draw only while it discharges", source, "machine"
@@ -211,7 +211,7 @@ def battery_of_macos(ran: Callable[[list[str]], bytes] = _ran) -> list[Sensor | 
             return Absent("unsupported", f"the battery does not tell its power: {error!r}", source, "machine")
 
     try:
-        first = told()
+        first = read_battery()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return [Absent("unsupported", f"ioreg did not run: {error!r}", source, "machine")]
     if not first:

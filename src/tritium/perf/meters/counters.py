@@ -53,8 +53,8 @@ class Kernel:
 
     def read(self, fd: int) -> tuple[int, int, int]:
         """The count, the nanoseconds it was wanted, the nanoseconds it ran."""
-        count, wanted, ran = struct.unpack("=QQQ", os.read(fd, 24))
-        return count, wanted, ran
+        count, enabled, ran = struct.unpack("=QQQ", os.read(fd, 24))
+        return count, enabled, ran
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -99,12 +99,12 @@ class Counter:
         if self.absent is not None:
             return self.absent
         total = 0.0
-        for fd, (count, wanted, ran) in self._before.items():
-            now, wanted_now, ran_now = self._kernel.read(fd)
-            wanted, ran = wanted_now - wanted, ran_now - ran
-            if wanted and not ran:
+        for fd, (count, enabled, ran) in self._before.items():
+            now, enabled_now, ran_now = self._kernel.read(fd)
+            enabled, ran = enabled_now - enabled, ran_now - ran
+            if enabled and not ran:
                 return Absent("shared_device", "others held the counter all the time", "perf_event_open")
-            total += (now - count) * (wanted / ran if ran else 1)  # it took turns with other counters
+            total += (now - count) * (enabled / ran if ran else 1)  # it took turns with other counters
         return total / calls
 
 

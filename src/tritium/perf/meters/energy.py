@@ -100,7 +100,7 @@ Points = Sequence[tuple[float, float]]  # when, and what
 
 @dataclass(frozen=True)
 class Reading:
-    """What a sensor said, and when."""
+    """A reading of a sensor, and its time."""
 
     at_s: float
     value: float | Absent
@@ -125,7 +125,7 @@ def spent(
     steps = _steps_of_counter(sensor, points) if sensor.unit == "J" else _steps_of_gauge(points)
     if isinstance(steps, Absent):
         return absent(steps.code, steps.says, seconds=seconds)
-    moved = [at for (_, before), (at, now) in pairwise(points) if now != before]
+    moved = [moment for (_, before), (moment, now) in pairwise(points) if now != before]
     period = median(b - a for a, b in pairwise(moved)) if len(moved) > 1 else None
     known: dict[str, Any] = {"seconds": seconds, "n_updates": len(moved), "update_period_s": period}
     if moved:
@@ -213,25 +213,25 @@ def _largest(values: Sequence[float | None]) -> float | None:
 
 
 def throttled(before: Thermal, after: Thermal) -> tuple[bool | None, str]:
-    """Whether the machine slowed itself down between two states, and what tells; None where nothing does."""
-    told: list[str] = []
+    """Return whether the machine throttled between two states, and the evidence; None where nothing shows it."""
+    reasons: list[str] = []
     known = False
     if before.throttle_events is not None and after.throttle_events is not None:
         known = True
         if (more := after.throttle_events - before.throttle_events) > 0:
-            told.append(f"{more} thermal throttle event{'s' * (more > 1)}")
+            reasons.append(f"{more} thermal throttle event{'s' * (more > 1)}")
     if before.frequency_mhz and after.frequency_mhz:
         known = True
         if after.frequency_mhz < SLOWED * before.frequency_mhz:
-            told.append(f"the clock fell from {before.frequency_mhz:.0f} to {after.frequency_mhz:.0f} MHz")
+            reasons.append(f"the clock fell from {before.frequency_mhz:.0f} to {after.frequency_mhz:.0f} MHz")
     if after.slowed is not None:
         known = True
-        told += dict.fromkeys((*(before.slowed or ()), *after.slowed))
-    return (bool(told), "; ".join(told)) if known else (None, "")
+        reasons += dict.fromkeys((*(before.slowed or ()), *after.slowed))
+    return (bool(reasons), "; ".join(reasons)) if known else (None, "")
 
 
 def battery_hours(capacity_wh: float | None, draw: Energy) -> float | Absent:
-    """How long a full battery lasts at a measured draw of the whole machine."""
+    """Return how long a full battery lasts at a measured draw of the whole machine."""
     if draw.watts is None:
         return Absent(draw.reason or "unsupported", draw.says or "the draw is not known", draw.source)
     if draw.kind != "measured" or draw.scope != "machine":
@@ -247,8 +247,8 @@ def estimate(watch: Watch, cpus: int, tdp_w: float | None, calls: int, instead_o
     """CPU seconds times the watts the user says the processor is built for. Not a measurement, and named so."""
     source = "estimate: CPU seconds x TDP / CPUs"
     if tdp_w is None:
-        told = f"{instead_of.says}; an estimate needs the processor's watts: give --tdp"
-        return replace(instead_of, says=told, joules=None, kind="not measured", calls=calls)
+        text = f"{instead_of.says}; an estimate needs the processor's watts: give --tdp"
+        return replace(instead_of, says=text, joules=None, kind="not measured", calls=calls)
     says = f"{watch.cpu_s:.3g} CPU s of {cpus} CPUs at the {tdp_w:g} W given; not measured: {instead_of.says}"
     return replace(
         instead_of, joules=watch.cpu_s * tdp_w / cpus, source=source, domain="processor", scope="process",
@@ -309,17 +309,17 @@ class Watch:
     def sample(self) -> None:
         """Read every sensor once."""
         with self._lock:
-            for i, (sensor, kept) in enumerate(zip(self.sensors, self.readings, strict=True)):
+            for i, (sensor, readings) in enumerate(zip(self.sensors, self.readings, strict=True)):
                 value = sensor.read()
-                self.moves[i] += bool(kept) and kept[-1].value != value
-                kept.append(Reading(self.clock(), value))
+                self.moves[i] += bool(readings) and readings[-1].value != value
+                readings.append(Reading(self.clock(), value))
 
     @property
     def seconds(self) -> float:
         return self.clock() - self._start[0]
 
     def updates(self, group: str) -> int:
-        """How often the slowest whole domain of a group has moved so far."""
+        """Return how often the slowest whole domain of a group has changed so far."""
         moves = zip(self.moves, self.sensors, strict=True)
         return min((n for n, s in moves if s.group == group and not s.part_of), default=0)
 
@@ -327,7 +327,7 @@ class Watch:
         self, calls: int, *, least_s: float = LEAST_S, least_updates: int = LEAST_UPDATES,
         idle_w: Mapping[str, float] | None = None,
     ) -> list[Energy]:  # fmt: skip
-        """What each sensor measured, with the thermal state."""
+        """Return the energy each sensor measured, with the thermal state."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -336,26 +336,28 @@ class Watch:
         self.spent_s, self.cpu_s = self.clock() - begun, self.cpu() - cpu
         now = self.busy()
         self.others_s = None if now is None or busy is None else max(0.0, now - busy - self.cpu_s)
-        found = []
-        for sensor, kept, before, after in zip(self.sensors, self.readings, self._before, self._heat(), strict=True):
-            one = spent(sensor, kept, least_s=least_s, least_updates=least_updates)
+        energies = []
+        for sensor, readings, before, after in zip(
+            self.sensors, self.readings, self._before, self._heat(), strict=True
+        ):
+            one = spent(sensor, readings, least_s=least_s, least_updates=least_updates)
             slow, why = throttled(before, after)
-            found.append(
+            energies.append(
                 replace(
                     self._ours(sensor, one), calls=calls, throttled=slow, throttling=why,
                     idle_baseline_w=(idle_w or {}).get(sensor.domain),
                     temperature_before_c=before.temperature_c, temperature_after_c=after.temperature_c,
                 )
             )  # fmt: skip
-        return found
+        return energies
 
-    def _ours(self, sensor: Sensor, found: Energy) -> Energy:
+    def _ours(self, sensor: Sensor, energy: Energy) -> Energy:
         """The joules, unless others used the device meanwhile: then they are nobody's in particular."""
         who = sensor.others() if sensor.others is not None else ""
         if not who and sensor.group == "cpu" and self.others_s is not None:
             share = self.others_s / (self.others_s + self.cpu_s) if self.others_s else 0.0
             if share > SHARED and self.others_s > QUIET * self.spent_s:
                 who = f"other processes had {share:.0%} of the busy time of the processor"
-        if not who or found.joules is None:
-            return found
-        return replace(found, joules=None, kind="not measured", reason="shared_device", says=who)
+        if not who or energy.joules is None:
+            return energy
+        return replace(energy, joules=None, kind="not measured", reason="shared_device", says=who)

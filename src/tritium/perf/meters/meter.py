@@ -42,7 +42,7 @@ class Meter(Protocol):
 
 @dataclass
 class Difference:
-    """What a growing number gained, for each call."""
+    """Meter of a growing number: its increase per call."""
 
     metric: str
     unit: str
@@ -111,7 +111,7 @@ def meters(names: Sequence[str]) -> list[Meter]:
 
 
 def memory(call: Callable[[], Any]) -> dict[str, float | Absent]:
-    """What one call takes: the peak and what is left of Tritium's pool above the start, and growth of the resident peak."""
+    """Return the memory of one call: peak and remainder of Tritium's pool above the start, and growth of the resident peak."""
     resident, cleared = resident_bytes(), _clear_peak()
     peak_before = _peak() if cleared else _largest()
     with usage() as pool:
@@ -122,7 +122,7 @@ def memory(call: Callable[[], Any]) -> dict[str, float | Absent]:
 
 
 def _growth(resident: int | None, peak_before: int | None, cleared: bool) -> float | Absent:
-    """How far the resident memory rose above where it stood before the call."""
+    """Return how far the resident memory rose above its level before the call."""
     if cleared and resident is not None:
         after = _peak()
         if after is not None:
@@ -204,7 +204,7 @@ class EnergyMeter:
 
         useful = any(s.group == self.group for s in self.working())
         if not useful and not self.allow_estimates:
-            return self.told([])
+            return self.record([])
         idle = self.idle()
         least_s = max(LEAST_S, self.least_s, least_s)
         most_s = least_s + max(4.0, least_s) if most_s is None else most_s
@@ -221,7 +221,7 @@ class EnergyMeter:
             if not self.background and after - sampled >= self.interval_s:
                 watch.sample()
                 sampled = after
-        return self.told(watch.finish(done, least_s=least_s, idle_w=idle), watch, done)
+        return self.record(watch.finish(done, least_s=least_s, idle_w=idle), watch, done)
 
     def working(self) -> list[Sensor]:
         return [s for s in self.sensors if not isinstance(s, Absent)]
@@ -248,34 +248,34 @@ class EnergyMeter:
                 self.sleep(self.interval_s)
                 if not self.background:
                     watch.sample()
-            found = watch.finish(0, least_s=self.idle_s)
-            self.kept[key] = {e.domain: e.watts for e in found if e.watts is not None}
+            energies = watch.finish(0, least_s=self.idle_s)
+            self.kept[key] = {e.domain: e.watts for e in energies if e.watts is not None}
         return self.kept.get(key, {})
 
-    def told(self, found: Sequence[Energy], watch: Watch | None = None, calls: int = 0) -> dict[str, Any]:
+    def record(self, energies: Sequence[Energy], watch: Watch | None = None, calls: int = 0) -> dict[str, Any]:
         """The domains of the device as one record, all domains beside it."""
         from tritium.perf.meters import energy
 
         absent = [s for s in self.sensors if isinstance(s, Absent)]
         mine = {s.domain for s in self.working() if s.group == self.group and not s.part_of}
         lacking = [energy.missing(s) for s in absent if s.group == self.group]
-        parts = [*(e for e in found if e.domain in mine), *(e for e in lacking if e.reason != "no_device")]
+        parts = [*(e for e in energies if e.domain in mine), *(e for e in lacking if e.reason != "no_device")]
         main = energy.total(parts or lacking)  # a device that is not there takes no energy
         if main.joules is None and watch is not None and self.allow_estimates and self.group == "cpu":
             main = energy.estimate(watch, os.cpu_count() or 1, self.tdp_w, calls, main)
-        domains = [energy.record(e) for e in [*found, *map(energy.missing, absent)]]
+        domains = [energy.record(e) for e in [*energies, *map(energy.missing, absent)]]
         return {
             "metric": self.metric, "unit": self.unit, "value": main.per_call_j, "kind": main.kind,
             "reason": f"{main.reason}: {main.says}" if main.reason else "", "source": main.source,
-            "details": energy.record(main) | {"domains": domains} | self._hours(found),
+            "details": energy.record(main) | {"domains": domains} | self._hours(energies),
         }  # fmt: skip
 
-    def _hours(self, found: Sequence[Energy]) -> dict[str, Any]:
-        """How long the battery would last at the draw of the whole machine in this window; nothing without a battery."""
+    def _hours(self, energies: Sequence[Energy]) -> dict[str, Any]:
+        """Return how long the battery would last at the draw of the whole machine in this window; nothing without a battery."""
         from tritium.perf.meters.energy import battery_hours
 
         full = [s.capacity_wh for s in self.working() if s.capacity_wh is not None]
-        draws = [e for e in found if e.scope == "machine"]
+        draws = [e for e in energies if e.scope == "machine"]
         if not full or not draws:
             return {}
         hours = battery_hours(sum(full), next((e for e in draws if e.watts is not None), draws[0]))

@@ -135,7 +135,7 @@ def nvidia(root: Path = SYS, proc: Path = PROC, open_library: Callable[[], Any] 
 
 
 def _listed(root: Path, proc: Path) -> bool:
-    """Whether the bus or the driver shows a GPU of this maker."""
+    """Return True if the bus or the driver lists an NVIDIA GPU."""
     if any((proc / "driver/nvidia/gpus").glob("*")):
         return True
     devices = (root / "bus/pci/devices").glob("*")
@@ -183,7 +183,7 @@ def _or(ask: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def state(nvml: Any, gpu: int) -> Thermal:
-    """How warm and how fast it is now, and why it is slowed down."""
+    """Return temperature, clock and reasons of throttling."""
     mask = _or(partial(nvml.slowdowns, gpu), None)
     return Thermal(
         temperature_c=_or(partial(nvml.temperature_c, gpu), None),
@@ -193,7 +193,7 @@ def state(nvml: Any, gpu: int) -> Thermal:
 
 
 def others(nvml: Any, gpu: int, proc: Path = PROC, me: int | None = None) -> str:
-    """Who else computes on it; "" where nobody does.
+    """Return a sentence on other processes that compute on the GPU; "" where there are none.
 
     In a container the driver shows this process under a number of the host: one unknown process alone is taken for us.
     """

@@ -73,12 +73,12 @@ def probe(
         ("nvidia_gpu", nvidia_gpu, linux, "NVML", "gpu", partial(nvidia, root, proc)),
         ("battery_monitoring", battery_monitoring, True, "power_supply", "machine", partial(battery, root, system)),
     )
-    found: list[Sensor | Absent] = []
-    for key, wanted, here, source, group, look in rows:
+    sensors_here: list[Sensor | Absent] = []
+    for key, enabled, here, source, group, look in rows:
         if not here:
             continue  # the other system's: nothing to say of this machine
-        if wanted:
-            found += look()
+        if enabled:
+            sensors_here += look()
         else:
-            found.append(Absent("unsupported", f"turned off by {key}", source, group))
-    return found
+            sensors_here.append(Absent("unsupported", f"turned off by {key}", source, group))
+    return sensors_here

@@ -1,4 +1,4 @@
-"""What a sensor is, and those that Linux shows for every processor: energy counters, temperatures, clocks.
+"""Sensors, and those Linux has for every processor: energy counters, temperatures, clocks.
 
 Knows nothing of windows or of what is measured. A sensor reads one number; two readings give watts; nothing here adds up.
 `probe` lists all sensors of a machine.
@@ -25,7 +25,7 @@ STUCK_S = 10.0  # a counter that did not move for so long is stuck
 
 @dataclass(frozen=True)
 class Thermal:
-    """How warm it is and whether it slows down; None: nothing here tells."""
+    """Temperature, clock and throttling; None: no sensor here."""
 
     temperature_c: float | None = None
     throttle_events: int | None = None
@@ -117,10 +117,10 @@ def groups(controller: str, proc: Path = PROC, mount: Path = CGROUPS) -> tuple[l
 
 def resident() -> float | Absent:
     """Bytes of this process that are in memory now."""
-    found = resident_bytes()
-    if found is None:
+    resident = resident_bytes()
+    if resident is None:
         return Absent("unsupported", "this system does not tell the resident memory of a process")
-    return float(found)
+    return float(resident)
 
 
 # ---- RAPL
@@ -175,7 +175,7 @@ def _microjoules(file: Path, domain: str) -> float | Absent:
 
 
 def _no_rapl(proc: Path) -> Absent:
-    """Why there is no counter, as far as the system tells."""
+    """Return why there is no counter, as far as the system shows it."""
     info = text(proc / "cpuinfo")
     if "hypervisor" in info.split():
         return Absent("virtual_machine", "this virtual machine shows no energy counter (RAPL)", "RAPL", "cpu")
@@ -192,8 +192,10 @@ def _no_rapl(proc: Path) -> Absent:
 def temperature(root: Path = SYS) -> float | Absent:
     """The warmest sensor, in °C."""
     files = [*root.glob("class/hwmon/hwmon*/temp*_input"), *root.glob("class/thermal/thermal_zone*/temp")]
-    found = [v / 1000 for v in map(number, files) if v is not None]
-    return max(found) if found else Absent("no_device", "no temperature sensor is shown here", "hwmon, thermal zones")
+    degrees = [v / 1000 for v in map(number, files) if v is not None]
+    return (
+        max(degrees) if degrees else Absent("no_device", "no temperature sensor is shown here", "hwmon, thermal zones")
+    )
 
 
 def thermal(root: Path = SYS) -> Thermal:

@@ -1,4 +1,4 @@
-"""What is measured, and what a measurement leaves: cases, runs, environment, JSON.
+"""Records of measuring: cases, runs, environment, JSON.
 
 Knows nothing of measuring.
 """

@@ -1,5 +1,5 @@
-"""What to measure: a case is a name, a recipe a worker can follow in another process, the work one call does, and the
-words it is filtered by.
+"""Cases to measure: a name, a recipe a worker can follow in another process, the work one call does, and the terms it
+is filtered by.
 
 Knows nothing of measuring. A recipe is a function `recipe(candidate, **arguments) -> Made`, named so that a fresh process
 can import it: "package.module:function" or "/path/to/file.py:function".
@@ -15,18 +15,18 @@ from typing import Any
 
 from tritium.errors import TritiumError
 
-THREADS = (  # by which libraries are told how many to use
+THREADS = (  # variables that set the threads of libraries
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "TRITIUM_NUM_THREADS",
 )  # fmt: skip
 
 
 class UnsupportedError(TritiumError, RuntimeError):
-    """This candidate cannot do this case; the message says why. The case is skipped there, and the reason kept."""
+    """This candidate cannot do this case; the message says why. The case is skipped there, and the reason recorded."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one call does: arithmetic, bytes that must be moved at least once, and items a person counts."""
+    """The work of one call: arithmetic, bytes that must be moved at least once, and countable items."""
 
     flops: int = 0
     read: int = 0
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Context:
-    """What was run, in the words a person filters by."""
+    """The setting of a case, in the terms people filter by."""
 
     operation: str
     shape: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where a worker finds the function that makes a case, and its arguments (plain JSON values)."""
+    """The function that makes a case, by its import name, and its arguments (plain JSON values)."""
 
     target: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure, on as many arms as can do it."""
+    """One thing to measure, on as many contenders as support it."""
 
     name: str  # unique in a suite: "matmul 1024x1024 f32"
     recipe: Recipe
@@ -77,7 +77,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Arm:
-    """One candidate: how its worker process is started, and what the recipe is asked to make there."""
+    """A contender: how its worker process is started, and the candidate that the recipe makes there."""
 
     name: str  # as printed: "tritium", "tritium portable", "numpy", "base", "head"
     candidate: str = (
@@ -93,13 +93,13 @@ class Arm:
 
 @dataclass
 class Made:
-    """What a recipe gives a worker. `call` does the work once; its result is consumed by `wait` before the clock stops."""
+    """The result of a recipe. `call` does the work once; `wait` consumes its result before the clock stops."""
 
     call: Callable[[], Any]
     wait: Callable[[Any], Any] | None = None  # until the result is computed: lazy and asynchronous devices need it
     answer: Callable[[Any], Any] | None = None  # the result of a call as a NumPy array
     expected: Callable[[], Any] | None = None  # the right answer as a NumPy array; computed once, before timing
     tolerance: float = 0.0  # largest |answer - expected| / max |expected|; 0: the same values
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the case tells of itself: kernel, bytes, error …
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts of the case: kernel, bytes, error …
     work: Work | None = None  # when the candidate's differs from the case's
     close: Callable[[], Any] | None = None

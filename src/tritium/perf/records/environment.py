@@ -28,7 +28,7 @@ VARIABLES = (
 
 @dataclass(frozen=True)
 class Hard:
-    """What makes two machines unlike: runs that differ here are not comparable."""
+    """Properties that make two machines unlike: runs that differ here are not comparable."""
 
     cpu: str
     flags: str  # a hash of the instruction flags
@@ -88,17 +88,17 @@ class Limits:
         None where the bytes lie in a level whose speed could not be measured, and arithmetic is not what bounds the call.
         """
         compute = flops / self.rate(integer)
-        at = next((i for i, v in enumerate(self.levels) if v.nbytes is None or moved <= v.nbytes), -1)
-        rates = [v.rate for v in self.levels[at:] if v.rate is not None]
+        index = next((i for i, v in enumerate(self.levels) if v.nbytes is None or moved <= v.nbytes), -1)
+        rates = [v.rate for v in self.levels[index:] if v.rate is not None]
         slowest = moved / rates[0] if rates else 0.0  # of a larger level, where its own is not known
-        if self.levels[at].rate is None and slowest > compute:
+        if self.levels[index].rate is None and slowest > compute:
             return None
         return max(compute, slowest)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where and with what a measurement was made."""
+    """Machine, system and versions of a measurement."""
 
     hard: Hard
     python: str
@@ -108,7 +108,7 @@ class Environment:
     packages: dict[str, str]
     kernel: str  # of the operating system
     memory_gib: float
-    virtual: str  # the hypervisor; "" on bare metal or where it cannot be told
+    virtual: str  # the hypervisor; "" on bare metal or where it is unknown
     governor: str
     power_source: str  # "mains", "battery", ""
     load: float  # of the last minute, when the run began
@@ -145,7 +145,7 @@ def this_environment(threads: int, *, limits: bool = True) -> Environment:
         tritium=tuned.version(),
         commit=commit,
         dirty=dirty,
-        packages={name: found for name in PACKAGES if (found := _version(name))},
+        packages={name: version for name in PACKAGES if (version := _version(name))},
         kernel=platform.release(),
         memory_gib=machine.memory_gib,
         virtual=_virtual(),
@@ -162,17 +162,17 @@ def this_environment(threads: int, *, limits: bool = True) -> Environment:
 def this_machines_limits(threads: int) -> Limits:
     from tritium.compiler import cost
 
-    found = cost.model(threads)
-    rates = {v.name: v.rate for v in found.levels}
+    model = cost.model(threads)
+    rates = {v.name: v.rate for v in model.levels}
     levels = [
         Level(f"L{c.level}", c.nbytes * max(1, threads // c.shared_by), rates.get(f"L{c.level}")) for c in caches()
     ]
-    return Limits(threads, found.flops, found.int_ops, (*levels, Level("DRAM", None, rates["DRAM"])))
+    return Limits(threads, model.flops, model.int_ops, (*levels, Level("DRAM", None, rates["DRAM"])))
 
 
 def _warmest() -> float | None:
-    found = temperature()
-    return found if isinstance(found, float) else None
+    degrees = temperature()
+    return degrees if isinstance(degrees, float) else None
 
 
 @cache
@@ -188,7 +188,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def _version(name: str) -> str:
-    """As the installed package tells; nothing where it is not installed."""
+    """Return the version of an installed package; "" where it is not installed."""
     from importlib import metadata
 
     try:
@@ -204,14 +204,14 @@ def _commit() -> tuple[str, bool]:
     if not (folder / ".git").exists():
         return "", False
     try:
-        said = [
+        outputs = [
             subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10, check=True)
             for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         ]
     except (OSError, subprocess.SubprocessError) as error:
         settings.log.debug("the commit is not known: %s", error)
         return "", False
-    return said[0].stdout.strip(), bool(said[1].stdout.strip())
+    return outputs[0].stdout.strip(), bool(outputs[1].stdout.strip())
 
 
 def _first(path: str) -> str:
@@ -222,7 +222,7 @@ def _first(path: str) -> str:
 
 
 def _virtual() -> str:
-    """What the machine runs under, as far as the system tells."""
+    """Return the hypervisor of this machine, as far as the system names it."""
     for line in _first("/proc/cpuinfo").splitlines():
         if line.startswith("flags"):
             if "hypervisor" not in line.split():
@@ -239,6 +239,6 @@ def _power_source(root: Path = Path("/sys/class/power_supply")) -> str:
 
 
 def command_line() -> str:
-    """What was typed, as far as it is known."""
+    """Return the command line of this process."""
     name = Path(sys.argv[0]).name
     return " ".join(["tritium" if name == "__main__.py" else name, *sys.argv[1:]])

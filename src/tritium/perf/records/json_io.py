@@ -75,8 +75,8 @@ def loads(text: str | bytes, where: str) -> Any:
     except RecursionError:
         raise _too_deep(where) from None
     except ValueError as error:
-        at = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise FormatError(f"{where}: not JSON{at}: {getattr(error, 'msg', error)}.") from None
+        place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise FormatError(f"{where}: not JSON{place}: {getattr(error, 'msg', error)}.") from None
     check(data, where)
     return data
 

@@ -1,4 +1,4 @@
-"""What a measurement leaves: every raw value with its unit, the work, the context, the machine. Frozen, and plain JSON.
+"""Results of a measurement: every raw value with its unit, the work, the context, the machine. Frozen, and plain JSON.
 
 Knows nothing of measuring or comparing. Figures a reader wants (median, rates, % of a ceiling) are computed from the raw
 values when asked for.
@@ -54,7 +54,7 @@ def not_measured(metric: str, unit: str, reason: str, source: str = "") -> Serie
 
 @dataclass(frozen=True)
 class Run:
-    """One case on one arm."""
+    """One case on one contender."""
 
     case: str
     arm: str
@@ -71,9 +71,7 @@ class Run:
     flags: tuple[
         str, ...
     ] = ()  # what a reader must know: "no steady state", "several modes", "12 % of rounds repeated"
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # what the case itself tells: kernel, bytes stored, error in dB …
+    facts: dict[str, Any] = field(default_factory=dict)  # facts of the case: kernel, bytes stored, error in dB …
 
     @property
     def key(self) -> tuple[str, str]:
@@ -106,7 +104,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured, and by which rules."""
+    """Amount and rules of a measurement."""
 
     name: str = "default"
     generations: int = 15  # fresh processes

@@ -59,7 +59,7 @@ def create(
     *,
     force: bool = False,
     release: bool = False,
-    at: Path | None = None,
+    root: Path | None = None,
 ) -> Version:
     """Keep results under a name. A name that is taken needs `force`: a version is added, the older ones stay."""
     check_name(name)
@@ -71,45 +71,45 @@ def create(
             f"baseline {name}: no case of these results was measured ({len(cells)} failed or skipped); a baseline needs"
             " at least one. Measure again where the cases run."
         )
-    return _add(name, results, description, force, release, at or folder())
+    return _add(name, results, description, force, release, root or folder())
 
 
-def list(at: Path | None = None) -> tuple[Version, ...]:
+def list(root: Path | None = None) -> tuple[Version, ...]:
     """The newest version of every baseline, by name."""
-    place = at or folder()
+    place = root or folder()
     return tuple(_version(name, numbers[-1], place) for name, numbers in sorted(_names(place).items()))
 
 
-def show(name: str, at: Path | None = None) -> tuple[Version, ...]:
+def show(name: str, root: Path | None = None) -> tuple[Version, ...]:
     """Every version of a baseline, oldest first."""
-    place = at or folder()
+    place = root or folder()
     return tuple(_version(name, number, place) for number in _numbers(name, place))
 
 
-def promote(name: str, to: str = "stable", *, release: bool = False, at: Path | None = None) -> Version:
+def promote(name: str, to: str = "stable", *, release: bool = False, root: Path | None = None) -> Version:
     """Keep what one name stands for under another one too, as its newest version."""
     check_name(to)
     if name.partition("@")[0] == to:
         raise ArgumentError(f"baseline {to}: it cannot be promoted to itself; name another one.")
-    results = load(name, at)
-    place = at or folder()
+    results = load(name, root)
+    place = root or folder()
     label = name if "@" in name else f"{name}@{_numbers(name, place)[-1]}"
     note = f"promoted from {label}"
     return _add(to, replace(results, notes=(*results.notes, note)), results.description, True, release, place)
 
 
-def load(name: str | os.PathLike[str], at: Path | None = None) -> Results:
+def load(name: str | os.PathLike[str], root: Path | None = None) -> Results:
     """The results a name, NAME@VERSION or a path stands for. A path has a separator in it or ends in .json."""
     text = os.fspath(name)
     if os.sep in text or text.endswith(".json"):
         return store.load(text)
-    place = at or folder()
-    known, _, asked = text.partition("@")
+    place = root or folder()
+    known, _, number_text = text.partition("@")
     numbers = _numbers(known, place)
-    number = int(asked) if asked.isdecimal() else None if asked or text.endswith("@") else numbers[-1]
+    number = int(number_text) if number_text.isdecimal() else None if number_text or text.endswith("@") else numbers[-1]
     if number not in numbers:
         raise BaselineError(
-            f"baseline {known}: there is no version {asked!r}; there are {', '.join(map(str, numbers))}."
+            f"baseline {known}: there is no version {number_text!r}; there are {', '.join(map(str, numbers))}."
         )
     try:
         return store.load(_file(place, known, number))
@@ -118,9 +118,9 @@ def load(name: str | os.PathLike[str], at: Path | None = None) -> Results:
         raise FormatError(f"{error} Other versions are kept: {', '.join(older)}." if older else str(error)) from None
 
 
-def last_release(at: Path | None = None) -> Results | None:
+def last_release(root: Path | None = None) -> Results | None:
     """The release measured last; None where no baseline is marked as one."""
-    place = at or folder()
+    place = root or folder()
     every = [v for name in _names(place) for v in show(name, place) if v.release]
     newest = max(every, key=lambda v: (v.created, v.number), default=None)
     return store.load(newest.path) if newest else None
@@ -163,9 +163,9 @@ def _add(name: str, results: Results, description: str, force: bool, release: bo
             )
         number = numbers[-1] + 1 if numbers else 1
         kind = RELEASE if release else "baseline"
-        kept = replace(results, kind=kind, name=name, description=description)
-        path = store.save(kept, _file(place, name, number))
-    return _described(name, number, path, kept)
+        stored = replace(results, kind=kind, name=name, description=description)
+        path = store.save(stored, _file(place, name, number))
+    return _described(name, number, path, stored)
 
 
 def _file(place: Path, name: str, number: int) -> Path:
@@ -176,8 +176,8 @@ def _names(place: Path) -> dict[str, tuple[int, ...]]:
     """The baselines there are, with the numbers of their versions."""
     if not place.is_dir():
         return {}
-    found = {p.name: tuple(sorted(_counted(p))) for p in place.iterdir() if NAME.fullmatch(p.name) and p.is_dir()}
-    return {name: numbers for name, numbers in found.items() if numbers}
+    names = {p.name: tuple(sorted(_counted(p))) for p in place.iterdir() if NAME.fullmatch(p.name) and p.is_dir()}
+    return {name: numbers for name, numbers in names.items() if numbers}
 
 
 def _counted(path: Path) -> Iterable[int]:
@@ -204,8 +204,8 @@ def _version(name: str, number: int, place: Path) -> Version:
 
 
 def _described(name: str, number: int, path: Path, results: Results) -> Version:
-    about = results.environment
+    environment = results.environment
     return Version(
-        name, number, path, results.created, about.commit, results.suite, results.description,
+        name, number, path, results.created, environment.commit, results.suite, results.description,
         results.kind == RELEASE, len(results.runs),
     )  # fmt: skip

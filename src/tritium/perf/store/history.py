@@ -75,7 +75,7 @@ class History:
                 "Set TRITIUM_DATA to a local folder."
             )
         with store.lock(self.folder / ".lock", BUSY_S):
-            self._made()
+            self._make_folders()
             self._data = self._opened()
             self.heal()
 
@@ -90,15 +90,15 @@ class History:
     def heal(self) -> int:
         """Index the files that are not, and forget those that are gone. Gives how many changed."""
         sweep(self.files)
-        known = {row[0] for row in self._asked("SELECT path FROM runs")}
+        known = {row[0] for row in self._query("SELECT path FROM runs")}
         there = {p.name: p for p in self.files.glob("*.json")}  # after the index: a file is there before its row
-        gone = known - there.keys()
-        if gone:
+        removed = known - there.keys()
+        if removed:
             with self._writing() as data:
-                data.executemany("DELETE FROM runs WHERE path = ?", [(name,) for name in gone])
+                data.executemany("DELETE FROM runs WHERE path = ?", [(name,) for name in removed])
         missing = sorted(there.keys() - known)
         added = sum(self._found(there[name]) for name in missing)
-        return len(gone) + added
+        return len(removed) + added
 
     def rebuild(self) -> int:
         """Make the index anew from the files. Gives the number of runs."""
@@ -110,7 +110,7 @@ class History:
 
     def runs(self) -> tuple[Kept, ...]:
         """Every run, oldest first."""
-        rows = self._asked(
+        rows = self._query(
             'SELECT id, created, "commit", suite, fingerprint, threads, sha256, path FROM runs ORDER BY created, id'
         )
         return tuple(
@@ -124,23 +124,23 @@ class History:
 
     def cases(self) -> tuple[tuple[str, str, str], ...]:
         """Every case, metric and arm there is a series of."""
-        rows = self._asked('SELECT DISTINCT "case", metric, arm FROM series ORDER BY 1, 3, 2')
+        rows = self._query('SELECT DISTINCT "case", metric, arm FROM series ORDER BY 1, 3, 2')
         return tuple((case, metric, arm) for case, metric, arm in rows)
 
     def series(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Point, ...]:
         """A metric over time, oldest first, at the number of threads of the newest run."""
-        points = [Point(*row) for row in self._asked(POINTS, case, metric, arm)]
+        points = [Point(*row) for row in self._query(POINTS, case, metric, arm)]
         return tuple(p for p in points if p.threads == points[-1].threads)
 
     def changes(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Step, ...]:
-        """Where the level of a metric changed."""
+        """Return the changes of level of a metric."""
         points = self.series(case, metric, arm)
         return steps(joined(points, metric)) if points else ()
 
     def trend(
         self, case: str, metric: str = "wall", arm: str = "tritium", release: Results | None = None
     ) -> Trend | None:
-        """Where a metric stands against its best and against a release; None where there is no such series."""
+        """Return a metric beside its best and beside a release; None where there is no such series."""
         points = self.series(case, metric, arm)
         return trend(points, metric, point_of(release, case, metric, arm) if release else None) if points else None
 
@@ -155,7 +155,7 @@ class History:
 
     # ---- the index
 
-    def _made(self) -> None:
+    def _make_folders(self) -> None:
         try:
             self.files.mkdir(parents=True, exist_ok=True)
             for folder in (self.folder, self.folder.parent):
@@ -223,9 +223,9 @@ class History:
                 self._data.execute("ROLLBACK")
             raise
 
-    def _asked(self, question: str, *about: str) -> list[Any]:
+    def _query(self, question: str, *arguments: str) -> list[Any]:
         try:
-            return self._data.execute(question, about).fetchall()
+            return self._data.execute(question, arguments).fetchall()
         except sqlite3.Error as error:
             raise FormatError(
                 f"{named(self.index)}: {error}. Delete it: it is made anew from the run files."
@@ -251,10 +251,10 @@ class History:
         return True
 
     def _insert(self, name: str, path: Path, results: Results, sha: str) -> None:
-        about = results.environment
+        environment = results.environment
         row = (
-            name, f"{_moment(results.created):%Y-%m-%dT%H:%M:%SZ}", about.commit, results.suite, about.hard.key, about.hard.threads,
-            canary_of(results), path.name, sha,
+            name, f"{_moment(results.created):%Y-%m-%dT%H:%M:%SZ}", environment.commit, results.suite, environment.hard.key,
+            environment.hard.threads, canary_of(results), path.name, sha,
         )  # fmt: skip
         with self._writing() as data:
             new = data.execute(f"INSERT OR IGNORE INTO runs VALUES ({', '.join('?' * len(row))})", row)
@@ -279,19 +279,19 @@ def value_of(series: Series | None) -> tuple[float, float, float, int] | None:
 
 
 def point_of(results: Results, case: str, metric: str, arm: str) -> Point | None:
-    """What results that need not be in the history say of a case; None where they do not."""
+    """Return the point of a case in results that need not be in the history; None where they have none."""
     run = results.of(case, arm)
     value = value_of(run.of(metric)) if run is not None and run.status == "ok" else None
     if run is None or value is None:
         return None
-    about, unit = results.environment, next(s.unit for s in run.series if s.metric == metric)
+    environment, unit = results.environment, next(s.unit for s in run.series if s.metric == metric)
     moment = f"{_moment(results.created):%Y-%m-%dT%H:%M:%SZ}"
     return Point(
         f"{results.name} {moment}",
         moment,
-        about.commit,
-        about.hard.key,
-        about.hard.threads,
+        environment.commit,
+        environment.hard.key,
+        environment.hard.threads,
         canary_of(results),
         unit,
         *value,
@@ -300,12 +300,12 @@ def point_of(results: Results, case: str, metric: str, arm: str) -> Point | None
 
 def canary_of(results: Results) -> float | None:
     """The machine's own speed in a run: the mean log median time of the canaries, each over all arms."""
-    found: dict[str, list[float]] = {name: [] for name in SIZES}
+    medians: dict[str, list[float]] = {name: [] for name in SIZES}
     for run in results:
-        value = value_of(run.of("wall")) if run.case in found and run.status == "ok" else None
+        value = value_of(run.of("wall")) if run.case in medians and run.status == "ok" else None
         if value is not None:
-            found[run.case].append(value[0])
-    return math.fsum(map(median, found.values())) / len(found) if all(found.values()) else None
+            medians[run.case].append(value[0])
+    return math.fsum(map(median, medians.values())) / len(medians) if all(medians.values()) else None
 
 
 def _rows(name: str, results: Results) -> Iterable[tuple[str, str, str, str, str, float, float, float, int]]:

@@ -61,18 +61,18 @@ def load_with_digest(path: str | os.PathLike[str]) -> tuple[Results, str]:
 
 def _loaded(raw: bytes, where: str) -> tuple[Results, str]:
     """Results and their hash from the bytes of a results file."""
-    found = loads(decoded(raw, where), where)
-    if not isinstance(found, dict) or not isinstance(found.get("results"), dict):
+    document = loads(decoded(raw, where), where)
+    if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
         raise FormatError(
             f'{where}: not results of tritium: an object with "schema", "sha256" and "results" is needed.'
         )
-    check_schema(found.get("schema"), SCHEMA, where)
-    if unknown := sorted(set(found) - {"schema", "sha256", "results", DERIVED}):
+    check_schema(document.get("schema"), SCHEMA, where)
+    if unknown := sorted(set(document) - {"schema", "sha256", "results", DERIVED}):
         raise FormatError(f"{where}: unknown key {unknown[0]!r} beside schema, sha256 and results.")
-    body = found["results"]
+    body = document["results"]
     check_schema(body.get("schema", SCHEMA), SCHEMA, f"{where}: results")
     sha = digest(body)
-    if found.get("sha256") != sha:
+    if document.get("sha256") != sha:
         raise FormatError(
             f"{where}: damaged, or changed by hand: its content is not what its sha256 stands for. "
             "Take a copy from elsewhere, or measure again."
@@ -164,15 +164,15 @@ class Journal:
                 return [], 0, len(raw)
             raise FormatError(f"{where}: not a journal of this version of tritium: {raw[:20]!r} is how it begins.")
         records: list[dict[str, Any]] = []
-        at = len(cls.HEADER)
-        while at < len(raw):
-            found = _frame(raw, at)
-            if found is None:
-                _check_torn(raw, at, len(records), where)
+        offset = len(cls.HEADER)
+        while offset < len(raw):
+            frame = _frame(raw, offset)
+            if frame is None:
+                _check_torn(raw, offset, len(records), where)
                 break
-            payload, at = found
+            payload, offset = frame
             records.append(_journal_record(payload, len(records), where))
-        return records, at, len(raw)
+        return records, offset, len(raw)
 
     def _own(self) -> None:
         try:
@@ -211,24 +211,24 @@ def _framed(record: dict[str, Any]) -> bytes:
     return b"%08x %08x %b\n" % (len(payload), zlib.crc32(payload), payload)
 
 
-def _frame(raw: bytes, at: int) -> tuple[bytes, int] | None:
+def _frame(raw: bytes, offset: int) -> tuple[bytes, int] | None:
     """The payload that begins here and where the next begins; None where there is no whole one."""
-    head = HEAD.match(raw, at)
+    head = HEAD.match(raw, offset)
     if head is None:
         return None
     size, check = int(head[1], 16), int(head[2], 16)
-    start, end = at + 18, at + 18 + size
+    start, end = offset + 18, offset + 18 + size
     if raw[end : end + 1] != b"\n" or zlib.crc32(raw[start:end]) != check:
         return None
     return raw[start:end], end + 1
 
 
-def _check_torn(raw: bytes, at: int, number: int, where: str) -> None:
+def _check_torn(raw: bytes, offset: int, number: int, where: str) -> None:
     """A bad record at the end is what a kill leaves; one with whole records behind it is damage."""
-    line = raw.find(b"\n", at) + 1
+    line = raw.find(b"\n", offset) + 1
     while line:
         if _frame(raw, line) is not None:
-            raise FormatError(f"{where}: record {number + 1} (byte {at}) is damaged, and whole ones follow it.")
+            raise FormatError(f"{where}: record {number + 1} (byte {offset}) is damaged, and whole ones follow it.")
         line = raw.find(b"\n", line) + 1
 
 

@@ -85,7 +85,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Trend:
-    """Where a metric stands."""
+    """A metric over time: its levels, beside the best and a release."""
 
     points: tuple[Point, ...]  # in the newest machine's units
     left_out: int  # of machines that cannot be joined
@@ -124,10 +124,11 @@ def steps(points: Sequence[Point]) -> tuple[Step, ...]:
         return ()
     half = _half_widths(points)
     least = max(LEAST_CHANGE, math.expm1(2 * median(half)))
-    found = change_points([p.log_median for p in points], [1 / h for h in half], least_change=least)
+    changes = change_points([p.log_median for p in points], [1 / h for h in half], least_change=least)
     borders = {i for i, (a, b) in enumerate(pairwise(points), 1) if a.fingerprint != b.fingerprint}
     return tuple(
-        Step(c.index, points[c.index], c.ratio, c.p, bool(borders & {c.index - 1, c.index, c.index + 1})) for c in found
+        Step(c.index, points[c.index], c.ratio, c.p, bool(borders & {c.index - 1, c.index, c.index + 1}))
+        for c in changes
     )
 
 
@@ -158,15 +159,15 @@ def trend(points: Sequence[Point], metric: str, release: Point | None = None) ->
         every = joined([*points, release], metric, newest)
         marked = tuple(p for p in every if p.run == release.run)
         together = tuple(p for p in every if p.run != release.run)
-    found = steps(together)
-    ends = [0, *(s.index for s in found), len(together)]
+    changes = steps(together)
+    ends = [0, *(s.index for s in changes), len(together)]
     segments = tuple(segment(together[a:b]) for a, b in pairwise(ends))
     since = datetime.fromisoformat(points[-1].created) - timedelta(days=BEST_OF_DAYS)
     recent = [s for s in segments if datetime.fromisoformat(s.last.created) >= since]
     best = min(recent, key=lambda s: s.level)
     against = _ratio(segments[-1], segment(marked)) if marked else None
     return Trend(
-        together, len(points) - len(together), found, segments, best, _ratio(segments[-1], best), against
+        together, len(points) - len(together), changes, segments, best, _ratio(segments[-1], best), against
     )  # fmt: skip
 
 
@@ -181,21 +182,21 @@ def _ratio(now: Segment, then: Segment) -> Ratio:
     return Ratio(math.exp(d), math.exp(d - below), math.exp(d + above), other)
 
 
-def told(found: Trend) -> list[str]:
+def describe(trend: Trend) -> list[str]:
     """A trend in sentences."""
-    now = found.last
-    lines = [f"{len(found.points)} runs, {len(found.segments)} levels; the last one holds since {_place(now.first)}"]
+    now = trend.last
+    lines = [f"{len(trend.points)} runs, {len(trend.segments)} levels; the last one holds since {_place(now.first)}"]
     lines += [
         f"{_percent(s.ratio)} from {_place(s.point)} on (p {s.p:.2g})" + (", another machine" if s.new_machine else "")
-        for s in found.steps
+        for s in trend.steps
     ]
-    if found.best != now:
-        place = f"the best of {BEST_OF_DAYS} days ({_place(found.best.first)} to {_place(found.best.last)})"
-        lines.append(f"{_against(found.against_best)} than {place}")
-    if found.against_release is not None:
-        lines.append(f"{_against(found.against_release)} than the last release")
-    if found.left_out:
-        lines.append(f"{found.left_out} runs of other machines are left out: nothing joins them")
+    if trend.best != now:
+        place = f"the best of {BEST_OF_DAYS} days ({_place(trend.best.first)} to {_place(trend.best.last)})"
+        lines.append(f"{_against(trend.against_best)} than {place}")
+    if trend.against_release is not None:
+        lines.append(f"{_against(trend.against_release)} than the last release")
+    if trend.left_out:
+        lines.append(f"{trend.left_out} runs of other machines are left out: nothing joins them")
     return lines
 
 

@@ -186,7 +186,7 @@ def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
         steps=tuple(charts.TrendStep(s.index, s.ratio, s.ratio > 1, "another machine" if s.new_machine else f"p {s.p:.2g}") for s in t.steps),
         levels=levels, epochs=tuple(i for i, new in enumerate(marks, 1) if new),
         canary=tuple(None if p.canary is None else math.exp(middle - p.canary) for p in t.points) if known else (),
-        subtitle="; ".join(trends.told(t)[:2]),
+        subtitle="; ".join(trends.describe(t)[:2]),
     )  # fmt: skip
 
 

@@ -10,8 +10,7 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from tritium.cli import terminal
-from tritium.cli.terminal import Table, bar, print_parts, progress, say, status
+from tritium.cli.text import Table, bar, print_parts, progress, say, span, status
 
 CELLS = Table(
     [["a [bold]b[/bold] :smile:", "1.25 GiB", "a text of many words that a narrow terminal must wrap " * 2], ["c", "12.50 MiB", "d"]],
@@ -218,9 +217,7 @@ def test_nothing_is_drawn_where_no_terminal_is(capsys: pytest.CaptureFixture[str
 
 
 def test_a_pipe_needs_no_rich() -> None:
-    code = (
-        "import sys; from tritium.cli import terminal as t; t.print_parts(t.Table([['a']], ['b'])); t.say('x', 'red')"
-    )
+    code = "import sys; from tritium.cli import text as t; t.print_parts(t.Table([['a']], ['b'])); t.say('x', 'red')"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; sys.exit('rich' in sys.modules)"], capture_output=True, text=True, timeout=60
     )
@@ -229,4 +226,4 @@ def test_a_pipe_needs_no_rich() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(42.2, "42 s"), (99.9, "100 s"), (200, "3 min")])
 def test_a_span_is_for_people(seconds: float, text: str) -> None:
-    assert terminal.span(seconds) == text
+    assert span(seconds) == text
