@@ -217,10 +217,10 @@ def _write(p: Recording, options: ProfileOptions, outputs: list[tuple[str, str |
 
 
 def _print(p: Profile, to: str, top: int) -> None:
-    from tritium.see.profile.file import dumped
+    from tritium.see.profile.file import dump
 
     pages: dict[str, Callable[[], str]] = {
-        "json": lambda: dumped(p.timeline), "csv": p.csv, "markdown": lambda: p.markdown(top), "text": lambda: p.text(top) + "\n",
+        "json": lambda: dump(p.timeline), "csv": p.csv, "markdown": lambda: p.markdown(top), "text": lambda: p.text(top) + "\n",
     }  # fmt: skip
     click.echo(pages[to](), nl=False)
 

@@ -19,7 +19,7 @@ from made_profiles import everything, made
 from measured import HOSTILE
 from tritium.errors import FormatError, SaveError
 from tritium.see.profile import file as profile_file
-from tritium.see.profile.file import dumped, load, loaded, save
+from tritium.see.profile.file import dump, load, parse, save
 from tritium.see.trace.timeline import Timeline, What
 
 
@@ -52,9 +52,9 @@ def test_what_would_be_too_large_to_read_back_is_not_written(
 def test_the_same_profile_is_the_same_bytes(tmp_path: Path) -> None:
     files = [save(everything(), tmp_path / name).read_bytes() for name in ("a.json.gz", "b.json.gz")]
     assert files[0] == files[1]
-    assert gzip.decompress(files[0]).decode() == dumped(everything())
-    again = loaded(dumped(everything()).encode(), "x")
-    assert dumped(again) == dumped(everything())
+    assert gzip.decompress(files[0]).decode() == dump(everything())
+    again = parse(dump(everything()).encode(), "x")
+    assert dump(again) == dump(everything())
 
 
 def test_an_empty_profile_is_one_too(tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ def test_hostile_names_come_back_as_they_were(text: str, tmp_path: Path) -> None
 )
 def test_any_spans_come_back(spans: list[tuple[str, int, int, int]]) -> None:
     t = made(*((What(name), start, took, lane) for name, start, took, lane in spans))
-    assert same(loaded(dumped(t).encode("utf-8", "backslashreplace"), "x"), t)
+    assert same(parse(dump(t).encode("utf-8", "backslashreplace"), "x"), t)
 
 
 # ---- what is refused
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> bytes:
-    data = json.loads(dumped(everything()))
+    data = json.loads(dump(everything()))
     change(data)
     return json.dumps(data).encode()
 
@@ -120,13 +120,13 @@ WRONG = {
     "far": (put("spans.start_ns.0", 1 << 63), "from 0"),
     "what": (put("spans.what.0", 99), "spans.what: numbers from 0"),
     "lane": (put("spans.lane.0", 2), "spans.lane: numbers from 0"),
-    "short": (put("spans.lane", [0]), "as long as each other"),
+    "short": (put("spans.lane", [0]), "must have the same length"),
     "no column": (put("spans", {"what": []}), "missing"),
     "no object": (put("spans", []), "an object is needed"),
     "order": (put("spans.start_ns.0", 900_000), "must be ordered"),
     "counters": (put("counters", {}), "an array is needed"),
     "counter back": (put("counters.0.at_ns.1", 0), None),
-    "counter goes back": (put("counters.0.at_ns.0", 200_000), "must not go back"),
+    "counter goes back": (put("counters.0.at_ns.0", 200_000), "must not decrease"),
     "counter value": (put("counters.0.values.0", "x"), "numbers is needed"),
     "counter unit": (put("counters.0.unit", None), "text is needed"),
     "frame": (put("samples.frames.0", 1), "text is needed"),
@@ -142,10 +142,10 @@ WRONG = {
 def test_a_file_that_cannot_be_is_refused_and_says_where(which: str) -> None:
     change, said = WRONG[which]
     if said is None:
-        assert loaded(changed(change), "p.json").counters
+        assert parse(changed(change), "p.json").counters
         return
     with pytest.raises(FormatError, match=said) as error:
-        loaded(changed(change), "p.json")
+        parse(changed(change), "p.json")
     assert str(error.value).startswith("p.json")
 
 
@@ -172,7 +172,7 @@ def test_nothing_outside_a_file_is_believed(tmp_path: Path, monkeypatch: pytest.
 @given(st.data())
 def test_any_one_value_replaced_gives_a_profile_or_a_format_error(data: st.DataObject) -> None:
     """No other exception, whatever stands where."""
-    original = json.loads(dumped(everything()))
+    original = json.loads(dump(everything()))
     document = copy.deepcopy(original)
     at: Any = document
     while True:
@@ -183,4 +183,4 @@ def test_any_one_value_replaced_gives_a_profile_or_a_format_error(data: st.DataO
         at[key] = data.draw(st.sampled_from([None, -1, 0, 1.5, 1 << 80, "x", [], {}, [[]], True]))
         break
     with suppress(FormatError):
-        assert isinstance(loaded(json.dumps(document).encode(), "p"), Timeline)
+        assert isinstance(parse(json.dumps(document).encode(), "p"), Timeline)

@@ -10,25 +10,25 @@ import pytest
 from hypothesis import given, strategies as st
 
 from made_profiles import ADD, MATMUL, SCOPE, TINY, made
-from tritium.see.profile.hotspots import BottleneckAnalyzer, bottlenecks, gaps, hotspots, percent, scored, vital
+from tritium.see.profile.hotspots import BottleneckAnalyzer, bottlenecks, gaps, hotspots, percent, score_rows, vital
 from tritium.see.profile.op_table import rows
 from tritium.see.trace.timeline import Samples, What
 
 
 def test_the_score_is_the_per_cent_of_the_run_that_could_go() -> None:
-    (row,) = scored(rows(made((MATMUL, 0, 400_000))))  # 40 % of the time, at 5 % of the ceiling
+    (row,) = score_rows(rows(made((MATMUL, 0, 400_000))))  # 40 % of the time, at 5 % of the ceiling
     assert row.score == pytest.approx(38)
-    assert row.why == "40 % of the time, at 5 % of what this machine can: up to 38 % of the run could go"
+    assert row.why == "40 % of the time, at 5 % of what this machine can: up to 38 % of the run could be saved"
 
 
 def test_what_runs_at_the_ceiling_scores_nothing() -> None:
-    (row,) = scored(rows(made((MATMUL, 0, 20_000))))
+    (row,) = score_rows(rows(made((MATMUL, 0, 20_000))))
     assert row.score == 0
     assert "as fast as this machine can" in row.why
 
 
 def test_what_would_be_faster_than_this_machine_can_is_overstated_and_has_no_score() -> None:
-    (row,) = scored(rows(made((MATMUL, 0, 10_000))))
+    (row,) = score_rows(rows(made((MATMUL, 0, 10_000))))
     assert (row.overstated, row.ceiling_share, row.score, row.bound) == (True, None, None, "")
     assert "the counted work overstates what was done" in row.why
     assert "as fast as" not in row.why
@@ -38,12 +38,12 @@ def test_what_would_be_faster_than_this_machine_can_is_overstated_and_has_no_sco
 
 
 def test_a_little_more_than_the_ceiling_is_the_ceiling() -> None:
-    (row,) = scored(rows(made((MATMUL, 0, 19_000))))
+    (row,) = score_rows(rows(made((MATMUL, 0, 19_000))))
     assert (row.overstated, row.ceiling_share, row.score) == (False, 1.0, 0)
 
 
 def test_without_a_ceiling_there_is_no_score_but_a_reason() -> None:
-    (row,) = scored(rows(made((MATMUL, 0, 400_000), environment=None)))
+    (row,) = score_rows(rows(made((MATMUL, 0, 400_000), environment=None)))
     assert row.score is None
     assert (
         row.why
@@ -52,12 +52,12 @@ def test_without_a_ceiling_there_is_no_score_but_a_reason() -> None:
 
 
 def test_a_small_call_is_told_what_it_takes_and_what_it_needs() -> None:
-    (row,) = scored(rows(made((TINY, 0, 5_000))))
+    (row,) = score_rows(rows(made((TINY, 0, 5_000))))
     assert "a call takes 5 µs for work of" in row.why
 
 
 def test_hotspots_are_ordered_by_what_could_be_gained() -> None:
-    found = scored(rows(made((MATMUL, 0, 20_500), (ADD, 30_000, 400_000), (TINY, 500_000, 30_000))))
+    found = score_rows(rows(made((MATMUL, 0, 20_500), (ADD, 30_000, 400_000), (TINY, 500_000, 30_000))))
     assert [r.name for r in hotspots(found)] == ["add", "relu", "matmul"]
     assert len(hotspots(found, 1)) == 1
 
@@ -117,7 +117,7 @@ def test_stacks_are_not_asked_for_where_they_were_sampled() -> None:
 
 def test_first_calls_are_named_as_such_and_not_as_small_ones() -> None:
     alone = made((TINY, 0, 9_000_000), total=10_000_000)
-    (row,) = scored(rows(alone))
+    (row,) = score_rows(rows(alone))
     assert row.bound == "first"
     assert "in its first call" in row.why
     assert "mostly first calls" in str(bottlenecks(alone))

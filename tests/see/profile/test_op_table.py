@@ -160,12 +160,12 @@ def test_what_neither_computes_nor_moves_is_no_point() -> None:
 
 def test_the_plot_has_a_dot_for_each_point_and_a_line_for_each_roof() -> None:
     found = roofline.points(made((MATMUL, 0, 40_000), (ADD, 50_000, 300_000)))
-    plot = roofline.picture(found, "a profile")
+    plot = roofline.plot(found, "a profile")
     assert [d.name for d in plot.points] == ["add", "matmul"]
     assert [(r.name, r.kind, r.main) for r in plot.roofs] == [
         ("f32", "compute", True), ("L1", "memory", False), ("DRAM", "memory", True),
     ]  # fmt: skip
     assert "33 % of its ceiling, memory" in plot.points[0].note
-    whole = roofline.picture(roofline.points(made((replace(MATMUL, integer=True), 0, 40_000))), "x")
+    whole = roofline.plot(roofline.points(made((replace(MATMUL, integer=True), 0, 40_000))), "x")
     assert (whole.unit, [r.name for r in whole.roofs][1]) == ("OP/s", "int8")
     assert charts.svg(plot).startswith("<svg")

@@ -280,7 +280,7 @@ def test_the_limit_ends_the_recording_and_is_told() -> None:
         with tt.scope("late"):
             pass
     assert names(p) == []
-    assert "recording ended by itself after 1ms, as asked" in p.text()
+    assert "recording stopped at its limit of 1ms" in p.text()
 
 
 def test_spans_that_do_not_fit_are_counted_and_told() -> None:
@@ -344,7 +344,7 @@ def test_a_gauge_that_raises_costs_itself_and_not_the_profile(at: int, monkeypat
     broken, sound = p.timeline.counters
     assert len(broken.values) == at - 1
     assert len(sound.values) >= 1
-    assert "ended by itself" in p.text()
+    assert "recording stopped at its limit" in p.text()
 
 
 def test_what_fails_while_it_begins_leaves_nothing_recording(monkeypatch: pytest.MonkeyPatch) -> None:

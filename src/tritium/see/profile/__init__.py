@@ -1,4 +1,4 @@
-"""Profiles: where the time went, what bounds it, what changed.
+"""Profiles: recording, operation tables, hotspots, bounds, critical path and differences.
 
 Knows nothing of reports.
 """

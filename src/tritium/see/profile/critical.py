@@ -1,10 +1,10 @@
 """The critical path: the longest chain of work in which each piece had to wait for the one before.
 
-Knows nothing of drawing. A piece is a stretch of time in which one span is the innermost of its lane. It depends on the
+Knows nothing of drawing. A piece is an interval in which one span is the innermost of its lane. It depends on the
 piece before it on its lane, since a lane does one thing at a time; and on pieces of other lanes only where that is known:
-`after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended. Waiting is
-no work: gaps between spans do not count. So one thread alone has its busy time as critical path; lanes without a known
-dependency have that of the busiest; and no path is longer than the run.
+`after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended. Gaps
+between spans are waiting and do not count. So the critical path of a single thread is its busy time; that of lanes
+without a known dependency is the busy time of the busiest; and no path is longer than the run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,21 +30,22 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The longest chain: how long, on which lanes, and what it is made of."""
+    """The longest chain of dependent work: its length, its lanes and its parts."""
 
     total_ns: int
     lanes: tuple[str, ...]  # in the order in which the path is on them
     parts: tuple[tuple[str, int], ...]  # name and ns, the longest first; they sum to total_ns
     elapsed_ns: int  # of the profile
-    known: int  # dependencies between lanes that were known
+    known: int  # number of known dependencies between lanes
     several: bool = False  # the profile has several lanes
 
     @property
     def share(self) -> float:
-        """Of the run; the rest is waiting, or nobody recorded it."""
+        """Return the path's share of the run; the rest is waiting or was not recorded."""
         return self.total_ns / self.elapsed_ns if self.elapsed_ns else 0.0
 
     def lines(self) -> list[str]:
+        """Return the path for a terminal: its length and lanes, then its longest parts."""
         if not self.total_ns:
             return ["nothing was recorded"]
         where = " → ".join(self.lanes)
@@ -64,13 +66,13 @@ class CriticalPath:
 
 
 def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Column | None = None) -> CriticalPath:
-    """The critical path of a timeline. `own`: own times of its spans, if they are at hand."""
+    """Return the critical path of a timeline. `own`: own times of its spans, if already computed."""
     several = len(used_lanes(t)) > 1
     if not len(t):
         return CriticalPath(0, (), (), t.elapsed_total_ns, 0)
     if after:
-        pieces = _longest(t, after)
-        taken = [(t.whats[t.what[span]].name, end - start) for span, start, end in pieces]
+        pieces = _find_longest(t, after)
+        times = [(t.whats[t.what[span]].name, end - start) for span, start, end in pieces]
         lanes = [t.lanes[t.lane[span]] for span, _, _ in pieces]
     else:
         own = own_times(t) if own is None else own
@@ -79,21 +81,26 @@ def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Colum
         lane = int(used[np.argmax(sums[used])]) if len(used) else int(np.argmax(sums))
         on = t.lane == lane
         by_what = np.bincount(t.what[on], own[on], len(t.whats)).astype(np.int64)
-        taken = [(w.name, int(ns)) for w, ns in zip(t.whats, by_what, strict=True) if ns]
+        times = [(w.name, int(ns)) for w, ns in zip(t.whats, by_what, strict=True) if ns]
         lanes = [t.lanes[lane]]
     parts: dict[str, int] = {}
-    for name, ns in taken:
+    for name, ns in times:
         parts[name] = parts.get(name, 0) + ns
     listed = tuple(sorted(parts.items(), key=lambda p: (-p[1], p[0])))
     in_order = tuple(name for i, name in enumerate(lanes) if i == 0 or lanes[i - 1] != name)
     return CriticalPath(sum(parts.values()), in_order, listed, t.elapsed_total_ns, len(after), several)
 
 
-Piece = tuple[int, int, int]  # a span, and from when to when it is the innermost
+class Piece(NamedTuple):
+    """The interval in which a span is the innermost of its lane."""
+
+    span: int
+    start: int
+    end: int
 
 
-def _longest(t: Timeline, after: Iterable[tuple[int, int]]) -> list[Piece]:
-    """The pieces of the longest chain, in order of time."""
+def _find_longest(t: Timeline, after: Iterable[tuple[int, int]]) -> list[Piece]:
+    """Return the pieces of the longest chain, in order of time."""
     edges = list(after)
     _check(t, edges)
     starts, ends = t.start_ns.tolist(), t.end_ns.tolist()
@@ -101,38 +108,42 @@ def _longest(t: Timeline, after: Iterable[tuple[int, int]]) -> list[Piece]:
     for early, late in edges:
         cuts.setdefault(int(t.lane[early]), set()).add(ends[early])
         cuts.setdefault(int(t.lane[late]), set()).add(starts[late])
-    lanes = {int(lane): _cut(_pieces(t, int(lane)), cuts.get(int(lane), set())) for lane in np.unique(t.lane)}
-    begins, finishes = ({lane: [p[k] for p in pieces] for lane, pieces in lanes.items()} for k in (1, 2))
+    lanes = {int(lane): _split(_pieces(t, int(lane)), cuts.get(int(lane), set())) for lane in np.unique(t.lane)}
+    begins = {lane: [p.start for p in pieces] for lane, pieces in lanes.items()}
+    finishes = {lane: [p.end for p in pieces] for lane, pieces in lanes.items()}
     waits: dict[tuple[int, int], list[tuple[int, int]]] = {}  # a piece, and the ends (lane, time) it waits for
     for early, late in edges:
         lane = int(t.lane[late])
         first = bisect_right(begins[lane], starts[late] - 1)  # the first piece not before the later span
         if first < len(begins[lane]):
             waits.setdefault((lane, first), []).append((int(t.lane[early]), ends[early]))
-    order = sorted((p[1], p[2], lane, i) for lane, pieces in lanes.items() for i, p in enumerate(pieces))
+    order = sorted((p.start, p.end, lane, i) for lane, pieces in lanes.items() for i, p in enumerate(pieces))
     best: dict[tuple[int, int], tuple[int, tuple[int, int] | None]] = {}
     for start, end, lane, i in order:
-        ways: list[tuple[int, tuple[int, int] | None]] = [(0, None)]
+        chains: list[tuple[int, tuple[int, int] | None]] = [(0, None)]
         if i:
-            ways.append((best[lane, i - 1][0], (lane, i - 1)))
+            chains.append((best[lane, i - 1][0], (lane, i - 1)))
         for other, until in waits.get((lane, i), ()):
             last = bisect_right(finishes[other], until) - 1
             if last >= 0:
-                ways.append((best[other, last][0], (other, last)))
-        length, way = max(ways, key=lambda w: (w[0], w[1] is not None))
-        best[lane, i] = (length + end - start, way)
-    at: tuple[int, int] | None = max(best, key=lambda key: best[key][0])
+                chains.append((best[other, last][0], (other, last)))
+        length, previous = max(chains, key=lambda w: (w[0], w[1] is not None))
+        best[lane, i] = (length + end - start, previous)
+    piece: tuple[int, int] | None = max(best, key=lambda key: best[key][0])
     out = []
-    while at is not None:
-        out.append(lanes[at[0]][at[1]])
-        at = best[at][1]
+    while piece is not None:
+        out.append(lanes[piece[0]][piece[1]])
+        piece = best[piece][1]
     return out[::-1]
 
 
 def _check(t: Timeline, edges: Iterable[tuple[int, int]]) -> None:
+    """Raise ArgumentError unless all spans exist and no later one began before the earlier had ended."""
     for early, late in edges:
         if not (0 <= early < len(t) and 0 <= late < len(t)):
-            raise ArgumentError(f"critical_path: there are {len(t)} spans; {early} → {late} names others.")
+            raise ArgumentError(
+                f"critical_path: there are {len(t)} spans, numbered from 0; {early} → {late} is out of range."
+            )
         if t.end_ns[early] > t.start_ns[late]:
             raise ArgumentError(
                 f"critical_path: span {late} began before span {early} had ended; it cannot have waited for it."
@@ -140,38 +151,38 @@ def _check(t: Timeline, edges: Iterable[tuple[int, int]]) -> None:
 
 
 def _pieces(t: Timeline, lane: int) -> list[Piece]:
-    """A lane as pieces one after another, each with its innermost span."""
+    """Return a lane as consecutive pieces, each with its innermost span."""
     out: list[Piece] = []
     open_: list[tuple[int, int]] = []  # span and its end
-    at = 0
+    now = 0
 
-    def until(moment: int) -> None:
-        nonlocal at
-        while open_ and at < moment:
+    def advance(moment: int) -> None:
+        nonlocal now
+        while open_ and now < moment:
             span, end = open_[-1]
             stop = min(end, moment)
-            if stop > at:
-                out.append((span, at, stop))
-                at = stop
-            if end <= at:
+            if stop > now:
+                out.append(Piece(span, now, stop))
+                now = stop
+            if end <= now:
                 open_.pop()
-        at = max(at, moment)
+        now = max(now, moment)
 
     for i in np.flatnonzero(t.lane == lane).tolist():
-        until(int(t.start_ns[i]))
+        advance(int(t.start_ns[i]))
         open_.append((i, int(t.end_ns[i])))
     if open_:
-        until(max(end for _, end in open_))
+        advance(max(end for _, end in open_))
     return out
 
 
-def _cut(pieces: list[Piece], moments: set[int]) -> list[Piece]:
-    """The same pieces, cut where a dependency begins or ends."""
+def _split(pieces: list[Piece], moments: set[int]) -> list[Piece]:
+    """Return the pieces, split where a dependency begins or ends."""
     if not moments:
         return pieces
     ordered, out = sorted(moments), []
     for span, start, end in pieces:
         inside = ordered[bisect_right(ordered, start) : bisect_right(ordered, end - 1)]
-        edges = [start, *inside, end]
-        out += [(span, a, b) for a, b in pairwise(edges)]
+        bounds = [start, *inside, end]
+        out += [Piece(span, a, b) for a, b in pairwise(bounds)]
     return out

@@ -1,7 +1,7 @@
-"""Profiles on the disk: JSON, or JSON in gzip by the suffix .gz; read strictly, the same profile always as the same bytes.
+"""Profile files: JSON, gzipped where the name ends in .gz; read strictly, written deterministically.
 
-Knows nothing of recording or showing. A reader believes nothing: every column is checked for its length, its kind and its
-range before it is used, and what is packed is unpacked only up to a limit.
+Knows nothing of recording or display. The reader trusts nothing: every column is checked for its length, type and range
+before it is used, and compressed files are decompressed only up to a limit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tritium.see.trace.timeline import Column, Counter, Floats, Samples, Timelin
 
 SCHEMA = 1  # a reader refuses a higher one
 KIND = "tritium profile"
-MAX_BYTES = 512 << 20  # of the text, unpacked
+MAX_BYTES = 512 << 20  # of the decompressed text
 MAX_NS = 1 << 62
 SPANS = ("what", "start_ns", "elapsed_ns", "lane")
 
 
 @dataclass(frozen=True)
-class About:
-    """All of a timeline that is not columns."""
+class Header:
+    """All of a timeline except its columns; the file's "about"."""
 
     whats: tuple[What, ...]
     lanes: tuple[str, ...]
@@ -46,17 +46,17 @@ class About:
 # ---- writing
 
 
-def dumped(t: Timeline) -> str:
-    """The text of a profile: one column to a line."""
-    # As it will be read: a whole number where a fraction may stand would be other bytes the second time.
-    where = None if t.environment is None else read(Environment, plain(t.environment), "environment")
-    about = About(
-        t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, where, t.notes, t.apart
+def dump(t: Timeline) -> str:
+    """Return the text of a profile: one column to a line."""
+    # As it will be read back: an integer in a float field would become other bytes the second time.
+    environment = None if t.environment is None else read(Environment, plain(t.environment), "environment")
+    header = Header(
+        t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, environment, t.notes, t.apart
     )  # fmt: skip
     parts = [
         f'"schema": {SCHEMA}',
         f'"kind": "{KIND}"',
-        f'"about": {dumps(about)}',
+        f'"about": {dumps(header)}',
         f'"spans": {_columns({name: getattr(t, name) for name in SPANS})}',
         f'"counters": [{",".join(_counter(c) for c in t.counters)}]',
         f'"samples": {"null" if t.samples is None else _samples(t.samples)}',
@@ -80,8 +80,8 @@ def _samples(s: Samples) -> str:
 
 
 def save(t: Timeline, path: str | os.PathLike[str]) -> Path:
-    """Write a profile; a name that ends in .gz packs it."""
-    text = dumped(t)
+    """Write a profile; a name that ends in .gz compresses it."""
+    text = dump(t)
     size = len(text.encode("utf-8", "backslashreplace"))
     if size > MAX_BYTES:
         raise SaveError(
@@ -95,7 +95,7 @@ def save(t: Timeline, path: str | os.PathLike[str]) -> Path:
 
 
 def load(path: str | os.PathLike[str]) -> Timeline:
-    """Read a profile, or say what is wrong with the file."""
+    """Read a profile, or raise FormatError saying what is wrong with the file."""
     where = files.named(path)
     try:
         raw = files.read_bytes(path, MAX_BYTES)
@@ -103,45 +103,47 @@ def load(path: str | os.PathLike[str]) -> Timeline:
         raise FormatError(
             f"{where}: there is no such file; p.save(path) and `tritium profile` write profiles."
         ) from None
-    return loaded(files.unpacked(raw, MAX_BYTES, where), where)
+    return parse(files.unpacked(raw, MAX_BYTES, where), where)
 
 
-def loaded(raw: bytes, where: str) -> Timeline:
-    """A timeline from the text of a file, every part of it checked."""
-    found = loads(files.decoded(raw, where), where)
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+def parse(raw: bytes, where: str) -> Timeline:
+    """Return the timeline in the text of a file, every part of it checked."""
+    data = loads(files.decoded(raw, where), where)
+    if not isinstance(data, dict) or data.get("kind") != KIND:
         raise FormatError(f'{where}: not a profile of tritium: an object with "kind": "{KIND}" is needed.')
-    check_schema(found.get("schema"), SCHEMA, where)
-    _keys(found, ("schema", "kind", "about", "spans", "counters", "samples"), where)
-    about = read(About, found["about"], f"{where}: about")
-    _check_about(about, where)
-    spans = _spans(found["spans"], about, f"{where}: spans")
-    if not isinstance(found["counters"], list):
+    check_schema(data.get("schema"), SCHEMA, where)
+    _check_keys(data, ("schema", "kind", "about", "spans", "counters", "samples"), where)
+    header = read(Header, data["about"], f"{where}: about")
+    _check_header(header, where)
+    spans = _read_spans(data["spans"], header, f"{where}: spans")
+    if not isinstance(data["counters"], list):
         raise FormatError(f"{where}: counters: an array is needed.")
-    counters = tuple(_read_counter(c, f"{where}: counters[{i}]") for i, c in enumerate(found["counters"]))
-    samples = found["samples"]
+    counters = tuple(_read_counter(c, f"{where}: counters[{i}]") for i, c in enumerate(data["counters"]))
+    samples = data["samples"]
     return Timeline(
-        about.whats, *spans, about.lanes, about.elapsed_total_ns, about.began, about.name, counters,
-        None if samples is None else _read_samples(samples, len(about.lanes), f"{where}: samples"), about.dropped,
-        about.event_cost_ns, about.environment, about.notes, about.apart,
+        header.whats, *spans, header.lanes, header.elapsed_total_ns, header.began, header.name, counters,
+        None if samples is None else _read_samples(samples, len(header.lanes), f"{where}: samples"), header.dropped,
+        header.event_cost_ns, header.environment, header.notes, header.apart,
     )  # fmt: skip
 
 
-def _check_about(about: About, where: str) -> None:
-    counts = [("elapsed_total_ns", about.elapsed_total_ns), ("dropped", about.dropped)]
+def _check_header(header: Header, where: str) -> None:
+    """Raise FormatError for a number out of range."""
+    counts = [("elapsed_total_ns", header.elapsed_total_ns), ("dropped", header.dropped)]
     counts += [
-        (f"whats[{i}].{f}", getattr(w, f)) for i, w in enumerate(about.whats) for f in ("flops", "read", "written")
+        (f"whats[{i}].{f}", getattr(w, f)) for i, w in enumerate(header.whats) for f in ("flops", "read", "written")
     ]
     for name, value in counts:
         if not 0 <= value < MAX_NS:
             raise FormatError(f"{where}: about.{name}: a whole number from 0 to 2^62 is needed, given {value}.")
-    if not 0 <= about.apart <= len(about.lanes):
-        raise FormatError(f"{where}: about.apart: {about.apart} of {len(about.lanes)} lanes cannot be.")
-    if about.event_cost_ns is not None and about.event_cost_ns < 0:
-        raise FormatError(f"{where}: about.event_cost_ns: {about.event_cost_ns} is below 0.")
+    if not 0 <= header.apart <= len(header.lanes):
+        raise FormatError(f"{where}: about.apart: {header.apart} of {len(header.lanes)} lanes cannot be.")
+    if header.event_cost_ns is not None and header.event_cost_ns < 0:
+        raise FormatError(f"{where}: about.event_cost_ns: {header.event_cost_ns} is below 0.")
 
 
-def _keys(data: Any, needed: tuple[str, ...], where: str) -> None:
+def _check_keys(data: Any, needed: tuple[str, ...], where: str) -> None:
+    """Raise FormatError unless data is an object with exactly these keys."""
     if not isinstance(data, dict):
         raise FormatError(f"{where}: an object is needed.")
     if set(data) != set(needed):
@@ -151,8 +153,8 @@ def _keys(data: Any, needed: tuple[str, ...], where: str) -> None:
         )
 
 
-def _whole(data: Any, where: str, below: int = MAX_NS) -> Column:
-    """A column of whole numbers from 0 up to a limit."""
+def _read_integers(data: Any, where: str, below: int = MAX_NS) -> Column:
+    """Return a column of integers from 0 up to a limit."""
     if not isinstance(data, list) or not all(type(v) is int for v in data):
         raise FormatError(f"{where}: an array of whole numbers is needed.")
     if data and not 0 <= min(data) <= max(data) < below:
@@ -160,18 +162,19 @@ def _whole(data: Any, where: str, below: int = MAX_NS) -> Column:
     return np.array(data, np.int64)
 
 
-def _as_long(columns: dict[str, Any], where: str) -> None:
+def _check_lengths(columns: dict[str, Any], where: str) -> None:
+    """Raise FormatError unless all columns have the same length."""
     lengths = {name: len(c) for name, c in columns.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} {n}" for name, n in lengths.items())
-        raise FormatError(f"{where}: the columns must be as long as each other: {said}.")
+        sizes = ", ".join(f"{name} {n}" for name, n in lengths.items())
+        raise FormatError(f"{where}: the columns must have the same length: {sizes}.")
 
 
-def _spans(data: Any, about: About, where: str) -> tuple[Column, Column, Column, Column]:
-    _keys(data, SPANS, where)
-    below = {"what": len(about.whats), "lane": len(about.lanes)}
-    columns = {name: _whole(data[name], f"{where}.{name}", below.get(name, MAX_NS)) for name in SPANS}
-    _as_long(columns, where)
+def _read_spans(data: Any, header: Header, where: str) -> tuple[Column, Column, Column, Column]:
+    _check_keys(data, SPANS, where)
+    below = {"what": len(header.whats), "lane": len(header.lanes)}
+    columns = {name: _read_integers(data[name], f"{where}.{name}", below.get(name, MAX_NS)) for name in SPANS}
+    _check_lengths(columns, where)
     what, start, elapsed, lane = columns.values()
     if len(start):
         if int(start.max()) + int(elapsed.max()) >= MAX_NS:
@@ -183,16 +186,16 @@ def _spans(data: Any, about: About, where: str) -> tuple[Column, Column, Column,
 
 
 def _read_counter(data: Any, where: str) -> Counter:
-    _keys(data, ("name", "unit", "absent", "at_ns", "values"), where)
+    _check_keys(data, ("name", "unit", "absent", "at_ns", "values"), where)
     texts = [read(str, data[key], f"{where}.{key}") for key in ("name", "unit", "absent")]
-    at, values = _whole(data["at_ns"], f"{where}.at_ns"), _floats(data["values"], f"{where}.values")
-    _as_long({"at_ns": at, "values": values}, where)
-    if (np.diff(at) < 0).any():
-        raise FormatError(f"{where}.at_ns: moments must not go back.")
-    return Counter(texts[0], texts[1], at, values, texts[2])
+    times, values = _read_integers(data["at_ns"], f"{where}.at_ns"), _read_floats(data["values"], f"{where}.values")
+    _check_lengths({"at_ns": times, "values": values}, where)
+    if (np.diff(times) < 0).any():
+        raise FormatError(f"{where}.at_ns: times must not decrease.")
+    return Counter(texts[0], texts[1], times, values, texts[2])
 
 
-def _floats(data: Any, where: str) -> Floats:
+def _read_floats(data: Any, where: str) -> Floats:
     if not isinstance(data, list) or not all(type(v) is float or type(v) is int for v in data):
         raise FormatError(f"{where}: an array of numbers is needed.")
     values = np.array(data, np.float64)
@@ -202,16 +205,16 @@ def _floats(data: Any, where: str) -> Floats:
 
 
 def _read_samples(data: Any, lanes: int, where: str) -> Samples:
-    _keys(data, ("frames", "stacks", "every_ns", "at_ns", "lane", "stack"), where)
+    _check_keys(data, ("frames", "stacks", "every_ns", "at_ns", "lane", "stack"), where)
     frames = read(tuple[str, ...], data["frames"], f"{where}.frames")
     stacks = data["stacks"]
     if not isinstance(stacks, list):
         raise FormatError(f"{where}.stacks: an array of arrays is needed.")
-    listed = tuple(tuple(_whole(s, f"{where}.stacks[{i}]", len(frames)).tolist()) for i, s in enumerate(stacks))
+    listed = tuple(tuple(_read_integers(s, f"{where}.stacks[{i}]", len(frames)).tolist()) for i, s in enumerate(stacks))
     every = read(int, data["every_ns"], f"{where}.every_ns")
     if not 0 < every < MAX_NS:
         raise FormatError(f"{where}.every_ns: a whole number above 0 is needed, given {every}.")
     below = {"at_ns": MAX_NS, "lane": lanes, "stack": len(listed)}
-    columns = {name: _whole(data[name], f"{where}.{name}", most) for name, most in below.items()}
-    _as_long(columns, where)
+    columns = {name: _read_integers(data[name], f"{where}.{name}", most) for name, most in below.items()}
+    _check_lengths(columns, where)
     return Samples(frames, listed, columns["at_ns"], columns["lane"], columns["stack"], every)

@@ -1,12 +1,12 @@
-"""Where to look first, and what bounds it: a score for each operation, in words; the few that take most; the gaps between.
+"""Hotspots and bottlenecks: a score for each operation with its reason, the few that take most time, the gaps between.
 
 Knows nothing of drawing. The score of an operation is its share of the time, times its distance to the ceiling, from 0
-to 100: the per cent of the run that could go if it ran as fast as this machine can. Where no ceiling was measured there
+to 100: the per cent of the run that would be saved if it ran as fast as this machine can. Where no ceiling was measured there
 is no score.
 
-What bounds a call: `compute` or `memory`, whichever takes longer at this machine's measured speed; `latency` where its
+The bound of a call: `compute` or `memory`, whichever takes longer at this machine's measured speed; `latency` where its
 work needs less than 2 µs and it takes more than twice as long: the call costs more than the work; `first` where most of
-the time went into a first call, which starts threads and takes memory. Time between calls on a lane is `overhead`:
+the time went into a first call, which starts threads and allocates memory. Time between calls on a lane is `overhead`:
 Python, other libraries, waiting.
 """
 
@@ -29,13 +29,13 @@ from tritium.see.profile.op_table import (
 )
 from tritium.see.trace.timeline import Timeline
 
-MOST = 0.8  # of the time of all calls: the operations that make it up are the few that matter
+MOST = 0.8  # of the time of all calls, taken by the vital few
 BOUNDS = ("compute", "memory", "latency", "first", "overhead", "unknown", "idle")
 MEANING = {
     "compute": "bound by arithmetic",
     "memory": "bound by memory",
     "latency": "too small: the call costs more than its work",
-    "first": "in first calls: threads started, memory taken, code loaded",
+    "first": "in first calls: threads started, memory allocated, code loaded",
     "overhead": "between calls: Python, other libraries, waiting",
     "unknown": "in calls whose ceiling is not known",
     "idle": "before the first call and after the last",
@@ -48,16 +48,16 @@ REMEDIES = {
     "overhead": "compile the code between the calls (tt.compile)",
     "idle": "imports, start-up and other libraries; little can be gained in operations",
 }
-MOSTLY = {  # what the rest calls "mostly memory-bound: …"
+MOSTLY = {  # all others read "mostly memory-bound: …"
     "first": "mostly first calls",
     "unknown": "mostly in calls whose ceiling is not known",
     "idle": "mostly outside the calls",
 }
-UNSEEN = ("overhead", "idle")  # of which stacks tell more
+UNSEEN = ("overhead", "idle")  # sampled stacks show more of these
 
 
 def percent(share: float) -> str:
-    """A share for people: 32 %, 0.4 %, <0.1 %."""
+    """Return a share as text: 32 %, 0.4 %, <0.1 %."""
     if 0 < share < 0.001:
         return "<0.1 %"
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.2g} %"
@@ -66,9 +66,9 @@ def percent(share: float) -> str:
 # ---- the score
 
 
-def scored(found: Iterable[OpRow]) -> tuple[OpRow, ...]:
-    """The same rows, each with its score and the words why."""
-    return tuple(replace(row, score=_score(row), why=_why(row)) for row in found)
+def score_rows(table: Iterable[OpRow]) -> tuple[OpRow, ...]:
+    """Return the rows, each with its score and the reason for it."""
+    return tuple(replace(row, score=_score(row), why=_why(row)) for row in table)
 
 
 def _score(row: OpRow) -> float | None:
@@ -81,41 +81,39 @@ def _time(ns: float) -> str:
 
 
 def _why(row: OpRow) -> str:
-    said = f"{percent(row.share)} of the time"
+    text = f"{percent(row.share)} of the time"
     reached, score = row.ceiling_share, _score(row)
     if row.bound == "overhead":
-        return f"{said}, {percent(row.own_ns / row.total_ns)} of it between the calls inside"
+        return f"{text}, {percent(row.own_ns / row.total_ns)} of it between the calls inside"
     if row.bound == "first":
         usual = f"; the usual one took {_time(row.p50_ns)}" if row.count > 1 else ""
-        return (
-            f"{said}, most of it in its first call ({_time(row.max_ns)}), which starts threads and takes memory{usual}"
-        )
+        return f"{text}, most of it in its first call ({_time(row.max_ns)}), which starts threads and allocates memory{usual}"
     if row.overstated:
-        return f"{said}; {row.unknown or OVERSTATED}"
+        return f"{text}; {row.unknown or OVERSTATED}"
     if reached is None or score is None:
-        return f"{said}; how far it is from the ceiling is not known: {row.unknown}"
+        return f"{text}; how far it is from the ceiling is not known: {row.unknown}"
     if reached >= 1:
-        return f"{said}, as fast as this machine can"
+        return f"{text}, as fast as this machine can"
     if row.bound == "latency":
         each, took = _time((row.least_ns or 0) / row.count), _time(row.own_ns / row.count)
-        said += f", a call takes {took} for work of {each}"
-    return f"{said}, at {percent(reached)} of what this machine can: up to {percent(score / 100)} of the run could go"
+        text += f", a call takes {took} for work of {each}"
+    return f"{text}, at {percent(reached)} of what this machine can: up to {percent(score / 100)} of the run could be saved"
 
 
-def hotspots(found: Sequence[OpRow], n: int = 10) -> tuple[OpRow, ...]:
-    """The rows where most could be gained, the best first; those without a score by their share, behind."""
-    return tuple(sorted(found, key=lambda r: (r.score is None, -(r.score or 0.0), -r.share, r.label))[:n])
+def hotspots(table: Sequence[OpRow], n: int = 10) -> tuple[OpRow, ...]:
+    """Return the rows with the most to gain, the best first; rows without a score come last, by share."""
+    return tuple(sorted(table, key=lambda r: (r.score is None, -(r.score or 0.0), -r.share, r.label))[:n])
 
 
-def vital(found: Sequence[OpRow], share: float = MOST) -> tuple[OpRow, ...]:
-    """The fewest rows that together take this share of the time of all calls."""
-    ordered = sorted(found, key=lambda r: (-r.own_ns, r.label))
-    wanted, out = share * sum(r.own_ns for r in ordered), []
+def vital(table: Sequence[OpRow], share: float = MOST) -> tuple[OpRow, ...]:
+    """Return the fewest rows that together take this share of the time of all calls."""
+    ordered = sorted(table, key=lambda r: (-r.own_ns, r.label))
+    remaining, out = share * sum(r.own_ns for r in ordered), []
     for row in ordered:
-        if wanted <= 0:
+        if remaining <= 0:
             break
         out.append(row)
-        wanted -= row.own_ns
+        remaining -= row.own_ns
     return tuple(out)
 
 
@@ -123,7 +121,7 @@ def vital(found: Sequence[OpRow], share: float = MOST) -> tuple[OpRow, ...]:
 
 
 def gaps(t: Timeline) -> tuple[int, int, int]:
-    """Over all lanes: the time in calls, between calls, and before the first span and after the last."""
+    """Return, over all lanes, the time in calls, between calls, and before the first span and after the last."""
     busy = between = 0
     calls = t.kind(*CALLS)
     for lane in used_lanes(t):
@@ -138,32 +136,32 @@ def gaps(t: Timeline) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Bottlenecks:
-    """What bounds a run: shares of the time of its lanes that sum to 1, and the few operations that matter."""
+    """The bounds of a run: shares of the time of its lanes that sum to 1, and the few operations that matter."""
 
     shares: dict[str, float]  # by BOUNDS
     vital: tuple[OpRow, ...]  # the fewest operations that take 80 % of the time in calls
-    operations: int  # that there were in all
+    operations: int  # number of all operations
     unknown: str = ""  # why ceilings are missing
     sampled: bool = False  # Python stacks were sampled too
 
     @property
     def main(self) -> str:
-        """What most of the run is, one of BOUNDS; "" for an empty profile."""
+        """Return the bound of most of the run, one of BOUNDS; "" for an empty profile."""
         known = {k: v for k, v in self.shares.items() if v > 0} if self.operations else {}
         return max(known, key=lambda k: known[k]) if known else ""
 
     @property
     def remedy(self) -> str:
-        """What to do about it; "" where nobody can tell."""
-        said = REMEDIES.get(self.main, "")
+        """Return what to do about the main bound; "" where that is unknown."""
+        remedy = REMEDIES.get(self.main, "")
         if self.main not in UNSEEN:
-            return said
-        return said + (
+            return remedy
+        return remedy + (
             "; the samples of its stacks show which" if self.sampled else "; stacks='10ms' samples what it is"
         )
 
     def lines(self, brief: bool = False) -> list[str]:
-        """For a terminal. `brief` leaves out why: where the hotspots stand beside it."""
+        """Return the shares for a terminal. `brief` leaves out the reasons, where the hotspots are shown as well."""
         if not self.operations and not any(self.shares.values()):
             return ["nothing was recorded"]
         out = [f"{percent(self.shares[b]):>6}  {MEANING[b]}" for b in BOUNDS if self.shares.get(b)]
@@ -172,11 +170,11 @@ class Bottlenecks:
             out.append(
                 f"{some} of {all_} operation{'s' * (all_ != 1)} take{'s' * (some == 1)} {percent(MOST)} of the time in calls:"
             )
-            said = [
+            parts = [
                 (row.label, row.bound or "bound not known", percent(row.share) if brief else row.why)
                 for row in self.vital
             ]
-            out += [escape.terminal(f"  {label}: {bound}; {why}", None) for label, bound, why in said]
+            out += [escape.terminal(f"  {label}: {bound}; {why}", None) for label, bound, why in parts]
         if self.unknown:
             out.append(escape.terminal(f"ceilings: {self.unknown}", None))
         if self.main:
@@ -188,16 +186,16 @@ class Bottlenecks:
         return "\n".join(self.lines())
 
 
-def bottlenecks(t: Timeline, found: Sequence[OpRow] | None = None) -> Bottlenecks:
-    """The analysis of a timeline; `found`: its scored rows, if they are at hand."""
-    table = scored(rows(t)) if found is None else tuple(found)
-    whole = lane_time_ns(t) or 1
+def bottlenecks(t: Timeline, operations: Sequence[OpRow] | None = None) -> Bottlenecks:
+    """Return the bottlenecks of a timeline; `operations`: its scored rows, if already computed."""
+    table = score_rows(rows(t)) if operations is None else tuple(operations)
+    total_ns = lane_time_ns(t) or 1
     _, between, idle = gaps(t) if len(t) else (0, 0, t.elapsed_total_ns)
     shares = dict.fromkeys(BOUNDS, 0.0)
     for row in table:
-        shares[row.bound or "unknown"] += row.own_ns / whole
-    shares["overhead"] += between / whole
-    shares["idle"] = idle / whole
+        shares[row.bound or "unknown"] += row.own_ns / total_ns
+    shares["overhead"] += between / total_ns
+    shares["idle"] = idle / total_ns
     unknown = "; ".join(dict.fromkeys(row.unknown for row in table if row.unknown and row.kind == "op"))
     return Bottlenecks(shares, vital(table), len(table), unknown, t.samples is not None)
 
@@ -206,5 +204,5 @@ class BottleneckAnalyzer:
     """The guides' name for `profile.bottlenecks()`."""
 
     def analyze(self, profile: Timelined) -> Bottlenecks:
-        """What bounds a profile; printable."""
+        """Return the bottlenecks of a profile; printable."""
         return bottlenecks(profile.timeline)

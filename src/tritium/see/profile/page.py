@@ -1,4 +1,4 @@
-"""A profile for people: a page of text, the same in Markdown, and its table as CSV.
+"""The page of a profile: text, the same in Markdown, and its table as CSV.
 
 Knows nothing of terminals or files, and never prints.
 """
@@ -18,7 +18,7 @@ from tritium.op import Trait
 from tritium.perf.amounts import bytes_text, rate_text, seconds_text
 from tritium.perf.tables.table import NONE, Table
 from tritium.see.profile.critical import critical_path
-from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, scored
+from tritium.see.profile.hotspots import bottlenecks, hotspots, percent, score_rows
 from tritium.see.profile.op_table import OVERSTATED, PARTS, OpRow, rows
 from tritium.see.trace.timeline import Column, Counter, Timeline
 from tritium.see.trace.tree import Node, tree
@@ -26,17 +26,17 @@ from tritium.see.trace.tree import Node, tree
 SPOTS = 5
 TREE_LINES = 25
 TREE_DEPTH = 8
-LEAST = 0.005  # of the run: what is smaller is shown in the table alone
+LEAST = 0.005  # of the run: smaller operations are in the table only
 TRANSCENDENTAL = frozenset(row.name for row in ops.rows_with(Trait.TRANSCENDENTAL))
-UNCOUNTED = "An exp, a tanh and their like are counted as one operation and take many: their ceiling cannot be reached."
+UNCOUNTED = "An exp, a tanh and the like are counted as one operation and take many: their ceiling cannot be reached."
 Sections = list[tuple[str, list[str]]]
 
 
 def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
-    """All of it for a terminal: what matters first. `table`: its operations, scored; `own`: own times of its spans."""
+    """Return the page for a terminal, the most important first. `table`: scored operations; `own`: own times of the spans."""
     parts = [head(t)]
-    if found := op_table(table, top):
-        parts.append(found.text())
+    if operations := op_table(table, top):
+        parts.append(operations.text())
     parts += [
         "\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in _sections(t, table, own) if lines
     ]
@@ -44,10 +44,10 @@ def text(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
 
 
 def markdown(t: Timeline, table: Sequence[OpRow], top: int, own: Column) -> str:
-    """The same for a pull request; names are code spans, in which nothing is obeyed."""
+    """Return the page for a pull request; names are code spans, in which no markup is interpreted."""
     out = [escape.markdown(head(t).replace("\n", "; "), None)]
-    if found := op_table(table, top):
-        out.append(found.markdown())
+    if operations := op_table(table, top):
+        out.append(operations.markdown())
     for title, lines in _sections(t, table, own):
         if lines:
             out.append(f"### {title}\n\n" + "\n".join(f"- {escape.markdown(line, None)}" for line in lines))
@@ -67,14 +67,14 @@ def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
 
 
 def overhead(t: Timeline) -> float | None:
-    """The share of the run that recording took: spans, times what one costs. None where that was not measured."""
+    """Return the share of the run that recording took: spans times the cost of one. None where that was not measured."""
     if t.event_cost_ns is None or not t.elapsed_total_ns:
         return None
     return (len(t) + t.dropped) * t.event_cost_ns / t.elapsed_total_ns
 
 
 def head(t: Timeline) -> str:
-    """What was recorded, where, and what recording cost."""
+    """Return what was recorded, on which machine, and the cost of recording."""
     spans = f"{len(t)} span{'s' * (len(t) != 1)} on {len(t.lanes)} lane{'s' * (len(t.lanes) != 1)}"
     first = f"{escape.terminal(t.name) + ': ' if t.name else ''}{seconds_text(t.elapsed_total_ns * 1e-9)}, {spans}"
     if t.environment is not None:
@@ -84,7 +84,7 @@ def head(t: Timeline) -> str:
         first += escape.terminal(f"; {t.began}")
     cost = overhead(t)
     if cost is None:
-        return f"{first}\nwhat recording cost was not measured"
+        return f"{first}\nthe cost of recording was not measured"
     return f"{first}\nrecording cost about {100 * cost:.2g} % of the run ({t.event_cost_ns:.0f} ns a span)"
 
 
@@ -108,22 +108,23 @@ HEADS = (
 )
 
 
-def op_table(found: Sequence[OpRow], top: int) -> Table | None:
-    """A row for each operation, the longest first; None where nothing was called."""
-    if not found:
+def op_table(operations: Sequence[OpRow], top: int) -> Table | None:
+    """Return a table with a row for each operation, the longest first; None where nothing was called."""
+    if not operations:
         return None
-    left = found[top:]
+    hidden = operations[top:]
     more = []
-    if left:
-        rest = percent(sum(r.share for r in left))
-        more.append(f"{len(left)} more, {rest} of the time; --top shows more, the file holds all.")
-    if any(r.overstated for r in found[:top]):
+    if hidden:
+        rest = percent(sum(r.share for r in hidden))
+        more.append(f"{len(hidden)} more, {rest} of the time; --top shows more, the file holds all.")
+    if any(r.overstated for r in operations[:top]):
         more.append(f">100 %: {OVERSTATED}.")
     if any(
-        TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None for r in found[:top]
+        TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None
+        for r in operations[:top]
     ):
         more.append(UNCOUNTED)
-    return Table("", HEADS, tuple(_cells(r) for r in found[:top]), frozenset(HEADS[1:12]), tuple(more))
+    return Table("", HEADS, tuple(_cells(r) for r in operations[:top]), frozenset(HEADS[1:12]), tuple(more))
 
 
 def _cells(r: OpRow) -> tuple[str, ...]:
@@ -137,21 +138,21 @@ def _cells(r: OpRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def hotspot_lines(found: Iterable[OpRow]) -> list[str]:
-    """The score and the words why, one line each."""
+def hotspot_lines(spots: Iterable[OpRow]) -> list[str]:
+    """Return the score and the reason of each row, one line each."""
     return [
-        escape.terminal(f"{NONE if r.score is None else f'{r.score:.0f}':>3}  {r.label}: {r.why}", None) for r in found
+        escape.terminal(f"{NONE if r.score is None else f'{r.score:.0f}':>3}  {r.label}: {r.why}", None) for r in spots
     ]
 
 
 def csv(t: Timeline, own: Column, guard: bool = True) -> str:
-    """A row for each operation and specs, every number in full."""
+    """Return a CSV row for each operation and specs, every number in full."""
     columns = [f.name for f in fields(OpRow)]
     heads = [*columns, "ceiling_share"]
     out = io.StringIO()
     writer = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC)
     writer.writerow(heads)
-    for row in scored((*rows(t, by="specs", own=own), *rows(t, kinds=PARTS, own=own))):
+    for row in score_rows((*rows(t, by="specs", own=own), *rows(t, kinds=PARTS, own=own))):
         writer.writerow([_cell(getattr(row, name), guard) for name in heads])
     return out.getvalue()
 
@@ -168,25 +169,25 @@ def _cell(value: object, guard: bool) -> object:
 
 
 def tree_lines(root: Node, most: int = TREE_LINES) -> list[str]:
-    """The call tree with total and own times; what is short or deep is left out, and counted."""
-    whole = root.total_ns or 1
+    """Return the call tree with total and own times; short and deep nodes are counted only."""
+    total_ns = root.total_ns or 1
     out: list[str] = []
-    left = 0
+    hidden = 0
     for path, node in root.walk():
-        if len(out) >= most or len(path) > TREE_DEPTH or node.total_ns < LEAST * whole:
-            left += 1
+        if len(out) >= most or len(path) > TREE_DEPTH or node.total_ns < LEAST * total_ns:
+            hidden += 1
             continue
         own = f", own {seconds_text(node.own_ns * 1e-9)}" if node.children and node.own_ns else ""
         calls = f" ×{node.count}" if node.count > 1 else ""
-        share = percent(node.total_ns / whole)
+        share = percent(node.total_ns / total_ns)
         out.append(
             f"{share:>6}  {'  ' * (len(path) - 1)}{escape.terminal(node.name)}{calls}  {seconds_text(node.total_ns * 1e-9)}{own}"
         )
-    return [*out, f"{left} more places"] if left and out else out
+    return [*out, f"{hidden} more places"] if hidden and out else out
 
 
 def stack_lines(t: Timeline, most: int = SPOTS) -> list[str]:
-    """The lines of code that were running in most samples; none where no stacks were taken."""
+    """Return the source lines that most samples were in; none where no stacks were sampled."""
     s = t.samples
     if s is None or not len(s.stack):
         return []
@@ -203,7 +204,7 @@ def stack_lines(t: Timeline, most: int = SPOTS) -> list[str]:
 
 
 def counter_line(c: Counter) -> str:
-    """The least, the mean and the most of a counter; or why it is absent."""
+    """Return the minimum, mean and maximum of a counter; or why it is absent."""
     name = escape.terminal(c.name)
     if not len(c.values):
         return escape.terminal(f"{name}: {c.absent or 'no values'}", None)

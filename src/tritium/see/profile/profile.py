@@ -1,6 +1,6 @@
-"""Profiles: record what a program does for a while, then ask where the time went.
+"""Profiles: record what a program does, then query where the time went.
 
-Knows nothing of the command line. Recording goes on natively; analysis begins when it is asked for.
+Knows nothing of the command line. Recording is native; analysis is lazy.
 
     with tt.profile("decode") as p:
         with tt.scope("attention"):
@@ -42,18 +42,18 @@ from tritium.see.trace.timeline import Column, Timeline, ordered
 from tritium.see.trace.tree import Node
 from tritium.threads import get_num_threads
 
-LEAST_S = 0.0005  # between two looks: more often would measure the looking
+LEAST_S = 0.0005  # between two samples: more often would measure the sampling
 
 
 class Profile:
-    """What was recorded, and what it shows."""
+    """A recorded profile and its analyses."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
 
     @property
     def timeline(self) -> Timeline:
-        """All of it, in columns."""
+        """Return everything recorded, in columns."""
         return self._timeline
 
     @property
@@ -66,7 +66,7 @@ class Profile:
 
     @property
     def overhead(self) -> float | None:
-        """The share of the run that recording took: spans times what one costs, measured when it began; None: unknown."""
+        """Return the share of the run that recording took: spans times the cost of one, measured at the start; None: unknown."""
         return profile_page.overhead(self.timeline)
 
     @cached_property
@@ -75,56 +75,56 @@ class Profile:
 
     @cached_property
     def _rows(self) -> tuple[OpRow, ...]:
-        return hotspots.scored(op_table.rows(self.timeline, own=self._own))
+        return hotspots.score_rows(op_table.rows(self.timeline, own=self._own))
 
     def ops(self, by: By = "kernel") -> tuple[OpRow, ...]:
-        """The table of operations, the longest first; by="specs" tells shapes apart, by="name" not even kernels."""
+        """Return the table of operations, the longest first; by="specs" separates shapes, by="name" merges kernels."""
         if by == "kernel":
             return self._rows
-        return hotspots.scored(op_table.rows(self.timeline, by=by, own=self._own))
+        return hotspots.score_rows(op_table.rows(self.timeline, by=by, own=self._own))
 
     def scopes(self) -> tuple[OpRow, ...]:
-        """The same figures of scopes and compiled programs."""
-        return hotspots.scored(op_table.rows(self.timeline, kinds=op_table.PARTS, own=self._own))
+        """Return the same figures for scopes and compiled programs."""
+        return hotspots.score_rows(op_table.rows(self.timeline, kinds=op_table.PARTS, own=self._own))
 
     def tree(self) -> Node:
-        """The call tree, with total and own times."""
+        """Return the call tree, with total and own times."""
         return tree.tree(self.timeline)
 
     def hotspots(self, n: int = 10) -> tuple[OpRow, ...]:
-        """Where most could be gained: rows with `score` (0 to 100) and `why`."""
+        """Return the rows with the most to gain, each with `score` (0 to 100) and `why`."""
         return hotspots.hotspots(self.ops(), n)
 
     def bottlenecks(self) -> Bottlenecks:
-        """What bounds the run: compute, memory, latency or overhead; and the few operations that take 80 %."""
+        """Return the bounds of the run (compute, memory, latency, overhead) and the few operations that take 80 %."""
         return hotspots.bottlenecks(self.timeline, self.ops())
 
     def critical_path(self) -> CriticalPath:
-        """The longest chain of work in which each piece had to wait for the one before."""
+        """Return the longest chain of work in which each piece had to wait for the one before."""
         return critical.critical_path(self.timeline, own=self._own)
 
     def roofline(self) -> Roofline:
-        """Operations a byte and a second, beside this machine's ceilings."""
+        """Return operations a byte and a second, beside this machine's ceilings."""
         return roofline.points(self.timeline, self.ops())
 
     def text(self, top: int = 15) -> str:
-        """The page for a terminal."""
+        """Return the page for a terminal."""
         return profile_page.text(self.timeline, self._rows, top, self._own)
 
     def markdown(self, top: int = 15) -> str:
-        """The page for a pull request."""
+        """Return the page for a pull request."""
         return profile_page.markdown(self.timeline, self._rows, top, self._own)
 
     def csv(self, guard: bool = True) -> str:
-        """The table of operations, every number in full. `guard` keeps cells from being formulas."""
+        """Return the table of operations, every number in full. `guard` keeps cells from being formulas."""
         return profile_page.csv(self.timeline, self._own, guard)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write all of it as JSON, packed where the name ends in .gz; `tt.see.load_profile` reads it."""
+        """Write the profile as JSON, compressed where the name ends in .gz; `tt.see.load_profile` reads it."""
         return profile_file.save(self.timeline, path)
 
     def export(self, path: str | os.PathLike[str], fmt: str | None = None) -> Path:
-        """Write it for another program; what it is follows from the suffix, or from `fmt`."""
+        """Write the profile for another program, in the format of the suffix or of `fmt`."""
         return export(self, path, fmt)
 
     def __str__(self) -> str:
@@ -144,33 +144,33 @@ STATES = {
 
 
 class Recording(Profile):
-    """A profile that is being made: a context manager. What it shows is there when the block has ended."""
+    """A profile while it is recorded: a context manager. It can be analysed when the block has ended."""
 
     def __init__(
         self, name: str, *, stacks: Any, counters: Any, memory: bool, power: bool, capacity: int, limit: Any,
         nvtx: bool, ceilings: bool,
     ) -> None:  # fmt: skip
         self._name, self._nvtx, self._ceilings = name, nvtx, ceilings
-        self._stacks_ns, self._counters_ns = _every(stacks, "stacks"), _every(counters, "counters")
+        self._stacks_ns, self._counters_ns = _parse_interval(stacks, "stacks"), _parse_interval(counters, "counters")
         self._limit_s = None if limit is None else duration(limit, "profile: limit")
-        self._asked = {"memory": memory, "power": power}
+        self._gauges = {"memory": memory, "power": power}
         if not isinstance(capacity, int) or capacity < 1:
             raise ArgumentError(f"profile: capacity={capacity!r}; a number of spans, 1 or more, is needed.")
         self._recorder = recording.Recorder(capacity)
-        self._found: Timeline | None = None
+        self._built: Timeline | None = None
         self._state = "new"
         self._notes: list[str] = []
         self._after = ExitStack()
         self._halting = threading.Lock()
 
     def start(self, *, alone: bool = True) -> Recording:
-        """Begin to record. alone=False: beside a profile that the program may make of itself."""
+        """Begin to record. alone=False: even while a profile of the program itself is recorded."""
         global _current
         with _one_at_a_time:
             if alone and _current is not None:
                 raise BusyError(
                     f"profile: {_current._name or 'another profile'} is being recorded; end it first. Parts of one profile "
-                    "are told apart with tt.scope(name)."
+                    "are separated with tt.scope(name)."
                 )
             if self._state != "new":
                 raise ArgumentError(f"profile: this one {STATES[self._state]}; make another with tt.profile().")
@@ -190,7 +190,7 @@ class Recording(Profile):
         self._cost = recording.event_cost_ns()
         self._beside = sampler.BackgroundSampler(
             stacks_ns=self._stacks_ns, counters_ns=self._counters_ns, at_limit=self._reach_limit,
-            read=sampler.gauges(**self._asked) if self._counters_ns else (),
+            read=sampler.gauges(**self._gauges) if self._counters_ns else (),
             limit_ns=None if self._limit_s is None else int(self._limit_s * 1e9),
         )  # fmt: skip
         if self._nvtx:
@@ -198,7 +198,7 @@ class Recording(Profile):
 
             self._after.enter_context(nvtx.ranges(True))
         self._after.callback(self._beside.stop)
-        self._after.callback(self._halt)  # the last here is the first to be done
+        self._after.callback(self._halt)  # registered last, so called first
         self._utc = utc_now()
         self._state = "recording"
         self._began_ns = time.perf_counter_ns()
@@ -206,7 +206,7 @@ class Recording(Profile):
         self._beside.start(self._began_ns)
 
     def _halt(self) -> None:
-        """Record no more; the first to call it says when."""
+        """Stop recording; the first call sets the end time."""
         with self._halting:
             if self._state == "recording":
                 self._left = recording.open_scopes()
@@ -217,14 +217,14 @@ class Recording(Profile):
 
     def _reach_limit(self) -> None:
         self._halt()
-        self.note(f"recording ended by itself after {duration_text(self._limit_s or 0)}, as asked; the program went on")
+        self.note(f"recording stopped at its limit of {duration_text(self._limit_s or 0)}; the program went on")
 
     def note(self, text: str) -> None:
-        """A sentence that the profile keeps with what was recorded; to be said before it is looked at."""
+        """Add a sentence to the profile's notes; only before the timeline is first read."""
         self._notes.append(text)
 
     def stop(self) -> Profile:
-        """End it. What was recorded is there from then on; a second time does nothing."""
+        """End the recording, so that it can be analysed; a second call does nothing."""
         if self._state in ("recording", "halted"):
             try:
                 self._after.close()
@@ -250,24 +250,24 @@ class Recording(Profile):
 
     @property
     def timeline(self) -> Timeline:
-        """All of it, in columns; made when first asked for."""
-        if self._found is None:
+        """Return everything recorded, in columns; built on first use."""
+        if self._built is None:
             if self._state != "ended":
                 raise ArgumentError(
                     f"profile: it {STATES[self._state]}; ask after the block `with tt.profile() as p:`."
                 )
-            self._found = self._made()
+            self._built = self._build_timeline()
             del self._recorder, self._beside
-        return self._found
+        return self._built
 
     def __str__(self) -> str:
         return self.text() if self._state == "ended" else f"profile {self._name!r} {STATES[self._state]}"
 
     def __repr__(self) -> str:
-        """Of what is at hand: a timeline is not made to be shown so."""
-        return f"<profile {self._name!r}: {STATES[self._state]}>" if self._found is None else super().__repr__()
+        """Return a text without building the timeline."""
+        return f"<profile {self._name!r}: {STATES[self._state]}>" if self._built is None else super().__repr__()
 
-    def _made(self) -> Timeline:
+    def _build_timeline(self) -> Timeline:
         beside, began = self._beside, self._began_ns
         recorded, times, left = spans.close_scopes(*self._recorder.read(), self._left, began, self._ended_ns)
         held = spans.Threads(self._named, beside.names)
@@ -289,20 +289,20 @@ class Recording(Profile):
             counters=tuple(track.counter(began) for track in beside.tracks),
             samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
-            notes=tuple(self._said(beside, left, crossed)), apart=len(lanes) - real,
+            notes=tuple(self._collect_notes(beside, left, crossed)), apart=len(lanes) - real,
         )  # fmt: skip
 
     def _environment(self) -> Environment:
-        found = this_environment(self._threads, limits=False)
+        environment = this_environment(self._threads, limits=False)
         if not self._ceilings:
-            return found
+            return environment
         try:
-            return replace(found, limits=this_machines_limits(min(self._threads, this_machine().usable)))
+            return replace(environment, limits=this_machines_limits(min(self._threads, this_machine().usable)))
         except TritiumError as error:
             settings.log.warning("profile: without ceilings: %s", error)
-            return found
+            return environment
 
-    def _said(self, beside: sampler.BackgroundSampler, left: int, crossed: int) -> list[str]:
+    def _collect_notes(self, beside: sampler.BackgroundSampler, left: int, crossed: int) -> list[str]:
         out = list(self._notes)
         if left:
             out.append(
@@ -310,12 +310,12 @@ class Recording(Profile):
             )
         if crossed:
             out.append(
-                f"{crossed} scopes overlapped on a thread, as with an await or a yield inside: they stand on lanes of their "
+                f"{crossed} scopes overlapped on a thread, as with an await or a yield inside: they have lanes of their "
                 "own, and no call is counted into them"
             )
         if beside.spent_ns:
             share = beside.spent_ns / max(1, self._ended_ns - self._began_ns)
-            out.append(f"looking at stacks and counters took {100 * share:.2g} % of one core")
+            out.append(f"sampling stacks and counters took {100 * share:.2g} % of one core")
         if self._recorder.dropped:
             out.append(
                 f"{self._recorder.dropped} spans did not fit and were dropped; give a larger capacity=, or a limit="
@@ -327,8 +327,8 @@ _one_at_a_time = threading.Lock()
 _current: Recording | None = None
 
 
-def _begin_anew() -> None:
-    """In a forked process: the profile is the parent's, and so is whoever holds the locks."""
+def _reset_after_fork() -> None:
+    """Reset the state in a forked process: the profile and the holders of the locks are the parent's."""
     global _one_at_a_time, _current
     _one_at_a_time = threading.Lock()
     if _current is not None:
@@ -336,16 +336,16 @@ def _begin_anew() -> None:
     _current = None
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def _every(given: Any, what: str) -> int | None:
-    """An interval in ns; None: never."""
-    if given is None:
+def _parse_interval(interval: Any, option: str) -> int | None:
+    """Return an interval in ns; None: never."""
+    if interval is None:
         return None
-    seconds = duration(given, f"profile: {what}")
+    seconds = duration(interval, f"profile: {option}")
     if seconds < LEAST_S:
-        raise ArgumentError(f"profile: {what}={given!r} is too often; {duration_text(LEAST_S)} is the least.")
+        raise ArgumentError(f"profile: {option}={interval!r} is too often; {duration_text(LEAST_S)} is the least.")
     return int(seconds * 1e9)
 
 
@@ -361,12 +361,12 @@ def profile(
     nvtx: bool = False,
     ceilings: bool = True,
 ) -> Recording:
-    """`with tt.profile() as p:` records every operation, compiled or not, every scope and every transfer.
+    """Record every operation, compiled or not, every scope and every transfer: `with tt.profile() as p:`.
 
-    stacks="10ms" also samples the Python stacks of all threads. counters reads the pool and the resident memory (memory)
-    and watts (power) so often; None: never. limit="30s" ends the recording by itself. capacity: spans that are kept; what
-    is beyond is counted. nvtx marks the same ranges for Nsight, where CUDA is. ceilings: compare with what this machine
-    can do at most, which is measured once (some seconds) and then known.
+    stacks="10ms" also samples the Python stacks of all threads. counters: interval of reading the pool and the resident
+    memory (memory) and watts (power); None: never. limit="30s" ends the recording by itself. capacity: spans that are
+    recorded; those beyond are only counted. nvtx emits the same ranges for Nsight, where CUDA is available. ceilings:
+    compare with the ceilings of this machine, which are measured once (some seconds) and then stored.
     """
     return Recording(
         name, stacks=stacks, counters=counters, memory=memory, power=power, capacity=capacity, limit=limit, nvtx=nvtx,
@@ -380,7 +380,7 @@ def start_session(name: str = "", **options: Any) -> Recording:
 
 
 def stop_session() -> Profile:
-    """End the profile that is being recorded, and give it."""
+    """End the profile that is being recorded, and return it."""
     running = _current
     if running is None:
         raise ArgumentError("stop_session: nothing is being recorded; start_session() begins.")
@@ -393,7 +393,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
-    """`with tt.timed("x") as t:` … then t.seconds. Needs no profile; inside one it is a scope of that name."""
+    """A timer: `with tt.timed("x") as t:` … then t.seconds. Needs no profile; inside one it is a scope of that name."""
 
     def __init__(self, name: str = "timed") -> None:
         self.name = name
@@ -412,7 +412,7 @@ class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
 
     @property
     def seconds(self) -> float:
-        """Of the block; while it runs, so far."""
+        """Return the duration of the block; while it runs, so far."""
         if self._start is None:
             raise ArgumentError(
                 f"timed: {self.name!r} was not timed yet; ask inside or after the block `with tt.timed() as t:`."
@@ -421,8 +421,8 @@ class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
         return elapsed * 1e-9
 
     def __repr__(self) -> str:
-        told = "was not timed yet" if self._start is None else f"{self.seconds:.6g} s"
-        return f"<timed {self.name!r}: {told}>"
+        state = "was not timed yet" if self._start is None else f"{self.seconds:.6g} s"
+        return f"<timed {self.name!r}: {state}>"
 
 
 # ---- for other programs
@@ -449,7 +449,7 @@ def _flame(p: Profile, path: Path) -> Path:
 def _roofline(p: Profile, path: Path) -> Path:
     from tritium.see.charts import charts
 
-    return files.write_text(path, charts.svg(roofline.picture(p.roofline(), p.name or "profile")))
+    return files.write_text(path, charts.svg(roofline.plot(p.roofline(), p.name or "profile")))
 
 
 def _stacks(p: Profile, path: Path) -> Path:
@@ -463,7 +463,7 @@ def _stacks(p: Profile, path: Path) -> Path:
 
 
 Writer = Callable[[Profile, Path], Path]
-FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest suffix that fits decides
+FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest matching suffix decides
     "json": ((".json", ".json.gz"), lambda p, path: p.save(path)),
     "csv": ((".csv",), lambda p, path: files.write_text(path, p.csv())),
     "markdown": ((".md",), lambda p, path: files.write_text(path, p.markdown())),
@@ -478,7 +478,7 @@ FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest suffix tha
 
 
 def export(p: Profile, path: str | os.PathLike[str], fmt: str | None = None) -> Path:
-    """Write a profile in the format of that name, or the one the suffix tells."""
+    """Write a profile in the format of that name, or that of the suffix."""
     if fmt is not None and fmt not in FORMATS:
         raise ArgumentError(
             f"export: there is no format {fmt!r}; there are {', '.join(FORMATS)}.{nearest(fmt, FORMATS)}"
@@ -489,6 +489,6 @@ def export(p: Profile, path: str | os.PathLike[str], fmt: str | None = None) -> 
     if chosen is None:
         known = ", ".join(s for suffixes, _ in FORMATS.values() for s in suffixes)
         raise ArgumentError(
-            f"export: {files.named(path)} has no suffix that tells a format; there are {known}. Or give fmt=."
+            f"export: {files.named(path)} has no suffix of a known format; there are {known}. Or give fmt=."
         )
     return FORMATS[chosen][1](p, Path(path))

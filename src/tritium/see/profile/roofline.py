@@ -1,6 +1,6 @@
-"""A profile against the roof of its machine: operations a byte and operations a second, beside the measured ceilings.
+"""A profile under the roofline of its machine: operations a byte and a second, beside the measured ceilings.
 
-Knows nothing of drawing: `picture` only says what is to be drawn.
+Knows nothing of drawing: `plot` only describes the chart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """One operation."""
+    """One operation of the plot."""
 
     name: str
     kernel: str
@@ -42,10 +42,10 @@ class Roofline:
     absent: str = ""  # "not measured: why"
 
 
-def points(profile: Timelined | Timeline, found: Sequence[OpRow] | None = None) -> Roofline:
-    """The points of all operations that compute and move something, and the ceilings of the machine they ran on."""
+def points(profile: Timelined | Timeline, operations: Sequence[OpRow] | None = None) -> Roofline:
+    """Return the points of all operations that compute and move bytes, and the ceilings of their machine."""
     t = profile if isinstance(profile, Timeline) else profile.timeline
-    table = found if found is not None else rows(t)
+    table = operations if operations is not None else rows(t)
     listed = tuple(
         Point(r.name, r.kernel, r.intensity, r.gflops * 1e9, r.share, r.integer, r.bound, r.ceiling_share)
         for r in table
@@ -57,16 +57,16 @@ def points(profile: Timelined | Timeline, found: Sequence[OpRow] | None = None) 
     return Roofline(listed, limits.ceilings, limits.threads)
 
 
-def picture(found: Roofline, title: str) -> charts.Roofline:
-    """The plot: a dot for each operation, as heavy as its share of the time."""
+def plot(roofline: Roofline, title: str) -> charts.Roofline:
+    """Return the chart: a dot for each operation, as heavy as its share of the time."""
     from tritium.see.charts import charts
     from tritium.see.charts.roofline import roofs_of
 
-    integer = any(p.integer for p in found.points)
-    dots = tuple(charts.Dot(p.name, p.intensity, p.rate, p.kernel, p.share, _note(p)) for p in found.points)
-    threads = f"at {found.threads} thread{'s' * (found.threads != 1)}" if found.threads else ""
-    said = f"operations under the measured ceilings of this machine {threads}" if threads else found.absent
-    return charts.Roofline(title, roofs_of(found.roofs, integer), dots, "OP/s" if integer else "FLOP/s", said)
+    integer = any(p.integer for p in roofline.points)
+    dots = tuple(charts.Dot(p.name, p.intensity, p.rate, p.kernel, p.share, _note(p)) for p in roofline.points)
+    threads = f"at {roofline.threads} thread{'s' * (roofline.threads != 1)}" if roofline.threads else ""
+    subtitle = f"operations under the measured ceilings of this machine {threads}" if threads else roofline.absent
+    return charts.Roofline(title, roofs_of(roofline.roofs, integer), dots, "OP/s" if integer else "FLOP/s", subtitle)
 
 
 def _note(p: Point) -> str:
