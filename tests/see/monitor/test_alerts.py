@@ -186,7 +186,7 @@ def test_a_damaged_state_is_said_and_begun_anew(tmp_path: Path, text: str, caplo
     state.write_text(text)
     desk = Desk([Kept()], state)
     assert desk.levels == {}
-    assert "told again" in caplog.text
+    assert "will be sent again" in caplog.text
     desk.tell([at("warning")])
     assert Desk([], state).worst == "warning"
 

@@ -96,7 +96,7 @@ def test_only_the_newest_rows_are_kept_and_that_is_said() -> None:
         seen.flush()
     found = seen.metrics()
     assert found.of("x") == (2.0, 3.0, 4.0)
-    assert found.notes == ("the oldest 2 rows were forgotten",)
+    assert found.notes == ("the oldest 2 rows were dropped",)
 
 
 @pytest.mark.parametrize("bad", [ValueError("broken\nsensor"), [1.0, 2.0], [float("nan")], [None]])
@@ -183,7 +183,7 @@ def test_an_operation_of_the_callers_own_is_kept_with_its_context() -> None:
     found = metrics_file.loads(seen.export_metrics("csv"))
     assert found.operations == (made, plain)
     assert plain.context.shape == (3,)
-    assert "the oldest 1 operations were forgotten" in found.notes
+    assert "the oldest 1 operations were dropped" in found.notes
 
 
 @pytest.mark.parametrize("elapsed", [-1.0, float("nan"), float("inf")])

@@ -64,7 +64,7 @@ def named(values: Any) -> dict[str, Any]:
 def test_spans_are_added_up_by_operation_and_device() -> None:
     whats = [MATMUL, ADD, MATMUL, recording.Scope("x"), launch.Ran("f", 2), MOVED]
     spans = np.array([(0, ns, 1) for ns in (100, 10, 300, 999, 999, 999)], np.int64)
-    found = Tally().of(whats, spans)
+    found = Tally().count(whats, spans)
     assert found == {
         ("matmul", "cpu"): OpCount("matmul", "cpu", 2, 400, 2 * MATMUL.cost.flops, 2 * sum(MATMUL.cost[1:])),
         ("add", "cpu"): OpCount("add", "cpu", 1, 10, ADD.cost.flops, sum(ADD.cost[1:])),
@@ -76,7 +76,7 @@ def test_spans_are_added_up_by_operation_and_device() -> None:
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.integers(0, 10**9)), max_size=200))
 def test_adding_up_loses_no_span_and_no_nanosecond(given_: list[tuple[int, int]]) -> None:
     whats = [(MATMUL, ADD, launch.Launched(*ADD))[i] for i, _ in given_]
-    found = Tally().of(whats, np.array([(0, ns, 1) for _, ns in given_], np.int64).reshape(-1, 3))
+    found = Tally().count(whats, np.array([(0, ns, 1) for _, ns in given_], np.int64).reshape(-1, 3))
     assert sum(c.count for c in found.values()) == len(given_)
     assert sum(c.total_ns for c in found.values()) == sum(ns for _, ns in given_)
     matmul = found.get(("matmul", "cpu"), OpCount("matmul", "cpu"))
@@ -87,7 +87,7 @@ def test_what_is_remembered_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(counters, "KNOWN", 4)
     tally = Tally()
     whats = [launch.Launched(*ADD) for _ in range(50)]
-    found = tally.of(whats, np.ones((50, 3), np.int64))
+    found = tally.count(whats, np.ones((50, 3), np.int64))
     assert found["add", "cpu"].count == 50
     assert len(tally._known) <= 4
 

@@ -291,7 +291,7 @@ def test_a_damaged_baseline_says_how_to_begin_anew(tmp_path: Path) -> None:
 def test_a_baseline_that_cannot_be_kept_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     watch(made(1), keep_baseline=tmp_path / "file" / "baseline.json")
-    assert "not kept for the next start" in caplog.text
+    assert "not saved for the next start" in caplog.text
 
 
 # ---- what is measured

@@ -16,7 +16,7 @@ from tritium.see.monitor import metrics_file, tensor_metrics
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(tensor_metrics, "_now", None)
+    monkeypatch.setattr(tensor_metrics, "_active", None)
     yield
     tt.disable_monitoring()
 
@@ -87,7 +87,7 @@ def test_a_forked_process_counts_for_itself() -> None:
     tt.enable_monitoring("10s")
     a = tt.ones(3)
     tt.add(a, a)
-    with tensor_metrics._turn:  # of a thread that is not there in the child
+    with tensor_metrics._lock:  # of a thread that is not there in the child
         child = os.fork()
         if not child:
             signal.alarm(20)  # it would wait for ever

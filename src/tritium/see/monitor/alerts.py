@@ -1,8 +1,8 @@
-"""Alerts: told when the level of something changes, and to whom: a log, a file, a command, a web address.
+"""Alerts on changes of level, delivered to sinks: a log, a file, a command, a webhook.
 
-Knows nothing of measuring. What stays as it is is told once; what gets worse, eases or recovers is told again. Who cannot be
-reached gets it later: an alert is written down before it is sent, and forgotten when it was taken. So a restart tells
-nothing twice and loses nothing.
+Knows nothing of measuring. An unchanged level is reported once; one that gets worse, eases or recovers is reported again.
+Alerts to an unreachable sink are retried later: an alert is saved before it is sent, and deleted when it was delivered. So
+a restart repeats nothing and loses nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tritium.perf.records import json_io as records
 from tritium.settings import log
 
 SCHEMA = 1
-WAITING = 100  # alerts that are kept for those who cannot be reached
+WAITING = 100  # alerts that are kept for unreachable sinks
 Level = Literal["ok", "warning", "critical"]
 Event = Literal["raised", "worse", "eased", "recovered"]
 LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
@@ -42,7 +42,7 @@ class UnsentError(TritiumError, RuntimeError):
 
 @dataclass(frozen=True)
 class Standing:
-    """How one thing stands now. Equal in the first four: the same thing."""
+    """The current level of one condition. The first four fields identify the condition."""
 
     kind: str  # "change", "limit", "comparison", "round"
     case: str
@@ -51,7 +51,7 @@ class Standing:
     level: Level = "ok"
     says: str = ""  # one sentence without the names
     value: float | None = None
-    base: float | None = None  # what it was, or may be at most
+    base: float | None = None  # the baseline's value, or the limit
     unit: str = ""
     ratio: float | None = None
     interval: tuple[float, float] | None = None
@@ -63,7 +63,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Alert:
-    """A level that changed."""
+    """A change of level."""
 
     at: str  # UTC, ISO 8601
     event: Event
@@ -75,21 +75,27 @@ class Alert:
         return self.standing.level
 
     def line(self, shown: Callable[[str], str] = escape.terminal) -> str:
-        """One line for people; names are made harmless by `shown`."""
-        f = self.standing
-        word = f.level.upper() if self.event != "recovered" else "RECOVERED"
-        told = {"worse": f", was {self.before}", "eased": f", was {self.before}"}.get(self.event, "")
-        named = " ".join(filter(None, (shown(f.case), f"[{shown(f.arm)}]" if f.arm else "", shown(f.metric))))
-        return f"{word}{told}: {named}: {shown(f.says)}" if f.says else f"{word}{told}: {named}"
+        """Return the alert as one line of text; names are escaped by `shown`."""
+        standing = self.standing
+        word = standing.level.upper() if self.event != "recovered" else "RECOVERED"
+        previous = {"worse": f", was {self.before}", "eased": f", was {self.before}"}.get(self.event, "")
+        subject = " ".join(
+            filter(
+                None, (shown(standing.case), f"[{shown(standing.arm)}]" if standing.arm else "", shown(standing.metric))
+            )
+        )
+        return (
+            f"{word}{previous}: {subject}: {shown(standing.says)}" if standing.says else f"{word}{previous}: {subject}"
+        )
 
     def json(self) -> str:
-        """One line of plain ASCII; `text` is harmless in a chat or a page."""
+        """Return the alert as one line of ASCII JSON; its `text` is safe in a chat or a page."""
         data = {"schema": SCHEMA, "text": self.line(escape.label), **records.plain(self)}
         return json.dumps(data, allow_nan=False)
 
 
 def alert_of(data: Any, where: str) -> Alert:
-    """An alert as `json` wrote it."""
+    """Return the alert that `json` wrote."""
     if not isinstance(data, dict):
         raise FormatError(f"{where}: an alert is an object, given {type(data).__name__}.")
     records.check_schema(data.get("schema", SCHEMA), SCHEMA, where)
@@ -100,7 +106,7 @@ def alert_of(data: Any, where: str) -> Alert:
 
 
 def event_of(before: Level, now: Level) -> Event | None:
-    """What a change of level is called; None where there is none."""
+    """Return the name of a change of level; None where there is none."""
     if before == now:
         return None
     if now == "ok":
@@ -111,9 +117,9 @@ def event_of(before: Level, now: Level) -> Event | None:
 
 
 def changes(
-    levels: dict[tuple[str, str, str, str], Level], standings: Iterable[Standing], at: str
+    levels: dict[tuple[str, str, str, str], Level], standings: Iterable[Standing], time_utc: str
 ) -> tuple[dict[tuple[str, str, str, str], Level], list[Alert]]:
-    """The levels after these standings, and an alert for each that changed. What no standing speaks of stays as it is."""
+    """Return the levels after these standings, and an alert for each change. Levels without a standing stay unchanged."""
     after, out = dict(levels), []
     for standing in standings:
         before = after.get(standing.key, "ok")
@@ -124,7 +130,7 @@ def changes(
             after.pop(standing.key, None)
         else:
             after[standing.key] = standing.level
-        out.append(Alert(at, event, before, standing))
+        out.append(Alert(time_utc, event, before, standing))
     return after, out
 
 
@@ -132,7 +138,7 @@ def changes(
 
 
 class Sink(Protocol):
-    """Someone alerts are sent to. `send` returns when it was taken, and raises UnsentError when not."""
+    """A receiver of alerts. `send` returns when the alert was delivered, and raises UnsentError when not."""
 
     @property
     def name(self) -> str: ...  # for people, without secrets
@@ -157,7 +163,7 @@ class Log:
 
 @dataclass(frozen=True)
 class File:
-    """A file of JSON lines: each is on the disk before it counts as sent."""
+    """A file of JSON lines: each is synced to disk before it counts as sent."""
 
     path: Path
 
@@ -167,7 +173,7 @@ class File:
 
     @property
     def key(self) -> str:
-        return f"file {_short(str(self.path.absolute()))}"
+        return f"file {_hash(str(self.path.absolute()))}"
 
     def send(self, alert: Alert) -> None:
         try:
@@ -178,7 +184,7 @@ class File:
 
 @dataclass(frozen=True)
 class Command:
-    """A program without a shell: the alert as JSON on its standard input, some seconds to take it, exit code 0."""
+    """A program run without a shell: the alert as JSON on its standard input, a time limit, exit code 0 for success."""
 
     argv: tuple[str, ...]
     timeout_s: float = 30.0
@@ -193,13 +199,13 @@ class Command:
 
     @property
     def key(self) -> str:
-        return f"command {_short(*self.argv)}"
+        return f"command {_hash(*self.argv)}"
 
     def send(self, alert: Alert) -> None:
-        with tempfile.TemporaryFile() as said:  # not a pipe: what the program leaves running must not hold us
+        with tempfile.TemporaryFile() as stderr:  # not a pipe: a child the program leaves running must not block us
             try:
                 child = subprocess.Popen(
-                    list(self.argv), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+                    list(self.argv), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
                 )  # fmt: skip
             except OSError as error:
                 raise UnsentError(f"{self.name} cannot be started: {error.strerror or error}") from None
@@ -213,24 +219,24 @@ class Command:
                         os.killpg(child.pid, signal.SIGKILL)
                     child.wait()
             if child.returncode:
-                said.seek(max(said.seek(0, os.SEEK_END) - 400, 0))
-                tail = escape.visible(said.read(400).decode("utf-8", "replace").strip(), 400)
-                raise UnsentError(f"{self.name} left with exit code {child.returncode}: {tail}")
+                stderr.seek(max(stderr.seek(0, os.SEEK_END) - 400, 0))
+                tail = escape.visible(stderr.read(400).decode("utf-8", "replace").strip(), 400)
+                raise UnsentError(f"{self.name} ended with exit code {child.returncode}: {tail}")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An alert goes to the address that was given, and to no other."""
+    """A redirect handler that follows none: an alert goes to the configured address only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which a second try may help
+AGAIN = (408, 425, 429, 500, 502, 503, 504)  # status codes worth a retry
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """A web address: the alert as JSON in a POST. Only http and https; redirects are not followed."""
+    """A webhook: the alert as JSON in a POST. Only http and https; redirects are not followed."""
 
     url: str = field(repr=False)  # the address often is the secret
     timeout_s: float = 10.0
@@ -254,42 +260,42 @@ class Webhook:
 
     @property
     def key(self) -> str:
-        return f"webhook {_short(self.url)}"
+        return f"webhook {_hash(self.url)}"
 
     def send(self, alert: Alert) -> None:
         body = alert.json().encode()
         for attempt in range(self.tries):
             if attempt:
                 self.sleep(2.0 ** (attempt - 1))
-            why, again = self._post(body)
+            why, retry = self._post(body)
             if not why:
                 return
-            if not again:
+            if not retry:
                 break
         raise UnsentError(f"{self.name}: {why}")
 
     def _post(self, body: bytes) -> tuple[str, bool]:
-        """Why it was not taken ("": it was), and whether another try may help."""
+        """Return why the alert was not accepted ("": it was), and whether a retry may help."""
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json", "User-Agent": "tritium"})
         try:
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout_s):
                 return "", False
         except urllib.error.HTTPError as error:
             error.close()
-            return f"it answered {error.code}", error.code in AGAIN
-        except (OSError, ValueError) as error:  # unreachable, too slow, or no HTTP
-            told = getattr(error, "reason", None) or error
-            return escape.visible(f"{type(error).__name__}: {told}".replace(self.url, "…")), True
-        except Exception as error:  # http.client has errors of its own for what is no answer
+            return f"the server answered {error.code}", error.code in AGAIN
+        except (OSError, ValueError) as error:  # unreachable, too slow, or not HTTP
+            reason = getattr(error, "reason", None) or error
+            return escape.visible(f"{type(error).__name__}: {reason}".replace(self.url, "…")), True
+        except Exception as error:  # http.client raises errors of its own for an invalid response
             return escape.visible(type(error).__name__), True
 
 
-def _short(*parts: str) -> str:
+def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file and wait until the disk has it. What a kill left of the line before is ended first."""
+    """Append a line to a file and sync it to disk. A line torn by a kill is ended first."""
     files.make_folder(path.absolute().parent)
     new = not path.exists()
     handle = files.again(os.open, path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -305,14 +311,14 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_alerts(path: str | os.PathLike[str]) -> list[Alert]:
-    """The alerts of a file. A line that a kill tore is left out, and said in the log."""
+    """Return the alerts of a file. A line torn by a kill is skipped, with a warning in the log."""
     where, out = files.named(path), []
     for number, line in enumerate(files.read_bytes(path).splitlines(), 1):
         place = f"{where}: line {number}"
         try:
             out.append(alert_of(records.loads(line, place), place))
         except FormatError as error:
-            log.warning("%s It is left out.", error)
+            log.warning("%s The line is skipped.", error)
     return out
 
 
@@ -342,7 +348,7 @@ class _State:
 
 
 class Desk:
-    """Takes standings, and sends what changed to every sink. `state`: a file that lets it go on after a restart."""
+    """A dispatcher: takes standings and sends every change to every sink. `state`: a file that survives restarts."""
 
     def __init__(
         self, sinks: Sequence[Sink] = (), state: Path | None = None, *, now: Callable[[], str] = records.utc_now
@@ -359,11 +365,11 @@ class Desk:
 
     @property
     def waiting(self) -> int:
-        """Alerts somebody has not taken yet."""
+        """Return the number of deliveries still to be made."""
         return len(self._waiting)
 
     def tell(self, standings: Iterable[Standing]) -> list[Alert]:
-        """Send an alert for each standing whose level changed, and what is still waiting. Gives the new ones."""
+        """Send an alert for each standing whose level changed, and all that wait; return the new ones."""
         self.levels, new = changes(self.levels, standings, self.now())
         self._waiting += [_Waiting(sink.key, alert) for alert in new for sink in self.sinks]
         if self._waiting or new:
@@ -376,24 +382,24 @@ class Desk:
         return new
 
     def _send(self) -> None:
-        """To each sink in order; one that refuses keeps the rest waiting, and the others nothing."""
+        """Send to each sink in order; a sink that fails keeps its own alerts waiting, not those of others."""
         by_key = {sink.key: sink for sink in self.sinks}
-        refused: set[str] = set()
-        left: list[_Waiting] = []
+        failed: set[str] = set()
+        unsent: list[_Waiting] = []
         for entry in self._waiting:
             sink = by_key.get(entry.sink)
             if sink is None:
-                continue  # nobody is listening there any more
-            if entry.sink not in refused and self._taken(sink, entry.alert):
+                continue  # that sink is no longer configured
+            if entry.sink not in failed and self._deliver(sink, entry.alert):
                 continue
-            refused.add(entry.sink)
-            left.append(entry)
-        self._waiting = left
+            failed.add(entry.sink)
+            unsent.append(entry)
+        self._waiting = unsent
 
-    def _taken(self, sink: Sink, alert: Alert) -> bool:
+    def _deliver(self, sink: Sink, alert: Alert) -> bool:
         try:
             sink.send(alert)
-        except Exception as error:  # whatever a sink does, the desk goes on
+        except Exception as error:  # one failing sink must not stop the others
             log.error("alerts: not sent, kept for the next round: %s", escape.terminal(str(error), 500))
             return False
         return True
@@ -401,18 +407,18 @@ class Desk:
     def _save(self) -> None:
         if self.state is None:
             return
-        found = _State(tuple(_Open(*key, level) for key, level in self.levels.items()), tuple(self._waiting))
+        state = _State(tuple(_Open(*key, level) for key, level in self.levels.items()), tuple(self._waiting))
         try:
-            files.write_text(self.state, json.dumps(records.plain(found), allow_nan=False) + "\n", parents=True)
+            files.write_text(self.state, json.dumps(records.plain(state), allow_nan=False) + "\n", parents=True)
         except SaveError as error:
-            log.error("alerts: %s A restart may tell something twice.", error)
+            log.error("alerts: %s After a restart an alert may be sent twice.", error)
 
     def _restore(self, path: Path) -> None:
         try:
-            found = records.load(_State, path)
-            records.check_schema(found.schema, SCHEMA, files.named(path))
+            state = records.load(_State, path)
+            records.check_schema(state.schema, SCHEMA, files.named(path))
         except FormatError as error:
-            log.warning("alerts: %s What is open will be told again.", error)
+            log.warning("alerts: %s Open alerts will be sent again.", error)
             return
-        self.levels = {(o.kind, o.case, o.arm, o.metric): o.level for o in found.open}
-        self._waiting = list(found.waiting)
+        self.levels = {(o.kind, o.case, o.arm, o.metric): o.level for o in state.open}
+        self._waiting = list(state.waiting)

@@ -1,7 +1,7 @@
-"""A page for Prometheus: the text of a function over HTTP on this machine, and nothing else.
+"""A scrape endpoint for Prometheus: the text of a function over HTTP.
 
-Knows nothing of what the text says. `GET /metrics` and `GET /health` are answered, few at a time, each within seconds.
-It listens on the loopback address unless the caller says that others may read it.
+Knows nothing of the text. Serves `GET /metrics` and `GET /health` only, few requests at a time, each within seconds.
+Listens on the loopback address unless remote access is allowed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.settings import log
 
-CONNECTIONS = 8  # at once; more are closed unheard
+CONNECTIONS = 8  # at once; further ones are closed unread
 READ_S = 5.0  # for the next byte of a request
-WHOLE_S = 15.0  # for a request and its answer
+WHOLE_S = 15.0  # for a request and its response
 MOST_BYTES = 16 << 20  # of a page
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return True if an address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. Nothing of it comes back to its sender but what was asked for."""
+    """One request. The response contains nothing of it."""
 
     server: _Server
     server_version, sys_version = "tritium", ""
@@ -46,35 +46,35 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = READ_S
 
     def do_GET(self) -> None:
-        if self.server.private and not self._meant():
-            self._answer(HTTPStatus.FORBIDDEN, "this address is for this machine: ask for localhost.\n")
+        if self.server.private and not self._is_local():
+            self._respond(HTTPStatus.FORBIDDEN, "this address serves this machine only: use localhost.\n")
             return
         page = self.server.pages.get(self.path)
         if page is None:
-            self._answer(HTTPStatus.NOT_FOUND, f"there are {' and '.join(self.server.pages)}.\n")
+            self._respond(HTTPStatus.NOT_FOUND, f"there are {' and '.join(self.server.pages)}.\n")
             return
         try:
             text = page()
-        except Exception as error:  # the next request may fare better
-            log.warning("endpoint: the page cannot be made: %s", escape.terminal(f"{type(error).__name__}: {error}"))
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the page cannot be made; the log says why.\n")
+        except Exception as error:  # the next request may succeed
+            log.warning("endpoint: the page failed: %s", escape.terminal(f"{type(error).__name__}: {error}"))
+            self._respond(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; see the log.\n")
             return
-        self._answer(HTTPStatus.OK, text)
+        self._respond(HTTPStatus.OK, text)
 
-    def _meant(self) -> bool:
-        """Whether the sender asked for this machine: a page elsewhere may have its own name lead here."""
+    def _is_local(self) -> bool:
+        """Return True if the Host header is a loopback name; a web page's own name may resolve to this address."""
         host = self.headers.get("Host", "localhost")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return is_loopback(name)
 
-    def _answer(self, status: HTTPStatus, text: str) -> None:
+    def _respond(self, status: HTTPStatus, text: str) -> None:
         body = text.encode("utf-8", "backslashreplace")
         if len(body) > MOST_BYTES:
             status, body = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page is too large.\n"
         self.send_response(status)
-        about = {"Content-Type": TYPE, "Content-Length": str(len(body)), "X-Content-Type-Options": "nosniff",
+        headers = {"Content-Type": TYPE, "Content-Length": str(len(body)), "X-Content-Type-Options": "nosniff",
                  "Cache-Control": "no-store", "Connection": "close"}  # fmt: skip
-        for name, value in about.items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -94,7 +94,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """As the parent of HTTPServer does it: that one asks a name server who we are, and may wait for it."""
+        """Bind as the parent of HTTPServer does; HTTPServer's own resolves our name, which may block."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -106,37 +106,37 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread left; who called closes the connection
+        except BaseException:  # no thread left; the caller closes the connection
             self._room.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        late = threading.Timer(WHOLE_S, _cut, (request,))
-        late.daemon = True
+        timer = threading.Timer(WHOLE_S, _disconnect, (request,))
+        timer.daemon = True
         try:
             try:
-                late.start()
-            except RuntimeError:  # no thread left: nobody would cut it, so it is not answered
+                timer.start()
+            except RuntimeError:  # no thread left to enforce the time limit, so it is not answered
                 self.handle_error(request, client_address)
                 self.shutdown_request(request)
                 return
             super().process_request_thread(request, client_address)
         finally:
-            late.cancel()
+            timer.cancel()
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("endpoint: a request was not answered", exc_info=True)
 
 
-def _cut(request: socket.socket) -> None:
-    """End a connection whose other side is too slow."""
+def _disconnect(request: socket.socket) -> None:
+    """Close a connection that exceeded its time."""
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 class Endpoint:
-    """Serves `text()` at /metrics from `start` to `stop`, or in a `with`. Port 0: a free one, told by `port` and `url`."""
+    """A server of `text()` at /metrics, from `start` to `stop` or in a `with`. Port 0: a free one, see `port` and `url`."""
 
     def __init__(
         self, text: Callable[[], str], port: int = 0, host: str = "127.0.0.1", *, allow_remote: bool = False
@@ -146,8 +146,8 @@ class Endpoint:
         self.private = is_loopback(host)
         if not self.private and not allow_remote:
             raise ArgumentError(
-                f"host: {host!r} can be reached from other machines, and the page asks nobody who he is. Use 127.0.0.1, or "
-                "say allow_remote=True."
+                f"host: {host!r} can be reached from other machines, and the page has no authentication. Use 127.0.0.1, or "
+                "pass allow_remote=True."
             )
         self.host, self.port = "127.0.0.1" if host == "localhost" else host, port
         self._pages = {"/metrics": text, "/health": lambda: "ok\n"}
@@ -155,14 +155,14 @@ class Endpoint:
         self._thread: threading.Thread | None = None
 
     def start(self) -> Endpoint:
-        """Listen; ArgumentError where the port is taken."""
+        """Listen; raise ArgumentError where the port is in use."""
         if self._server is not None:
             return self
         try:
             self._server = _Server((self.host, self.port), self._pages, self.private)
         except OSError as error:
             raise ArgumentError(
-                f"port {self.port} of {self.host} cannot be had: {error.strerror or error}. Choose another, or 0 for a free one."
+                f"port {self.port} of {self.host} cannot be used: {error.strerror or error}. Choose another, or 0 for a free one."
             ) from None
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
@@ -172,7 +172,7 @@ class Endpoint:
         return self
 
     def stop(self) -> None:
-        """Listen no more. What is being answered ends by itself."""
+        """Stop listening. Requests in progress are completed."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()

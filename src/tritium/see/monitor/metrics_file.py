@@ -34,14 +34,14 @@ UNITS = BASE_UNITS | {"%": "percent", "MHz": "megahertz", "1": "", "GFLOP/s": "g
 
 @dataclass(frozen=True)
 class Column:
-    """What is read again and again."""
+    """A quantity that is polled."""
 
     name: str  # "rss", "cpu_process" …
     unit: str  # "B", "%", "°C", "W", "s", "1"
 
 
 class Row(NamedTuple):
-    """What all columns said at one moment."""
+    """The values of all columns at one time."""
 
     at_s: float  # since the table began
     values: tuple[Value, ...]
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation a program told of itself: how long it took, and what was run."""
+    """One operation that a program reported itself: its duration and context."""
 
     at_s: float
     elapsed_s: float
@@ -59,14 +59,14 @@ class Operation:
 
 @dataclass(frozen=True)
 class Metrics:
-    """A table of measurements over time, and the operations told meanwhile."""
+    """A table of measurements over time, and the operations reported meanwhile."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...] = ()
     began: str = ""  # UTC, ISO 8601
     interval_s: float = 0.0
     operations: tuple[Operation, ...] = ()
-    notes: tuple[str, ...] = ()  # what must be known to read it: what collecting cost, what was left out
+    notes: tuple[str, ...] = ()  # caveats: the cost of collecting, rows that were dropped
 
     def __post_init__(self) -> None:
         known = [c.name for c in self.columns]
@@ -80,53 +80,53 @@ class Metrics:
             *(r.at_s for r in self.rows),
             *(x for o in self.operations for x in (o.at_s, o.elapsed_s)),
         ]
-        if not all(map(math.isfinite, times)) or not all(_known(v) for r in self.rows for v in r.values):
-            raise ArgumentError("metrics: a number is infinite or no number; say Absent with the reason instead.")
+        if not all(map(math.isfinite, times)) or not all(_is_valid(v) for r in self.rows for v in r.values):
+            raise ArgumentError("metrics: a number is infinite or NaN; use Absent with the reason instead.")
 
     def of(self, name: str) -> tuple[Value, ...]:
-        """A column over time."""
+        """Return a column over time."""
         known = [c.name for c in self.columns]
         if name not in known:
             raise ArgumentError(
                 f"metrics: no column is called {name!r}.{nearest(name, known)} There are {', '.join(known)}."
             )
-        at = known.index(name)
-        return tuple(row.values[at] for row in self.rows)
+        index = known.index(name)
+        return tuple(row.values[index] for row in self.rows)
 
     @property
     def last(self) -> dict[str, Value]:
-        """The newest row by name; empty before the first."""
+        """Return the newest row by name; empty before the first."""
         return dict(zip((c.name for c in self.columns), self.rows[-1].values, strict=True)) if self.rows else {}
 
     def text(self, to: str = "json") -> str:
-        """The table in one of FORMATS."""
-        return FORMATS[_format(to)].write(self)
+        """Return the table in one of FORMATS."""
+        return FORMATS[_check_format(to)].write(self)
 
     def save(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
-        """Write it; the format by the end of the name (.json, .csv, .prom) unless it is given."""
-        return files.write_text(path, self.text(to or _by_suffix(path)), parents=True)
+        """Write the table; the format follows the suffix (.json, .csv, .prom) unless given."""
+        return files.write_text(path, self.text(to or _format_of_suffix(path)), parents=True)
 
 
-def _known(value: Value) -> bool:
+def _is_valid(value: Value) -> bool:
     return isinstance(value, Absent) or math.isfinite(value)
 
 
-def _format(to: str) -> str:
+def _check_format(to: str) -> str:
     if to not in FORMATS:
         raise ArgumentError(f"there is no format {to!r}; there are {', '.join(FORMATS)}.{nearest(to, FORMATS)}")
     return to
 
 
-def _by_suffix(path: str | os.PathLike[str]) -> str:
+def _format_of_suffix(path: str | os.PathLike[str]) -> str:
     suffix = Path(path).suffix.lower()
-    found = next((name for name, how in FORMATS.items() if suffix in how.suffixes), None)
-    if found is None:
-        ends = ", ".join(s for how in FORMATS.values() for s in how.suffixes)
+    match = next((name for name, fmt in FORMATS.items() if suffix in fmt.suffixes), None)
+    if match is None:
+        ends = ", ".join(s for fmt in FORMATS.values() for s in fmt.suffixes)
         raise ArgumentError(f"{files.named(path)}: the name must end in one of {ends}, or give to=.")
-    return found
+    return match
 
 
-# ---- JSON: by columns, absent values as stretches with one reason
+# ---- JSON: by columns, absent values as ranges with one reason
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class _Table:
 
 
 def json_text(metrics: Metrics) -> str:
-    """Everything, one column to a line."""
-    columns = [_packed(c, [row.values[i] for row in metrics.rows]) for i, c in enumerate(metrics.columns)]
+    """Return the whole table as JSON, one column to a line."""
+    columns = [_pack(c, [row.values[i] for row in metrics.rows]) for i, c in enumerate(metrics.columns)]
     head = {
         "began": metrics.began,
         "interval_s": metrics.interval_s,
@@ -172,44 +172,49 @@ def json_text(metrics: Metrics) -> str:
 
 
 def _ascii(value: Any) -> str:
-    """JSON on one line that no terminal or page obeys."""
+    """Return JSON on one line, without characters that a terminal or a page interprets."""
     text = json.dumps(records.plain(value), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _packed(column: Column, values: Sequence[Value]) -> _Column:
-    gaps, at = [], 0
-    for why, stretch in groupby(values, lambda v: v if isinstance(v, Absent) else None):
-        stop = at + sum(1 for _ in stretch)
+def _pack(column: Column, values: Sequence[Value]) -> _Column:
+    """Return a column with its absent values as ranges."""
+    gaps, start = [], 0
+    for why, run in groupby(values, lambda v: v if isinstance(v, Absent) else None):
+        stop = start + sum(1 for _ in run)
         if isinstance(why, Absent):
-            gaps.append(_Gap(at, stop, why))
-        at = stop
+            gaps.append(_Gap(start, stop, why))
+        start = stop
     plain = tuple(None if isinstance(v, Absent) else float(v) for v in values)
     return _Column(column.name, column.unit, plain, tuple(gaps))
 
 
 def from_json(text: str, where: str) -> Metrics:
-    found = records.loads(text, where)
-    if not isinstance(found, dict) or set(found) != {"schema", "metrics"}:
+    """Return the table of a JSON text."""
+    data = records.loads(text, where)
+    if not isinstance(data, dict) or set(data) != {"schema", "metrics"}:
         raise FormatError(f'{where}: not metrics of tritium: an object with "schema" and "metrics" is needed.')
-    records.check_schema(found["schema"], SCHEMA, where)
-    table = _read(_Table, found["metrics"], where)
-    columns = [_unpacked(c, len(table.at_s), where) for c in table.columns]
-    values = zip(*columns, strict=True) if columns else iter([()] * len(table.at_s))
-    rows = tuple(Row(at, tuple(v)) for at, v in zip(table.at_s, values, strict=True))
-    about = tuple(Column(c.name, c.unit) for c in table.columns)
-    return _made(where, columns=about, rows=rows, began=table.began, interval_s=table.interval_s,
+    records.check_schema(data["schema"], SCHEMA, where)
+    table = _read(_Table, data["metrics"], where)
+    series = [_unpack(c, len(table.at_s), where) for c in table.columns]
+    values = zip(*series, strict=True) if series else iter([()] * len(table.at_s))
+    rows = tuple(Row(time_s, tuple(v)) for time_s, v in zip(table.at_s, values, strict=True))
+    columns = tuple(Column(c.name, c.unit) for c in table.columns)
+    return _build_metrics(where, columns=columns, rows=rows, began=table.began, interval_s=table.interval_s,
                  operations=table.operations, notes=table.notes)  # fmt: skip
 
 
-def _unpacked(column: _Column, rows: int, where: str) -> list[Value]:
+def _unpack(column: _Column, rows: int, where: str) -> list[Value]:
+    """Return the values of a column, checked."""
     place = f"{where}: column {escape.visible(column.name)}"
     if len(column.values) != rows:
-        raise FormatError(f"{place}: {len(column.values)} values for {rows} moments.")
+        raise FormatError(f"{place}: {len(column.values)} values for {rows} rows.")
     out: list[Value | None] = list(column.values)
     for gap in column.absent:
         if not 0 <= gap.start < gap.stop <= rows or any(v is not None for v in out[gap.start : gap.stop]):
-            raise FormatError(f"{place}: rows {gap.start} to {gap.stop} are said to be absent, and are not.")
+            raise FormatError(
+                f"{place}: rows {gap.start} to {gap.stop} are listed as absent, but have values or do not exist."
+            )
         out[gap.start : gap.stop] = [gap.why] * (gap.stop - gap.start)
     if None in out:
         raise FormatError(f"{place}: row {out.index(None)} has neither a value nor a reason.")
@@ -217,22 +222,22 @@ def _unpacked(column: _Column, rows: int, where: str) -> list[Value]:
 
 
 def _read(kind: type[T], data: Any, where: str) -> T:
-    """A record of a file; a reason of absence that there is not is said of the file."""
+    """Return a record of a file; an unknown reason of absence raises FormatError."""
     try:
         return records.read(kind, data, where)
     except ArgumentError as error:
         raise FormatError(f"{where}: {error}") from None
 
 
-def _made(where: str, **parts: Any) -> Metrics:
-    """A table of what a file holds; what cannot be one is said of the file."""
+def _build_metrics(where: str, **parts: Any) -> Metrics:
+    """Return the table of a file; an invalid one raises FormatError."""
     try:
         return Metrics(**parts)
     except ArgumentError as error:
         raise FormatError(f"{where}: {error}") from None
 
 
-# ---- CSV: a line for what the table is, for each column and note, then for each row and operation
+# ---- CSV: a line for the header, for each column and note, then for each row and operation
 
 ABSENT = "not measured: "
 CONTEXT = tuple(f.name for f in fields(Context))
@@ -240,24 +245,34 @@ BEFORE, AFTER = ("kind", "about", "at_s"), ("elapsed_s", "shapes", *CONTEXT)
 
 
 def csv(metrics: Metrics) -> str:
-    """Numbers as numbers in full, absent values as text with the reason; no cell is a formula."""
+    """Return the table as CSV: numbers in full, absent values as text with the reason, no cell a formula."""
     out = io.StringIO()
     rows = csv_text.writer(out, quoting=csv_text.QUOTE_NONNUMERIC)
     rows.writerow([*BEFORE, *(escape.csv(f"{c.name} [{c.unit}]") for c in metrics.columns), *AFTER])
     empty, none = [""] * len(metrics.columns), [""] * len(AFTER)
     head = {"schema": SCHEMA, "began": metrics.began, "interval_s": metrics.interval_s}
-    told = [
+    header = [
         ("about", head),
         *(("column", [c.name, c.unit]) for c in metrics.columns),
         *(("note", n) for n in metrics.notes),
     ]
-    for kind, about in told:
-        rows.writerow([kind, escape.csv(_ascii(about)), "", *empty, *none])
+    for kind, content in header:
+        rows.writerow([kind, escape.csv(_ascii(content)), "", *empty, *none])
     for row in metrics.rows:
         rows.writerow(["row", "", row.at_s, *map(_cell, row.values), *none])
-    for done in metrics.operations:
-        context = [escape.csv(_ascii(getattr(done.context, name))) for name in CONTEXT]
-        rows.writerow(["operation", "", done.at_s, *empty, done.elapsed_s, escape.csv(_ascii(done.shapes)), *context])
+    for operation in metrics.operations:
+        context = [escape.csv(_ascii(getattr(operation.context, name))) for name in CONTEXT]
+        rows.writerow(
+            [
+                "operation",
+                "",
+                operation.at_s,
+                *empty,
+                operation.elapsed_s,
+                escape.csv(_ascii(operation.shapes)),
+                *context,
+            ]
+        )
     return out.getvalue()
 
 
@@ -273,6 +288,7 @@ class _Head:
 
 
 def from_csv(text: str, where: str) -> Metrics:
+    """Return the table of a CSV text."""
     try:
         lines = list(csv_text.reader(io.StringIO(text, newline="")))
     except csv_text.Error as error:
@@ -288,7 +304,7 @@ def from_csv(text: str, where: str) -> Metrics:
             values = tuple(_from_cell(cell, place) for cell in line[inner])
             parts["row"].append(Row(_number(line[2], place), values))
         elif line[0] == "operation":
-            parts["operation"].append(_operation(line[2], line[inner.stop :], place))
+            parts["operation"].append(_read_operation(line[2], line[inner.stop :], place))
         else:
             kind = {"about": _Head, "column": tuple[str, str], "note": str}[line[0]]
             parts[line[0]].append(_read(kind, records.loads(escape.from_csv(line[1]), place), place))
@@ -299,7 +315,7 @@ def from_csv(text: str, where: str) -> Metrics:
     (head,) = parts["about"]
     records.check_schema(head.schema, SCHEMA, where)
     columns = tuple(Column(*pair) for pair in parts["column"])
-    return _made(
+    return _build_metrics(
         where, columns=columns, rows=tuple(parts["row"]), began=head.began, interval_s=head.interval_s,
         operations=tuple(parts["operation"]), notes=tuple(parts["note"]),
     )  # fmt: skip
@@ -319,37 +335,39 @@ def _from_cell(cell: str, place: str) -> Value:
     return _number(plain, place)
 
 
-def _operation(at: str, cells: Sequence[str], place: str) -> Operation:
-    elapsed, shapes, *told = cells
-    context = {name: records.loads(escape.from_csv(cell), place) for name, cell in zip(CONTEXT, told, strict=True)}
-    data = {"at_s": _number(at, place), "elapsed_s": _number(elapsed, place), "context": context,
+def _read_operation(time_s: str, cells: Sequence[str], place: str) -> Operation:
+    elapsed, shapes, *context_cells = cells
+    context = {
+        name: records.loads(escape.from_csv(cell), place) for name, cell in zip(CONTEXT, context_cells, strict=True)
+    }
+    data = {"at_s": _number(time_s, place), "elapsed_s": _number(elapsed, place), "context": context,
             "shapes": records.loads(escape.from_csv(shapes), place)}  # fmt: skip
     return records.read(Operation, data, place)
 
 
 # ---- Prometheus: the last row
 
-INFO, COLUMN, NOTE, AT, GONE = (
+INFO, COLUMN, NOTE, TIME, MISSING = (
     f"tritium_sample_{name}" for name in ("info", "column_info", "note", "seconds", "absent")
 )  # fmt: skip
 HELP = {
-    INFO: "When collecting began, and how often a row is taken.",
+    INFO: "Start and interval of collecting.",
     COLUMN: "The columns, in order.",
-    NOTE: "What must be known to read them.",
-    AT: "When the row was taken, in seconds since the beginning.",
-    GONE: "Columns without a value, and why.",
+    NOTE: "Caveats of the table.",
+    TIME: "Time of the row, in seconds since the start.",
+    MISSING: "Columns without a value, and the reason.",
 }
 SAMPLE = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
 
 def prometheus(metrics: Metrics) -> str:
-    """The last row, a family of samples for each column, and what is absent with the reason."""
-    families: dict[str, tuple[str, list[Sample]]] = {name: (says, []) for name, says in HELP.items()}
+    """Return the last row: a family of samples for each column, and the absent ones with the reason."""
+    families: dict[str, tuple[str, list[Sample]]] = {name: (help_text, []) for name, help_text in HELP.items()}
 
     def add(name: str, value: float, /, **labels: str) -> None:
-        told = {k: escape.csv(v, guard=False) for k, v in labels.items()}  # `_sample` reads them back as they were
-        families[name][1].append(Sample(value, told))
+        escaped = {k: escape.csv(v, guard=False) for k, v in labels.items()}  # `_sample` reads them back as they were
+        families[name][1].append(Sample(value, escaped))
 
     add(INFO, 1, began=metrics.began, interval_s=repr(metrics.interval_s), schema=str(SCHEMA))
     for i, column in enumerate(metrics.columns):
@@ -357,30 +375,31 @@ def prometheus(metrics: Metrics) -> str:
     for i, note in enumerate(metrics.notes):
         add(NOTE, i, note=note)
     if metrics.rows:
-        add(AT, metrics.rows[-1].at_s)
+        add(TIME, metrics.rows[-1].at_s)
         for column, value in zip(metrics.columns, metrics.rows[-1].values, strict=True):
             if isinstance(value, Absent):
-                add(GONE, 1, column=column.name, **asdict(value))
+                add(MISSING, 1, column=column.name, **asdict(value))
             else:
                 name = _family(column)
                 families.setdefault(name, (f"{column.name} in {column.unit}", []))
                 add(name, value, column=column.name)
-    return exposition(Family(name, says, samples) for name, (says, samples) in families.items())
+    return exposition(Family(name, help_text, samples) for name, (help_text, samples) in families.items())
 
 
 def _family(column: Column) -> str:
-    """tritium_sample_value_rss_bytes; columns whose names meet are told apart by their label."""
+    """Return a family's name: tritium_sample_value_rss_bytes; columns of equal family differ in their label."""
     unit = UNITS.get(column.unit, column.unit)
     words = column.name.removesuffix(f"_{unit}") if unit else column.name
     return escape.prometheus_name("_".join(filter(None, ("tritium_sample_value", words, unit))))
 
 
 def from_prometheus(text: str, where: str) -> Metrics:
+    """Return the table of a Prometheus text, which has at most one row."""
     info: dict[str, str] = {}
     columns: list[tuple[float, Column]] = []
     notes: list[tuple[float, str]] = []
-    at: float | None = None
-    found: dict[str, Value] = {}
+    time_s: float | None = None
+    values: dict[str, Value] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):
             continue
@@ -392,31 +411,34 @@ def from_prometheus(text: str, where: str) -> Metrics:
             columns.append((value, Column(_label(labels, "column", place), _label(labels, "unit", place))))
         elif name == NOTE:
             notes.append((value, _label(labels, "note", place)))
-        elif name == AT:
-            at = value
+        elif name == TIME:
+            time_s = value
         else:
             column = _label(labels, "column", place)
-            said = {k: v for k, v in labels.items() if k != "column"}
-            found[column] = _read(Absent, said, place) if name == GONE else value
+            reason = {k: v for k, v in labels.items() if k != "column"}
+            values[column] = _read(Absent, reason, place) if name == MISSING else value
     if not info:
         raise FormatError(f"{where}: not metrics of tritium: {INFO} is missing.")
     schema = _label(info, "schema", where)
     records.check_schema(int(schema) if schema.isdecimal() and len(schema) < 9 else schema, SCHEMA, where)
     ordered = tuple(column for _, column in sorted(columns, key=lambda pair: pair[0]))
-    if lost := [c.name for c in ordered if at is not None and c.name not in found]:
-        raise FormatError(f"{where}: the column {escape.visible(lost[0])!r} has neither a value nor a reason.")
-    rows = () if at is None else (Row(at, tuple(found[c.name] for c in ordered)),)
-    told = tuple(note for _, note in sorted(notes, key=lambda pair: pair[0]))
+    if missing := [c.name for c in ordered if time_s is not None and c.name not in values]:
+        raise FormatError(f"{where}: the column {escape.visible(missing[0])!r} has neither a value nor a reason.")
+    rows = () if time_s is None else (Row(time_s, tuple(values[c.name] for c in ordered)),)
+    ordered_notes = tuple(note for _, note in sorted(notes, key=lambda pair: pair[0]))
     interval = _number(_label(info, "interval_s", where), where)
-    return _made(where, columns=ordered, rows=rows, began=_label(info, "began", where), interval_s=interval, notes=told)
+    return _build_metrics(
+        where, columns=ordered, rows=rows, began=_label(info, "began", where), interval_s=interval, notes=ordered_notes
+    )
 
 
 def _sample(line: str, place: str) -> tuple[str, dict[str, str], float]:
-    found = SAMPLE.fullmatch(line)
-    if found is None:
+    """Return the name, labels and value of a line."""
+    match = SAMPLE.fullmatch(line)
+    if match is None:
         raise FormatError(f"{place}: no sample of Prometheus: {escape.visible(line, 60)}")
     labels, end = {}, 0
-    inside = found[2] or ""
+    inside = match[2] or ""
     for label in LABEL.finditer(inside):
         if label.start() != end:
             break
@@ -424,7 +446,7 @@ def _sample(line: str, place: str) -> tuple[str, dict[str, str], float]:
         end = label.end()
     if end != len(inside):
         raise FormatError(f"{place}: its labels cannot be read: {escape.visible(inside, 60)}")
-    return found[1], labels, _number(found[3], place)
+    return match[1], labels, _number(match[3], place)
 
 
 def _label(labels: Mapping[str, str], name: str, place: str) -> str:
@@ -438,7 +460,7 @@ def _label(labels: Mapping[str, str], name: str, place: str) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """How a table is written and read."""
+    """The writer and the reader of a text format."""
 
     write: Callable[[Metrics], str]
     read: Callable[[str, str], Metrics]
@@ -454,15 +476,15 @@ FORMATS = {
 
 
 def loads(text: str, where: str = "metrics") -> Metrics:
-    """A table from its text, whichever format that is."""
-    found = next((how for how in FORMATS.values() if text.lstrip("\ufeff \t\r\n").startswith(how.begins)), None)
-    if found is None:
+    """Return the table of a text, in whichever format it is."""
+    match = next((fmt for fmt in FORMATS.values() if text.lstrip("\ufeff \t\r\n").startswith(fmt.begins)), None)
+    if match is None:
         raise FormatError(f"{where}: neither JSON, CSV nor Prometheus text of tritium's metrics.")
-    return found.read(text, where)
+    return match.read(text, where)
 
 
 def load(path: str | os.PathLike[str]) -> Metrics:
-    """A table that `save` wrote."""
+    """Return a table that `save` wrote."""
     where = files.named(path)
     return loads(files.decoded(files.read_bytes(path), where), where)
 

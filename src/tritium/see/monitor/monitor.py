@@ -1,7 +1,7 @@
-"""The same suite measured again and again, judged beside a baseline, and alerts where it got slower.
+"""A monitor: measures a suite at an interval, compares each round with a baseline, and sends alerts where it got slower.
 
-Knows nothing of the command line. A round that fails is told once and the next one goes on; moments that were missed are not
-made up for. The baseline is what was given, else the first good round, kept for the next start.
+Knows nothing of the command line. A failed round is reported once, and the next one runs; missed rounds are skipped. The
+baseline is the given one, else the first good round, which is saved for the next start.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tritium.see.monitor.alerts import Alert, Desk, Level, Standing
 from tritium.settings import log
 
 QUICK = "quick"  # the cases of the suite `regression`, by the quick plan
-ROUND = "round"  # whether the last round could be measured
-COMPARISON = "comparison"  # whether it could be compared
+ROUND = "round"  # the last round was measured or failed
+COMPARISON = "comparison"  # it could be compared or not
 
 
 # ---- one round
@@ -43,68 +43,72 @@ def measurement(
     suite: str | None = None, baseline: Results | None = None, *, own: Sequence[str] = (), threads: int | None = None,
     generations: int | None = None,
 ) -> Callable[[int], Results]:  # fmt: skip
-    """A function that measures one round: the suite, or the cases of the baseline where no suite is named.
+    """Return a function that measures one round: the suite, or the cases of the baseline where no suite is named.
 
-    It takes the number of the round. Only Tritium itself is measured, not the libraries beside it. `own`: benchmarks of the
-    user's that are measured too.
+    Its argument is the number of the round. Only Tritium is measured, no peer libraries. `own`: the user's own benchmarks,
+    measured as well.
     """
     from tritium.perf.engine.measuring import measure
     from tritium.perf.suites import suites
 
-    named = suite or (QUICK if baseline is None else None)
-    name = "regression" if named in (QUICK, None) else str(named)
-    options = suites.options_of(name, plan=PLANS["quick" if named == QUICK else "default"], own=own)
+    suite_name = suite or (QUICK if baseline is None else None)
+    name = "regression" if suite_name in (QUICK, None) else str(suite_name)
+    options = suites.options_of(name, plan=PLANS["quick" if suite_name == QUICK else "default"], own=own)
     options = replace(options.changed(threads=threads, generations=generations), peers=("none",))
-    if baseline is not None and named is None:
+    if baseline is not None and suite_name is None:
         options, grid = regression.as_before(baseline, options)
-        kept = tuple(arm for arm in grid.arms if arm.name not in OTHERS)
-        grid = replace(grid, arms=kept or grid.arms)
+        arms = tuple(arm for arm in grid.arms if arm.name not in OTHERS)
+        grid = replace(grid, arms=arms or grid.arms)
     else:
         grid = suites.grid(options)
     name = options.suite
     if not grid.cases:
         raise ArgumentError(f"{name}: no case is left to measure. {' '.join(grid.notes)}")
-    command = f"tritium monitor --suite {named or name}"  # not as typed: addresses of webhooks are secrets
+    command = f"tritium monitor --suite {suite_name or name}"  # not as typed: webhook URLs are secrets
 
-    def measured(number: int) -> Results:
+    def measure_round(number: int) -> Results:
         plan = replace(options.plan, seed=options.plan.seed + number)
         return measure(grid.cases, grid.arms, plan, kind="monitor", suite=name, notes=grid.notes, command=command)
 
-    return measured
+    return measure_round
 
 
 def rules_of(levels: Alerts) -> Rules:
-    """By which a round is judged: from the warning on it is slower, from the critical share on it is critical."""
+    """Return the rules of a round: slower from the warning share on, critical from the critical share on."""
     rules = regression.rules_of(levels.warning, paired=False, noise_floor=noise.noise_floor())
     return replace(rules, warning=levels.warning, critical=levels.critical)
 
 
-# ---- what a round says
+# ---- the standings of a round
 
 
 def standings(suite: Suite) -> list[Standing]:
-    """How every case stands by its verdict. What could not be decided says nothing: the level stays as it was."""
-    out = [f for v in suite.verdicts if (f := _of_verdict(v)) is not None]
-    unlike = suite.of("NOT COMPARABLE")
-    whole = bool(unlike) and len(unlike) == len(suite.verdicts)
-    says = unlike[0].reason if whole else ""
-    out.append(Standing(COMPARISON, "the comparison with the baseline", level="warning" if whole else "ok", says=says))
+    """Return the level of every case by its verdict. An undecided case is left out: its level stays unchanged."""
+    out = [f for v in suite.verdicts if (f := _standing_of(v)) is not None]
+    incomparable = suite.of("NOT COMPARABLE")
+    all_incomparable = bool(incomparable) and len(incomparable) == len(suite.verdicts)
+    reason = incomparable[0].reason if all_incomparable else ""
+    out.append(
+        Standing(
+            COMPARISON, "the comparison with the baseline", level="warning" if all_incomparable else "ok", says=reason
+        )
+    )
     return out
 
 
-def _of_verdict(v: Verdict) -> Standing | None:
+def _standing_of(v: Verdict) -> Standing | None:
     level = _level(v)
     if level is None:
         return None
     if v.outcome == "MISSING":
-        says = v.reason
+        sentence = v.reason
     elif v.change is None:
-        says = v.reason or v.outcome.lower()
+        sentence = v.reason or v.outcome.lower()
     else:
         low, high = v.interval95 or v.interval or (v.ratio, v.ratio)
-        says = f"{v.change:+.1%} beside the baseline ({low:.3f} to {high:.3f} times, 95 %)"
+        sentence = f"{v.change:+.1%} beside the baseline ({low:.3f} to {high:.3f} times, 95 %)"
     return Standing(
-        "change", v.case, v.arm, v.metric, level, says, value=v.new, base=v.old, unit=v.unit, ratio=v.ratio,
+        "change", v.case, v.arm, v.metric, level, sentence, value=v.new, base=v.old, unit=v.unit, ratio=v.ratio,
         interval=v.interval95 or v.interval,
     )  # fmt: skip
 
@@ -119,7 +123,7 @@ def _level(v: Verdict) -> Level | None:
 
 
 def over_limit(results: Results, limit_s: float) -> list[Standing]:
-    """Which calls certainly take longer than an absolute limit: their whole interval lies above it."""
+    """Return the levels of all calls against an absolute limit; critical where the whole interval is above it."""
     out = []
     for run in results:
         wall = run.of("wall")
@@ -127,19 +131,19 @@ def over_limit(results: Results, limit_s: float) -> list[Standing]:
             continue
         s = describe(wall.flat)
         over = s.interval[0] > limit_s
-        says = f"a call takes {seconds_text(s.median)}; the limit is {seconds_text(limit_s)}"
+        sentence = f"a call takes {seconds_text(s.median)}; the limit is {seconds_text(limit_s)}"
         out.append(
-            Standing("limit", run.case, run.arm, "wall", "critical" if over else "ok", says, s.median, limit_s, "s", None, s.interval)
+            Standing("limit", run.case, run.arm, "wall", "critical" if over else "ok", sentence, s.median, limit_s, "s", None, s.interval)
         )  # fmt: skip
     return out
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did."""
+    """The outcome of one round."""
 
     number: int
-    at: str
+    utc: str  # its start
     elapsed_s: float
     alerts: tuple[Alert, ...] = ()
     results: Results | None = None
@@ -150,26 +154,28 @@ class Round:
     open: int = 0  # alerts that are open now, those of earlier rounds too
 
     def line(self) -> str:
-        """For a terminal or a log."""
+        """Return the round as a line for a terminal or a log."""
         if self.failed:
-            said = f"failed: {escape.terminal(self.failed, 300)}"
+            outcome_text = f"failed: {escape.terminal(self.failed, 300)}"
         elif self.suite is None:
-            said = "is the baseline from now on" if self.baseline else "was interrupted"
+            outcome_text = "is the baseline from now on" if self.baseline else "was interrupted"
         else:
-            said = ", ".join(f"{n} {outcome}" for outcome, n in self.suite.counts.items() if n) or "nothing was judged"
-        told = f"; {len(self.alerts)} alert{'s' * (len(self.alerts) != 1)}" if self.alerts else ""
-        still = f"; open: {self.open}" if self.open else ""
-        return f"{self.at} round {self.number} ({self.elapsed_s:.0f} s) {said}{told}{still}"
+            outcome_text = (
+                ", ".join(f"{n} {outcome}" for outcome, n in self.suite.counts.items() if n) or "nothing was judged"
+            )
+        alerts = f"; {len(self.alerts)} alert{'s' * (len(self.alerts) != 1)}" if self.alerts else ""
+        open_alerts = f"; open: {self.open}" if self.open else ""
+        return f"{self.utc} round {self.number} ({self.elapsed_s:.0f} s) {outcome_text}{alerts}{open_alerts}"
 
 
 # ---- the loop
 
 
 class Monitor:
-    """Measures at an interval until it is stopped, or so many times.
+    """A loop that measures at an interval until it is stopped, or a number of times.
 
-    `stop()` may be called from another thread; `interrupt` is for signals: it breaks off waiting and measuring, never the
-    delivery of alerts.
+    `stop()` may be called from another thread; `interrupt` is a signal handler: it interrupts waiting and measuring, never
+    the delivery of alerts.
     """
 
     def __init__(
@@ -193,122 +199,124 @@ class Monitor:
         self.last: Round | None = None
         self._clock, self._now = clock, now
         self._ended = threading.Event()
-        self._wait = wait or self._ended.wait  # True: asked to stop meanwhile
-        self._asked = self._breakable = False
+        self._wait = wait or self._ended.wait  # returns True if stopped meanwhile
+        self._interrupted = self._breakable = False
         if baseline is None and keep_baseline is not None and keep_baseline.is_file():
-            self.baseline = _kept(keep_baseline)
+            self.baseline = _load_baseline(keep_baseline)
 
     def run(self, times: int | None = None, report: Callable[[Round], object] = lambda _: None) -> Level:
-        """Round after round; gives the worst level that is open at the end."""
-        began, number = self._clock(), 0
+        """Run rounds one after another; return the worst level that is open at the end."""
+        start_s, number = self._clock(), 0
         while not self._stopping and (times is None or number < times):
             number += 1
-            found = self._round(number)
-            rest = None
+            round_ = self._round(number)
+            wait_s = None
             if not self._stopping and number != times:
-                passed = self._clock() - began
-                rest = (passed // self.every_s + 1) * self.every_s - passed  # moments that were missed stay so
-            self.last = found = replace(found, next_s=rest, open=len(self.desk.levels))
-            report(found)
-            if rest is not None:
-                self._breakably(partial(self._wait, rest))
+                elapsed_s = self._clock() - start_s
+                wait_s = (elapsed_s // self.every_s + 1) * self.every_s - elapsed_s  # missed rounds are skipped
+            self.last = round_ = replace(round_, next_s=wait_s, open=len(self.desk.levels))
+            report(round_)
+            if wait_s is not None:
+                self._run_breakable(partial(self._wait, wait_s))
         return self.desk.worst
 
     def stop(self) -> None:
-        """End after what is being done."""
+        """End after the current round."""
         self._ended.set()
 
     def interrupt(self, *_: object) -> None:
-        """As a handler of signals: end now where that is harmless, else after what is being done."""
-        again, self._asked = self._asked, True
-        if self._breakable or again:
+        """Handle a signal: end at once while waiting or measuring, else after the current step."""
+        repeated, self._interrupted = self._interrupted, True
+        if self._breakable or repeated:
             raise KeyboardInterrupt
 
     @property
     def _stopping(self) -> bool:
-        return self._asked or self._ended.is_set()
+        return self._interrupted or self._ended.is_set()
 
-    def _breakably(self, act: Callable[[], object]) -> None:
-        """Do what a signal may end at once."""
+    def _run_breakable(self, action: Callable[[], object]) -> None:
+        """Run an action that a signal may interrupt."""
         try:
             self._breakable = True
-            if not self._asked:
-                act()
+            if not self._interrupted:
+                action()
         except KeyboardInterrupt:
-            self._asked = True
+            self._interrupted = True
         finally:
             self._breakable = False
 
     def _round(self, number: int) -> Round:
-        at, began = self._now(), self._clock()
-        results, failed = self._measured(number)
+        utc, start_s = self._now(), self._clock()
+        results, failed = self._measure(number)
         if self._stopping and (results is None or not results.complete):
-            return Round(number, at, self._clock() - began)
-        suite, more, first = None, list[Standing](), False
+            return Round(number, utc, self._clock() - start_s)
+        suite, levels, is_baseline = None, list[Standing](), False
         if results is not None and not failed:
-            suite, more, first, failed = self._judged(results)
+            suite, levels, is_baseline, failed = self._judge(results)
         self.rounds += 1
         self.failures += bool(failed)
-        alerts = self.desk.tell([Standing(ROUND, "the round", level="warning" if failed else "ok", says=failed), *more])
-        return Round(number, at, self._clock() - began, tuple(alerts), results, suite, first, failed)
+        alerts = self.desk.tell(
+            [Standing(ROUND, "the round", level="warning" if failed else "ok", says=failed), *levels]
+        )
+        return Round(number, utc, self._clock() - start_s, tuple(alerts), results, suite, is_baseline, failed)
 
-    def _measured(self, number: int) -> tuple[Results | None, str]:
-        """The results of a round, and why it failed. Whatever a measurement raises, the loop goes on."""
+    def _measure(self, number: int) -> tuple[Results | None, str]:
+        """Return the results of a round, and why it failed. Whatever a measurement raises, the loop goes on."""
         results: Results | None = None
-        why = "it was interrupted"
+        failure = "it was interrupted"
 
-        def act() -> None:
-            nonlocal results, why
+        def measure_once() -> None:
+            nonlocal results, failure
             try:
-                results, why = self.measure(number), ""
+                results, failure = self.measure(number), ""
             except Exception as error:
-                log.warning("monitor: round %d failed%s", number, _traced(error))
-                why = escape.visible(f"{type(error).__name__}: {error}", 300)
+                log.warning("monitor: round %d failed%s", number, _format_traceback(error))
+                failure = escape.visible(f"{type(error).__name__}: {error}", 300)
 
-        self._breakably(act)
+        self._run_breakable(measure_once)
         if results is not None and not any(run.status == "ok" for run in results if not is_canary(run.case)):
             reasons = [f"{run.case}: {run.status}: {run.reason}" for run in results]
-            why = escape.visible("nothing could be measured. " + "; ".join(reasons[:1]), 300)
-        if results is not None and not results.complete:  # by Ctrl-C, which a measurement takes to itself
-            self._asked, why = True, "it was interrupted"
-        return results, why
+            failure = escape.visible("nothing could be measured. " + "; ".join(reasons[:1]), 300)
+        if results is not None and not results.complete:  # by Ctrl-C, which the measurement caught
+            self._interrupted, failure = True, "it was interrupted"
+        return results, failure
 
-    def _judged(self, results: Results) -> tuple[Suite | None, list[Standing], bool, str]:
-        """The verdicts, what they say, whether this round became the baseline, and why judging failed."""
-        self._kept(results)
-        more = over_limit(results, self.limit_s) if self.limit_s is not None else []
+    def _judge(self, results: Results) -> tuple[Suite | None, list[Standing], bool, str]:
+        """Return the verdicts, their levels, True if this round became the baseline, and why judging failed."""
+        self._store(results)
+        levels = over_limit(results, self.limit_s) if self.limit_s is not None else []
         if self.baseline is None:
             self.baseline = results
-            self._keep_first(results)
-            return None, more, True, ""
+            self._save_baseline(results)
+            return None, levels, True, ""
         try:
             suite = compare_stored(self.baseline, results, rules_of(self.levels))
-        except Exception as error:  # a round that cannot be judged is one that failed
-            log.warning("monitor: a round could not be judged%s", _traced(error))
-            return None, more, False, escape.visible(f"{type(error).__name__}: {error}", 300)
-        return suite, [*standings(suite), *more], False, ""
+        except Exception as error:  # a round that cannot be judged has failed
+            log.warning("monitor: a round could not be judged%s", _format_traceback(error))
+            return None, levels, False, escape.visible(f"{type(error).__name__}: {error}", 300)
+        return suite, [*standings(suite), *levels], False, ""
 
-    def _kept(self, results: Results) -> None:
+    def _store(self, results: Results) -> None:
         if self.keep is None:
             return
         try:
             self.keep(results)
-        except Exception as error:  # a history that cannot be written must not end the watch
-            log.error("monitor: the round is not kept: %s", escape.terminal(str(error), 300))
+        except Exception as error:  # an unwritable history must not end the monitoring
+            log.error("monitor: the round is not saved: %s", escape.terminal(str(error), 300))
 
-    def _keep_first(self, results: Results) -> None:
+    def _save_baseline(self, results: Results) -> None:
         if self.keep_baseline is not None:
             try:
                 store.save(replace(results, kind="baseline", name="first round"), self.keep_baseline)
             except (TritiumError, OSError) as error:
-                log.error("monitor: the baseline is not kept for the next start: %s", escape.terminal(str(error), 300))
+                log.error("monitor: the baseline is not saved for the next start: %s", escape.terminal(str(error), 300))
 
     # for Prometheus
 
     def page(self) -> str:
-        """What Prometheus reads: the last round's figures, how many rounds there were, and what is open."""
+        """Return the page for Prometheus: the figures of the last round, the number of rounds, the open alerts."""
         last = self.last
-        opened = [
+        alerts = [
             Sample(1, {"kind": kind, "case": case, "arm": arm, "metric": metric, "level": level})
             for (kind, case, arm, metric), level in list(self.desk.levels.items())
         ]
@@ -323,22 +331,22 @@ class Monitor:
                 Family("tritium_monitor_rounds", "Rounds since the start.", [Sample(self.rounds)]),
                 Family("tritium_monitor_failed_rounds", "Rounds that failed.", [Sample(self.failures)]),
                 Family("tritium_monitor_interval_seconds", "From round to round.", [Sample(self.every_s)]),
-                Family("tritium_monitor_alert", "Alerts that are open.", opened),
+                Family("tritium_monitor_alert", "Alerts that are open.", alerts),
                 Family("tritium_monitor_ratio", "The last round beside the baseline; above 1 is slower.", ratios),
             ]
         )
         return text + (prometheus(last.results) if last is not None and last.results is not None else "")
 
 
-def _kept(path: Path) -> Results:
+def _load_baseline(path: Path) -> Results:
     try:
         return store.load(path)
     except FormatError as error:
-        raise FormatError(f"{error} It is the baseline of the rounds before; begin anew with --forget.") from None
+        raise FormatError(f"{error} It is the baseline of earlier rounds; use --forget to start over.") from None
 
 
-def _traced(error: Exception) -> str:
-    """Where an error came from, for a log, line by line and nothing in them obeyed; "" for errors raised on purpose."""
+def _format_traceback(error: Exception) -> str:
+    """Return the traceback of an error for a log, escaped line by line; "" for errors of Tritium."""
     if isinstance(error, TritiumError):
         return ""
     lines = "".join(traceback.format_exception(error)).splitlines()

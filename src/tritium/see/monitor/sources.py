@@ -1,6 +1,6 @@
-"""What can be looked at again and again: CPU, memory, GPUs, temperature, power.
+"""Sources that can be polled: CPU, memory, GPUs, temperature, power.
 
-Knows nothing of threads, files or of what runs. Each value is what a sensor said or `Absent` with the reason.
+Knows nothing of threads, files or the workload. Each value is a sensor's reading, or `Absent` with the reason.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from tritium.perf.meters.nvidia import NvmlError, opened
 from tritium.perf.meters.probe import probe
 from tritium.see.monitor.metrics_file import Column, Value
 
-SLOW_S = 1.0  # what is slow to read is read once in so long
-TICK_S = 0.01  # by which Linux and macOS count the CPU time of all processes
-WINDOW_S = 10 * TICK_S  # below which a count of ticks is no share
-FIRST = Absent("window_too_short", "the first look; a rate needs two")
+SLOW_S = 1.0  # between two readings of a slow sensor
+TICK_S = 0.01  # unit in which Linux and macOS count the CPU time of all processes
+WINDOW_S = 10 * TICK_S  # shorter windows are too coarse for a share
+FIRST = Absent("window_too_short", "the first reading; a rate needs two")
 TOO_SHORT = Absent(
     "window_too_short", f"less than {WINDOW_S:g} s since the start; the system counts in ticks of {TICK_S:g} s"
 )
 
 
 class Source(ABC):
-    """Something that can be looked at again and again: one value for each of its columns."""
+    """Something that can be polled: one value for each of its columns."""
 
     columns: tuple[Column, ...] = ()
 
     def start(self) -> None:  # noqa: B027 (a source may have nothing to do there)
-        """Called before the first look."""
+        """Prepare for the first reading."""
 
     @abstractmethod
     def read(self) -> Sequence[Value]:
-        """What the columns say now."""
+        """Return the current value of each column."""
 
     def stop(self) -> None:  # noqa: B027
-        """Called after the last look."""
+        """Clean up after the last reading."""
 
 
 # ---- the processor
@@ -53,7 +53,7 @@ class Source(ABC):
 class Processor(Source):
     """CPU time: of this process as a share of one CPU, of the machine as a share of all.
 
-    The system counts that of the machine in ticks. So it is a share of at least ten of them; a look in between repeats the last.
+    The system counts that of the machine in ticks. So it is a share of at least ten of them; a reading in between repeats the last.
     """
 
     columns = (Column("cpu_process", "%"), Column("cpu_machine", "%"))
@@ -65,49 +65,49 @@ class Processor(Source):
         self.cpu, self.clock = cpu, clock
         self.busy = busy or (_busy_of_macos if sys.platform == "darwin" else sensors.busy_s)
         self.cpus = cpus or os.cpu_count() or 1
-        self._before: tuple[float, float] | None = None  # moment, CPU seconds of the process
-        self._counted: tuple[float, float | None] | None = None  # moment, CPU seconds of the machine
+        self._before: tuple[float, float] | None = None  # time, CPU seconds of the process
+        self._busy_before: tuple[float, float | None] | None = None  # time, CPU seconds of the machine
         self._machine: Value = FIRST
 
     def start(self) -> None:
         now = self.clock()
-        self._before, self._counted, self._machine = (now, self.cpu()), (now, self.busy()), TOO_SHORT
+        self._before, self._busy_before, self._machine = (now, self.cpu()), (now, self.busy()), TOO_SHORT
 
     def read(self) -> Sequence[Value]:
         now = self.clock()
-        return self._own(now), self._all(now)
+        return self._process_share(now), self._machine_share(now)
 
-    def _own(self, now: float) -> Value:
+    def _process_share(self, now: float) -> Value:
         before, self._before = self._before, (now, self.cpu())
         if before is None or now <= before[0]:
             return FIRST
         return 100 * max(self._before[1] - before[1], 0.0) / (now - before[0])
 
-    def _all(self, now: float) -> Value:
-        if self._counted is not None and now - self._counted[0] < WINDOW_S:
+    def _machine_share(self, now: float) -> Value:
+        if self._busy_before is not None and now - self._busy_before[0] < WINDOW_S:
             return self._machine
-        before, self._counted = self._counted, (now, self.busy())
+        before, self._busy_before = self._busy_before, (now, self.busy())
         if before is None:
             return FIRST
-        if before[1] is None or self._counted[1] is None:
+        if before[1] is None or self._busy_before[1] is None:
             self._machine = Absent(
-                "unsupported", "the system does not tell the CPU time of all processes", "/proc/stat"
+                "unsupported", "the system does not report the CPU time of all processes", "/proc/stat"
             )
         else:
-            share = (self._counted[1] - before[1]) / (now - before[0]) / self.cpus
-            self._machine = 100 * min(max(share, 0.0), 1.0)  # a tick at either end may belong to the time beyond it
+            share = (self._busy_before[1] - before[1]) / (now - before[0]) / self.cpus
+            self._machine = 100 * min(max(share, 0.0), 1.0)  # a tick at either end may belong outside the window
         return self._machine
 
 
 @cache
 def _mach() -> tuple[Any, int]:
-    """macOS: the system library, and the port of this host. Not yet run on a Mac."""
+    """Return the system library of macOS and the port of this host. Not yet run on a Mac."""
     library = ctypes.CDLL(None)
     return library, int(library.mach_host_self())
 
 
 def _busy_of_macos() -> float | None:
-    """CPU seconds all processes together have used: HOST_CPU_LOAD_INFO in ticks of 10 ms."""
+    """Return the CPU seconds of all processes together: HOST_CPU_LOAD_INFO in ticks of 10 ms."""
     library, host = _mach()
     ticks, size = (ctypes.c_uint * 4)(), ctypes.c_uint(4)
     if library.host_statistics(host, 3, ticks, ctypes.byref(size)):
@@ -120,7 +120,7 @@ def _busy_of_macos() -> float | None:
 
 
 class Memory(Source):
-    """What the process holds, and what of it Tritium's pool has alive and idle."""
+    """The resident memory of the process, and the live and idle bytes of Tritium's pool."""
 
     columns = (Column("rss", "B"), Column("pool", "B"), Column("pool_idle", "B"))
 
@@ -136,7 +136,7 @@ class Memory(Source):
 
 
 class Heat(Source):
-    """The warmest sensor of the processor. Looking for sensors is slow, so it is done once in a while."""
+    """The warmest sensor of the processor. Finding sensors is slow, so it is read at most once a second."""
 
     columns = (Column("temperature", "°C"),)
 
@@ -154,27 +154,27 @@ class Heat(Source):
 
 
 class Power(Source):
-    """Watts of every sensor of energy there is; counters of joules are differenced. No estimate, and no sum."""
+    """Watts of every energy sensor; counters of joules are differenced. No estimate, and no sum."""
 
     def __init__(
-        self, found: Sequence[sensors.Sensor | Absent] | None = None, clock: Callable[[], float] = time.monotonic
+        self, available: Sequence[sensors.Sensor | Absent] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        listed = probe() if found is None else found
-        self.columns = tuple(Column(name, "W") for name in _distinct(map(_of_power, listed)))
+        listed = probe() if available is None else available
+        self.columns = tuple(Column(name, "W") for name in _number_duplicates(map(_power_column, listed)))
         self._watts = [s if isinstance(s, Absent) else sensors.Watts(s, clock) for s in listed]
 
     def read(self) -> Sequence[Value]:
         return [w if isinstance(w, Absent) else w() for w in self._watts]
 
 
-def _of_power(sensor: sensors.Sensor | Absent) -> str:
+def _power_column(sensor: sensors.Sensor | Absent) -> str:
     return f"power_{sensor.group or sensor.source}" if isinstance(sensor, Absent) else f"power_{sensor.domain}"
 
 
-def _distinct(wanted: Any) -> list[str]:
-    """Names, the second of a kind with a number."""
+def _number_duplicates(names: Any) -> list[str]:
+    """Return the names, duplicates with a number."""
     out: list[str] = []
-    for name in wanted:
+    for name in names:
         out.append(next(n for i in count(1) if (n := name if i == 1 else f"{name}_{i}") not in out))
     return out
 
@@ -185,36 +185,36 @@ GPU_COLUMNS = (("busy", "%"), ("memory", "B"), ("temperature", "°C"), ("clock",
 
 
 class Gpus(Source):
-    """How busy, full, warm and fast every NVIDIA GPU is, as its driver tells."""
+    """Utilisation, memory, temperature and clock of every NVIDIA GPU, as reported by its driver."""
 
     def __init__(self, open_library: Callable[[], Any] = opened) -> None:
         self._nvml = open_library()
         self._why: Absent | None = self._nvml if isinstance(self._nvml, Absent) else None
-        number = 0
+        gpus = 0
         if self._why is None:
             try:
-                number = self._nvml.count()
+                gpus = self._nvml.count()
             except NvmlError as error:
                 self._why = error.absent()
-        if not number and self._why is None:
+        if not gpus and self._why is None:
             self._why = Absent("no_device", "the driver lists no GPU", "NVML", "gpu")
-        named = [f"gpu-{i}_{name}" for i in range(number) for name, _ in GPU_COLUMNS] or ["gpu_busy"]
-        units = [unit for _ in range(number) for _, unit in GPU_COLUMNS] or ["%"]
-        self.columns = tuple(map(Column, named, units))
-        asks = ("busy_percent", "memory_bytes", "temperature_c", "clock_mhz")
-        self._asks = [partial(getattr(self._nvml, ask), gpu) for gpu in range(number) for ask in asks]
+        names = [f"gpu-{i}_{name}" for i in range(gpus) for name, _ in GPU_COLUMNS] or ["gpu_busy"]
+        units = [unit for _ in range(gpus) for _, unit in GPU_COLUMNS] or ["%"]
+        self.columns = tuple(map(Column, names, units))
+        queries = ("busy_percent", "memory_bytes", "temperature_c", "clock_mhz")
+        self._queries = [partial(getattr(self._nvml, query), gpu) for gpu in range(gpus) for query in queries]
 
     def read(self) -> Sequence[Value]:
-        return [self._why] if self._why is not None else [_asked(ask) for ask in self._asks]
+        return [self._why] if self._why is not None else [_call(query) for query in self._queries]
 
 
-def _asked(ask: Callable[[], int]) -> Value:
+def _call(query: Callable[[], int]) -> Value:
     try:
-        return float(ask())
+        return float(query())
     except NvmlError as error:
         return error.absent()
 
 
-def usual() -> list[Source]:
-    """What is looked at where nobody says otherwise."""
+def default_sources() -> list[Source]:
+    """Return the sources of a collector that names none."""
     return [Processor(), Memory(), Gpus(), Heat(), Power()]

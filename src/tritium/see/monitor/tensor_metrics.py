@@ -1,6 +1,6 @@
-"""Monitoring of operations, on and off: what was counted since it began.
+"""Monitoring of operations, on and off: counts since it was enabled.
 
-There is one monitoring in a process.
+There is one monitor in a process.
 
     tt.enable_monitoring()
     work()
@@ -23,7 +23,7 @@ from tritium.see.monitor.metrics_file import Metrics
 
 @dataclass(frozen=True)
 class TensorMetrics:
-    """What was counted since monitoring began. A figure is None where nothing of its kind happened."""
+    """Counts since monitoring was enabled. A figure is None where nothing of its kind happened."""
 
     operation_count: int
     total_ns: int
@@ -31,13 +31,13 @@ class TensorMetrics:
     by_op: tuple[OpCount, ...]  # the longest in total first
     seconds: float  # monitored
     pool_hit_rate: float | None
-    program_hit_rate: float | None  # calls of compiled functions that found their program
+    program_hit_rate: float | None  # calls of compiled functions with a cached program
     fusion_rate: float | None  # fusions applied of those found
-    replays: int  # calls carried out again natively, as decided before
+    replays: int  # calls replayed natively from a cached decision
     hidden_copies: int
     dropped: int  # operations beyond the recorder's capacity: not in the counts
     cpu_share: float | None  # of one CPU, by the monitoring itself
-    series: Metrics  # all of it over time
+    series: Metrics  # the figures over time
 
     @property
     def average_operation_time_ms(self) -> float | None:
@@ -45,67 +45,67 @@ class TensorMetrics:
 
     @property
     def average_gflops(self) -> float | None:
-        """1e9 operations of arithmetic a second, over the time of all operations."""
+        """Return 1e9 floating-point operations a second, over the time of all operations."""
         return self.flops / self.total_ns if self.total_ns else None
 
     def export_metrics(self, to: str = "json") -> str:
-        """The series as text: json, csv or prometheus."""
+        """Return the series as text: json, csv or prometheus."""
         return self.series.text(to)
 
     @staticmethod
     def enable_monitoring(interval: float | str = "1s", history: int = 3600) -> None:
-        """As `tt.enable_monitoring`."""
+        """Do the same as `tt.enable_monitoring`."""
         enable_monitoring(interval, history)
 
     @staticmethod
     def disable_monitoring() -> None:
-        """As `tt.disable_monitoring`."""
+        """Do the same as `tt.disable_monitoring`."""
         disable_monitoring()
 
 
-_now: tuple[Collector, Operations] | None = None
-_turn = threading.Lock()
+_active: tuple[Collector, Operations] | None = None
+_lock = threading.Lock()
 
 
-def _begin_anew() -> None:
-    """In a forked process: what was counted is the parent's, and so is whoever holds the lock."""
-    global _turn, _now
-    _turn, _now = threading.Lock(), None
+def _reset_after_fork() -> None:
+    """Reset the state in a forked process: the counts and the holder of the lock are the parent's."""
+    global _lock, _active
+    _lock, _active = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def enable_monitoring(interval: float | str = "1s", history: int = 3600, *, capacity: int = 1_000_000) -> None:
-    """Count and time every operation of this process from now on; a look each interval. On already: goes on as it is."""
-    global _now
-    with _turn:
-        if _now is not None and _now[0].running:
+    """Count and time every operation of this process from now on, polled each interval. No effect where already on."""
+    global _active
+    with _lock:
+        if _active is not None and _active[0].running:
             return
         source = Operations(count_from(1)(history, "history"), capacity=count_from(1)(capacity, "capacity"))
         collector = Collector(interval, history, sources=[source])
         collector.start()
-        _now = collector, source
+        _active = collector, source
 
 
 def disable_monitoring() -> None:
-    """Count no more; what was counted can be read until monitoring begins anew. Off already: nothing to do."""
-    with _turn:
-        if _now is not None:
-            _now[0].stop()
+    """Stop counting; the counts can be read until monitoring is enabled again. No effect where already off."""
+    with _lock:
+        if _active is not None:
+            _active[0].stop()
 
 
 def monitoring() -> bool:
-    """Whether operations are counted now."""
-    return _now is not None and _now[0].running
+    """Return True if operations are being counted."""
+    return _active is not None and _active[0].running
 
 
 def get_tensor_metrics() -> TensorMetrics:
-    """What was counted until now."""
-    with _turn:
-        if _now is None:
+    """Return the counts so far."""
+    with _lock:
+        if _active is None:
             raise ArgumentError("get_tensor_metrics: nothing was counted yet; call tt.enable_monitoring() first.")
-        collector, source = _now
+        collector, source = _active
         if collector.running:
             collector.flush()
     by_op = source.counted()
