@@ -301,7 +301,7 @@ def test_no_peak_is_lost_of_many_samples() -> None:
     values[77_777] = 9.0
     track = c.Track("memory", "B", tuple(i / 1000 for i in range(100_000)), (c.Layer("x", tuple(values)),))
     whole = c.svg(c.OverTime("t", (track,)), standalone=False)
-    assert "most 9 B" in whole
+    assert "maximum 9 B" in whole
     assert len(whole) < 20_000
     edge = re.findall(r'class="j s1" d="([^"]+)"', whole)[0]
     assert len(set(re.findall(r"-\d+", edge))) >= 1
@@ -313,7 +313,7 @@ def test_a_track_without_samples_says_why() -> None:
 
 
 def test_a_layer_needs_a_value_for_each_moment() -> None:
-    with pytest.raises(ArgumentError, match="2 moments"):
+    with pytest.raises(ArgumentError, match="2 times"):
         c.Track("x", "B", (0.0, 1.0), (c.Layer("a", (1.0,)),))
 
 
@@ -467,7 +467,11 @@ def test_a_limit_of_stacks_is_a_line_or_words(limit: float, where: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [({"width": 10}, "px"), ({"theme": "blue"}, "light and dark"), ({"theme": "light", "standalone": False}, "page")],
+    [
+        ({"width": 10}, "px"),
+        ({"theme": "blue"}, "use light or dark"),
+        ({"theme": "light", "standalone": False}, "page"),
+    ],
 )
 def test_what_cannot_be_drawn_is_refused(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):

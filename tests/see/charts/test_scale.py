@@ -80,13 +80,13 @@ def test_a_scale_of_ratios_covers_them_and_has_a_tick_at_one(known: list[float])
 def test_a_scale_reads_backwards(known: list[float], share: float) -> None:
     for s in (linear(known, 10, 210), log(known, 10, 210), ratio(known, 210, 10)):
         value = s.value(s.start + share * (s.end - s.start))
-        assert math.isclose(s.at(value), s.start + share * (s.end - s.start), abs_tol=1e-6)
+        assert math.isclose(s.position(value), s.start + share * (s.end - s.start), abs_tol=1e-6)
 
 
 @given(values, st.floats(allow_nan=False))
 def test_every_value_has_a_place_between_the_ends(known: list[float], value: float) -> None:
     for s in (linear(known, 0, 100), log(known, 0, 100)):
-        assert 0 <= s.at(value) <= 100
+        assert 0 <= s.position(value) <= 100
 
 
 @given(st.floats(1e-200, 1e200))
@@ -194,5 +194,5 @@ def test_what_is_no_number_is_none() -> None:
 
 
 def test_a_log_scale_gives_what_is_not_above_zero_its_start() -> None:
-    assert log([1, 100], 0, 50).at(0) == 0
-    assert Scale(1, 100, 0, 50, (1, 100), log=True).at(-3) == 0
+    assert log([1, 100], 0, 50).position(0) == 0
+    assert Scale(1, 100, 0, 50, (1, 100), log=True).position(-3) == 0

@@ -60,7 +60,7 @@ def test_a_long_name_keeps_both_ends() -> None:
 
 @given(anything, st.floats(60, 400))
 def test_lines_fit(said: str, room: float) -> None:
-    assert all(svg.text_width(line) <= room + 1e-6 for line in svg.wrapped(said, room))
+    assert all(svg.text_width(line) <= room + 1e-6 for line in svg.wrap(said, room))
 
 
 @given(anything)
@@ -155,5 +155,5 @@ def test_colours_stay_apart_for_every_kind_of_sight(theme: str, sight: str) -> N
 def test_a_theme_has_plain_colours() -> None:
     assert "var(" not in svg.file_css("light")
     assert svg.theme("dark")["ink"] in svg.file_css("dark")
-    with pytest.raises(ArgumentError, match="light and dark"):
+    with pytest.raises(ArgumentError, match="use light or dark"):
         svg.file_css("blue")

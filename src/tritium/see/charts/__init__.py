@@ -1,4 +1,4 @@
-"""Charts as SVG, described once and drawn for a page, a file or a picture.
+"""Charts as SVG: one description, drawn for a page, a file or an image.
 
 Knows nothing of reports.
 """

@@ -1,6 +1,6 @@
-"""All charts: described once, frozen; drawn as SVG for a page, a file or a picture; told as a table.
+"""All charts: one frozen description each, drawn as SVG for a page, a file or an image, or listed as a table.
 
-Knows nothing of results or reports. A chart is drawn the same from the same description, byte for byte.
+Knows nothing of results or reports. The same description always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAD = 28.0  # px around a chart in a file of its own
 
 
 class Chart(Protocol):
-    """What the description of every kind of chart has."""
+    """The attributes that the description of every kind of chart has."""
 
     @property
     def title(self) -> str: ...
@@ -47,15 +47,15 @@ class Chart(Protocol):
 
 
 class Kind(NamedTuple):
-    """Where a kind of chart is drawn: a module of this package, imported when the first such chart is made."""
+    """The drawing code of a kind of chart: a module of this package, imported on first use."""
 
     module: str
-    parts: str = ""  # what its description is made of, by name
+    parts: str = ""  # names of the classes its description consists of
     draw: str = "draw"
     table: str = "table"
 
 
-KINDS: dict[str, Kind] = {  # by the class that describes the chart
+KINDS: dict[str, Kind] = {  # by the class of the description
     "Bars": Kind("bars", "Bar"),
     "Speedup": Kind("ratios", "Ratio", draw="draw_speedup"),
     "Forest": Kind("ratios", draw="draw_forest"),
@@ -77,41 +77,41 @@ def __getattr__(name: str) -> Any:
 
 
 def svg(chart: Chart, *, width: float = WIDE, standalone: bool = True, theme: str | None = None, key: str = "") -> str:
-    """The chart as SVG. Standalone: a whole file, with title and style; else for a page that has `css()`.
+    """Return the chart as SVG. Standalone: a whole file, with title and style; else for a page that has `css()`.
 
-    theme: "light" or "dark", in plain colours, for a file; None: as the reader's system is.
+    theme: "light" or "dark", in plain colours, for a file; None: follow the reader's system.
     """
     draw, _ = _functions(chart)
     if not LEAST <= width <= MOST:
         raise ArgumentError(f"svg: a width of {LEAST} to {MOST} px is needed; {width!r} was given.")
     if theme is not None and not standalone:
-        raise ArgumentError("svg: inside a page the page's theme holds; leave theme out, or standalone.")
-    said = " ".join(part for part in (chart.subtitle, chart.note) if part)
+        raise ArgumentError("svg: a chart inside a page uses the page's theme; omit theme=, or draw it standalone.")
+    description = " ".join(part for part in (chart.subtitle, chart.note) if part)
     if not standalone:
-        return paper.document(_noted(draw(chart, width), chart.note), chart.title, said, name=key)
-    inner = _noted(draw(chart, width - 2 * PAD), chart.note)
-    return paper.document(_framed(inner, chart), chart.title, said, css=paper.file_css(theme), name=key)
+        return paper.document(_add_note(draw(chart, width), chart.note), chart.title, description, name=key)
+    inner = _add_note(draw(chart, width - 2 * PAD), chart.note)
+    return paper.document(_add_frame(inner, chart), chart.title, description, css=paper.file_css(theme), name=key)
 
 
 def responsive(chart: Chart, *, key: str = "") -> str:
-    """Both layouts for a page; its width shows one of them."""
+    """Return both layouts for a page, which shows one of them by its width."""
     wide, narrow = (svg(chart, width=w, standalone=False, key=f"{key}{w}") for w in (WIDE, NARROW))
     return f'<div class="chart-wide">{wide}</div><div class="chart-narrow">{narrow}</div>'
 
 
 def table(chart: Chart) -> Table:
-    """The chart's data as text: all of it, for those who do not see the picture."""
+    """Return the chart's data as a table: all of it, for readers who do not see the image."""
     _, tabulate = _functions(chart)
     return tabulate(chart)
 
 
 def css() -> str:
-    """What a page needs once in its style: colours of both themes, and the rules of all charts."""
+    """Return the style that a page needs once: colours of both themes, and the rules of all charts."""
     return paper.page_css()
 
 
 def variables(theme: str) -> dict[str, str]:
-    """The colours of a theme as CSS custom properties."""
+    """Return the colours of a theme as CSS custom properties."""
     return paper.variables(theme)
 
 
@@ -120,7 +120,7 @@ def _module(kind: Kind) -> Any:
 
 
 def _functions(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Callable[[Any], Table]]:
-    """Return how a chart is drawn, and how its data become a table."""
+    """Return the functions that draw a chart and tabulate its data."""
     kind = KINDS.get(type(chart).__name__)
     module = None if kind is None else _module(kind)
     if kind is None or getattr(module, type(chart).__name__) is not type(chart):
@@ -128,29 +128,29 @@ def _functions(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Cal
     return getattr(module, kind.draw), getattr(module, kind.table)
 
 
-def _noted(drawing: paper.Drawing, note: str) -> paper.Drawing:
-    """The drawing with its small print below."""
-    lines = paper.wrapped(note, drawing.width, 11) if note else []
-    drawn = [paper.text(0, drawing.height + 20 + 15 * i, said, "n") for i, said in enumerate(lines)]
-    more = 15.0 * len(lines) + 12 if lines else 0.0
-    return paper.Drawing(drawing.width, drawing.height + more, drawing.body + "".join(drawn))
+def _add_note(drawing: paper.Drawing, note: str) -> paper.Drawing:
+    """Return the drawing with its note below."""
+    lines = paper.wrap(note, drawing.width, 11) if note else []
+    drawn = [paper.text(0, drawing.height + 20 + 15 * i, line, "n") for i, line in enumerate(lines)]
+    note_height = 15.0 * len(lines) + 12 if lines else 0.0
+    return paper.Drawing(drawing.width, drawing.height + note_height, drawing.body + "".join(drawn))
 
 
-def _framed(drawing: paper.Drawing, chart: Chart) -> paper.Drawing:
-    """The drawing on paper of its own, under its title."""
+def _add_frame(drawing: paper.Drawing, chart: Chart) -> paper.Drawing:
+    """Return the drawing on a background of its own, under its title."""
     width = drawing.width + 2 * PAD
-    titles = paper.wrapped(chart.title, drawing.width, 17)
-    lines = paper.wrapped(chart.subtitle, drawing.width, 13)
-    at = PAD + 6
+    titles = paper.wrap(chart.title, drawing.width, 17)
+    lines = paper.wrap(chart.subtitle, drawing.width, 13)
+    y = PAD + 6
     parts = []
-    for said in titles:
-        parts.append(paper.text(PAD, at + 6, said, "h"))
-        at += 22
-    for said in lines:
-        parts.append(paper.text(PAD, at + 4, said, "d"))
-        at += 18
-    at += 10 if titles or lines else 0
-    height = float(math.ceil(at + drawing.height + PAD))
+    for line in titles:
+        parts.append(paper.text(PAD, y + 6, line, "h"))
+        y += 22
+    for line in lines:
+        parts.append(paper.text(PAD, y + 4, line, "d"))
+        y += 18
+    y += 10 if titles or lines else 0
+    height = float(math.ceil(y + drawing.height + PAD))
     ground = paper.path(paper.box(0, 0, width, height), "bg")
-    moved = f'<g transform="translate({paper.number(PAD)} {paper.number(at)})">{drawing.body}</g>'
+    moved = f'<g transform="translate({paper.number(PAD)} {paper.number(y)})">{drawing.body}</g>'
     return paper.Drawing(width, height, ground + "".join(parts) + moved)

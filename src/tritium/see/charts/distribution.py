@@ -1,7 +1,6 @@
-"""Samples in the order they were taken, and how they are spread: drift on the left, modes on the right, one axis for both.
+"""Samples in time order and their density: drift on the left, modes on the right, one axis for both.
 
-Knows nothing of runs. Samples far outside are drawn at the edge and counted there, so that one of them does not flatten
-the rest.
+Knows nothing of runs. Outliers are drawn at the edge and counted there, so that a single one does not flatten the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear, 
 from tritium.see.charts.svg import series
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-DOTS = 100  # samples drawn in time order; of more, every n-th
+DOTS = 100  # samples drawn in time order; beyond, every n-th
 LEVELS = 28  # points of a density
 SIDE = 0.17  # the share of the width that densities take
 FENCE = 4.0  # quartile ranges: samples farther out are drawn at the edge
@@ -27,7 +26,7 @@ FENCE = 4.0  # quartile ranges: samples farther out are drawn at the edge
 
 @dataclass(frozen=True)
 class Strip:
-    """Samples in time order. `breaks`: indexes at which a fresh process began. The median comes with its interval."""
+    """Samples in time order. `breaks`: indexes of the first sample of each fresh process. The median has an interval."""
 
     name: str
     values: tuple[float, ...]
@@ -40,7 +39,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Distribution:
-    """The samples of one case, on one arm or more."""
+    """The samples of one case, of one contender or more."""
 
     title: str
     strips: tuple[Strip, ...]
@@ -50,11 +49,11 @@ class Distribution:
 
 
 def draw(chart: Distribution, width: float) -> svg.Drawing:
-    """Strips over each other, their densities at the side."""
+    """Draw the strips over each other, their densities at the side."""
     samples = [np.array(finite_all(s.values), np.float64) for s in chart.strips]
     if not any(len(v) for v in samples):
-        said = "; ".join(dict.fromkeys(s.absent for s in chart.strips if s.absent))
-        return layout.empty(width, said or "no samples")
+        reasons = "; ".join(dict.fromkeys(s.absent for s in chart.strips if s.absent))
+        return layout.empty(width, reasons or "no samples")
     low, high = _fences(samples)
     keys, top = layout.key(0, 12, width, [s.name for s in chart.strips], layout.swatch)
     top += 8
@@ -63,7 +62,7 @@ def draw(chart: Distribution, width: float) -> svg.Drawing:
     left = layout.margin(y, chart.unit)
     side = SIDE * width
     p = layout.Plot(left, width - side - 10, top, bottom)
-    parts = [keys, layout.upright(layout.Plot(left, width, top, bottom), y, chart.unit)]
+    parts = [keys, layout.draw_vertical_axis(layout.Plot(left, width, top, bottom), y, chart.unit)]
     shapes = [_density(v, y) for v in samples]
     tallest = max((float(d.max()) for _, d in shapes if len(d)), default=0.0)
     for i, (strip, values) in enumerate(zip(chart.strips, samples, strict=True)):
@@ -76,12 +75,12 @@ def draw(chart: Distribution, width: float) -> svg.Drawing:
         ]
         inside.append(_violin(shapes[i], p.right + 10, side - 2, tallest, y, series(i)))
         parts.append(svg.mark(_tip(strip, values, chart.unit, y), *inside))
-    parts.append(_words(samples, p, y, width, chart.unit))
+    parts.append(_captions(samples, p, y, width, chart.unit))
     return svg.Drawing(width, bottom + layout.UNDER, "".join(parts))
 
 
 def _fences(samples: Sequence[Floats]) -> tuple[float, float]:
-    """The ends of the axis: all samples but those far outside."""
+    """Return the ends of the axis, which leave out outliers."""
     low, high = np.inf, -np.inf
     for values in samples:
         if len(values):
@@ -93,8 +92,8 @@ def _fences(samples: Sequence[Floats]) -> tuple[float, float]:
 
 
 def _dots(values: Floats, p: layout.Plot, y: Scale, colour: int) -> str:
-    """Every sample, or every n-th; at the edge those outside."""
-    kept = layout.some(len(values), DOTS)
+    """Draw every sample, or every n-th; outliers at the edge."""
+    drawn = layout.sample_evenly(len(values), DOTS)
     inset = 5.0
     step = (p.width - 2 * inset) / max(len(values) - 1, 1)
     first = p.left + inset if len(values) > 1 else (p.left + p.right) / 2
@@ -102,13 +101,13 @@ def _dots(values: Floats, p: layout.Plot, y: Scale, colour: int) -> str:
     for i in np.flatnonzero((values > y.high) | (values < y.low)).tolist():
         up = values[i] > y.high
         edge += svg.triangle(first + step * i, p.top + 4 if up else p.bottom - 4, 3.5, up)
-    places = [(first + step * i, y.at(float(values[i]))) for i in kept if y.low <= values[i] <= y.high]
-    inside = svg.dots(places)
+    positions = [(first + step * i, y.position(float(values[i]))) for i in drawn if y.low <= values[i] <= y.high]
+    inside = svg.dots(positions)
     return svg.path(inside, f"dots s{colour}") + svg.path(edge, f"k{colour}")
 
 
 def _density(values: Floats, y: Scale) -> tuple[Floats, Floats]:
-    """Places on the axis and the density of the samples there (Gaussian, Silverman's width)."""
+    """Return points of the axis and the density of the samples there (Gaussian, Silverman's bandwidth)."""
     inside = values[(values >= y.low) & (values <= y.high)]
     none = np.zeros(0)
     if len(inside) < 4:
@@ -116,59 +115,61 @@ def _density(values: Floats, y: Scale) -> tuple[Floats, Floats]:
     q1, q3 = np.quantile(inside, (0.25, 0.75))
     deviation = float(inside.std())
     spread = min(deviation, float(q3 - q1) / 1.34) or deviation
-    band = max(0.9 * spread * len(inside) ** -0.2, (y.high - y.low) / 120)
-    at = np.linspace(max(y.low, inside.min() - 2.5 * band), min(y.high, inside.max() + 2.5 * band), LEVELS)
+    bandwidth = max(0.9 * spread * len(inside) ** -0.2, (y.high - y.low) / 120)
+    grid = np.linspace(max(y.low, inside.min() - 2.5 * bandwidth), min(y.high, inside.max() + 2.5 * bandwidth), LEVELS)
     total = np.zeros(LEVELS)
     for chunk in np.array_split(inside, max(len(inside) // 4096, 1)):
-        total += np.exp(-0.5 * ((at[:, None] - chunk[None, :]) / band) ** 2).sum(1)
-    return at, total / (len(inside) * band)
+        total += np.exp(-0.5 * ((grid[:, None] - chunk[None, :]) / bandwidth) ** 2).sum(1)
+    return grid, total / (len(inside) * bandwidth)
 
 
 def _violin(shape: tuple[Floats, Floats], left: float, width: float, tallest: float, y: Scale, colour: int) -> str:
-    at, density = shape
-    if not len(at) or tallest <= 0:
+    grid, density = shape
+    if not len(grid) or tallest <= 0:
         return ""
-    outline = [(left + width * float(d) / tallest, y.at(float(v))) for v, d in zip(at, density, strict=True)]
+    outline = [(left + width * float(d) / tallest, y.position(float(v))) for v, d in zip(grid, density, strict=True)]
     closed = svg.points([(left, outline[0][1]), *outline, (left, outline[-1][1])]) + "z"
     return svg.path(closed, f"k{colour} s{colour} p")
 
 
 def _median(strip: Strip, p: layout.Plot, y: Scale, width: float, colour: int) -> str:
     median, low, high = finite(strip.median), finite(strip.low), finite(strip.high)
-    found = ""
+    shapes = ""
     if low is not None and high is not None and high > low:
-        found = svg.path(svg.box(p.left, y.at(high), width - p.left, y.at(low) - y.at(high)), f"k{colour} p")
+        shapes = svg.path(
+            svg.box(p.left, y.position(high), width - p.left, y.position(low) - y.position(high)), f"k{colour} p"
+        )
     if median is not None:
-        found += svg.path(svg.line(p.left, y.at(median), width, y.at(median)), f"s{colour}")
-    return found
+        shapes += svg.path(svg.line(p.left, y.position(median), width, y.position(median)), f"s{colour}")
+    return shapes
 
 
 def _breaks(strip: Strip, p: layout.Plot) -> str:
-    """Light lines where a fresh process began."""
+    """Draw light lines where a fresh process began."""
     step = (p.width - 10) / max(len(strip.values) - 1, 1)
-    places = [p.left + 5 + step * (i - 0.5) for i in strip.breaks if 0 < i < len(strip.values)]
-    return svg.path("".join(svg.line(x, p.top, x, p.bottom) for x in places), "a", ' stroke-opacity=".5"')
+    positions = [p.left + 5 + step * (i - 0.5) for i in strip.breaks if 0 < i < len(strip.values)]
+    return svg.path("".join(svg.line(x, p.top, x, p.bottom) for x in positions), "a", ' stroke-opacity=".5"')
 
 
 def _outside(values: Floats, y: Scale) -> Floats:
     return values[(values > y.high) | (values < y.low)]
 
 
-def _words(samples: Sequence[Floats], p: layout.Plot, y: Scale, width: float, unit: str) -> str:
-    far = np.concatenate([_outside(v, y) for v in samples])
+def _captions(samples: Sequence[Floats], p: layout.Plot, y: Scale, width: float, unit: str) -> str:
+    outliers = np.concatenate([_outside(v, y) for v in samples])
     count = max(len(v) for v in samples)
     every = -(-(count - 1) // (DOTS - 1)) if count > DOTS else 1
     order = "in the order measured →" if every == 1 else f"in the order measured →  (1 of {every} drawn)"
-    beyond = ""
-    if len(far):
-        edge = float(far.max() if far.max() > y.high else far.min())
-        beyond = f"{len(far)} beyond, {'up' if edge > y.high else 'down'} to {amount(edge, unit)}"
+    outlier_text = ""
+    if len(outliers):
+        edge = float(outliers.max() if outliers.max() > y.high else outliers.min())
+        outlier_text = f"{len(outliers)} beyond, {'up' if edge > y.high else 'down'} to {amount(edge, unit)}"
     axis = svg.path(svg.line(p.left, p.bottom, width, p.bottom), "a")
-    room = width - p.left - svg.text_width(beyond, 11) - 12
+    room = width - p.left - svg.text_width(outlier_text, 11) - 12
     return (
         axis
         + svg.text(p.left, p.bottom + 15, svg.fit(order, room, 11), "t")
-        + svg.text(width, p.bottom + 15, beyond, "t r")
+        + svg.text(width, p.bottom + 15, outlier_text, "t r")
     )
 
 
@@ -186,7 +187,7 @@ def _tip(strip: Strip, values: Floats, unit: str, y: Scale) -> tuple[str, ...]:
 
 
 def table(chart: Distribution) -> Table:
-    """Each strip in figures."""
+    """Return the figures of each strip as a table."""
     body = []
     for s in chart.strips:
         values = finite_all(s.values)
@@ -199,5 +200,13 @@ def table(chart: Distribution) -> Table:
             s.name, str(len(values)), amount(middle, chart.unit), interval_text(s.low, s.high, chart.unit),
             amount(min(values), chart.unit), amount(max(values), chart.unit), "",
         ))  # fmt: skip
-    heads = ("arm", "samples", f"median {quantity(chart.unit)}".strip(), "95 % interval", "least", "most", "remark")
+    heads = (
+        "contender",
+        "samples",
+        f"median {quantity(chart.unit)}".strip(),
+        "95 % interval",
+        "minimum",
+        "maximum",
+        "remark",
+    )
     return Table(chart.title, heads, tuple(body), frozenset(heads[1:6]))

@@ -1,6 +1,6 @@
-"""A matrix of cases and devices: each cell's figure, coloured by how far it is from the best of its row.
+"""A matrix of cases and devices: each cell's figure, coloured by its ratio to the best of its row.
 
-Knows nothing of devices. A cell that failed says so in words on hatched ground; what was not measured stays empty ground.
+Knows nothing of devices. A failed cell has a text on a hatched background; one that was not measured a plain background.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tritium.see.charts import layout, svg
 from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import amount, finite, quantity, ratio_text
 
-STEPS = (1.0, 1.1, 1.5, 2.5, 5.0, 15.0)  # times the best: up to here each colour, and the last beyond
+STEPS = (1.0, 1.1, 1.5, 2.5, 5.0, 15.0)  # times the best: the upper end of each colour; the last colour is beyond
 HEIGHT, GAP = 28.0, 2.0
 WIDEST = 190.0  # px of a cell
 HATCH = (
@@ -25,7 +25,7 @@ HATCH = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, or what happened instead."""
+    """A figure, or the status instead of one."""
 
     value: float | None
     status: str = "ok"
@@ -55,7 +55,7 @@ class Heat:
 
 
 def draw(chart: Heat, width: float) -> svg.Drawing:
-    """The head of columns, then a row of cells for each name."""
+    """Draw the column heads, then a row of cells for each name."""
     if not chart.rows or not chart.columns:
         return layout.empty(width)
     f = layout.frame(width, chart.rows, ())
@@ -71,8 +71,8 @@ def draw(chart: Heat, width: float) -> svg.Drawing:
         parts.append(layout.name(f, y, HEIGHT, name))
         ratios = _ratios(cells)
         for i, (cell, ratio) in enumerate(zip(cells, ratios, strict=True)):
-            said = (f"{name} · {chart.columns[i]}", *_tip(cell, ratio, chart.unit))
-            parts.append(svg.mark(said, _cell(f.left + across * i, y, across - GAP, cell, ratio, chart.unit), row=n))
+            tip = (f"{name} · {chart.columns[i]}", *_tip(cell, ratio, chart.unit))
+            parts.append(svg.mark(tip, _cell(f.left + across * i, y, across - GAP, cell, ratio, chart.unit), row=n))
     faulty = any(_value(c) is None and layout.is_fault(c.status) for row in chart.cells for c in row)
     return svg.Drawing(width, top + pitch * len(chart.rows) + 2, "".join(parts) + (HATCH if faulty else ""))
 
@@ -82,7 +82,7 @@ def _value(cell: Cell) -> float | None:
 
 
 def _ratios(cells: Sequence[Cell]) -> list[float | None]:
-    """How many times worse than the best of the row each is; nothing where there is nothing to compare."""
+    """Return each cell's ratio to the best of the row; None where there is nothing to compare with."""
     known = [v for v in map(_value, cells) if v is not None and v > 0]
     if len(known) < 2:
         return [None] * len(cells)
@@ -91,19 +91,19 @@ def _ratios(cells: Sequence[Cell]) -> list[float | None]:
 
 def _cell(x: float, y: float, width: float, cell: Cell, ratio: float | None, unit: str) -> str:
     value, base = _value(cell), y + HEIGHT / 2 + 4
-    place = svg.box(x, y, width, HEIGHT)
+    outline = svg.box(x, y, width, HEIGHT)
     if value is None:
         status = cell.status if cell.status != "ok" else "not measured"
         fault = layout.is_fault(status)
-        ground = svg.path(place, "v", f' fill="url(#{svg.ID}f)"') if fault else svg.path(place, "y")
+        ground = svg.path(outline, "v", f' fill="url(#{svg.ID}f)"') if fault else svg.path(outline, "y")
         return ground + svg.text(x + width / 2, base, svg.fit(status, width - 2, 11), "n w c" if fault else "n x c")
     level = 2 if ratio is None else sum(ratio > s * (1 + 1e-9) for s in STEPS)
     figure = amount(value, unit)
     times = f"{ratio_text(ratio)}" if ratio is not None and level else ""
-    ground = svg.path(place, f"t{level}" if ratio is not None else "y")
-    half = width / 2 + 14  # figures end here, so that they stand below each other
-    if times and svg.text_width(figure) <= half - 4 and half + 10 + svg.text_width(times, 11) <= width:
-        return ground + svg.text(x + half, base, figure, "r") + svg.text(x + half + 8, base, times, "n")
+    ground = svg.path(outline, f"t{level}" if ratio is not None else "y")
+    figure_end = width / 2 + 14  # figures are right-aligned here
+    if times and svg.text_width(figure) <= figure_end - 4 and figure_end + 10 + svg.text_width(times, 11) <= width:
+        return ground + svg.text(x + figure_end, base, figure, "r") + svg.text(x + figure_end + 8, base, times, "n")
     return ground + svg.text(
         x + width / 2, base, svg.fit(figure, width - 4), "o c" if ratio is not None and not level else "c"
     )
@@ -114,36 +114,36 @@ def _tip(cell: Cell, ratio: float | None, unit: str) -> tuple[str, ...]:
     if value is None:
         return (cell.status if cell.status != "ok" else "not measured", cell.note)
     interval = interval_text(cell.low, cell.high, unit)
-    standing = (
+    comparison = (
         ""
         if ratio is None
         else "the best of its row"
         if ratio <= 1 + 1e-9
         else f"{ratio_text(ratio)} the best of its row"
     )
-    return (amount(value, unit) + (f" ({interval}, 95 %)" if interval else ""), standing, cell.note)
+    return (amount(value, unit) + (f" ({interval}, 95 %)" if interval else ""), comparison, cell.note)
 
 
 def _key(x: float, width: float) -> tuple[str, float]:
-    """The seven colours, with what they stand for."""
+    """Draw the seven colours with their meaning; return them and their height."""
     texts = ["best", *(f"≤ {s:g}×" for s in STEPS[1:]), f"> {STEPS[-1]:g}×"]
     each = min(width / len(texts), 64.0)
     parts = []
-    for i, said in enumerate(texts):
+    for i, label in enumerate(texts):
         parts.append(svg.path(svg.box(x + each * i, 2, each, 7), f"t{i}"))
-        parts.append(svg.text(x + each * (i + 0.5), 22, said, "t c"))
+        parts.append(svg.text(x + each * (i + 0.5), 22, label, "t c"))
     return "".join(parts), 36.0
 
 
 def table(chart: Heat) -> Table:
-    """The matrix as text; failures in words."""
+    """Return the matrix as a table; failures as text."""
     body = []
     for name, cells in zip(chart.rows, chart.cells, strict=True):
-        told = []
+        texts = []
         for cell in cells:
             value = _value(cell)
-            told.append(_tip(cell, None, chart.unit)[0] if value is None else amount(value, chart.unit))
-        body.append((name, *told))
+            texts.append(_tip(cell, None, chart.unit)[0] if value is None else amount(value, chart.unit))
+        body.append((name, *texts))
     return Table(
         f"{chart.title} ({quantity(chart.unit)})", ("case", *chart.columns), tuple(body), frozenset(chart.columns)
     )

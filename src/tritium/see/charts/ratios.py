@@ -1,6 +1,6 @@
 """Ratios around 1 on a log axis: speed-ups as bars from 1, comparisons as a forest of intervals with a margin band.
 
-Knows nothing of verdicts beyond their words. Twice as fast and half as fast lie equally far from 1. An interval that
+Knows nothing of verdicts beyond their names. Twice as fast and half as fast are equally far from 1. An interval that
 leaves the axis ends in an arrow.
 """
 
@@ -36,7 +36,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times as fast: above 1 is faster."""
+    """Speed-ups: above 1 is faster."""
 
     title: str
     rows: tuple[Ratio, ...]
@@ -47,7 +47,7 @@ class Speedup:
 
 @dataclass(frozen=True)
 class Forest:
-    """New to old: below 1 is less (faster). `total`: all together, a rhombus at the foot."""
+    """Ratios of new to old: below 1 is less (faster). `total`: the pooled ratio, a rhombus at the foot."""
 
     title: str
     rows: tuple[Ratio, ...]
@@ -57,7 +57,7 @@ class Forest:
     note: str = ""
 
 
-# An outcome's colour, and its shape: seen without colour too.
+# An outcome's colour, and its shape, which identifies it without colour.
 OUTCOMES = {
     "SLOWER": ("bad", "up"),
     "MISSING": ("bad", "ring"),
@@ -84,89 +84,89 @@ def _shape(outcome: str, x: float, y: float, size: float = 4.5) -> str:
 
 
 def why(r: Ratio) -> str:
-    """Why there is no ratio; nothing where there is one."""
+    """Return why there is no ratio; "" where there is one."""
     value = finite(r.value)
     if value is not None and value > 0:
         return ""
     return r.absent or (r.outcome.lower() if r.outcome else "not measured" if r.value is None else "not a ratio")
 
 
-def _known(r: Ratio) -> list[float]:
-    """The ends of the interval where both are known and above 0."""
+def _interval_ends(r: Ratio) -> list[float]:
+    """Return the ends of the interval where both are known and above 0."""
     ends = [v for v in finite_all((r.low, r.high)) if v > 0]
     return ends if len(ends) == 2 else []
 
 
 def _interval(r: Ratio) -> str:
-    ends = _known(r)
+    ends = _interval_ends(r)
     return f"{ratio_text(ends[0])} … {ratio_text(ends[1])}" if ends else ""
 
 
 def _scale(listed: Sequence[Ratio], f: layout.Frame, always: Sequence[float] = ()) -> Scale:
-    """An axis for all ratios, and for their intervals as far as these do not flatten the rest."""
+    """Return an axis for all ratios, and for their intervals as far as these do not flatten the rest."""
     values = [*finite_all(r.value for r in listed if not why(r)), *always, 1.0]
     low, high = math.log(min(values)), math.log(max(values))
     room = max(high - low, 0.04)
-    ends = [math.log(v) for r in listed if not why(r) for v in _known(r)]
+    ends = [math.log(v) for r in listed if not why(r) for v in _interval_ends(r)]
     reached = [math.exp(min(max(e, low - room), high + room)) for e in ends]
     return ratio([*values, *reached], f.left + 6, f.right - 6, count=max(int(f.plot / 60), 2))
 
 
 def _arrows(scale: Scale, ends: Sequence[float], y: float) -> str:
-    """An interval; an arrow where it goes on beyond the axis."""
-    low, high = scale.at(ends[0]), scale.at(ends[1])
-    found = svg.whisker(low, high, y, 0)
+    """Draw an interval; an arrow where it goes on beyond the axis."""
+    low, high = scale.position(ends[0]), scale.position(ends[1])
+    shape = svg.whisker(low, high, y, 0)
     if ends[0] < scale.low * 0.999:
-        found += f"M{svg.number(low + 5)} {svg.number(y - 3)}l-5 3l5 3"
+        shape += f"M{svg.number(low + 5)} {svg.number(y - 3)}l-5 3l5 3"
     if ends[1] > scale.high * 1.001:
-        found += f"M{svg.number(high - 5)} {svg.number(y - 3)}l5 3l-5 3"
-    return found
+        shape += f"M{svg.number(high - 5)} {svg.number(y - 3)}l5 3l-5 3"
+    return shape
 
 
 def _directions(f: layout.Frame, scale: Scale, y: float, left: str, right: str, kinds: tuple[str, str]) -> str:
-    """What lies on either side of 1."""
-    one = scale.at(1.0)
-    found = ""
-    if left and one - svg.text_width(f"← {left}", layout.TICK) - 8 >= 0:
-        found += svg.text(one - 8, y, f"← {left}", f"t r {kinds[0]}")
-    if right and one + svg.text_width(f"{right} →", layout.TICK) + 8 <= f.width:
-        found += svg.text(one + 8, y, f"{right} →", f"t {kinds[1]}")
-    return found
+    """Draw the meaning of either side of 1."""
+    centre = scale.position(1.0)
+    texts = ""
+    if left and centre - svg.text_width(f"← {left}", layout.TICK) - 8 >= 0:
+        texts += svg.text(centre - 8, y, f"← {left}", f"t r {kinds[0]}")
+    if right and centre + svg.text_width(f"{right} →", layout.TICK) + 8 <= f.width:
+        texts += svg.text(centre + 8, y, f"{right} →", f"t {kinds[1]}")
+    return texts
 
 
 # ---- speed-ups
 
 
 def draw_speedup(chart: Speedup, width: float) -> svg.Drawing:
-    """Bars from 1 to either side; what has no ratio in words."""
+    """Draw bars from 1 to either side; rows without a ratio as text."""
     if not chart.rows:
         return layout.empty(width)
-    blocks, told = layout.blocks(chart.rows, why)
-    kept = [r for block in blocks for _, r in block]
+    blocks, reasons = layout.blocks(chart.rows, why)
+    visible = [r for block in blocks for _, r in block]
     groups = list(dict.fromkeys(r.group for r in chart.rows))
-    figures = [ratio_text(r.value or 0.0) for r in kept if not why(r)]
-    f = layout.frame(width, (r.name for r in kept), figures, several=any(len(b) > 1 for b in blocks))
+    figures = [ratio_text(r.value or 0.0) for r in visible if not why(r)]
+    f = layout.frame(width, (r.name for r in visible), figures, several=any(len(b) > 1 for b in blocks))
     keys, top = layout.key(0, 12, width, groups, layout.swatch)
     parts = [keys]
     if blocks:
-        scale = _scale(kept, f)
+        scale = _scale(visible, f)
         parts.append(_directions(f, scale, top + 10, "slower", "faster", ("kbad", "kgood")))
         top += 16 + layout.AXIS
         heights = layout.heights(f, blocks)
         bottom = top + sum(heights)
         parts.append(layout.axis(f, scale, "×", top, bottom, foot=bottom > layout.LONG))
-        parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
+        parts.append(svg.path(svg.line(scale.position(1), top, scale.position(1), bottom), "z"))
         for block, height in zip(blocks, heights, strict=True):
             parts += _speedups(f, scale, block, top, groups, chart.base)
             top += height
         top += layout.AXIS if bottom > layout.LONG else 4
-    said, more = layout.together(f, top, told, [r.name for r in chart.rows])
-    return svg.Drawing(width, top + more, "".join(parts) + said)
+    notes, notes_height = layout.draw_reasons(f, top, reasons, [r.name for r in chart.rows])
+    return svg.Drawing(width, top + notes_height, "".join(parts) + notes)
 
 
-def _sure(r: Ratio) -> str:
-    """The state of a speed-up: good or bad where its interval leaves out 1."""
-    value, ends = r.value or 1.0, _known(r)
+def _state(r: Ratio) -> str:
+    """Return the state of a speed-up: good or bad where its interval excludes 1."""
+    value, ends = r.value or 1.0, _interval_ends(r)
     if ends and ends[0] <= 1 <= ends[1]:
         return "fine"
     return "good" if value > 1 else "bad" if value < 1 else "fine"
@@ -175,25 +175,27 @@ def _sure(r: Ratio) -> str:
 def _speedups(
     f: layout.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], base: str
 ) -> list[str]:
-    found = []
-    for index, r, y, inside in layout.placed(f, top, block):
+    marks = []
+    for index, r, y, inside in layout.place_rows(f, top, block):
         if reason := why(r):
             inside.append(layout.absence(f, y + 10, reason))
-            said = reason
+            description = reason
         else:
-            inside.append(_speedup(f, scale, r, y, f"{series(groups.index(r.group))}" if len(groups) > 1 else _sure(r)))
+            inside.append(
+                _speedup(f, scale, r, y, f"{series(groups.index(r.group))}" if len(groups) > 1 else _state(r))
+            )
             interval = _interval(r)
-            said = f"{ratio_text(r.value or 0.0)}" + (f" ({interval}, 95 %)" if interval else "")
-            said += f" as fast as {base}" if base else ""
-        tip = (r.name, (f"{r.group}: " if r.group else "") + said, r.note)
-        found.append(svg.mark(tip, *inside, row=index, link=r.link))
-    return found
+            description = f"{ratio_text(r.value or 0.0)}" + (f" ({interval}, 95 %)" if interval else "")
+            description += f" as fast as {base}" if base else ""
+        tip = (r.name, (f"{r.group}: " if r.group else "") + description, r.note)
+        marks.append(svg.mark(tip, *inside, row=index, link=r.link))
+    return marks
 
 
 def _speedup(f: layout.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> str:
-    one, end = scale.at(1), scale.at(r.value or 1.0)
-    drawn = svg.path(svg.box(min(one, end), y, max(abs(end - one), 0.5), layout.BAR), f"k{colour}")
-    if ends := _known(r):
+    start, end = scale.position(1), scale.position(r.value or 1.0)
+    drawn = svg.path(svg.box(min(start, end), y, max(abs(end - start), 0.5), layout.BAR), f"k{colour}")
+    if ends := _interval_ends(r):
         drawn += svg.path(_arrows(scale, ends, y + layout.BAR / 2), "e")
     return drawn + layout.figure(f, y, ratio_text(r.value or 0.0))
 
@@ -202,49 +204,49 @@ def _speedup(f: layout.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> 
 
 
 def draw_forest(chart: Forest, width: float) -> svg.Drawing:
-    """An interval and its middle for each row, over the band within which a change does not matter."""
+    """Draw an interval and its centre for each row, over the band within which a change does not matter."""
     if not chart.rows:
         return layout.empty(width)
-    hidden, told = layout.told_together(chart.rows, why)
-    kept = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
-    listed = [r for _, r in kept] + ([chart.total] if chart.total else [])
-    f = layout.frame(width, (_label(chart, r) for r in listed), (_figure(r, width) for r in listed))
+    hidden, reasons = layout.merge_absent(chart.rows, why)
+    visible = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
+    ratios = [r for _, r in visible] + ([chart.total] if chart.total else [])
+    f = layout.frame(width, (_label(chart, r) for r in ratios), (_figure(r, width) for r in ratios))
     shown = [o for o in OUTCOMES if any(r.outcome == o for r in chart.rows) and o]
-    counted = [f"{sum(r.outcome == o for r in chart.rows)} {o.lower()}" for o in shown]
-    keys, top = layout.key(0, 12, width, counted, lambda i, x, y: _shape(shown[i], x, y))
+    labels = [f"{sum(r.outcome == o for r in chart.rows)} {o.lower()}" for o in shown]
+    keys, top = layout.key(0, 12, width, labels, lambda i, x, y: _shape(shown[i], x, y))
     parts = [keys]
-    if listed:
-        drawn, top = _forest(chart, f, kept, listed, top)
+    if ratios:
+        drawn, top = _forest(chart, f, visible, ratios, top)
         parts.append(drawn)
-    said, more = layout.together(f, top, told, [r.name for r in chart.rows])
-    return svg.Drawing(width, top + more, "".join(parts) + said)
+    notes, notes_height = layout.draw_reasons(f, top, reasons, [r.name for r in chart.rows])
+    return svg.Drawing(width, top + notes_height, "".join(parts) + notes)
 
 
 def _forest(
-    chart: Forest, f: layout.Frame, kept: Sequence[Placed], listed: Sequence[Ratio], top: float
+    chart: Forest, f: layout.Frame, visible: Sequence[Placed], ratios: Sequence[Ratio], top: float
 ) -> tuple[str, float]:
-    """The axis with its band, the rows and their sum, and where they end."""
-    margins = sorted({_margin(chart, r) for _, r in kept})
-    scale = _scale(listed, f, [1 + m for m in margins] + [1 / (1 + m) for m in margins])
+    """Draw the axis with its band, the rows and their total; return them and the bottom."""
+    margins = sorted({_margin(chart, r) for _, r in visible})
+    scale = _scale(ratios, f, [1 + m for m in margins] + [1 / (1 + m) for m in margins])
     parts = [_directions(f, scale, top + 10, "faster", "slower", ("kgood", "kbad"))]
     top += 16 + layout.AXIS
     height = layout.ROW + f.head
-    bottom = top + height * len(listed) + (8 if chart.total else 0)
+    bottom = top + height * len(ratios) + (8 if chart.total else 0)
     if len(margins) == 1:
         parts.append(_band(scale, margins[0], top, bottom - top))
     parts.append(layout.axis(f, scale, "change", top, bottom, foot=bottom > layout.LONG))
-    parts.append(svg.path(svg.line(scale.at(1), top, scale.at(1), bottom), "z"))
-    for n, (index, r) in enumerate(kept):
-        at = top + height * n
-        band = _band(scale, _margin(chart, r), at + f.head + 3, layout.ROW - 6) if len(margins) > 1 else ""
-        parts.append(_row(f, scale, replace(r, name=_label(chart, r)), at, height, band, index))
+    parts.append(svg.path(svg.line(scale.position(1), top, scale.position(1), bottom), "z"))
+    for n, (index, r) in enumerate(visible):
+        y = top + height * n
+        band = _band(scale, _margin(chart, r), y + f.head + 3, layout.ROW - 6) if len(margins) > 1 else ""
+        parts.append(_row(f, scale, replace(r, name=_label(chart, r)), y, height, band, index))
     if chart.total:
         parts.append(_total(f, scale, chart.total, bottom - height, height))
     return "".join(parts), bottom + (layout.AXIS if bottom > layout.LONG else 4)
 
 
 def _label(chart: Forest, r: Ratio) -> str:
-    """The name, with the arm where there are several."""
+    """Return the name, with the contender where there are several."""
     return f"{r.name} · {r.group}" if r.group and len({o.group for o in chart.rows}) > 1 else r.name
 
 
@@ -255,18 +257,18 @@ def _margin(chart: Forest, r: Ratio) -> float:
 def _figure(r: Ratio, width: float) -> str:
     if why(r):
         return ""
-    ends = _known(r)
-    said = change_text(r.value or 1.0)
+    ends = _interval_ends(r)
+    change = change_text(r.value or 1.0)
     if not ends or width < layout.NARROW:
-        return said
-    told = [change_text(v) for v in (r.value or 1.0, *ends)]
-    if not all(t.endswith("%") for t in told):
+        return change
+    changes = [change_text(v) for v in (r.value or 1.0, *ends)]
+    if not all(t.endswith("%") for t in changes):
         return f"{ratio_text(r.value or 1.0)}  ({_interval(r)})"
-    return f"{said}  ({told[1].removesuffix(' %')} … {told[2].removesuffix(' %')})"
+    return f"{change}  ({changes[1].removesuffix(' %')} … {changes[2].removesuffix(' %')})"
 
 
 def _band(scale: Scale, margin: float, y: float, height: float) -> str:
-    low, high = scale.at(1 / (1 + margin)), scale.at(1 + margin)
+    low, high = scale.position(1 / (1 + margin)), scale.position(1 + margin)
     return svg.path(svg.box(low, y, high - low, height), "y")
 
 
@@ -278,12 +280,14 @@ def _row(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float, ban
         return svg.mark((r.name, r.outcome.lower(), reason, r.note), *inside, row=index, link=r.link)
     colour = OUTCOMES.get(r.outcome, OUTCOMES[""])[0]
     middle = y + layout.BAR / 2
-    if ends := _known(r):
+    if ends := _interval_ends(r):
         inside.append(svg.path(_arrows(scale, ends, middle), f"j s{colour}"))
-    inside += [_shape(r.outcome, scale.at(r.value or 1.0), middle), layout.figure(f, y, _figure(r, f.width))]
+    inside += [_shape(r.outcome, scale.position(r.value or 1.0), middle), layout.figure(f, y, _figure(r, f.width))]
     interval = _interval(r)
-    said = f"{ratio_text(r.value or 1.0)}, {change_text(r.value or 1.0)}" + (f" ({interval}, 95 %)" if interval else "")
-    return svg.mark((r.name, r.outcome.lower(), said, r.absent, r.note), *inside, row=index, link=r.link)
+    description = f"{ratio_text(r.value or 1.0)}, {change_text(r.value or 1.0)}" + (
+        f" ({interval}, 95 %)" if interval else ""
+    )
+    return svg.mark((r.name, r.outcome.lower(), description, r.absent, r.note), *inside, row=index, link=r.link)
 
 
 def _total(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float) -> str:
@@ -295,10 +299,10 @@ def _total(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float) -
     ]
     if reason := why(r):
         return svg.mark((r.name, reason), *inside, layout.absence(f, y + 10, reason))
-    at, middle = scale.at(r.value or 1.0), y + layout.BAR / 2
-    ends = _known(r) or [r.value or 1.0, r.value or 1.0]
-    low, high = min(scale.at(ends[0]), at - 3), max(scale.at(ends[1]), at + 3)
-    shape = svg.points([(low, middle), (at, middle - 6), (high, middle), (at, middle + 6)]) + "z"
+    centre, middle = scale.position(r.value or 1.0), y + layout.BAR / 2
+    ends = _interval_ends(r) or [r.value or 1.0, r.value or 1.0]
+    low, high = min(scale.position(ends[0]), centre - 3), max(scale.position(ends[1]), centre + 3)
+    shape = svg.points([(low, middle), (centre, middle - 6), (high, middle), (centre, middle + 6)]) + "z"
     inside += [svg.path(shape, "k8 i"), layout.figure(f, y, _figure(r, f.width), "o")]
     return svg.mark((r.name, _figure(r, layout.NARROW), r.note), *inside)
 
@@ -307,10 +311,10 @@ def _total(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float) -
 
 
 def table(chart: Speedup | Forest) -> Table:
-    """All ratios as text."""
+    """Return all ratios as a table."""
     listed = chart.rows + ((chart.total,) if isinstance(chart, Forest) and chart.total else ())
     grouped = any(r.group for r in listed)
-    heads = ("case", *(("arm",) if grouped else ()), "ratio", "95 % interval", "outcome", "remark")
+    heads = ("case", *(("contender",) if grouped else ()), "ratio", "95 % interval", "outcome", "remark")
     body = [
         (
             r.name, *((r.group,) if grouped else ()), "-" if why(r) else ratio_text(r.value or 0.0), _interval(r),

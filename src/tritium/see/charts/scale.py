@@ -1,6 +1,6 @@
-"""Numbers on paper: linear and logarithmic scales with round ticks, and amounts with their unit.
+"""Linear and logarithmic scales with round ticks, and amounts with their unit.
 
-Knows nothing of charts or SVG. A scale covers its data, gives finite places for finite values, and can be read backwards.
+Knows nothing of charts or SVG. A scale covers its data, maps finite values to finite positions, and can be inverted.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tritium.errors import ArgumentError
 from tritium.perf import amounts
 
-LEAST, MOST = 1e-280, 1e280  # what is nearer to 0 or farther from it is drawn there
-FLAT = 1e-9  # a span that is a smaller share of its values is no span
-NEAR = 1.6  # ratios that are all nearer to 1 get ticks in per cent
+LEAST, MOST = 1e-280, 1e280  # magnitudes beyond are clipped
+FLAT = 1e-9  # a span that is a smaller share of its values counts as empty
+NEAR = 1.6  # ratios all nearer to 1 have ticks in per cent
 MULTIPLES = ((1, 2, 5), (1, 3), (1,))  # of powers of ten, for the ticks of a log axis: the densest that fits
 MINUS = "−"
 Prefixes = tuple[tuple[float, str], ...]
@@ -23,14 +23,14 @@ SI: Prefixes = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 SMALL: Prefixes = ((1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 # The unit of an axis: the largest of these that is not above the largest tick.
 UNITS: dict[str, Prefixes] = {
-    "s": tuple((one, f"{letter}s") for one, letter in SMALL if one <= 1),
-    "J": tuple((one, f"{letter}J") for one, letter in SMALL),
-    "W": tuple((one, f"{letter}W") for one, letter in SMALL),
+    "s": tuple((factor, f"{letter}s") for factor, letter in SMALL if factor <= 1),
+    "J": tuple((factor, f"{letter}J") for factor, letter in SMALL),
+    "W": tuple((factor, f"{letter}W") for factor, letter in SMALL),
     "B": ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
-    "B/s": tuple((one, f"{letter}B/s") for one, letter in SI),
-    "FLOP/s": tuple((one, f"{letter}FLOP/s") for one, letter in SI),
-    "OP/s": tuple((one, f"{letter}OP/s") for one, letter in SI),
-    "1/s": tuple((one, f"{letter}/s") for one, letter in SI),
+    "B/s": tuple((factor, f"{letter}B/s") for factor, letter in SI),
+    "FLOP/s": tuple((factor, f"{letter}FLOP/s") for factor, letter in SI),
+    "OP/s": tuple((factor, f"{letter}OP/s") for factor, letter in SI),
+    "1/s": tuple((factor, f"{letter}/s") for factor, letter in SI),
     "FLOP/B": ((1.0, "FLOP/B"),),
     "": SI,
 }
@@ -42,7 +42,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """From values (low … high) to places (start … end), and back."""
+    """A mapping from values (low … high) to positions (start … end), and back."""
 
     low: float
     high: float
@@ -51,15 +51,15 @@ class Scale:
     ticks: tuple[float, ...]
     log: bool = False
 
-    def at(self, value: float) -> float:
-        """Where a value lies; beyond the ends: at the end."""
+    def position(self, value: float) -> float:
+        """Return the position of a value; values beyond the ends are clipped."""
         low, high, x = self._linear(self.low), self._linear(self.high), self._linear(value)
         share = min(max((x - low) / (high - low), 0.0), 1.0)
         return self.start + share * (self.end - self.start)
 
-    def value(self, place: float) -> float:
-        """The value that lies there."""
-        share = (place - self.start) / (self.end - self.start)
+    def value(self, position: float) -> float:
+        """Return the value at a position."""
+        share = (position - self.start) / (self.end - self.start)
         low, high = self._linear(self.low), self._linear(self.high)
         x = low + share * (high - low)
         return 10.0**x if self.log else x
@@ -71,7 +71,7 @@ class Scale:
 
 
 def finite(value: float | None) -> float | None:
-    """The value as a float; None where it is none, or not a number."""
+    """Return the value as a float; None where it is None, infinite or NaN."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -82,7 +82,7 @@ def finite_all(values: Iterable[float | None]) -> list[float]:
 def linear(
     values: Iterable[float], start: float, end: float, *, count: int = 5, unit: str = "", zero: bool = True
 ) -> Scale:
-    """A linear scale with about `count` round ticks, from 0 where `zero` is true. No values: 0 … 1."""
+    """Return a linear scale with about `count` round ticks, from 0 where `zero` is true. No values: 0 … 1."""
     known = [min(max(v, -MOST), MOST) for v in values] or [0.0]
     low, high = min(known), max(known)
     if zero:
@@ -91,15 +91,15 @@ def linear(
     if high - low <= FLAT * largest or high - low < LEAST:
         pad = largest * 0.05 if largest > LEAST else 0.5
         low, high = (low, high + 2 * pad) if zero else (low - pad, high + pad)
-    one = _one(max(abs(low), abs(high)), unit)[0]
-    step = nice((high - low) / one / max(count, 1)) * one
+    factor = _prefix_of(max(abs(low), abs(high)), unit)[0]
+    step = nice((high - low) / factor / max(count, 1)) * factor
     first, last = _floor(low / step), -_floor(-high / step)
     ticks = tuple(i * step for i in range(first, last + 1))
     return Scale(min(low, ticks[0]), max(high, ticks[-1]), start, end, ticks)
 
 
 def log(values: Iterable[float], start: float, end: float, *, count: int = 6, unit: str = "") -> Scale:
-    """A logarithmic scale for the values above 0; its ends are 1, 2 or 5 times a power of ten, of bytes powers of two."""
+    """Return a log scale for the values above 0; its ends are 1, 2 or 5 times a power of ten, of bytes powers of two."""
     known = [min(max(v, LEAST), MOST) for v in values if v > 0] or [1.0, 10.0]
     if unit == "B":
         return _doubling(min(known), max(known), start, end, count)
@@ -110,7 +110,7 @@ def log(values: Iterable[float], start: float, end: float, *, count: int = 6, un
 
 
 def _doubling(least: float, most: float, start: float, end: float, count: int) -> Scale:
-    """1 KiB, 4 KiB, 16 KiB …: every power of two, or every second, fourth, tenth …, as many as fit."""
+    """Return a log scale in powers of two: 1 KiB, 4 KiB, 16 KiB …, with as many ticks as fit."""
     first, last = math.floor(math.log2(least) + FLAT), math.ceil(math.log2(most) - FLAT)
     if first == last:
         first, last = first - 1, last + 1
@@ -122,12 +122,12 @@ def _doubling(least: float, most: float, start: float, end: float, count: int) -
 
 
 def ratio(values: Iterable[float], start: float, end: float, *, count: int = 7) -> Scale:
-    """A logarithmic scale for ratios, with 1 on it: ticks in per cent where all are near 1, multiples where they are not."""
+    """Return a log scale for ratios that includes 1: ticks in per cent where all are near 1, else multiples."""
     known = [*(min(max(v, LEAST), MOST) for v in values if v > 0), 1.0]
     low, high = min(known), max(known)
     if max(high, 1 / low) >= NEAR:
-        found = log([low, high], start, end, count=count)
-        return Scale(found.low, found.high, start, end, tuple(sorted({*found.ticks, 1.0})), log=True)
+        decades = log([low, high], start, end, count=count)
+        return Scale(decades.low, decades.high, start, end, tuple(sorted({*decades.ticks, 1.0})), log=True)
     step = nice(max(high - low, 0.02) / max(count - 1, 1))
     first = min(_floor((low - 1) / step), -1)
     last = max(-_floor((1 - high) / step), 1)
@@ -136,14 +136,14 @@ def ratio(values: Iterable[float], start: float, end: float, *, count: int = 7) 
 
 
 def nice(raw: float) -> float:
-    """The least of 1, 2, 5 and 10 times a power of ten that is not below."""
+    """Return the least of 1, 2, 5 and 10 times a power of ten that is not below `raw`."""
     power = math.floor(math.log10(raw))
     share = raw / 10.0**power
     return float(next((m for m in (1, 2, 5) if share <= m * (1 + FLAT)), 10)) * 10.0**power
 
 
 def _floor(x: float) -> int:
-    """The floor, where a value that is a whole number but for rounding counts as it."""
+    """Return the floor; a value that is an integer up to rounding counts as one."""
     near = round(x)
     return near if abs(x - near) <= FLAT * max(abs(x), 1) else math.floor(x)
 
@@ -167,15 +167,15 @@ def _log_ticks(low: float, high: float, count: int) -> tuple[float, ...]:
         if 2 <= len(ticks) <= count + 1:
             return tuple(ticks)
     every = max(math.ceil(len(powers) / max(count, 2)), 1)
-    kept = tuple(10.0**p for p in powers if p % every == 0 and low * (1 - FLAT) <= 10.0**p <= high * (1 + FLAT))
-    return kept if len(kept) >= 2 else (low, high)
+    decades = tuple(10.0**p for p in powers if p % every == 0 and low * (1 - FLAT) <= 10.0**p <= high * (1 + FLAT))
+    return decades if len(decades) >= 2 else (low, high)
 
 
-# ---- words
+# ---- texts
 
 
 def amount(value: float, unit: str) -> str:
-    """A value with three digits and the unit that suits it."""
+    """Return a value with three digits and the unit that suits it."""
     if value < 0:
         return MINUS + amount(-value, unit)
     if unit == "s":
@@ -184,11 +184,11 @@ def amount(value: float, unit: str) -> str:
         return ratio_text(value)
     if unit not in UNITS:
         return f"{_digits(value)} {unit}".rstrip()
-    one, name = _one(value, unit)
-    if value and value / one < 0.001:
+    factor, name = _prefix_of(value, unit)
+    if value and value / factor < 0.001:
         return f"{_digits(value)} {_base(unit)}".rstrip()
     gap = "" if name in ("T", "G", "M", "k", "") and unit == "" else " "
-    return f"{_digits(value / one)}{gap}{name}".rstrip()
+    return f"{_digits(value / factor)}{gap}{name}".rstrip()
 
 
 def _digits(value: float) -> str:
@@ -199,12 +199,12 @@ def _digits(value: float) -> str:
 
 
 def ratio_text(value: float) -> str:
-    """1.04×, 23×, 0.012×."""
+    """Return a ratio as text: 1.04×, 23×, 0.012×."""
     return f"{value:.2f}×" if 0.1 <= value < 9.995 else f"{_digits(value)}×"
 
 
 def change_text(value: float) -> str:
-    """A ratio as a change in per cent; as a multiple where that would mislead."""
+    """Return a ratio as a change in per cent; as a multiple where that would mislead."""
     if not 0.5 <= value < 2:
         return ratio_text(value)
     percent = 100 * (value - 1)
@@ -213,7 +213,7 @@ def change_text(value: float) -> str:
 
 
 def tick_texts(scale: Scale, unit: str) -> tuple[str, ...]:
-    """A text for each tick: one unit for all of a linear axis, the unit that suits for each of a log axis."""
+    """Return a text for each tick: one unit for all of a linear axis, the unit that suits each of a log axis."""
     if unit == "×":
         return tuple(_multiple(t) for t in scale.ticks)
     if unit == "change":
@@ -221,18 +221,20 @@ def tick_texts(scale: Scale, unit: str) -> tuple[str, ...]:
         return tuple(_percent(t) if near else _multiple(t) for t in scale.ticks)
     if scale.log:
         return tuple(amount(t, unit) for t in scale.ticks)
-    one, name = _one(max(abs(t) for t in scale.ticks), unit)
-    step = (scale.ticks[1] - scale.ticks[0]) / one
-    places = max(0, -math.floor(math.log10(step) + FLAT)) if step > 0 else 0
+    factor, name = _prefix_of(max(abs(t) for t in scale.ticks), unit)
+    step = (scale.ticks[1] - scale.ticks[0]) / factor
+    decimals = max(0, -math.floor(math.log10(step) + FLAT)) if step > 0 else 0
     gap = "" if unit == "" else " "
     return tuple(
-        "0" if abs(t) < FLAT * one * step else f"{t / one:.{min(places, 12)}f}{gap}{name}".replace("-", MINUS).rstrip()
+        "0"
+        if abs(t) < FLAT * factor * step
+        else f"{t / factor:.{min(decimals, 12)}f}{gap}{name}".replace("-", MINUS).rstrip()
         for t in scale.ticks
     )
 
 
 def _is_decade(scale: Scale) -> bool:
-    """Whether the ticks of a ratio are multiples, not per cent."""
+    """Return True if the ticks of a ratio are multiples, not per cent."""
     return max(scale.ticks) >= NEAR or min(scale.ticks) <= 1 / NEAR
 
 
@@ -245,26 +247,27 @@ def _percent(value: float) -> str:
     return "0" if percent == 0 else f"{percent:+.6g} %".replace("-", MINUS)
 
 
-def _one(largest: float, unit: str) -> tuple[float, str]:
+def _prefix_of(largest: float, unit: str) -> tuple[float, str]:
+    """Return the factor and the name of the largest prefixed unit not above a value."""
     prefixes = UNITS.get(unit, ((1.0, unit),))
-    return next(((one, name) for one, name in prefixes if largest >= one * (1 - FLAT)), prefixes[-1])
+    return next(((factor, name) for factor, name in prefixes if largest >= factor * (1 - FLAT)), prefixes[-1])
 
 
 def _base(unit: str) -> str:
-    return next((name for one, name in UNITS[unit] if one == 1.0), unit)
+    return next((name for factor, name in UNITS[unit] if factor == 1.0), unit)
 
 
 def quantity(unit: str) -> str:
-    """What is measured in this unit."""
+    """Return the quantity that this unit measures."""
     return QUANTITIES.get(unit, unit)
 
 
-def spaced(places: Sequence[float], widths: Sequence[float], gap: float = 8.0) -> list[int]:
-    """Which of these centred labels can stand without touching: the first, then each that has room."""
-    if len(places) != len(widths):
-        raise ArgumentError("spaced: a width for each place is needed.")
-    kept: list[int] = []
-    for i in sorted(range(len(places)), key=lambda i: places[i]):
-        if not kept or places[i] - widths[i] / 2 >= places[kept[-1]] + widths[kept[-1]] / 2 + gap:
-            kept.append(i)
-    return kept
+def spaced(centres: Sequence[float], widths: Sequence[float], gap: float = 8.0) -> list[int]:
+    """Return the indexes of the centred labels that fit without touching: the first, then each that has room."""
+    if len(centres) != len(widths):
+        raise ArgumentError("spaced: a width for each label is needed.")
+    chosen: list[int] = []
+    for i in sorted(range(len(centres)), key=lambda i: centres[i]):
+        if not chosen or centres[i] - widths[i] / 2 >= centres[chosen[-1]] + widths[chosen[-1]] / 2 + gap:
+            chosen.append(i)
+    return chosen

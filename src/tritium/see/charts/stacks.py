@@ -1,4 +1,4 @@
-"""Bars made of parts: memory by what holds it.
+"""Stacked bars: memory by what holds it.
 
 Knows nothing of pools. Parts are stacked from 0; a limit is a line through all bars.
 """
@@ -15,7 +15,7 @@ from tritium.see.charts.svg import series
 
 @dataclass(frozen=True)
 class Part:
-    """A share of a stack."""
+    """A part of a stack."""
 
     name: str
     value: float
@@ -23,7 +23,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Stack:
-    """The parts of one bar; or why they are not known."""
+    """The parts of one bar; or why they are unknown."""
 
     name: str
     parts: tuple[Part, ...] = ()
@@ -47,25 +47,25 @@ class Stacks:
 
 
 def draw(chart: Stacks, width: float) -> svg.Drawing:
-    """A row for each stack; those of unknown size in words."""
+    """Draw a row for each stack; those of unknown size as text."""
     if not chart.rows:
         return layout.empty(width)
     kinds = list(dict.fromkeys(p.name for r in chart.rows for p in r.parts))
     f = layout.frame(width, (r.name for r in chart.rows), (_figure(r, chart.unit) for r in chart.rows))
     keys, top = layout.key(0, 12, width, kinds, layout.swatch)
-    most = [r.total for r in chart.rows]
+    totals = [r.total for r in chart.rows]
     limit = finite(chart.limit)
-    near = limit is not None and limit <= 4 * max(most)  # a limit far away would flatten the bars
-    reach = [*most, limit] if near and limit is not None else most
+    near = limit is not None and limit <= 4 * max(totals)  # a distant limit would flatten the bars
+    reach = [*totals, limit] if near and limit is not None else totals
     scale = linear(reach, f.left, f.right, count=min(max(int(f.plot / 75), 2), 6), unit=chart.unit)
     parts = [keys, layout.caption(f, top + 10, _caption(chart, near))]
     top += 16 + layout.AXIS
     height = layout.ROW + f.head
     bottom = top + height * len(chart.rows)
     parts.append(layout.axis(f, scale, chart.unit, top, bottom))
-    parts.append(svg.path(svg.line(scale.at(0), top, scale.at(0), bottom), "a"))
+    parts.append(svg.path(svg.line(scale.position(0), top, scale.position(0), bottom), "a"))
     if near and limit is not None:
-        parts.append(svg.path(svg.line(scale.at(limit), top - 3, scale.at(limit), bottom), "j sbad"))
+        parts.append(svg.path(svg.line(scale.position(limit), top - 3, scale.position(limit), bottom), "j sbad"))
     for n, r in enumerate(chart.rows):
         parts.append(_stack(f, scale, r, n, top + height * n, kinds, chart.unit))
     return svg.Drawing(width, bottom + 4, "".join(parts))
@@ -80,10 +80,10 @@ def _figure(r: Stack, unit: str) -> str:
 
 
 def _caption(chart: Stacks, near: bool) -> str:
-    said, limit = quantity(chart.unit), finite(chart.limit)
+    label, limit = quantity(chart.unit), finite(chart.limit)
     if limit is None:
-        return said
-    return f"{said} · limit {amount(limit, chart.unit)} ({'red line' if near else 'beyond the axis'})"
+        return label
+    return f"{label} · limit {amount(limit, chart.unit)} ({'red line' if near else 'beyond the axis'})"
 
 
 def _stack(f: layout.Frame, scale: Scale, r: Stack, index: int, top: float, kinds: list[str], unit: str) -> str:
@@ -92,21 +92,21 @@ def _stack(f: layout.Frame, scale: Scale, r: Stack, index: int, top: float, kind
     tip = [r.name]
     if why := _why(r):
         return svg.mark((r.name, why), *inside, layout.absence(f, y + 10, why), row=index)
-    at = 0.0
+    base = 0.0
     for p in r.parts:
         value = max(finite(p.value) or 0.0, 0.0)
-        start, end = scale.at(at), scale.at(at + value)
+        start, end = scale.position(base), scale.position(base + value)
         inside.append(svg.path(svg.box(start, y, end - start, layout.BAR), f"k{series(kinds.index(p.name))}"))
         tip.append(f"{p.name}: {amount(value, unit)}")
-        at += value
+        base += value
     return svg.mark(tip, *inside, layout.figure(f, y, _figure(r, unit)), row=index)
 
 
 def table(chart: Stacks) -> Table:
-    """All parts of all rows as text."""
+    """Return all parts of all rows as a table."""
     kinds = tuple(dict.fromkeys(p.name for r in chart.rows for p in r.parts))
     body = []
     for r in chart.rows:
-        by = {p.name: amount(p.value, chart.unit) for p in r.parts if finite(p.value) is not None}
-        body.append((r.name, *(by.get(k, "-") for k in kinds), _figure(r, chart.unit) or "-", _why(r)))
-    return Table(chart.title, ("", *kinds, "in all", "remark"), tuple(body), frozenset({*kinds, "in all"}))
+        texts = {p.name: amount(p.value, chart.unit) for p in r.parts if finite(p.value) is not None}
+        body.append((r.name, *(texts.get(k, "-") for k in kinds), _figure(r, chart.unit) or "-", _why(r)))
+    return Table(chart.title, ("", *kinds, "total", "remark"), tuple(body), frozenset({*kinds, "total"}))

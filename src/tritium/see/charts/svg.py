@@ -1,7 +1,7 @@
-"""SVG, element by element: short numbers, escaped text that fits its place, marks with a tip, whole documents; and colours.
+"""SVG elements: short numbers, escaped and fitted text, marks with a tooltip, whole documents; and colours.
 
-Knows nothing of charts. Every text goes through `escape`. Where an id is needed the body holds ID, a character no text
-can contain; the document puts a hash of its content there, so the same content gives the same bytes.
+Knows nothing of charts. Every text is escaped. Where an id is needed the body contains ID, a character no text can
+contain; the document replaces it with a hash of its content, so that the same content gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tritium import escape
 from tritium.errors import ArgumentError, nearest
 
 ID = "\x00"
-TIP = 600  # characters of a line of a tip
+TIP = 600  # characters of a line of a tooltip
 LINK = re.compile(r"#[A-Za-z0-9_-]+")
 SIZE = 12.0  # px of a text without a size
-# Widths in em, on the wide side of the common system fonts.
-CHARACTERS = {c: w for w, of in (
+# Widths in em, at the upper end of the common system fonts.
+CHARACTERS = {c: w for w, characters in (
     (0.27, "iljI.,:;'|!´`"), (0.37, "ftr()[]{}/\\-\" °·"), (0.9, "mM%"), (1.0, "W@"), (0.78, "wGOQDHNU&"), (0.6, "0123456789+=<>~"),
-) for c in of}  # fmt: skip
+) for c in characters}  # fmt: skip
 LOWER, UPPER, OTHER, WIDE = 0.57, 0.7, 0.68, 1.05
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a chart drew: its size in px and the elements."""
+    """A drawn chart: its size in px and its elements."""
 
     width: float
     height: float
@@ -39,29 +39,29 @@ class Drawing:
 
 
 def number(x: float) -> str:
-    """A coordinate: rounded to 0.1, without a zero that says nothing."""
+    """Return a coordinate as text: rounded to 0.1, without a trailing zero."""
     rounded = round(x, 1)
     return f"{rounded:.1f}".removesuffix(".0") if rounded else "0"
 
 
 def points(pairs: Iterable[tuple[float, float]]) -> str:
-    """The path through these places, each told from the one before: rounded first, so that nothing adds up."""
+    """Return the path through these points, in relative steps; rounded first, so that errors do not add up."""
     tenths = [(round(10 * x), round(10 * y)) for x, y in pairs]
     if not tenths:
         return ""
-    found = f"M{number(tenths[0][0] / 10)} {number(tenths[0][1] / 10)}"
+    path_data = f"M{number(tenths[0][0] / 10)} {number(tenths[0][1] / 10)}"
     steps = [f"{_tenths(b[0] - a[0])} {_tenths(b[1] - a[1])}" for a, b in pairwise(tenths) if a != b]
-    return found + ("l" + " ".join(steps).replace(" -", "-") if steps else "")
+    return path_data + ("l" + " ".join(steps).replace(" -", "-") if steps else "")
 
 
 def dots(pairs: Iterable[tuple[float, float]]) -> str:
-    """Places by themselves, to the whole px: lines of no length, which round ends make dots."""
-    found, last = "", (0, 0)
+    """Return a path of separate points in whole px: lines of no length, which round caps make dots."""
+    path_data, last = "", (0, 0)
     for pair in pairs:
         x, y = round(pair[0]), round(pair[1])
-        found += f"m{x - last[0]} {y - last[1]}h0".replace(" -", "-")
+        path_data += f"m{x - last[0]} {y - last[1]}h0".replace(" -", "-")
         last = (x, y)
-    return found
+    return path_data
 
 
 def _tenths(n: int) -> str:
@@ -86,18 +86,18 @@ def _em(c: str) -> float:
 
 
 def text_width(text: str, size: float = SIZE) -> float:
-    """How wide a text will be, about: rather more than less."""
+    """Return an estimate of a text's width, rather too large than too small."""
     return sum(map(_em, text)) * size
 
 
 def fit(name: str, room: float, size: float = SIZE) -> str:
-    """The text as it will be seen, shortened in its middle where it has no room: both ends tell names apart."""
+    """Return the text as displayed, shortened in the middle where it has no room, since both ends distinguish names."""
     shown = escape.visible(name, 4 * escape.LIMIT)
     if text_width(shown, size) <= room:
         return shown
-    left = max(room - text_width("…", size), 0.0)
-    head = _prefix(shown, left * 0.6, size)
-    tail = _prefix(shown[: len(head) - 1 if head else None : -1], left - text_width(head, size), size)[::-1]
+    remaining = max(room - text_width("…", size), 0.0)
+    head = _prefix(shown, remaining * 0.6, size)
+    tail = _prefix(shown[: len(head) - 1 if head else None : -1], remaining - text_width(head, size), size)[::-1]
     return f"{head.rstrip()}…{tail.lstrip()}"
 
 
@@ -110,10 +110,10 @@ def _prefix(text: str, room: float, size: float) -> str:
     return text
 
 
-def wrapped(said: str, room: float, size: float = SIZE) -> list[str]:
-    """Lines of words that fit; a word that does not fit is shortened."""
+def wrap(content: str, room: float, size: float = SIZE) -> list[str]:
+    """Return lines of words that fit; a word that does not fit is shortened."""
     lines: list[str] = []
-    for word in escape.visible(said, None).split():
+    for word in escape.visible(content, None).split():
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size) <= room:
             lines[-1] = longer
@@ -125,18 +125,19 @@ def wrapped(said: str, room: float, size: float = SIZE) -> list[str]:
 # ---- elements
 
 
-def text(x: float, y: float, said: str, kind: str = "") -> str:
-    """A text that is already short enough; `kind`: its classes."""
-    of = f' class="{kind}"' if kind else ""
-    return f'<text x="{number(x)}" y="{number(y)}"{of}>{escape.svg(said, None)}</text>'
+def text(x: float, y: float, content: str, kind: str = "") -> str:
+    """Return a text element whose content already fits; `kind`: its classes."""
+    classes = f' class="{kind}"' if kind else ""
+    return f'<text x="{number(x)}" y="{number(y)}"{classes}>{escape.svg(content, None)}</text>'
 
 
 def path(d: str, kind: str, more: str = "") -> str:
+    """Return a path element; "" for an empty path."""
     return f'<path class="{kind}" d="{d}"{more}/>' if d else ""
 
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:
-    """A piece of a path: from here to there."""
+    """Return path data: a straight line."""
     if round(y1, 1) == round(y2, 1):
         return f"M{number(x1)} {number(y1)}H{number(x2)}"
     if round(x1, 1) == round(x2, 1):
@@ -145,12 +146,12 @@ def line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
-    """A piece of a path: a rectangle."""
+    """Return path data: a rectangle."""
     return f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z"
 
 
 def circle(x: float, y: float, radius: float) -> str:
-    """A piece of a path: a disc."""
+    """Return path data: a disc."""
     r = number(radius)
     return (
         f"M{number(x - radius)} {number(y)}a{r} {r} 0 1 0 {number(2 * radius)} 0a{r} {r} 0 1 0 {number(-2 * radius)} 0z"
@@ -158,73 +159,75 @@ def circle(x: float, y: float, radius: float) -> str:
 
 
 def diamond(x: float, y: float, across: float, high: float) -> str:
-    """A piece of a path: a rhombus."""
+    """Return path data: a rhombus."""
     return f"M{number(x - across)} {number(y)}L{number(x)} {number(y - high)}L{number(x + across)} {number(y)}L{number(x)} {number(y + high)}z"
 
 
 def triangle(x: float, y: float, size: float, up: bool) -> str:
-    """A piece of a path: a triangle on its side or on its tip."""
+    """Return path data: a triangle that points up or down."""
     sign = -1 if up else 1
     return f"M{number(x - size)} {number(y - sign * size * 0.75)}H{number(x + size)}L{number(x)} {number(y + sign * size)}z"
 
 
 def whisker(low: float, high: float, y: float, cap: float = 3.0) -> str:
-    """A piece of a path: an interval that lies, with its ends."""
+    """Return path data: a horizontal interval, with its ends."""
     ends = f"M{number(low)} {number(y - cap)}v{number(2 * cap)}M{number(high)} {number(y - cap)}v{number(2 * cap)}"
     return f"M{number(low)} {number(y)}H{number(high)}{ends if cap else ''}"
 
 
 def mark(tip: Sequence[str], *inside: str, row: int | None = None, link: str = "") -> str:
-    """Something one can point at: the tip's lines, then what is drawn."""
-    said = "\n".join(escape.svg(part, TIP) for part in tip if part)
+    """Return a group with a tooltip: the tooltip's lines, then the elements."""
+    title = "\n".join(escape.svg(part, TIP) for part in tip if part)
     index = "" if row is None else f' data-r="{row}"'
-    whole = f'<g class="m"{index}><title>{said}</title>{"".join(inside)}</g>'
+    group = f'<g class="m"{index}><title>{title}</title>{"".join(inside)}</g>'
     if not link:
-        return whole
+        return group
     if not LINK.fullmatch(link):
-        raise ArgumentError(f"link: {link!r} is none inside the page; # and letters, digits, - or _ are needed.")
-    return f'<a href="{link}" tabindex="-1">{whole}</a>'  # hundreds of stops would bury the rest of a page
+        raise ArgumentError(f"link: {link!r} is not a link inside the page; # and letters, digits, - or _ are needed.")
+    return (
+        f'<a href="{link}" tabindex="-1">{group}</a>'  # hundreds of tab stops would make the rest of a page unreachable
+    )
 
 
 def hatch(colour: str) -> tuple[str, str]:
-    """A hatched fill of a colour's class ("k1"): what defines it, and the attribute that uses it."""
-    defined = (
+    """Return a hatched fill of a colour's class ("k1"): its definition, and the attribute that uses it."""
+    definition = (
         f'<pattern id="{ID}{colour}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<path class="{colour} p" d="M0 0h5v5h-5z"/><path class="{colour}" d="M0 0h2v5h-2z"/></pattern>'
     )
-    return defined, f' fill="url(#{ID}{colour})"'
+    return definition, f' fill="url(#{ID}{colour})"'
 
 
 # ---- documents
 
 
-def document(drawing: Drawing, title: str, said: str, *, css: str = "", name: str = "") -> str:
-    """The whole SVG: sized, named for screen readers, with its own style where there is one."""
+def document(drawing: Drawing, title: str, description: str, *, css: str = "", name: str = "") -> str:
+    """Return the whole SVG: sized, named for screen readers, with its own style where there is one."""
     width, height = number(drawing.width), number(math.ceil(drawing.height))
-    head = f"{title}\n{said}\n{name}\n{width}\n{drawing.body}"
-    own = "c" + sha256(head.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    head = f"{title}\n{description}\n{name}\n{width}\n{drawing.body}"
+    prefix = "c" + sha256(head.encode("utf-8", "surrogatepass")).hexdigest()[:10]
     if css:
-        named = f'aria-labelledby="{ID}t {ID}d"'
-        inside = f'<style>{css}</style><title id="{ID}t">{escape.svg(title)}</title><desc id="{ID}d">{escape.svg(said, None)}</desc>'
-    else:  # a <title> of the whole would pop up over every part of a page
-        named, inside = f'aria-label="{escape.attribute(title)}. {escape.attribute(said, None)}"', ""
-    role = "group" if "<a " in drawing.body else "img"  # a picture has nothing inside to follow
-    whole = (
+        name_attribute = f'aria-labelledby="{ID}t {ID}d"'
+        inside = f'<style>{css}</style><title id="{ID}t">{escape.svg(title)}</title><desc id="{ID}d">{escape.svg(description, None)}</desc>'
+    else:  # a <title> of the whole chart would pop up over every part of it
+        name_attribute, inside = f'aria-label="{escape.attribute(title)}. {escape.attribute(description, None)}"', ""
+    role = "group" if "<a " in drawing.body else "img"  # role img hides the links inside
+    element = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="{role}" {named}>{inside}{drawing.body}</svg>'
+        f'height="{height}" role="{role}" {name_attribute}>{inside}{drawing.body}</svg>'
     )
-    return whole.replace(ID, own)
+    return element.replace(ID, prefix)
 
 
 # ---- the colours of charts and pages, light and dark, and the one stylesheet that uses them
 #
-# The eight series colours stay apart for the three common kinds of colour blindness and on both papers; a state (better, worse,
-# unsure) is never told by its colour alone.
+# The eight series colours are distinguishable with the three common kinds of colour blindness and on both backgrounds; a
+# state (better, worse, unsure) is never shown by its colour alone.
 
 FONT = (
     '-apple-system,BlinkMacSystemFont,"Segoe UI",Roboto,Ubuntu,Cantarell,"Noto Sans","Liberation Sans","Helvetica Neue",Arial,'
     "system-ui,sans-serif"
-)  # system-ui comes late: on Linux it is often the widest font there is
+)  # system-ui comes late: on Linux it is often the widest font
 NARROW = 640  # px; a page that is narrower shows the narrow layout
 
 THEMES: dict[str, dict[str, str]] = {
@@ -289,8 +292,8 @@ COLOURED = {
     **{f".t{i}": f"fill:var(--heat{i})" for i in range(7)},
 }
 RULES = "".join(
-    f"{','.join(f'.chart {part}'.rstrip() for part in of.split(','))}{{{said}}}\n"
-    for of, said in (SHARED | COLOURED).items()
+    f"{','.join(f'.chart {part}'.rstrip() for part in selectors.split(','))}{{{style}}}\n"
+    for selectors, style in (SHARED | COLOURED).items()
 )
 PAGE_RULES = (
     "svg.chart{width:100%;height:auto}.chart-narrow{display:none}"
@@ -299,24 +302,24 @@ PAGE_RULES = (
 
 
 def theme(name: str) -> dict[str, str]:
-    """The colours of "light" or "dark"."""
+    """Return the colours of "light" or "dark"."""
     if name not in THEMES:
-        raise ArgumentError(f"theme: {name!r} is none; light and dark are.{nearest(name, THEMES)}")
+        raise ArgumentError(f"theme: {name!r} is not a theme; use light or dark.{nearest(name, THEMES)}")
     return THEMES[name]
 
 
 def variables(name: str) -> dict[str, str]:
-    """The colours as CSS custom properties."""
+    """Return the colours as CSS custom properties."""
     return {f"--{key}": value for key, value in theme(name).items()}
 
 
-def _declared(name: str) -> str:
+def _declarations(name: str) -> str:
     return "".join(f"{key}:{value};" for key, value in variables(name).items())
 
 
 def page_css() -> str:
-    """For a page: the variables at its root (a theme the reader chose comes before the system's), and the rules."""
-    light, dark = _declared("light"), _declared("dark")
+    """Return the style of a page: variables at its root (the reader's choice overrides the system's), and the rules."""
+    light, dark = _declarations("light"), _declarations("dark")
     return (
         f":root{{color-scheme:light;{light}}}\n"
         f"@media (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}\n"
@@ -327,16 +330,16 @@ def page_css() -> str:
 
 
 def file_css(name: str | None = None) -> str:
-    """For a file of its own. A theme's name: plain colours, for readers that know no variables."""
+    """Return the style of a standalone file. A theme's name: plain colours, for readers without CSS variables."""
     if name is not None:
-        of = theme(name)
-        return re.sub(r"var\(--([a-z0-9]+)\)", lambda found: of[found[1]], RULES)
+        colours = theme(name)
+        return re.sub(r"var\(--([a-z0-9]+)\)", lambda match: colours[match[1]], RULES)
     return (
-        f"svg.chart{{{_declared('light')}}}\n@media (prefers-color-scheme:dark){{svg.chart{{{_declared('dark')}}}}}\n"
+        f"svg.chart{{{_declarations('light')}}}\n@media (prefers-color-scheme:dark){{svg.chart{{{_declarations('dark')}}}}}\n"
         + RULES
     )
 
 
 def series(index: int) -> int:
-    """The number of a series' colour: the eight come round again."""
+    """Return the number of a series' colour; the eight repeat."""
     return index % SERIES + 1

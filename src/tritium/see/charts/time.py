@@ -1,6 +1,6 @@
 """Quantities over time on one clock: a plot for each, layers stacked where there are several.
 
-Knows nothing of profiles or pools. Of very many samples the least and the greatest of each stretch are drawn: no peak is lost.
+Knows nothing of profiles or pools. Many samples are reduced to the minimum and maximum of each interval, so that no peak is lost.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tritium.see.charts.scale import Scale, amount, finite, finite_all, linear
 from tritium.see.charts.svg import series
 
 SAMPLES = 360  # drawn of one layer
-TIPS = 40  # moments of a track that one can point at
+TIPS = 40  # times of a track that have a tooltip
 TRACK, TRACK_NARROW = 110.0, 90.0  # px
 HEAD = 32.0  # px for a track's name
-FAR = 4.0  # a limit so many times the most would flatten the track
+FAR = 4.0  # times the maximum: a limit beyond would flatten the track
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Track:
     def __post_init__(self) -> None:
         if any(len(layer.values) != len(self.at_s) for layer in self.layers):
             raise ArgumentError(
-                f"Track {self.name!r}: each layer needs a value for each of its {len(self.at_s)} moments."
+                f"Track {self.name!r}: each layer needs a value for each of its {len(self.at_s)} times."
             )
 
 
@@ -63,14 +63,14 @@ class OverTime:
 
 
 def draw(chart: OverTime, width: float) -> svg.Drawing:
-    """The tracks below each other, then the clock."""
+    """Draw the tracks below each other, then the time axis."""
     if not chart.tracks:
         return layout.empty(width)
     ends = finite_all(t for track in chart.tracks for t in track.at_s)
     end = finite(chart.end_s) or max(ends, default=1.0) or 1.0
     start = min([0.0, *ends])
     height = TRACK_NARROW if width < layout.NARROW else TRACK
-    scales = [_upright(t, height) for t in chart.tracks]
+    scales = [_vertical_scale(t, height) for t in chart.tracks]
     left = max((layout.margin(y, t.unit) for y, t in zip(scales, chart.tracks, strict=True) if y), default=40.0)
     p = layout.Plot(left, width - 8, 0, 0)
     round_ = linear([start, end], p.left, p.right, count=min(max(int(p.width / 70), 2), 8), unit="s").ticks
@@ -81,16 +81,18 @@ def draw(chart: OverTime, width: float) -> svg.Drawing:
         drawn, top = _track(track, y, layout.Plot(p.left, p.right, top, top), x, width, height)
         parts.append(drawn)
     foot = layout.Plot(p.left, p.right, top, top)
-    parts.append(layout.flat(foot, x, "s", width))
+    parts.append(layout.draw_horizontal_axis(foot, x, "s", width))
     return svg.Drawing(width, top + layout.UNDER, "".join(parts))
 
 
 def _totals(track: Track) -> list[float]:
-    return [sum(of) for of in zip(*(layer.values for layer in track.layers), strict=True)] if track.layers else []
+    return (
+        [sum(values) for values in zip(*(layer.values for layer in track.layers), strict=True)] if track.layers else []
+    )
 
 
-def _upright(track: Track, height: float) -> Scale | None:
-    """The upright axis, of a plot from 0 to its height; None: there is nothing to plot."""
+def _vertical_scale(track: Track, height: float) -> Scale | None:
+    """Return the scale of the vertical axis, from 0 to the height; None: there is nothing to plot."""
     known = finite_all(_totals(track))
     if track.absent or not known:
         return None
@@ -101,48 +103,48 @@ def _upright(track: Track, height: float) -> Scale | None:
 
 
 def _track(track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float, height: float) -> tuple[str, float]:
-    """One plot with its head, and where it ends."""
+    """Draw one plot with its head; return it and its bottom."""
     names = [layer.name for layer in track.layers]
     head = svg.text(0, p.top + 16, svg.fit(track.name, width / 2), "o")
     if y is None:
-        said = track.absent or "no samples"
-        drawn = [head + svg.text(0, p.top + 33 + 15 * i, line, "x") for i, line in enumerate(svg.wrapped(said, width))]
+        reason = track.absent or "no samples"
+        drawn = [head + svg.text(0, p.top + 33 + 15 * i, line, "x") for i, line in enumerate(svg.wrap(reason, width))]
         return "".join(drawn), p.top + 30 + 15 * len(drawn)
     totals = _totals(track)
     known = finite_all(totals)
-    last = f"most {amount(max(known), track.unit)}"
-    head += svg.text(width - 8, p.top + 16, last, "t r")
-    keys, more = layout.key(0, p.top + HEAD + 12, width, names, layout.swatch)
-    top = p.top + HEAD + more
-    place = layout.Plot(p.left, p.right, top, top + height)
-    moved = Scale(y.low, y.high, top + height, top, y.ticks)
-    kept = [i for i in layout.extremes([t if math.isfinite(t) else 0.0 for t in totals], SAMPLES)
+    maximum = f"maximum {amount(max(known), track.unit)}"
+    head += svg.text(width - 8, p.top + 16, maximum, "t r")
+    keys, key_height = layout.key(0, p.top + HEAD + 12, width, names, layout.swatch)
+    top = p.top + HEAD + key_height
+    area = layout.Plot(p.left, p.right, top, top + height)
+    scale = Scale(y.low, y.high, top + height, top, y.ticks)
+    indexes = [i for i in layout.sample_extremes([t if math.isfinite(t) else 0.0 for t in totals], SAMPLES)
             if finite(track.at_s[i]) is not None]  # fmt: skip
-    parts = [head, keys, layout.upright(place, moved, track.unit), _areas(track, kept, totals, x, moved)]
-    parts.append(_limit(track, place, moved))
-    parts.append(svg.path(svg.line(place.left, place.bottom, place.right, place.bottom), "a"))
-    parts.append(_tips(track, place, x))
-    return "".join(parts), place.bottom + 10
+    parts = [head, keys, layout.draw_vertical_axis(area, scale, track.unit), _areas(track, indexes, totals, x, scale)]
+    parts.append(_limit(track, area, scale))
+    parts.append(svg.path(svg.line(area.left, area.bottom, area.right, area.bottom), "a"))
+    parts.append(_tips(track, area, x))
+    return "".join(parts), area.bottom + 10
 
 
-def _areas(track: Track, kept: Sequence[int], totals: Sequence[float], x: Scale, y: Scale) -> str:
-    """Each layer from the sum of those before it; where a value is missing, all have a gap."""
-    pieces: list[list[int]] = [[]]
-    for i in kept:
+def _areas(track: Track, indexes: Sequence[int], totals: Sequence[float], x: Scale, y: Scale) -> str:
+    """Draw each layer from the sum of those before it; where a value is missing, all have a gap."""
+    intervals: list[list[int]] = [[]]
+    for i in indexes:
         if math.isfinite(totals[i]):
-            pieces[-1].append(i)
-        elif pieces[-1]:
-            pieces.append([])
+            intervals[-1].append(i)
+        elif intervals[-1]:
+            intervals.append([])
     parts = []
     below = [0.0] * len(totals)
     for n, layer in enumerate(track.layers):
         above = [b + v for b, v in zip(below, layer.values, strict=True)]
         fill, edge = "", ""
-        for piece in pieces:
-            if not piece:
+        for interval in intervals:
+            if not interval:
                 continue
-            outline = _outline(track, piece, above, x, y)
-            base = _outline(track, piece, below, x, y)
+            outline = _outline(track, interval, above, x, y)
+            base = _outline(track, interval, below, x, y)
             fill += svg.points([*outline, *reversed(base)]) + "z"
             edge += svg.points(outline)
         single = len(track.layers) == 1
@@ -152,38 +154,40 @@ def _areas(track: Track, kept: Sequence[int], totals: Sequence[float], x: Scale,
 
 
 def _outline(
-    track: Track, piece: Sequence[int], values: Sequence[float], x: Scale, y: Scale
+    track: Track, interval: Sequence[int], values: Sequence[float], x: Scale, y: Scale
 ) -> list[tuple[float, float]]:
-    """The places of a stretch; of steps, with their corners."""
-    places = [(x.at(track.at_s[i]), y.at(values[i])) for i in piece]
+    """Return the points of an interval; for steps, with their corners."""
+    positions = [(x.position(track.at_s[i]), y.position(values[i])) for i in interval]
     if track.shape != "step":
-        return places
-    found = places[:1]
-    for (_, before), (at, now) in pairwise(places):
-        found += [(at, before), (at, now)]
-    return found
+        return positions
+    corners = positions[:1]
+    for (_, before), (time_x, now) in pairwise(positions):
+        corners += [(time_x, before), (time_x, now)]
+    return corners
 
 
 def _limit(track: Track, p: layout.Plot, y: Scale) -> str:
     limit = finite(track.limit)
     if limit is None:
         return ""
-    said = f"{track.limit_name or 'limit'} {amount(limit, track.unit)}"
+    label = f"{track.limit_name or 'limit'} {amount(limit, track.unit)}"
     if limit > y.high:
-        return svg.text(p.right, p.top + 11, f"{said}, above the axis", "t r")
-    at = y.at(limit)
-    return svg.path(svg.line(p.left, at, p.right, at), "q sbad") + svg.text(p.right, at + 13, said, "t r kbad")
+        return svg.text(p.right, p.top + 11, f"{label}, above the axis", "t r")
+    limit_y = y.position(limit)
+    return svg.path(svg.line(p.left, limit_y, p.right, limit_y), "q sbad") + svg.text(
+        p.right, limit_y + 13, label, "t r kbad"
+    )
 
 
 def _tips(track: Track, p: layout.Plot, x: Scale) -> str:
-    """Upright stripes, each with the values of its moment."""
-    kept = [i for i in layout.some(len(track.at_s), TIPS) if finite(track.at_s[i]) is not None]
-    if not kept:
+    """Draw vertical stripes, each with the values of its time as a tooltip."""
+    indexes = [i for i in layout.sample_evenly(len(track.at_s), TIPS) if finite(track.at_s[i]) is not None]
+    if not indexes:
         return ""
-    places = [x.at(track.at_s[i]) for i in kept]
-    edges = [p.left, *((a + b) / 2 for a, b in pairwise(places)), p.right]
+    positions = [x.position(track.at_s[i]) for i in indexes]
+    edges = [p.left, *((a + b) / 2 for a, b in pairwise(positions)), p.right]
     parts = []
-    for n, i in enumerate(kept):
+    for n, i in enumerate(indexes):
         lines = [f"{layer.name + ': ' if len(track.layers) > 1 else ''}{_amount(layer.values[i], track.unit)}"
                  for layer in track.layers]  # fmt: skip
         stripe = svg.path(svg.box(edges[n], p.top, max(edges[n + 1] - edges[n], 0), p.height), "b")
@@ -197,7 +201,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def table(chart: OverTime) -> Table:
-    """Each layer in figures."""
+    """Return the figures of each layer as a table."""
     body = []
     for track in chart.tracks:
         for layer in track.layers or (Layer(track.name, ()),):
@@ -209,5 +213,5 @@ def table(chart: OverTime) -> Table:
             mean = math.fsum(v / len(known) for v in known)
             least, middle, most = (amount(v, track.unit) for v in (min(known), mean, max(known)))
             body.append((name, str(len(known)), least, middle, most, ""))
-    heads = ("quantity", "samples", "least", "mean", "most", "remark")
+    heads = ("quantity", "samples", "minimum", "mean", "maximum", "remark")
     return Table(chart.title, heads, tuple(body), frozenset(heads[1:5]))

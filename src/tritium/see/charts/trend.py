@@ -1,6 +1,6 @@
 """A metric over runs: points with intervals, levels between change points, other machines, and the canary below.
 
-Knows nothing of histories. Runs are evenly spaced, oldest first. The upright axis need not start at 0, and says so.
+Knows nothing of histories. Runs are evenly spaced, oldest first. The vertical axis need not start at 0; its caption says where it starts.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from tritium.see.charts.bars import interval_text
 from tritium.see.charts.scale import Scale, amount, change_text, finite, finite_all, linear, log, quantity
 
 FAR = 50.0  # values farther apart than this are on a log axis
-TIPS = 240  # points that one can point at; of more, the dots remain
+TIPS = 240  # points with a tooltip; beyond, some are only dots
 CANARY = 42.0  # px
 
 
 @dataclass(frozen=True)
 class TrendPoint:
-    """One run's value."""
+    """The value of one run."""
 
     label: str  # a short commit or a date
     value: float | None
     low: float | None = None
     high: float | None = None
-    at: str = ""
+    time: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class TrendStep:
-    """From point `index` on the level is another."""
+    """A change of level at point `index`."""
 
     index: int
     ratio: float
@@ -43,7 +43,7 @@ class TrendStep:
 
 @dataclass(frozen=True)
 class TrendLevel:
-    """A stretch of one level: the indexes of its first and last point."""
+    """An interval of one level, from its first to its last point."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class TrendLevel:
 
 @dataclass(frozen=True)
 class Trend:
-    """A metric's history. `epochs`: where another machine begins. `canary`: the machine's own speed at each point."""
+    """A metric's history. `epochs`: first points on another machine. `canary`: the machine's own speed at each point."""
 
     title: str
     points: tuple[TrendPoint, ...]
@@ -69,7 +69,7 @@ class Trend:
 
 
 def draw(chart: Trend, width: float) -> svg.Drawing:
-    """The points over the levels, steps named above them."""
+    """Draw the points over the levels, steps labelled above them."""
     known = finite_all(v for p in chart.points for v in (p.value, p.low, p.high))
     if not finite_all(p.value for p in chart.points):
         return layout.empty(width, "no run has a value" if chart.points else layout.EMPTY)
@@ -84,11 +84,11 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
     last = next(v for v in (finite(p.value) for p in reversed(chart.points)) if v is not None)
     right = width - svg.text_width(amount(last, chart.unit)) - 12
     p = layout.Plot(layout.margin(y, chart.unit), right, top, bottom)
-    x = _Places(p, len(chart.points))
+    x = _Positions(p, len(chart.points))
     parts = [
         svg.text(0, 10, svg.fit(_caption(chart, y), width, layout.TICK), "t"),
-        layout.upright(p, y, chart.unit),
-        layout.labelled(
+        layout.draw_vertical_axis(p, y, chart.unit),
+        layout.draw_labels(
             p, [x(i) for i in range(len(chart.points))], [svg.fit(q.label, 90, 11) for q in chart.points], width
         ),
         _epochs(chart, p, x),
@@ -96,7 +96,7 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
         _line(chart, x, y),
         _points(chart, p, x, y),
         _steps(chart, p, x),
-        svg.text(p.right + 8, y.at(last) + 4, amount(last, chart.unit), "o"),
+        svg.text(p.right + 8, y.position(last) + 4, amount(last, chart.unit), "o"),
     ]
     foot = bottom + layout.UNDER
     if finite_all(chart.canary):
@@ -106,8 +106,8 @@ def draw(chart: Trend, width: float) -> svg.Drawing:
 
 
 @dataclass(frozen=True)
-class _Places:
-    """The places of points, by index."""
+class _Positions:
+    """The x positions of points, by index."""
 
     plot: layout.Plot
     count: int
@@ -130,110 +130,112 @@ def _caption(chart: Trend, y: Scale) -> str:
     return " · ".join(s for s in (quantity(chart.unit), "log scale" if y.log else start, better) if s)
 
 
-def _line(chart: Trend, x: _Places, y: Scale) -> str:
-    """The line through neighbours; a point without a value breaks it."""
-    found = ""
-    placed = [(i, finite(q.value)) for i, q in enumerate(chart.points)]
-    for there, run in groupby(placed, key=lambda at: at[1] is not None):
-        of = [(x(i), y.at(v)) for i, v in run if v is not None]
-        found += svg.points(of) if there and len(of) > 1 else ""
-    return svg.path(found, "j s1", ' stroke-opacity=".35"')
+def _line(chart: Trend, x: _Positions, y: Scale) -> str:
+    """Draw the line through neighbours; a point without a value breaks it."""
+    path_data = ""
+    values = [(i, finite(q.value)) for i, q in enumerate(chart.points)]
+    for present, run in groupby(values, key=lambda pair: pair[1] is not None):
+        vertices = [(x(i), y.position(v)) for i, v in run if v is not None]
+        path_data += svg.points(vertices) if present and len(vertices) > 1 else ""
+    return svg.path(path_data, "j s1", ' stroke-opacity=".35"')
 
 
-def _points(chart: Trend, p: layout.Plot, x: _Places, y: Scale) -> str:
+def _points(chart: Trend, p: layout.Plot, x: _Positions, y: Scale) -> str:
     parts = []
-    tips = set(layout.some(len(chart.points), TIPS)) | {s.index for s in chart.steps}
+    tips = set(layout.sample_evenly(len(chart.points), TIPS)) | {s.index for s in chart.steps}
     half, radius = p.width / max(len(tips), 1) / 2, 2.8 if len(chart.points) <= 120 else 1.8
-    bare: list[tuple[float, float]] = []
+    plain: list[tuple[float, float]] = []
     for i, q in enumerate(chart.points):
         value, low, high = finite(q.value), finite(q.low), finite(q.high)
         if value is None:
             continue
         spread = ""
         if low is not None and high is not None:
-            spread = svg.path(svg.line(x(i), y.at(low), x(i), y.at(high)), "j s1 p", ' stroke-opacity=".5"')
+            spread = svg.path(svg.line(x(i), y.position(low), x(i), y.position(high)), "j s1 p", ' stroke-opacity=".5"')
         if i not in tips:
-            bare.append((x(i), y.at(value)))
+            plain.append((x(i), y.position(value)))
             continue
         interval = interval_text(low, high, chart.unit)
-        tip = (q.label, amount(value, chart.unit) + (f" ({interval}, 95 %)" if interval else ""), q.at, q.note)
+        tip = (q.label, amount(value, chart.unit) + (f" ({interval}, 95 %)" if interval else ""), q.time, q.note)
         hit = svg.path(svg.box(x(i) - half, p.top, 2 * half, p.height), "b")
-        parts.append(svg.mark(tip, hit, spread, svg.path(svg.circle(x(i), y.at(value), radius), "k1"), row=i))
-    return svg.path(svg.dots(bare), "dots s1") + "".join(parts)
+        parts.append(svg.mark(tip, hit, spread, svg.path(svg.circle(x(i), y.position(value), radius), "k1"), row=i))
+    return svg.path(svg.dots(plain), "dots s1") + "".join(parts)
 
 
-def _levels(chart: Trend, p: layout.Plot, x: _Places, y: Scale) -> str:
-    found, bands = "", ""
+def _levels(chart: Trend, p: layout.Plot, x: _Positions, y: Scale) -> str:
+    lines, bands = "", ""
     for level in chart.levels:
         value, low, high = finite(level.value), finite(level.low), finite(level.high)
         if value is None or not 0 <= level.first <= level.last < len(chart.points):
             continue
         start, end = x(level.first) - x.step / 3, x(level.last) + x.step / 3
         start, end = max(start, p.left), min(end, p.right)
-        found += svg.line(start, y.at(value), end, y.at(value))
+        lines += svg.line(start, y.position(value), end, y.position(value))
         if low is not None and high is not None:
-            bands += svg.box(start, y.at(high), end - start, y.at(low) - y.at(high))
-    return svg.path(bands, "k8 p") + svg.path(found, "e")
+            bands += svg.box(start, y.position(high), end - start, y.position(low) - y.position(high))
+    return svg.path(bands, "k8 p") + svg.path(lines, "e")
 
 
-def _steps(chart: Trend, p: layout.Plot, x: _Places) -> str:
-    """Each change: a dashed line before its first point, the change above it; texts that would touch are left to the tips."""
-    parts, taken = [], -1e9
+def _steps(chart: Trend, p: layout.Plot, x: _Positions) -> str:
+    """Draw each change: a dashed line before its first point, the change above it; colliding texts are left to the tips."""
+    parts, occupied = [], -1e9
     for s in sorted(chart.steps, key=lambda s: s.index):
         ratio = finite(s.ratio)
         if ratio is None or not 0 <= s.index < len(chart.points):
             continue
         bad = s.bad if s.bad is not None else (ratio > 1) == (chart.better != "higher")
-        colour, at = "bad" if bad else "good", x(s.index - 0.5)
-        said = change_text(ratio)
-        width = svg.text_width(said, 12) + 14
-        inside = [svg.path(svg.line(at, p.top - 6, at, p.bottom), f"q s{colour}"),
-                  svg.path(svg.triangle(at, p.top - 12, 4, ratio > 1), f"k{colour}")]  # fmt: skip
-        if at - 6 >= taken and at + width <= p.right + 40:
-            inside.append(svg.text(at + 8, p.top - 8, said, f"o k{colour}"))
-            taken = at + width
+        colour, step_x = "bad" if bad else "good", x(s.index - 0.5)
+        label = change_text(ratio)
+        width = svg.text_width(label, 12) + 14
+        inside = [svg.path(svg.line(step_x, p.top - 6, step_x, p.bottom), f"q s{colour}"),
+                  svg.path(svg.triangle(step_x, p.top - 12, 4, ratio > 1), f"k{colour}")]  # fmt: skip
+        if step_x - 6 >= occupied and step_x + width <= p.right + 40:
+            inside.append(svg.text(step_x + 8, p.top - 8, label, f"o k{colour}"))
+            occupied = step_x + width
         where = chart.points[s.index].label
-        parts.append(svg.mark((f"{said} from {where} on", "worse" if bad else "better", s.note), *inside))
+        parts.append(svg.mark((f"{label} from {where} on", "worse" if bad else "better", s.note), *inside))
     return "".join(parts)
 
 
-def _epochs(chart: Trend, p: layout.Plot, x: _Places) -> str:
+def _epochs(chart: Trend, p: layout.Plot, x: _Positions) -> str:
     parts = []
     for index in chart.epochs:
         if 0 < index < len(chart.points):
-            at, said = x(index - 0.5), "other machine"
-            room = at + 4 + svg.text_width(said, 11) <= p.right
-            named = svg.text(at + 4 if room else at - 4, p.bottom - 5, said, "t l" if room else "t l r")
-            drawn = svg.path(svg.line(at, p.top - 6, at, p.bottom), "a") + named
+            epoch_x, label = x(index - 0.5), "other machine"
+            room = epoch_x + 4 + svg.text_width(label, 11) <= p.right
+            text = svg.text(epoch_x + 4 if room else epoch_x - 4, p.bottom - 5, label, "t l" if room else "t l r")
+            drawn = svg.path(svg.line(epoch_x, p.top - 6, epoch_x, p.bottom), "a") + text
             parts.append(svg.mark(("another machine from here on", chart.points[index].label), drawn))
     return "".join(parts)
 
 
-def _canary(chart: Trend, p: layout.Plot, x: _Places, top: float) -> str:
-    """The machine's own speed, on an axis of its own."""
+def _canary(chart: Trend, p: layout.Plot, x: _Positions, top: float) -> str:
+    """Draw the machine's own speed, on an axis of its own."""
     values = [finite(v) for v in chart.canary[: len(chart.points)]]
     known = finite_all(values)
     if not known:
         return ""
     y = linear(known, top + CANARY, top + 16, count=2, zero=False)
-    found = ""
-    for there, run in groupby(enumerate(values), key=lambda at: at[1] is not None):
-        of = [(x(i), y.at(v)) for i, v in run if v is not None]
-        found += svg.points(of) if there and len(of) > 1 else "".join(svg.circle(a, b, 1) for a, b in of)
+    path_data = ""
+    for present, run in groupby(enumerate(values), key=lambda pair: pair[1] is not None):
+        vertices = [(x(i), y.position(v)) for i, v in run if v is not None]
+        path_data += (
+            svg.points(vertices) if present and len(vertices) > 1 else "".join(svg.circle(a, b, 1) for a, b in vertices)
+        )
     spread = max(known) / min(known) - 1 if min(known) > 0 else None
-    said = "the machine itself (canary)" + (f": within {100 * spread:.1f} %" if spread is not None else "")
+    label = "the machine itself (canary)" + (f": within {100 * spread:.1f} %" if spread is not None else "")
     base = svg.path(svg.line(p.left, top + CANARY + 2, p.right, top + CANARY + 2), "g")
-    return base + svg.mark((said,), svg.text(p.left, top + 9, said, "t"), svg.path(found, "j s8"))
+    return base + svg.mark((label,), svg.text(p.left, top + 9, label, "t"), svg.path(path_data, "j s8"))
 
 
 def table(chart: Trend) -> Table:
-    """All points, and the steps beside them."""
+    """Return all points, and the steps beside them, as a table."""
     steps: dict[int, Sequence[str]] = {s.index: (change_text(s.ratio), s.note) for s in chart.steps if finite(s.ratio)}
     body = []
     for i, q in enumerate(chart.points):
         value = finite(q.value)
         body.append((
-            q.label, q.at, "-" if value is None else amount(value, chart.unit), interval_text(q.low, q.high, chart.unit),
+            q.label, q.time, "-" if value is None else amount(value, chart.unit), interval_text(q.low, q.high, chart.unit),
             " ".join(s for s in steps.get(i, ()) if s), q.note,
         ))  # fmt: skip
     heads = ("run", "when", quantity(chart.unit) or "value", "95 % interval", "change", "remark")
