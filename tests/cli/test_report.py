@@ -133,7 +133,7 @@ def test_the_history_of_the_machine_is_shown_when_asked() -> None:
 
 def test_a_history_that_is_empty_is_said_to_be() -> None:
     text = passed("--input", "results.json", "--history", "--format", "text").output
-    assert "no runs are kept on this machine" in " ".join(text.split())
+    assert "no runs are stored on this machine" in " ".join(text.split())
 
 
 def test_the_hash_on_the_page_is_that_of_the_file() -> None:

@@ -159,7 +159,7 @@ def test_no_name_is_markup_in_the_page(owned: Report) -> None:
     ids = found.values("id")
     assert len(ids) == len(set(ids))
     assert all(c.isprintable() or c == "\n" for c in found.seen)
-    shown = [escape.visible(case) for case in owned.given.cases]
+    shown = [escape.visible(case) for case in owned.inputs.cases]
     assert all(text in found.seen for text in shown), "every name can be read"
 
 

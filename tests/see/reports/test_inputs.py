@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 import made_report
 from tritium.perf.gate.verdict import Verdict
 from tritium.see.reports import summary as section_summary
-from tritium.see.reports.inputs import Given, anchor, share, standing
+from tritium.see.reports.inputs import Inputs, anchor, outcome_beside, share
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ from tritium.see.reports.inputs import Given, anchor, share, standing
 def test_a_difference_is_named_only_where_interval_and_false_share_allow_it(
     ratio: float, interval: tuple[float, float] | None, q: float | None, word: str
 ) -> None:
-    assert standing(Verdict("a", "wall", "x", "y", "EQUIVALENT", ratio, interval95=interval, q=q)) == word
+    assert outcome_beside(Verdict("a", "wall", "x", "y", "EQUIVALENT", ratio, interval95=interval, q=q)) == word
 
 
 def test_no_verdict_is_no_standing() -> None:
-    assert standing(None) == ""
-    assert standing(Verdict("a", "wall", "x", "y", "MISSING")) == "MISSING"
+    assert outcome_beside(None) == ""
+    assert outcome_beside(Verdict("a", "wall", "x", "y", "MISSING")) == "MISSING"
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
@@ -55,18 +55,18 @@ def test_the_share_of_a_ceiling_is_the_least_time_to_the_real_one() -> None:
 
 
 def test_more_than_a_ceiling_says_that_the_ceiling_is_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Given(made_report.many(2, {"tritium": 1.0}))
+    given = Inputs(made_report.many(2, {"tritium": 1.0}))
     for factor, word, tone in (
         (1.0, "", ""),
-        (40.0, "too low, as on a busy machine; tritium ceilings --refresh.", "unsure"),
+        (40.0, "too low, as on a busy machine; run tritium ceilings --refresh.", "unsure"),
     ):
         monkeypatch.setattr(section_summary, "share", lambda run, results, factor=factor: 0.5 * factor)
-        (line,) = section_summary._ceiling(given)
+        (line,) = section_summary._ceiling_lines(given)
         assert line.tone == tone
         assert word in line.text
 
 
 def test_revisions_are_judged_and_not_compared_as_arms() -> None:
     made, suite = made_report.verdicts()
-    assert Given(made).beside
-    assert not Given(made, suite).beside
+    assert Inputs(made).comparisons
+    assert not Inputs(made, suite).comparisons

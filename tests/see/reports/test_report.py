@@ -22,7 +22,7 @@ from tritium.perf.gate.verdict import no_baseline
 from tritium.perf.store import results as store
 from tritium.see.reports import summary as section_summary
 from tritium.see.reports.blocks import Card, Grid, Line, Lines, Picture
-from tritium.see.reports.inputs import Given, anchor
+from tritium.see.reports.inputs import Inputs, anchor
 from tritium.see.reports.machine import data_of
 from tritium.see.reports.report import (
     Report,
@@ -115,7 +115,7 @@ def test_no_baseline_and_another_machine_have_their_own_words() -> None:
     env = section(found, "environment")
     assert any(isinstance(b, Line) and b.tone == "bad" and "Not comparable" in b.text for b in env.blocks)
     grid = next(b for b in env.blocks if isinstance(b, Grid))
-    assert [c.text for c in grid.rows[0]] == ["cpu", "another cpu", "a cpu", "forbids to compare"]
+    assert [c.text for c in grid.rows[0]] == ["cpu", "another cpu", "a cpu", "prevents a comparison"]
 
 
 def test_without_a_gate_the_headline_names_another_library_not_a_variant(few: Report) -> None:
@@ -197,7 +197,7 @@ def test_a_slower_case_is_what_to_look_at_first() -> None:
 def test_a_run_of_which_nothing_stands_out_says_so() -> None:
     one = made_report.many(1, {"tritium": 1.0})
     plain = replace(one, runs=tuple(replace(r, flags=(), first_call_s=None) for r in one.runs))
-    assert lines(section_summary.recommendations(Given(plain)))[0].tone == "good"
+    assert lines(section_summary.recommendations(Inputs(plain)))[0].tone == "good"
 
 
 # ---- cards and matrix
@@ -403,8 +403,8 @@ def test_equal_times_are_told_once() -> None:
 
 def test_a_stored_baseline_is_judged(few: Report) -> None:
     found = report(FEW, baseline=FEW)
-    assert found.given.verdicts is not None
-    assert found.given.verdicts.counts == compare_stored(FEW, FEW).counts
+    assert found.inputs.verdicts is not None
+    assert found.inputs.verdicts.counts == compare_stored(FEW, FEW).counts
     assert "ratios" in {s.id for s in found.sections}
 
 

@@ -1,7 +1,7 @@
-"""Blocks of a report: text, facts, tables, charts, cards, and what a section has of them.
+"""Blocks of a report: text, facts, tables, charts, cards, and the contents of a section.
 
-Knows nothing of results, HTML, Markdown or terminals: the same blocks give all three. Text in a block is as it was given;
-whoever writes it down escapes it for that place.
+Knows nothing of results, HTML, Markdown or terminals: all three are written from the same blocks. Text in a block is not
+escaped; every writer escapes it for its format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Tone = Literal["", "good", "bad", "unsure", "fine", "quiet"]
 
 @dataclass(frozen=True)
 class Span:
-    """A ratio and its interval, drawn on the scale its column shares; `margin`: the band that means no change."""
+    """A ratio and its interval, drawn on the scale of its column; `margin`: the band that means no change."""
 
     ratio: float
     low: float | None = None
@@ -24,21 +24,21 @@ class Span:
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of a table."""
+    """One cell of a table."""
 
     text: str
     tone: Tone = ""
-    sort: float | None = None  # what it is ordered by; None: its text
+    sort: float | None = None  # sort key; None: its text
     tip: str = ""
     link: str = ""  # an anchor of the page
     span: Span | None = None
-    heat: float | None = None  # 0: the best of its row, 1: the worst that is told apart
+    heat: float | None = None  # 0: the best of its row, 1: the end of the colour scale
     badge: bool = False
 
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence or two. A link leads to the number it speaks of."""
+    """A sentence or two, with a link to the number it is about."""
 
     text: str
     tone: Tone = ""
@@ -63,30 +63,30 @@ class Facts:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that can be sorted; `filtered`: its rows obey the page's filter, by their first cell."""
+    """A sortable table; `filtered`: the page's filter applies to its rows, by their first cell."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     right: frozenset[str] = frozenset()
     caption: str = ""
     filtered: bool = False
-    ends: tuple[str, str] = ("", "")  # what lies left and right of 1 in a column of spans
+    ends: tuple[str, str] = ("", "")  # meaning of left and right of 1 in a column of spans
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart of `see.charts.charts`; `shown` False: only for export, the page tells the same by a table."""
+    """A chart of `see.charts.charts`; `shown` False: for export only, the page has the same as a table."""
 
-    name: str  # of the file it is exported to
+    name: str  # of its exported file
     chart: Any
     shown: bool = True
     small: bool = False  # for a card
-    told: bool = False  # where there are no pictures, its numbers stand as a table
+    told: bool = False  # formats without images have its numbers as a table
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Finished SVG (a flame graph), its lines for places without pictures, and what is in the file of its own."""
+    """Finished SVG (a flame graph), its lines for formats without images, and its standalone file."""
 
     name: str
     title: str
@@ -97,14 +97,14 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to type, or as it was typed."""
+    """A command, or several."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Card:
-    """One case: closed, a line; open, everything known of it."""
+    """One case: closed, a line; open, all its details."""
 
     id: str
     title: str
@@ -123,7 +123,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Banner:
-    """What it comes to, at a glance."""
+    """The verdict at a glance."""
 
     headline: str
     tone: Tone
@@ -140,10 +140,10 @@ Block = Banner | Line | Lines | Facts | Grid | Picture | Drawing | Code | Card |
 
 @dataclass(frozen=True)
 class Contents:
-    """What a section has in it; `Section` adds the forms it can be written in."""
+    """The contents of a section; `Section` adds the formats it can be written in."""
 
     id: str
     title: str
     blocks: tuple[Block, ...] = ()
     lede: str = ""
-    absent: str = ""  # why there is nothing in it, and how to get it
+    absent: str = ""  # why it is empty, and how to fill it

@@ -25,7 +25,7 @@ def export_results(results: Results, fmt: str = "summary") -> str:
 
 
 def with_derived(results: Results) -> str:
-    """Return our own file, and beside the results what is derived of them; whoever reads it back derives it again."""
+    """Return a results file with what is derived from the results; a reader derives it again."""
     body, guide = plain(results), device_selection_guide(results)
     derived = {
         "crossovers": [plain(c) | {"text": c.text} for c in guide.crossovers],

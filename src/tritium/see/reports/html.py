@@ -1,7 +1,7 @@
-"""A report, or other sections, as one HTML file: no network, a strict policy, readable without script.
+"""A report, or other sections, as one HTML file: offline, with a strict content policy, readable without script.
 
-Knows nothing of results: it writes blocks down. Every text goes through `escape`; the only script is page.js beside this
-file, and the policy names its hash.
+Knows nothing of results, only of blocks. Every text is escaped; the only script is page.js beside this file, and the
+policy has its hash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tritium.see.trace import flame_look
 LONG = 2000  # characters of a sentence, a reason, a command
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 GLYPHS = {"good": "✓", "bad": "▲", "unsure": "?", "fine": "=", "": "•", "quiet": "•"}
-WIDE, HIGH = 220, 18  # of a span's drawing
+WIDE, HIGH = 220, 18  # px of a span's drawing
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 STEPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 RANGE = re.compile(r"\(?[\d.]+…[\d.]+\)?", re.ASCII)
@@ -59,18 +59,18 @@ def _script(flames: bool) -> str:
 @cache
 def _style(flames: bool) -> str:
     light = "".join(f"{name}:{value};" for name, value in charts.variables("light").items())
-    paper = f"@media print{{:root,:root[data-theme]{{{light}}}}}"  # whatever the screen shows, paper is white
+    paper = f"@media print{{:root,:root[data-theme]{{{light}}}}}"  # print in light colours whatever the theme
     graphs = f"{flame_look.css()}\n" if flames else ""
     return f"{charts.css()}\n{graphs}{_asset('page.css')}{paper}\n"
 
 
-def whole(
-    title: str, sections: Sequence[Contents], made: str, inside: Mapping[str, str] | None = None,
+def page(
+    title: str, sections: Sequence[Contents], footer: str, inside: Mapping[str, str] | None = None,
     *, noun: str = "case", flames: bool = False,
 ) -> str:  # fmt: skip
-    """The whole file of any sections. `made`: its last line; `inside`: data that can be saved from it.
+    """Return the HTML file of these sections. `footer`: its last line; `inside`: data that can be saved from it.
 
-    `noun`: what the rows and cards are that the filter chooses; `flames`: with what moves flame graphs.
+    `noun`: the name of what the filter selects; `flames`: include script and style of flame graphs.
     """
     script = _script(flames)
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
@@ -105,7 +105,7 @@ def whole(
 {body}
 </main>
 </div>
-<footer><p>{html(made, LONG)}</p></footer>
+<footer><p>{html(footer, LONG)}</p></footer>
 <script type="application/json" id="inside">{script_json(dict(inside or {}))}</script>
 <script>{script}</script>
 </body>
@@ -120,7 +120,7 @@ LOGO = (
 
 
 def section_html(section: Contents) -> str:
-    """One section, heading and all. The first, the banner, brings its own."""
+    """Return one section with its heading. The first, the banner, has its own."""
     inner = "\n".join(_block(b) for b in section.blocks)
     if section.blocks and isinstance(section.blocks[0], Banner):
         return f'<section id="{section.id}" class="top" aria-label="{attribute(section.title)}">\n{inner}\n</section>'
@@ -142,7 +142,7 @@ EXTRA = {
     "data": (
         '<p class="tools" hidden><button type="button" data-save="json">Download results.json</button>'
         '<button type="button" data-save="csv">Download figures.csv</button></p>\n<noscript><p class="quiet">Without script the data '
-        "cannot be saved from here: it lies in the element #inside of this file, base64 of gzip.</p></noscript>\n"
+        "cannot be saved from here: it is in the element #inside of this file, as base64 of gzip.</p></noscript>\n"
     ),
 }
 
@@ -158,21 +158,21 @@ def _banner(b: Banner) -> str:
     counts = "".join(
         f'<li class="{tone}"><b>{n:,}</b> <span>{html(word)}</span></li>' for n, word, tone in b.counts
     )  # fmt: skip
-    about = "".join(f"<span>{html(text)}</span>" for text in b.about)
-    lede = f'<p class="lede">{_said(b.lede)}</p>' if b.lede else ""
+    facts = "".join(f"<span>{html(text)}</span>" for text in b.about)
+    lede = f'<p class="lede">{_prose(b.lede)}</p>' if b.lede else ""
     command = f"<code>{html(b.command, LONG)}</code>" if b.command else ""
     code = f'<span class="exit">{html(b.exit_code, LONG)}</span>' if b.exit_code else ""
     notes = "".join(f"<li>{html(note, LONG)}</li>" for note in b.notes)
     return (
-        f'<div class="banner {b.tone}">\n<p class="about">{about}</p>\n'
+        f'<div class="banner {b.tone}">\n<p class="about">{facts}</p>\n'
         f'<h1><span class="glyph" aria-hidden="true">{GLYPHS[b.tone]}</span>{html(b.headline)}</h1>\n{lede}\n'
         f'<ul class="counts">{counts}</ul>\n<p class="typed">{command}{code}</p>\n'
         + (f'<ul class="notes">{notes}</ul>\n' if notes else "") + "</div>"
     )  # fmt: skip
 
 
-def _said(text: str) -> str:
-    """A sentence; an interval stays on one line."""
+def _prose(text: str) -> str:
+    """Return a sentence as HTML; an interval stays on one line."""
     return RANGE.sub(r'<span class="nb">\g<0></span>', html(text, LONG))
 
 
@@ -180,7 +180,7 @@ def _sentence(line: Line) -> str:
     link = ""
     if line.link:
         link = f' <a class="to" href="#{attribute(line.link)}" aria-label="{attribute(line.link_text or "See the number")}">→</a>'
-    return f"{_said(line.text)}{link}"
+    return f"{_prose(line.text)}{link}"
 
 
 def _line(line: Line) -> str:
@@ -225,15 +225,15 @@ def _picture(picture: Picture) -> str:
         return (
             f'<figure class="small">{charts.svg(chart, width=400, standalone=False, key=_key(picture.name))}</figure>'
         )
-    about = f"<p>{html(chart.subtitle, LONG)}</p>" if chart.subtitle else ""
+    subtitle = f"<p>{html(chart.subtitle, LONG)}</p>" if chart.subtitle else ""
     return (
-        f'<figure class="figure"><figcaption><h3>{html(chart.title)}</h3>{about}</figcaption>'
+        f'<figure class="figure"><figcaption><h3>{html(chart.title)}</h3>{subtitle}</figcaption>'
         f"{charts.responsive(chart, key=_key(picture.name))}</figure>"
     )
 
 
 def _key(name: str) -> str:
-    """A salt for the ids of a chart: two charts of the same data may stand on one page."""
+    """Return a salt for the ids of a chart: one page may have two charts of the same data."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
@@ -242,7 +242,7 @@ def _drawing(drawing: Drawing) -> str:
     return (
         f'<figure class="figure flames"><figcaption><h3>{html(drawing.title)}</h3></figcaption>'
         f'<div class="scroll" role="region" aria-label="{attribute(drawing.title)}" tabindex="0">{drawing.svg}</div>'
-        f'<details class="fold"><summary>In words</summary><ol class="lines">{rows}</ol></details></figure>'
+        f'<details class="fold"><summary>As text</summary><ol class="lines">{rows}</ol></details></figure>'
     )
 
 
@@ -269,18 +269,18 @@ def _grid(grid: Grid) -> str:
     )
     right = [head in grid.right for head in grid.heads]
     rows = "\n".join(_row(row, right, scale) for row in grid.rows)
-    named = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
+    label = f' aria-label="{attribute(grid.caption)}"' if grid.caption else ' aria-label="Table"'
     caption = f"<caption><span>{html(grid.caption)}</span></caption>" if grid.caption else ""
     kind = _class("grid", "filtered" if grid.filtered else "", "spans" if spans else "")
     return (
-        f'<div class="scroll" role="region"{named} tabindex="0"><table{kind}>{caption}'
+        f'<div class="scroll" role="region"{label} tabindex="0"><table{kind}>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
 
 
 def _class(*names: str) -> str:
-    kept = " ".join(filter(None, names))
-    return f' class="{kept}"' if kept else ""
+    classes = " ".join(filter(None, names))
+    return f' class="{classes}"' if classes else ""
 
 
 def _row(row: Sequence[Cell], right: Sequence[bool], scale: Reach) -> str:
@@ -308,7 +308,7 @@ Reach = tuple[float, float]
 
 
 def _scale(spans: Sequence[Span]) -> Reach:
-    """The ends of the column's log axis: 1 and the bands are always inside."""
+    """Return the ends of the column's log axis: 1 and the bands are always inside."""
     ends = [
         e for s in spans for e in (s.ratio, s.low, s.high, 1 + 1.5 * s.margin, 1 / (1 + 1.5 * s.margin)) if e and e > 0
     ]
@@ -324,7 +324,7 @@ def _x(value: float, scale: Reach) -> float:
 
 
 def _span(span: Span, scale: Reach) -> str:
-    one, at = _x(1, scale), _x(span.ratio, scale)
+    centre, x = _x(1, scale), _x(span.ratio, scale)
     left, right = _x(1 / (1 + span.margin), scale), _x(1 + span.margin, scale)
     band = f'<path class="band" d="M{left:g} 0H{right:g}V{HIGH}H{left:g}z"/>' if span.margin else ""
     line = ""
@@ -332,12 +332,12 @@ def _span(span: Span, scale: Reach) -> str:
         line = f'<path class="ci" d="M{_x(span.low, scale):g} {HIGH // 2}H{_x(span.high, scale):g}"/>'
     return (
         f'<svg class="span" viewBox="0 0 {WIDE} {HIGH}" width="{WIDE}" height="{HIGH}" aria-hidden="true">{band}'
-        f'<path class="one" d="M{one:g} 0V{HIGH}"/>{line}<circle cx="{at:g}" cy="{HIGH // 2}" r="4"/></svg>'
+        f'<path class="one" d="M{centre:g} 0V{HIGH}"/>{line}<circle cx="{x:g}" cy="{HIGH // 2}" r="4"/></svg>'
     )
 
 
 def _axis(scale: Reach, ends: tuple[str, str]) -> str:
-    """The axis in the head of a column of spans."""
+    """Return the axis in the head of a column of spans."""
     wide = scale[1] / scale[0] > 1.7
     step = next((s for s in STEPS if 1 + s <= scale[1] or 1 / (1 + s) >= scale[0]), STEPS[-1])
     values = [t for t in TICKS if scale[0] <= t <= scale[1]] if wide else [1 / (1 + step), 1, 1 + step]
@@ -347,10 +347,8 @@ def _axis(scale: Reach, ends: tuple[str, str]) -> str:
         f'<text x="{min(max(_x(v, scale), 12), WIDE - 12):g}" y="11">{f"{v:g}" if wide else f"{v:.2f}"}×</text>'
         for v in values if scale[0] <= v <= scale[1]
     )  # fmt: skip
-    said = f"<small><i>← {html(ends[0])}</i><i>{html(ends[1])} →</i></small>" if ends[0] else ""
-    return (
-        f'{said}<svg class="axis" viewBox="0 0 {WIDE} 14" width="{WIDE}" height="14" aria-hidden="true">{ticks}</svg>'
-    )
+    directions = f"<small><i>← {html(ends[0])}</i><i>{html(ends[1])} →</i></small>" if ends[0] else ""
+    return f'{directions}<svg class="axis" viewBox="0 0 {WIDE} 14" width="{WIDE}" height="14" aria-hidden="true">{ticks}</svg>'
 
 
 BLOCKS: dict[type, Callable[[Any], str]] = {

@@ -1,4 +1,4 @@
-"""What a report is made from: results, verdicts, trends, a profile, tracked memory; and what is derived of them.
+"""The inputs of a report: results, verdicts, trends, a profile, tracked memory; and figures derived from them.
 
 Knows nothing of how a page looks.
 """
@@ -31,28 +31,28 @@ WORDS = {
     "SLOWER": "slower", "MISSING": "missing", "NOT COMPARABLE": "not comparable", "INCONCLUSIVE": "inconclusive",
     "CHANGED-SMALL": "changed a little", "FASTER": "faster", "EQUIVALENT": "equivalent",
 }  # fmt: skip
-IMPORTED = "import"  # kind of results that others measured
-FALSE_SHARE = 0.05  # of coloured differences that may be none: Benjamini-Hochberg
+IMPORTED = "import"  # kind of results that another tool measured
+FALSE_SHARE = 0.05  # of coloured differences that may be false: Benjamini-Hochberg
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """Everything a report may tell of. Only the results must be there."""
+class Inputs:
+    """All inputs of a report. Only the results are required."""
 
     results: Results
     verdicts: Suite | None = None
     baseline: Results | None = None
-    trends: Mapping[tuple[str, str], Trend] = field(default_factory=dict)  # of a case on an arm
+    trends: Mapping[tuple[str, str], Trend] = field(default_factory=dict)  # by case and contender
     profile: Profile | None = None
     before: Profile | None = None  # the profile it is compared with
     memory: Memory | None = None  # of a tracked run
     selftest: Selftest | None = None
-    no_history: str = ""  # why a history that was asked for shows nothing
-    sha256: str = ""  # in the file of the results; "": they came from no such file
+    no_history: str = ""  # why a requested history is empty
+    sha256: str = ""  # stored in the results file; "": they came from no such file
 
     @property
     def imported(self) -> bool:
-        """Measured by others: the plan, the command and the threads are not known."""
+        """Return True if another tool measured: the plan, the command and the threads are unknown."""
         return self.results.kind == IMPORTED
 
     @cached_property
@@ -67,58 +67,58 @@ class Given:
     def by_key(self) -> dict[tuple[str, str], Run]:
         return {run.key: run for run in reversed(self.results.runs)}
 
-    def of(self, case: str, arm: str) -> Run | None:
+    def run_of(self, case: str, arm: str) -> Run | None:
         return self.by_key.get((case, arm))
 
     @cached_property
     def revisions(self) -> tuple[str, str] | None:
-        """The arms of the old and the new revision, where the verdicts are of two in one measurement."""
-        judged = self.verdicts.verdicts if self.verdicts is not None else ()
-        return next(((v.base_arm, v.arm) for v in judged if v.base_arm != v.arm), None)
+        """Return the contenders of the old and the new revision, where one measurement compares two."""
+        verdicts = self.verdicts.verdicts if self.verdicts is not None else ()
+        return next(((v.base_arm, v.arm) for v in verdicts if v.base_arm != v.arm), None)
 
     @property
     def first(self) -> str:
-        """The arm the page speaks of: the one the others stand beside; of two revisions the new one."""
+        """Return the contender that the others are compared with; of two revisions the new one."""
         if self.revisions is not None:
             return self.revisions[1]
         return self.results.arms[0] if self.results.arms else ""
 
     @cached_property
-    def beside(self) -> dict[str, Suite]:
-        """For each other arm, how the first compares with it; ratios are first / other. None where arms are revisions."""
+    def comparisons(self) -> dict[str, Suite]:
+        """Return the comparison with each other contender; ratios are first / other. Empty for two revisions."""
         return {} if self.revisions is not None else tables.speedups(self.results)
 
     @cached_property
-    def against(self) -> dict[tuple[str, str], Verdict]:
-        """The verdict of a case beside another arm."""
-        return {(v.case, arm): v for arm, s in self.beside.items() for v in s.verdicts if v.metric == "wall"}
+    def time_verdicts(self) -> dict[tuple[str, str], Verdict]:
+        """Return the time verdicts by case and other contender."""
+        return {(v.case, arm): v for arm, s in self.comparisons.items() for v in s.verdicts if v.metric == "wall"}
 
     @cached_property
-    def judged(self) -> dict[str, tuple[Verdict, ...]]:
-        """The gate's verdicts of each case."""
+    def gate_verdicts(self) -> dict[str, tuple[Verdict, ...]]:
+        """Return the gate's verdicts by case."""
         out: dict[str, list[Verdict]] = {}
         for v in self.verdicts.verdicts if self.verdicts is not None else ():
             out.setdefault(v.case, []).append(v)
-        return {case: tuple(found) for case, found in out.items()}
+        return {case: tuple(verdicts) for case, verdicts in out.items()}
 
 
 def anchor(case: str) -> str:
-    """The place of a case on the page."""
+    """Return the anchor of a case on the page."""
     return "case-" + escape.file_name(case)
 
 
-def standing(v: Verdict | None) -> str:
-    """How the first arm stands beside another: an outcome by its interval and by the share of false differences allowed."""
+def outcome_beside(v: Verdict | None) -> str:
+    """Return the outcome of the first contender beside another, by its interval and the allowed share of false differences."""
     if v is None or v.ratio is None:
         return "MISSING" if v is not None and v.outcome == "MISSING" else ""
-    between = tables.told_apart(v.interval95)
-    if between is None or between[0] <= 1 <= between[1] or (v.q is not None and v.q > FALSE_SHARE):
+    interval = tables.told_apart(v.interval95)
+    if interval is None or interval[0] <= 1 <= interval[1] or (v.q is not None and v.q > FALSE_SHARE):
         return "INCONCLUSIVE"
     return "FASTER" if v.ratio < 1 else "SLOWER"
 
 
 def share(run: Run, results: Results) -> float | None:
-    """The least time the machine's ceilings allow to the time it took; None where they are not known."""
+    """Return the least time by the machine's ceilings, divided by the actual time; None where they are unknown."""
     limits, seconds = results.environment.limits, run.seconds
     if limits is None or not seconds or run.status != "ok" or not (run.work.flops or run.work.moved):
         return None
@@ -126,8 +126,8 @@ def share(run: Run, results: Results) -> float | None:
     return None if least is None else least / seconds
 
 
-def half_widths(given: Given) -> list[float]:
-    """Half the interval of every time, as a share of it."""
-    walls = [wall for run in given.runs if (wall := run.of("wall")) is not None and wall.median]
-    found = [(wall.median, tables.time_interval(wall)) for wall in walls]
-    return [(between[1] - between[0]) / 2 / middle for middle, between in found if between is not None and middle]
+def half_widths(inputs: Inputs) -> list[float]:
+    """Return half the interval of every time, as a share of it."""
+    walls = [wall for run in inputs.runs if (wall := run.of("wall")) is not None and wall.median]
+    times = [(wall.median, tables.time_interval(wall)) for wall in walls]
+    return [(interval[1] - interval[0]) / 2 / middle for middle, interval in times if interval is not None and middle]

@@ -1,6 +1,6 @@
-"""What it cost and what bounds it: memory, energy, history, roofline, and the profile with its flame graph.
+"""Sections of resources: memory, energy, history, roofline, and the profile with its flame graph.
 
-Knows nothing of how a page looks. What nobody measured is said with the reason; nothing is estimated here.
+Knows nothing of how a page looks. Missing measurements are shown with the reason; nothing is estimated here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tritium.see.charts import charts
 from tritium.see.charts.roofline import roofs_of
 from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
 from tritium.see.reports.cases import ROWS, reason
-from tritium.see.reports.inputs import Given, anchor, share
+from tritium.see.reports.inputs import Inputs, anchor, share
 from tritium.see.reports.sections import Section, absent
 
 if TYPE_CHECKING:
@@ -32,33 +32,35 @@ if TYPE_CHECKING:
 TRENDS = 12  # charts of histories; the table has all
 OPS = 15
 SITES = 10
-HOLDERS = 5  # operations with a colour of their own: with the three sums beside them all eight colours
+HOLDERS = 5  # operations with a colour of their own; with the three sums, all eight colours
 LEAST_POINTS = 2
 ONE_OPERATION = (
-    "An exp, a log or a tanh is counted as one operation and costs many: what is made of them (softmax, exp) is nearer to "
-    "its ceiling than it says."
+    "An exp, a log or a tanh is counted as one operation and costs many: ops that use them (softmax, exp) are nearer to "
+    "their ceiling than shown."
 )
 ONE_EACH = (
-    "What changed below is told by one profile each: it may be the load of the machine. tritium profile diff with "
-    "--also-before and --also-after tells differences of versions from noise."
+    "The changes below are of one profile each and may be due to the load of the machine. tritium profile diff with "
+    "--also-before and --also-after separates differences of versions from noise."
 )
 
 
 # ---- memory
 
 
-def memory(given: Given) -> Section:
-    """Peaks of every case and arm; and what a tracked run kept where."""
+def memory(inputs: Inputs) -> Section:
+    """Return the section of peaks by case and contender, and of a tracked run."""
     blocks: list[Block] = []
-    found = [run for run in given.runs if (s := run.of("peak_bytes")) is not None and s.median is not None]
-    if found:
-        cases = sorted({run.case for run in found}, key=lambda c: -max(_peak(r) for r in found if r.case == c))[:ROWS]
+    measured = [run for run in inputs.runs if (s := run.of("peak_bytes")) is not None and s.median is not None]
+    if measured:
+        cases = sorted({run.case for run in measured}, key=lambda c: -max(_peak(r) for r in measured if r.case == c))[
+            :ROWS
+        ]
         rows = tuple(
-            _memory_bar(run, len(given.results.arms) > 1)
-            for case in given.cases if case in cases
-            for arm in given.results.arms if (run := given.of(case, arm)) is not None and run.of("peak_bytes") is not None
+            _memory_bar(run, len(inputs.results.arms) > 1)
+            for case in inputs.cases if case in cases
+            for arm in inputs.results.arms if (run := inputs.run_of(case, arm)) is not None and run.of("peak_bytes") is not None
         )  # fmt: skip
-        note = "" if len({r.case for r in found}) <= ROWS else f"the {ROWS} largest; the raw data has all"
+        note = "" if len({r.case for r in measured}) <= ROWS else f"the {ROWS} largest; the raw data has all"
         chart = charts.Bars(
             "Peak memory of a call",
             rows,
@@ -67,24 +69,24 @@ def memory(given: Given) -> Section:
             note=note,
         )
         blocks.append(Picture("memory", chart, told=True))
-    if given.memory is not None:
-        blocks += _tracked(given.memory)
-    why = sorted(
+    if inputs.memory is not None:
+        blocks += _tracked(inputs.memory)
+    reasons = sorted(
         {
             f"{r.arm}: {reason(s)}"
-            for r in given.runs
+            for r in inputs.runs
             if (s := r.of("peak_bytes")) is not None and s.kind == "not measured"
         }
     )
     if not blocks:
-        told = f" ({why[0]})" if why else ""
+        detail = f" ({reasons[0]})" if reasons else ""
         return absent(
             "memory",
             "Memory",
-            f"no peak was measured{told}; tritium bench memory measures it, --memory FILE adds a tracked run",
+            f"no peak was measured{detail}; tritium bench memory measures it, --memory FILE adds a tracked run",
         )
-    if why:
-        blocks.append(Lines(tuple(Line(text, "quiet") for text in why[:4])))
+    if reasons:
+        blocks.append(Lines(tuple(Line(text, "quiet") for text in reasons[:4])))
     return Section("memory", "Memory", tuple(blocks))
 
 
@@ -107,18 +109,18 @@ def _memory_bar(run: Run, several: bool) -> charts.Bar:
 # ---- energy
 
 
-def energy(given: Given) -> Section:
-    """Joules of a call where a sensor tells; hatched where it is an estimate; the reason where there is nothing."""
-    found = [run for run in given.runs if run.of("energy") is not None]
-    if not found:
+def energy(inputs: Inputs) -> Section:
+    """Return the section of joules a call; hatched where estimated; the reason where nothing was measured."""
+    measured = [run for run in inputs.runs if run.of("energy") is not None]
+    if not measured:
         return absent(
             "energy",
             "Energy",
-            "nobody asked for it in this run; tritium bench energy measures it where there is a sensor",
+            "not requested in this run; tritium bench energy measures it where there is a sensor",
         )
-    rows = tuple(_energy_bar(run, len(given.results.arms) > 1) for run in found[: 2 * ROWS])
+    rows = tuple(_energy_bar(run, len(inputs.results.arms) > 1) for run in measured[: 2 * ROWS])
     chart = charts.Bars("Energy of a call", rows, "J", subtitle="joules of one call; hatched: an estimate")
-    table = pages.energy(given.results)
+    table = pages.energy(inputs.results)
     cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
     grid = Grid(table.heads, cells, table.right, "Power and efficiency", filtered=True)
     lines = tuple(Line(text, "quiet") for text in table.below)
@@ -141,16 +143,16 @@ def _energy_bar(run: Run, several: bool) -> charts.Bar:
 # ---- history
 
 
-def history(given: Given) -> Section:
-    """Times of earlier runs with their change points; the most changed first."""
-    found = {key: t for key, t in given.trends.items() if len(t.points) >= LEAST_POINTS}
-    if not found:
-        why = "no earlier runs were given; tritium history --add results.json keeps them, tritium report --history shows them"
-        return absent("history", "History", given.no_history or why)
-    ranked = sorted(found.items(), key=lambda item: (-_changed(item[1]), item[0]))
+def history(inputs: Inputs) -> Section:
+    """Return the section of earlier times with their change points; the most changed first."""
+    trends = {key: t for key, t in inputs.trends.items() if len(t.points) >= LEAST_POINTS}
+    if not trends:
+        reason_text = "no earlier runs were given; tritium history --add results.json adds them, tritium report --history shows them"
+        return absent("history", "History", inputs.no_history or reason_text)
+    ranked = sorted(trends.items(), key=lambda item: (-_largest_change(item[1]), item[0]))
     pictures = tuple(Picture(f"trend-{case}-{arm}", _trend(case, arm, t)) for (case, arm), t in ranked[:TRENDS])
     rows = tuple(_trend_row(case, arm, t) for (case, arm), t in ranked)
-    heads = ("case", "arm", "runs", "levels", "now", "against its best", "last change")
+    heads = ("case", "contender", "runs", "levels", "now", "against its best", "last change")
     grid = Grid(
         heads, rows, frozenset({"runs", "levels", "now", "against its best"}), "Every case over time", filtered=True
     )
@@ -162,12 +164,12 @@ def history(given: Given) -> Section:
     )
 
 
-def _changed(t: Trend) -> float:
+def _largest_change(t: Trend) -> float:
     return max((abs(math.log(s.ratio)) for s in t.steps), default=0.0)
 
 
 def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
-    from tritium.perf.store import trends  # where there is a history
+    from tritium.perf.store import trends  # needed for a history only
 
     known = [p.canary for p in t.points if p.canary is not None]
     middle = sorted(known)[len(known) // 2] if known else 0.0
@@ -207,9 +209,9 @@ def _trend_row(case: str, arm: str, t: Trend) -> tuple[Cell, ...]:
 # ---- roofline
 
 
-def roofline(given: Given) -> Section:
-    """Every case of the first arm under this machine's measured roofs."""
-    limits = given.results.environment.limits
+def roofline(inputs: Inputs) -> Section:
+    """Return the section of all cases of the first contender under this machine's measured roofs."""
+    limits = inputs.results.environment.limits
     if limits is None:
         return absent(
             "roofline",
@@ -217,20 +219,23 @@ def roofline(given: Given) -> Section:
             "the ceilings of that machine are not in the results; runs of tritium bench have them",
         )
     dots = [
-        charts.Dot(run.case, run.work.flops / run.work.moved, run.work.flops / run.seconds, run.context.operation, note=_share_text(run, given))
-        for run in given.runs
-        if run.arm == given.first and run.status == "ok" and run.seconds and run.work.flops and run.work.moved
+        charts.Dot(
+            run.case, run.work.flops / run.work.moved, run.work.flops / run.seconds, run.context.operation,
+            note=_share_text(run, inputs),
+        )
+        for run in inputs.runs
+        if run.arm == inputs.first and run.status == "ok" and run.seconds and run.work.flops and run.work.moved
     ]  # fmt: skip
     if not dots:
-        return absent("roofline", "Roofline", "no case tells its arithmetic and its bytes")
-    integer = any(run.work.integer for run in given.runs if run.arm == given.first)
+        return absent("roofline", "Roofline", "no case states its arithmetic and its bytes")
+    integer = any(run.work.integer for run in inputs.runs if run.arm == inputs.first)
     chart = charts.Roofline(
         "Arithmetic and bytes", roofs_of(limits.ceilings, integer), tuple(dots), "OP/s" if integer else "FLOP/s",
-        subtitle=f"{given.first} under the ceilings of this machine at {many(limits.threads, 'thread')}; a dot is a case",
+        subtitle=f"{inputs.first} under the ceilings of this machine at {many(limits.threads, 'thread')}; a dot is a case",
     )  # fmt: skip
-    runs = [run for run in given.runs if run.arm == given.first and share(run, given.results) is not None]
-    ranked = sorted(runs, key=lambda run: share(run, given.results) or 0)
-    rows = tuple(_roof_row(run, given) for run in ranked)
+    runs = [run for run in inputs.runs if run.arm == inputs.first and share(run, inputs.results) is not None]
+    ranked = sorted(runs, key=lambda run: share(run, inputs.results) or 0)
+    rows = tuple(_roof_row(run, inputs) for run in ranked)
     heads = ("case", "time", "rate", "of ceiling", "FLOP per byte")
     grid = Grid(heads, rows, frozenset(heads[1:]), "Distance to the ceiling, farthest first", filtered=True)
     return Section(
@@ -240,53 +245,55 @@ def roofline(given: Given) -> Section:
     )
 
 
-def _share_text(run: Run, given: Given) -> str:
-    return tables.speed_text(run, given.results)[1] + " of its ceiling"
+def _share_text(run: Run, inputs: Inputs) -> str:
+    return tables.speed_text(run, inputs.results)[1] + " of its ceiling"
 
 
-def _roof_row(run: Run, given: Given) -> tuple[Cell, ...]:
-    rate, part = tables.speed_text(run, given.results)
+def _roof_row(run: Run, inputs: Inputs) -> tuple[Cell, ...]:
+    rate, part = tables.speed_text(run, inputs.results)
     intensity = run.work.flops / run.work.moved if run.work.moved else None
     return (
         Cell(run.case, link=anchor(run.case)), Cell(seconds_text(run.seconds or 0), sort=run.seconds), Cell(rate),
-        Cell(part, sort=share(run, given.results)), Cell(NONE if intensity is None else f"{intensity:.3g}", sort=intensity),
+        Cell(part, sort=share(run, inputs.results)), Cell(NONE if intensity is None else f"{intensity:.3g}", sort=intensity),
     )  # fmt: skip
 
 
 # ---- profile
 
 
-def profile(given: Given) -> Section:
-    """Where the time goes: operations, hotspots, flame graph; and the difference to an earlier profile."""
-    found = given.profile
-    if found is None:
-        why = "no profile was given; tritium profile --output profile.json makes one, --profile profile.json shows it"
-        return absent("profile", "Profile", why)
-    from tritium.see.trace import flame, flame_diff  # where there is a profile
+def profile(inputs: Inputs) -> Section:
+    """Return the section of a profile: operations, hotspots, flame graph; and the difference to an earlier one."""
+    current = inputs.profile
+    if current is None:
+        reason_text = (
+            "no profile was given; tritium profile --output profile.json records one, --profile profile.json shows it"
+        )
+        return absent("profile", "Profile", reason_text)
+    from tritium.see.trace import flame, flame_diff  # needed for a profile only
 
-    tree = found.tree()
-    title = found.timeline.name or "profile"
-    lines = _folded(tree)
+    tree = current.tree()
+    title = current.timeline.name or "profile"
+    lines = _longest_nodes(tree)
     blocks: list[Block] = [
         Drawing("flame", f"Flame graph of {title}", flame.inline(tree), lines, flame.svg(tree, title)),
-        _ops(found),
+        _ops(current),
         Line(ONE_OPERATION, "quiet"),
     ]
-    if given.before is not None:
+    if inputs.before is not None:
         blocks.append(Line(ONE_EACH, "unsure"))
-        earlier = given.before.tree()
-        told = tuple(_change(c) for c in flame_diff.changes(earlier, tree)[:OPS] if c.delta)
-        drawn, alone = flame.diff_inline(earlier, tree, title), flame.diff_svg(earlier, tree, title)
-        blocks.append(Drawing("flame-diff", "What changed since the earlier profile", drawn, told, alone))
+        earlier = inputs.before.tree()
+        changes = tuple(_change(c) for c in flame_diff.changes(earlier, tree)[:OPS] if c.delta)
+        inline, standalone = flame.diff_inline(earlier, tree, title), flame.diff_svg(earlier, tree, title)
+        blocks.append(Drawing("flame-diff", "What changed since the earlier profile", inline, changes, standalone))
     return Section("profile", "Profile", tuple(blocks))
 
 
-def _folded(tree: Node, most: int = 12) -> tuple[str, ...]:
-    """The longest places of a call tree in words."""
-    rows = sorted(tree.walk(), key=lambda at: -at[1].own_ns)[:most]
-    whole = max(tree.total_ns, 1)
+def _longest_nodes(tree: Node, most: int = 12) -> tuple[str, ...]:
+    """Return the nodes of a call tree with the longest own times, as text."""
+    rows = sorted(tree.walk(), key=lambda item: -item[1].own_ns)[:most]
+    total_ns = max(tree.total_ns, 1)
     return tuple(
-        f"{' › '.join(path)}: {seconds_text(node.own_ns / 1e9)} ({percent(node.own_ns / whole)})"
+        f"{' › '.join(path)}: {seconds_text(node.own_ns / 1e9)} ({percent(node.own_ns / total_ns)})"
         for path, node in rows
         if node.own_ns
     )
@@ -298,18 +305,18 @@ def _change(c: Change) -> str:
     return f"{c.name}: {sign}{seconds_text(abs(c.delta) / 1e9)} ({seconds_text(c.before / 1e9)} → {seconds_text(c.after / 1e9)}{times})"
 
 
-def _ops(found: Profile) -> Grid:
+def _ops(recorded: Profile) -> Grid:
     rows = []
-    for row in list(found.ops())[:OPS]:
-        part = "" if row.ceiling_share is None else percent(row.ceiling_share)
+    for row in list(recorded.ops())[:OPS]:
+        ceiling_text = "" if row.ceiling_share is None else percent(row.ceiling_share)
         rows.append((
             Cell(row.name, tip=f"{row.kernel} on {row.device}"), Cell(f"{row.count:,}", sort=float(row.count)),
             Cell(seconds_text(row.total_ns / 1e9), sort=float(row.total_ns)), Cell(seconds_text(row.own_ns / 1e9), sort=float(row.own_ns)),
             Cell(percent(row.share, 1), sort=row.share), Cell(seconds_text(row.p50_ns / 1e9), sort=float(row.p50_ns)),
-            Cell(row.bound or NONE), Cell(part or NONE, sort=row.ceiling_share),
+            Cell(row.bound or NONE), Cell(ceiling_text or NONE, sort=row.ceiling_share),
             Cell(NONE if row.score is None else f"{row.score:.0f}", sort=row.score, tip=row.why),
         ))  # fmt: skip
-    heads = ("operation", "calls", "total", "own", "of profile", "median", "bound by", "of ceiling", "worth a look")
+    heads = ("operation", "calls", "total", "own", "of profile", "median", "bound by", "of ceiling", "score")
     return Grid(
         heads, tuple(rows), frozenset(h for h in heads if h not in ("operation", "bound by")), "Operations by time"
     )
@@ -318,97 +325,99 @@ def _ops(found: Profile) -> Grid:
 # ---- a tracked run
 
 
-def _tracked(found: Memory) -> list[Block]:
-    """What a tracked run kept where: live bytes over time, devices, sites, what was alive at the peak, leaks."""
-    name = found.name or "the tracked run"
+def _tracked(tracked: Memory) -> list[Block]:
+    """Return the blocks of a tracked run: live bytes over time, devices, sites, allocations at the peak, leaks."""
+    name = tracked.name or "the tracked run"
     blocks: list[Block] = []
     tracks = []
-    for use in found.devices:
-        line = found.timeline(use.device)
-        at = tuple(float(t) * 1e-9 for t in line.at_ns)
+    for use in tracked.devices:
+        line = tracked.timeline(use.device)
+        times_s = tuple(float(t) * 1e-9 for t in line.at_ns)
         limit = float(use.limit) if use.limit and use.limit < 4 * use.peak else None
         layer = charts.Layer("live", tuple(float(v) for v in line.values))
-        tracks.append(charts.Track(use.device, "B", at, (layer,), "step", limit, "limit" if limit else "", line.absent))
+        tracks.append(
+            charts.Track(use.device, "B", times_s, (layer,), "step", limit, "limit" if limit else "", line.absent)
+        )
     if tracks:
         chart = charts.OverTime(
-            f"Memory of {name}", tuple(tracks), end_s=found.elapsed_ns * 1e-9, subtitle="live bytes over time"
+            f"Memory of {name}", tuple(tracks), end_s=tracked.elapsed_ns * 1e-9, subtitle="live bytes over time"
         )
         blocks.append(Picture("memory-over-time", chart))
-    if found.at_peak.nbytes:
-        blocks.append(Picture("memory-by-operation", _holders(found, name), told=True))
-    blocks.append(_devices(found))
-    if found.sites:
-        blocks.append(_sites(found))
-    if found.at_peak.allocations:
+    if tracked.at_peak.nbytes:
+        blocks.append(Picture("memory-by-operation", _holders(tracked, name), told=True))
+    blocks.append(_devices(tracked))
+    if tracked.sites:
+        blocks.append(_sites(tracked))
+    if tracked.at_peak.allocations:
         blocks.append(
             Fold(
-                f"What was alive at the peak of {bytes_text(found.at_peak.nbytes)}",
-                (_alive(found.at_peak.allocations, "Largest first"),),
+                f"What was alive at the peak of {bytes_text(tracked.at_peak.nbytes)}",
+                (_alive(tracked.at_peak.allocations, "Largest first"),),
             )
         )
-    if found.leaks:
+    if tracked.leaks:
         blocks.append(
             Line(
-                f"{many(len(found.leaks), 'allocation')} outlived it: {bytes_text(sum(a.nbytes for a in found.leaks))}.",
+                f"{many(len(tracked.leaks), 'allocation')} outlived it: {bytes_text(sum(a.nbytes for a in tracked.leaks))}.",
                 "bad",
             )
         )
-        blocks.append(_alive(found.leaks, "Leaks"))
-    lines = [Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of})") for a in found.advice]
+        blocks.append(_alive(tracked.leaks, "Leaks"))
+    lines = [Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of})") for a in tracked.advice]
     lines += [
-        Line(f"{many(len(ids), 'buffer')} {told}: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}.", "unsure")
-        for ids, told in ((found.unknown_frees, "freed by hand that nobody had allocated"),
-                          (found.repeated_ids, "allocated by hand under an id that was alive"))
+        Line(f"{many(len(ids), 'buffer')} {problem}: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}.", "unsure")
+        for ids, problem in ((tracked.unknown_frees, "freed by hand without an allocation"),
+                          (tracked.repeated_ids, "allocated by hand under an id that was alive"))
         if ids
     ]  # fmt: skip
-    lines += [Line(note, "quiet") for note in found.notes]
+    lines += [Line(note, "quiet") for note in tracked.notes]
     return [*blocks, Lines(tuple(lines))] if lines else blocks
 
 
-def _holders(found: Memory, name: str) -> charts.Stacks:
-    """What held the memory of the CPU at the peak, and what is still held, by operation."""
-    peak, use = found.at_peak, found.use()
-    most = [op for op, _ in _by_op(peak.allocations).most_common(HOLDERS)]
+def _holders(tracked: Memory, name: str) -> charts.Stacks:
+    """Return the chart of CPU memory by operation, at the peak and after the run."""
+    peak, use = tracked.at_peak, tracked.use()
+    largest = [op for op, _ in _by_op(peak.allocations).most_common(HOLDERS)]
     rest = (charts.Part("before it began", peak.earlier), charts.Part("not listed", peak.missing))
-    then = (*_parts(peak.allocations, most), *(p for p in rest if p.value))
-    left = _parts([a for a in found.leaks if a.device == "cpu"], most)
+    at_peak = (*_parts(peak.allocations, largest), *(p for p in rest if p.value))
+    leaked = _parts([a for a in tracked.leaks if a.device == "cpu"], largest)
     return charts.Stacks(
         f"What holds the memory of {name}",
-        (charts.Stack("at the peak", then), charts.Stack("outlived it", left, "nothing")),
+        (charts.Stack("at the peak", at_peak), charts.Stack("outlived it", leaked, "nothing")),
         "B",
         None if use is None else use.limit,
-        "bytes of the CPU by the operation that asked for them",
+        "bytes of the CPU by the operation that allocated them",
     )
 
 
-def _by_op(found: Sequence[Allocation]) -> Counter[str]:
+def _by_op(allocations: Sequence[Allocation]) -> Counter[str]:
     sums: Counter[str] = Counter()
-    for a in found:
+    for a in allocations:
         sums[a.op or "no operation"] += a.nbytes
     return sums
 
 
-def _parts(found: Sequence[Allocation], most: Sequence[str]) -> tuple[charts.Part, ...]:
-    """The operations named, in their order, and all others together."""
-    sums = _by_op(found)
-    named = [charts.Part(op, sums.pop(op)) for op in most if op in sums]
+def _parts(allocations: Sequence[Allocation], largest: Sequence[str]) -> tuple[charts.Part, ...]:
+    """Return the operations named, in their order, and all others together."""
+    sums = _by_op(allocations)
+    named = [charts.Part(op, sums.pop(op)) for op in largest if op in sums]
     return (*named, charts.Part("other operations", sums.total())) if sums else tuple(named)
 
 
-def _devices(found: Memory) -> Grid:
+def _devices(tracked: Memory) -> Grid:
     rows = tuple(
         (
             Cell(d.device), _bytes(d.peak), _bytes(d.current), _bytes(d.net), Cell(f"{d.allocations:,}", sort=float(d.allocations)),
             Cell(percent(d.reused / d.allocations) if d.allocations else NONE, sort=d.reused / d.allocations if d.allocations else None),
             Cell(NONE) if d.limit is None else _bytes(d.limit),
         )
-        for d in found.devices
+        for d in tracked.devices
     )  # fmt: skip
     heads = ("device", "peak", "at the end", "net", "allocations", "reused", "limit")
     return Grid(heads, rows, frozenset(heads[1:]), "Devices")
 
 
-def _sites(found: Memory) -> Grid:
+def _sites(tracked: Memory) -> Grid:
     rows = tuple(
         (
             Cell(s.site or NONE),
@@ -417,14 +426,16 @@ def _sites(found: Memory) -> Grid:
             _bytes(s.nbytes),
             _bytes(s.live),
         )
-        for s in found.sites[:SITES]
+        for s in tracked.sites[:SITES]
     )
     heads = ("site", "operation", "allocations", "bytes", "still alive")
-    return Grid(heads, rows, frozenset(heads[2:]), "Where memory is asked for")
+    return Grid(heads, rows, frozenset(heads[2:]), "Allocation sites")
 
 
-def _alive(found: Sequence[Allocation], caption: str) -> Grid:
-    rows = tuple((Cell(a.site or NONE), Cell(a.op or NONE), Cell(a.device), _bytes(a.nbytes)) for a in found[:SITES])
+def _alive(allocations: Sequence[Allocation], caption: str) -> Grid:
+    rows = tuple(
+        (Cell(a.site or NONE), Cell(a.op or NONE), Cell(a.device), _bytes(a.nbytes)) for a in allocations[:SITES]
+    )
     return Grid(("site", "operation", "device", "bytes"), rows, frozenset({"bytes"}), caption)
 
 

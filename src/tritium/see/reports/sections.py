@@ -16,19 +16,19 @@ class Section(Contents):
     """One part of a report. Printed, it is text; `markdown()` and `html()` are the other forms."""
 
     def text(self) -> str:
-        """For a terminal."""
-        from tritium.see.reports.text import section_text  # a page does without it
+        """Return the section for a terminal."""
+        from tritium.see.reports.text import section_text  # not needed for a page
 
         return section_text(self)
 
     def markdown(self) -> str:
-        """For a pull request."""
+        """Return the section for a pull request."""
         from tritium.see.reports.text import section_markdown
 
         return section_markdown(self)
 
     def html(self) -> str:
-        """A piece of a page, without style or script."""
+        """Return the section as a part of a page, without style or script."""
         return section_html(self)
 
     def __str__(self) -> str:
@@ -36,4 +36,5 @@ class Section(Contents):
 
 
 def absent(id: str, title: str, why: str) -> Section:
+    """Return an empty section with the reason."""
     return Section(id, title, absent=why)

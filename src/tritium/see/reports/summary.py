@@ -1,6 +1,6 @@
-"""What it comes to: the banner, the executive summary, and recommendations, each tied to a number of the page.
+"""The banner, the executive summary and the recommendations of a report, each tied to a number of the page.
 
-Knows nothing of how a page looks. A sentence without a number of this run is not written.
+Knows nothing of how a page looks. Every sentence has a number of this run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tritium.perf.records.run import GATING, Run
 from tritium.perf.tables import tables
 from tritium.perf.tables.tables import ratio_text, time_text
 from tritium.see.reports.blocks import Banner, Line, Lines, Tone
-from tritium.see.reports.inputs import TONES, WORDS, Given, anchor, half_widths, share, standing
+from tritium.see.reports.inputs import TONES, WORDS, Inputs, anchor, half_widths, outcome_beside, share
 from tritium.see.reports.machine import threads_text
 from tritium.see.reports.sections import Section
 
 MOST = 6  # sentences of a summary
 MOST_ADVICE = 10
-WORTH_NAMING = 1.05  # another arm that is faster by less is not worth a recommendation
+WORTH_NAMING = 1.05  # a contender that is faster by less is not recommended
 FAR = 0.25  # share of the ceiling below which there is much to gain
-COLD = 20.0  # a first call that takes so many later ones
+COLD = 20.0  # times a later call: a first call that takes longer is cold
 FELT_S = 0.05
 ALWAYS = ("SLOWER", "EQUIVALENT")
 
@@ -31,29 +31,28 @@ ALWAYS = ("SLOWER", "EQUIVALENT")
 # ---- banner
 
 
-def banner(given: Given) -> Section:
-    """The verdict at a glance."""
-    found = _judged(given.verdicts) if given.verdicts is not None else _measured(given)
-    headline, tone, lede, counts = found
-    results, hard = given.results, given.results.environment.hard
-    about = (
+def banner(inputs: Inputs) -> Section:
+    """Return the section of the verdict at a glance."""
+    headline, tone, lede, counts = _judged(inputs.verdicts) if inputs.verdicts is not None else _measured(inputs)
+    results, hard = inputs.results, inputs.results.environment.hard
+    facts = (
         results.suite or results.kind,
         _date(results.created),
         hard.cpu,
-        "imported" if given.imported else f"{results.plan.name} plan",
+        "imported" if inputs.imported else f"{results.plan.name} plan",
     )
-    notes = list(given.verdicts.notes) if given.verdicts is not None else list(results.notes)
+    notes = list(inputs.verdicts.notes) if inputs.verdicts is not None else list(results.notes)
     if not results.complete:
-        notes.append("interrupted: the rest of the runs is not there.")
-    suite = given.verdicts
-    command = (suite.command if suite is not None else "") or ("" if given.imported else results.command)
+        notes.append("interrupted: the remaining runs are missing.")
+    suite = inputs.verdicts
+    command = (suite.command if suite is not None else "") or ("" if inputs.imported else results.command)
     code = "" if suite is None else _ending(suite)
-    made = Banner(headline, tone, lede, counts, tuple(filter(None, about)), command, code, tuple(notes[:6]))
-    return Section("verdict", "Verdict", (made,))
+    block = Banner(headline, tone, lede, counts, tuple(filter(None, facts)), command, code, tuple(notes[:6]))
+    return Section("verdict", "Verdict", (block,))
 
 
 def _ending(suite: Suite) -> str:
-    from tritium.perf.gate.page import ending  # where a gate judged
+    from tritium.perf.gate.page import ending  # needed for a gate only
 
     return ending(suite)
 
@@ -87,29 +86,31 @@ def _judged(suite: Suite) -> Glance:
     return " and ".join(f"{n} {word}" for n, word in named if n), "bad", lede, counts
 
 
-def _measured(given: Given) -> Glance:
-    """Without a gate: how the first arm stands beside the others; or what was measured."""
-    ok = sum(run.status == "ok" for run in given.runs)
-    failed = len(given.runs) - ok
-    lost: tuple[tuple[int, str, Tone], ...] = ((failed, "not measured", "bad"),) if failed else ()
+def _measured(inputs: Inputs) -> Glance:
+    """Return the glance without a gate: the first contender beside the others, or what was measured."""
+    ok = sum(run.status == "ok" for run in inputs.runs)
+    failed = len(inputs.runs) - ok
+    failures: tuple[tuple[int, str, Tone], ...] = ((failed, "not measured", "bad"),) if failed else ()
     if not ok:
-        return "Nothing could be measured", "bad", "the reasons stand below", lost
-    if not given.beside:
-        lede = f"{many(len(given.results.plan.metrics), 'metric')} by {many(given.results.plan.generations, 'process')}"
-        return f"{many(len(given.cases), 'case')} measured", "", lede, ((ok, "measured", ""), *lost)
-    found = [standing(v) for v in given.against.values()]
+        return "Nothing could be measured", "bad", "see the reasons below", failures
+    if not inputs.comparisons:
+        lede = (
+            f"{many(len(inputs.results.plan.metrics), 'metric')} by {many(inputs.results.plan.generations, 'process')}"
+        )
+        return f"{many(len(inputs.cases), 'case')} measured", "", lede, ((ok, "measured", ""), *failures)
+    outcomes = [outcome_beside(v) for v in inputs.time_verdicts.values()]
     counts: tuple[tuple[int, str, Tone], ...] = (
-        (found.count("FASTER"), "faster", "good"),
-        (found.count("SLOWER"), "slower", "bad"),
-        (found.count("INCONCLUSIVE"), "no difference shown", "fine"),
-        *lost,
+        (outcomes.count("FASTER"), "faster", "good"),
+        (outcomes.count("SLOWER"), "slower", "bad"),
+        (outcomes.count("INCONCLUSIVE"), "no difference shown", "fine"),
+        *failures,
     )
-    headline = tables.headline(given.results, given.beside)
+    headline = tables.headline(inputs.results, inputs.comparisons)
     if headline.standing == "measured":
-        return f"{given.first} beside {', '.join(given.beside)}", "", "", counts
+        return f"{inputs.first} beside {', '.join(inputs.comparisons)}", "", "", counts
     noisy = 2 * headline.disturbed > headline.cells
     tone = "unsure" if noisy else HEADLINE_TONES[headline.standing]
-    lede = _means(given)
+    lede = _means(inputs)
     if noisy and headline.standing != "noisy":
         lede += f" {headline.disturbed} of {headline.cells} cells were disturbed by other load."
     return headline.text, tone, lede, counts
@@ -120,22 +121,22 @@ HEADLINE_TONES: dict[tables.Standing, Tone] = {
 }  # fmt: skip
 
 
-def _means(given: Given) -> str:
-    """How fast the first arm is beside each other, and over how many cases: one may have done fewer."""
-    arms = {name: s for name, s in given.beside.items() if s.geomean is not None}
-    told = {name: f"{ratio_text(s.geomean, s.geomean_interval)} beside {name}" for name, s in arms.items()}
+def _means(inputs: Inputs) -> str:
+    """Return the speed of the first contender beside each other, and the number of cases, which may differ."""
+    arms = {name: s for name, s in inputs.comparisons.items() if s.geomean is not None}
+    ratios = {name: f"{ratio_text(s.geomean, s.geomean_interval)} beside {name}" for name, s in arms.items()}
     over = {name: many(len(_timed(s)), "case") for name, s in arms.items()}
     if len(set(over.values())) == 1:
-        return f"Geometric mean over {next(iter(over.values()))}: {', '.join(told.values())}."
-    return f"Geometric mean: {', '.join(f'{told[name]} over {over[name]}' for name in arms)}."
+        return f"Geometric mean over {next(iter(over.values()))}: {', '.join(ratios.values())}."
+    return f"Geometric mean: {', '.join(f'{ratios[name]} over {over[name]}' for name in arms)}."
 
 
 def _timed(suite: Suite) -> list[Verdict]:
     return [v for v in suite.verdicts if v.metric == "wall" and v.ratio]
 
 
-def _variant(given: Given, arm: str) -> bool:
-    return arm.startswith(f"{given.first} ")
+def _variant(inputs: Inputs, arm: str) -> bool:
+    return arm.startswith(f"{inputs.first} ")
 
 
 def _times(fast: float) -> str:
@@ -147,48 +148,50 @@ def _percent(ratio: float) -> str:
 
 
 def _date(created: str) -> str:
-    """2026-01-31T12:00:00Z as a person writes it; what is no date stays as it is."""
+    """Return 2026-01-31T12:00:00Z in readable form; any other text unchanged."""
     return f"{created[:10]} {created[11:16]} UTC" if created[10:11] == "T" and created.endswith("Z") else created
 
 
 # ---- summary
 
 
-def summary(given: Given) -> Section:
-    """Three to six sentences, each with its number."""
-    lines = [line for tell in SENTENCES for line in tell(given)][:MOST]
+def summary(inputs: Inputs) -> Section:
+    """Return the section of three to six sentences, each with its number."""
+    lines = [line for write in SENTENCES for line in write(inputs)][:MOST]
     return Section("summary", "Summary", (Lines(tuple(lines)),))
 
 
-def _what(given: Given) -> Iterator[Line]:
-    results, plan = given.results, given.results.plan
+def _scope_lines(inputs: Inputs) -> Iterator[Line]:
+    results, plan = inputs.results, inputs.results.plan
     hard = results.environment.hard
     took = f" in {seconds_text(results.elapsed_s)}" if results.elapsed_s else ""
-    arms = f" on {many(len(results.arms), 'arm')}" if len(results.arms) > 1 else ""
-    samples = sum(len(s.flat) for run in given.runs for s in run.series if s.metric == "wall")
+    arms = f" on {many(len(results.arms), 'contender')}" if len(results.arms) > 1 else ""
+    samples = sum(len(s.flat) for run in inputs.runs for s in run.series if s.metric == "wall")
     where = f" on {', '.join(filter(None, (hard.cpu, threads_text(hard))))}" if hard.cpu else ""
     processes = f"{many(plan.generations, 'process')} each"
     yield Line(
-        f"{many(len(given.cases), 'case')}{arms}, {samples:,} timed batches by {processes}{took}{where}.", link="cases"
+        f"{many(len(inputs.cases), 'case')}{arms}, {samples:,} timed batches by {processes}{took}{where}.", link="cases"
     )
 
 
-def _verdict(given: Given) -> Iterator[Line]:
-    suite = given.verdicts
+def _verdict_lines(inputs: Inputs) -> Iterator[Line]:
+    suite = inputs.verdicts
     if suite is None or not suite.verdicts:
         return
     slower = sorted(suite.of("SLOWER"), key=lambda v: -(v.ratio or 0))
     if slower:
         worst = slower[0]
         more = f"; the worst, {worst.case}, by {_percent(worst.ratio or 1)}{_between(worst)}"
-        told = f"{len(slower)} of {many(len(suite.verdicts), 'verdict')} {verb(len(slower), 'is', 'are')} SLOWER{more}."
-        yield Line(told, "bad", anchor(worst.case))
+        sentence = (
+            f"{len(slower)} of {many(len(suite.verdicts), 'verdict')} {verb(len(slower), 'is', 'are')} SLOWER{more}."
+        )
+        yield Line(sentence, "bad", anchor(worst.case))
     else:
         quiet = len(suite.of("EQUIVALENT"))
-        told = (
+        sentence = (
             f"None of {many(len(suite.verdicts), 'verdict')} is SLOWER; {quiet} {verb(quiet, 'is', 'are')} EQUIVALENT."
         )
-        yield Line(told, "good", "ratios")
+        yield Line(sentence, "good", "ratios")
     if faster := sorted(suite.of("FASTER"), key=lambda v: v.ratio or 1):
         best = faster[0]
         by = f"{_percent(best.ratio or 1)}{_between(best)}"
@@ -204,20 +207,20 @@ def _between(v: Verdict) -> str:
     return f" ({_percent(v.interval95[0])} … {_percent(v.interval95[1])})" if v.interval95 else ""
 
 
-def _beside(given: Given) -> Iterator[Line]:
-    for arm, suite in sorted(given.beside.items(), key=lambda item: _variant(given, item[0]))[:2]:
+def _comparison_lines(inputs: Inputs) -> Iterator[Line]:
+    for arm, suite in sorted(inputs.comparisons.items(), key=lambda item: _variant(inputs, item[0]))[:2]:
         if suite.geomean is None:
             continue
-        told = [(standing(v), v) for v in _timed(suite)]
-        counted = {o: sum(s == o for s, _ in told) for o in ("FASTER", "SLOWER", "INCONCLUSIVE")}
+        outcomes = [(outcome_beside(v), v) for v in _timed(suite)]
+        counts = {o: sum(s == o for s, _ in outcomes) for o in ("FASTER", "SLOWER", "INCONCLUSIVE")}
         line = (
-            f"{given.first} is {ratio_text(suite.geomean, suite.geomean_interval)} as fast as {arm}: faster in "
-            f"{counted['FASTER']} of {many(len(told), 'case')}, slower in {counted['SLOWER']}, no difference shown in "
-            f"{counted['INCONCLUSIVE']}."
+            f"{inputs.first} is {ratio_text(suite.geomean, suite.geomean_interval)} as fast as {arm}: faster in "
+            f"{counts['FASTER']} of {many(len(outcomes), 'case')}, slower in {counts['SLOWER']}, no difference shown in "
+            f"{counts['INCONCLUSIVE']}."
         )
         tone: Tone = "good" if suite.geomean < 1 else "bad"
         yield Line(line, tone, "ratios")
-    best = [v for (_, _), v in given.against.items() if standing(v) == "FASTER" and v.ratio]
+    best = [v for (_, _), v in inputs.time_verdicts.items() if outcome_beside(v) == "FASTER" and v.ratio]
     if best:
         v = min(best, key=lambda v: v.ratio or 1)
         yield Line(
@@ -227,84 +230,88 @@ def _beside(given: Given) -> Iterator[Line]:
         )
 
 
-def _ceiling(given: Given) -> Iterator[Line]:
-    found = [(s, run) for run in given.runs if run.arm == given.first and (s := share(run, given.results)) is not None]
-    if not found:
+def _ceiling_lines(inputs: Inputs) -> Iterator[Line]:
+    shares = [
+        (s, run) for run in inputs.runs if run.arm == inputs.first and (s := share(run, inputs.results)) is not None
+    ]
+    if not shares:
         return
-    (least, far), (most, near) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
-    line = f"The median case of {given.first} reaches {percent(median(s for s, _ in found))} of this machine's ceiling"
-    more = f"; from {percent(least)} ({far.case}) to {percent(most)} ({near.case})" if len(found) > 1 else ""
+    (least, far), (most, near) = min(shares, key=lambda f: f[0]), max(shares, key=lambda f: f[0])
+    line = (
+        f"The median case of {inputs.first} reaches {percent(median(s for s, _ in shares))} of this machine's ceiling"
+    )
+    more = f"; from {percent(least)} ({far.case}) to {percent(most)} ({near.case})" if len(shares) > 1 else ""
     if most <= OVER:
         yield Line(f"{line}{more}.", "", "roofline")
     else:
-        low = (
-            "Nothing is faster than a ceiling: it was found too low, as on a busy machine; tritium ceilings --refresh."
-        )
-        yield Line(f"{line}{more}. {low}", "unsure", "roofline")
+        warning = "Nothing is faster than a ceiling: this one was measured too low, as on a busy machine; run tritium ceilings --refresh."
+        yield Line(f"{line}{more}. {warning}", "unsure", "roofline")
 
 
-def _trouble(given: Given) -> Iterator[Line]:
-    failed = [run for run in given.runs if run.status != "ok"]
+def _failure_lines(inputs: Inputs) -> Iterator[Line]:
+    failed = [run for run in inputs.runs if run.status != "ok"]
     if failed:
         kinds = ", ".join(f"{sum(r.status == k for r in failed)} {k}" for k in dict.fromkeys(r.status for r in failed))
-        told = f"{len(failed)} of {many(len(given.runs), 'cell')} {verb(len(failed), 'was', 'were')} not measured: {kinds}."
-        yield Line(told, "bad", "devices")
+        sentence = f"{len(failed)} of {many(len(inputs.runs), 'cell')} {verb(len(failed), 'was', 'were')} not measured: {kinds}."
+        yield Line(sentence, "bad", "devices")
 
 
-def _memory(given: Given) -> Iterator[Line]:
-    found = [(peak, run) for run in given.runs if (s := run.of("peak_bytes")) is not None and (peak := s.median)]
-    if found:
-        peak, run = max(found, key=lambda f: f[0])
+def _memory_lines(inputs: Inputs) -> Iterator[Line]:
+    peaks = [(peak, run) for run in inputs.runs if (s := run.of("peak_bytes")) is not None and (peak := s.median)]
+    if peaks:
+        peak, run = max(peaks, key=lambda f: f[0])
         yield Line(f"The largest peak is {bytes_text(peak)}: {run.case} on {run.arm}.", "", "memory")
 
 
-def _range(given: Given) -> Iterator[Line]:
-    """The longest and the shortest call of the first arm."""
-    found = [(run.seconds, run) for run in given.runs if run.arm == given.first and run.status == "ok" and run.seconds]
-    if len(found) == 1:
-        yield Line(f"A call of {found[0][1].case} takes {time_text(found[0][1])}.", "", anchor(found[0][1].case))
-    elif found:
-        (low, fast), (high, slow) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
+def _range_lines(inputs: Inputs) -> Iterator[Line]:
+    """Yield the longest and the shortest call of the first contender."""
+    times = [
+        (run.seconds, run) for run in inputs.runs if run.arm == inputs.first and run.status == "ok" and run.seconds
+    ]
+    if len(times) == 1:
+        yield Line(f"A call of {times[0][1].case} takes {time_text(times[0][1])}.", "", anchor(times[0][1].case))
+    elif times:
+        (low, fast), (high, slow) = min(times, key=lambda f: f[0]), max(times, key=lambda f: f[0])
         if low == high:
-            yield Line(f"A call takes {seconds_text(low)} in all of {many(len(found), 'case')}.", "", "overview")
+            yield Line(f"A call takes {seconds_text(low)} in all of {many(len(times), 'case')}.", "", "overview")
             return
         yield Line(
             f"Calls take from {seconds_text(low)} ({fast.case}) to {seconds_text(high)} ({slow.case}).", "", "overview"
         )
 
 
-def _doubt(given: Given) -> Iterator[Line]:
-    """How far the times can be believed: by their intervals, or by their spread where one process tells no interval."""
-    if widths := half_widths(given):
+def _interval_lines(inputs: Inputs) -> Iterator[Line]:
+    """Yield the precision of the times: by their intervals, or by their spread where one process gives no interval."""
+    if widths := half_widths(inputs):
         yield Line(
             f"Half the 95 % interval of a time is {percent(median(widths), 1)} of it in the median cell.", "", "noise"
         )
         return
-    walls = [wall for run in given.runs if (wall := run.of("wall")) is not None and wall.median]
-    apart = [(max(wall.flat) - min(wall.flat)) / wall.median for wall in walls if wall.median]
-    if apart:
+    walls = [wall for run in inputs.runs if (wall := run.of("wall")) is not None and wall.median]
+    spreads = [(max(wall.flat) - min(wall.flat)) / wall.median for wall in walls if wall.median]
+    if spreads:
         yield Line(
-            f"Batches of one case lie {percent(median(apart), 1)} of their median apart, in the median cell.",
+            f"Batches of one case spread over {percent(median(spreads), 1)} of their median, in the median cell.",
             "",
             "noise",
         )
 
 
-SENTENCES: tuple[Callable[[Given], Iterator[Line]], ...] = (
-    _what, _verdict, _beside, _trouble, _ceiling, _memory, _range, _doubt,
+SENTENCES: tuple[Callable[[Inputs], Iterator[Line]], ...] = (
+    _scope_lines, _verdict_lines, _comparison_lines, _failure_lines, _ceiling_lines, _memory_lines, _range_lines, _interval_lines,
 )  # fmt: skip
 
 
 # ---- recommendations
 
 
-def recommendations(given: Given) -> Section:
-    """What to do next, by the numbers of this run; each leads to its number."""
-    lines = [line for tell in ADVICE for line in tell(given)][:MOST_ADVICE]
+def recommendations(inputs: Inputs) -> Section:
+    """Return the section of what to do next, by the numbers of this run; each line links to its number."""
+    lines = [line for write in ADVICE for line in write(inputs)][:MOST_ADVICE]
     if not lines:
         lines = [
             Line(
-                f"Nothing stands out in {many(len(given.cases), 'case')}: no case is slower, far from its ceiling or unsteady.",
+                f"Nothing stands out in {many(len(inputs.cases), 'case')}: no case is slower, far from its ceiling or unsteady.",
                 "good",
                 "cases",
             )
@@ -312,56 +319,63 @@ def recommendations(given: Given) -> Section:
     return Section("advice", "What to do next", (Lines(tuple(lines), numbered=True),))
 
 
-def _regressions(given: Given) -> Iterator[Line]:
-    if given.verdicts is None:
+def _regression_advice(inputs: Inputs) -> Iterator[Line]:
+    if inputs.verdicts is None:
         return
     from tritium.perf.gate.page import advice
 
-    for v in given.verdicts.of("SLOWER")[:3]:
+    for v in inputs.verdicts.of("SLOWER")[:3]:
         yield Line(
             f"Look at {v.case} first: {v.metric} {_percent(v.ratio or 1)}{_between(v)}. A profile before and one after, "
             "and tritium profile diff, name the operations.", "bad", anchor(v.case),
         )  # fmt: skip
-    for v in given.verdicts.of("MISSING")[:2]:
+    for v in inputs.verdicts.of("MISSING")[:2]:
         yield Line(f"Bring {v.case} back, or take it out of the baseline: {v.reason}.", "bad", anchor(v.case))
-    unsure = [v for v in given.verdicts.of("INCONCLUSIVE") if v.more_generations]
+    unsure = [v for v in inputs.verdicts.of("INCONCLUSIVE") if v.more_generations]
     if unsure:
         v = max(unsure, key=lambda v: v.more_generations or 0)
-        yield Line(f"{v.case} is not decided: {advice(v, given.verdicts)}.", "unsure", anchor(v.case))
+        yield Line(f"{v.case} is not decided: {advice(v, inputs.verdicts)}.", "unsure", anchor(v.case))
 
 
-def _others(given: Given) -> Iterator[Line]:
-    """Another arm that is surely faster."""
-    found = [
-        (v, arm) for (_, arm), v in given.against.items() if standing(v) == "SLOWER" and (v.ratio or 0) >= WORTH_NAMING
+def _contender_advice(inputs: Inputs) -> Iterator[Line]:
+    """Yield other contenders that are clearly faster."""
+    slower = [
+        (v, arm)
+        for (_, arm), v in inputs.time_verdicts.items()
+        if outcome_beside(v) == "SLOWER" and (v.ratio or 0) >= WORTH_NAMING
     ]
-    for v, arm in sorted(found, key=lambda f: -(f[0].ratio or 0))[:3]:
-        ratio, between = v.ratio or 1, v.interval95
-        sure = f" ({between[0]:.2f}…{between[1]:.2f})" if between else ""
-        yield Line(f"For {v.case}, {arm} is {_times(ratio)}{sure} as fast as {given.first}.", "bad", anchor(v.case))
-
-
-def _far(given: Given) -> Iterator[Line]:
-    """Time that the ceilings say need not be spent: the largest first."""
-    found = [
-        ((run.seconds or 0) * (1 - s), s, run)
-        for run in given.runs
-        if run.arm == given.first and (s := share(run, given.results)) is not None and s < FAR and len(given.cases) > 1
-    ]
-    for lost, s, run in sorted(found, key=lambda f: -f[0])[:2]:
+    for v, arm in sorted(slower, key=lambda f: -(f[0].ratio or 0))[:3]:
+        ratio, interval = v.ratio or 1, v.interval95
+        range_text = f" ({interval[0]:.2f}…{interval[1]:.2f})" if interval else ""
         yield Line(
-            f"{run.case} reaches {percent(s)} of its ceiling: {seconds_text(lost)} of {seconds_text(run.seconds or 0)} a call is not "
-            "explained by arithmetic or bytes. tritium profile tells where it goes.", "unsure", anchor(run.case),
+            f"For {v.case}, {arm} is {_times(ratio)}{range_text} as fast as {inputs.first}.", "bad", anchor(v.case)
+        )
+
+
+def _ceiling_advice(inputs: Inputs) -> Iterator[Line]:
+    """Yield cases with the most time beyond what the ceilings need."""
+    gaps = [
+        ((run.seconds or 0) * (1 - s), s, run)
+        for run in inputs.runs
+        if run.arm == inputs.first
+        and (s := share(run, inputs.results)) is not None
+        and s < FAR
+        and len(inputs.cases) > 1
+    ]
+    for gap_s, s, run in sorted(gaps, key=lambda f: -f[0])[:2]:
+        yield Line(
+            f"{run.case} reaches {percent(s)} of its ceiling: {seconds_text(gap_s)} of {seconds_text(run.seconds or 0)} a call is not "
+            "explained by arithmetic or bytes. tritium profile shows where it goes.", "unsure", anchor(run.case),
         )  # fmt: skip
 
 
-def _cold(given: Given) -> Iterator[Line]:
-    found = [
+def _cold_advice(inputs: Inputs) -> Iterator[Line]:
+    first_calls = [
         (run.first_call_s / run.seconds, run)
-        for run in given.runs
-        if run.arm == given.first and run.first_call_s and run.seconds and run.first_call_s > FELT_S
+        for run in inputs.runs
+        if run.arm == inputs.first and run.first_call_s and run.seconds and run.first_call_s > FELT_S
     ]
-    times, run = max(found, key=lambda f: f[0], default=(0.0, None))
+    times, run = max(first_calls, key=lambda f: f[0], default=(0.0, None))
     if run is not None and times > COLD:
         yield Line(
             f"Call {run.case} once before it matters: its first call took {seconds_text(run.first_call_s or 0)}, "
@@ -369,11 +383,11 @@ def _cold(given: Given) -> Iterator[Line]:
         )  # fmt: skip
 
 
-def _peaks(given: Given) -> Iterator[Line]:
-    """An arm that needs much more memory than another for the same case."""
+def _peak_advice(inputs: Inputs) -> Iterator[Line]:
+    """Yield a contender that needs much more memory than another for the same case."""
     worst: tuple[float, Run, Run] | None = None
-    for case in given.cases:
-        runs = [r for arm in given.results.arms if (r := given.of(case, arm)) is not None and _peak(r) >= 1 << 20]
+    for case in inputs.cases:
+        runs = [r for arm in inputs.results.arms if (r := inputs.run_of(case, arm)) is not None and _peak(r) >= 1 << 20]
         if len(runs) > 1:
             most, least = max(runs, key=_peak), min(runs, key=_peak)
             if worst is None or _peak(most) / _peak(least) > worst[0]:
@@ -391,19 +405,23 @@ def _peak(run: Run) -> float:
     return (series.median or 0.0) if series is not None else 0.0
 
 
-def _noise(given: Given) -> Iterator[Line]:
-    for word, one, more, told in (
-        ("broke in", "had", "had", "rounds that other work broke into: end it, or measure on a quiet machine"),
+def _noise_advice(inputs: Inputs) -> Iterator[Line]:
+    for word, singular, plural, remedy in (
+        ("broke in", "had", "had", "rounds disturbed by other load: end it, or measure on a quiet machine"),
         ("modes", "has", "have", "times of several modes: look at the card before believing a median"),
         ("no steady state", "reached", "reached", "no steady state: give a longer warm-up"),
     ):
-        hit = sum(any(word in f for f in run.flags) for run in given.runs)
-        if hit:
-            yield Line(f"{hit} of {many(len(given.runs), 'cell')} {verb(hit, one, more)} {told}.", "unsure", "noise")
+        count = sum(any(word in f for f in run.flags) for run in inputs.runs)
+        if count:
+            yield Line(
+                f"{count} of {many(len(inputs.runs), 'cell')} {verb(count, singular, plural)} {remedy}.",
+                "unsure",
+                "noise",
+            )
 
 
-def _plan(given: Given) -> Iterator[Line]:
-    plan = given.results.plan
+def _plan_advice(inputs: Inputs) -> Iterator[Line]:
+    plan = inputs.results.plan
     if plan.gates:
         return
     few = f"{many(plan.generations, 'process')} a side cannot decide a gate"
@@ -413,12 +431,12 @@ def _plan(given: Given) -> Iterator[Line]:
         yield Line(f"Measure by at least {GATING} processes before deciding: {few}.", "unsure", "reproduce")
 
 
-def _from_memory(given: Given) -> Iterator[Line]:
-    if given.memory is not None:
-        for a in given.memory.advice[:2]:
+def _memory_advice(inputs: Inputs) -> Iterator[Line]:
+    if inputs.memory is not None:
+        for a in inputs.memory.advice[:2]:
             yield Line(f"{a.description} (saves {bytes_text(a.potential_savings)} of {a.of}).", "", "memory")
 
 
-ADVICE: tuple[Callable[[Given], Iterator[Line]], ...] = (
-    _regressions, _others, _far, _peaks, _cold, _from_memory, _noise, _plan,
+ADVICE: tuple[Callable[[Inputs], Iterator[Line]], ...] = (
+    _regression_advice, _contender_advice, _ceiling_advice, _peak_advice, _cold_advice, _memory_advice, _noise_advice, _plan_advice,
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """A report as text for a terminal and as Markdown for a pull request, from the same sections as the page.
 
-Knows nothing of results. Charts are left out where a table tells the same; names do nothing (`escape`).
+Knows nothing of results. Charts are left out where a table has the same; every text is escaped.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ WIDTH = 110
 MOST_ROWS = 60  # of a table in Markdown: comments have a limit
 MARKS = {"good": "+", "bad": "!", "unsure": "?", "fine": "=", "quiet": "·", "": "-"}
 EMOJI = {"good": "✅", "bad": "❌", "unsure": "⚠️", "fine": "➖", "quiet": "", "": ""}
-PICTURED = ("overview", "data")  # nothing in them but charts and what a page saves
+PICTURED = ("overview", "data")  # only charts and downloads of the page
 BRIEF = ("verdict", "summary", "environment", "ratios", "history", "advice", "noise", "reproduce")  # of a pull request
 
 
 def text(sections: Sequence[Contents]) -> str:
-    """For a terminal."""
+    """Return all sections for a terminal."""
     return "\n\n".join(section_text(s) for s in sections if s.id not in PICTURED) + "\n"
 
 
 def markdown(sections: Sequence[Contents]) -> str:
-    """For a pull request: what decides; every case only where there are no ratios to decide by."""
-    wanted = BRIEF if any(s.id == "ratios" for s in sections) else (*BRIEF, "cases")
-    return "\n\n".join(section_markdown(s) for s in sections if s.id in wanted) + "\n"
+    """Return the deciding sections for a pull request; every case only where there are no ratios."""
+    ids = BRIEF if any(s.id == "ratios" for s in sections) else (*BRIEF, "cases")
+    return "\n\n".join(section_markdown(s) for s in sections if s.id in ids) + "\n"
 
 
 # ---- text
@@ -58,7 +58,7 @@ def section_text(section: Contents) -> str:
     return "\n".join([escape.terminal(section.title).upper(), *body])
 
 
-def _said(text: str, first: str = "", rest: str = "") -> str:
+def _fill(text: str, first: str = "", rest: str = "") -> str:
     return textwrap.fill(
         escape.terminal(text, None), WIDTH, initial_indent=first, subsequent_indent=rest or " " * len(first),
         break_long_words=False, break_on_hyphens=False,
@@ -67,30 +67,30 @@ def _said(text: str, first: str = "", rest: str = "") -> str:
 
 def _banner_text(b: Banner) -> str:
     counts = " · ".join(f"{n:,} {word}" for n, word, _ in b.counts)
-    about = " · ".join(escape.terminal(a) for a in b.about)
-    lines = [f"{MARKS[b.tone]} {escape.terminal(b.headline)}", about, counts]
-    lines += [_said(t) for t in (b.lede, b.command, b.exit_code) if t]
-    return "\n".join([*lines, *(_said(note, "note: ") for note in b.notes)])
+    facts = " · ".join(escape.terminal(a) for a in b.about)
+    lines = [f"{MARKS[b.tone]} {escape.terminal(b.headline)}", facts, counts]
+    lines += [_fill(t) for t in (b.lede, b.command, b.exit_code) if t]
+    return "\n".join([*lines, *(_fill(note, "note: ") for note in b.notes)])
 
 
 def _line_text(line: Line) -> str:
-    return _said(line.text, f"  {MARKS[line.tone]} ")
+    return _fill(line.text, f"  {MARKS[line.tone]} ")
 
 
 def _lines_text(block: Lines) -> str:
     marks = (f"  {i}. " if block.numbered else f"  {MARKS[line.tone]} " for i, line in enumerate(block.lines, 1))
-    return "\n".join(_said(line.text, mark) for mark, line in zip(marks, block.lines, strict=True))
+    return "\n".join(_fill(line.text, mark) for mark, line in zip(marks, block.lines, strict=True))
 
 
 def _facts_text(block: Facts) -> str:
-    wide = max((len(escape.terminal(k)) for k, _ in block.rows), default=0)
-    return "\n".join(_said(cell.text, f"  {escape.terminal(k):<{wide}}  ") for k, cell in block.rows)
+    width = max((len(escape.terminal(k)) for k, _ in block.rows), default=0)
+    return "\n".join(_fill(cell.text, f"  {escape.terminal(k):<{width}}  ") for k, cell in block.rows)
 
 
 def _table(grid: Grid) -> Table:
-    kept = [i for i, _ in enumerate(grid.heads) if any(row[i].text for row in grid.rows)]
-    heads = tuple(grid.heads[i] for i in kept)
-    rows = tuple(tuple(row[i].text for i in kept) for row in grid.rows)
+    columns = [i for i, _ in enumerate(grid.heads) if any(row[i].text for row in grid.rows)]
+    heads = tuple(grid.heads[i] for i in columns)
+    rows = tuple(tuple(row[i].text for i in columns) for row in grid.rows)
     return Table("", heads, rows, grid.right)
 
 
@@ -102,7 +102,7 @@ def _grid_text(grid: Grid) -> str:
 
 
 def _card_text(card: Card) -> str:
-    """A card is a line: its table and pictures are the page's."""
+    """Return a card as one line; its table and charts are in the page only."""
     return f"  {escape.terminal(card.title):<44} {escape.terminal(card.brief):<28} {escape.terminal(card.mark.text)}".rstrip()
 
 
@@ -111,7 +111,7 @@ def _code_text(block: Code) -> str:
 
 
 def _drawing_text(block: Drawing) -> str:
-    return "\n".join([f"  {escape.terminal(block.title)}", *(_said(line, "  - ") for line in block.lines)])
+    return "\n".join([f"  {escape.terminal(block.title)}", *(_fill(line, "  - ") for line in block.lines)])
 
 
 def _fold_text(fold: Fold) -> str:
@@ -209,8 +209,8 @@ def _picture_markdown(picture: Picture) -> str:
 
 
 def _cards(cards: Sequence[Card]) -> Grid:
-    """Cards as a table, a case to a row."""
-    return Grid(("case", "time", "stands"), tuple((Cell(c.title), Cell(c.brief), c.mark) for c in cards))
+    """Return cards as a table, a case to a row."""
+    return Grid(("case", "time", "result"), tuple((Cell(c.title), Cell(c.brief), c.mark) for c in cards))
 
 
 MARKDOWN: dict[type, Callable[[Any], str]] = {

@@ -35,7 +35,7 @@ def html(measured: Measured) -> str:
     """Return the page as one self-contained HTML file."""
     title = " · ".join(filter(None, ("Tritium", "targets", measured.created[:10])))
     footer = f"Made by Tritium from targets measured at {measured.created}. Offline, and the same bytes from the same figures."
-    return report_html.whole(title, sections(measured), footer, noun="target")
+    return report_html.page(title, sections(measured), footer, noun="target")
 
 
 def markdown(measured: Measured) -> str:
@@ -125,7 +125,7 @@ def _reproduce(measured: Measured) -> Section:
         ("measured", measured.created),
     )
     blocks: tuple[Block, ...] = (
-        Code("\n".join(section_machine.typed(env, measured.command))),
+        Code("\n".join(section_machine.commands(env, measured.command))),
         Facts(tuple((name, Cell(value)) for name, value in facts)),
     )
     return Section("reproduce", "How to reproduce", blocks)
