@@ -38,9 +38,9 @@ def test_one_repetition_is_too_few() -> None:
 
 
 def test_what_is_no_case_or_no_arm_is_told() -> None:
-    with pytest.raises(ArgumentError, match="'matmul' is no case; give"):
+    with pytest.raises(ArgumentError, match="'matmul' is not a case of the benchmarks"):
         attribute("matmul", *ARMS)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="'head' is no arm; give"):
+    with pytest.raises(ArgumentError, match="'head' is not a contender, such as"):
         attribute(cases()[0], ARMS[0], "head")  # type: ignore[arg-type]
 
 

@@ -111,13 +111,13 @@ def _remark(r: Bar) -> str:
 
 
 def _scale(chart: Bars, visible: Sequence[Bar], f: layout.Frame) -> Scale:
-    known = finite_all(v for r in visible for v in (r.value, r.low, r.high) if finite(r.value) is not None)
-    positive = [v for v in known if v > 0]
-    wide = bool(positive) and min(known) >= 0 and max(positive) / min(positive) > FAR
+    values = finite_all(v for r in visible for v in (r.value, r.low, r.high) if finite(r.value) is not None)
+    positive = [v for v in values if v > 0]
+    wide = bool(positive) and min(values) >= 0 and max(positive) / min(positive) > FAR
     count = min(max(int(f.plot / 75), 2), 6)
     if wide:
         return log(positive, f.left + 8, f.right - 8, count=count, unit=chart.unit)
-    return linear(known, f.left, f.right, count=count, unit=chart.unit)
+    return linear(values, f.left, f.right, count=count, unit=chart.unit)
 
 
 def _caption(chart: Bars, scale: Scale) -> str:
@@ -161,12 +161,12 @@ def _bar(f: layout.Frame, scale: Scale, r: Bar, y: float, group: int, unit: str)
         return guide + spread + (dot if value > 0 else "") + label
     start = scale.position(0)
     shape = svg.box(min(start, end), y, abs(end - start), layout.BAR)
-    drawn = svg.path(shape, "v", svg.hatch(f"k{colour}")[1]) if r.estimate else svg.path(shape, f"k{colour}")
+    shapes = svg.path(shape, "v", svg.hatch(f"k{colour}")[1]) if r.estimate else svg.path(shape, f"k{colour}")
     if low is not None and high is not None:
-        drawn += svg.path(svg.whisker(scale.position(low), scale.position(high), middle), "e")
-    return drawn + label
+        shapes += svg.path(svg.whisker(scale.position(low), scale.position(high), middle), "e")
+    return shapes + label
 
 
 def _hatches(visible: Sequence[Bar], groups: Sequence[str]) -> str:
-    used = sorted({series(groups.index(r.group)) for r in visible if r.estimate})
-    return f"<defs>{''.join(svg.hatch(f'k{i}')[0] for i in used)}</defs>" if used else ""
+    colours = sorted({series(groups.index(r.group)) for r in visible if r.estimate})
+    return f"<defs>{''.join(svg.hatch(f'k{i}')[0] for i in colours)}</defs>" if colours else ""

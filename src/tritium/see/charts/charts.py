@@ -131,9 +131,9 @@ def _functions(chart: Chart) -> tuple[Callable[[Any, float], paper.Drawing], Cal
 def _add_note(drawing: paper.Drawing, note: str) -> paper.Drawing:
     """Return the drawing with its note below."""
     lines = paper.wrap(note, drawing.width, 11) if note else []
-    drawn = [paper.text(0, drawing.height + 20 + 15 * i, line, "n") for i, line in enumerate(lines)]
+    texts = [paper.text(0, drawing.height + 20 + 15 * i, line, "n") for i, line in enumerate(lines)]
     note_height = 15.0 * len(lines) + 12 if lines else 0.0
-    return paper.Drawing(drawing.width, drawing.height + note_height, drawing.body + "".join(drawn))
+    return paper.Drawing(drawing.width, drawing.height + note_height, drawing.body + "".join(texts))
 
 
 def _add_frame(drawing: paper.Drawing, chart: Chart) -> paper.Drawing:

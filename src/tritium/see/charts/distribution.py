@@ -68,13 +68,13 @@ def draw(chart: Distribution, width: float) -> svg.Drawing:
     for i, (strip, values) in enumerate(zip(chart.strips, samples, strict=True)):
         if not len(values):
             continue
-        inside = [
+        elements = [
             _breaks(strip, p) if i == 0 else "",
             _median(strip, p, y, width, series(i)),
             _dots(values, p, y, series(i)),
         ]
-        inside.append(_violin(shapes[i], p.right + 10, side - 2, tallest, y, series(i)))
-        parts.append(svg.mark(_tip(strip, values, chart.unit, y), *inside))
+        elements.append(_violin(shapes[i], p.right + 10, side - 2, tallest, y, series(i)))
+        parts.append(svg.mark(_tip(strip, values, chart.unit, y), *elements))
     parts.append(_captions(samples, p, y, width, chart.unit))
     return svg.Drawing(width, bottom + layout.UNDER, "".join(parts))
 
@@ -93,17 +93,17 @@ def _fences(samples: Sequence[Floats]) -> tuple[float, float]:
 
 def _dots(values: Floats, p: layout.Plot, y: Scale, colour: int) -> str:
     """Draw every sample, or every n-th; outliers at the edge."""
-    drawn = layout.sample_evenly(len(values), DOTS)
+    indexes = layout.sample_evenly(len(values), DOTS)
     inset = 5.0
     step = (p.width - 2 * inset) / max(len(values) - 1, 1)
     first = p.left + inset if len(values) > 1 else (p.left + p.right) / 2
-    edge = ""
+    outliers = ""
     for i in np.flatnonzero((values > y.high) | (values < y.low)).tolist():
         up = values[i] > y.high
-        edge += svg.triangle(first + step * i, p.top + 4 if up else p.bottom - 4, 3.5, up)
-    positions = [(first + step * i, y.position(float(values[i]))) for i in drawn if y.low <= values[i] <= y.high]
-    inside = svg.dots(positions)
-    return svg.path(inside, f"dots s{colour}") + svg.path(edge, f"k{colour}")
+        outliers += svg.triangle(first + step * i, p.top + 4 if up else p.bottom - 4, 3.5, up)
+    positions = [(first + step * i, y.position(float(values[i]))) for i in indexes if y.low <= values[i] <= y.high]
+    dots = svg.dots(positions)
+    return svg.path(dots, f"dots s{colour}") + svg.path(outliers, f"k{colour}")
 
 
 def _density(values: Floats, y: Scale) -> tuple[Floats, Floats]:

@@ -83,10 +83,10 @@ def _value(cell: Cell) -> float | None:
 
 def _ratios(cells: Sequence[Cell]) -> list[float | None]:
     """Return each cell's ratio to the best of the row; None where there is nothing to compare with."""
-    known = [v for v in map(_value, cells) if v is not None and v > 0]
-    if len(known) < 2:
+    values = [v for v in map(_value, cells) if v is not None and v > 0]
+    if len(values) < 2:
         return [None] * len(cells)
-    return [None if v is None or v <= 0 else v / min(known) for v in map(_value, cells)]
+    return [None if v is None or v <= 0 else v / min(values) for v in map(_value, cells)]
 
 
 def _cell(x: float, y: float, width: float, cell: Cell, ratio: float | None, unit: str) -> str:

@@ -116,11 +116,11 @@ def key(
         return "", 0.0
     parts, left, row = [], x, 0
     for i, label in enumerate(names):
-        shown = svg.fit(label or "(no name)", min(width - 20, 220))
-        needed_width = svg.text_width(shown) + 34
+        text = svg.fit(label or "(no name)", min(width - 20, 220))
+        needed_width = svg.text_width(text) + 34
         if left > x and left + needed_width - 16 > x + width:
             left, row = x, row + 1
-        parts += [shape(i, left + 5, y + 18 * row - 4), svg.text(left + 14, y + 18 * row, shown, "u")]
+        parts += [shape(i, left + 5, y + 18 * row - 4), svg.text(left + 14, y + 18 * row, text, "u")]
         left += needed_width
     return "".join(parts), 18.0 * (row + 1) + 8
 
@@ -189,8 +189,8 @@ def draw_reasons(
         label = f"{len(indexes)} {'figures' if len(distinct) < len(indexes) else 'cases'}: {why}"
         kind = "w" if is_fault(why) else "x"
         lines = svg.wrap(label, f.width)
-        drawn = [svg.text(0, line_y + 16 + 16 * i, line, kind) for i, line in enumerate(lines)]
-        parts.append(svg.mark((label, ", ".join(distinct)), *drawn))
+        texts = [svg.text(0, line_y + 16 + 16 * i, line, kind) for i, line in enumerate(lines)]
+        parts.append(svg.mark((label, ", ".join(distinct)), *texts))
         line_y += 16 * len(lines) + 8
     return "".join(parts), line_y - y
 
@@ -199,8 +199,8 @@ def empty(width: float, reason: str = EMPTY) -> svg.Drawing:
     """Return a panel with the reason why nothing is drawn."""
     lines = svg.wrap(reason or EMPTY, width - 32)
     height = 40.0 + 16 * len(lines)
-    drawn = [svg.text(width / 2, 32 + 16 * i, line, "u c") for i, line in enumerate(lines)]
-    return svg.Drawing(width, height, svg.path(svg.box(0, 0, width, height), "y") + "".join(drawn))
+    texts = [svg.text(width / 2, 32 + 16 * i, line, "u c") for i, line in enumerate(lines)]
+    return svg.Drawing(width, height, svg.path(svg.box(0, 0, width, height), "y") + "".join(texts))
 
 
 # ---- two axes

@@ -74,13 +74,13 @@ def _shape(outcome: str, x: float, y: float, size: float = 4.5) -> str:
     colour, shape = OUTCOMES.get(outcome, OUTCOMES[""])
     if shape == "ring":
         return svg.path(svg.circle(x, y, size - 0.8), f"bg j s{colour}")
-    drawn = {
+    path_data = {
         "up": svg.triangle(x, y, size, True),
         "down": svg.triangle(x, y, size, False),
         "diamond": svg.diamond(x, y, size, size + 1),
         "disc": svg.circle(x, y, size - 0.5),
     }[shape]
-    return svg.path(drawn, f"k{colour} i")
+    return svg.path(path_data, f"k{colour} i")
 
 
 def why(r: Ratio) -> str:
@@ -102,12 +102,12 @@ def _interval(r: Ratio) -> str:
     return f"{ratio_text(ends[0])} … {ratio_text(ends[1])}" if ends else ""
 
 
-def _scale(listed: Sequence[Ratio], f: layout.Frame, always: Sequence[float] = ()) -> Scale:
+def _scale(ratios: Sequence[Ratio], f: layout.Frame, always: Sequence[float] = ()) -> Scale:
     """Return an axis for all ratios, and for their intervals as far as these do not flatten the rest."""
-    values = [*finite_all(r.value for r in listed if not why(r)), *always, 1.0]
+    values = [*finite_all(r.value for r in ratios if not why(r)), *always, 1.0]
     low, high = math.log(min(values)), math.log(max(values))
     room = max(high - low, 0.04)
-    ends = [math.log(v) for r in listed if not why(r) for v in _interval_ends(r)]
+    ends = [math.log(v) for r in ratios if not why(r) for v in _interval_ends(r)]
     reached = [math.exp(min(max(e, low - room), high + room)) for e in ends]
     return ratio([*values, *reached], f.left + 6, f.right - 6, count=max(int(f.plot / 60), 2))
 
@@ -176,28 +176,28 @@ def _speedups(
     f: layout.Frame, scale: Scale, block: Sequence[Placed], top: float, groups: Sequence[str], base: str
 ) -> list[str]:
     marks = []
-    for index, r, y, inside in layout.place_rows(f, top, block):
+    for index, r, y, elements in layout.place_rows(f, top, block):
         if reason := why(r):
-            inside.append(layout.absence(f, y + 10, reason))
+            elements.append(layout.absence(f, y + 10, reason))
             description = reason
         else:
-            inside.append(
+            elements.append(
                 _speedup(f, scale, r, y, f"{series(groups.index(r.group))}" if len(groups) > 1 else _state(r))
             )
             interval = _interval(r)
             description = f"{ratio_text(r.value or 0.0)}" + (f" ({interval}, 95 %)" if interval else "")
             description += f" as fast as {base}" if base else ""
         tip = (r.name, (f"{r.group}: " if r.group else "") + description, r.note)
-        marks.append(svg.mark(tip, *inside, row=index, link=r.link))
+        marks.append(svg.mark(tip, *elements, row=index, link=r.link))
     return marks
 
 
 def _speedup(f: layout.Frame, scale: Scale, r: Ratio, y: float, colour: str) -> str:
     start, end = scale.position(1), scale.position(r.value or 1.0)
-    drawn = svg.path(svg.box(min(start, end), y, max(abs(end - start), 0.5), layout.BAR), f"k{colour}")
+    shapes = svg.path(svg.box(min(start, end), y, max(abs(end - start), 0.5), layout.BAR), f"k{colour}")
     if ends := _interval_ends(r):
-        drawn += svg.path(_arrows(scale, ends, y + layout.BAR / 2), "e")
-    return drawn + layout.figure(f, y, ratio_text(r.value or 0.0))
+        shapes += svg.path(_arrows(scale, ends, y + layout.BAR / 2), "e")
+    return shapes + layout.figure(f, y, ratio_text(r.value or 0.0))
 
 
 # ---- forests
@@ -211,13 +211,13 @@ def draw_forest(chart: Forest, width: float) -> svg.Drawing:
     visible = [(i, r) for i, r in enumerate(chart.rows) if i not in hidden]
     ratios = [r for _, r in visible] + ([chart.total] if chart.total else [])
     f = layout.frame(width, (_label(chart, r) for r in ratios), (_figure(r, width) for r in ratios))
-    shown = [o for o in OUTCOMES if any(r.outcome == o for r in chart.rows) and o]
-    labels = [f"{sum(r.outcome == o for r in chart.rows)} {o.lower()}" for o in shown]
-    keys, top = layout.key(0, 12, width, labels, lambda i, x, y: _shape(shown[i], x, y))
+    outcomes = [o for o in OUTCOMES if any(r.outcome == o for r in chart.rows) and o]
+    labels = [f"{sum(r.outcome == o for r in chart.rows)} {o.lower()}" for o in outcomes]
+    keys, top = layout.key(0, 12, width, labels, lambda i, x, y: _shape(outcomes[i], x, y))
     parts = [keys]
     if ratios:
-        drawn, top = _forest(chart, f, visible, ratios, top)
-        parts.append(drawn)
+        rows, top = _forest(chart, f, visible, ratios, top)
+        parts.append(rows)
     notes, notes_height = layout.draw_reasons(f, top, reasons, [r.name for r in chart.rows])
     return svg.Drawing(width, top + notes_height, "".join(parts) + notes)
 
@@ -274,37 +274,37 @@ def _band(scale: Scale, margin: float, y: float, height: float) -> str:
 
 def _row(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float, band: str, index: int) -> str:
     y = top + f.head + (layout.ROW - layout.BAR) / 2
-    inside = [layout.backdrop(f, top, height), band, layout.name(f, y, layout.BAR, r.name)]
+    elements = [layout.backdrop(f, top, height), band, layout.name(f, y, layout.BAR, r.name)]
     if reason := why(r):
-        inside.append(layout.absence(f, y + 10, reason))
-        return svg.mark((r.name, r.outcome.lower(), reason, r.note), *inside, row=index, link=r.link)
+        elements.append(layout.absence(f, y + 10, reason))
+        return svg.mark((r.name, r.outcome.lower(), reason, r.note), *elements, row=index, link=r.link)
     colour = OUTCOMES.get(r.outcome, OUTCOMES[""])[0]
     middle = y + layout.BAR / 2
     if ends := _interval_ends(r):
-        inside.append(svg.path(_arrows(scale, ends, middle), f"j s{colour}"))
-    inside += [_shape(r.outcome, scale.position(r.value or 1.0), middle), layout.figure(f, y, _figure(r, f.width))]
+        elements.append(svg.path(_arrows(scale, ends, middle), f"j s{colour}"))
+    elements += [_shape(r.outcome, scale.position(r.value or 1.0), middle), layout.figure(f, y, _figure(r, f.width))]
     interval = _interval(r)
     description = f"{ratio_text(r.value or 1.0)}, {change_text(r.value or 1.0)}" + (
         f" ({interval}, 95 %)" if interval else ""
     )
-    return svg.mark((r.name, r.outcome.lower(), description, r.absent, r.note), *inside, row=index, link=r.link)
+    return svg.mark((r.name, r.outcome.lower(), description, r.absent, r.note), *elements, row=index, link=r.link)
 
 
 def _total(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float) -> str:
     y = top + f.head + (layout.ROW - layout.BAR) / 2
-    inside = [
+    elements = [
         svg.path(svg.line(0, top - 4, f.width, top - 4), "g"),
         layout.backdrop(f, top, height),
         layout.name(f, y, layout.BAR, r.name, "o"),
     ]
     if reason := why(r):
-        return svg.mark((r.name, reason), *inside, layout.absence(f, y + 10, reason))
+        return svg.mark((r.name, reason), *elements, layout.absence(f, y + 10, reason))
     centre, middle = scale.position(r.value or 1.0), y + layout.BAR / 2
     ends = _interval_ends(r) or [r.value or 1.0, r.value or 1.0]
     low, high = min(scale.position(ends[0]), centre - 3), max(scale.position(ends[1]), centre + 3)
     shape = svg.points([(low, middle), (centre, middle - 6), (high, middle), (centre, middle + 6)]) + "z"
-    inside += [svg.path(shape, "k8 i"), layout.figure(f, y, _figure(r, f.width), "o")]
-    return svg.mark((r.name, _figure(r, layout.NARROW), r.note), *inside)
+    elements += [svg.path(shape, "k8 i"), layout.figure(f, y, _figure(r, f.width), "o")]
+    return svg.mark((r.name, _figure(r, layout.NARROW), r.note), *elements)
 
 
 # ---- tables
@@ -312,14 +312,14 @@ def _total(f: layout.Frame, scale: Scale, r: Ratio, top: float, height: float) -
 
 def table(chart: Speedup | Forest) -> Table:
     """Return all ratios as a table."""
-    listed = chart.rows + ((chart.total,) if isinstance(chart, Forest) and chart.total else ())
-    grouped = any(r.group for r in listed)
+    ratios = chart.rows + ((chart.total,) if isinstance(chart, Forest) and chart.total else ())
+    grouped = any(r.group for r in ratios)
     heads = ("case", *(("contender",) if grouped else ()), "ratio", "95 % interval", "outcome", "remark")
     body = [
         (
             r.name, *((r.group,) if grouped else ()), "-" if why(r) else ratio_text(r.value or 0.0), _interval(r),
             r.outcome.lower(), "; ".join(s for s in (why(r), r.note) if s),
         )
-        for r in listed
+        for r in ratios
     ]  # fmt: skip
     return Table(chart.title, heads, tuple(body), frozenset({"ratio", "95 % interval"}))

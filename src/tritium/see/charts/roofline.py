@@ -91,8 +91,8 @@ def roofs_of(ceilings: Sequence[Ceiling], integer: bool) -> tuple[Roof, ...]:
 
 def draw(chart: Roofline, width: float) -> svg.Drawing:
     """Draw the roofs, then the dots, the heaviest first so that small ones stay visible."""
-    dots = [(i, d) for i, d in enumerate(chart.points) if _above(d.intensity) and _above(d.rate)]
-    roofs = [r for r in chart.roofs if _above(r.value)]
+    dots = [(i, d) for i, d in enumerate(chart.points) if _is_positive(d.intensity) and _is_positive(d.rate)]
+    roofs = [r for r in chart.roofs if _is_positive(r.value)]
     if not dots and not roofs:
         return layout.empty(width, chart.absent or layout.EMPTY)
     groups = list(dict.fromkeys(d.group for d in chart.points))
@@ -122,9 +122,9 @@ def draw(chart: Roofline, width: float) -> svg.Drawing:
     return svg.Drawing(width, bottom + 40, "".join(parts))
 
 
-def _above(value: float) -> bool:
-    known = finite(value)
-    return known is not None and known > 0
+def _is_positive(value: float) -> bool:
+    number = finite(value)
+    return number is not None and number > 0
 
 
 def _kinds(roofs: Sequence[Roof], kind: str) -> list[Roof]:
@@ -175,24 +175,24 @@ def _roofs(roofs: Sequence[Roof], p: layout.Plot, x: Scale, y: Scale, unit: str,
     heights: list[float] = []
     for r in sorted(tops, key=lambda r: not r.main):
         start, height = x.position(r.value / fastest), y.position(r.value)
-        inside = [svg.path(svg.line(start, height, p.right, height), "e" if r.main else "z")]
+        elements = [svg.path(svg.line(start, height, p.right, height), "e" if r.main else "z")]
         if all(abs(height - other) >= APART for other in heights):
-            inside.append(_label_flat(r, start, height, p, unit, boxes))
+            elements.append(_label_flat(r, start, height, p, unit, boxes))
             heights.append(height)
-        parts.append(svg.mark((r.name, amount(r.value, r.unit or unit)), *inside))
+        parts.append(svg.mark((r.name, amount(r.value, r.unit or unit)), *elements))
     offsets: list[float] = []
     for r in sorted(slopes, key=lambda r: not r.main):
         ends = _ends(r, x, y, highest)
         if ends is None:
             continue
-        inside = [svg.path(svg.line(*ends), "e" if r.main else "z")]
+        elements = [svg.path(svg.line(*ends), "e" if r.main else "z")]
         offset = math.log10(r.value) * _slope(y)  # of this one of the parallel lines
         below = r is slopes[-1]  # no line is under the last one, so its label meets none there
         free = below or all(abs(offset - other) >= APART * 1.3 for other in offsets)
         if free and math.hypot(ends.x2 - ends.x1, ends.y2 - ends.y1) > 70:
-            inside.append(_label_slope(r, ends, boxes, below))
+            elements.append(_label_slope(r, ends, boxes, below))
             offsets += [] if below else [offset]
-        parts.append(svg.mark((r.name, amount(r.value, "B/s")), *inside))
+        parts.append(svg.mark((r.name, amount(r.value, "B/s")), *elements))
     return "".join(parts)
 
 
@@ -273,11 +273,11 @@ class Placed(NamedTuple):
 
 def _place_dots(dots: Sequence[tuple[int, Dot]], x: Scale, y: Scale) -> list[Placed]:
     """Return every dot with its position and radius, the heaviest first."""
-    most = max((d.weight for _, d in dots if _above(d.weight)), default=1.0)
+    heaviest = max((d.weight for _, d in dots if _is_positive(d.weight)), default=1.0)
     ordered = sorted(dots, key=lambda pair: (-(finite(pair[1].weight) or 0.0), pair[0]))
     placed = []
     for index, d in ordered:
-        share = min(max((finite(d.weight) or 0.0) / most, 0.0), 1.0)
+        share = min(max((finite(d.weight) or 0.0) / heaviest, 0.0), 1.0)
         radius = max(LARGEST * math.sqrt(share), SMALLEST) if len(dots) > 1 else 6.0
         placed.append(Placed(index, d, x.position(d.intensity), y.position(d.rate), radius))
     return placed
@@ -299,8 +299,8 @@ def _dots(
 
 def _label(name: str, x: float, y: float, radius: float, p: layout.Plot, boxes: list[Box], lines: Sequence[Box]) -> str:
     """Draw the dot's label beside it, at the first position where it covers nothing; a line if it must."""
-    shown = svg.fit(name, 130, 11)
-    width = svg.text_width(shown, 11)
+    text = svg.fit(name, 130, 11)
+    width = svg.text_width(text, 11)
     positions = (
         (x + radius + 4, y + 4), (x - radius - 4 - width, y + 4), (x - width / 2, y - radius - 5),
         (x - width / 2, y + radius + 12),
@@ -311,18 +311,18 @@ def _label(name: str, x: float, y: float, radius: float, p: layout.Plot, boxes: 
             inside = box.left >= p.left + 2 and box.right <= p.right and box.top >= p.top and box.bottom <= p.bottom
             if inside and not _covered(box, obstacles):
                 boxes.append(box)
-                return svg.text(start, base, shown, "n l")
+                return svg.text(start, base, text, "n l")
     return ""
 
 
 def table(chart: Roofline) -> Table:
     """Return the roofs, then the dots, as a table."""
     body = [(r.name, r.kind, "-", amount(r.value, "B/s" if r.kind == "memory" else r.unit or chart.unit), "")
-            for r in chart.roofs if _above(r.value)]  # fmt: skip
+            for r in chart.roofs if _is_positive(r.value)]  # fmt: skip
     for d in chart.points:
-        known = _above(d.intensity) and _above(d.rate)
+        drawable = _is_positive(d.intensity) and _is_positive(d.rate)
         body.append((
-            d.name, d.group or "op", amount(d.intensity, "") if known else "-", amount(d.rate, chart.unit) if known else "-",
+            d.name, d.group or "op", amount(d.intensity, "") if drawable else "-", amount(d.rate, chart.unit) if drawable else "-",
             d.note,
         ))  # fmt: skip
     heads = ("name", "kind", f"{chart.unit.removesuffix('/s')}/B", chart.unit, "remark")

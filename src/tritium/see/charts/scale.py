@@ -83,8 +83,8 @@ def linear(
     values: Iterable[float], start: float, end: float, *, count: int = 5, unit: str = "", zero: bool = True
 ) -> Scale:
     """Return a linear scale with about `count` round ticks, from 0 where `zero` is true. No values: 0 … 1."""
-    known = [min(max(v, -MOST), MOST) for v in values] or [0.0]
-    low, high = min(known), max(known)
+    clipped = [min(max(v, -MOST), MOST) for v in values] or [0.0]
+    low, high = min(clipped), max(clipped)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     largest = max(abs(low), abs(high))
@@ -100,10 +100,10 @@ def linear(
 
 def log(values: Iterable[float], start: float, end: float, *, count: int = 6, unit: str = "") -> Scale:
     """Return a log scale for the values above 0; its ends are 1, 2 or 5 times a power of ten, of bytes powers of two."""
-    known = [min(max(v, LEAST), MOST) for v in values if v > 0] or [1.0, 10.0]
+    clipped = [min(max(v, LEAST), MOST) for v in values if v > 0] or [1.0, 10.0]
     if unit == "B":
-        return _doubling(min(known), max(known), start, end, count)
-    low, high = _round_down(min(known)), _round_up(max(known))
+        return _doubling(min(clipped), max(clipped), start, end, count)
+    low, high = _round_down(min(clipped)), _round_up(max(clipped))
     if high / low < 1.9:
         low, high = _round_down(low * 0.99), _round_up(high * 1.01)
     return Scale(low, high, start, end, _log_ticks(low, high, count), log=True)
@@ -123,8 +123,8 @@ def _doubling(least: float, most: float, start: float, end: float, count: int) -
 
 def ratio(values: Iterable[float], start: float, end: float, *, count: int = 7) -> Scale:
     """Return a log scale for ratios that includes 1: ticks in per cent where all are near 1, else multiples."""
-    known = [*(min(max(v, LEAST), MOST) for v in values if v > 0), 1.0]
-    low, high = min(known), max(known)
+    clipped = [*(min(max(v, LEAST), MOST) for v in values if v > 0), 1.0]
+    low, high = min(clipped), max(clipped)
     if max(high, 1 / low) >= NEAR:
         decades = log([low, high], start, end, count=count)
         return Scale(decades.low, decades.high, start, end, tuple(sorted({*decades.ticks, 1.0})), log=True)

@@ -88,18 +88,18 @@ def _caption(chart: Stacks, near: bool) -> str:
 
 def _stack(f: layout.Frame, scale: Scale, r: Stack, index: int, top: float, kinds: list[str], unit: str) -> str:
     y = top + f.head + (layout.ROW - layout.BAR) / 2
-    inside = [layout.backdrop(f, top, layout.ROW + f.head), layout.name(f, y, layout.BAR, r.name)]
+    elements = [layout.backdrop(f, top, layout.ROW + f.head), layout.name(f, y, layout.BAR, r.name)]
     tip = [r.name]
     if why := _why(r):
-        return svg.mark((r.name, why), *inside, layout.absence(f, y + 10, why), row=index)
+        return svg.mark((r.name, why), *elements, layout.absence(f, y + 10, why), row=index)
     base = 0.0
     for p in r.parts:
         value = max(finite(p.value) or 0.0, 0.0)
         start, end = scale.position(base), scale.position(base + value)
-        inside.append(svg.path(svg.box(start, y, end - start, layout.BAR), f"k{series(kinds.index(p.name))}"))
+        elements.append(svg.path(svg.box(start, y, end - start, layout.BAR), f"k{series(kinds.index(p.name))}"))
         tip.append(f"{p.name}: {amount(value, unit)}")
         base += value
-    return svg.mark(tip, *inside, layout.figure(f, y, _figure(r, unit)), row=index)
+    return svg.mark(tip, *elements, layout.figure(f, y, _figure(r, unit)), row=index)
 
 
 def table(chart: Stacks) -> Table:

@@ -73,9 +73,9 @@ def _tenths(n: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _em(c: str) -> float:
-    known = CHARACTERS.get(c)
-    if known is not None:
-        return known
+    width = CHARACTERS.get(c)
+    if width is not None:
+        return width
     if "a" <= c <= "z":
         return LOWER
     if "A" <= c <= "Z":
@@ -92,12 +92,12 @@ def text_width(text: str, size: float = SIZE) -> float:
 
 def fit(name: str, room: float, size: float = SIZE) -> str:
     """Return the text as displayed, shortened in the middle where it has no room, since both ends distinguish names."""
-    shown = escape.visible(name, 4 * escape.LIMIT)
-    if text_width(shown, size) <= room:
-        return shown
+    visible = escape.visible(name, 4 * escape.LIMIT)
+    if text_width(visible, size) <= room:
+        return visible
     remaining = max(room - text_width("…", size), 0.0)
-    head = _prefix(shown, remaining * 0.6, size)
-    tail = _prefix(shown[: len(head) - 1 if head else None : -1], remaining - text_width(head, size), size)[::-1]
+    head = _prefix(visible, remaining * 0.6, size)
+    tail = _prefix(visible[: len(head) - 1 if head else None : -1], remaining - text_width(head, size), size)[::-1]
     return f"{head.rstrip()}…{tail.lstrip()}"
 
 
@@ -208,13 +208,16 @@ def document(drawing: Drawing, title: str, description: str, *, css: str = "", n
     prefix = "c" + sha256(head.encode("utf-8", "surrogatepass")).hexdigest()[:10]
     if css:
         name_attribute = f'aria-labelledby="{ID}t {ID}d"'
-        inside = f'<style>{css}</style><title id="{ID}t">{escape.svg(title)}</title><desc id="{ID}d">{escape.svg(description, None)}</desc>'
+        header = f'<style>{css}</style><title id="{ID}t">{escape.svg(title)}</title><desc id="{ID}d">{escape.svg(description, None)}</desc>'
     else:  # a <title> of the whole chart would pop up over every part of it
-        name_attribute, inside = f'aria-label="{escape.attribute(title)}. {escape.attribute(description, None)}"', ""
+        name_attribute, header = (
+            f'aria-label="{escape.attribute(title)}. {escape.attribute(description, None)}"',
+            "",
+        )
     role = "group" if "<a " in drawing.body else "img"  # role img hides the links inside
     element = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="{role}" {name_attribute}>{inside}{drawing.body}</svg>'
+        f'height="{height}" role="{role}" {name_attribute}>{header}{drawing.body}</svg>'
     )
     return element.replace(ID, prefix)
 

@@ -1,6 +1,7 @@
 """Quantities over time on one clock: a plot for each, layers stacked where there are several.
 
-Knows nothing of profiles or pools. Many samples are reduced to the minimum and maximum of each interval, so that no peak is lost.
+Knows nothing of profiles or pools. Many samples are reduced to the minimum and maximum of each interval, so that no peak
+is lost.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def draw(chart: OverTime, width: float) -> svg.Drawing:
     x = Scale(start, end, p.left, p.right, ticks if len(ticks) > 1 else (start, end))
     parts, top = [], 0.0
     for track, y in zip(chart.tracks, scales, strict=True):
-        drawn, top = _track(track, y, layout.Plot(p.left, p.right, top, top), x, width, height)
-        parts.append(drawn)
+        plot, top = _track(track, y, layout.Plot(p.left, p.right, top, top), x, width, height)
+        parts.append(plot)
     foot = layout.Plot(p.left, p.right, top, top)
     parts.append(layout.draw_horizontal_axis(foot, x, "s", width))
     return svg.Drawing(width, top + layout.UNDER, "".join(parts))
@@ -93,13 +94,13 @@ def _totals(track: Track) -> list[float]:
 
 def _vertical_scale(track: Track, height: float) -> Scale | None:
     """Return the scale of the vertical axis, from 0 to the height; None: there is nothing to plot."""
-    known = finite_all(_totals(track))
-    if track.absent or not known:
+    values = finite_all(_totals(track))
+    if track.absent or not values:
         return None
     limit = finite(track.limit)
-    if limit is not None and limit <= FAR * max(known):
-        known.append(limit)
-    return linear(known, height, 0, count=3, unit=track.unit)
+    if limit is not None and limit <= FAR * max(values):
+        values.append(limit)
+    return linear(values, height, 0, count=3, unit=track.unit)
 
 
 def _track(track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float, height: float) -> tuple[str, float]:
@@ -108,11 +109,11 @@ def _track(track: Track, y: Scale | None, p: layout.Plot, x: Scale, width: float
     head = svg.text(0, p.top + 16, svg.fit(track.name, width / 2), "o")
     if y is None:
         reason = track.absent or "no samples"
-        drawn = [head + svg.text(0, p.top + 33 + 15 * i, line, "x") for i, line in enumerate(svg.wrap(reason, width))]
-        return "".join(drawn), p.top + 30 + 15 * len(drawn)
+        texts = [head + svg.text(0, p.top + 33 + 15 * i, line, "x") for i, line in enumerate(svg.wrap(reason, width))]
+        return "".join(texts), p.top + 30 + 15 * len(texts)
     totals = _totals(track)
-    known = finite_all(totals)
-    maximum = f"maximum {amount(max(known), track.unit)}"
+    values = finite_all(totals)
+    maximum = f"maximum {amount(max(values), track.unit)}"
     head += svg.text(width - 8, p.top + 16, maximum, "t r")
     keys, key_height = layout.key(0, p.top + HEAD + 12, width, names, layout.swatch)
     top = p.top + HEAD + key_height
@@ -196,8 +197,8 @@ def _tips(track: Track, p: layout.Plot, x: Scale) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    known = finite(value)
-    return "not measured" if known is None else amount(known, unit)
+    number = finite(value)
+    return "not measured" if number is None else amount(number, unit)
 
 
 def table(chart: OverTime) -> Table:
@@ -206,12 +207,12 @@ def table(chart: OverTime) -> Table:
     for track in chart.tracks:
         for layer in track.layers or (Layer(track.name, ()),):
             name = f"{track.name}: {layer.name}" if len(track.layers) > 1 else track.name
-            known = finite_all(layer.values)
-            if track.absent or not known:
+            values = finite_all(layer.values)
+            if track.absent or not values:
                 body.append((name, "0", "-", "-", "-", track.absent or "no samples"))
                 continue
-            mean = math.fsum(v / len(known) for v in known)
-            least, middle, most = (amount(v, track.unit) for v in (min(known), mean, max(known)))
-            body.append((name, str(len(known)), least, middle, most, ""))
+            mean = math.fsum(v / len(values) for v in values)
+            least, middle, most = (amount(v, track.unit) for v in (min(values), mean, max(values)))
+            body.append((name, str(len(values)), least, middle, most, ""))
     heads = ("quantity", "samples", "minimum", "mean", "maximum", "remark")
     return Table(chart.title, heads, tuple(body), frozenset(heads[1:5]))

@@ -1,6 +1,7 @@
 """A metric over runs: points with intervals, levels between change points, other machines, and the canary below.
 
-Knows nothing of histories. Runs are evenly spaced, oldest first. The vertical axis need not start at 0; its caption says where it starts.
+Knows nothing of histories. Runs are evenly spaced, oldest first. The vertical axis need not start at 0; its caption
+says where it starts.
 """
 
 from __future__ import annotations
@@ -70,17 +71,17 @@ class Trend:
 
 def draw(chart: Trend, width: float) -> svg.Drawing:
     """Draw the points over the levels, steps labelled above them."""
-    known = finite_all(v for p in chart.points for v in (p.value, p.low, p.high))
+    values = finite_all(v for p in chart.points for v in (p.value, p.low, p.high))
     if not finite_all(p.value for p in chart.points):
         return layout.empty(width, "no run has a value" if chart.points else layout.EMPTY)
     height = 170.0 if width < layout.NARROW else 220.0
     top = 40.0 if chart.steps or chart.epochs else 24.0
     bottom = top + height
-    above = min(known) > 0
-    if above and max(known) / min(known) > FAR:
-        y = log(known, bottom, top, count=5, unit=chart.unit)
+    positive = min(values) > 0
+    if positive and max(values) / min(values) > FAR:
+        y = log(values, bottom, top, count=5, unit=chart.unit)
     else:
-        y = linear(known, bottom, top, count=4, unit=chart.unit, zero=False)
+        y = linear(values, bottom, top, count=4, unit=chart.unit, zero=False)
     last = next(v for v in (finite(p.value) for p in reversed(chart.points)) if v is not None)
     right = width - svg.text_width(amount(last, chart.unit)) - 12
     p = layout.Plot(layout.margin(y, chart.unit), right, top, bottom)
@@ -187,13 +188,13 @@ def _steps(chart: Trend, p: layout.Plot, x: _Positions) -> str:
         colour, step_x = "bad" if bad else "good", x(s.index - 0.5)
         label = change_text(ratio)
         width = svg.text_width(label, 12) + 14
-        inside = [svg.path(svg.line(step_x, p.top - 6, step_x, p.bottom), f"q s{colour}"),
+        elements = [svg.path(svg.line(step_x, p.top - 6, step_x, p.bottom), f"q s{colour}"),
                   svg.path(svg.triangle(step_x, p.top - 12, 4, ratio > 1), f"k{colour}")]  # fmt: skip
         if step_x - 6 >= occupied and step_x + width <= p.right + 40:
-            inside.append(svg.text(step_x + 8, p.top - 8, label, f"o k{colour}"))
+            elements.append(svg.text(step_x + 8, p.top - 8, label, f"o k{colour}"))
             occupied = step_x + width
         where = chart.points[s.index].label
-        parts.append(svg.mark((f"{label} from {where} on", "worse" if bad else "better", s.note), *inside))
+        parts.append(svg.mark((f"{label} from {where} on", "worse" if bad else "better", s.note), *elements))
     return "".join(parts)
 
 
@@ -204,25 +205,25 @@ def _epochs(chart: Trend, p: layout.Plot, x: _Positions) -> str:
             epoch_x, label = x(index - 0.5), "other machine"
             room = epoch_x + 4 + svg.text_width(label, 11) <= p.right
             text = svg.text(epoch_x + 4 if room else epoch_x - 4, p.bottom - 5, label, "t l" if room else "t l r")
-            drawn = svg.path(svg.line(epoch_x, p.top - 6, epoch_x, p.bottom), "a") + text
-            parts.append(svg.mark(("another machine from here on", chart.points[index].label), drawn))
+            shapes = svg.path(svg.line(epoch_x, p.top - 6, epoch_x, p.bottom), "a") + text
+            parts.append(svg.mark(("another machine from here on", chart.points[index].label), shapes))
     return "".join(parts)
 
 
 def _canary(chart: Trend, p: layout.Plot, x: _Positions, top: float) -> str:
     """Draw the machine's own speed, on an axis of its own."""
     values = [finite(v) for v in chart.canary[: len(chart.points)]]
-    known = finite_all(values)
-    if not known:
+    present_values = finite_all(values)
+    if not present_values:
         return ""
-    y = linear(known, top + CANARY, top + 16, count=2, zero=False)
+    y = linear(present_values, top + CANARY, top + 16, count=2, zero=False)
     path_data = ""
     for present, run in groupby(enumerate(values), key=lambda pair: pair[1] is not None):
         vertices = [(x(i), y.position(v)) for i, v in run if v is not None]
         path_data += (
             svg.points(vertices) if present and len(vertices) > 1 else "".join(svg.circle(a, b, 1) for a, b in vertices)
         )
-    spread = max(known) / min(known) - 1 if min(known) > 0 else None
+    spread = max(present_values) / min(present_values) - 1 if min(present_values) > 0 else None
     label = "the machine itself (canary)" + (f": within {100 * spread:.1f} %" if spread is not None else "")
     base = svg.path(svg.line(p.left, top + CANARY + 2, p.right, top + CANARY + 2), "g")
     return base + svg.mark((label,), svg.text(p.left, top + 9, label, "t"), svg.path(path_data, "j s8"))

@@ -37,7 +37,7 @@ LEVELS: tuple[Level, ...] = ("ok", "warning", "critical")
 
 
 class UnsentError(TritiumError, RuntimeError):
-    """An alert could not be delivered; it is kept, and tried again."""
+    """An alert that could not be delivered; it is kept, and sent again later."""
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,13 @@ class Operations(Source):
         """Return the operations of one name (default: all) over time, a row for each poll."""
         with self._lock:
             polls = list(self._polls)
-        known = sorted({key[0] for _, counted in polls for key in counted})
-        if name is not None and name not in known and name not in OPS:
+        names = sorted({key[0] for _, counts_by_op in polls for key in counts_by_op})
+        if name is not None and name not in names and name not in OPS:
             raise ArgumentError(f"no operation is called {name!r}.{nearest(name, OPS)}")
-        chosen = [(time_s, [c for key, c in counted.items() if name in (None, key[0])]) for time_s, counted in polls]
-        return Metrics(self.columns[:3], tuple(Row(time_s, tuple(_figures(c))) for time_s, c in chosen))
+        selected = [
+            (time_s, [c for key, c in counts_by_op.items() if name in (None, key[0])]) for time_s, counts_by_op in polls
+        ]
+        return Metrics(self.columns[:3], tuple(Row(time_s, tuple(_figures(c))) for time_s, c in selected))
 
 
 def _figures(counted: Any) -> list[Value]:

@@ -69,12 +69,12 @@ class Metrics:
     notes: tuple[str, ...] = ()  # caveats: the cost of collecting, rows that were dropped
 
     def __post_init__(self) -> None:
-        known = [c.name for c in self.columns]
-        if twice := next((n for n in known if known.count(n) > 1), None):
-            raise ArgumentError(f"metrics: two columns are called {twice!r}; give each its own name.")
-        wrong = next((r for r in self.rows if len(r.values) != len(known)), None)
-        if wrong is not None:
-            raise ArgumentError(f"metrics: a row has {len(wrong.values)} values for {len(known)} columns.")
+        names = [c.name for c in self.columns]
+        if duplicate := next((n for n in names if names.count(n) > 1), None):
+            raise ArgumentError(f"metrics: two columns are called {duplicate!r}; give each its own name.")
+        bad_row = next((r for r in self.rows if len(r.values) != len(names)), None)
+        if bad_row is not None:
+            raise ArgumentError(f"metrics: a row has {len(bad_row.values)} values for {len(names)} columns.")
         times = [
             self.interval_s,
             *(r.at_s for r in self.rows),
@@ -85,12 +85,12 @@ class Metrics:
 
     def of(self, name: str) -> tuple[Value, ...]:
         """Return a column over time."""
-        known = [c.name for c in self.columns]
-        if name not in known:
+        names = [c.name for c in self.columns]
+        if name not in names:
             raise ArgumentError(
-                f"metrics: no column is called {name!r}.{nearest(name, known)} There are {', '.join(known)}."
+                f"metrics: no column is called {name!r}.{nearest(name, names)} There are {', '.join(names)}."
             )
-        index = known.index(name)
+        index = names.index(name)
         return tuple(row.values[index] for row in self.rows)
 
     @property
@@ -438,14 +438,14 @@ def _sample(line: str, place: str) -> tuple[str, dict[str, str], float]:
     if match is None:
         raise FormatError(f"{place}: no sample of Prometheus: {escape.visible(line, 60)}")
     labels, end = {}, 0
-    inside = match[2] or ""
-    for label in LABEL.finditer(inside):
+    label_text = match[2] or ""
+    for label in LABEL.finditer(label_text):
         if label.start() != end:
             break
         labels[label[1]] = escape.from_csv(re.sub(r"\\(.)", r"\1", label[2]))
         end = label.end()
-    if end != len(inside):
-        raise FormatError(f"{place}: its labels cannot be read: {escape.visible(inside, 60)}")
+    if end != len(label_text):
+        raise FormatError(f"{place}: its labels cannot be read: {escape.visible(label_text, 60)}")
     return match[1], labels, _number(match[3], place)
 
 

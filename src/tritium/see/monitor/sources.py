@@ -53,7 +53,8 @@ class Source(ABC):
 class Processor(Source):
     """CPU time: of this process as a share of one CPU, of the machine as a share of all.
 
-    The system counts that of the machine in ticks. So it is a share of at least ten of them; a reading in between repeats the last.
+    The system counts that of the machine in ticks. So it is a share of at least ten of them; a reading in between repeats
+    the last.
     """
 
     columns = (Column("cpu_process", "%"), Column("cpu_machine", "%"))

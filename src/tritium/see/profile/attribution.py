@@ -30,8 +30,8 @@ from tritium.see.trace.timeline import Timeline
 
 CODE = "from tritium.see.profile.attribution import main; main()"
 TIMEOUT_S = 300.0
-CASE = "a case of the benchmarks, as one of tritium.perf.work.workloads.workloads()"
-ARM = "an arm, as tritium.perf.records.case.Arm(name, candidate)"
+CASE = "a case of the benchmarks, such as one of tritium.perf.work.workloads.workloads()"
+CONTENDER = "a contender, such as tritium.perf.records.case.Arm(name, candidate)"
 MOST_CALLS = 20_000  # so that their spans fit the recorder
 
 
@@ -43,9 +43,9 @@ def attribute(
     Unless `calls` is set, the first process measures how many calls take `seconds`; all others make as many. With fewer
     than 5 repetitions no slower call can become clear.
     """
-    for value, kind, example in ((case, Case, CASE), (before, Arm, ARM), (after, Arm, ARM)):
+    for value, kind, example in ((case, Case, CASE), (before, Arm, CONTENDER), (after, Arm, CONTENDER)):
         if not isinstance(value, kind):
-            raise ArgumentError(f"attribute: {value!r} is no {kind.__name__.lower()}; give {example}.")
+            raise ArgumentError(f"attribute: {value!r} is not {example}.")
     if repeats < 2:
         raise ArgumentError(f"attribute: repeats={repeats}; at least 2 are needed, 6 are usual.")
     request: dict[str, Any] = {
@@ -68,13 +68,13 @@ def attributed(
 
     `progress` is called with the name of each case before its contenders are profiled, which takes some 20 s.
     """
-    known = {case.name: case for case in cases}
-    slower = [v for v in suite.of("SLOWER") if v.metric == "wall" and v.case in known]
+    cases_by_name = {case.name: case for case in cases}
+    slower = [v for v in suite.of("SLOWER") if v.metric == "wall" and v.case in cases_by_name]
     for v in slower[:most]:
         if progress is not None:
             progress(v.case)
         try:
-            sentence = attribute(known[v.case], before, after).sentence()
+            sentence = attribute(cases_by_name[v.case], before, after).sentence()
         except TritiumError as error:
             sentence = f"not attributed to an operation: {error}"
         yield v, sentence

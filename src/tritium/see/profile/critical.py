@@ -77,18 +77,18 @@ def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Colum
     else:
         own = own_times(t) if own is None else own
         sums = np.bincount(t.lane, own, len(t.lanes)).astype(np.int64)
-        used = used_lanes(t)
-        lane = int(used[np.argmax(sums[used])]) if len(used) else int(np.argmax(sums))
-        on = t.lane == lane
-        by_what = np.bincount(t.what[on], own[on], len(t.whats)).astype(np.int64)
+        lanes_used = used_lanes(t)
+        lane = int(lanes_used[np.argmax(sums[lanes_used])]) if len(lanes_used) else int(np.argmax(sums))
+        on_lane = t.lane == lane
+        by_what = np.bincount(t.what[on_lane], own[on_lane], len(t.whats)).astype(np.int64)
         times = [(w.name, int(ns)) for w, ns in zip(t.whats, by_what, strict=True) if ns]
         lanes = [t.lanes[lane]]
     parts: dict[str, int] = {}
     for name, ns in times:
         parts[name] = parts.get(name, 0) + ns
-    listed = tuple(sorted(parts.items(), key=lambda p: (-p[1], p[0])))
+    ordered_parts = tuple(sorted(parts.items(), key=lambda p: (-p[1], p[0])))
     in_order = tuple(name for i, name in enumerate(lanes) if i == 0 or lanes[i - 1] != name)
-    return CriticalPath(sum(parts.values()), in_order, listed, t.elapsed_total_ns, len(after), several)
+    return CriticalPath(sum(parts.values()), in_order, ordered_parts, t.elapsed_total_ns, len(after), several)
 
 
 class Piece(NamedTuple):
@@ -156,17 +156,17 @@ def _pieces(t: Timeline, lane: int) -> list[Piece]:
     open_: list[tuple[int, int]] = []  # span and its end
     now = 0
 
-    def advance(moment: int) -> None:
+    def advance(time_ns: int) -> None:
         nonlocal now
-        while open_ and now < moment:
+        while open_ and now < time_ns:
             span, end = open_[-1]
-            stop = min(end, moment)
+            stop = min(end, time_ns)
             if stop > now:
                 out.append(Piece(span, now, stop))
                 now = stop
             if end <= now:
                 open_.pop()
-        now = max(now, moment)
+        now = max(now, time_ns)
 
     for i in np.flatnonzero(t.lane == lane).tolist():
         advance(int(t.start_ns[i]))
@@ -176,11 +176,11 @@ def _pieces(t: Timeline, lane: int) -> list[Piece]:
     return out
 
 
-def _split(pieces: list[Piece], moments: set[int]) -> list[Piece]:
+def _split(pieces: list[Piece], times: set[int]) -> list[Piece]:
     """Return the pieces, split where a dependency begins or ends."""
-    if not moments:
+    if not times:
         return pieces
-    ordered, out = sorted(moments), []
+    ordered, out = sorted(times), []
     for span, start, end in pieces:
         inside = ordered[bisect_right(ordered, start) : bisect_right(ordered, end - 1)]
         bounds = [start, *inside, end]

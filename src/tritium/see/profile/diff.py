@@ -226,8 +226,8 @@ def diff(before: Profiles, after: Profiles, per: str | None = None) -> ProfileDi
 
 
 def _timelines(profiles: Profiles, side: str) -> list[Timeline]:
-    listed = list(profiles) if isinstance(profiles, (list, tuple)) else [profiles]
-    timelines = [g if isinstance(g, Timeline) else getattr(g, "timeline", None) for g in listed]
+    items = list(profiles) if isinstance(profiles, (list, tuple)) else [profiles]
+    timelines = [g if isinstance(g, Timeline) else getattr(g, "timeline", None) for g in items]
     if not timelines or not all(isinstance(t, Timeline) for t in timelines):
         raise ArgumentError(
             f"diff: {side} must be a profile or a list of profiles of the same work, given a {type(profiles).__name__}."
@@ -241,8 +241,8 @@ class _Side:
     def __init__(self, t: Timeline, per: str | None) -> None:
         self.units = count_entries(t).get(per, 0) if per is not None else 1
         if not self.units:
-            known = ", ".join(escape.visible(name) for name in count_entries(t)) or "none"
-            raise ArgumentError(f"diff: per={per!r} is no scope of every profile; there are {known}.")
+            names = ", ".join(escape.visible(name) for name in count_entries(t)) or "none"
+            raise ArgumentError(f"diff: per={per!r} is no scope of every profile; there are {names}.")
         self.elapsed = t.elapsed_total_ns / self.units
         keys: dict[Key, int] = {}
         group_of_what = np.full(len(t.whats), -1, np.int64)

@@ -172,8 +172,8 @@ def _check_lengths(columns: dict[str, Any], where: str) -> None:
 
 def _read_spans(data: Any, header: Header, where: str) -> tuple[Column, Column, Column, Column]:
     _check_keys(data, SPANS, where)
-    below = {"what": len(header.whats), "lane": len(header.lanes)}
-    columns = {name: _read_integers(data[name], f"{where}.{name}", below.get(name, MAX_NS)) for name in SPANS}
+    limits = {"what": len(header.whats), "lane": len(header.lanes)}
+    columns = {name: _read_integers(data[name], f"{where}.{name}", limits.get(name, MAX_NS)) for name in SPANS}
     _check_lengths(columns, where)
     what, start, elapsed, lane = columns.values()
     if len(start):
@@ -210,11 +210,13 @@ def _read_samples(data: Any, lanes: int, where: str) -> Samples:
     stacks = data["stacks"]
     if not isinstance(stacks, list):
         raise FormatError(f"{where}.stacks: an array of arrays is needed.")
-    listed = tuple(tuple(_read_integers(s, f"{where}.stacks[{i}]", len(frames)).tolist()) for i, s in enumerate(stacks))
-    every = read(int, data["every_ns"], f"{where}.every_ns")
-    if not 0 < every < MAX_NS:
-        raise FormatError(f"{where}.every_ns: a whole number above 0 is needed, given {every}.")
-    below = {"at_ns": MAX_NS, "lane": lanes, "stack": len(listed)}
-    columns = {name: _read_integers(data[name], f"{where}.{name}", most) for name, most in below.items()}
+    stack_frames = tuple(
+        tuple(_read_integers(s, f"{where}.stacks[{i}]", len(frames)).tolist()) for i, s in enumerate(stacks)
+    )
+    interval_ns = read(int, data["every_ns"], f"{where}.every_ns")
+    if not 0 < interval_ns < MAX_NS:
+        raise FormatError(f"{where}.every_ns: a whole number above 0 is needed, given {interval_ns}.")
+    limits = {"at_ns": MAX_NS, "lane": lanes, "stack": len(stack_frames)}
+    columns = {name: _read_integers(data[name], f"{where}.{name}", most) for name, most in limits.items()}
     _check_lengths(columns, where)
-    return Samples(frames, listed, columns["at_ns"], columns["lane"], columns["stack"], every)
+    return Samples(frames, stack_frames, columns["at_ns"], columns["lane"], columns["stack"], interval_ns)

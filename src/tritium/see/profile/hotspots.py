@@ -125,12 +125,12 @@ def gaps(t: Timeline) -> tuple[int, int, int]:
     busy = between = 0
     calls = t.kind(*CALLS)
     for lane in used_lanes(t):
-        on = t.lane == lane
-        starts, ends = t.start_ns[on], t.end_ns[on]
+        on_lane = t.lane == lane
+        starts, ends = t.start_ns[on_lane], t.end_ns[on_lane]
         window = int(ends.max()) - int(starts.min())
-        inside = covered_ns(starts[calls[on]], ends[calls[on]])
-        busy += inside
-        between += window - inside
+        in_calls = covered_ns(starts[calls[on_lane]], ends[calls[on_lane]])
+        busy += in_calls
+        between += window - in_calls
     return busy, between, max(0, lane_time_ns(t) - busy - between)
 
 
@@ -147,8 +147,8 @@ class Bottlenecks:
     @property
     def main(self) -> str:
         """Return the bound of most of the run, one of BOUNDS; "" for an empty profile."""
-        known = {k: v for k, v in self.shares.items() if v > 0} if self.operations else {}
-        return max(known, key=lambda k: known[k]) if known else ""
+        positive = {k: v for k, v in self.shares.items() if v > 0} if self.operations else {}
+        return max(positive, key=lambda k: positive[k]) if positive else ""
 
     @property
     def remedy(self) -> str:

@@ -172,11 +172,11 @@ def _is_cold(t: Timeline, spans: Column, own: Column, own_total: int, bound: Bou
     It is compared with the other calls alike; a single call counts as cold if its work is small (latency-bound).
     """
     first = spans[np.argmin(t.start_ns[spans])]
-    took = int(own[first])
-    if took < COLD_NS or 2 * took < own_total:
+    first_ns = int(own[first])
+    if first_ns < COLD_NS or 2 * first_ns < own_total:
         return False
-    alike = spans[(t.what[spans] == t.what[first]) & (spans != first)]
-    return took > COLD_TIMES * float(np.median(own[alike])) if len(alike) else bound == "latency"
+    others = spans[(t.what[spans] == t.what[first]) & (spans != first)]
+    return first_ns > COLD_TIMES * float(np.median(own[others])) if len(others) else bound == "latency"
 
 
 def _join_kernels(kernels: Iterable[str]) -> str:

@@ -113,18 +113,18 @@ def op_table(operations: Sequence[OpRow], top: int) -> Table | None:
     if not operations:
         return None
     hidden = operations[top:]
-    more = []
+    footnotes = []
     if hidden:
         rest = percent(sum(r.share for r in hidden))
-        more.append(f"{len(hidden)} more, {rest} of the time; --top shows more, the file holds all.")
+        footnotes.append(f"{len(hidden)} more, {rest} of the time; --top shows more, the file holds all.")
     if any(r.overstated for r in operations[:top]):
-        more.append(f">100 %: {OVERSTATED}.")
+        footnotes.append(f">100 %: {OVERSTATED}.")
     if any(
         TRANSCENDENTAL.intersection(re.findall(r"\w+", r.name)) and r.ceiling_share is not None
         for r in operations[:top]
     ):
-        more.append(UNCOUNTED)
-    return Table("", HEADS, tuple(_cells(r) for r in operations[:top]), frozenset(HEADS[1:12]), tuple(more))
+        footnotes.append(UNCOUNTED)
+    return Table("", HEADS, tuple(_cells(r) for r in operations[:top]), frozenset(HEADS[1:12]), tuple(footnotes))
 
 
 def _cells(r: OpRow) -> tuple[str, ...]:
@@ -208,6 +208,6 @@ def counter_line(c: Counter) -> str:
     name = escape.terminal(c.name)
     if not len(c.values):
         return escape.terminal(f"{name}: {c.absent or 'no values'}", None)
-    shown = bytes_text if c.unit == "B" else lambda v: f"{v:.3g} {escape.terminal(c.unit)}"
+    format_value = bytes_text if c.unit == "B" else lambda v: f"{v:.3g} {escape.terminal(c.unit)}"
     low, mean, high = float(np.min(c.values)), float(np.mean(c.values)), float(np.max(c.values))
-    return f"{name}: {shown(low)} … {shown(high)}, mean {shown(mean)}, {len(c.values)} readings"
+    return f"{name}: {format_value(low)} … {format_value(high)}, mean {format_value(mean)}, {len(c.values)} readings"

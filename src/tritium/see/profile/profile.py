@@ -254,7 +254,7 @@ class Recording(Profile):
         if self._built is None:
             if self._state != "ended":
                 raise ArgumentError(
-                    f"profile: it {STATES[self._state]}; ask after the block `with tt.profile() as p:`."
+                    f"profile: it {STATES[self._state]}; read it after the block `with tt.profile() as p:`."
                 )
             self._built = self._build_timeline()
             del self._recorder, self._beside
@@ -415,7 +415,7 @@ class timed:  # noqa: N801 (reads as a verb: with timed("x") as t)
         """Return the duration of the block; while it runs, so far."""
         if self._start is None:
             raise ArgumentError(
-                f"timed: {self.name!r} was not timed yet; ask inside or after the block `with tt.timed() as t:`."
+                f"timed: {self.name!r} was not timed yet; read it inside or after the block `with tt.timed() as t:`."
             )
         elapsed = self.elapsed_ns if self.elapsed_ns is not None else time.perf_counter_ns() - self._start
         return elapsed * 1e-9

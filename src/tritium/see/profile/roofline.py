@@ -46,15 +46,15 @@ def points(profile: Timelined | Timeline, operations: Sequence[OpRow] | None = N
     """Return the points of all operations that compute and move bytes, and the ceilings of their machine."""
     t = profile if isinstance(profile, Timeline) else profile.timeline
     table = operations if operations is not None else rows(t)
-    listed = tuple(
+    dots = tuple(
         Point(r.name, r.kernel, r.intensity, r.gflops * 1e9, r.share, r.integer, r.bound, r.ceiling_share)
         for r in table
         if r.intensity and r.gflops and r.device == "cpu"
     )
     limits = t.environment.limits if t.environment is not None else None
     if limits is None:
-        return Roofline(listed, (), None, "not measured: the ceilings of this machine were not asked for")
-    return Roofline(listed, limits.ceilings, limits.threads)
+        return Roofline(dots, (), None, "not measured: the ceilings of this machine were not requested")
+    return Roofline(dots, limits.ceilings, limits.threads)
 
 
 def plot(roofline: Roofline, title: str) -> charts.Roofline:

@@ -183,11 +183,11 @@ def overview(inputs: Inputs) -> Section:
     verdicts = [(v, arm) for (_, arm), v in inputs.time_verdicts.items() if v.ratio]
     if verdicts:
         several = len(inputs.comparisons) > 1
-        chosen = sorted(verdicts, key=lambda f: f[0].ratio or 1)
-        hidden = max(0, len(chosen) - ROWS)
+        extremes = sorted(verdicts, key=lambda f: f[0].ratio or 1)
+        hidden = max(0, len(extremes) - ROWS)
         if hidden:
-            chosen = [*chosen[: ROWS // 2], *chosen[-ROWS // 2 :]]
-        keys = {(v.case, arm) for v, arm in chosen}
+            extremes = [*extremes[: ROWS // 2], *extremes[-ROWS // 2 :]]
+        keys = {(v.case, arm) for v, arm in extremes}
         rows = tuple(_speedup(v, arm, several) for v, arm in verdicts if (v.case, arm) in keys)
         chart = charts.Speedup(
             "Speed-up", rows, base="" if several else next(iter(inputs.comparisons)),
@@ -254,12 +254,12 @@ def cards(inputs: Inputs) -> Section:
     """Return the section of cards, one for each case; the most notable first where there are too many."""
     if not inputs.cases:
         return absent("cases", "Cases", "there is no case in these results")
-    shown = list(inputs.cases)
-    if len(shown) > CARDS:
-        shown = sorted(shown, key=lambda c: -_notable(inputs, c))[:CARDS]
-    blocks: list[Block] = [_card(inputs, case) for case in shown]
+    chosen_cases = list(inputs.cases)
+    if len(chosen_cases) > CARDS:
+        chosen_cases = sorted(chosen_cases, key=lambda c: -_notable(inputs, c))[:CARDS]
+    blocks: list[Block] = [_card(inputs, case) for case in chosen_cases]
     lede = "Open a case for its raw values in time order, its intervals, memory, energy and how it was checked."
-    if len(shown) < len(inputs.cases):
+    if len(chosen_cases) < len(inputs.cases):
         lede += f" The {CARDS} most notable of {len(inputs.cases)}; the tables and the raw data have all."
     return Section("cases", "Cases", tuple(blocks), lede)
 

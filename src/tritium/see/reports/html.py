@@ -300,8 +300,10 @@ def _cell(cell: Cell, first: bool, right: bool, scale: Reach) -> str:
         inner, tip = html(cell.text, LONG), _tip(cell.tip)
     if cell.link:
         inner = f'<a href="#{attribute(cell.link)}">{inner}</a>'
-    shown = _class(*classes)
-    return f'<th scope="row"{shown}>{inner}</th>' if first else f"<td{shown}{sort}{tip}>{inner}</td>"
+    class_attribute = _class(*classes)
+    return (
+        f'<th scope="row"{class_attribute}>{inner}</th>' if first else f"<td{class_attribute}{sort}{tip}>{inner}</td>"
+    )
 
 
 Reach = tuple[float, float]

@@ -256,16 +256,16 @@ def data_of(results: Results, sha256: str = "") -> Data:
     """
     figures, complete = figures_csv(results), plain(results)
     if BYTES_A_VALUE * sum(len(s.flat) for r in results.runs for s in r.series) < MOST:
-        inside = digest(complete)
-        text, archive = _pack(complete, inside, results.schema)
+        sha256_inside = digest(complete)
+        text, archive = _pack(complete, sha256_inside, results.schema)
         if len(archive) <= MOST:
-            return Data(sha256, inside, "every value, as measured", text, archive, figures)
+            return Data(sha256, sha256_inside, "every value, as measured", text, archive, figures)
     body = plain(_keep_rounds(results))
-    inside = digest(body)
-    text, archive = _pack(body, inside, results.schema)
+    sha256_inside = digest(body)
+    text, archive = _pack(body, sha256_inside, results.schema)
     if len(archive) <= MOST:
         description = f"a value for each round, {DIGITS} digits; the file of results has every batch"
-        return Data(sha256, inside, description, text, archive, figures)
+        return Data(sha256, sha256_inside, description, text, archive, figures)
     return Data(
         sha256, "", "figures only: the raw values would not fit; they are in the file of results", 0, "", figures
     )

@@ -177,8 +177,10 @@ def _trends(history: History | Trends | None, inputs: Inputs) -> dict[tuple[str,
     if history is None or isinstance(history, Mapping):
         return dict(history or {})
     arm = inputs.first
-    known = {(case, name) for case, metric, name in history.cases() if metric == "wall"}
-    trends = {(case, arm): history.trend(case, "wall", arm) for case in inputs.results.cases if (case, arm) in known}
+    available = {(case, name) for case, metric, name in history.cases() if metric == "wall"}
+    trends = {
+        (case, arm): history.trend(case, "wall", arm) for case in inputs.results.cases if (case, arm) in available
+    }
     return {key: trend for key, trend in trends.items() if trend is not None}
 
 
@@ -204,7 +206,7 @@ def form_of(path: str | os.PathLike[str], to: str | None = None, what: str = "re
     if form not in set(FORMATS.values()):
         description = repr(to) if to else f"a name that ends in {suffix!r}" if suffix else "a name without a suffix"
         raise ArgumentError(
-            f"{what}: {escape.visible(description)} is no form of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
+            f"{what}: {escape.visible(description)} is not a format of a report; there are {', '.join(dict.fromkeys(FORMATS.values()))}: "
             f"name the file .html, .md, .txt or .json.{nearest(suffix, FORMATS)}"
         )
     return form
@@ -240,10 +242,10 @@ def _draw(picture: Picture | Drawing, to: str) -> str:
 
 def _inline_colours(svg: str) -> str:
     """Return an SVG without CSS variables, which some renderers lack: each replaced by its first, light value."""
-    known: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in re.findall(r"(--[\w-]+):([^;{}<>]+)", svg):
-        known.setdefault(name, value)
-    return re.sub(r"var\((--[\w-]+)\)", lambda match: known.get(match[1], "currentColor"), svg)
+        values.setdefault(name, value)
+    return re.sub(r"var\((--[\w-]+)\)", lambda match: values.get(match[1], "currentColor"), svg)
 
 
 def _plain(value: Any) -> Any:

@@ -171,8 +171,8 @@ def _largest_change(t: Trend) -> float:
 def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
     from tritium.perf.store import trends  # needed for a history only
 
-    known = [p.canary for p in t.points if p.canary is not None]
-    middle = sorted(known)[len(known) // 2] if known else 0.0
+    canaries = [p.canary for p in t.points if p.canary is not None]
+    middle = sorted(canaries)[len(canaries) // 2] if canaries else 0.0
     points = tuple(
         charts.TrendPoint(p.commit[:7] or p.created[:10], p.value, math.exp(p.low), math.exp(p.high), p.created)
         for p in t.points
@@ -187,7 +187,7 @@ def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
         f"{case} on {arm}", points, t.points[-1].unit,
         steps=tuple(charts.TrendStep(s.index, s.ratio, s.ratio > 1, "another machine" if s.new_machine else f"p {s.p:.2g}") for s in t.steps),
         levels=levels, epochs=tuple(i for i, new in enumerate(marks, 1) if new),
-        canary=tuple(None if p.canary is None else math.exp(middle - p.canary) for p in t.points) if known else (),
+        canary=tuple(None if p.canary is None else math.exp(middle - p.canary) for p in t.points) if canaries else (),
         subtitle="; ".join(trends.describe(t)[:2]),
     )  # fmt: skip
 
@@ -400,8 +400,8 @@ def _by_op(allocations: Sequence[Allocation]) -> Counter[str]:
 def _parts(allocations: Sequence[Allocation], largest: Sequence[str]) -> tuple[charts.Part, ...]:
     """Return the operations named, in their order, and all others together."""
     sums = _by_op(allocations)
-    named = [charts.Part(op, sums.pop(op)) for op in largest if op in sums]
-    return (*named, charts.Part("other operations", sums.total())) if sums else tuple(named)
+    parts = [charts.Part(op, sums.pop(op)) for op in largest if op in sums]
+    return (*parts, charts.Part("other operations", sums.total())) if sums else tuple(parts)
 
 
 def _devices(tracked: Memory) -> Grid:

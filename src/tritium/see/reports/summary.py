@@ -82,8 +82,8 @@ def _judged(suite: Suite) -> Glance:
         if suite.overall_status == "AllPass" and (faster := suite.counts.get("FASTER", 0)):
             headline = f"No regression, {faster} faster"
         return headline, tone, lede, counts
-    named = [(suite.counts.get(o, 0), WORDS[o]) for o in ("SLOWER", "MISSING")]
-    return " and ".join(f"{n} {word}" for n, word in named if n), "bad", lede, counts
+    counts_by_word = [(suite.counts.get(o, 0), WORDS[o]) for o in ("SLOWER", "MISSING")]
+    return " and ".join(f"{n} {word}" for n, word in counts_by_word if n), "bad", lede, counts
 
 
 def _measured(inputs: Inputs) -> Glance:
@@ -164,13 +164,14 @@ def summary(inputs: Inputs) -> Section:
 def _scope_lines(inputs: Inputs) -> Iterator[Line]:
     results, plan = inputs.results, inputs.results.plan
     hard = results.environment.hard
-    took = f" in {seconds_text(results.elapsed_s)}" if results.elapsed_s else ""
+    duration = f" in {seconds_text(results.elapsed_s)}" if results.elapsed_s else ""
     arms = f" on {many(len(results.arms), 'contender')}" if len(results.arms) > 1 else ""
     samples = sum(len(s.flat) for run in inputs.runs for s in run.series if s.metric == "wall")
     where = f" on {', '.join(filter(None, (hard.cpu, threads_text(hard))))}" if hard.cpu else ""
     processes = f"{many(plan.generations, 'process')} each"
     yield Line(
-        f"{many(len(inputs.cases), 'case')}{arms}, {samples:,} timed batches by {processes}{took}{where}.", link="cases"
+        f"{many(len(inputs.cases), 'case')}{arms}, {samples:,} timed batches by {processes}{duration}{where}.",
+        link="cases",
     )
 
 
@@ -181,9 +182,9 @@ def _verdict_lines(inputs: Inputs) -> Iterator[Line]:
     slower = sorted(suite.of("SLOWER"), key=lambda v: -(v.ratio or 0))
     if slower:
         worst = slower[0]
-        more = f"; the worst, {worst.case}, by {_percent(worst.ratio or 1)}{_between(worst)}"
+        detail = f"; the worst, {worst.case}, by {_percent(worst.ratio or 1)}{_between(worst)}"
         sentence = (
-            f"{len(slower)} of {many(len(suite.verdicts), 'verdict')} {verb(len(slower), 'is', 'are')} SLOWER{more}."
+            f"{len(slower)} of {many(len(suite.verdicts), 'verdict')} {verb(len(slower), 'is', 'are')} SLOWER{detail}."
         )
         yield Line(sentence, "bad", anchor(worst.case))
     else:
@@ -199,8 +200,8 @@ def _verdict_lines(inputs: Inputs) -> Iterator[Line]:
         yield Line(line, "good", anchor(best.case))
     if unsure := suite.of("INCONCLUSIVE"):
         needed = [v.more_generations for v in unsure if v.more_generations is not None]
-        more = f"; about {many(max(needed), 'more process')} would decide all of them" if needed else ""
-        yield Line(f"{len(unsure)} {verb(len(unsure), 'is', 'are')} INCONCLUSIVE{more}.", "unsure", "ratios")
+        detail = f"; about {many(max(needed), 'more process')} would decide all of them" if needed else ""
+        yield Line(f"{len(unsure)} {verb(len(unsure), 'is', 'are')} INCONCLUSIVE{detail}.", "unsure", "ratios")
 
 
 def _between(v: Verdict) -> str:
@@ -240,12 +241,12 @@ def _ceiling_lines(inputs: Inputs) -> Iterator[Line]:
     line = (
         f"The median case of {inputs.first} reaches {percent(median(s for s, _ in shares))} of this machine's ceiling"
     )
-    more = f"; from {percent(least)} ({far.case}) to {percent(most)} ({near.case})" if len(shares) > 1 else ""
+    range_text = f"; from {percent(least)} ({far.case}) to {percent(most)} ({near.case})" if len(shares) > 1 else ""
     if most <= OVER:
-        yield Line(f"{line}{more}.", "", "roofline")
+        yield Line(f"{line}{range_text}.", "", "roofline")
     else:
         warning = "Nothing is faster than a ceiling: this one was measured too low, as on a busy machine; run tritium ceilings --refresh."
-        yield Line(f"{line}{more}. {warning}", "unsure", "roofline")
+        yield Line(f"{line}{range_text}. {warning}", "unsure", "roofline")
 
 
 def _failure_lines(inputs: Inputs) -> Iterator[Line]:
@@ -408,8 +409,8 @@ def _peak(run: Run) -> float:
 def _noise_advice(inputs: Inputs) -> Iterator[Line]:
     for word, singular, plural, remedy in (
         ("broke in", "had", "had", "rounds disturbed by other load: end it, or measure on a quiet machine"),
-        ("modes", "has", "have", "times of several modes: look at the card before believing a median"),
-        ("no steady state", "reached", "reached", "no steady state: give a longer warm-up"),
+        ("modes", "has", "have", "times of several modes: look at the card before trusting a median"),
+        ("no steady state", "reached", "reached", "no steady state: use a longer warm-up"),
     ):
         count = sum(any(word in f for f in run.flags) for run in inputs.runs)
         if count:

@@ -138,8 +138,8 @@ TEXT: dict[type, Callable[[Any], str]] = {
 
 def section_markdown(section: Contents) -> str:
     cards = [b for b in section.blocks if isinstance(b, Card)]
-    listed = [_cards(cards), *(b for b in section.blocks if not isinstance(b, Card))] if cards else section.blocks
-    blocks = [part for b in listed if (part := MARKDOWN[type(b)](b))]
+    ordered = [_cards(cards), *(b for b in section.blocks if not isinstance(b, Card))] if cards else section.blocks
+    blocks = [part for b in ordered if (part := MARKDOWN[type(b)](b))]
     if section.id == "verdict":
         return "\n\n".join(blocks)
     body = [_prose(section.absent)] if section.absent else blocks
@@ -179,18 +179,18 @@ def _grid_markdown(grid: Grid) -> str:
     if not grid.rows:
         return ""
     table = _table(grid)
-    shown = replace(table, rows=table.rows[:MOST_ROWS]).markdown()
-    more = len(table.rows) - MOST_ROWS
+    rows = replace(table, rows=table.rows[:MOST_ROWS]).markdown()
+    hidden = len(table.rows) - MOST_ROWS
     title = f"**{_prose(grid.caption)}**\n\n" if grid.caption else ""
-    return title + shown + (f"\n\n… and {more} more rows in the page." if more > 0 else "")
+    return title + rows + (f"\n\n… and {hidden} more rows in the page." if hidden > 0 else "")
 
 
 def _code_markdown(block: Code) -> str:
-    inside = "\n".join(escape.visible(line, None) for line in block.text.split("\n"))
+    code = "\n".join(escape.visible(line, None) for line in block.text.split("\n"))
     fence = "```"
-    while fence in inside:
+    while fence in code:
         fence += "`"
-    return f"{fence}\n{inside}\n{fence}"
+    return f"{fence}\n{code}\n{fence}"
 
 
 def _drawing_markdown(block: Drawing) -> str:
