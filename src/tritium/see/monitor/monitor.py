@@ -143,7 +143,7 @@ class Round:
     """The outcome of one round."""
 
     number: int
-    utc: str  # its start
+    at: str  # its start, UTC
     elapsed_s: float
     alerts: tuple[Alert, ...] = ()
     results: Results | None = None
@@ -165,7 +165,7 @@ class Round:
             )
         alerts = f"; {len(self.alerts)} alert{'s' * (len(self.alerts) != 1)}" if self.alerts else ""
         open_alerts = f"; open: {self.open}" if self.open else ""
-        return f"{self.utc} round {self.number} ({self.elapsed_s:.0f} s) {outcome_text}{alerts}{open_alerts}"
+        return f"{self.at} round {self.number} ({self.elapsed_s:.0f} s) {outcome_text}{alerts}{open_alerts}"
 
 
 # ---- the loop
