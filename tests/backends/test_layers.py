@@ -8,6 +8,7 @@ from structure import Structure
 
 PACKAGE = "tritium.backends"
 ALLOWED = {
+    "probes": set(),  # whether the libraries are here; imports none of the packages
     "reference": set(),
     "fusion": set(),  # a fragment cut for any device that compiles it
     "cpu": {"reference", "fusion"},

@@ -88,7 +88,9 @@ def test_devices_batches_and_transfers_are_asked_for(engine: Engine) -> None:
     assert engine.names == [f"matmul {b}x{n} f32, with transfer" for b in (1, 4) for n in (8, 16)]
     assert "device cuda skipped: " in found.stderr
     assert "With transfer: from NumPy arrays to NumPy arrays" in found.stdout
-    assert "Crossover sizes" in found.stdout
+    assert "Crossover sizes" not in found.stdout  # the report has them
+    assert "Crossover sizes" in Path("report.html").read_text(encoding="utf-8")
+    assert "Crossover sizes" in passed("compare", "--peers", "reference", "--operations", "add", "--no-report").stdout
 
 
 def test_thorough_measures_longer(engine: Engine) -> None:

@@ -31,7 +31,8 @@ def told(*args: str, **more: Any) -> str:
 def test_generate_without_a_file_says_something_real() -> None:
     found = run("generate", "-n", "40")
     assert found.exit_code == 0
-    assert "Genesis" in found.stdout
+    assert found.stdout.startswith("In the beginning")
+    assert len(found.stdout) == len("In the beginning") + 40 + 1
     assert "tokens/s" in found.stderr
     assert "first token after" in found.stderr
 
@@ -60,6 +61,19 @@ def test_stop_strings_end_the_text() -> None:
     assert found["finish_reason"] == "stop"
 
 
+def test_generate_without_options_samples_and_ends_at_a_sentence() -> None:
+    texts = {run("generate", "-q", "--seed", str(seed)).stdout for seed in range(4)}
+    assert len(texts) == 4
+    for text in texts:
+        assert text.startswith("In the beginning")
+        assert text.rstrip("\n")[-1] in ".?!" or len(text) >= len("In the beginning") + 200
+    found = run("generate", "--seed", "1")
+    assert "seed 1]" in found.stderr
+    assert "seed" not in run("generate", "-t", "0", "-n", "5").stderr
+    greedy = run("generate", "-q", "-t", "0", "-n", "9").stdout
+    assert greedy == run("generate", "-q", "-p", "In the beginning", "-n", "9").stdout
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -76,8 +90,8 @@ def test_what_cannot_be_done_is_told(args: tuple[str, ...], says: str) -> None:
 
 
 def test_a_smaller_context_ends_the_text() -> None:
-    found = json.loads(run("generate", "--json", "--context", "20").stdout)
-    assert (found["finish_reason"], len(found["tokens"])) == ("context", 20)
+    found = json.loads(run("generate", "--json", "-p", "And", "--context", "20").stdout)
+    assert (found["finish_reason"], len(found["tokens"])) == ("context", 18)
 
 
 @pytest.fixture
@@ -138,7 +152,10 @@ def test_a_prepacked_file_generates_the_same(tmp_path: Path) -> None:
     found = run("prepack", str(shipped()), target)
     assert found.exit_code == 0, found.output
     assert "4 layers" in found.stdout
-    assert run("generate", "-q", target, "-n", "30").stdout == run("generate", "-q", "-n", "30").stdout
+    assert (
+        run("generate", "-q", target, "-p", "And", "-n", "30").stdout
+        == run("generate", "-q", "-p", "And", "-n", "30").stdout
+    )
     assert "exists already" in told("prepack", str(shipped()), target)
     assert "prepacked already" in told("prepack", target, str(tmp_path / "again"))
     assert "a prepacked model" in told("inspect", target)
@@ -147,7 +164,7 @@ def test_a_prepacked_file_generates_the_same(tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     command = f"{sys.executable} -m tritium generate -q -n 200 | head -c 5"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
-    assert done.stdout == "Genes"
+    assert done.stdout == "In th"
     assert "Traceback" not in done.stderr
 
 

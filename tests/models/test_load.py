@@ -269,7 +269,9 @@ def test_a_dense_model_is_refused_with_what_to_do(family: str, tmp_path: Path) -
     w, rng = models.random(shape), np.random.default_rng(0)
     tensors = dict(w.plain) | {name: rng.normal(size=t.shape).astype(np.float32) for name, (t, _) in w.ternary.items()}
     path = models.written(tmp_path / "m", tensors, shape.config())
-    with pytest.raises(FormatError, match=r"dense weights, needed ternary.*Train it so first, or say ternarise=True"):
+    with pytest.raises(
+        FormatError, match=r"dense weights, needed ternary.*Train it for that first, or pass ternarise=True"
+    ):
         load(path)
     assert logits(load(path, ternarise=True), [1, 2]).shape == (shape.vocab,)
 

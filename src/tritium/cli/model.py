@@ -1,11 +1,11 @@
 """The commands that run a model: generate, chat, perplexity, serve, prepack and bench model (of `cli.bench`). They print and ask.
 
-tritium generate [MODEL] -p TEXT    what a model writes after a text
-tritium chat [MODEL]                a conversation, in the form the model was made for
-tritium perplexity FILE -m MODEL    how well a model foretells a text
+tritium generate [MODEL] -p TEXT    generate text after a prompt
+tritium chat [MODEL]                chat with a model, by its chat template
+tritium perplexity FILE -m MODEL    perplexity of a text file
 tritium serve [MODEL]               an OpenAI-compatible server on this machine
-tritium prepack MODEL OUT           a file that is ready at once
-tritium bench model [MODEL]         tokens a second, time to the first, memory
+tritium prepack MODEL OUT           a file in the layout of this machine's kernels
+tritium bench model [MODEL]         tokens/s, time to the first token, memory
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+from click.core import ParameterSource
 
 from tritium.backends import default_device
 from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, bar, say, shown, size, status
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from tritium.models.load import Model
 
 Command = Callable[..., Any]
+# A run of `generate` that names neither a model nor a prompt:
+PROMPT = "In the beginning"
+TEMPERATURE = 0.7
+FEWEST_TOKENS, MOST_TOKENS = 60, 200
+SENTENCE_ENDS = tuple(b".?!")
+END = 0  # the packaged model's token of the end
 
 
 def options_of_a_model(command: Command) -> Command:
@@ -93,6 +101,9 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
     """
     begun = time.perf_counter()
     model_options, sampling = split(options, *MODEL, "context")
+    if model is None and prompt is None:
+        prompt = PROMPT
+        sampling = demonstration(click.get_current_context(), sampling)
     status(f"loading {model or 'the model of the package'} …")
     loaded = opened(model, **model_options)
     ready = time.perf_counter() - begun
@@ -104,7 +115,27 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
         return
     done = printed(loaded.stream(ids, **sampling), tokens if isinstance(tokens, str) else "")
     if not quiet and done is not None:
-        click.echo(timings(done, loaded, ready), err=True)
+        seed = f", seed {done.seed}" if sampling["temperature"] else ""
+        click.echo(timings(done, loaded, ready, seed), err=True)
+
+
+def demonstration(context: click.Context, sampling: dict[str, Any]) -> dict[str, Any]:
+    """Return sampling options of a run that names neither model nor prompt: those of the user, then what shows the model best."""
+    chosen = {name for name in sampling if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    more: dict[str, Any] = {} if chosen & {"temperature", "top_k", "top_p", "min_p"} else {"temperature": TEMPERATURE}
+    if not chosen & {"max_tokens", "stop"}:
+        more |= {"max_tokens": MOST_TOKENS, "processors": (end_at_a_sentence,)}
+    return sampling | more
+
+
+def end_at_a_sentence(logits: Any, context: Any) -> Any:
+    """Allow only the end of the text after a sentence of the packaged model, whose tokens are bytes."""
+    text = context.generated
+    if len(text) < FEWEST_TOKENS or text[-1] not in SENTENCE_ENDS:
+        return logits
+    forced = np.full_like(logits, -np.inf)
+    forced[END] = 0.0
+    return forced
 
 
 def read_input() -> str:
@@ -163,18 +194,18 @@ def many(n: int) -> str:
     return f"{n} token{'s' * (n != 1)}"
 
 
-def timings(g: Generation, model: Model, ready_s: float) -> str:
+def timings(g: Generation, model: Model, ready_s: float, more: str = "") -> str:
     """Return a line with the timings of a generation."""
     speed = f", then {g.tokens_per_s:.1f} tokens/s" if g.steps else ""
     reused = f", {g.reused} reused" if g.reused else ""
     ends = {
         "stop": "it ended",
-        "length": "as many as asked",
+        "length": "max_tokens reached",
         "context": f"the context of {model.context} is full",
     }
     return (
         f"[{shown(model.name)}: ready in {ready_s:.2f} s; a prompt of {many(g.prompt_tokens)}{reused}, first token after "
-        f"{1e3 * g.first_token_s:.0f} ms{speed}; {len(g.tokens)} tokens, {ends[g.finish_reason]}]"
+        f"{1e3 * g.first_token_s:.0f} ms{speed}; {len(g.tokens)} tokens, {ends[g.finish_reason]}{more}]"
     )
 
 

@@ -1,5 +1,6 @@
 """The command that makes a report of results, and what other commands need to write one beside theirs. It prints.
 
+tritium report                                          # of ./results.json
 tritium report --input results.json --output report.html
 tritium report --input results.json --charts charts --format png
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 FILE = click.Path(dir_okay=False)
 FORMS = ("html", "markdown", "text", "json")
 PICTURES = ("svg", "png")
+DEFAULT = "results.json"  # what tritium compare writes
 SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
 
 
@@ -30,10 +32,9 @@ SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
 @click.option(
     "--input",
     "source",
-    required=True,
     type=FILE,
     metavar="FILE",
-    help="Results of tritium, pytest-benchmark, pyperf or llama-bench.",
+    help="Results of tritium, pytest-benchmark, pyperf or llama-bench (default: ./results.json).",
 )
 @click.option("--output", type=FILE, metavar="FILE", help="Output file (default: report.html; text, markdown: stdout).")
 @click.option(
@@ -56,11 +57,17 @@ SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
     help="Write every chart to DIR, as SVG or PNG.",
 )
 @click.option("--from", "kind", metavar="FORMAT", help="Format of the input (default: detected).")
-def report(source: str, output: str | None, to: str | None, charts: str | None, **options: Any) -> None:
+def report(source: str | None, output: str | None, to: str | None, charts: str | None, **options: Any) -> None:
     """Write an HTML report of a run. It holds charts, verdicts, environment and raw values, and needs no network.
 
     The page holds its data; the same input gives the same bytes.
     """
+    if source is None:
+        source = DEFAULT
+        if not Path(source).is_file():
+            raise click.UsageError(
+                f"there is no ./{DEFAULT} here: measure first (tritium compare --quick), or name a file with --input FILE."
+            )
     picture = to if to in PICTURES else None
     if picture and not charts:
         raise click.UsageError(f"--format {picture} is of charts: name a folder with --charts DIR.")

@@ -129,7 +129,7 @@ def absent_peers(table: SpeedTable) -> Iterator[str]:
     """Yield a line for each library that was compared and is not installed: its columns will be empty."""
     for peer in ("numpy", "torch", "jax", "mlx", "transformers"):
         if peer in table.versions and importlib.util.find_spec(peer) is None:
-            yield f"{peer} is not installed: its figures will be missing (pip install 'tritium[bench]' brings the peers)"
+            yield f"{peer} is not installed: its figures will be missing; pip install {peer}"
 
 
 def run_script(folder: Path, old: SpeedTable, target: Path) -> None:

@@ -22,8 +22,8 @@ MAX_TEMPLATE = 1 << 20
 MAX_DEPTH = 32  # of data in a message
 NEEDED = (3, 1, 6)  # jinja2 before it has known ways out of the sandbox
 NO_TEMPLATE = (
-    "This model has no chat template: it was not made for chats. Give one with --template FILE (template=…), or use generate"
-    " with a plain prompt."
+    "This model has no chat template: it is a base model, or its file lacks one. Pass the template of its family with "
+    "--template FILE (template=…; Hugging Face models have it as chat_template.jinja), or use generate with a plain prompt."
 )
 
 

@@ -25,14 +25,17 @@ from tritium.perf.engine.worker import load_perf
 from tritium.perf.gate import selftest_cases
 from tritium.perf.records.case import Arm, Case, UnsupportedError
 from tritium.perf.records.run import Plan
-from tritium.perf.work import calls, canary, moves, quantised, recipes, registry, rows, workloads
+from tritium.perf.work import calls, canary, moves, quantised, recipes, registry, rows, whole_model, workloads
 
 ROOT = Path(__file__).parents[3]
 RECIPE = re.compile(r'Recipe\(\s*"(tritium[\w.]+):(\w+)"')
 # What a worker imports by itself, and the modules of the package's own recipes.
 ENTRIES = {
     "tritium.perf.engine.worker",
-    *(module.__name__ for module in (calls, canary, moves, quantised, recipes, registry, selftest_cases, workloads)),
+    *(
+        module.__name__
+        for module in (calls, canary, moves, quantised, recipes, registry, selftest_cases, whole_model, workloads)
+    ),
 }
 PUBLIC = {"tritium", "tritium.errors", "tritium.memory", "tritium.nn", "tritium.quant", "tritium.testing"}
 RENAMED = ("batching", "compiler", "contract", "graph", "machine", "models")  # packages of today that a revision lacks
@@ -159,6 +162,7 @@ def listed() -> list[Case]:
         *recipes.dtypes([(64, 64)], ["f16", "i4"]),
         *recipes.layouts(["add"], [(64, 64)]),
         *recipes.grid(["add"], [(32, 32)], transfer=True),
+        *whole_model.cases("model_decode", [(4,)]),
         *workloads.workloads(width=64, tokens=4, context=8, batch=2, items=8),
         *quantised.quantisation([(32, 64)], ["ternary", "int8"]),
         *moves.memory([("small", 1 << 10)]),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import tritium as tt
 from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.work.libraries import OWN, library_of
 
@@ -53,12 +54,10 @@ def workload(
     candidate: str, *, workload: str, tokens: int, seed: int = 0, threads: int | None = None, device: str = "cpu"
 ) -> Made:
     """Make one workload for one candidate."""
-    from tritium.models.load import load  # models are much to import for a list of cases
-
     library = library_of(candidate, device, threads)
     if library.name not in OWN:
         raise UnsupportedError(f"{library.name} has no whole model; tritium bench model compares models.")
-    model = load(device=library.device)
+    model = tt.load(device=library.device)
     needed = tokens + 1 if workload == "model_prefill" else len(PROMPT) + tokens
     if needed > model.config.context:
         raise UnsupportedError(
