@@ -261,3 +261,17 @@ def test_a_regression_check_writes_its_page_unless_told_not_to() -> None:
     assert "written: regression_report.html" in found.output
     assert json.loads(Path("verdict.json").read_text())["counts"]
     assert "exit code" in Path("regression_report.html").read_text(encoding="utf-8")
+
+
+def test_results_json_is_the_default_input() -> None:
+    passed()
+    assert Path("report.html").read_bytes() == passed_page("--input", "results.json")
+    Path("results.json").unlink()
+    missing = called()
+    assert missing.exit_code == 2
+    assert "there is no ./results.json here: measure first (tritium compare --quick)" in missing.output
+
+
+def passed_page(*args: str) -> bytes:
+    passed(*args, "--output", "other.html")
+    return Path("other.html").read_bytes()

@@ -297,3 +297,81 @@ def test_the_same_results_give_the_same_page() -> None:
 def test_the_legend_says_how_sure_the_intervals_are(generations: int, said: str) -> None:
     given = replace(found(), plan=replace(found().plan, generations=generations))
     assert said in pages.page(given)
+
+
+# ---- the verdict in one sentence
+
+
+def disturbed(results: Results, share: float = 1.0) -> Results:
+    """The same results, of which a share of the cells is flagged as disturbed."""
+    count = round(share * len(results.runs))
+    flag = "2 rounds repeated: other work or the hypervisor broke in"
+    runs = [replace(run, flags=(flag,)) if i < count else run for i, run in enumerate(results.runs)]
+    return replace(results, runs=tuple(runs))
+
+
+def test_a_headline_names_the_library_and_the_speedup() -> None:
+    headline = tables.headline(found())
+    assert headline.standing == "faster"
+    assert re.fullmatch(r"tritium is 2\.0\d× as fast as numpy|tritium is 1\.9\d× as fast as numpy", headline.text)
+    slower = results(CASES, arms={"tritium": 2.0, "numpy": 1.0})
+    assert tables.headline(slower).standing == "slower"
+    assert tables.headline(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.05, seed=2)).standing == "alike"
+
+
+def test_a_headline_prefers_a_library_to_a_variant_of_the_first_contender() -> None:
+    given = results(CASES, arms={"tritium": 1.0, "tritium portable": 8.0, "numpy": 2.0})
+    assert tables.headline(given).text.endswith("as fast as numpy")
+    assert pages.verdict(given)[0].startswith(tables.headline(given).text)
+    alone = results(CASES, arms={"tritium": 1.0, "tritium portable": 8.0})
+    assert tables.headline(alone).text.endswith("as fast as tritium portable")
+    assert "geometric mean of 2 cases" in pages.verdict(alone)[0]
+
+
+def test_a_disturbed_run_with_wide_intervals_is_too_noisy_to_tell() -> None:
+    undecided = disturbed(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.3, seed=2))
+    assert tables.headline(undecided).standing == "noisy"
+    assert tables.headline(undecided).text.startswith("Too noisy to tell: ")
+    wide = disturbed(results(CASES, arms={"tritium": 1.0, "numpy": 6.0}, sd=0.5))
+    assert tables.headline(wide).text.startswith("Too noisy to tell precisely: tritium is ")
+    assert "tritium doctor" in pages.verdict(wide)[0]
+
+
+def test_a_disturbed_run_that_decides_says_that_it_was_disturbed() -> None:
+    given = disturbed(found())
+    assert tables.headline(given).standing == "faster"
+    assert pages.verdict(given)[0].endswith("6 of 6 cells were disturbed by other load.")
+    assert "disturbed" not in pages.verdict(disturbed(found(), 0.4))[0]
+
+
+def test_a_headline_of_one_contender_or_of_nothing() -> None:
+    assert tables.headline(results(CASES, arms={"tritium": 1.0})) == ("2 cases measured", "measured", 0, 2)
+    nothing = replace(found(), runs=tuple(replace(r, status="failed") for r in found().runs))
+    assert tables.headline(nothing).standing == "nothing"
+    assert pages.verdict(nothing) == ["Nothing could be measured."]
+
+
+@given(st.floats(0.01, 100), st.floats(1, 50))
+def test_a_half_width_is_relative_to_the_geometric_middle(low: float, factor: float) -> None:
+    assert tables.half_width((low, low * factor)) == pytest.approx(math.sqrt(factor) - 1)
+
+
+def test_the_page_begins_with_the_verdict_and_may_leave_crossovers_out() -> None:
+    given = replace(found(), suite="compare")
+    assert pages.page(given).splitlines()[0] == pages.verdict(given)[0]
+    assert "Crossover" not in pages.page(given, crossovers=False)
+
+
+def test_the_flagship_is_named_where_it_was_measured() -> None:
+    names = {"bitlinear 1x2560 f32": 1e-4, "bitlinear 64x2560 f32": 3e-3, "model_decode 32": 1e-2}
+    contexts = {
+        "bitlinear 1x2560 f32": (Context("bitlinear", (1, 2560)), Work()),
+        "bitlinear 64x2560 f32": (Context("bitlinear", (64, 2560)), Work()),
+        "model_decode 32": (Context("model_decode", (32,)), Work(items=32, item="token")),
+    }
+    given = tables.without_canaries(results(names, arms={"tritium": 1.0, "numpy": 4.0}))
+    runs = tuple(replace(run, context=contexts[run.case][0], work=contexts[run.case][1]) for run in given.runs)
+    line = pages.verdict(replace(given, runs=runs))[1]
+    assert line.startswith("BitLinear 2560×2560: 1 token in ")
+    assert "64 tokens in" in line
+    assert re.search(r"the packaged model decodes 3,\d\d\d tokens/s\.$", line)
