@@ -1,4 +1,4 @@
-"""Fill docs/speed.md with the tables of docs/results/, or check that it holds them.
+"""Fill docs/speed.md and the table of README.md from docs/results/, or check that they hold what it gives.
 
     python bench/speed.py --check     exit code 1 where a table is not what its file gives
     python bench/speed.py --write     fill the blocks again
@@ -22,6 +22,8 @@ from tritium.perf.records.speed import Column, Entry, Figure, SpeedTable
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FOLDER = ROOT / "docs" / "speed.md", ROOT / "docs" / "results"
+README = ROOT / "README.md"
+SUMMARY = re.compile(r"^<!-- results of docs/speed\.md -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^<!-- results: (?P<options>[^\n]+?) -->\n(?P<body>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r'(\S+?)=("[^"]*"|\S+)')
 WIDE = 0.15  # half of an interval, as a share: a ratio beyond it is marked
@@ -192,6 +194,89 @@ def filled(page: str, folder: Path = FOLDER) -> str:
     return BLOCK.sub(again, page)
 
 
+# ---- the table of the README
+
+
+def summary(folder: Path = FOLDER) -> str:
+    """Return the four rows of the README: a model on a CPU, a product on a GPU, the gate, determinism."""
+    rows = [
+        ["", "Tritium", "beside (above 1×, Tritium is faster)"],
+        ["---"] * 3,
+        model_row(speed.load(folder / "models.json")),
+        product_row(speed.load(folder / "cuda-products.json")),
+        gate_row(speed.load(folder / "gate.json")),
+        [
+            "Determinism",
+            "the same tokens alone, in a batch, on every instruction set",
+            "tested over all of them in `tests/`",
+        ],
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def model_row(table: SpeedTable) -> list[str]:
+    """Return decode and prefill rates of the first engine and its ratios to the others."""
+    ours, *others = table.rows
+    columns = {column.name: column for column in table.columns}
+    rates = [number(ours.figures[name].median) for name in ("decode of 64", "prefill of 128")]
+    beside = []
+    for row in others:
+        decode, prefill = (times_text([row.figures[name]], columns[name]) for name in ("× decode", "× prefill"))
+        beside.append(f"{row.labels[0].partition(' ')[0]}: {decode} decode, {prefill} prefill")
+    what = f"BitNet 2B shape, f16 head, 2 threads of {cpu_name(table)}"
+    return [what, f"{rates[0]} tokens/s decode, {rates[1]} prefill", "; ".join(beside)]
+
+
+def times_text(figures: Sequence[Figure], column: Column) -> str:
+    """Return a ratio as "1.49×" or "~6.57× (±19 %)"."""
+    ratio, _, spread = cell(figures, column).partition(" ")
+    return f"{ratio}× {spread}".rstrip()
+
+
+def cpu_name(table: SpeedTable) -> str:
+    return "a Xeon with AMX" if "Xeon" in table.machine.cpu else table.machine.cpu
+
+
+def product_row(table: SpeedTable, shape: str = "4096×4096") -> list[str]:
+    """Return the times of one product for 1 and 128 tokens, and its ratios to bf16 and fp8."""
+    columns = {column.name: column for column in table.columns}
+    rows = [next(r for r in table.rows if r.labels == (tokens, shape)) for tokens in ("1", "128")]
+    times = " / ".join(number(row.figures["tritium"].median) for row in rows)
+    ratios = {
+        name: " / ".join(times_text([row.figures[f"× torch {name}"]], columns[f"× torch {name}"]) for row in rows)
+        for name in ("bf16", "fp8")
+    }
+    what = f"{shape} product on an {table.machine.gpus[0]}, 1 / 128 tokens"
+    return [what, f"{times} µs, exact", "; ".join(f"torch {name}: {ratio}" for name, ratio in ratios.items())]
+
+
+def gate_row(table: SpeedTable) -> list[str]:
+    """Return false alarms and detected slow-downs of the gate on the first machine."""
+    machine = table.rows[0].labels[1]
+    here = {row.labels[0]: row.figures for row in table.rows if row.labels[1] == machine}
+    counts = {what: (number(f["counted"].median), number(f["of"].median)) for what, f in here.items()}
+    alarms = counts["equal code: suites that failed the gate"]
+    detected = counts["10 % extra work in one case: found"]
+    return [
+        "Regression gate on a shared 2-core machine",
+        f"{alarms[0]} false alarms in {alarms[1]} suites of equal code",
+        f"{detected[0]} of {detected[1]} slow-downs of 10 % detected",
+    ]
+
+
+def filled_readme(page: str, folder: Path = FOLDER) -> str:
+    """Return the README with its table as the files give it."""
+    fresh, count = SUMMARY.subn(
+        lambda _: f"<!-- results of docs/speed.md -->\n\n{summary(folder)}\n\n<!-- end -->", page
+    )
+    if count != 1:
+        raise ValueError(f"README.md: {count} blocks '<!-- results of docs/speed.md -->'; there must be one")
+    return fresh
+
+
+# ---- command line
+
+
 def tables_without_a_file(page: str) -> list[int]:
     """Return the lines of a page on which a table begins outside of a block."""
     blank = BLOCK.sub(lambda match: "\n" * match[0].count("\n"), page)
@@ -216,11 +301,13 @@ def main(words: list[str] | None = None) -> int:
     fresh = filled(page)
     problems = [f"line {line}: a table without a results file" for line in tables_without_a_file(page)]
     problems += [f"docs/results/{name}.json: no block shows it" for name in unused(page)]
-    if args.write:
-        PAGE.write_text(fresh, encoding="utf-8")
-    elif fresh != page:
-        problems.append("docs/speed.md is not what docs/results/ gives; run: python bench/speed.py --write")
-    print("\n".join(problems) or "docs/speed.md is what docs/results/ gives")
+    readme = README.read_text(encoding="utf-8")
+    for path, before, after in ((PAGE, page, fresh), (README, readme, filled_readme(readme))):
+        if args.write:
+            path.write_text(after, encoding="utf-8")
+        elif before != after:
+            problems.append(f"{path.name} is not what docs/results/ gives; run: python bench/speed.py --write")
+    print("\n".join(problems) or "docs/speed.md and README.md are what docs/results/ gives")
     return int(bool(problems))
 
 

@@ -39,6 +39,14 @@ def test_the_page_is_what_the_files_give() -> None:
     assert speed.filled(PAGE) == PAGE, "run: python bench/speed.py --write"
 
 
+def test_the_table_of_the_readme_is_what_the_files_give() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert speed.filled_readme(readme) == readme, "run: python bench/speed.py --write"
+    assert len(speed.summary().splitlines()) == 6
+    with pytest.raises(ValueError, match="there must be one"):
+        speed.filled_readme("# Tritium")
+
+
 def test_no_table_is_without_a_results_file() -> None:
     assert speed.tables_without_a_file(PAGE) == []
 

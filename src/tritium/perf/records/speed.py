@@ -45,7 +45,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Column:
-    """What one column of figures is."""
+    """The name, unit and meaning of one column of figures."""
 
     name: str
     unit: str  # "µs", "tokens/s", "×", "%"; "" for a count
@@ -92,7 +92,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Need:
-    """What the command cannot run without, and how to get it."""
+    """A requirement of a command, and how to meet it."""
 
     kind: Literal["module", "gpu", "file"]
     name: str  # of the Python module or of the file
