@@ -13,7 +13,7 @@ from tritium import settings
 __version__ = "0.1.0"  # before the rest: what was tuned belongs to one version, and is read while the rest is imported
 settings.start_logging()
 
-from tritium import eager, indexing, memory, threads
+from tritium import eager, indexing, threads
 from tritium.backends import (
     Backend,
     Device,
@@ -25,7 +25,6 @@ from tritium.backends import (
     set_default_device,
     unregister,
 )
-from tritium.machine.ceilings import ceilings
 from tritium.dtype import (
     DType,
     bf16,
@@ -79,7 +78,6 @@ from tritium.functions import (
 )
 from tritium.interop import from_dlpack, from_mlx, from_numpy, from_torch
 from tritium.launch import Event, unwatch, watch
-from tritium.memory import pack
 from tritium.op import OPS as _OPS, Cost, Op, Spec, Trait as _Trait
 from tritium.ops import (
     abs,
@@ -267,6 +265,8 @@ _NAMES = {
     "batching.batches": "process_in_batches find_optimal_batch_size",
     "counts": "stats",
     "see.monitor.tensor_metrics": "enable_monitoring disable_monitoring get_tensor_metrics",
+    "machine.ceilings": "ceilings",
+    "memory": "memory pack",
     "io": "io",
     "nn": "nn",
     "quant": "quant",
@@ -277,11 +277,11 @@ _NAMES = {
     "see": "see",
     "perf.tune.racing": "tune get_optimal_config",
 }
-_MODULES = ("io", "nn", "perf", "quant", "see")  # that are names of the package themselves
+_MODULES = ("io", "memory", "nn", "perf", "quant", "see")  # that are names of the package themselves
 _LATE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
-    from tritium import io, nn, perf, quant, see
+    from tritium import io, memory, nn, perf, quant, see
     from tritium.batching.batches import find_optimal_batch_size, process_in_batches
     from tritium.compiler.builder import GraphBuilder
     from tritium.compiler.compile import Compiled, compile, try_fuse
@@ -289,6 +289,8 @@ if TYPE_CHECKING:
     from tritium.counts import stats
     from tritium.compiler.lazy import lazy
     from tritium.graph.graph import Graph, trace
+    from tritium.machine.ceilings import ceilings
+    from tritium.memory import pack
     from tritium.models.load import Model, load
     from tritium.perf.tune.racing import get_optimal_config, tune
     from tritium.compiler.patterns import FusionPattern, add_pattern, remove_pattern
