@@ -71,7 +71,7 @@ def options_of_measuring(command: Command) -> Command:
         click.option("--load", multiple=True, type=FILE, metavar="FILE.py", help="Your own benchmarks (@tt.perf.benchmark); repeatable."),
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available)."),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of inputs and order."),
-        click.option("--generations", type=click.IntRange(1), help="Fresh processes per contender."),
+        click.option("--processes", "--generations", "generations", type=click.IntRange(1), help="Fresh processes per contender."),
         click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Results file."),
         click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command."),
         click.option("--format", type=FORMATS, default="text", show_default=True, help="Output format."),

@@ -38,7 +38,9 @@ def baseline() -> None:
     metavar="NAME",
     help="Suite to measure if RESULTS is not given.",
 )
-@click.option("--generations", type=click.IntRange(2), help="Fresh processes per contender.")
+@click.option(
+    "--processes", "--generations", "generations", type=click.IntRange(2), help="Fresh processes per contender."
+)
 @click.option("--thorough", is_flag=True, help="Twice the processes.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
 @click.option("--release", is_flag=True, help="Mark as a release, which history compares with.")

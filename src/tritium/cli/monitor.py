@@ -107,7 +107,7 @@ COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
 )
 @click.option("--baseline", metavar="NAME|FILE", help=BASELINE)
 @click.option("--times", type=click.IntRange(1), help="Number of rounds (default: until stopped).")
-@click.option("--generations", type=click.IntRange(2), help="Fresh processes per round.")
+@click.option("--processes", "--generations", "generations", type=click.IntRange(2), help="Fresh processes per round.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
 @click.option("--log", "to_log", is_flag=True, help="Log alerts to the Python logger tritium.")
 @click.option("--file", "to_file", type=FILE, metavar="FILE", help="Append alerts to a file, one JSON object per line.")

@@ -99,7 +99,7 @@ def test_noise_beyond_the_margin_is_inconclusive_and_says_how_many_generations_m
     assert found
     assert all(v.more_generations is not None and v.more_generations > 0 for v in found)
     assert suite.exit_code == 4
-    assert "more processes: --generations" in page(suite)
+    assert "more processes: --processes" in page(suite)
 
 
 def test_an_interval_wholly_below_the_margin_is_no_reason_to_fail() -> None:
@@ -688,8 +688,8 @@ def test_a_noise_that_no_patience_beats_is_said_to_be_one() -> None:
 
 def test_stored_runs_say_that_both_need_more() -> None:
     found = verdict("INCONCLUSIVE", ratio=1.0, interval=(0.9, 1.1), generations=15, more_generations=5)
-    assert "about 5 more processes in both runs: --generations 20" in page(suite_of([found], paired=False))
-    assert "about 1 more process: --generations 16" in page(suite_of([replace(found, more_generations=1)]))
+    assert "about 5 more processes in both runs: --processes 20" in page(suite_of([found], paired=False))
+    assert "about 1 more process: --processes 16" in page(suite_of([replace(found, more_generations=1)]))
 
 
 def test_the_simulation_of_separate_runs_prints_its_table() -> None:

@@ -110,7 +110,7 @@ def advice(v: Verdict, suite: Suite) -> str:
         return f"more than {TOO_MANY} more processes would be needed: end other work on the machine, then measure again"
     noun = "process" if v.more_generations == 1 else "processes"
     where = "" if suite.paired else " in both runs"
-    return f"about {v.more_generations} more {noun}{where}: --generations {v.generations + v.more_generations}"
+    return f"about {v.more_generations} more {noun}{where}: --processes {v.generations + v.more_generations}"
 
 
 def change(ratio: float | None) -> str:
