@@ -139,7 +139,7 @@ def test_an_interrupted_run_is_written_and_tells_how_to_go_on(engine: Engine) ->
     engine.complete = False
     found = called(*QUICK)
     assert found.exit_code == 130
-    assert "interrupted in generation 2 of 8" in found.stderr
+    assert "interrupted in process 2 of 8" in found.stderr
     assert "--resume" in found.stderr
     assert not store.load("results.json").complete
 
@@ -403,7 +403,7 @@ def test_a_real_comparison_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "add 16x16 f32" in out
     kept = store.load(tmp_path / "results.json")
     assert [r.status for r in kept if r.case == "add 16x16 f32"] == ["ok", "ok"]
-    assert "generation 1 of 1" in err
+    assert "process 1 of 1" in err
 
 
 def test_a_wrong_argument_of_a_real_process_exits_with_2(tmp_path: Path) -> None:

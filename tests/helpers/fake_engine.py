@@ -41,7 +41,7 @@ class Engine:
         runs += [run(COMPUTE, arm.name, 1e-6, rng) for arm in arms if self.canary]
         notes = (
             *more["notes"],
-            *(() if self.complete else ("interrupted in generation 2 of 8; what was measured is kept",)),
+            *(() if self.complete else ("interrupted in process 2 of 8; the samples so far are kept",)),
         )
         return Results(
             more["kind"], more["suite"], "2026-01-31T12:00:00Z", "tritium", plan, ENVIRONMENT,

@@ -194,7 +194,7 @@ def measure(
                 log = None
     except KeyboardInterrupt:
         complete = False
-        all_notes.append(f"interrupted in generation {bench.done + 1} of {plan.generations}; what was measured is kept")
+        all_notes.append(f"interrupted in process {bench.done + 1} of {plan.generations}; the samples so far are kept")
     finally:
         bench.end()
         if log is not None:
@@ -290,7 +290,7 @@ class Bench:
         for i, case in enumerate(order):
             if self.progress is not None:
                 whole = len(order) * self.plan.generations
-                what = f"{case.name} (generation {number + 1} of {self.plan.generations})"
+                what = f"{case.name} (process {number + 1} of {self.plan.generations})"
                 self.progress(number * len(order) + i, whole, what)
             self._case(case, number, rng)
         self.end()

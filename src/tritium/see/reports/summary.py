@@ -89,8 +89,11 @@ def _judged(suite: Suite) -> Glance:
 def _measured(inputs: Inputs) -> Glance:
     """Return the glance without a gate: the first contender beside the others, or what was measured."""
     ok = sum(run.status == "ok" for run in inputs.runs)
-    failed = len(inputs.runs) - ok
-    failures: tuple[tuple[int, str, Tone], ...] = ((failed, "not measured", "bad"),) if failed else ()
+    skipped = sum(run.status == "skipped" for run in inputs.runs)
+    groups: list[tuple[int, str, Tone]] = [
+        (len(inputs.runs) - ok - skipped, "not measured", "bad"), (skipped, "skipped", "fine"),
+    ]  # fmt: skip
+    failures = tuple(group for group in groups if group[0])
     if not ok:
         return "Nothing could be measured", "bad", "see the reasons below", failures
     if not inputs.comparisons:
@@ -254,7 +257,7 @@ def _failure_lines(inputs: Inputs) -> Iterator[Line]:
     if failed:
         kinds = ", ".join(f"{sum(r.status == k for r in failed)} {k}" for k in dict.fromkeys(r.status for r in failed))
         sentence = f"{len(failed)} of {many(len(inputs.runs), 'cell')} {verb(len(failed), 'was', 'were')} not measured: {kinds}."
-        yield Line(sentence, "bad", "devices")
+        yield Line(sentence, "fine" if all(run.status == "skipped" for run in failed) else "bad", "devices")
 
 
 def _memory_lines(inputs: Inputs) -> Iterator[Line]:
