@@ -221,7 +221,7 @@ def _opened(path: Path | None, key: str, bench: Bench, resume: bool, notes: list
         done = [r for r in entries if r.get("what") == "generation"]
         if done:
             bench.restore(done[-1])
-            notes.append(f"resumed after {bench.done} of {bench.plan.generations} generations")
+            notes.append(f"resumed after {bench.done} of {bench.plan.generations} processes")
         return store.Journal(path)
     log = store.Journal(path, truncate=True)
     log.append({"what": "plan", "key": key})
@@ -234,7 +234,7 @@ def _journalled(log: store.Journal, bench: Bench, number: int, notes: list[str])
         log.append({"what": "generation", "number": number, "cells": bench.as_json()})
     except SaveError as error:
         log.close()
-        notes.append(f"the journal ended after {number} generations, so that this run cannot be resumed: {error}")
+        notes.append(f"the journal ended after {number} processes, so that this run cannot be resumed: {error}")
         return False
     return True
 
