@@ -167,7 +167,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path, monke
     monkeypatch.undo()
     second = measure(cases, arms, PLAN, journal=journal, resume=True)
     assert second.complete
-    assert "resumed after 1 of 2 generations" in second.notes
+    assert "resumed after 1 of 2 processes" in second.notes
     wall = second.runs[0].of("wall")
     assert wall is not None
     assert wall.values[0] == kept.values[0]
