@@ -29,6 +29,7 @@ SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
 
 
 @click.command()
+@click.argument("file", required=False, type=FILE)
 @click.option(
     "--input",
     "source",
@@ -57,16 +58,21 @@ SUFFIXES = {"html": ".html", "markdown": ".md", "text": ".txt", "json": ".json"}
     help="Write every chart to DIR, as SVG or PNG.",
 )
 @click.option("--from", "kind", metavar="FORMAT", help="Format of the input (default: detected).")
-def report(source: str | None, output: str | None, to: str | None, charts: str | None, **options: Any) -> None:
+def report(
+    file: str | None, source: str | None, output: str | None, to: str | None, charts: str | None, **options: Any
+) -> None:
     """Write an HTML report of a run. It holds charts, verdicts, environment and raw values, and needs no network.
 
     The page holds its data; the same input gives the same bytes.
     """
+    if file is not None and source is not None:
+        raise click.UsageError("results were given twice, as FILE and with --input; leave one of them out.")
+    source = file if file is not None else source
     if source is None:
         source = DEFAULT
         if not Path(source).is_file():
             raise click.UsageError(
-                f"there is no ./{DEFAULT} here: measure first (tritium compare --quick), or name a file with --input FILE."
+                f"there is no ./{DEFAULT} here: measure first (tritium compare --quick), or name a file: tritium report FILE."
             )
     picture = to if to in PICTURES else None
     if picture and not charts:

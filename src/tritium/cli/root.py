@@ -127,6 +127,16 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(f"tritium.cli.{module}"), attribute)
         return command
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that does not exist is refused with the nearest that does."""
+        name = args[0]
+        known = self.list_commands(context)
+        if name not in known and not name.startswith("-"):
+            context.fail(f"There is no command {name!r}.{nearest(name, known)}")
+        return super().resolve_command(context, args)
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         later = {name: click.Command(name, help=row.help) for name, row in LATER.items()}
         commands = {**self.commands, **later}

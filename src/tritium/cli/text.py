@@ -245,7 +245,11 @@ def _drawn(label: str) -> Iterator[Report]:
     from rich.table import Column
 
     text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    columns = (TextColumn("{task.percentage:3.0f} %", markup=False), BarColumn(bar_width=20), text)
+    columns = (
+        TextColumn("{task.percentage:3.0f} %", markup=False),
+        BarColumn(bar_width=20, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
+        text,
+    )
     left, last = _time_left(), 0.0
     with Progress(
         *columns, console=_console(sys.stderr), auto_refresh=False, transient=True, redirect_stdout=False

@@ -34,8 +34,10 @@ def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True)
         return verdict_page.page(results)
     suites = tables.speedups(results)
     comparison = tables.comparison(results, beside=suites)
-    if max(map(len, comparison.text().splitlines()[:3])) > width:
-        comparison = tables.comparison(results, beside=suites, brief=True)
+    for narrower in ({"rates": False}, {"brief": True}, {"rates": False, "brief": True}):
+        if max(map(len, comparison.text().splitlines()[:3])) <= width:
+            break
+        comparison = tables.comparison(results, beside=suites, **narrower)
     parts = ["\n".join([*verdict(results, suites), _head(results)]), comparison.text()]
     parts += [t.text() for t in _details(results, crossovers)]
     if lines := _advice(results):
@@ -60,8 +62,6 @@ def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[st
         text += ". Close other programs and measure again; tritium doctor names what disturbs this machine"
     elif headline.standing in ("faster", "slower", "alike"):
         text += _means(suites)
-        if 2 * headline.disturbed > headline.cells:
-            text += f"; {headline.disturbed} of {headline.cells} cells were disturbed by other load"
     lines = [f"{text}."]
     if flagship := _flagship(results, suites):
         lines.append(f"{flagship}.")
@@ -107,12 +107,12 @@ def _flagship(results: Results, suites: dict[str, Suite]) -> str:
 def _beside(case: str, suites: dict[str, Suite]) -> str:
     """Return how fast the first contender is beside each library in one case."""
     ratios = {
-        arm: tables.ratio_text(v.ratio, v.interval95, brief=True)
+        arm: tables.ratio_text(v.ratio, v.interval95)
         for arm, suite in suites.items()
         for v in suite.verdicts
         if " " not in arm and v.case == case and v.metric == "wall" and v.ratio
     }
-    return f" ({', '.join(f'{ratio} {arm}' for arm, ratio in ratios.items())})" if ratios else ""
+    return f", {', '.join(f'{ratio} vs {arm}' for arm, ratio in ratios.items())}" if ratios else ""
 
 
 def _head(results: Results) -> str:

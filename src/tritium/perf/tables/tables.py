@@ -122,7 +122,7 @@ def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headli
     """Return the verdict of a run without a gate, or that it is too noisy to tell."""
     shown = without_canaries(results).runs
     measured = [run for run in shown if run.status == "ok"]
-    disturbed = sum(any(flag in f for flag in DISTURBED for f in run.flags) for run in measured)
+    disturbed = sum(map(is_disturbed, measured))
     counts = disturbed, len(measured)
     if not measured:
         return Headline("Nothing could be measured", "nothing", *counts)
@@ -133,13 +133,13 @@ def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headli
         return Headline(f"{cases} case{'s' * (cases != 1)} measured", "measured", *counts)
     interval = told_apart(suite.geomean_interval)
     load = f"{disturbed} of {len(measured)} cells were disturbed by other load"
-    is_disturbed = 2 * disturbed > len(measured)
+    noisy = 2 * disturbed > len(measured)
     first, ratio = results.arms[0], ratio_text(suite.geomean, None)
     if interval is not None and is_undecided(interval):
-        if is_disturbed:
+        if noisy:
             return Headline(f"Too noisy to tell: {load}", "noisy", *counts)
         return Headline(f"{first} and {arm}: no difference is shown", "alike", *counts)
-    if is_disturbed and (interval is None or half_width(interval) > TOO_WIDE):
+    if noisy:  # paired rounds still order the contenders; by how much is not a figure to quote
         between = (
             f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}" if interval else f"about {ratio}"
         )
@@ -147,10 +147,9 @@ def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headli
     return Headline(f"{first} is {ratio} as fast as {arm}", "faster" if suite.geomean <= 1 else "slower", *counts)
 
 
-def half_width(interval: tuple[float, float]) -> float:
-    """Return half the width of a ratio's interval, relative to its geometric middle: 0.15 is ±15 %."""
-    low, high = interval
-    return math.sqrt(high / low) - 1 if low > 0 else math.inf
+def is_disturbed(run: Run) -> bool:
+    """Return True if other load took time from a cell."""
+    return any(flag in f for flag in DISTURBED for f in run.flags)
 
 
 def is_undecided(interval: tuple[float, float]) -> bool:
@@ -177,8 +176,13 @@ def _beside(first: Run | None, other: Run | None, verdict: Verdict | None, brief
     return ratio_text(first.seconds / other.seconds, None, brief)
 
 
-def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite] | None = None) -> Table:
-    """Return a row for each case: the first contender's time, rate and share of the ceiling, and its speedup over each other."""
+def comparison(
+    results: Results, *, brief: bool = False, rates: bool = True, beside: dict[str, Suite] | None = None
+) -> Table:
+    """Return a row for each case: the first contender's time, rate and share of the ceiling, and its speedup over each other.
+
+    For narrow pages `rates=False` leaves out rate and share, and `brief` the intervals of the ratios.
+    """
     if not results.arms:
         raise ArgumentError("comparison: these results have no contender.")
     first, others = results.arms[0], results.arms[1:]
@@ -187,15 +191,24 @@ def comparison(results: Results, *, brief: bool = False, beside: dict[str, Suite
     rows = []
     for case in (c for c in results.cases if not is_canary(c)):
         run = results.of(case, first)
-        cells = ("skipped", NONE, NONE) if run is None else (time_text(run), *speed_text(run, results))
-        more = (_beside(run, results.of(case, arm), verdicts.get((case, arm)), brief) for arm in others)
-        rows.append((case, *cells, *more))
-    heads = ("case", first, "rate", "of ceiling", *(f"vs {arm}" for arm in others))
+        time = "skipped" if run is None else time_text(run) + mark(run)
+        speed = (speed_text(run, results) if run is not None else (NONE, NONE)) if rates else ()
+        more = []
+        for arm in others:
+            other = results.of(case, arm)
+            more.append(_beside(run, other, verdicts.get((case, arm)), brief) + ("" if other is None else mark(other)))
+        rows.append((case, time, *speed, *more))
+    heads = ("case", first, *(("rate", "of ceiling") if rates else ()), *(f"vs {arm}" for arm in others))
     geo = [ratio_text(s.geomean, s.geomean_interval, brief) for s in suites.values()]
     if len(rows) > 1 and any(g != NONE for g in geo):
-        rows.append(("geometric mean", "", "", "", *geo))
+        rows.append(("geometric mean", *[""] * (len(heads) - 1 - len(geo)), *geo))
     below = (*_legend(results), *clocks(results), *remarks(results), *troubles(results))
     return Table("", heads, tuple(rows), frozenset(heads[1:]), below)
+
+
+def mark(run: Run) -> str:
+    """Return the mark of a measured cell that other load took time from, "" for any other."""
+    return " !" if run.status == "ok" and is_disturbed(run) else ""
 
 
 def _legend(results: Results) -> list[str]:
@@ -245,20 +258,20 @@ def troubles(results: Results) -> list[str]:
     for (arm, status, reason), cases in groups.items():
         listed = ", ".join(cases) if len(cases) < 3 else f"{len(cases)} cases ({cases[0]} …)"
         lines.append(escape.terminal(f"{arm}: {status}: {listed}" + (f": {reason}" if reason else ""), 400))
+    measured = [run for run in shown if run.status == "ok"]
     for flag, warning in FLAGS.items():
-        count = sum(any(flag in f for f in run.flags) for run in shown)
+        count = sum(any(flag in f for f in run.flags) for run in measured)
         if count:
-            lines.append(f"{count} of {len(shown)} cells: {warning}")
+            lines.append(f"{count} of {len(measured)} cells: {warning}")
     return lines
 
 
 DISTURBED = ("broke in", "waited")  # flags of a cell that other load took time from
-TOO_WIDE = 0.15  # half-width of a ratio above which it is not called a figure
 FLAGS = {
     "no steady state": "no steady state; the times may still change.",
-    "broke in": "disturbed by other load or the hypervisor; up to 20 % of rounds were repeated, the intervals include the rest.",
+    "broke in": "disturbed by other load or the hypervisor (marked !); up to 20 % of rounds were repeated, the intervals include the rest.",
     "modes": "the times have several modes.",
-    "waited": "the process waited most of the time: other load had its CPUs.",
+    "waited": "the process waited most of the time: other load had its CPUs (marked !).",
 }
 
 

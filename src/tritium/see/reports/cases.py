@@ -312,7 +312,8 @@ def _mark(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
             outcome = outcome_beside(v)
             text = ratio_text(v.ratio, v.interval95, brief=True).removesuffix(" ~")
             return Cell(f"{text} vs {arm}", "fine" if outcome == "INCONCLUSIVE" else TONES[outcome], badge=True)
-    return Cell(f"{many(len(failed), 'contender')} failed", "bad", badge=True) if failed else Cell("")
+    wrong = [run for run in failed if run.status != "skipped"]
+    return Cell(f"{many(len(wrong), 'contender')} failed", "bad", badge=True) if wrong else Cell("")
 
 
 def _strip(run: Run) -> charts.Strip | None:

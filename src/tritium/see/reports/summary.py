@@ -111,12 +111,11 @@ def _measured(inputs: Inputs) -> Glance:
     headline = tables.headline(inputs.results, inputs.comparisons)
     if headline.standing == "measured":
         return f"{inputs.first} beside {', '.join(inputs.comparisons)}", "", "", counts
-    noisy = 2 * headline.disturbed > headline.cells
-    tone = "unsure" if noisy else HEADLINE_TONES[headline.standing]
-    lede = _means(inputs)
-    if noisy and headline.standing != "noisy":
-        lede += f" {headline.disturbed} of {headline.cells} cells were disturbed by other load."
-    return headline.text, tone, lede, counts
+    tone = HEADLINE_TONES[headline.standing]
+    if headline.standing == "noisy":
+        short, _, details = headline.text.partition(": ")
+        return short, tone, f"{details}. Close other programs and measure again.", counts
+    return headline.text, tone, _means(inputs), counts
 
 
 HEADLINE_TONES: dict[tables.Standing, Tone] = {
