@@ -188,7 +188,7 @@ def test_every_form_is_saved_by_its_ending_and_others_are_refused(tmp_path: Path
         assert targets_page.save(measured, tmp_path / f"a.{ending}").read_text(encoding="utf-8") == form(measured)
     assert targets_page.save(measured, tmp_path / "a.json").read_text(encoding="utf-8") == measured.json()
     with pytest.raises(
-        ArgumentError, match=r"targets: a name that ends in '\.pdf' is no form .* \.html, \.md, \.txt or \.json"
+        ArgumentError, match=r"targets: a name that ends in '\.pdf' is not a format .* \.html, \.md, \.txt or \.json"
     ):
         targets_page.save(measured, tmp_path / "a.pdf")
     assert not (tmp_path / "a.pdf").exists()
