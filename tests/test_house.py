@@ -16,13 +16,13 @@ import pytest
 
 import tritium as tt
 from null import Null
-from structure import LONGEST_FUNCTION, Structure, components
+from structure import LONGEST_FUNCTION, components, structure_of
 from tritium import buffer, ops
 from tritium.backends import Device, Kernel
 from tritium.op import OPS, Kind, Op, Trait
 
 ROOT = Path(__file__).parents[1]
-STRUCTURE = Structure(ROOT)
+STRUCTURE = structure_of(ROOT)
 PACKAGE = ROOT / "src" / "tritium"
 FILES = STRUCTURE.files
 MODULES = STRUCTURE.modules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from structure import Structure
+from structure import structure_of
 
 PACKAGE = "tritium.backends"
 ALLOWED = {
@@ -20,7 +20,7 @@ ALLOWED = {
 
 
 def test_packages_inside_backends_import_only_those_below() -> None:
-    children = Structure(Path(__file__).parents[2]).children(PACKAGE)
+    children = structure_of(Path(__file__).parents[2]).children(PACKAGE)
     edges = {
         name.removeprefix(f"{PACKAGE}."): {t.removeprefix(f"{PACKAGE}.") for t in targets}
         for name, targets in children.items()

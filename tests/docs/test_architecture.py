@@ -14,13 +14,13 @@ import pytest
 
 import tritium as tt
 from doc_pages import ROOT, parse
-from structure import Structure
+from structure import structure_of
 from tritium import buffer
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PROSE = parse(PAGE)[1]
 PACKAGE = ROOT / "src" / "tritium"
-HOUSE = Structure(ROOT)
+HOUSE = structure_of(ROOT)
 SPAN = re.compile(r"`([^`]+)`")
 PATH = re.compile(r"(?:src|csrc|tests)/[\w/]+\.(?:py|h|cpp)")
 DOTTED = re.compile(r"(?:tt|tritium|[a-z]+)(?:\.\w+)+(?:\(\))?")

@@ -10,7 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 LONGEST_FUNCTION = 60
@@ -227,6 +227,12 @@ def summary(structure: Structure) -> list[tuple[str, str]]:
         ("imports inside functions", str(len(inner))),
         ("of these, of modules that are there already", str(len(needless))),
     ]
+
+
+@cache
+def structure_of(root: Path) -> Structure:
+    """Return the structure of a checkout, read once in a process: that takes seconds."""
+    return Structure(root)
 
 
 def main(arguments: list[str]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import tritium as tt
-from structure import Structure
+from structure import Structure, structure_of
 from tritium.buffer import native
 from tritium.perf.engine.measuring import measure
 from tritium.perf.engine.worker import load_perf
@@ -43,7 +43,7 @@ RENAMED = ("batching", "compiler", "contract", "graph", "machine", "models")  # 
 
 @pytest.fixture(scope="module")
 def structure() -> Structure:
-    return Structure(ROOT)
+    return structure_of(ROOT)
 
 
 @pytest.fixture(scope="module")
