@@ -332,13 +332,24 @@ def test_a_disturbed_run_is_too_noisy_to_tell() -> None:
     undecided = disturbed(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.3, seed=2))
     assert tables.headline(undecided).standing == "noisy"
     assert tables.headline(undecided).text.startswith("Too noisy to tell: ")
-    decided = disturbed(found())
+    decided = disturbed(results(CASES, arms={"tritium": 1.0, "numpy": 6.0}, sd=0.3))
     assert re.fullmatch(
-        r"Too noisy to tell precisely: tritium is [0-9.]+× to [0-9.]+× as fast as numpy; 6 of 6 cells were disturbed by other load",
+        r"Too noisy to tell precisely: tritium is [0-9.]+× to [0-9.]+× as fast as numpy; 4 of 4 cells were disturbed by other load",
         tables.headline(decided).text,
     )
     assert "tritium doctor" in pages.verdict(decided)[0]
-    assert tables.headline(disturbed(found(), 0.4)).standing == "faster"
+
+
+def test_a_disturbed_run_with_narrow_intervals_says_that_it_was_disturbed() -> None:
+    given = disturbed(found())
+    assert tables.headline(given).standing == "faster"
+    assert pages.verdict(given)[0].endswith("6 of 6 cells were disturbed by other load.")
+    assert "disturbed" not in pages.verdict(disturbed(found(), 0.4))[0]
+
+
+@given(st.floats(0.01, 100), st.floats(1, 50))
+def test_a_half_width_is_relative_to_the_geometric_middle(low: float, factor: float) -> None:
+    assert tables.half_width((low, low * factor)) == pytest.approx(math.sqrt(factor) - 1)
 
 
 def test_a_disturbed_cell_is_marked() -> None:

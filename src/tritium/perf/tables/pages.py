@@ -62,6 +62,8 @@ def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[st
         text += ". Close other programs and measure again; tritium doctor names what disturbs this machine"
     elif headline.standing in ("faster", "slower", "alike"):
         text += _means(suites)
+        if 2 * headline.disturbed > headline.cells:
+            text += f"; {headline.disturbed} of {headline.cells} cells were disturbed by other load"
     lines = [f"{text}."]
     if flagship := _flagship(results, suites):
         lines.append(f"{flagship}.")

@@ -139,12 +139,18 @@ def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headli
         if noisy:
             return Headline(f"Too noisy to tell: {load}", "noisy", *counts)
         return Headline(f"{first} and {arm}: no difference is shown", "alike", *counts)
-    if noisy:  # paired rounds still order the contenders; by how much is not a figure to quote
+    if noisy and (interval is None or half_width(interval) > STEADY):  # paired rounds still order the contenders
         between = (
             f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}" if interval else f"about {ratio}"
         )
         return Headline(f"Too noisy to tell precisely: {first} is {between} as fast as {arm}; {load}", "noisy", *counts)
     return Headline(f"{first} is {ratio} as fast as {arm}", "faster" if suite.geomean <= 1 else "slower", *counts)
+
+
+def half_width(interval: tuple[float, float]) -> float:
+    """Return half the width of a ratio's interval, relative to its geometric middle: 0.05 is ±5 %."""
+    low, high = interval
+    return math.sqrt(high / low) - 1 if low > 0 else math.inf
 
 
 def is_disturbed(run: Run) -> bool:
@@ -266,6 +272,7 @@ def troubles(results: Results) -> list[str]:
     return lines
 
 
+STEADY = 0.05  # half-width up to which a ratio of a disturbed run is quoted
 DISTURBED = ("broke in", "waited")  # flags of a cell that other load took time from
 FLAGS = {
     "no steady state": "no steady state; the times may still change.",

@@ -115,7 +115,11 @@ def _measured(inputs: Inputs) -> Glance:
     if headline.standing == "noisy":
         short, _, details = headline.text.partition(": ")
         return short, tone, f"{details}. Close other programs and measure again.", counts
-    return headline.text, tone, _means(inputs), counts
+    lede = _means(inputs)
+    if 2 * headline.disturbed > headline.cells:
+        tone = "unsure"
+        lede += f" {headline.disturbed} of {headline.cells} cells were disturbed by other load."
+    return headline.text, tone, lede, counts
 
 
 HEADLINE_TONES: dict[tables.Standing, Tone] = {
