@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import Table, file_errors, print_parts, progress, say, shown
+from tritium.cli.text import Table, file_errors, print_parts, processes_option, progress, say, shown
 from tritium.errors import nearest
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def baseline() -> None:
     metavar="NAME",
     help="Suite to measure if RESULTS is not given.",
 )
-@click.option(
-    "--processes", "--generations", "generations", type=click.IntRange(2), help="Fresh processes per contender."
-)
+@processes_option(2, "Fresh processes per contender.")
 @click.option("--thorough", is_flag=True, help="Twice the processes.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all available).")
 @click.option("--release", is_flag=True, help="Mark as a release, which history compares with.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium import escape, settings
-from tritium.cli.text import file_errors, say, shown
+from tritium.cli.text import file_errors, processes_option, say, shown
 from tritium.errors import ArgumentError, BaselineError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ COMMAND = "Program that reads each alert as JSON on stdin; run without a shell."
 )
 @click.option("--baseline", metavar="NAME|FILE", help=BASELINE)
 @click.option("--times", type=click.IntRange(1), help="Number of rounds (default: until stopped).")
-@click.option("--processes", "--generations", "generations", type=click.IntRange(2), help="Fresh processes per round.")
+@processes_option(2, "Fresh processes per round.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
 @click.option("--log", "to_log", is_flag=True, help="Log alerts to the Python logger tritium.")
 @click.option("--file", "to_file", type=FILE, metavar="FILE", help="Append alerts to a file, one JSON object per line.")

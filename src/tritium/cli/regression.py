@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, bar, file_errors, progress, shown
+from tritium.cli.text import NO_REPORT, bar, file_errors, processes_option, progress, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -173,9 +173,7 @@ def regression_check(current: str, **parameters: Any) -> None:
     metavar="FILE.py",
     help="Your own benchmarks (@tt.perf.benchmark); repeatable.",
 )
-@click.option(
-    "--processes", "--generations", "generations", type=click.IntRange(2), help="Fresh processes per contender."
-)
+@processes_option(2, "Fresh processes per contender.")
 @click.option("--thorough", is_flag=True, help="Twice the processes, to detect smaller differences.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: the baseline's, else all available).")
 @click.option(
@@ -372,13 +370,7 @@ def tell(suite: Suite, gate: GateOptions) -> None:
 )
 @click.option("--journal", type=click.Path(dir_okay=False), help="Journal file, to continue from the next time.")  # fmt: skip
 @click.option("--seed", type=int, default=0, help="Seed of the order.")
-@click.option(
-    "--processes",
-    "--generations",
-    "generations",
-    type=click.IntRange(1),
-    help="Fresh processes per side (default: 15).",
-)
+@processes_option(1, "Fresh processes per side (default: 15).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with every suite.")
 def selftest(
     aa: bool, suites: int, extra: float, journal: str | None, seed: int, generations: int | None, as_json: bool

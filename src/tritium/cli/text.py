@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 VARIANT = click.Choice(["arm64", "multiply", "divide"])
 VARIANT_HELP = "Variant the file does not name: I2_S of ARM builds, or the use of weight_scale."
 TERNARISE_HELP = "Round the projections of a model not trained to be ternary."
+
+
+def processes_option(least: int, text: str) -> Callable[[Any], Any]:
+    """Return the option of the number of fresh processes; --generations is its former name."""
+    return click.option("--processes", "--generations", "generations", type=click.IntRange(least), help=text)
+
+
 NO_REPORT = click.option(
     "--report/--no-report", default=True, show_default=True, help="Write an HTML report next to the results."
 )

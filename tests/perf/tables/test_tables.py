@@ -326,6 +326,9 @@ def test_a_headline_prefers_a_library_to_a_variant_of_the_first_contender() -> N
     alone = results(CASES, arms={"tritium": 1.0, "tritium portable": 8.0})
     assert tables.headline(alone).text.endswith("as fast as tritium portable")
     assert "geometric mean of 2 cases" in pages.verdict(alone)[0]
+    variants = results(CASES, arms={"tritium": 1.0, "tritium portable": 8.0, "tritium neon": 2.0})
+    assert tables.headline(variants).arm == "tritium portable"
+    assert "geometric mean of 2 cases" in pages.verdict(variants)[0]
 
 
 def test_a_disturbed_run_is_too_noisy_to_tell() -> None:
@@ -371,7 +374,7 @@ def test_a_narrow_page_leaves_rates_out_before_intervals() -> None:
 
 
 def test_a_headline_of_one_contender_or_of_nothing() -> None:
-    assert tables.headline(results(CASES, arms={"tritium": 1.0})) == ("2 cases measured", "measured", 0, 2)
+    assert tables.headline(results(CASES, arms={"tritium": 1.0})) == ("2 cases measured", "measured", 0, 2, "")
     nothing = replace(found(), runs=tuple(replace(r, status="failed") for r in found().runs))
     assert tables.headline(nothing).standing == "nothing"
     assert pages.verdict(nothing) == ["Nothing could be measured."]

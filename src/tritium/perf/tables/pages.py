@@ -61,18 +61,15 @@ def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[st
     if headline.standing == "noisy":
         text += ". Close other programs and measure again; tritium doctor names what disturbs this machine"
     elif headline.standing in ("faster", "slower", "alike"):
-        text += _means(suites)
-        if 2 * headline.disturbed > headline.cells:
-            text += f"; {headline.disturbed} of {headline.cells} cells were disturbed by other load"
+        text += _mean(suites[headline.arm]) + (f"; {headline.load}" if headline.load else "")
     lines = [f"{text}."]
     if flagship := _flagship(results, suites):
         lines.append(f"{flagship}.")
     return [escape.terminal(line, 400) for line in lines]
 
 
-def _means(suites: dict[str, Suite]) -> str:
-    """Return the interval of the geometric mean that a headline names, and its number of cases."""
-    suite = next(s for arm, s in suites.items() if s.geomean is not None and (" " not in arm or len(suites) == 1))
+def _mean(suite: Suite) -> str:
+    """Return the interval of a geometric mean, and its number of cases."""
     interval = tables.told_apart(suite.geomean_interval)
     cases = sum(v.metric == "wall" and v.ratio is not None for v in suite.verdicts)
     over = f"geometric mean of {cases} case{'s' * (cases != 1)}"
@@ -81,38 +78,28 @@ def _means(suites: dict[str, Suite]) -> str:
 
 def _flagship(results: Results, suites: dict[str, Suite]) -> str:
     """Return the figures of the ternary product and of the packaged model, "" where none was measured."""
-    parts = []
+    products, rates, width = [], [], 0
     for case in results.cases:
         run = results.of(case, results.arms[0])
         if run is None or run.status != "ok" or not run.seconds:
             continue
         if run.context.operation == "bitlinear" and run.context.shape[-1] >= FLAGSHIP_WIDTH:
-            tokens = run.context.shape[0]
-            parts.append(
-                f"{tokens} token{'s' * (tokens != 1)} in {amounts.seconds_text(run.seconds)}{_beside(case, suites)}"
-            )
+            tokens, width = run.context.shape[0], run.context.shape[-1]
+            time, ratios = amounts.seconds_text(run.seconds), _beside(case, results.arms[0], suites)
+            products.append(f"{tokens} token{'s' * (tokens != 1)} in {time}{ratios}")
         elif run.context.operation == "model_decode":
-            parts.append(f"the packaged model decodes {run.items_per_s:,.0f} tokens/s")
-    if not parts:
-        return ""
-    width = next(
-        (
-            c.shape[-1]
-            for c in (r.context for r in results.runs)
-            if c.operation == "bitlinear" and c.shape[-1] >= FLAGSHIP_WIDTH
-        ),
-        0,
-    )
-    return (f"BitLinear {width}×{width}: " if width else "") + "; ".join(parts)
+            rates.append(f"the packaged model decodes {run.items_per_s:,.0f} tokens/s")
+    named = [f"BitLinear {width}×{width}: {products[0]}", *products[1:]] if products else []
+    return "; ".join([*named, *rates])
 
 
-def _beside(case: str, suites: dict[str, Suite]) -> str:
+def _beside(case: str, first: str, suites: dict[str, Suite]) -> str:
     """Return how fast the first contender is beside each library in one case."""
     ratios = {
         arm: tables.ratio_text(v.ratio, v.interval95)
         for arm, suite in suites.items()
         for v in suite.verdicts
-        if " " not in arm and v.case == case and v.metric == "wall" and v.ratio
+        if not tables.is_variant(arm, first) and v.case == case and v.metric == "wall" and v.ratio
     }
     return f", {', '.join(f'{ratio} vs {arm}' for arm, ratio in ratios.items())}" if ratios else ""
 

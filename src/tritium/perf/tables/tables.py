@@ -116,14 +116,21 @@ class Headline(NamedTuple):
     standing: Standing
     disturbed: int = 0  # cells that other load broke into
     cells: int = 0
+    arm: str = ""  # the contender that it names beside the first
+
+    @property
+    def load(self) -> str:
+        """Return the sentence about disturbed cells where they are most of them, else ""."""
+        if 2 * self.disturbed <= self.cells:
+            return ""
+        return f"{self.disturbed} of {self.cells} cells were disturbed by other load"
 
 
 def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headline:
     """Return the verdict of a run without a gate, or that it is too noisy to tell."""
     shown = without_canaries(results).runs
     measured = [run for run in shown if run.status == "ok"]
-    disturbed = sum(map(is_disturbed, measured))
-    counts = disturbed, len(measured)
+    counts = sum(map(is_disturbed, measured)), len(measured)
     if not measured:
         return Headline("Nothing could be measured", "nothing", *counts)
     suites = speedups(results) if beside is None else beside
@@ -132,19 +139,21 @@ def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headli
         cases = len({run.case for run in measured})
         return Headline(f"{cases} case{'s' * (cases != 1)} measured", "measured", *counts)
     interval = told_apart(suite.geomean_interval)
-    load = f"{disturbed} of {len(measured)} cells were disturbed by other load"
-    noisy = 2 * disturbed > len(measured)
     first, ratio = results.arms[0], ratio_text(suite.geomean, None)
+    load = Headline("", "noisy", *counts).load
     if interval is not None and is_undecided(interval):
-        if noisy:
-            return Headline(f"Too noisy to tell: {load}", "noisy", *counts)
-        return Headline(f"{first} and {arm}: no difference is shown", "alike", *counts)
-    if noisy and (interval is None or half_width(interval) > STEADY):  # paired rounds still order the contenders
+        if load:
+            return Headline(f"Too noisy to tell: {load}", "noisy", *counts, arm)
+        return Headline(f"{first} and {arm}: no difference is shown", "alike", *counts, arm)
+    if load and (interval is None or half_width(interval) > STEADY):  # paired rounds still order the contenders
         between = (
             f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}" if interval else f"about {ratio}"
         )
-        return Headline(f"Too noisy to tell precisely: {first} is {between} as fast as {arm}; {load}", "noisy", *counts)
-    return Headline(f"{first} is {ratio} as fast as {arm}", "faster" if suite.geomean <= 1 else "slower", *counts)
+        return Headline(
+            f"Too noisy to tell precisely: {first} is {between} as fast as {arm}; {load}", "noisy", *counts, arm
+        )
+    standing: Standing = "faster" if suite.geomean <= 1 else "slower"
+    return Headline(f"{first} is {ratio} as fast as {arm}", standing, *counts, arm)
 
 
 def half_width(interval: tuple[float, float]) -> float:
@@ -163,10 +172,15 @@ def is_undecided(interval: tuple[float, float]) -> bool:
     return interval[0] <= 1 <= interval[1]
 
 
+def is_variant(arm: str, first: str) -> bool:
+    """Return True if a contender is the first one with other kernels, not another library: "tritium portable"."""
+    return arm.startswith(f"{first} ")
+
+
 def _library(results: Results, suites: dict[str, Suite]) -> tuple[str, Suite | None]:
     """Return the contender a headline names: another library rather than a variant of the first contender."""
     usable = {arm: suite for arm, suite in suites.items() if suite.geomean is not None}
-    others = [arm for arm in usable if not arm.startswith(f"{results.arms[0]} ")]
+    others = [arm for arm in usable if not is_variant(arm, results.arms[0])]
     arm = next(iter([*others, *usable, *suites]), "")
     return arm, suites.get(arm)
 

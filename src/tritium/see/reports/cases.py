@@ -306,7 +306,7 @@ def _mark(inputs: Inputs, case: str, runs: Sequence[Run]) -> Cell:
     if failed and len(failed) == len(runs):
         return Cell(failed[0].status, "bad", badge=True)
     for arm in sorted(
-        inputs.comparisons, key=lambda a: a.startswith(f"{inputs.first} ")
+        inputs.comparisons, key=lambda arm: tables.is_variant(arm, inputs.first)
     ):  # another library before a variant
         if (v := inputs.time_verdicts.get((case, arm))) is not None and v.ratio:
             outcome = outcome_beside(v)

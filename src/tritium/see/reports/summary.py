@@ -116,9 +116,9 @@ def _measured(inputs: Inputs) -> Glance:
         short, _, details = headline.text.partition(": ")
         return short, tone, f"{details}. Close other programs and measure again.", counts
     lede = _means(inputs)
-    if 2 * headline.disturbed > headline.cells:
+    if headline.load:
         tone = "unsure"
-        lede += f" {headline.disturbed} of {headline.cells} cells were disturbed by other load."
+        lede += f" {headline.load}."
     return headline.text, tone, lede, counts
 
 
@@ -139,10 +139,6 @@ def _means(inputs: Inputs) -> str:
 
 def _timed(suite: Suite) -> list[Verdict]:
     return [v for v in suite.verdicts if v.metric == "wall" and v.ratio]
-
-
-def _variant(inputs: Inputs, arm: str) -> bool:
-    return arm.startswith(f"{inputs.first} ")
 
 
 def _times(fast: float) -> str:
@@ -215,7 +211,7 @@ def _between(v: Verdict) -> str:
 
 
 def _comparison_lines(inputs: Inputs) -> Iterator[Line]:
-    for arm, suite in sorted(inputs.comparisons.items(), key=lambda item: _variant(inputs, item[0]))[:2]:
+    for arm, suite in sorted(inputs.comparisons.items(), key=lambda item: tables.is_variant(item[0], inputs.first))[:2]:
         if suite.geomean is None:
             continue
         outcomes = [(outcome_beside(v), v) for v in _timed(suite)]
