@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import language
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("", "batching", "cli", "compiler", "contract", "graph", "io", "machine", "nn", "perf", "see")
-REMARKS = language.read(ROOT)
 PUBLIC = {  # documented names, and keys of file formats: these stay
     "dtype.py": "of", "ops.py": "given", "machine/ceilings.py": "of", "perf/engine/measuring.py": "kept",
     "perf/gate/verdict.py": "of", "perf/records/run.py": "of", "perf/suites/quick.py": "taken", "perf/tune/file.py": "of",
@@ -22,6 +22,12 @@ PUBLIC = {  # documented names, and keys of file formats: these stay
 REPORT_KEYS = {"told", "about"}  # of the JSON report: see/reports/blocks.py
 
 
+@cache
+def remarks() -> dict[str, list[language.Remark]]:
+    """Return the remarks of each package: read when a test runs, not when tests are collected."""
+    return language.read(ROOT)
+
+
 def is_public(place: language.Remark) -> bool:
     file = place.file.relative_to(ROOT / "src" / "tritium").as_posix()
     named = PUBLIC.get(file) == place.text or (file == "see/reports/blocks.py" and place.text in REPORT_KEYS)
@@ -30,9 +36,9 @@ def is_public(place: language.Remark) -> bool:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_and_names_of_a_package_are_in_the_language_of_the_field(package: str) -> None:
-    inside = [name for name in REMARKS if name == package or (package and name.startswith(f"{package}."))]
+    inside = [name for name in remarks() if name == package or (package and name.startswith(f"{package}."))]
     assert inside
-    places = [place for name in inside for place in REMARKS[name]]
+    places = [place for name in inside for place in remarks()[name]]
     shown = [f"{p.file.relative_to(ROOT)}:{p.line}: {p.kind}: {p.text}" for p in places if not is_public(p)]
     assert not shown, "\n".join(shown)
 
