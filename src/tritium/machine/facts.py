@@ -50,7 +50,7 @@ def this_machine() -> Machine:
         cpus=os.cpu_count() or 1,
         usable=usable_threads(),
         affinity=listed(_allowed()),
-        memory_gib=round(_memory_limit() / 2**30, 1),
+        memory_gib=round(memory_limit() / 2**30, 1),
         system=f"{platform.system()} {platform.release()}",
         loops="numpy" if native is None else "native",
     )
@@ -136,7 +136,8 @@ def _span(text: str) -> list[int]:
     return out
 
 
-def _memory_limit() -> int:
+def memory_limit() -> int:
+    """Return the bytes this process may use: its limit, or the memory of the machine."""
     if native is not None:
         return int(native.memory_limit())
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -160,7 +161,7 @@ def installed_memory(proc: Path = Path("/proc")) -> tuple[int, int | None]:
 
 def free_memory() -> int:
     """Return the bytes this process can still allocate."""
-    limit, available = _memory_limit(), installed_memory()[1]
+    limit, available = memory_limit(), installed_memory()[1]
     return limit if available is None else min(limit, available)
 
 

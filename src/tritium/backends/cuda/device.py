@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -248,6 +249,10 @@ class Cuda(Torch):
         if memory_bytes is not None:
             self._fraction = min(memory_bytes / self._there, 1.0)
             torch.cuda.set_per_process_memory_fraction(self._fraction, self.place)
+
+    @cached_property
+    def capacity(self) -> int:
+        return self._there
 
     def memory(self) -> tuple[int, int]:
         free, there = torch.cuda.mem_get_info(self.place)

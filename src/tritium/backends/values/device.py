@@ -6,9 +6,10 @@ memory (a tensor of the user's own, on a library that can write) does it go ther
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from tritium.backends.reference.packed import Packed
 from tritium.backends.values.namespace import Bound, Fitted
 from tritium.buffer import Array, Held
 from tritium.dtype import DType
-from tritium.errors import BoundsError, DeviceError, TritiumError
+from tritium.errors import BoundsError, DeviceError, OutOfMemoryError, TritiumError
 from tritium.layout import Layout, Shape, is_contiguous
 from tritium.op import Op, Spec, Specs, exact
 
@@ -159,7 +160,19 @@ class ValueBackend(Backend):
     # -- memory
 
     def allocate(self, nbytes: int) -> Any:
+        if nbytes > self.capacity:  # a library may promise memory that nobody has, and the system then ends the process
+            raise OutOfMemoryError(
+                f"a tensor of {nbytes / 2**30:.1f} GiB does not fit in the {self.capacity / 2**30:.1f} GiB of {self.device}. "
+                f"Work in smaller batches, or use a smaller dtype."
+            )
         return self.storage(self.device, nbytes)
+
+    @cached_property
+    def capacity(self) -> int:
+        """Bytes of the device; here those of the machine, whose memory it uses."""
+        from tritium.machine.facts import memory_limit
+
+        return memory_limit() or sys.maxsize
 
     def hold(self, value: Any, spec: Spec) -> Array:
         """An array on a value, as it is."""
