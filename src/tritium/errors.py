@@ -6,10 +6,8 @@ Knows nothing else of the package.
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class TritiumError(Exception):
@@ -86,6 +84,8 @@ class BusyError(TritiumError, RuntimeError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean x?' for the closest known word, else nothing."""
+    from difflib import get_close_matches  # imported for a message only
+
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -135,4 +135,6 @@ def install_command(extra: str, platform: str = sys.platform) -> str:
     split = [requirement.partition(";") for requirement in EXTRAS[extra]]
     usable = [r for r, _, marker in split if not marker or f"'{platform}'" in marker]
     names = [match[0] for r in usable or [r for r, _, _ in split] if (match := _REQUIREMENT.match(r))]
+    import shlex
+
     return f"pip install {' '.join(map(shlex.quote, names))}"

@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = logging.getLogger("tritium")
 
@@ -41,6 +44,8 @@ def pure() -> bool:
 def cache_dir() -> Path:
     """Return the folder of measurements: TRITIUM_CACHE, else the user's cache folder."""
     if folder := os.environ.get("TRITIUM_CACHE"):
+        from pathlib import Path
+
         return Path(folder).expanduser()
     import platformdirs
 
@@ -50,6 +55,8 @@ def cache_dir() -> Path:
 def data_dir() -> Path:
     """Return the folder of baselines and the history of runs: TRITIUM_DATA, else the user's data folder."""
     if folder := os.environ.get("TRITIUM_DATA"):
+        from pathlib import Path
+
         return Path(folder).expanduser()
     import platformdirs
 

@@ -9,7 +9,6 @@ import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from tritium.buffer import native
@@ -58,7 +57,7 @@ def this_machine() -> Machine:
 
 def processor() -> str:
     """Return the processor's name as the system reports it."""
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
+    for line in _text("/proc/cpuinfo").splitlines():
         if line.lower().startswith(("model name", "hardware", "cpu model")):
             return f"{line.partition(':')[2].strip()} ({platform.machine()})"
     return platform.processor() or platform.machine()
@@ -78,15 +77,17 @@ def _allowed() -> list[int]:
 
 def _flags() -> list[str]:
     """Return the instruction sets the system lists."""
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
+    for line in _text("/proc/cpuinfo").splitlines():
         if line.lower().startswith(("flags", "features")):
             return line.partition(":")[2].split()
     return [f"{k}={v}" for k, v in _sysctl("hw.optional").items()]
 
 
-def _text(path: Path) -> str:
+def _text(*parts: str | os.PathLike[str]) -> str:
+    """Return the text of a file, "" where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
     except OSError:
         return ""
 
@@ -101,16 +102,18 @@ def _sysctl(name: str) -> dict[str, str]:
     return {k: v.strip() for k, _, v in (line.partition(":") for line in done.stdout.splitlines()) if v}
 
 
-def caches(root: Path = Path("/sys/devices/system/cpu")) -> tuple[Cache, ...]:
+def caches(root: str | os.PathLike[str] = "/sys/devices/system/cpu") -> tuple[Cache, ...]:
     """Return the data caches from the core outwards, as the system reports them; none where it does not."""
     allowed = _allowed() or [0]
+    folder = os.path.join(root, f"cpu{allowed[0]}", "cache")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     result = []
-    for index in sorted(root.glob(f"cpu{allowed[0]}/cache/index*")):
-        level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
+    for index in (os.path.join(folder, name) for name in names if name.startswith("index")):
+        level, kind, size = (_text(index, name) for name in ("level", "type", "size"))
         digits, unit = size.rstrip("KMG"), size[-1:]
         if kind == "Instruction" or not level.isdigit() or not digits.isdigit():
             continue
-        sharing = set(_span(_text(index / "shared_cpu_list"))) & set(allowed)
+        sharing = set(_span(_text(index, "shared_cpu_list"))) & set(allowed)
         nbytes = int(digits) << {"K": 10, "M": 20, "G": 30}.get(unit, 0)
         result.append(Cache(int(level), nbytes, max(1, len(sharing))))
     return tuple(sorted(result, key=lambda c: c.level)) or _macos_caches()
@@ -143,10 +146,10 @@ def memory_limit() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def installed_memory(proc: Path = Path("/proc")) -> tuple[int, int | None]:
+def installed_memory(proc: str | os.PathLike[str] = "/proc") -> tuple[int, int | None]:
     """Return the bytes of memory the machine has (0: unknown), and those still available to a program (None: unknown)."""
     values = {}
-    for line in _text(proc / "meminfo").splitlines():
+    for line in _text(proc, "meminfo").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if words and words[0].isascii() and words[0].isdigit():

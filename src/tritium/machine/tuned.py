@@ -18,19 +18,22 @@ is damaged or belongs to another is logged and ignored; without a file, the defa
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
-from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tritium import settings
 from tritium.buffer import native
 from tritium.machine.facts import Machine, bytes_text, sealed, this_machine, unsealed
 from tritium.op import Specs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20
@@ -55,7 +58,7 @@ def build() -> str:
     """Return an id of the native library of this process: tuned choices of another build are void."""
     if native is None:
         return "none"
-    status = Path(native.__file__).stat()
+    status = os.stat(native.__file__)
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
