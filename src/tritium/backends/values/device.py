@@ -25,6 +25,7 @@ from tritium.buffer import Array, Held
 from tritium.dtype import DType
 from tritium.errors import BoundsError, DeviceError, OutOfMemoryError, TritiumError
 from tritium.layout import Layout, Shape, is_contiguous
+from tritium.machine.facts import memory_limit
 from tritium.op import Op, Spec, Specs, exact
 
 
@@ -170,8 +171,6 @@ class ValueBackend(Backend):
     @cached_property
     def capacity(self) -> int:
         """Bytes of the device; here those of the machine, whose memory it uses."""
-        from tritium.machine.facts import memory_limit
-
         return memory_limit() or sys.maxsize
 
     def hold(self, value: Any, spec: Spec) -> Array:
