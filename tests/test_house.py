@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import traceback
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 import tritium as tt
 from null import Null
-from structure import LONGEST_FUNCTION, components, structure_of
+from structure import LONGEST_FUNCTION, calls, components, statements, structure_of
 from tritium import buffer, ops
 from tritium.backends import Device, Kernel
 from tritium.op import OPS, Kind, Op, Trait
@@ -60,12 +59,6 @@ NOT_PACKAGES = {"bench", "docs", "fuzz", "golden", "helpers", "pytorch"}  # fold
 
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
-
-
-@cache
-def calls(file: Path) -> list[tuple[int, str]]:
-    """Line and function of each call. A tree that is kept would be looked through by every `gc.collect()` of a later test."""
-    return [(n.lineno, ast.unparse(n.func)) for n in ast.walk(parsed(file)) if isinstance(n, ast.Call)]
 
 
 def test_every_module_and_package_at_the_root_has_its_layer() -> None:
@@ -116,7 +109,7 @@ def test_modules_are_imported_by_their_whole_name() -> None:
     relative = [
         f"{file}:{node.lineno}"
         for file in FILES
-        for node in ast.walk(parsed(file))
+        for node in statements(parsed(file))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []

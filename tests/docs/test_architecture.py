@@ -14,7 +14,7 @@ import pytest
 
 import tritium as tt
 from doc_pages import ROOT, parse
-from structure import structure_of
+from structure import calls, statements, structure_of
 from tritium import buffer
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def test_a_backend_imports_the_backends_its_line_names(row: list[str]) -> None:
 def others_imported(file: Path) -> set[str]:
     """Return the first names of all modules a file imports, at its top or in a function."""
     result: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             result |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -134,8 +134,8 @@ def test_only_the_command_line_prints_and_exits() -> None:
     users = {
         file.relative_to(PACKAGE).parts[0]
         for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in speaking
+        for _, name in calls(file)
+        if name in speaking
     }
     assert users == {"cli"}
 

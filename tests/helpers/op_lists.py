@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from structure import statements
 from tritium.op import OPS
 
 MANY = 6  # rows in one literal: a list that a column of the table should answer
@@ -46,7 +47,7 @@ class _Reader:
 
     def __init__(self, module: ast.Module, rows: frozenset[str]) -> None:
         self.rows, self.tables, self.imported = rows, set[str](), Names()
-        for node in ast.walk(module):
+        for node in statements(module):
             if isinstance(node, ast.ImportFrom) and node.module == "tritium.ops":
                 self.imported |= {a.asname or a.name: a.name.rstrip("_") for a in node.names}
             if isinstance(node, ast.ImportFrom) and node.module == "tritium":

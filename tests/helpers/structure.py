@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -36,6 +36,34 @@ class Function:
     lines: int
 
 
+def inner_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements directly inside a node. Expressions, most of a tree, hold none."""
+    for field in ("body", "orelse", "handlers", "cases", "finalbody"):
+        inside = getattr(node, field, ())
+        if isinstance(inside, list):
+            yield from inside
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement below a node."""
+    for child in inner_statements(node):
+        yield child
+        yield from statements(child)
+
+
+@cache
+def calls(file: Path) -> tuple[tuple[int, str], ...]:
+    """Return line and name of each call of `name` or `module.name`. No tree is kept: every `gc.collect()` would look through it."""
+    result = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                result.append((node.lineno, name))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)):
+                result.append((node.lineno, f"{owner}.{name}"))
+    return tuple(result)
+
+
 class Structure:
     """Modules of a checkout's package, and what they import and declare."""
 
@@ -57,7 +85,7 @@ class Structure:
             tree = ast.parse(file.read_text(encoding="utf-8"))
             functions = [
                 Function(file, node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
-                for node in ast.walk(tree)
+                for node in statements(tree)
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
             ]
             classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -72,9 +100,9 @@ class Structure:
         result: list[Import] = []
 
         def visit(node: ast.AST, at_top: bool, for_types: bool) -> None:
-            for child in ast.iter_child_nodes(node):
+            for child in inner_statements(node):
                 typed = for_types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
-                top = at_top and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                top = at_top and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
                 for target in self._targets(child):
                     result.append(Import(target, getattr(child, "lineno", 0), top, typed))
                 visit(child, top, typed)
