@@ -10,7 +10,9 @@ namespace tritium::python {
 
 constexpr int kMaxWords = 96;
 
-enum Tag : uint64_t { kTensor = 1, kForeign, kFloat, kInt, kBool, kNone, kText, kTuple, kSlice, kEllipsis, kObject };
+enum Tag : uint64_t { kTensor = 1, kForeign, kFloat, kInt, kBool, kNone, kText, kTuple, kSlice, kEllipsis, kObject, kAnyShape };
+
+enum class Sight { kShape, kStrides, kDType };  // what of a tensor belongs to the key
 
 struct Key {
   uint64_t words[kMaxWords];
@@ -23,18 +25,19 @@ struct Key {
   }
 
   // A tensor by what a kernel (or, with its strides, a view) sees of it, and by its device where that is not the CPU; a
-  // Python scalar by its type, its value being an operand.
-  bool add_operand(PyObject* o, bool strided) {
+  // Python scalar by its type, its value being an operand. By dtype alone only tensors of the CPU are known.
+  bool add_operand(PyObject* o, Sight sight) {
     PyTypeObject* type = Py_TYPE(o);
     if (type == globals.tensor_type) {
       auto* a = reinterpret_cast<Array*>(o);
+      if (sight == Sight::kDType) return a->native && a->code >= 0 && add(kAnyShape | uint64_t(a->code) << 8);
       const int ndim = a->ndim();
       if (!a->known() || count + 2 * ndim + 1 >= kMaxWords) return false;
       const uint64_t tag = a->native ? kTensor : kForeign;
       words[count++] = tag | uint64_t(a->code) << 8 | uint64_t(ndim) << 16 | uint64_t(a->contiguous) << 24;
       if (a->held) words[count++] = reinterpret_cast<std::uintptr_t>(held_of(a)->device);
       for (int d = 0; d < ndim; ++d) words[count++] = static_cast<uint64_t>(a->shape()[d]);
-      for (int d = 0; strided && d < ndim; ++d) words[count++] = static_cast<uint64_t>(a->strides()[d]);
+      for (int d = 0; sight == Sight::kStrides && d < ndim; ++d) words[count++] = static_cast<uint64_t>(a->strides()[d]);
       return true;
     }
     if (type == &PyFloat_Type) return add(kFloat);

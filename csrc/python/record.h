@@ -54,9 +54,11 @@ struct Record {
   std::vector<uint64_t> key;
   uint64_t hash = 0;
   int uses = 1;  // the table's own, and one for each replay under way
+  bool lately = true;  // replayed since the table was last thinned out
   const Entry* entry = nullptr;  // nullptr: the result is only allocated, or a view
   std::unique_ptr<Foreign> foreign;  // then it is not a kernel of ours
   bool view = false;
+  bool any_shape = false;  // element by element: the result has the shape of the operands, broadcast
   int64_t steps[kMaxDims], shift = 0;  // of a view: its strides, and how far its offset lies from the input's
   Attrs attrs;
   std::unique_ptr<Made[]> made;
@@ -76,7 +78,7 @@ inline void release(Record* r) {
   if (--r->uses == 0) delete r;
 }
 
-// Records by key: open addressing, at most half full.
+// Records by key: open addressing, at most half full. Of a full table those not replayed lately make room: what is used stays.
 struct Records {
   std::vector<Record*> slots;
   int count = 0;
@@ -93,7 +95,7 @@ struct Records {
   }
 
   void insert(Record* r) {
-    if (count >= kMaxRecords) clear();
+    if (count >= kMaxRecords) thin_out();
     if (slots.empty()) slots.resize(16);
     if (2 * (count + 1) > static_cast<int>(slots.size())) {
       std::vector<Record*> before(slots.size() * 2);
@@ -109,6 +111,29 @@ struct Records {
     } else {
       ++count;
     }
+  }
+
+  // Drops at least half of the records, those replayed lately last.
+  void thin_out() {
+    std::vector<Record*> before(slots.size());
+    before.swap(slots);
+    int leaving = count / 2;
+    std::vector<Record*> gone;
+    for (const bool lately : {false, true}) {
+      for (Record*& r : before) {
+        if (!r || r->lately != lately || (lately && leaving <= 0)) continue;
+        gone.push_back(r);
+        r = nullptr;
+        --leaving;
+      }
+    }
+    count -= static_cast<int>(gone.size());
+    for (Record* r : before) {
+      if (!r) continue;
+      r->lately = false;
+      *place(r->key.data(), static_cast<int>(r->key.size()), r->hash) = r;
+    }
+    for (Record* r : gone) release(r);  // last: releasing objects may run Python code
   }
 
   void clear() {

@@ -119,14 +119,14 @@ bool check_operands(Record& r, const Given& g, PyObject* scalars) {
 }
 
 // A record under the key of a call. False: such a call cannot be told from others, or an exception is set.
-bool key_record(Record& r, const Row* row, const Given& g, PyObject* kwargs) {
+bool key_record(Record& r, const Row* row, const Given& g, PyObject* kwargs, bool any_shape = false) {
   Key key;
   const auto keep = [&](PyObject* o) {
     if (!Key::is_identity(Py_TYPE(o))) return;
     Py_INCREF(o);
     r.kept.push_back(o);
   };
-  if (!add_call(key, row, g)) return false;
+  if (!add_call(key, row, g, any_shape)) return false;
   for (Py_ssize_t i = 0; i < g.rest; ++i) keep(g.others[i]);
   PyObject *name, *value;
   for (Py_ssize_t at = 0; kwargs != Py_None && PyDict_Next(kwargs, &at, &name, &value);) {
@@ -149,11 +149,12 @@ PyObject* insert(Row* row, std::unique_ptr<Record> record) {
 
 PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   static const char* parameters[] = {"args",  "kwargs",  "kernel", "dtype", "shape",
-                                     "scalars", "attrs", "about", nullptr};
+                                     "scalars", "attrs", "about", "any_shape", nullptr};
   PyObject *args, *kwargs, *kernel, *dtype, *shape, *scalars = Py_None, *attrs = Py_None, *about = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OOO:remember", const_cast<char**>(parameters),
+  int any_shape = 0;
+  if (!PyArg_ParseTupleAndKeywords(given, keywords, "O!OOOO!|OOOp:remember", const_cast<char**>(parameters),
                                    &PyTuple_Type, &args, &kwargs, &kernel, &dtype, &PyTuple_Type, &shape, &scalars,
-                                   &attrs, &about))
+                                   &attrs, &about, &any_shape))
     return nullptr;
   if (kernel != Py_None && Py_TYPE(kernel) != globals.kernel_type)
     return PyErr_Format(PyExc_TypeError, "remember: kernel must be a native Kernel or None, given %.100s.",
@@ -164,11 +165,15 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   if (!read_traits(row)) return told_from_others();
   const Said said(row, &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args));
   auto record = std::make_unique<Record>();
-  if (!key_record(*record, row, said, kwargs)) return told_from_others();
+  if (!key_record(*record, row, said, kwargs, any_shape)) return told_from_others();
   const bool array_first = said.count > 0 && is_array(said.operands[0]);
   const int first_ndim = array_first ? reinterpret_cast<Array*>(said.operands[0])->ndim() : 0;
   if (!describe(*record, kernel, dtype, shape, attrs, first_ndim)) return nullptr;
   if (!check_operands(*record, said, scalars)) return nullptr;
+  if (any_shape && (record->several || !record->entry))
+    return PyErr_Format(PyExc_ValueError, "remember: only a kernel with one result serves any shape.");
+  record->any_shape = any_shape;
+  row->any_shape |= static_cast<char>(any_shape);
   if (about != Py_None) record->kept.push_back(record->about = Py_NewRef(about));
   return insert(row, std::move(record));
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "events.h"
+#include "index.h"
 #include "results.h"
 #include "row.h"
 #include "there.h"
@@ -14,8 +15,9 @@ namespace {
 PyObject *name_out, *name_call;
 
 // The key of a call given as vectorcall does. `out` is left out of the key and returned apart.
-bool make_key(Key& key, const Row* row, const Given& g, PyObject* const* named, PyObject* names, PyObject*& out) {
-  if (!add_call(key, row, g)) return false;
+bool make_key(Key& key, const Row* row, const Given& g, PyObject* const* named, PyObject* names, PyObject*& out,
+              bool any_shape) {
+  if (!add_call(key, row, g, any_shape)) return false;
   for (Py_ssize_t k = 0; k < (names ? PyTuple_GET_SIZE(names) : 0); ++k) {
     PyObject* name = PyTuple_GET_ITEM(names, k);
     if (is_out(name)) {
@@ -27,16 +29,51 @@ bool make_key(Key& key, const Row* row, const Given& g, PyObject* const* named, 
   return true;
 }
 
-Array* new_result(const Made& m) {
-  Storage* storage = storage_new(m.nbytes);
+// The result of an element-wise call: a shape of its own, and the bytes it touches.
+struct Fit {
+  int ndim = 0;
+  int64_t dims[kMaxDims], nbytes = 0, touched = 0;
+};
+
+// The operands' shapes, broadcast. False: they do not fit each other, or the result is too large; Python says so.
+bool broadcast(const Made& m, const Given& g, Fit& fit) {
+  for (Py_ssize_t i = 0; i < g.count; ++i) {
+    if (Py_TYPE(g.operands[i]) != globals.tensor_type) continue;
+    auto* a = reinterpret_cast<Array*>(g.operands[i]);
+    fit.touched += span(a->code, a->size);
+    for (; fit.ndim < a->ndim(); ++fit.ndim) {
+      std::copy_backward(fit.dims, fit.dims + fit.ndim, fit.dims + fit.ndim + 1);
+      fit.dims[0] = 1;
+    }
+    int64_t* last = fit.dims + fit.ndim - a->ndim();
+    for (int d = 0; d < a->ndim(); ++d) {
+      const int64_t n = a->shape()[d];
+      if (last[d] == 1) {
+        last[d] = n;
+      } else if (n != 1 && n != last[d]) {
+        return false;
+      }
+    }
+  }
+  int64_t size = 1;
+  for (int d = 0; d < fit.ndim; ++d)
+    if (__builtin_mul_overflow(size, fit.dims[d], &size) || size > INT64_MAX / 16) return false;
+  fit.nbytes = span(m.code, size);
+  fit.touched += fit.nbytes;
+  return true;
+}
+
+Array* new_result(const Made& m, const Fit* fit) {
+  Storage* storage = storage_new(fit ? fit->nbytes : m.nbytes);
   if (!storage) return nullptr;
-  return as_tensor(m, reinterpret_cast<PyObject*>(storage));
+  auto* held = reinterpret_cast<PyObject*>(storage);
+  return fit ? array_of(globals.tensor_type, held, m.dtype, m.code, fit->ndim, fit->dims) : as_tensor(m, held);
 }
 
 // All results as new memory; false: none, and an exception.
-bool new_results(const Record& r, Array** outs) {
+bool new_results(const Record& r, const Fit* fit, Array** outs) {
   for (int i = 0; i < r.results; ++i) {
-    if ((outs[i] = new_result(r.made[i]))) continue;
+    if ((outs[i] = new_result(r.made[i], fit))) continue;
     drop(outs, i);
     return false;
   }
@@ -44,14 +81,16 @@ bool new_results(const Record& r, Array** outs) {
 }
 
 // Whether the result may be written to `given` at once. It is made its own storage's owner on the way.
-Array* usable_out(const Record& r, PyObject* given) {
+Array* usable_out(const Record& r, const Fit* fit, PyObject* given) {
   if (r.several || Py_TYPE(given) != globals.tensor_type) return nullptr;
   const Made& m = r.made[0];
   auto* out = reinterpret_cast<Array*>(given);
-  if (!out->native || out->code != m.code || out->ndim() != m.ndim || !out->memory()->writable) return nullptr;
-  if (!std::equal(m.dims, m.dims + m.ndim, out->shape())) return nullptr;
-  for (int d = 0; d < m.ndim; ++d)
-    if (out->strides()[d] == 0 && m.dims[d] > 1) return nullptr;  // elements that share their place
+  const int ndim = fit ? fit->ndim : m.ndim;
+  const int64_t* dims = fit ? fit->dims : m.dims;
+  if (!out->native || out->code != m.code || out->ndim() != ndim || !out->memory()->writable) return nullptr;
+  if (!std::equal(dims, dims + ndim, out->shape())) return nullptr;
+  for (int d = 0; d < ndim; ++d)
+    if (out->strides()[d] == 0 && dims[d] > 1) return nullptr;  // elements that share their place
   if (storage_own(out->memory())) return out;
   PyErr_Clear();
   return nullptr;
@@ -79,17 +118,20 @@ PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) 
     ++row->hits;
     return new_view(r, g.operands[0]);
   }
-  if (given && given != Py_None && !(outs[0] = usable_out(r, given))) return nullptr;
+  Fit shape;
+  const Fit* fit = r.any_shape ? &shape : nullptr;
+  if (fit && !broadcast(r.made[0], g, shape)) return nullptr;
+  if (given && given != Py_None && !(outs[0] = usable_out(r, fit, given))) return nullptr;
   if (!r.entry) {
     if (outs[0]) return nullptr;
     ++row->hits;
-    return new_results(r, outs) ? as_returned(r, outs) : nullptr;
+    return new_results(r, fit, outs) ? as_returned(r, outs) : nullptr;
   }
 
   // The results come first: making them may run a watcher's Python code, which may move the memory of an input.
   if (outs[0]) {
     Py_INCREF(outs[0]);
-  } else if (!new_results(r, outs)) {
+  } else if (!new_results(r, fit, outs)) {
     return nullptr;
   }
   View in[kMaxReplayed], result[kMaxOutputs];
@@ -120,7 +162,7 @@ PyObject* carry_out(Row* row, const Record& r, const Given& g, PyObject* given) 
   for (int i = 0; i < r.results; ++i) holders[count++] = outs[i];
   ++row->hits;
   const int64_t began = globals.recorder ? now_ns() : 0;
-  if (run_kernel(*r.entry, Call{in, g.wanted, result, &r.attrs}, holders, count, r.touched, r.results)) {
+  if (run_kernel(*r.entry, Call{in, g.wanted, result, &r.attrs}, holders, count, fit ? fit->touched : r.touched, r.results)) {
     if (began && r.about) add_span(r.about, began, now_ns() - began);
     return as_returned(r, outs);
   }
@@ -133,9 +175,16 @@ PyObject* replay(Row* row, PyObject* const* args, Py_ssize_t nargs, PyObject* na
   Given g(row, args, nargs);
   Key key;
   PyObject *given = nullptr, *result = nullptr;
-  if (make_key(key, row, g, args + nargs, names, given) && !interpreting()) {
-    if (Record* found = *row->records->place(key.words, key.count, key.hash())) {
+  if (make_key(key, row, g, args + nargs, names, given, false) && !interpreting()) {
+    Record* found = *row->records->place(key.words, key.count, key.hash());
+    if (!found && row->any_shape && !globals.recorder) {  // a span says of which shapes: only Python knows new ones
+      Key loose;
+      if (make_key(loose, row, g, args + nargs, names, given, true))
+        found = *row->records->place(loose.words, loose.count, loose.hash());
+    }
+    if (found) {
       ++found->uses;
+      found->lately = true;
       result = carry_out(row, *found, g, given);
       release(found);
     }
@@ -148,6 +197,10 @@ PyObject* row_call(PyObject* self, PyObject* const* args, std::size_t flags, PyO
   const Acting now(self);
   Row* row = as_row(self);
   const Py_ssize_t nargs = PyVectorcall_NARGS(flags);
+  if (globals.fast && row->indexes && nargs == 2 && !names) {
+    PyObject* result = index_plainly(args[0], args[1]);
+    if (result || PyErr_Occurred()) return result;
+  }
   if (globals.fast && row->records && row->records->count) {
     PyObject* result = replay(row, args, nargs, names);
     if (result || PyErr_Occurred()) return result;
@@ -196,9 +249,10 @@ PyObject* get_replays(PyObject* self, void*) {
 PyMethodDef row_methods[] = {
     {"remember", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(row_remember)),
      METH_VARARGS | METH_KEYWORDS,
-     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None, about=None)\n--\n\n"
+     "remember($self, args, kwargs, kernel, dtype, shape, scalars=None, attrs=None, about=None, any_shape=False)\n--\n\n"
      "Replay calls like this one from now on. False when such a call cannot be told from others. For several results\n"
-     "dtype and shape are tuples. `about` is what spans of such calls say ran."},
+     "dtype and shape are tuples. `about` is what spans of such calls say ran. With any_shape calls of\n"
+     "the same dtypes are replayed whatever the shapes: the op works element by element."},
     {"remember_there", row_remember_there, METH_VARARGS,
      "remember_there($self, args, kwargs, dtype, shape, dtypes, device, replay, /)\n--\n\n"
      "Replay calls like this one by a device's own library, as `replay` says (backends.Replay). False when such a call\n"
@@ -215,6 +269,7 @@ PyGetSetDef row_getset[] = {{"replays", get_replays, nullptr, "How many calls ar
 PyMemberDef row_members[] = {
     {"arity", T_INT, offsetof(Row, arity), 0, "Leading positional arguments that are tensors; -1: all of them are, or are in one list."},
     {"inplace", T_BOOL, offsetof(Row, inplace), 0, "Whether the result may be written over an input."},
+    {"indexes", T_BOOL, offsetof(Row, indexes), 0, "Whether a call is x[key]: plain keys are views, computed from the layout."},
     {"hits", T_LONGLONG, offsetof(Row, hits), READONLY, "How many calls were replayed."},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Row, call), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};

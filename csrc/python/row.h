@@ -17,6 +17,8 @@ struct Row {
   int arity, operands;    // as Python set it; as it was when the first record was made
   char inplace, in_place;  // likewise
   char strided;            // its records are views: strides belong to the key
+  char indexes;            // a call is x[key]: plain keys need no record
+  char any_shape;          // some of its records serve tensors of any shapes
 };
 
 inline Row* as_row(PyObject* self) { return reinterpret_cast<Row*>(self); }
@@ -53,11 +55,12 @@ struct Given {
 bool is_out(PyObject* name);  // the keyword `out`, which no key holds
 
 // Adds a call to a key; false: such a call cannot be told from others. Keywords are the caller's to add.
-inline bool add_call(Key& key, const Row* row, const Given& g) {
+inline bool add_call(Key& key, const Row* row, const Given& g, bool any_shape) {
   if (g.wanted > kMaxReplayed) return false;
+  const Sight sight = any_shape ? Sight::kDType : row->strided ? Sight::kStrides : Sight::kShape;
   key.add(static_cast<uint64_t>(g.count) << 32 | static_cast<uint64_t>(g.rest));
   for (Py_ssize_t i = 0; i < g.count; ++i)
-    if (!key.add_operand(g.operands[i], row->strided)) return false;
+    if (!key.add_operand(g.operands[i], sight)) return false;
   for (Py_ssize_t i = 0; i < g.rest; ++i)
     if (!key.add_attr(g.others[i])) return false;
   return true;

@@ -46,12 +46,12 @@ def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
 
 
 class GetItem(Row):
-    """x[key] by ops: a view, a masked selection, or a gather by index tensors. Plain keys seen before are replayed."""
+    """x[key] by ops: a view, a masked selection, or a gather by index tensors. The native library computes views of plain keys itself."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.arity, self.inplace = 1, False
+        self.arity, self.inplace, self.indexes = 1, False, True
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from enum import Enum, Flag, auto
+from itertools import islice
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -170,6 +171,13 @@ def exact(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(exact(v) for v in value)
     return (type(value), value)
+
+
+def make_room(table: dict[Any, Any], limit: int) -> None:
+    """Drop the older half of a full table: what is used goes on being found, or is found again at once."""
+    if len(table) >= limit:
+        for key in list(islice(table, limit // 2)):
+            table.pop(key, None)
 
 
 _shared: dict[Any, tuple[inspect.Parameter, ...]] = {}  # by the code of a rule
@@ -359,8 +367,7 @@ class Op(Row):
         key = (specs, exact(tuple(attrs.values())))
         decision = self.known.get(key)
         if decision is None:
-            if len(self.known) >= _KNOWN_LIMIT:
-                self.known.clear()
+            make_room(self.known, _KNOWN_LIMIT)
             decision = self.known[key] = self._decide(specs, attrs)
         return decision
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from tritium.errors import DeviceError, nearest
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
-from tritium.op import OPS, Kind, Op, Spec, Specs, exact
+from tritium.op import OPS, Kind, Op, Spec, Specs, exact, make_room
 
 
 class Kernel(NamedTuple):
@@ -200,6 +201,10 @@ class Backend:
         """The kernels of a row for these operands, best first."""
         return self.kernels.get(op, ())
 
+    def chooses_by_shape(self, op: Op) -> bool:
+        """Return True if the kernel of an op depends on more than dtypes and attributes, or may."""
+        return True
+
     def retuned(self) -> None:
         """What was tuned has changed: choose anew. Programs made before keep their kernels."""
         self._chosen.clear()
@@ -210,13 +215,12 @@ class Backend:
         """The first listed kernel that accepts the call; remembered."""
         flat = tuple(x is None or x.is_contiguous for x in layouts)
         key = (op, specs, exact(tuple(attrs.values())), flat)
-        if key not in self._chosen:
-            if len(self._chosen) > 4096:
-                self._chosen.clear()
-            listed = self.listed(op, specs)
-            found = (k for k in listed if k.accepts is None or k.accepts(specs, attrs, layouts))
-            self._chosen[key] = next(found, None)
-        return self._chosen[key]
+        with suppress(KeyError):
+            return self._chosen[key]
+        make_room(self._chosen, 4096)
+        accepted = (k for k in self.listed(op, specs) if k.accepts is None or k.accepts(specs, attrs, layouts))
+        kernel = self._chosen[key] = next(accepted, None)
+        return kernel
 
 
 class Absent(NamedTuple):

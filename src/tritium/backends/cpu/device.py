@@ -241,6 +241,9 @@ class Cpu(Backend):
         found = self._tuned.get(tuned.kernel_key(op.name, specs)) if self._tuned else None
         return listed if found is None else [*alternatives(op, str(found.value)), *listed]
 
+    def chooses_by_shape(self, op: Op) -> bool:
+        return op.kind is not Kind.MAP or bool(self._tuned)
+
     def retuned(self) -> None:
         super().retuned()
         self._tuned = _followed()

@@ -26,7 +26,7 @@ from tritium.dtype import DType
 from tritium.errors import BoundsError, DeviceError, OutOfMemoryError, TritiumError
 from tritium.layout import Layout, Shape, is_contiguous
 from tritium.machine.facts import memory_limit
-from tritium.op import Op, Spec, Specs, exact
+from tritium.op import Op, Spec, Specs, exact, make_room
 
 
 class Doubt(NamedTuple):
@@ -244,8 +244,7 @@ class ValueBackend(Backend):
         key = (kernel, out, exact(tuple(attrs.values())))
         found = self._ready.get(key)
         if found is None:
-            if len(self._ready) >= 4096:
-                self._ready.clear()
+            make_room(self._ready, 4096)
             found = self._ready[key] = kernel.fn(out, **attrs)
         return found
 
@@ -265,8 +264,7 @@ class ValueBackend(Backend):
         if found is None:
             value = bool(value) if t is dt.bool_ else value
             dt.check_fits(value, t)
-            if len(self._numbers) >= 1024:
-                self._numbers.clear()
+            make_room(self._numbers, 1024)
             found = self._numbers[key] = self.from_host(number(value, t), t)
         return found
 
