@@ -850,3 +850,35 @@ def test_a_sequence_that_changes_while_it_is_read_is_no_danger() -> None:
     sizes: list[Any] = [Clearing(), *range(10**6, 10**6 + 20)]
     with pytest.raises(ValueError):  # noqa: PT011  (native and pure refuse it in other words)
         tt.Tensor(tt.ones(3).storage, tt.f32, sizes, (1,) * 21, 0)
+
+
+def test_a_product_of_shapes_that_do_not_fit_names_both() -> None:
+    for a, b, says in (
+        ((2, 3), (4, 5), r"f32\[2,3\] @ f32\[4,5\] has 3 against 4"),
+        ((7, 2, 3), (4, 5), r"f32\[7,2,3\] @ f32\[4,5\] has 3 against 4"),
+        ((2, 4, 3), (3, 3, 5), r"f32\[2,4,3\] @ f32\[3,3,5\]: leading axes: \[2\] and \[3\] do not broadcast"),
+    ):
+        with pytest.raises(ShapeError, match=says):
+            tt.matmul(tt.ones(a), tt.ones(b))
+
+
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 9))
+def test_a_bias_is_added_to_every_row(rows: int, inner: int, width: int) -> None:
+    x, w, b = model(rows, inner), model(inner, width), model(width)
+    same(tt.tensor(x) @ tt.tensor(w) + tt.tensor(b), x @ w + b)
+    same(tt.tensor(x @ w).add_(tt.tensor(b)), x @ w + b)
+    same(tt.compile(lambda x, w, b: x @ w + b)(tt.tensor(x), tt.tensor(w), tt.tensor(b)), x @ w + b)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "swish", "sigmoid", "softmax"])
+def test_activations_are_functions_and_methods(name: str) -> None:
+    x = tt.randn((3, 7), seed=1)
+    result = getattr(tt, name)(x)
+    assert getattr(x, name)().tolist() == result.tolist() == getattr(x.clone(), f"{name}_")().tolist()
+    assert result.tolist() != x.tolist()
+
+
+def test_softmax_of_large_logits_is_finite() -> None:
+    for large in (100.0, 1e4, 3e38):
+        rows = tt.softmax(tt.tensor([[large, large, -large], [0.0, -large, -large]])).numpy()
+        np.testing.assert_array_equal(rows, [[0.5, 0.5, 0], [1, 0, 0]])

@@ -813,7 +813,10 @@ def matmul(x1: Spec, x2: Spec, /, *, algorithm: str = "blas") -> Spec:
     b = x2.shape if x2.ndim > 1 else (*x2.shape, 1)
     if a[-1] != b[-2]:
         raise ShapeError(f"matmul: inner sizes differ: {x1} @ {x2} has {a[-1]} against {b[-2]}. Transpose one with .T?")
-    lead = broadcast_shapes(a[:-2], b[:-2], what="matmul: leading axes")
+    try:
+        lead = broadcast_shapes(a[:-2], b[:-2], what="leading axes")
+    except ShapeError as error:
+        raise ShapeError(f"matmul: {x1} @ {x2}: {error}") from None
     rows = a[-2:-1] if x1.ndim > 1 else ()
     columns = b[-1:] if x2.ndim > 1 else ()
     return Spec(lead + rows + columns, x1.dtype)
