@@ -276,3 +276,19 @@ def test_numpy_dtypes_compare_equal() -> None:
     assert tt.f32 == np.float32
     assert tt.bf16 == np.dtype(tt.bf16.numpy)
     assert tt.i64 != np.int32
+
+
+def test_half_floats_take_two_bytes_and_compute_in_their_dtype() -> None:
+    for kind in (tt.f16, tt.bf16):
+        x = tt.ones((3, 5), dtype=kind)
+        assert (x.itemsize, x.nbytes) == (2, 30)
+        for result in (x + x, x * 3, x @ x.T, tt.exp(x), x.sum(axis=0), tt.softmax(x), tt.relu(x)):
+            assert (result.dtype, result.nbytes) == (kind, 2 * result.size)
+
+
+def test_products_of_half_floats_are_summed_in_f32() -> None:
+    """Half floats cannot count beyond 2048 (f16) or 256 (bf16): a sum kept in them would stop there."""
+    for kind in (tt.f16, tt.bf16):
+        row = tt.ones((1, 4096), dtype=kind)
+        assert (row @ row.T).item() == tt.sum(row).item() == 4096
+        assert (row @ tt.ones((4096, 1))).dtype is (tt.ones((1, 4096)) @ row.T).dtype is tt.f32

@@ -163,3 +163,12 @@ def test_tile_takes_integers_of_any_kind_and_says_what_it_needs() -> None:
         tt.tile(x, (2, -1))
     with pytest.raises(ArgumentError, match="tile: repetitions are integers"):
         tt.tile(x, 1.5)
+
+
+def test_random_numbers_are_gaussian_and_follow_their_seed() -> None:
+    """The shares below fixed points are those of the normal distribution: a right mean and variance alone would not show it."""
+    draws = tt.randn(100_000, seed=3).numpy()
+    shares = [float((draws < point).mean()) for point in (-2.0, -1.0, 0.0, 1.0, 2.0)]
+    np.testing.assert_allclose(shares, [0.02275, 0.15866, 0.5, 0.84134, 0.97725], atol=0.01)
+    assert len(np.unique(draws)) > 90_000
+    assert tt.randn(5, seed=3).tolist() == tt.randn(5, seed=3).tolist() != tt.randn(5, seed=4).tolist()

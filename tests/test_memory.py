@@ -798,3 +798,52 @@ def test_computing_a_key_that_asks_for_itself_is_an_error() -> None:
     cache = memory.TensorCache()
     with pytest.raises(ArgumentError, match="asks for 1 itself"):
         cache.get_or_compute(1, lambda: cache.get_or_compute(1, lambda: 2))
+
+
+def test_a_product_of_transposed_views_copies_nothing() -> None:
+    a, b, out = tt.ones((64, 48)), tt.ones((32, 48)), tt.empty((64, 32))
+    start = memory.stats()
+    tt.matmul(a, b.T, out=out)
+    tt.matmul(b.T.T, a.T, out=out.T)
+    assert [since(start, name) for name in ("allocations", "hidden_copies")] == [0, 0]
+    assert set(out.numpy().ravel().tolist()) == {48.0}
+
+
+def test_a_loop_that_writes_into_out_allocates_nothing() -> None:
+    x, w, b = tt.ones((8, 16)), tt.ones((16, 4)), tt.ones(4)
+    hidden, result = tt.empty((8, 4)), tt.empty((8, 4))
+    with tt.track_memory() as tracker:
+        start = memory.stats()
+        for _ in range(10):
+            tt.matmul(x, w, out=hidden)
+            tt.add(hidden, b, out=hidden)
+            tt.relu(hidden, out=hidden)
+            tt.softmax(hidden, out=result)
+        assert since(start, "allocations") == 0
+    assert tracker.allocations == 0
+    assert result.tolist() == [[0.25] * 4] * 8
+
+
+def test_zeros_of_a_reused_block_are_zeros() -> None:
+    """Blocks of the pool hold what was in them: `empty` shows it, `zeros` and `ones` do not."""
+    for make, value in ((tt.zeros, 0.0), (tt.ones, 1.0)):
+        for count in (1, 100, 5000, 300_000):
+            dirty = tt.full(count, 7.0)
+            address = dirty.address
+            del dirty
+            start = memory.stats()
+            x = make(count)
+            assert (since(start, "hits"), x.address) == (1, address)
+            assert set(x.numpy().tolist()) == {value}
+            del x
+
+
+def test_a_compiled_program_takes_its_memory_from_the_pool() -> None:
+    step = tt.compile(lambda x, w: tt.softmax(tt.cumulative_sum(x @ w, axis=0)).sum(axis=0))
+    x, w = tt.ones((64, 256)), tt.ones((256, 256))
+    step(x, w)
+    step(x, w)
+    start = memory.stats()
+    step(x, w)
+    assert since(start, "hits") == since(start, "allocations") > 0
+    assert since(start, "misses") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -294,3 +295,9 @@ def test_several_tensors_may_not_be_none_nor_missing_after_a_call_was_remembered
             ops.concat([x, None])
         with pytest.raises(ArgumentError, match="at least one"):
             ops.concat([])
+
+
+def test_the_blas_library_is_named_with_its_version() -> None:
+    facts = next(d for d in tt.devices() if d.name == "cpu").facts
+    assert re.match(r"\w+ .*\d+\.\d+", facts["blas"]), facts["blas"]
+    assert facts["threads"] == str(tt.get_num_threads())

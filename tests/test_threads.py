@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -163,3 +164,33 @@ def test_the_interpreter_exits_after_work() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "125000000.0\n"), done.stderr
+
+
+@needs_native
+def test_kernels_run_without_the_lock_of_the_interpreter() -> None:
+    """Without switches by time, another thread can only run where the kernel lets go of the interpreter."""
+    x, log = tt.ones((1500, 1500)), list[str]()
+
+    def multiply() -> None:
+        log.append("begin")
+        tt.matmul(x, x, out=out)
+        log.append("end")
+
+    out = tt.empty((1500, 1500))
+    tt.matmul(x, x, out=out)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        for _ in range(20):
+            log.clear()
+            worker = threading.Thread(target=multiply)
+            worker.start()
+            while not log:
+                time.sleep(0)
+            seen = list(log)
+            worker.join()
+            if seen == ["begin"]:
+                return
+    finally:
+        sys.setswitchinterval(interval)
+    pytest.fail("no other thread ran during 20 products")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tritium as tt
+from tritium import buffer
 from tritium.compiler import lazy as module
 from tritium.errors import TraceError
 
@@ -117,3 +118,18 @@ def test_a_write_between_two_uses_is_seen_by_the_second() -> None:
     with later:
         z = x + 1.0
     assert (y.materialize().tolist(), z.materialize().tolist()) == ([2, 2], [12, 12])
+
+
+@pytest.mark.skipif(buffer.native is None, reason="needs the native library: without it nothing fuses")
+def test_a_chain_is_fused() -> None:
+    before = tt.stats()["fusion"]["applied"]
+    with tt.lazy():
+        y = tt.relu(A * 2.0 + 1.0) - 0.25
+    assert tt.stats()["fusion"]["applied"] == before
+    np.testing.assert_array_equal(y.materialize().numpy(), (tt.relu(A * 2.0 + 1.0) - 0.25).numpy())
+    assert tt.stats()["fusion"]["applied"] == before + 1
+    with tt.lazy():
+        y = tt.relu(A * 2.0 + 1.0) - 0.25
+    with tt.profile(counters=None, ceilings=False) as profile:
+        y.materialize()
+    assert [(row.name, row.count) for row in profile.ops()] == [("fused multiply+add+relu+subtract", 1)]
