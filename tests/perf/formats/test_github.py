@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,20 @@ def test_the_workflow_is_yaml_that_measures_the_base_in_the_same_job() -> None:
     (upload,) = [s for s in steps if "upload-artifact" in s.get("uses", "")]
     assert upload["if"] == "${{ always() }}"
     assert not [s for s in steps if "${{" in s.get("run", "")], "nothing is put into a script"
+
+
+def test_the_workflow_uploads_what_its_commands_write() -> None:
+    """Every file that an option names, and the page that `compare` and `regression-test` write beside it."""
+    from tritium.cli.report import name_beside
+
+    uploaded = WORKFLOW.read_text().partition("path: |")[2].split()
+    named = {"compare": ["--output"], "results": ["-o"], "regression-test": ["--results", "--verdict"]}
+    for words in commands_of_the_workflow():
+        for option, name in pairwise(words):
+            if option in named[words[1]]:
+                assert any(fnmatch(name, pattern) for pattern in uploaded), name
+            if option in ("--output", "--verdict"):
+                assert str(name_beside(Path(name))) in uploaded
 
 
 @pytest.mark.parametrize("words", commands_of_the_workflow(), ids=" ".join)
