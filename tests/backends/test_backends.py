@@ -425,3 +425,30 @@ def test_an_absent_device_in_the_environment_is_explained_at_first_use() -> None
 def test_the_first_tensor_of_a_process_may_come_from_numpy() -> None:
     done = python("import numpy as np, tritium as tt; x = tt.from_numpy(np.ones(2)); print(x.device, (x + x).tolist())")
     assert done.stdout == "cpu [2.0, 2.0]\n", done.stderr
+
+
+def test_a_device_made_by_hand_is_the_one_of_its_name() -> None:
+    cpu = tt.device("cpu")
+    assert tt.device(tt.Device("cpu", 0)) is tt.zeros(2, device=tt.Device("cpu")).device is cpu
+    assert tt.Device("cpu", 0) == cpu == tt.Device("cpu")
+    assert tt.Device("cpu", 1) != cpu
+    assert hash(tt.Device("cpu")) == hash(cpu)
+    x = tt.ones(2)
+    assert x.to(tt.Device("cpu", 0)) is x
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (tt.Device("cpu", 7), "'cpu:7' does not exist: there is 1 of 'cpu'"),
+        (tt.Device("nonsense", 3), "'nonsense:3' is not a device.*Valid here: cpu"),
+        (tt.Device("cuda", 9), "'cuda:9' (is not available|does not exist)"),
+        (tt.Device(3), "'3' is not a device"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_a_device_made_by_hand_that_is_not_here_is_refused_and_leaves_nothing(wrong: tt.Device, says: str) -> None:
+    for use in (tt.device, tt.set_default_device, lambda d: tt.zeros(2, device=d), tt.ones(2).to, tt.ones(2).to_device):
+        with pytest.raises(DeviceError, match=says):
+            use(wrong)
+    assert tt.zeros(2).device == "cpu"

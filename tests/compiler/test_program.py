@@ -206,3 +206,20 @@ def test_tensors_as_close_as_promised_are_equal() -> None:
         compare_tensors(a, b, "it", 0)
     with pytest.raises(VerifyError, match=r"returns f32\[2\] where"):
         compare_tensors(a, a[:2], "it", 0)
+
+
+@native
+def test_a_fused_program_launches_less_and_moves_fewer_bytes_than_its_ops() -> None:
+    def fn(x: Any) -> Any:
+        return tt.relu(x * 2.0 + 1.0).sum(axis=-1)
+
+    p, graph = program(fn, X), tt.trace(fn, X)
+    calls = [n for n in graph.order() if n.op not in (ops.given, ops.const)]
+    single = sum(cost.read + cost.written for cost in map(p.cost_of, calls))
+    assert (len(calls), p.launches) == (4, 1)
+    assert p.bytes_moved == X.nbytes + 16 * 4
+    assert single >= 6 * X.nbytes
+    with tt.profile(counters=None, ceilings=False) as profile:
+        p(X)
+    assert [row.count for row in profile.ops()] == [1]
+    np.testing.assert_allclose(p(X).numpy(), fn(X).numpy(), rtol=1e-6)

@@ -261,3 +261,19 @@ def test_a_traced_layer_computes_the_same() -> None:
     layer = nn.BitLinear.from_ternary(t, scale=0.5)
     graph = tt.trace(lambda v: tt.relu(layer(v)), x.spec)
     np.testing.assert_array_equal(graph(x).numpy(), tt.relu(layer(x)).numpy())
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_a_call_reads_packed_weights_as_they_are(how: str) -> None:
+    """Weights are quantised when a layer is made; no call quantises, unpacks or dequantises them again."""
+    layer, x = nn.BitLinear.from_float(tokens(64, 128)), tt.tensor(tokens(4, 128))
+    call = layer if how == "eager" else tt.compile(layer)
+    call(x)
+    weights = layer.weight.data.address
+    with tt.profile(counters=None, ceilings=False) as profile, tt.track_memory() as tracker:
+        call(x)
+    names = {row.name for row in profile.ops()}
+    assert names
+    assert not names & {"quantize_ternary", "dequantize", "repack", "astype", "matmul"}
+    assert layer.weight.data.address == weights
+    assert max(event.nbytes for event in tracker.get_events()) < 64 * 128 * 4, "nothing is as large as float weights"

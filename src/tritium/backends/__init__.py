@@ -52,20 +52,21 @@ class Replay(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """Where memory is and who computes on it. There is one object for each device."""
+    """Where memory is and who computes on it. `Device("cuda", 1)` is looked up, and refused if absent, when it is used."""
 
     type: str
     index: int = 0
     unit: str = ""  # what stands after the colon; of the first unit of a kind it may be left out
+    listed: bool = field(default=False, repr=False)  # False: made by hand, and looked up when it is used
 
     def __str__(self) -> str:
-        return self.type if self.index == 0 else f"{self.type}:{self.unit or self.index}"
+        return f"{self.type}" if self.index == 0 else f"{self.type}:{self.unit or self.index}"
 
     def __repr__(self) -> str:
         return f"Device({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, str) and str(self) == other)
+        return self is other or (isinstance(other, (str, Device)) and str(self) == str(other))
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -311,7 +312,7 @@ def retuned() -> None:
 def device(given: str | Device | None = None) -> Device:
     """The device meant by a name ('cpu', 'cuda:1'), a Device, or None for the default one."""
     if isinstance(given, Device):
-        return given
+        return given if given.listed else _find(str(given))
     if given is None:
         return default_device().device
     found = _devices.get(given)
@@ -332,7 +333,7 @@ def _find(given: str) -> Device:
         there = f"{len(units)} of {name!r}, numbered from 0" if numbered else " and ".join(f"{name}:{u}" for u in units)
         raise DeviceError(f"Device {given!r} does not exist: there is {there}.")
     index = units.index(unit) if unit else 0
-    made = Device(name, index, units[index])
+    made = Device(name, index, units[index], listed=True)
     return _devices.setdefault(str(made), made)
 
 
