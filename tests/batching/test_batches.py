@@ -39,6 +39,12 @@ def test_batches_are_full_but_for_the_last(n: int, size: int) -> None:
     assert seen == [size] * (n // size) + [n % size] * (n % size > 0)
 
 
+def test_without_a_size_a_batch_has_32_items() -> None:
+    sizes: list[int] = []
+    assert tt.process_in_batches(lambda b: sizes.append(len(b)) or b, range(70)) == list(range(70))
+    assert sizes == [32, 32, 6]
+
+
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 13])
 def test_a_tensor_is_cut_along_its_first_axis(n: int) -> None:
     x = tt.arange(3 * n, dtype="f32").reshape(n, 3)

@@ -405,6 +405,15 @@ def test_a_graph_as_data_in_any_order() -> None:
     np.testing.assert_array_equal(g.execute({"x": x})["y"].numpy(), tt.softmax(x @ w * 0.5, axis=0).numpy())
 
 
+@given(st.permutations(["x", "a", "b", "y", "z"]))
+def test_the_order_of_nodes_does_not_depend_on_that_of_the_data(order: list[str]) -> None:
+    nodes: dict[str, Any] = {
+        "x": ("input", [], {"shape": (3,)}), "a": ("exp", ["x"]), "b": ("sin", ["x"]), "y": ("add", ["a", "b"]), "z": ("multiply", ["b", "a"]),
+    }  # fmt: skip
+    graph = GraphBuilder.from_edges({name: nodes[name] for name in order}, ["y", "z"]).build()
+    assert graph.topological_sort() == ["x", "a", "b", "y", "z"]
+
+
 def test_one_of_several_results_is_named_by_its_number() -> None:
     nodes = {"x": ("input", [], {"shape": (3,)}), "d": ("divmod", ["x", 2.0]), "r": ("negative", ["d.1"])}
     g = GraphBuilder.from_edges(nodes, {"out": "r", "q": "d.0"}).build()
