@@ -161,6 +161,13 @@ def marks_of(tree: ast.Module) -> Iterator[ast.expr]:
             yield from node.value.elts if isinstance(node.value, (ast.List, ast.Tuple)) else [node.value]
 
 
+def needs_library(test: str) -> bool:
+    """Return True if a test is in a file that is skipped as a whole where an optional library is absent."""
+    tree = parse(ROOT / test.partition("::")[0])
+    values = [node.value for node in tree.body if isinstance(node, (ast.Assign, ast.Expr))]
+    return any(isinstance(value, ast.Call) and ast.unparse(value.func) == "pytest.importorskip" for value in values)
+
+
 def skips_itself(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return True if a test calls pytest.skip or pytest.xfail under no condition."""
     calls = [s.value.func for s in node.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
@@ -212,6 +219,7 @@ def test_a_row_has_names_that_exist_and_tests_that_run(row: Row) -> None:
     assert 1 <= len(row.tests) <= MOST_TESTS
     assert len(set(row.tests)) == len(row.tests)
     assert [fault for fault in map(fault_of, row.tests) if fault] == []
+    assert not all(map(needs_library, row.tests)), "one test at least runs where no optional library is installed"
 
 
 def test_a_row_that_is_not_complete_says_what_is_missing_and_is_expected() -> None:
