@@ -302,6 +302,26 @@ def test_every_chart_and_flame_graph_is_written_as_a_png(full: Report, tmp_path:
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in written)
 
 
+def test_the_five_charts_of_the_guide_are_drawn(tmp_path: Path) -> None:
+    """Performance, speed-up, memory, energy and history, each scaled to its data, with the names of its cases."""
+    joules = Series("energy", "J", (((2.5e-3,), (2.6e-3,)),))
+    runs = tuple(replace(run, series=(*run.series, joules)) for run in FEW.runs)
+    pages = report(replace(FEW, runs=runs), history=made_report.trends(FEW))
+    written = {path.name.partition("-")[0].removesuffix(".svg"): path for path in pages.charts(tmp_path)}
+    assert {"overview", "speedup", "memory", "energy", "trend"} <= written.keys()
+    for name in ("overview", "speedup", "memory", "energy"):
+        assert " 64x64 f32" in written[name].read_text(encoding="utf-8")
+    assert "mJ" in written["energy"].read_text(encoding="utf-8")
+    slower = replace(FEW, runs=tuple(replace(run, series=(_scaled(run.series[0], 1000),)) for run in FEW.runs))
+    (bars,) = [p.chart for p in report(slower).pictures if p.name == "overview-add"]
+    assert all(bar.value is None or bar.value > 1e-3 for bar in bars.rows)
+    assert "ms" in report(slower).charts(tmp_path / "slower")[0].parent.joinpath("overview-add.svg").read_text("utf-8")
+
+
+def _scaled(series: Series, factor: float) -> Series:
+    return replace(series, values=tuple(tuple(tuple(v * factor for v in b) for b in g) for g in series.values))
+
+
 def test_without_the_package_no_png_and_no_folder_is_made(
     full: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,23 +443,3 @@ def test_every_golden_file_makes_a_page() -> None:
     assert found.html()
     assert found.text()
     assert found.markdown()
-
-
-def test_the_five_charts_of_the_guide_are_drawn(tmp_path: Path) -> None:
-    """Performance, speed-up, memory, energy and history, each scaled to its data, with the names of its cases."""
-    joules = Series("energy", "J", (((2.5e-3,), (2.6e-3,)),))
-    runs = tuple(replace(run, series=(*run.series, joules)) for run in FEW.runs)
-    pages = report(replace(FEW, runs=runs), history=made_report.trends(FEW))
-    written = {path.name.partition("-")[0].removesuffix(".svg"): path for path in pages.charts(tmp_path)}
-    assert {"overview", "speedup", "memory", "energy", "trend"} <= written.keys()
-    for name in ("overview", "speedup", "memory", "energy"):
-        assert " 64x64 f32" in written[name].read_text(encoding="utf-8")
-    assert "mJ" in written["energy"].read_text(encoding="utf-8")
-    slower = replace(FEW, runs=tuple(replace(run, series=(_scaled(run.series[0], 1000),)) for run in FEW.runs))
-    (bars,) = [p.chart for p in report(slower).pictures if p.name == "overview-add"]
-    assert all(bar.value is None or bar.value > 1e-3 for bar in bars.rows)
-    assert "ms" in report(slower).charts(tmp_path / "slower")[0].parent.joinpath("overview-add.svg").read_text("utf-8")
-
-
-def _scaled(series: Series, factor: float) -> Series:
-    return replace(series, values=tuple(tuple(tuple(v * factor for v in b) for b in g) for g in series.values))
