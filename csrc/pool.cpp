@@ -25,25 +25,29 @@ using std::int64_t;
 
 constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
 constexpr int64_t kHuge = 2 * kMiB;  // from here on blocks are mapped, so that giving them back really frees memory
-constexpr int kSteps = 16;           // classes of 64 bytes up to 1 KiB, then four per doubling
-constexpr int kClasses = kSteps + 4 * 30;
+constexpr int kSteps = 32;           // classes of 64 bytes up to 2 KiB, then so many per doubling: at most 3 % is lost
+constexpr int kStepBits = 5, kFirstBits = 11;  // the logarithms of kSteps, and of 2 KiB
+constexpr int kClasses = kSteps + kSteps * 29;
+constexpr int64_t kWaste = 20;  // an idle block is reused for a smaller request if at most 1/20 of it is lost
 constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
 int class_of(int64_t nbytes) {
   if (nbytes <= kSteps * 64) return nbytes <= 64 ? 0 : static_cast<int>((nbytes - 1) / 64);
-  if (nbytes > kHuge / 4 * 3 && nbytes < kHuge) nbytes = kHuge;  // nearly a huge page: the whole is read a fifth faster
+  // Nearly a huge page: the whole is read a fifth faster.
+  if (nbytes > kHuge - kHuge / kWaste && nbytes < kHuge) nbytes = kHuge;
   const int log = 63 - std::countl_zero(static_cast<std::uint64_t>(nbytes - 1));
-  return kSteps + (log - 10) * 4 + static_cast<int>((nbytes - 1) >> (log - 2) & 3);
+  return kSteps + (log - kFirstBits) * kSteps + static_cast<int>((nbytes - 1) >> (log - kStepBits) & (kSteps - 1));
 }
 
 int64_t class_size(int index) {
   if (index < kSteps) return (index + 1) * 64;
-  const int log = 10 + (index - kSteps) / 4, quarter = (index - kSteps) % 4;
-  return int64_t{4 + quarter + 1} << (log - 2);
+  const int log = kFirstBits + (index - kSteps) / kSteps, step = (index - kSteps) % kSteps;
+  return int64_t{kSteps + step + 1} << (log - kStepBits);
 }
 
 int64_t large_size(int64_t nbytes) {
-  const int64_t unit = nbytes >= 8 * kHuge ? kHuge : 4 * kKiB;
+  const auto floor = static_cast<int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<int64_t>(nbytes, 1))));
+  const int64_t unit = std::clamp<int64_t>(floor / kSteps, kAlignment, kHuge);
   return (nbytes + unit - 1) / unit * unit;
 }
 
@@ -70,7 +74,10 @@ struct State {
   ClassStats large;
   std::multimap<int64_t, Block*> large_free;  // by capacity; among equals the oldest comes first
   PoolStats totals;
-  int64_t memory = 0;  // the limit of the process; 0: unknown
+  int64_t memory = 0;  // what the process may use, or less by configuration; 0: unknown
+  int64_t most = INT64_MAX;  // that live blocks may hold: the configured limit
+  int64_t high = INT64_MAX;  // live blocks above this are reported
+  bool above = false;        // reported, and not yet well below again
 };
 
 State& state();
@@ -138,7 +145,7 @@ Block* take_free(State& s, int index, int64_t nbytes) {
     s.free[index] = block->next;
   } else {
     const auto at = s.large_free.lower_bound(nbytes);
-    if (at == s.large_free.end() || (at->first - nbytes) * 8 > at->first) return nullptr;  // wastes over 12.5 %
+    if (at == s.large_free.end() || (at->first - nbytes) * kWaste > at->first) return nullptr;
     block = at->second;
     s.large_free.erase(at);
   }
@@ -161,7 +168,7 @@ Block* take_idle(State& s, int64_t keep, int64_t& released) {
     s.large_free.erase(last);
     drop(block);
   }
-  for (int i = kClasses - 1; i >= 0; --i) {
+  for (int i = kClasses - 1; i >= 0 && s.totals.pooled_bytes > keep; --i) {
     while (s.totals.pooled_bytes > keep && s.free[i]) {
       Block* block = s.free[i];
       s.free[i] = block->next;
@@ -184,11 +191,24 @@ void note_live(State& s, Block* block, bool hit) {
   t.current_block_bytes += block->capacity;
   t.peak_bytes = std::max(t.peak_bytes, t.current_bytes);
   t.peak_block_bytes = std::max(t.peak_block_bytes, t.current_block_bytes);
+  if (t.current_block_bytes > s.high && !s.above) {
+    s.above = true;
+    pool_high.store(true, std::memory_order_relaxed);
+  }
+}
+
+// Sets what live blocks may hold, by configuration; 0: no limit but that of the process.
+void set_memory(State& s, int64_t limit) {
+  s.memory = limit ? limit : memory_limit();
+  s.most = limit ? limit : INT64_MAX;
+  s.high = s.memory ? s.memory / 10 * 9 : INT64_MAX;
+  s.totals.memory_limit = s.memory;
+  if (s.totals.current_block_bytes <= s.high) s.above = false;
 }
 
 State& make_state() {
   State& s = *new State;  // never freed: tensors may outlive every static object
-  s.memory = memory_limit();
+  set_memory(s, 0);
   s.totals.small_block_size = 64 * kKiB;
   s.totals.large_block_threshold = 16 * kMiB;
   s.totals.limit = s.memory ? std::min(kGiB, s.memory / 8) : kGiB;
@@ -222,7 +242,11 @@ std::string in_words(int64_t bytes) {
   }
   std::string text = "a tensor of " + in_words(nbytes) + " does not fit in memory: " + in_words(live) +
                      " are in live tensors, " + in_words(pooled) + " idle in the pool";
-  if (s.memory) text += ", and this process may use " + in_words(s.memory);
+  if (s.most != INT64_MAX) {
+    text += ", and tensors may use " + in_words(s.most) + " (memory_limit of tt.memory.configure)";
+  } else if (s.memory) {
+    text += ", and this process may use " + in_words(s.memory);
+  }
   throw OutOfMemory(text + ". Free tensors (del), work in smaller batches, or use a smaller dtype.");
 }
 
@@ -243,14 +267,18 @@ Block* allocate_miss(State& s, int index, int64_t nbytes) {
 
 }  // namespace
 
+std::atomic<bool> pool_high{false};
+
 Block* pool_allocate(int64_t nbytes) {
   State& s = state();
   if (nbytes < 0 || nbytes > kMaxBytes) refuse(s, nbytes);
-  int index;
+  int index = 0;
+  bool fits;
   {
     Guard guard(s.lock);
+    fits = nbytes <= s.most - s.totals.current_block_bytes;
     index = nbytes <= s.totals.large_block_threshold ? class_of(nbytes) : -1;
-    if (Block* block = take_free(s, index, nbytes)) {
+    if (Block* block = fits ? take_free(s, index, nbytes) : nullptr) {
       block->nbytes = nbytes;
       block->refs.store(1, std::memory_order_relaxed);
       block->handles = 0;
@@ -259,6 +287,7 @@ Block* pool_allocate(int64_t nbytes) {
       return block;
     }
   }
+  if (!fits) refuse(s, nbytes);
   Block* block = allocate_miss(s, index, nbytes);
   block->nbytes = nbytes;
   Guard guard(s.lock);
@@ -279,6 +308,7 @@ void block_release(Block* block) {
     ++t.frees;
     t.current_bytes -= block->nbytes;
     t.current_block_bytes -= block->capacity;
+    if (s.above && t.current_block_bytes < s.high / 9 * 8) s.above = false;
     if (block->capacity > t.limit) {
       block->next = nullptr;
       excess = block;
@@ -362,12 +392,14 @@ int64_t pool_trim(int64_t keep) {
   return released;
 }
 
-void pool_configure(int64_t small_block_size, int64_t large_block_threshold, int64_t limit) {
+void pool_configure(int64_t small_block_size, int64_t large_block_threshold, int64_t limit, int64_t memory) {
   if (small_block_size < 0 || large_block_threshold < small_block_size || large_block_threshold > 64 * kGiB ||
-      limit < 0)
+      limit < 0 || memory < 0)
     throw std::invalid_argument(
-        "pool: 0 <= small_block_size <= large_block_threshold <= 64 GiB and limit >= 0 are needed, given " +
-        std::to_string(small_block_size) + ", " + std::to_string(large_block_threshold) + ", " + std::to_string(limit));
+        "pool: 0 <= small_block_size <= large_block_threshold <= 64 GiB, limit >= 0 and memory_limit >= 0 are needed, "
+        "given " +
+        std::to_string(small_block_size) + ", " + std::to_string(large_block_threshold) + ", " + std::to_string(limit) +
+        ", " + std::to_string(memory));
   State& s = state();
   bool moved;
   {
@@ -377,6 +409,7 @@ void pool_configure(int64_t small_block_size, int64_t large_block_threshold, int
     t.small_block_size = small_block_size;
     t.large_block_threshold = large_block_threshold;
     t.limit = limit;
+    set_memory(s, memory);
   }
   // Idle blocks of a class that is no longer asked for would lie there for good.
   pool_trim(moved ? 0 : limit);

@@ -45,6 +45,7 @@ struct PoolStats {
   std::int64_t pooled_bytes = 0, pooled_blocks = 0, peak_pooled_bytes = 0;
   std::int64_t largest_free = 0;
   std::int64_t small_block_size = 0, large_block_threshold = 0, limit = 0;
+  std::int64_t memory_limit = 0;        // what live blocks may hold: configured, else what the process may use; 0: unknown
   std::vector<ClassStats> classes;      // every class ever used, small to large
   ClassStats small, medium, large;      // the same by tier
 };
@@ -54,8 +55,11 @@ void pool_reset_stats();                      // counters to zero, peaks to now;
 std::int64_t pool_swap_peak(std::int64_t peak);  // sets peak_bytes (never below what is live); the one before
 std::int64_t pool_trim(std::int64_t keep);    // gives idle blocks back, largest first, until at most `keep` are pooled
 // Blocks up to small_block_size are the small tier, above large_block_threshold the large one; `limit` bounds the
-// bytes kept idle. Throws std::invalid_argument.
-void pool_configure(std::int64_t small_block_size, std::int64_t large_block_threshold, std::int64_t limit);
+// bytes kept idle, `memory` those of the live blocks (0: no bound of their own). Throws std::invalid_argument.
+void pool_configure(std::int64_t small_block_size, std::int64_t large_block_threshold, std::int64_t limit,
+                    std::int64_t memory);
+// Set when live blocks rise above 90 % of memory_limit, once until they were below 80 % of it; cleared by the reader.
+extern std::atomic<bool> pool_high;
 double pool_bench(std::int64_t nbytes, std::int64_t n);  // ns per allocate and release
 
 }  // namespace tritium

@@ -75,6 +75,7 @@ struct Globals {
   PyObject* interpreter;      // a ContextVar; replay only while it is None
   PyObject* identity_types;   // instances of these are known by their address
   PyObject* watcher;          // nullptr: nobody listens
+  PyObject* alarm;            // called when memory runs low; nullptr: nobody
   bool fast = true;
   Spans* recorder = nullptr;  // the first of those who record; nullptr: nobody does
 };

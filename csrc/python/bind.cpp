@@ -136,6 +136,7 @@ nb::dict stats_dict() {
   d["small_block_size"] = s.small_block_size;
   d["large_block_threshold"] = s.large_block_threshold;
   d["limit"] = s.limit;
+  d["memory_limit"] = s.memory_limit;
   const auto share = [](int64_t part, int64_t whole) {
     return whole ? 1.0 - static_cast<double>(part) / static_cast<double>(whole) : 0.0;
   };
@@ -152,10 +153,8 @@ nb::dict stats_dict() {
   return d;
 }
 
-void configure(std::optional<int64_t> small, std::optional<int64_t> large, std::optional<int64_t> limit) {
-  const PoolStats now = pool_stats();
-  pool_configure(small.value_or(now.small_block_size), large.value_or(now.large_block_threshold),
-                 limit.value_or(now.limit));
+void configure(int64_t small, int64_t large, int64_t limit, int64_t memory) {
+  pool_configure(small, large, limit, memory);
 }
 
 nb::dict blas_dict() {
@@ -201,6 +200,12 @@ std::vector<std::vector<double>> ceiling_stream_rates(const std::vector<std::str
       throw nb::value_error(("there is no stream '" + names[i] + "'.").c_str());
   nb::gil_scoped_release released;
   return stream_rates(streams, bytes, threads, samples, seconds);
+}
+
+void set_pool_alarm(nb::object alarm) {
+  if (!alarm.is_none() && !PyCallable_Check(alarm.ptr()))
+    throw nb::type_error("set_pool_alarm: a callable (live, limit) or None is needed.");
+  keep(globals.alarm, alarm.is_none() ? nullptr : alarm.ptr());
 }
 
 void set_buffer_watcher(nb::object watcher) {
@@ -282,8 +287,10 @@ NB_MODULE(_native, m) {
   m.def("pool_swap_peak", pool_swap_peak, "peak"_a, "Sets the recorded peak; returns the one before.");
   m.def("pool_trim", pool_trim, "keep_bytes"_a = 0,
         "Gives idle blocks back to the system until at most keep_bytes are pooled; returns the bytes released.");
-  m.def("pool_configure", configure, "small_block_size"_a.none() = nb::none(),
-        "large_block_threshold"_a.none() = nb::none(), "limit"_a.none() = nb::none());
+  m.def("pool_configure", configure, "small_block_size"_a, "large_block_threshold"_a, "limit"_a, "memory_limit"_a = 0,
+        "Sets all four; memory_limit 0: live blocks have no limit of their own.");
+  m.def("set_pool_alarm", set_pool_alarm, "alarm"_a.none(),
+        "Calls alarm(live, limit) when live blocks rise above 90 % of the memory limit; None: nobody is called.");
   m.def("pool_bench", pool_bench, "nbytes"_a, "n"_a,
         "ns for one allocation and its release.");
   m.def("ceiling_peaks", ceiling_peaks, "(name, kind, instruction, why it is absent or \"\") of every multiply-add.");

@@ -27,24 +27,34 @@ namespace {
 
 constexpr int64_t kQuietBytes = 1 << 20;  // a copy of more than this lets other Python threads run
 
-void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
-  if (!globals.watcher) return;
+// Calls a user's function; an error it raises is reported, and one that is already set stays.
+template <typename... Values>
+void call_back(PyObject* callee, const char* format, Values... values) {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
-  PyObject* watcher = globals.watcher;
-  Py_INCREF(watcher);
-  PyObject* result = PyObject_CallFunction(watcher, "sKLO", kind, static_cast<unsigned long long>(
-                                               reinterpret_cast<std::uintptr_t>(data)),
-                                           static_cast<long long>(nbytes), reused ? Py_True : Py_False);
+  Py_INCREF(callee);
+  PyObject* result = PyObject_CallFunction(callee, format, values...);
   if (!result && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
     PyErr_Clear();
-    PyErr_SetInterrupt();  // Ctrl-C while the watcher ran: the program hears of it at its next step
+    PyErr_SetInterrupt();  // Ctrl-C while it ran: the program hears of it at its next step
   } else if (!result) {
-    PyErr_WriteUnraisable(watcher);
+    PyErr_WriteUnraisable(callee);
   }
   Py_XDECREF(result);
-  Py_DECREF(watcher);
+  Py_DECREF(callee);
   PyErr_Restore(type, value, trace);
+}
+
+void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
+  if (pool_high.load(std::memory_order_relaxed) && pool_high.exchange(false) && globals.alarm) {
+    const PoolStats now = pool_stats();
+    call_back(globals.alarm, "LL", static_cast<long long>(now.current_block_bytes),
+              static_cast<long long>(now.memory_limit));
+  }
+  if (!globals.watcher) return;
+  call_back(globals.watcher, "sKLO", kind,
+            static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(data)), static_cast<long long>(nbytes),
+            reused ? Py_True : Py_False);
 }
 
 Block* allocate(int64_t nbytes) {

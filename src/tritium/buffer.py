@@ -40,6 +40,20 @@ else:
     Row, Caller = native.Row, native.Caller
     acting, carry_out = native.acting, native.carry_out
 
+
+def _warn_near_limit(live: int, limit: int) -> None:
+    settings.log.warning(
+        "tensors hold %d bytes, %.1f %% of their memory limit of %d bytes; free tensors (del), work in smaller batches, or "
+        "raise memory_limit of tt.memory.configure.",
+        live, 100 * live / limit, limit,
+    )  # fmt: skip
+
+
+if native is None:
+    pure.POOL.alarm = _warn_near_limit
+else:
+    native.set_pool_alarm(_warn_near_limit)
+
 ALIGNMENT = pure.ALIGNMENT
 MAX_DIMS = pure.MAX_DIMS
 

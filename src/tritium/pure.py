@@ -5,6 +5,7 @@ Knows nothing of ops, devices or tensors. NumPy owns the bytes.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from math import prod
@@ -32,7 +33,13 @@ class _Pool:
         self.classes: dict[int, dict[str, int]] = {}  # per block size: live, hits, misses
         self.small_block_size, self.large_block_threshold, self.limit = 64 << 10, 16 << 20, 256 << 20
         self.live_blocks = self.current = self.current_block_bytes = self.pooled = self.trims = 0
+        self.memory_limit = self.set_limit = (
+            0  # what live blocks are compared with; the configured part, which they keep
+        )
+        self.above = False  # live blocks were reported to be near the limit
         self.watcher: Watcher | None = None
+        self.alarm: Callable[[int, int], None] | None = None
+        self.set_memory(0)
         self.reset()
 
     def reset(self) -> None:
@@ -44,15 +51,36 @@ class _Pool:
 
     @staticmethod
     def class_of(nbytes: int) -> int:
-        """Return the block size that serves a request: 64-byte steps to 1 KiB, then four steps per doubling."""
-        if nbytes <= 1024:
+        """Return the block size that serves a request: 64-byte steps to 2 KiB, then 32 steps per doubling, 2 MiB at most."""
+        if nbytes <= 2048:
             return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
-        step = 1 << ((nbytes - 1).bit_length() - 3)
+        step = min(1 << ((nbytes - 1).bit_length() - 6), 2 << 20)
         return -(-nbytes // step) * step
 
-    def take(self, nbytes: int) -> tuple[np.ndarray[Any, Any], int, bool]:
-        size = self.class_of(nbytes)
+    def set_memory(self, limit: int) -> None:
+        """Set what live blocks may hold; 0: no limit, and the memory of the machine is what they are compared with."""
+        self.set_limit, self.memory_limit = limit, limit or _physical_memory()
+        self.above = self.above and self.current_block_bytes > 0.9 * self.memory_limit
+
+    def configure(self, small: int, large: int, limit: int, memory: int) -> None:
         with self.lock:
+            self.small_block_size, self.large_block_threshold, self.limit = small, large, limit
+            self.set_memory(memory)
+            self.trim(limit)
+
+    def _block_size(self, nbytes: int) -> int:
+        """Return the size of the block that serves a request; a large one may be an idle block up to 5 % too large."""
+        size = self.class_of(nbytes)
+        if nbytes > self.large_block_threshold:
+            fitting = (n for n, idle in self.free.items() if idle and nbytes <= n and (n - nbytes) * 20 <= n)
+            return min(fitting, default=size)
+        return size
+
+    def take(self, nbytes: int) -> tuple[np.ndarray[Any, Any], int, bool]:
+        with self.lock:
+            if self.set_limit and self.current_block_bytes + nbytes > self.set_limit:
+                raise self._refusal(nbytes)
+            size = self._block_size(nbytes)
             blocks = self.free.get(size)
             reused = bool(blocks)
             block = blocks.pop() if blocks else self._new_block(size, nbytes)
@@ -69,16 +97,27 @@ class _Pool:
             self.current += nbytes
             self.current_block_bytes += size
             self.peak = max(self.peak, self.current)
+            live, limit = self.current_block_bytes, self.memory_limit
+            crossed = not self.above and 0 < 0.9 * limit < live
+            self.above = self.above or crossed
+        if crossed and self.alarm is not None:
+            self.alarm(live, limit)
         return block, size, reused
+
+    def _refusal(self, nbytes: int) -> OutOfMemoryError:
+        bound = (
+            f", and tensors may use {self.set_limit} (memory_limit of tt.memory.configure)" if self.set_limit else ""
+        )
+        return OutOfMemoryError(
+            f"a tensor of {nbytes} bytes does not fit in memory: {self.current_block_bytes} bytes are in live tensors, "
+            f"{self.pooled} idle in the pool{bound}. Free tensors (del), work in smaller batches, or use a smaller dtype."
+        )
 
     def _new_block(self, size: int, nbytes: int) -> np.ndarray[Any, Any]:
         try:
             raw = np.empty(size + ALIGNMENT, np.uint8)
         except MemoryError:
-            raise OutOfMemoryError(
-                f"a tensor of {nbytes} bytes does not fit in memory: {self.current} bytes are in live tensors, {self.pooled} "
-                f"idle in the pool. Free tensors (del), work in smaller batches, or use a smaller dtype."
-            ) from None
+            raise self._refusal(nbytes) from None
         start = -raw.ctypes.data % ALIGNMENT
         return raw[start : start + size]
 
@@ -90,7 +129,10 @@ class _Pool:
             self.live_blocks -= 1
             self.current -= nbytes
             self.current_block_bytes -= size
-            if keep and self.pooled + size <= self.limit:
+            self.above = self.above and self.current_block_bytes >= 0.8 * self.memory_limit
+            if keep and size <= self.limit:
+                if self.pooled + size > self.limit:  # blocks that lie idle make room for the one used last
+                    self.trim(self.limit - size)
                 self.free.setdefault(size, []).append(block)
                 self.pooled += size
                 self.peak_pooled = max(self.peak_pooled, self.pooled)
@@ -105,6 +147,14 @@ class _Pool:
                     released += size
             self.trims += 1
         return released
+
+
+def _physical_memory() -> int:
+    """Return the bytes of the machine's memory; 0 where the system does not report them."""
+    try:
+        return max(os.sysconf("SC_PHYS_PAGES"), 0) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 0
 
 
 POOL = _Pool()
