@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
 import tritium as tt
+from tritium import counts
 
 
 def test_programs_and_fusions_are_counted() -> None:
@@ -15,7 +18,8 @@ def test_programs_and_fusions_are_counted() -> None:
     assert after["programs"]["made"] == before["programs"]["made"] + 1
     assert after["programs"]["hits"] >= before["programs"]["hits"] + 3
     assert after["fusion"]["found"] >= before["fusion"]["found"]
-    assert 0 <= after["fusion"]["success_rate"] <= 1
+    fusion = after["fusion"]
+    assert fusion["success_rate"] == (fusion["applied"] / fusion["found"] if fusion["found"] else None)
     assert after["clock"]["monotonic_s"] >= before["clock"]["monotonic_s"]
 
 
@@ -26,3 +30,56 @@ def test_the_pool_and_hidden_copies_are_there() -> None:
     assert after["copies"]["hidden"] == before["copies"]["hidden"] + 1
     assert after["pool"]["hits"] + after["pool"]["misses"] > before["pool"]["hits"] + before["pool"]["misses"]
     assert 0 <= after["pool"]["hit_rate"] <= 1
+
+
+def test_pools_and_caches_are_summed() -> None:
+    gc.collect()
+    before = tt.stats()
+    pool, cache = tt.memory.TensorPool(), tt.memory.TensorCache(4)
+    lent = pool.get_or_create_tensor(10)
+    pool.return_to_pool(pool.get_or_create_tensor(30))
+    pool.get_or_create_tensor(30)  # idle a moment ago; dropped at once
+    cache.put("a", tt.ones(2))
+    cache.get("a"), cache.get("b")
+    after = tt.stats()
+
+    def growth(part: str, name: str) -> int:
+        return int(after[part][name] - before[part][name])
+
+    assert [growth("tensor_pools", n) for n in ("pools", "hits", "misses", "lost", "lent_bytes", "idle_bytes")] == [
+        1, 1, 2, 1, 40, 0,
+    ]  # fmt: skip
+    assert [growth("caches", n) for n in ("caches", "hits", "misses", "size", "max_size", "nbytes")] == [
+        1,
+        1,
+        1,
+        1,
+        4,
+        8,
+    ]
+    assert 0 <= after["caches"]["hit_rate"] <= 1
+    assert 0 < after["caches"]["utilization"] <= 1
+    assert 0 < after["tensor_pools"]["utilization"] <= 1
+    assert lent.nbytes == 40
+    del pool, cache, lent
+    gone = tt.stats()
+    assert [gone["tensor_pools"][n] for n in ("hits", "misses", "lost")] == [
+        after["tensor_pools"][n] for n in ("hits", "misses", "lost")
+    ], "what a dropped pool counted stays"
+    assert gone["caches"]["hits"] == after["caches"]["hits"]
+    for part, name in (
+        ("tensor_pools", "pools"),
+        ("tensor_pools", "lent_bytes"),
+        ("caches", "caches"),
+        ("caches", "nbytes"),
+    ):
+        assert gone[part][name] == before[part][name]
+
+
+def test_rates_of_nothing_are_none() -> None:
+    tt.memory.reset()
+    assert tt.stats()["pool"]["hit_rate"] is None
+    assert counts.share(0, 0) is None
+    x = tt.ones(10)
+    assert x.nbytes == 40
+    assert 0 < tt.stats()["pool"]["utilization_percent"] < 100

@@ -7,7 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 import tritium as tt
 from tritium import buffer, memory
-from tritium.errors import ArgumentError, PoolError
+from tritium.errors import ArgumentError, DeviceError, OutOfMemoryError, PoolError, TritiumError
 from tritium.memory import Stats, TensorCache, TensorPool
 
 
@@ -24,11 +27,9 @@ from tritium.memory import Stats, TensorCache, TensorPool
 def settled() -> Iterator[None]:
     """Nothing of another test dies while counters are compared; the pool's knobs are put back."""
     gc.collect()
-    was = memory.stats()
+    was = memory.configuration()
     yield
-    memory.configure(
-        small_block_size=was.small_block_size, large_block_threshold=was.large_block_threshold, limit=was.limit
-    )
+    memory.configure(was)
 
 
 def since(start: Stats, field: str) -> int:
@@ -275,13 +276,208 @@ def test_configure_changes_what_stats_shows() -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"small_block_size": 0}, {"small_block_size": 2048, "large_block_threshold": 1024}, {"limit": -1}]
+    ("values", "text"),
+    [
+        ({"small_block_size": 0}, "small_block_size=0 must be positive: from 1 to 68719476736 bytes"),
+        ({"small_block_size": 2048, "large_block_threshold": 1024}, "small_block_size=2048 .*from 1 to 1024 bytes"),
+        ({"large_block_threshold": 1}, "small_block_size=65536 .*from 1 to 1 bytes"),
+        ({"large_block_threshold": "65GiB"}, "large_block_threshold='65GiB' .*from 1 to 68719476736 bytes"),
+        ({"limit": -1}, "limit=-1 must be 0 or more: from 0 to 1152921504606846976 bytes"),
+        ({"limit": 10**400}, r"limit=2\*\*1328… must be 0 or more"),
+        ({"limit": "1GX"}, "limit='1GX' is not a size; give whole bytes .*KiB"),
+        ({"limit": "1G"}, "limit='1G' is not a size"),
+        ({"limit": "0.5 B"}, "limit='0.5 B' is not a size"),
+        ({"limit": 1e9}, "limit=1000000000.0 is not a size"),
+        ({"limit": True}, "limit=True is not a size"),
+        ({"limit": [1]}, r"limit=\[1\] is not a size"),
+        ({"memory_limit": 0}, "memory_limit=0 must be positive: from 1 to"),
+        ({"mlx_integration": "yes"}, "mlx_integration='yes' must be True or False"),
+        ({"config": 4096}, "configure: a MemoryPoolConfig is needed, given 4096"),
+    ],
 )
-def test_configure_refuses_what_makes_no_sense(knobs: dict[str, int]) -> None:
+def test_configure_refuses_what_makes_no_sense(values: dict[str, Any], text: str) -> None:
     before = memory.stats()
-    with pytest.raises(ArgumentError, match="0 < small_block_size <= large_block_threshold and limit >= 0, given"):
-        memory.configure(**knobs)
-    assert memory.stats().limit == before.limit
+    with pytest.raises(ArgumentError, match=text):
+        memory.configure(**values)
+    now = memory.stats()
+    assert (now.limit, now.memory_limit) == (before.limit, before.memory_limit)
+    assert (now.small_block_size, now.large_block_threshold) == (before.small_block_size, before.large_block_threshold)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("1GB", 10**9), ("64 KiB", 65536), ("1.5 mib", 3 << 19), ("0.001KB", 1), ("4096", 4096), (" 7 b ", 7), ("1TiB", 1 << 40)],
+)  # fmt: skip
+def test_sizes_are_read_from_text(text: str, nbytes: int) -> None:
+    memory.configure(limit=text)
+    assert memory.stats().limit == memory.configuration().limit == nbytes
+    assert memory.trim("1 KiB") >= 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.text(max_size=12) | st.integers() | st.floats() | st.binary(max_size=4) | st.none() | st.tuples(st.integers())
+)
+def test_a_size_is_read_or_refused(value: Any) -> None:
+    with suppress(ArgumentError):
+        assert 0 <= memory.parse_bytes("limit", value) <= memory.MOST_BYTES
+    with suppress(ArgumentError):
+        assert memory.parse_seconds("ttl", value) > 0
+
+
+def test_a_configuration_has_the_defaults_of_the_guide() -> None:
+    config = memory.MemoryPoolConfig()
+    assert (config.small_block_size, config.large_block_threshold) == (64 * 1024, 16 * 1024 * 1024)
+    built = (
+        memory.MemoryPoolConfig()
+        .with_small_block_size("4 KiB")
+        .with_large_block_threshold(1 << 20)
+        .with_limit("32MB")
+        .with_memory_limit("40GiB")
+        .with_mlx_integration(False)
+    )
+    assert built == memory.MemoryPoolConfig(4096, 1 << 20, 32_000_000, 40 << 30, False)
+    memory.configure(built)
+    assert memory.configuration() == built
+    now = memory.stats()
+    assert (now.small_block_size, now.large_block_threshold) == (4096, 1 << 20)
+    assert (now.limit, now.memory_limit) == (32_000_000, 40 << 30)
+    memory.configure(config)
+    default = memory.configuration()
+    assert default.memory_limit is None
+    assert default.limit is not None
+    assert default.limit > 32_000_000
+
+
+def test_thresholds_are_those_of_the_allocator() -> None:
+    memory.configure(small_block_size=4096, large_block_threshold="64 KiB", limit="1MiB")
+    memory.trim()
+    memory.reset()
+    start = {tier.name: tier.live for tier in memory.stats().tiers}
+    alive = [tt.empty(n, dtype="i8") for n in (10, 4096, 4097, 65536, 65537, 10**6)]
+    now = memory.stats()
+    assert [tier.live - start[tier.name] for tier in now.tiers] == [2, 2, 2]
+    assert [c.misses for c in now.classes if c.size == 0] == [2]
+    del alive
+    assert {tier.name: tier.live for tier in memory.stats().tiers} == start
+    assert memory.stats().pooled_bytes <= 1 << 20
+    assert sum(tier.free_bytes for tier in memory.stats().tiers) == memory.stats().pooled_bytes
+
+
+def test_mlx_integration_needs_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[Any] = []
+    before = memory.configuration()
+    if not any(found.name == "mlx" and found.available for found in tt.devices()):
+        with pytest.raises(DeviceError, match="mlx"):
+            memory.configure(before.with_mlx_integration().with_limit(4096))
+        assert memory.configuration() == before
+        assert memory.stats().limit == before.limit
+    backend = SimpleNamespace(limit=lambda **named: limits.append(named))
+    device = memory.backends.device
+    monkeypatch.setattr(
+        memory.backends, "device", lambda d: SimpleNamespace(backend=backend) if d == "mlx" else device(d)
+    )
+    memory.configure(before.with_mlx_integration().with_limit("1MiB"))
+    assert limits == [{"cache_bytes": 1 << 20}]
+
+
+def test_memory_limit_bounds_live_tensors() -> None:
+    base = memory.stats().current_block_bytes
+    memory.configure(memory_limit=base + (1 << 20))
+    x = tt.empty(800_000, dtype="i8")
+    before = memory.stats()
+    with pytest.raises(OutOfMemoryError, match=r"does not fit in memory: .*memory_limit of tt.memory.configure.*del"):
+        tt.empty(800_000, dtype="i8")
+    after = memory.stats()
+    assert after - before == replace(
+        after - after, resident_bytes=(after - before).resident_bytes, pooled_bytes=(after - before).pooled_bytes
+    )
+    del x
+    assert tt.empty(800_000, dtype="i8").nbytes == 800_000
+
+
+def test_nearly_full_memory_is_logged_once_per_crossing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "tritium")
+    base = memory.stats().current_block_bytes
+    limit = 10 * base + (64 << 20)
+    memory.configure(memory_limit=limit)
+    below = tt.empty(limit // 10 * 7 - base, dtype="i8")
+    assert not caplog.records
+    now = memory.stats()
+    assert now.utilization_percent == 100 * now.current_block_bytes / limit
+    for crossings in (1, 2):
+        part = tt.empty(limit // 10, dtype="i8")
+        for _ in range(3):
+            above = [tt.empty(limit // 8, dtype="i8"), tt.empty(100)]
+            assert len(caplog.records) == crossings, "once, not at each allocation, nor while it stays above 80 %"
+            del above
+        assert f"of their memory limit of {limit} bytes" in caplog.records[-1].getMessage()
+        del part
+    del below
+
+
+def test_a_difference_of_snapshots_tells_what_happened_in_between() -> None:
+    before = memory.stats()
+    x = tt.empty(1000)
+    y = tt.empty((30, 40)).mT.reshape(-1)
+    change = memory.stats() - before
+    assert (change.allocations, change.frees, change.live, change.hidden_copies) == (3, 1, 2, 1)
+    assert change.current_bytes == x.nbytes + y.nbytes
+    assert change.hits + change.misses == 3
+    assert change.hit_rate == change.hits / 3
+    assert (before - before).hit_rate is None
+    with pytest.raises(TypeError):
+        before - 1  # type: ignore[operator]
+
+
+def test_resident_bytes_are_beside_those_of_the_pool() -> None:
+    now = memory.stats()
+    assert now.resident_bytes is None or now.resident_bytes > 1 << 20
+    assert now.memory_limit is None or now.memory_limit > 1 << 20
+
+
+def test_shares_of_nothing_are_none() -> None:
+    memory.reset()
+    assert memory.stats().hit_rate is None
+    assert TensorPool().get_stats().hit_rate is None
+    assert TensorPool().get_stats().utilization is None
+    assert TensorCache().stats().hit_rate is None
+    nothing = replace(memory.stats(), current_block_bytes=0, pooled_bytes=0, memory_limit=None)
+    assert nothing.utilization is None
+    assert nothing.utilization_percent is None
+
+
+def block_bytes(nbytes: int) -> int:
+    """Return the size of the block that holds a new tensor of so many bytes."""
+    before = memory.stats()
+    x = tt.empty(nbytes, dtype="i8")
+    size = (memory.stats() - before).current_block_bytes
+    assert x.nbytes == nbytes
+    return size
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2048, 1 << 15) | st.integers(1 << 15, 1 << 22) | st.integers(1 << 22, 1 << 29))
+def test_less_than_a_twentieth_of_a_block_is_lost(nbytes: int) -> None:
+    assert nbytes <= block_bytes(nbytes) < nbytes / 0.95
+
+
+@pytest.mark.parametrize("shape", [(1025, 1024), (513, 1000), (4097, 4097), (2048, 257), (681, 768)])
+def test_matrices_just_above_a_power_of_two_lose_little(shape: tuple[int, int]) -> None:
+    nbytes = 4 * shape[0] * shape[1]
+    assert nbytes <= block_bytes(nbytes) < nbytes / 0.95
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mix_of_sizes_has_less_than_5_percent_overhead(seed: int) -> None:
+    random = Random(seed)
+    before = memory.stats()
+    alive = [tt.empty(int(2 ** random.uniform(0, 24)), dtype="i8") for _ in range(200)]
+    for i in range(0, 200, 2):  # blocks that others have used count as well
+        alive[i] = tt.empty(int(2 ** random.uniform(0, 24)), dtype="i8")
+    change = memory.stats() - before
+    assert change.current_bytes == sum(x.nbytes for x in alive)
+    assert 0 <= change.current_block_bytes - change.current_bytes < 0.05 * change.current_block_bytes
 
 
 def test_trim_refuses_less_than_nothing() -> None:
@@ -547,6 +743,157 @@ def test_a_pool_is_bounded() -> None:
         TensorPool(max_size=-1)
 
 
+def test_a_lent_tensor_that_is_dropped_is_lost_and_its_memory_free() -> None:
+    pool = TensorPool()
+    start = memory.stats()
+    for _ in range(20):
+        pool.get_or_create_tensor(1000)
+    kept = pool.get_or_create_tensor(1000)
+    assert (memory.stats() - start).current_bytes == 4000
+    s = pool.get_stats()
+    assert (s.total_allocations, s.total_deallocations, s.lost, s.current_memory_usage) == (21, 0, 20, 4000)
+    assert not pool._dropped
+    pool.return_to_pool(kept)
+    assert pool.get_stats().lost == 20
+
+
+def test_a_dropped_tensor_that_was_returned_is_not_lost() -> None:
+    pool = TensorPool(max_size=0)
+    x = pool.get_or_create_tensor(10)
+    pool.return_to_pool(x)
+    with pytest.raises(PoolError, match="returned already"):
+        pool.return_to_pool(x)
+    del x
+    assert pool.get_stats().lost == 0
+    assert len(pool) == 0
+
+
+def test_a_pool_full_of_old_shapes_pools_new_ones() -> None:
+    pool = TensorPool(max_size=3)
+    for n in (1, 2, 3):
+        pool.return_to_pool(pool.get_or_create_tensor(n))
+    pool.return_to_pool(pool.get_or_create_tensor(1))  # now 2 is the least recently used
+    for n in range(10, 60):
+        with pool.borrow(n) as x:
+            pass
+        assert len(pool) == 3
+        with pool.borrow(n) as again:
+            assert again is x
+    assert pool.get_stats().evictions == 50
+    assert pool.get_stats().pooled_bytes == 4 * (57 + 58 + 59)
+
+
+def test_a_pool_works_as_the_guide_calls_it() -> None:
+    optimizer = TensorPool(100)
+    device = tt.device("cpu")
+    tensor = optimizer.get_or_create_tensor([64, 128], "f32", device)
+    optimizer.return_to_pool(tensor, device)
+    optimizer.return_to_pool(optimizer.get_or_create_tensor((64, 128), "f32", "cpu"), "cpu")
+    other = optimizer.get_or_create_tensor((64, 128))
+    assert other is tensor
+    optimizer.return_to_pool(other)
+    stats = optimizer.get_stats()
+    assert (stats.pool_hits, stats.pool_misses, stats.peak_memory_usage) == (2, 1, tensor.nbytes)
+
+
+def test_a_pool_refuses_wrong_arguments_without_a_trace() -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor(4)
+    before = pool.get_stats()
+    for wrong in (None, 3, "x", [x]):
+        with pytest.raises(PoolError, match="a tensor that this pool lent is needed"):
+            pool.return_to_pool(wrong)  # type: ignore[arg-type]
+    with pytest.raises(DeviceError):
+        pool.return_to_pool(x, "nowhere")
+    for shape in (2**60, (2**40, 2**40), "x", (-1,), None):
+        with pytest.raises(TritiumError):
+            pool.get_or_create_tensor(shape)
+    assert pool.get_stats() == before
+    pool.return_to_pool(x, "cpu")
+    for size in ("x", 1.5, None, True, 10**400):
+        with pytest.raises(ArgumentError, match="TensorPool: max_size="):
+            TensorPool(size)  # type: ignore[arg-type]
+
+
+def test_statistics_of_a_pool_are_reset() -> None:
+    pool = TensorPool()
+    x = pool.get_or_create_tensor(4)
+    pool.return_to_pool(pool.get_or_create_tensor(100))
+    pool.get_or_create_tensor(7)
+    pool.reset()
+    s = pool.get_stats()
+    assert (s.total_allocations, s.total_deallocations, s.pool_hits, s.pool_misses, s.lost) == (0, 0, 0, 0, 0)
+    assert (s.current_memory_usage, s.peak_memory_usage, s.pooled_bytes) == (16, 16, 400)
+    pool.return_to_pool(x)
+    assert pool.get_stats().total_deallocations == 1
+
+
+ACTS = st.sampled_from(("get", "get", "get", "return", "return", "drop", "reset", "clear", "twice"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(ACTS, st.integers(0, 5)), max_size=40), st.integers(0, 4))
+def test_a_pool_counts_as_a_plain_model(acts: list[tuple[str, int]], size: int) -> None:
+    pool, lent, idle, used = TensorPool(size), list[tt.Tensor](), list[int](), dict[int, int]()
+    names = ("allocations", "returns", "hits", "misses", "lost", "evictions", "peak")
+    n = dict.fromkeys(names, 0)
+    for time, (act, key) in enumerate(acts):
+        if act == "get":
+            n["allocations"] += 1
+            n["hits" if key in idle else "misses"] += 1
+            if key in idle:
+                idle.remove(key)
+            used[key] = time
+            lent.append(pool.get_or_create_tensor((2, key + 1)))
+        elif act in ("return", "twice") and lent:
+            x = lent.pop(key % len(lent))
+            pool.return_to_pool(x)
+            n["returns"] += 1
+            idle.append(x.shape[1] - 1)
+            used[x.shape[1] - 1] = time
+            if len(idle) > size:
+                idle.remove(min(idle, key=used.__getitem__))
+                n["evictions"] += size > 0
+            if act == "twice":
+                with pytest.raises(PoolError):
+                    pool.return_to_pool(x)
+            del x
+        elif act == "drop" and lent:
+            del lent[key % len(lent)]
+            n["lost"] += 1
+        elif act == "clear":
+            pool.clear()
+            idle.clear()
+        current = sum(x.nbytes for x in lent)
+        n["peak"] = max(n["peak"], current)
+        if act == "reset":
+            pool.reset()
+            n = dict.fromkeys(names, 0) | {"peak": current}
+        s = pool.get_stats()
+        assert (s.total_allocations, s.total_deallocations) == (n["allocations"], n["returns"])
+        assert (s.pool_hits, s.pool_misses, s.lost, s.evictions) == (n["hits"], n["misses"], n["lost"], n["evictions"])
+        assert (s.current_memory_usage, s.peak_memory_usage) == (current, n["peak"])
+        assert s.pooled_bytes == sum(8 * (k + 1) for k in idle)
+        assert len(pool) == len(idle)
+
+
+def test_a_finalizer_may_return_a_tensor_inside_the_pool() -> None:
+    pool = TensorPool()
+    tensor = pool.get_or_create_tensor(5)
+
+    class Owner:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            pool.return_to_pool(tensor)
+
+    Owner()
+    with pool._lock:
+        gc.collect()
+    assert pool.get_stats().total_deallocations == 1
+
+
 def test_a_borrowed_tensor_comes_back_even_after_an_error() -> None:
     with TensorPool() as pool:
         with suppress(KeyError), pool.borrow((2, 2), zero=True) as x:
@@ -708,6 +1055,62 @@ def test_clear_forgets_everything() -> None:
     cache.clear()
     assert len(cache) == 0
     assert cache.stats().nbytes == 0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1h", 3600), ("5 min", 300), ("250ms", 0.25), ("1.5 s", 1.5), ("7", 7)])
+def test_a_time_to_live_is_read_from_text(text: str, seconds: float) -> None:
+    clock = Clock()
+    cache = TensorCache(100, text, "1MB", clock)
+    assert (cache.ttl, cache.max_bytes) == (seconds, 10**6)
+    cache.put("a", 1)
+    clock.now = seconds * 0.99
+    assert cache.get("a") == 1
+    clock.now = seconds
+    assert cache.get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"max_size": "x"}, "max_size='x' must be positive: an integer"),
+        ({"max_size": 1.5}, "max_size=1.5"),
+        ({"ttl": "1 fortnight"}, "ttl='1 fortnight' must be positive: seconds as a number, or text such as"),
+        ({"ttl": float("nan")}, "ttl=nan"),
+        ({"ttl": float("inf")}, "ttl=inf"),
+        ({"ttl": [1]}, r"ttl=\[1\]"),
+        ({"ttl": 10**400}, r"ttl=2\*\*1328"),
+        ({"max_bytes": "lots"}, "max_bytes='lots' is not a size"),
+        ({"clock": 3}, "clock=3 must be a function"),
+    ],
+)
+def test_a_cache_refuses_what_makes_no_sense(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        TensorCache(**wrong)
+
+
+def test_a_key_must_be_hashable() -> None:
+    cache = TensorCache()
+    calls: list[Callable[[], Any]] = [
+        lambda: cache.put([1], 2), lambda: cache.get({}), lambda: [1] in cache,  # type: ignore[arg-type]
+        lambda: cache.get_or_compute([1], lambda: 2),  # type: ignore[arg-type]
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ArgumentError, match="cannot be a key"):
+            call()
+    with pytest.raises(ArgumentError, match="a function without arguments is needed, given 3"):
+        cache.get_or_compute(1, 3)  # type: ignore[arg-type]
+    assert cache.stats() == TensorCache().stats()
+
+
+def test_a_cache_tells_how_full_it_is_and_forgets_counts() -> None:
+    cache = TensorCache(10, max_bytes=100)
+    cache.put("a", tt.zeros(20))
+    cache.get("a"), cache.get("b")
+    assert cache.stats().utilization == 0.8
+    assert cache.stats().hit_rate == 0.5
+    cache.reset()
+    s = cache.stats()
+    assert (s.hits, s.misses, s.size, s.nbytes, s.hit_rate) == (0, 0, 1, 80, None)
 
 
 @pytest.mark.parametrize("wrong", [{"max_size": 0}, {"ttl": 0}, {"max_bytes": 0}])

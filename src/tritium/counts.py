@@ -12,14 +12,23 @@ from tritium import launch, memory
 from tritium.compiler import compile as compiled, program
 
 
-def share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def share(part: float, whole: float) -> float | None:
+    """Return a share; None of nothing."""
+    return part / whole if whole else None
+
+
+POOL = (
+    "hits", "misses", "hit_rate", "current_bytes", "peak_bytes", "pooled_bytes", "utilization", "utilization_percent",
+    "resident_bytes",
+)  # fmt: skip
 
 
 def stats() -> dict[str, dict[str, Any]]:
-    """Return counts since the start of the process (a pool's since its reset): pool, copies, transfers, programs, fusions.
+    """Return counts since the start of the process (a pool's since its reset): pool, TensorPools, TensorCaches, copies,
+    transfers, programs, fusions.
 
-    Rates are between 0 and 1. Subtract two snapshots for the rates between them.
+    Rates are between 0 and 1, or None where nothing of their kind happened. Subtract two snapshots for the rates between
+    them.
     """
     pool = memory.stats()
     known = [c.cache_info() for c in list(compiled.instances)]
@@ -27,9 +36,8 @@ def stats() -> dict[str, dict[str, Any]]:
     counters = program.counters
     return {
         "clock": {"monotonic_s": time.monotonic()},
-        "pool": {
-            k: getattr(pool, k) for k in ("hits", "misses", "hit_rate", "current_bytes", "peak_bytes", "pooled_bytes")
-        },
+        "pool": {name: getattr(pool, name) for name in POOL},
+        **memory.shared_stats(),
         "copies": {"hidden": launch.counters.hidden_copies, "hidden_bytes": launch.counters.hidden_copy_bytes},
         "transfers": {
             "count": launch.counters.transfers,
