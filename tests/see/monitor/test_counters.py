@@ -42,13 +42,14 @@ class Recorder:
         return [w for w, _ in taken], np.array([(0, ns, 1) for _, ns in taken], np.int64).reshape(-1, 3)
 
 
-FIGURES = {
-    "pool": {"hits": 10, "misses": 10}, "programs": {"hits": 5, "misses": 1}, "fusion": {"found": 4, "applied": 3},
+FIGURES: dict[str, dict[str, Any]] = {
+    "pool": {"hits": 10, "misses": 10, "utilization": None}, "tensor_pools": {"hits": 1, "misses": 1, "utilization": None},
+    "caches": {"hits": 0, "misses": 0, "utilization": None}, "programs": {"hits": 5, "misses": 1}, "fusion": {"found": 4, "applied": 3},
     "copies": {"hidden": 1}, "transfers": {"count": 0}, "decisions": {"replays": 100},
 }  # fmt: skip
 
 
-def source() -> tuple[Operations, Recorder, dict[str, dict[str, int]], list[float]]:
+def source() -> tuple[Operations, Recorder, dict[str, dict[str, Any]], list[float]]:
     recorder, figures, clock = Recorder(), copy.deepcopy(FIGURES), [0.0]
     made = Operations(3, recorder=recorder, figures=lambda: copy.deepcopy(figures), clock=lambda: clock[0])
     return made, recorder, figures, clock
@@ -100,7 +101,9 @@ def test_a_look_tells_what_happened_since_the_last() -> None:
     made.start()
     assert recorder.running
     recorder.spans = [(MATMUL, 1000), (ADD, 3000)]
-    figures["pool"] = {"hits": 13, "misses": 11}
+    figures["pool"] = {"hits": 13, "misses": 11, "utilization": 0.8}
+    figures["tensor_pools"] = {"hits": 10, "misses": 2, "utilization": 0.25}
+    figures["caches"] = {"hits": 1, "misses": 3, "utilization": 0.5}
     figures["fusion"] = {"found": 6, "applied": 4}
     figures["decisions"]["replays"] = 107
     clock[0] = 1.0
@@ -109,19 +112,31 @@ def test_a_look_tells_what_happened_since_the_last() -> None:
     assert seen["operation_time"] == 2e-6
     assert seen["gflops"] == (MATMUL.cost.flops + ADD.cost.flops) / 4000
     assert (seen["pool_hit_rate"], seen["fusion_rate"], seen["replays"]) == (0.75, 0.5, 7.0)
+    assert (seen["tensor_pool_hit_rate"], seen["cache_hit_rate"]) == (0.9, 0.25)
+    assert [seen[f"{part}_utilization"] for part in ("pool", "tensor_pool", "cache")] == [0.8, 0.25, 0.5]
     assert isinstance(seen["program_hit_rate"], Absent)
     again = named(made.read())
     assert again["operations"] == 0
     assert {n for n, v in again.items() if isinstance(v, Absent)} == {
-        "operation_time", "gflops", "pool_hit_rate", "program_hit_rate", "fusion_rate",
+        "operation_time", "gflops", "pool_hit_rate", "program_hit_rate", "tensor_pool_hit_rate", "cache_hit_rate",
+        "fusion_rate",
     }  # fmt: skip
     assert made.rate("pool_hit_rate") == 0.75
+
+
+def test_what_nothing_uses_has_no_utilisation() -> None:
+    made, _, _, _ = source()
+    made.start()
+    seen = named(made.read())
+    for part in ("pool", "tensor_pool", "cache"):
+        assert isinstance(seen[f"{part}_utilization"], Absent)
+        assert made.rate(f"{part}_utilization") is None
 
 
 def test_counters_that_were_set_back_give_no_rate() -> None:
     made, _, figures, _ = source()
     made.start()
-    figures["pool"] = {"hits": 0, "misses": 0}
+    figures["pool"] = {"hits": 0, "misses": 0, "utilization": None}
     found = named(made.read())["pool_hit_rate"]
     assert isinstance(found, Absent)
     assert found.code == "counter_reset"

@@ -122,9 +122,19 @@ def _growth(before: Figures, now: Figures, part: str, name: str) -> Value:
     return float(growth) if growth >= 0 else Absent("counter_reset", f"the counters of {part} were reset", "tt.stats")
 
 
+def _gauge(now: Figures, part: str, name: str, event: str) -> Value:
+    value = now[part][name]
+    return Absent("window_too_short", f"{event} so far", "tt.stats") if value is None else float(value)
+
+
 RATES: dict[str, Callable[[Figures, Figures], Value]] = {
     "pool_hit_rate": lambda a, b: _rate(a, b, "pool", "hits", "misses", "allocation"),
     "program_hit_rate": lambda a, b: _rate(a, b, "programs", "hits", "misses", "call of a compiled function"),
+    "tensor_pool_hit_rate": lambda a, b: _rate(a, b, "tensor_pools", "hits", "misses", "tensor of a TensorPool"),
+    "cache_hit_rate": lambda a, b: _rate(a, b, "caches", "hits", "misses", "lookup in a TensorCache"),
+    "pool_utilization": lambda a, b: _gauge(b, "pool", "utilization", "no memory is held"),
+    "tensor_pool_utilization": lambda a, b: _gauge(b, "tensor_pools", "utilization", "no TensorPool holds a tensor"),
+    "cache_utilization": lambda a, b: _gauge(b, "caches", "utilization", "there is no TensorCache"),
     "fusion_rate": _fusion_rate,
     "hidden_copies": lambda a, b: _growth(a, b, "copies", "hidden"),
     "transfers": lambda a, b: _growth(a, b, "transfers", "count"),

@@ -38,6 +38,11 @@ class TensorMetrics:
     dropped: int  # operations beyond the recorder's capacity: not in the counts
     cpu_share: float | None  # of one CPU, by the monitoring itself
     series: Metrics  # the figures over time
+    tensor_pool_hit_rate: float | None = None  # of all TensorPools
+    tensor_pool_utilization: float | None = None  # bytes lent of those they hold
+    cache_hit_rate: float | None = None  # of all TensorCaches
+    cache_utilization: float | None = None  # entries of those they may hold
+    pool_utilization: float | None = None  # live blocks of all those the pool holds
 
     @property
     def average_operation_time_ms(self) -> float | None:
@@ -63,6 +68,9 @@ class TensorMetrics:
         disable_monitoring()
 
 
+MEMORY_RATES = (
+    "tensor_pool_hit_rate", "tensor_pool_utilization", "cache_hit_rate", "cache_utilization", "pool_utilization",
+)  # fmt: skip
 _active: tuple[Collector, Operations] | None = None
 _lock = threading.Lock()
 
@@ -123,4 +131,5 @@ def get_tensor_metrics() -> TensorMetrics:
         dropped=source.dropped,
         cpu_share=collector.cpu_share,
         series=collector.metrics(),
+        **{name: source.rate(name) for name in MEMORY_RATES},
     )
