@@ -573,3 +573,14 @@ def test_a_tracker_that_is_never_stopped_does_not_disturb_the_end() -> None:
     code = "import tritium as tt; tt.see.MemoryTracker().start(); x = tt.ones(10); print('end')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+@pytest.mark.parametrize("kind", ["typo", "allocs", "", 3, ["alloc"]])
+def test_an_unknown_kind_of_event_is_refused(kind: Any) -> None:
+    with tt.track_memory() as m:
+        tt.ones(3)
+    with pytest.raises(ArgumentError, match="is no kind of event; there are alloc, reuse, cow, free"):
+        m.get_events(kind=kind)
+    with pytest.raises(ArgumentError, match="give the name of an op"):
+        m.get_events(op=3)  # type: ignore[arg-type]
+    assert len(m.get_events(kind="alloc") + m.get_events(kind="reuse")) == 1

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from tritium import backends, memory
-from tritium.errors import ArgumentError, DeviceError
+from tritium.errors import ArgumentError, DeviceError, nearest
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
@@ -179,6 +179,13 @@ class MemoryTracker:
 
     def get_events(self, *, kind: str | None = None, op: str | None = None, device: Any = None) -> tuple[Event, ...]:
         """Return the events of a kind, an op or a device."""
+        if kind is not None and kind not in records.EVENT_KINDS:
+            close = nearest(kind, records.EVENT_KINDS) if isinstance(kind, str) else ""
+            raise ArgumentError(
+                f"get_events: kind={kind!r} is no kind of event; there are {', '.join(records.EVENT_KINDS)}.{close}"
+            )
+        if op is not None and not isinstance(op, str):
+            raise ArgumentError(f'get_events: op={op!r} is not a name; give the name of an op, such as "add".')
         where = None if device is None else str(device)
         return tuple(
             e for e in self.events

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tritium.see.memory.pressure import Pressure
 from tritium.see.trace.timeline import Counter
 
 Kind = Literal["alloc", "reuse", "cow", "free", "import", "release", "transfer", "hidden", "manual"]
+EVENT_KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWS = ("alloc", "reuse", "cow", "manual")  # kinds that add live bytes; "free" removes them
 Priority = Literal["high", "medium", "low"]
 
