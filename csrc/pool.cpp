@@ -69,15 +69,15 @@ struct Guard {
 
 struct State {
   SpinLock lock;
-  Block* free[kClasses] = {};
-  ClassStats classes[kClasses];
-  ClassStats large;
-  std::multimap<int64_t, Block*> large_free;  // by capacity; among equals the oldest comes first
-  PoolStats totals;
-  int64_t memory = 0;  // what the process may use, or less by configuration; 0: unknown
+  bool above = false;        // live blocks were reported to be near their limit, and are not yet well below it again
   int64_t most = INT64_MAX;  // that live blocks may hold: the configured limit
   int64_t high = INT64_MAX;  // live blocks above this are reported
-  bool above = false;        // reported, and not yet well below again
+  int64_t memory = 0;        // what the process may use, or less by configuration; 0: unknown
+  PoolStats totals;
+  ClassStats large;
+  std::multimap<int64_t, Block*> large_free;  // by capacity; among equals the oldest comes first
+  Block* free[kClasses] = {};
+  ClassStats classes[kClasses];
 };
 
 State& state();
@@ -191,7 +191,7 @@ void note_live(State& s, Block* block, bool hit) {
   t.current_block_bytes += block->capacity;
   t.peak_bytes = std::max(t.peak_bytes, t.current_bytes);
   t.peak_block_bytes = std::max(t.peak_block_bytes, t.current_block_bytes);
-  if (t.current_block_bytes > s.high && !s.above) {
+  if (t.current_block_bytes > s.high && !s.above) [[unlikely]] {
     s.above = true;
     pool_high.store(true, std::memory_order_relaxed);
   }
@@ -308,7 +308,7 @@ void block_release(Block* block) {
     ++t.frees;
     t.current_bytes -= block->nbytes;
     t.current_block_bytes -= block->capacity;
-    if (s.above && t.current_block_bytes < s.high / 9 * 8) s.above = false;
+    if (s.above && t.current_block_bytes < s.high / 9 * 8) [[unlikely]] s.above = false;
     if (block->capacity > t.limit) {
       block->next = nullptr;
       excess = block;

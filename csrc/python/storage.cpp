@@ -45,8 +45,8 @@ void call_back(PyObject* callee, const char* format, Values... values) {
   PyErr_Restore(type, value, trace);
 }
 
-void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
-  if (pool_high.load(std::memory_order_relaxed) && pool_high.exchange(false) && globals.alarm) {
+[[gnu::noinline]] void tell_listeners(const char* kind, const char* data, int64_t nbytes, bool reused) {
+  if (pool_high.exchange(false) && globals.alarm) {
     const PoolStats now = pool_stats();
     call_back(globals.alarm, "LL", static_cast<long long>(now.current_block_bytes),
               static_cast<long long>(now.memory_limit));
@@ -55,6 +55,11 @@ void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
   call_back(globals.watcher, "sKLO", kind,
             static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(data)), static_cast<long long>(nbytes),
             reused ? Py_True : Py_False);
+}
+
+inline void tell(const char* kind, const char* data, int64_t nbytes, bool reused) {
+  if (globals.watcher || pool_high.load(std::memory_order_relaxed)) [[unlikely]]
+    tell_listeners(kind, data, nbytes, reused);
 }
 
 Block* allocate(int64_t nbytes) {
