@@ -1193,6 +1193,17 @@ def test_packing_copies() -> None:
     assert x.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("wrong", [3, None, [1], [None], ["x"], "xy", [np.ones(3)], [[1.0]], object()])
+def test_packing_refuses_what_is_no_tensor(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match="pack: a list of tensors is needed, given"):
+        tt.pack(wrong)
+
+
+def test_the_rows_of_a_tensor_are_packed() -> None:
+    rows = tt.pack(tt.arange(6).reshape(2, 3))
+    assert [row.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_nothing_packs_to_nothing() -> None:
     assert tt.pack([]) == []
 

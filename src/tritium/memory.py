@@ -885,7 +885,12 @@ def _check_key(key: Any) -> None:
 
 def pack(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Copy the tensors one after another into one buffer, each at a 64-byte boundary: views of it."""
-    sources = list(tensors)
+    sources = list(tensors) if isinstance(tensors, Iterable) else [tensors]
+    for t in sources:
+        if not isinstance(t, Tensor):
+            raise ArgumentError(
+                f"pack: a list of tensors is needed, given {_shown(t)}; tt.asarray makes a tensor of another array."
+            )
     if not sources:
         return []
     places = {t.device for t in sources}
