@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("h11", reason="needs the extra 'serve'")
 
-from tritium.serve.http import TURN_BYTES, Connection, HTTPRequest, HTTPResponse, Limits, Site
+from tritium.serve.http import TURN_BYTES, Connection, HTTPRequest, HTTPResponse, Limits, Site, client_of
 
 QUICK = Limits(read_s=0.3, idle_s=0.3, write_s=0.3, body_bytes=1000, header_bytes=2000, connections=4)
 
@@ -201,19 +201,161 @@ def test_a_connection_kept_for_nothing_is_closed() -> None:
         assert read_all(s).startswith(b"HTTP/1.1 200")
 
 
+class Gate:
+    """A handler that waits until the test lets it go on; /free is answered at once."""
+
+    def __init__(self) -> None:
+        self.entered, self.open = 0, threading.Event()
+
+    async def handle(self, request: HTTPRequest) -> HTTPResponse:
+        if request.path != "/free":
+            self.entered += 1
+            while not self.open.is_set():
+                await asyncio.sleep(0.005)
+        return await echo(request)
+
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+FREE = b"GET /free HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+CALM = Limits(connections=4, client_connections=4)  # waits that no test outlives
+
+
+def ask(r: Running, sent: bytes = FREE) -> bytes:
+    s = r.connect()
+    s.sendall(sent)
+    return read_all(s)
+
+
 def test_too_many_connections_are_turned_away_and_later_ones_are_not() -> None:
-    with running() as r:
+    gate = Gate()
+    with running(gate.handle, Limits(connections=4)) as r:
         held = [r.connect() for _ in range(4)]
-        assert until(lambda: len(r.site.connections) == 4)
-        s = r.connect()
-        s.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert read_all(s).startswith(b"HTTP/1.1 503")
+        for h in held:
+            h.sendall(GET)
+        assert until(lambda: gate.entered == 4)
+        assert ask(r).startswith(b"HTTP/1.1 503")
         for h in held:
             h.close()
         assert until(lambda: not r.site.connections)
+        assert ask(r).startswith(b"HTTP/1.1 200")
+        gate.open.set()
+
+
+def test_one_client_has_no_more_than_its_share() -> None:
+    gate = Gate()
+    with running(gate.handle, Limits(connections=8, client_connections=3)) as r:
+        held = [r.connect() for _ in range(3)]
+        for h in held:
+            h.sendall(GET)
+        assert until(lambda: gate.entered == 3)
+        answer = ask(r)
+        assert answer.startswith(b"HTTP/1.1 429")
+        assert b"3 connections are open from your address" in answer
+        next(c for c in r.site.connections.copy() if c.stage is None).client = "192.0.2.1"  # as if it were another's
+        assert ask(r).startswith(b"HTTP/1.1 200")
+        gate.open.set()
+        for h in held:
+            h.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        (b"", b""),
+        (b"GET /free HTTP/1.1\r\nho", b"HTTP/1.1 503 "),
+        (b"POST /free HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhal", b"HTTP/1.1 503 "),
+        (b"GET /free HTTP/1.1\r\nhost: x\r\n\r\n", b"HTTP/1.1 200 "),
+    ],
+    ids=["silent", "header", "body", "between requests"],
+)
+@pytest.mark.parametrize("limits", [CALM, Limits(connections=8, client_connections=4)], ids=["server", "client"])
+def test_connections_that_only_wait_lock_nobody_out(sent: bytes, seen: bytes, limits: Limits) -> None:
+    with running(Gate().handle, limits) as r:
+        held = []
+        for i in range(4):
+            held.append(r.connect())
+            held[-1].sendall(sent)
+            assert until(lambda i=i: len(r.site.connections) == i + 1)  # type: ignore[misc]
+        stage = 0 if seen != b"HTTP/1.1 503 " else 1 if b"GET" in sent else 2
+        assert until(lambda: [c.stage for c in r.site.connections] == [stage] * 4)
+        for _ in range(8):
+            assert ask(r).startswith(b"HTTP/1.1 200")
+        assert read_all(held[0]).startswith(seen)  # the one that waited longest went first
+        for h in held[1:]:
+            h.close()
+
+
+def test_a_client_with_few_connections_does_not_lose_one_to_a_client_with_many() -> None:
+    gate = Gate()
+    with running(gate.handle, Limits(connections=4, client_connections=4)) as r:
+        other = r.connect()
+        assert until(lambda: len(r.site.connections) == 1)
+        next(iter(r.site.connections)).client = "192.0.2.1"
+        held = [r.connect() for _ in range(3)]
+        for h in held:
+            h.sendall(GET)
+        assert until(lambda: gate.entered == 3)
+        assert ask(r).startswith(b"HTTP/1.1 503")
+        other.sendall(FREE)
+        assert read_all(other).startswith(b"HTTP/1.1 200")
+        gate.open.set()
+        for h in held:
+            h.close()
+
+
+def test_a_flood_of_refused_connections_is_not_heard_out() -> None:
+    gate = Gate()
+    with running(gate.handle, Limits(connections=2)) as r:
+        held = [r.connect() for _ in range(2)]
+        for h in held:
+            h.sendall(GET)
+        assert until(lambda: gate.entered == 2)
+        refused = [r.connect() for _ in range(20)]
+        assert until(lambda: len(r.site.connections) <= 4)
+        gate.open.set()
+        for h in (*held, *refused):
+            h.close()
+
+
+def test_a_header_has_less_time_than_a_body() -> None:
+    with running(limits=Limits(header_s=0.2, read_s=60)) as r:
+        assert read_all(r.connect()) == b""
+        answer = ask(r, b"GET / HTT")
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"The header of the request did not arrive within 0.2 s" in answer
         s = r.connect()
-        s.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        assert read_all(s).startswith(b"HTTP/1.1 200")
+        s.sendall(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 4\r\n\r\n")
+        time.sleep(0.4)
+        s.sendall(b"body")
+        assert read_all(s).endswith(b"POST / body")
+
+
+@pytest.mark.parametrize(
+    ("peername", "client"),
+    [
+        (("192.0.2.7", 5), "192.0.2.7"), (("::ffff:192.0.2.7", 5, 0, 0), "192.0.2.7"), (("2001:db8:1:2:3::4", 5, 0, 0), "2001:db8:1:2::"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::"), (None, ""), ("", ""), (("name", 1), "name"),
+    ],
+)  # fmt: skip
+def test_a_client_is_an_address_or_a_network_of_ipv6(peername: object, client: str) -> None:
+    assert client_of(peername) == client
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked", b"HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 0",
+        b"HTTP/1.1\r\nTransfer-Encoding: Chunked\r\nContent-Length: 5", b"HTTP/1.0\r\ntransfer-encoding: chunked",
+    ],
+)  # fmt: skip
+def test_two_framings_of_one_request_end_the_connection(fields: bytes) -> None:
+    """RFC 9112, 6.1: what follows may be a request that somebody else smuggled in."""
+    version, _, rest = fields.partition(b"\r\n")
+    with running() as r:
+        answer = ask(r, b"POST / " + version + b"\r\nhost: x\r\n" + rest + b"\r\n\r\n0\r\n\r\n" + FREE)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in answer.lower()
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 class Endless:

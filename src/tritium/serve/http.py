@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address
 
 import h11
 
@@ -39,6 +41,8 @@ class Limits:
     read_s: float = 15.0  # for a whole request to arrive
     idle_s: float = 60.0  # between two requests of one connection
     write_s: float = 30.0  # for a reader to take a full buffer
+    header_s: float = 5.0  # for the header of a request to arrive, and for a new connection to send its first byte
+    client_connections: int = 64  # of `connections`, those of one address
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class HTTPRequest:
     path: str  # without the query
     headers: Mapping[str, str]  # names in lower case
     body: bytes
+    client: str = ""  # the address it came from, as `client_of` has it
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,9 @@ class RefusedError(Exception):
 class Site:
     """A listening socket and its connections.
 
+    A connection too many takes the place of one that has no whole request, first of the client that holds the most; if
+    there is none it is turned away.
+
     `admit(head)` sees a request without its body as soon as the header is there; a response refuses it, and the body is
     not read. `refuse(status, message)` words what is refused before it is handled.
     """
@@ -90,6 +98,25 @@ class Site:
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=128)
+
+    def refuse_connection(self, new: Connection) -> RefusedError | None:
+        """Make room for a connection, by ending one that only waits; why it is turned away if there is none."""
+        active = [c for c in self.connections if c is not new and not c.leaving]
+        held = Counter(c.client for c in active)
+        own = held[new.client]
+        if own >= self.limits.client_connections:
+            error = RefusedError(429, f"{own} connections are open from your address, the most this server allows.")
+            active = [c for c in active if c.client == new.client]
+        elif len(active) >= self.limits.connections:
+            error = RefusedError(503, "The server has too many connections; try again later.")
+            active = [c for c in active if held[c.client] >= own]  # a client with fewer does not lose to one with more
+        else:
+            return None
+        spare = [c for c in active if c.stage is not None]
+        if not spare:
+            return error
+        max(spare, key=lambda c: (held[c.client], -(c.stage or 0), -c.since)).make_way()
+        return None
 
     async def drain(self, grace_s: float) -> bool:
         """Accept nothing more and let what runs end; whether all did within `grace_s` seconds."""
@@ -125,6 +152,11 @@ class Connection(asyncio.Protocol):
         self._waiting = True  # for the first byte of a request
         self._discarding = False
         self._busy = False  # with a request that was read
+        self._has_head = False
+        self._replaced = False  # by a connection that needs the place
+        self.client = ""
+        self.leaving = False  # answered for the last time, or told to go
+        self.since = self.loop.time()  # when it began to wait for the request it has not sent whole
         self._inbox = bytearray()  # received and not given to the parser yet
         self._fed = 0  # bytes given to the parser since the header of this request
         self._method = ""
@@ -136,11 +168,14 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        full = len(self.site.connections) >= self.limits.connections
+        self.client = client_of(transport.get_extra_info("peername"))
+        error = self.site.refuse_connection(self)
         self.site.connections.add(self)
-        self.task = self.loop.create_task(self._turn_away() if full else self._talk())
-        if len(self.site.connections) > 2 * self.limits.connections:
-            self.abort()
+        self.task = self.loop.create_task(self._talk() if error is None else self._reject_and_close(error))
+        if error is not None:
+            self.leaving = True
+            if sum(c.leaving for c in self.site.connections) > self.limits.connections:
+                self.abort()  # so many hear why already
 
     def data_received(self, data: bytes) -> None:
         if self._discarding:
@@ -173,6 +208,18 @@ class Connection(asyncio.Protocol):
 
     # What the site asks.
 
+    @property
+    def stage(self) -> int | None:
+        """How far its request is: 0 nothing, 1 some of the header, 2 some of the body; None for a whole one."""
+        if self._busy:
+            return None
+        return 2 if self._has_head else 0 if self._waiting and not self._inbox else 1
+
+    def make_way(self) -> None:
+        """End, with a refusal if a request has begun."""
+        self.leaving = self._replaced = True
+        self._arrived.set()
+
     def finish(self) -> None:
         """Close when no request is under way; else after its answer."""
         if self._waiting and not self._inbox:
@@ -184,6 +231,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is buffered, then close; a reader that does not take it is cut off."""
+        self.leaving = True
         if not self.closed.done() and self._cut is None:
             self._cut = self.loop.call_later(self.limits.write_s, self.transport.abort)
             self.transport.close()
@@ -191,10 +239,12 @@ class Connection(asyncio.Protocol):
     # The conversation.
 
     async def _talk(self) -> None:
-        wait_s = self.limits.read_s
+        wait_s = min(self.limits.header_s, self.limits.read_s)
         try:
             while not self.site.stopping and (request := await self._read(wait_s)) is not None:
                 await self._write(await self._answer(request))
+                if self._replaced:
+                    break
                 if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
                     break
                 self.http.start_next_cycle()
@@ -210,9 +260,9 @@ class Connection(asyncio.Protocol):
         finally:
             self.close()
 
-    async def _turn_away(self) -> None:
+    async def _reject_and_close(self, error: RefusedError) -> None:
         try:
-            await self._reject(RefusedError(503, "The server has too many connections; try again later."))
+            await self._reject(error)
         finally:
             self.close()
 
@@ -227,7 +277,8 @@ class Connection(asyncio.Protocol):
         """The next whole request; None when none came for `wait_s` seconds or the client closed."""
         head: HTTPRequest | None = None
         body = bytearray()
-        self._waiting, self._busy = True, False
+        self._waiting, self._busy, self._has_head = True, False, False
+        self.since, limit_s = self.loop.time(), min(self.limits.header_s, self.limits.read_s)
         try:
             async with asyncio.timeout(wait_s) as clock:
                 while True:
@@ -235,12 +286,14 @@ class Connection(asyncio.Protocol):
                     if event is h11.NEED_DATA:
                         if head is not None:
                             self._check_framing(self._fed - len(body))
-                        await self._more()
+                        if not await self._more():
+                            return None
                         if self._waiting:
-                            self._waiting = False
-                            clock.reschedule(self.loop.time() + self.limits.read_s)
+                            self._waiting, self.since = False, self.loop.time()
+                            clock.reschedule(self.since + limit_s)
                     elif isinstance(event, h11.Request):
-                        self._waiting = False
+                        self._waiting, self._has_head, limit_s = False, True, self.limits.read_s
+                        clock.reschedule(self.since + limit_s)
                         self._fed = len(self.http.trailing_data[0])
                         head = self._check_head(event)
                     elif isinstance(event, h11.Data):
@@ -253,7 +306,8 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             if self._waiting:
                 return None
-            raise RefusedError(408, f"The request did not arrive within {self.limits.read_s:g} s.") from None
+            part = "The request" if self._has_head else "The header of the request"
+            raise RefusedError(408, f"{part} did not arrive within {limit_s:g} s.") from None
         assert head is not None
         self._busy = True
         self.transport.resume_reading()
@@ -266,10 +320,16 @@ class Connection(asyncio.Protocol):
             raise RefusedError(431, f"The header is larger than {self.limits.header_bytes} bytes.")
         # Of a header given twice the first counts.
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in reversed(event.headers)}
-        head = HTTPRequest(self._method, event.target.decode("latin-1").partition("?")[0], headers, b"")
+        target = event.target.decode("latin-1").partition("?")[0]
+        head = HTTPRequest(self._method, target, headers, b"", self.client)
         response = self.site.admit(head)
         if response is not None:
             raise RefusedError(response.status, "The request was not admitted.", response)
+        if "transfer-encoding" in headers and ("content-length" in headers or event.http_version < b"1.1"):
+            # RFC 9112, 6.1: another server on the way may see other ends of the requests, so none may follow.
+            raise RefusedError(
+                400, "The request has Transfer-Encoding with Content-Length or HTTP/1.0; send one of them."
+            )
         self._check_size(int(headers.get("content-length", "0")))
         return head
 
@@ -294,25 +354,33 @@ class Connection(asyncio.Protocol):
                 " Send larger chunks, or the whole body with Content-Length.",
             )
 
-    async def _more(self) -> None:
-        """Give the parser up to TURN_BYTES more, after at least one pass of the event loop."""
+    async def _more(self) -> bool:
+        """Give the parser up to TURN_BYTES more, after at least one pass of the event loop; False to end in silence."""
         if self._inbox:
             await asyncio.sleep(0)
         else:
             if self.http.they_are_waiting_for_100_continue:
                 await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            self._arrived.clear()
+            if not self._replaced:
+                self._arrived.clear()
             await self._arrived.wait()
+        if self._replaced:
+            if self._waiting and not self._inbox:
+                return False
+            raise RefusedError(
+                503, "The request was too slow to arrive while others waited for a connection; try again."
+            )
         piece = bytes(self._inbox[:TURN_BYTES])
         del self._inbox[:TURN_BYTES]
         if len(self._inbox) <= READ_BUFFER:
             self.transport.resume_reading()
         self._fed += len(piece)
         self.http.receive_data(piece)
+        return True
 
     async def _reject(self, error: RefusedError) -> None:
         """Answer, then hear the sender out for a moment: closing on unread bytes would reset the answer away."""
-        self._discarding = True
+        self._discarding = self.leaving = True
         self._inbox.clear()
         self.transport.resume_reading()
         with contextlib.suppress(ConnectionError, h11.LocalProtocolError, TimeoutError):
@@ -326,7 +394,7 @@ class Connection(asyncio.Protocol):
         headers = {"date": formatdate(usegmt=True), **response.headers}
         if isinstance(response.body, bytes):
             headers["content-length"] = str(len(response.body))
-        if last or self.site.stopping:
+        if last or self.site.stopping or self._replaced:
             headers["connection"] = "close"
         try:
             raw = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
@@ -355,3 +423,16 @@ class Connection(asyncio.Protocol):
                 await self._writable.wait()
         except TimeoutError:
             raise ConnectionAbortedError(f"the client took nothing for {self.limits.write_s:g} s") from None
+
+
+def client_of(peername: object) -> str:
+    """The client behind an address: the address itself, or its network of 64 bits, of which IPv6 gives one to each."""
+    if not isinstance(peername, tuple) or not peername:
+        return ""
+    try:
+        address = ip_address(str(peername[0]).partition("%")[0])
+    except ValueError:
+        return str(peername[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return str(getattr(address, "ipv4_mapped", None) or address)
