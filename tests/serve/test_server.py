@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -24,6 +25,7 @@ pytest.importorskip("h11", reason="needs the extra 'serve'")
 from markov import Model, encode, expected
 from tritium.errors import ArgumentError, PackageError
 from tritium.models.load import load
+from tritium.serve import intake, openai
 from tritium.serve.access import Access, read_key
 from tritium.serve.http import Limits
 from tritium.serve.server import Server
@@ -548,6 +550,183 @@ def test_a_body_in_tiny_chunks_does_not_delay_others() -> None:
 
 
 # ---- the end
+
+
+class Slow:
+    """The tokenizer of the model, which splits texts that begin with `slow` only when the test says so."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.go, self.entered = inner, threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def encode(self, text: str, bos: bool = True) -> list[int]:
+        if text.startswith("slow"):
+            self.entered.set()
+            assert self.go.wait(60)
+            text = text[:6]
+        return list(self.inner.encode(text, bos))
+
+
+def test_long_bodies_delay_no_short_one_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "LONG_BODIES", 4)
+    long = {"prompt": "slow" + " " * (intake.SHORT_BYTES + 1), "max_tokens": 1}
+    with make() as s:
+        slow = s.scheduler.tokenizer = Slow(s.scheduler.tokenizer)  # type: ignore[assignment]
+        held = [begin(s, long) for _ in range(2)]
+        assert until(lambda: s._intake.long.held.total() == 2)
+        assert completion(s, "abc", 4)["choices"][0]["text"] == expected("abc", 4)
+        status, headers, found = call(s, "POST", "/v1/completions", long)
+        assert (status, headers["retry-after"], found["error"]["code"]) == (429, "1", "busy")
+        assert found["error"]["type"] == "rate_limit_error"
+        s._intake.long.held["192.0.2.1"] += 2  # as if others held the rest
+        status, headers, found = call(s, "POST", "/v1/completions", long)
+        assert (status, headers["retry-after"], found["error"]["code"]) == (503, "1", "busy")
+        s._intake.long.held["192.0.2.1"] -= 2
+        slow.go.set()
+        for h in held:
+            assert h.recv(100).startswith(b"HTTP/1.1 200")
+            h.close()
+        assert until(lambda: s._intake.long.held.total() == 0)
+
+
+def test_a_client_that_leaves_gives_its_place_among_long_bodies_back() -> None:
+    long = {"prompt": "slow" + " " * (intake.SHORT_BYTES + 1), "max_tokens": 1}
+    with make() as s:
+        slow = s.scheduler.tokenizer = Slow(s.scheduler.tokenizer)  # type: ignore[assignment]
+        held = [begin(s, long) for _ in range(4)]
+        assert until(lambda: s._intake.long.held.total() == 4)
+        for h in held:
+            h.close()
+        assert until(lambda: s._intake.long.held.total() == 1)  # the one in the thread
+        slow.go.set()
+        assert until(lambda: s._intake.long.held.total() == 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        ([1] * 600_000, "context_length_exceeded", None),
+        ([[1], [1] * 600_000], "context_length_exceeded", None),
+        (["a"] * 400_000, "invalid_value", "n"),
+        ([[]] * 400_000, "invalid_value", "n"),
+        ([True] * 513, "context_length_exceeded", None),
+    ],
+    ids=["ids", "lists", "texts", "empty lists", "flags"],
+)
+def test_long_lists_are_refused_by_their_length(
+    server: Server, prompt: Any, code: str, param: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked_at(*_: Any) -> Any:
+        raise AssertionError("the entries were looked at")
+
+    monkeypatch.setitem(openai.COMPLETION, "prompt", (looked_at, None))
+    status, found = post(server, "completions", prompt=prompt)
+    assert status == 400
+    assert (found["error"]["code"], found["error"]["param"]) == (code, param)
+
+
+def test_a_panic_of_a_binding_is_an_answer_and_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicError(BaseException):
+        pass
+
+    def panic(*_: Any, **__: Any) -> Any:
+        raise PanicError("index out of bounds")
+
+    with make() as s:
+        with monkeypatch.context() as m:
+            m.setattr(type(s._answers), "prepare", panic)
+            status, found = post(s, "completions", prompt="a")
+            assert (status, found["error"]["type"]) == (500, "server_error")
+        assert completion(s, "abc", 4)["choices"][0]["text"] == expected("abc", 4)
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "\x1b[2J\x1b]0;owned\x07", "a\r\nset-cookie: x=1", "\u202egnp.exe", "\udcff\udcfe", "x" * 5000,
+    "::error::owned", "\x9b31m\x85", "'\"><img src=x onerror=alert(1)>", "%1b%5b2J", "\x00", "../../etc/passwd", "é/ü 世界",
+]  # fmt: skip
+
+
+def harmless(text: str) -> bool:
+    return text.isprintable() and len(text) <= openai.MOST_MESSAGE + 1
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from (t for pair in value.items() for v in pair for t in texts(v))
+    elif isinstance(value, list):
+        yield from (t for v in value for t in texts(v))
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_a_hostile_model_name_is_one_printable_line_everywhere(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tritium"), make(name=name, grace_s=0.0) as s:
+        for method, path, body in [
+            ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}),
+            ("POST", "/v1/completions", {"prompt": "a", "model": "other"}),
+        ]:  # fmt: skip
+            status, headers, found = call(s, method, path, body)
+            assert status in (200, 404)
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["content-type"] == "application/json"
+            assert all(map(harmless, texts(found)))
+        assert call(s, "GET", f"/v1/models/{quote(s.name)}")[2]["id"] == s.name
+        assert completion(s, "a", 1, model=s.name)["model"] == s.name
+    assert all(map(harmless, (r.getMessage() for r in caplog.records)))
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_hostile_text_in_a_request_comes_back_as_one_printable_line(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    escaped = quote(name, safe="", errors="surrogatepass")
+    chat = {"role": "user", "content": "a"}
+    with caplog.at_level("INFO", "tritium"):
+        for path, body in [
+            (f"/v1/models/{escaped}", None), (f"/{escaped}", None), ("/v1/completions", {"prompt": "a", name: 1}),
+            ("/v1/completions", {"prompt": "a", "model": name}), ("/v1/completions", {"prompt": "a", "response_format": {"type": name}}),
+            ("/v1/completions", {"prompt": name, "n": name}), ("/v1/chat/completions", {"messages": [{**chat, "role": name}]}),
+            ("/v1/chat/completions", {"messages": [{**chat, name: name}]}), ("/v1/chat/completions", {"messages": [chat], name: name}),
+            ("/v1/chat/completions", {"messages": [{**chat, "content": [{"type": name}]}]}),
+            ("/v1/completions", {"prompt": "a", "stream_options": {name: True}}), ("/v1/completions", {"prompt": "a", "logit_bias": {name: 1}}),
+        ]:  # fmt: skip
+            status, headers, found = call(server, "POST" if body else "GET", path, body)
+            assert status in (400, 404), (path, found)
+            assert headers["x-content-type-options"] == "nosniff"
+            assert all(map(harmless, texts(found))), (path, body)
+            assert set(headers) <= {
+                "date",
+                "content-type",
+                "content-length",
+                "x-content-type-options",
+                "connection",
+                "allow",
+            }
+    assert all(map(harmless, (r.getMessage() for r in caplog.records)))
+
+
+@pytest.mark.parametrize("field", ["host", "origin", "authorization", "x-anything"])
+def test_hostile_headers_come_back_as_one_printable_line(server: Server, field: str) -> None:
+    for name in HOSTILE:
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        lines = {"host": b"localhost", "connection": b"close", field: name.encode("utf-8", "surrogatepass")}
+        sock.sendall(
+            b"GET /v1/models HTTP/1.1\r\n"
+            + b"".join(b"%s: %s\r\n" % (k.encode(), v) for k, v in lines.items())
+            + b"\r\n"
+        )
+        answer = bytearray()
+        while part := sock.recv(65536):
+            answer += part
+        sock.close()
+        head, _, body = bytes(answer).partition(b"\r\n\r\n")
+        assert head.split()[1] in (b"200", b"400", b"403"), name
+        assert all(map(harmless, texts(json.loads(body)))), name
+        assert b"cookie" not in head.lower()
 
 
 def test_stopping_lets_running_requests_end() -> None:

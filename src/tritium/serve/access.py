@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from tritium.errors import ArgumentError
+from tritium.escape import visible
 from tritium.serve.openai import ProtocolError
 
 OPEN = ("/health",)  # paths that need no key
@@ -45,13 +46,13 @@ class Access:
         name = hostname(headers.get("host", ""))
         if not is_address(name) and name != "localhost" and name not in map(str.lower, self.hosts):
             raise ProtocolError(
-                403, f"This server does not answer to the name {name!r}. Call it by its address, or start it with that name "
+                403, f"This server does not answer to the name {visible(name)!r}. Call it by its address, or start it with that name "
                 "in allowed_hosts.", code="host_not_allowed",
             )  # fmt: skip
         origin = headers.get("origin")
         if origin is not None and origin not in self.origins:
             raise ProtocolError(
-                403, f"Pages of {origin!r} may not call this server. Start it with that in allowed_origins.",
+                403, f"Pages of {visible(origin)!r} may not call this server. Start it with that in allowed_origins.",
                 code="origin_not_allowed",
             )  # fmt: skip
         if self.key is None or path in OPEN or method == "OPTIONS":

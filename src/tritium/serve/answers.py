@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tritium.errors import ArgumentError, BusyError, ContextError, PackageError, TritiumError
+from tritium.escape import visible
 from tritium.models.chat import render
 from tritium.serve import openai
 from tritium.serve.openai import Asked, Labels, ProtocolError, sse
@@ -39,10 +40,11 @@ class Answers:
 
     def prepare(self, body: bytes, *, chat: bool) -> tuple[Asked, list[Request]]:
         """From the bytes of a body to the requests for the scheduler; ProtocolError says what is wrong with it."""
-        asked = openai.read_request(body, chat=chat)
+        capacity = self.scheduler.session.capacity
+        asked = openai.read_request(body, chat=chat, context=capacity, choices=self.max_choices)
         if asked.model not in (None, self.name):
             raise ProtocolError(
-                404, f"The model {asked.model!r} is not served here; {self.name!r} is.", param="model", code="model_not_found"
+                404, f"The model {visible(asked.model or '')!r} is not served here; {self.name!r} is.", param="model", code="model_not_found"
             )  # fmt: skip
         self._check_counts(asked)
         try:
@@ -51,7 +53,6 @@ class Answers:
             raise ProtocolError(501, str(e)) from None
         except TritiumError as e:
             raise ProtocolError(400, str(e), param="messages" if chat else "prompt", code="invalid_value") from None
-        capacity = self.scheduler.session.capacity
         most = min(asked.max_tokens or capacity, self.max_tokens or capacity)
         return asked, [
             Request(prompt, most, asked.sampler, asked.stop, stream, asked.logprobs)
@@ -62,10 +63,7 @@ class Answers:
     def _check_counts(self, asked: Asked) -> None:
         count = asked.n * max(1, len(asked.prompts))
         if count > self.max_choices:
-            raise ProtocolError(
-                400, f"n times the prompts is {count}; this server gives at most {self.max_choices} answers to a request.",
-                param="n", code="invalid_value",
-            )  # fmt: skip
+            raise openai.too_many_choices(count, self.max_choices)
         if wrong := [t for t in asked.sampler.logit_bias or () if t >= self.tokenizer.vocab_size]:
             raise ProtocolError(
                 400, f"logit_bias has token id {wrong[0]}; this model has 0 to {self.tokenizer.vocab_size - 1}.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from tritium.escape import visible
 from tritium.models.sampling import Logprobs, Sampler
 from tritium.serve.fields import (
     CHAT_FIELDS,
@@ -27,6 +28,7 @@ from tritium.serve.scheduler import Usage
 if TYPE_CHECKING:
     from tritium.models.tokenizer import Tokenizer
 
+MOST_MESSAGE = 2000  # characters of an error
 MOST_STOPS = 16
 MOST_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 16  # of a completion, as OpenAI has it; a chat answer ends by itself
@@ -46,7 +48,9 @@ class ProtocolError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": str(self), "type": kind(self.status), "param": self.param, "code": self.code}}
+        # A message may quote what a client, a file or a template wrote; the reader may be a terminal or a log.
+        message, param = visible(str(self), MOST_MESSAGE), self.param and visible(self.param)
+        return {"error": {"message": message, "type": kind(self.status), "param": param, "code": self.code}}
 
 
 def kind(status: int) -> str:
@@ -130,7 +134,7 @@ def biases(v: Any) -> dict[int, float]:
 
 
 def ids(v: Any) -> tuple[int, ...]:
-    return tuple(whole(0, 1 << 31)(t) for t in v)
+    return tuple(map(whole(0, 1 << 31), v))
 
 
 def prompts(v: Any) -> tuple[str | tuple[int, ...], ...]:
@@ -257,9 +261,15 @@ def read_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-def read_request(body: bytes, *, chat: bool) -> Asked:
-    """A body as a request; ProtocolError (400) names the field at fault."""
+def read_request(body: bytes, *, chat: bool, context: int | None = None, choices: int | None = None) -> Asked:
+    """A body as a request; ProtocolError (400) names the field at fault.
+
+    Lists of more than `context` token ids and of more than `choices` prompts are refused by their length, before any
+    entry is looked at.
+    """
     value = read_json(body)
+    if not chat:
+        _check_lengths(value.get("prompt"), context, choices)
     checks: dict[str, tuple[Callable[[Any], Any], Any]] = {**SAMPLER, **COMMON, **(CHAT if chat else COMPLETION)}
     try:
         fields = (CHAT_FIELDS if chat else COMPLETION_FIELDS).select(value)
@@ -286,6 +296,26 @@ def read_request(body: bytes, *, chat: bool) -> Asked:
         logprobs=logprobs,
         echo=not chat and f["echo"],
     )
+
+
+def _check_lengths(prompt: Any, context: int | None, choices: int | None) -> None:
+    if not isinstance(prompt, list) or not prompt:
+        return
+    several = not isinstance(prompt[0], int)
+    if several and choices is not None and len(prompt) > choices:
+        raise too_many_choices(len(prompt), choices)
+    longest = max((len(p) for p in prompt if isinstance(p, list)), default=0) if several else len(prompt)
+    if context is not None and longest > context:
+        message = (
+            f"The prompt has {longest} tokens; the context holds {context}. Leave out {longest - context} or more."
+        )
+        raise ProtocolError(400, message, code="context_length_exceeded")
+
+
+def too_many_choices(count: int, most: int) -> ProtocolError:
+    """The error for more answers than a request may have."""
+    message = f"n times the prompts is {count}; this server gives at most {most} answers to a request."
+    return ProtocolError(400, message, param="n", code="invalid_value")
 
 
 def _value(fields: Mapping[str, Any], name: str, check: Callable[[Any], Any], default: Any) -> Any:

@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,8 +23,10 @@ from urllib.parse import unquote
 
 from tritium import settings
 from tritium.errors import ArgumentError, PackageError, TritiumError, install_command
+from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address
 from tritium.serve.answers import Answers, protocol_error
+from tritium.serve.intake import Intake
 from tritium.serve.openai import ProtocolError
 from tritium.serve.scheduler import Scheduler
 from tritium.settings import log
@@ -33,6 +34,8 @@ from tritium.settings import log
 if TYPE_CHECKING:
     from tritium.models.load import Model
     from tritium.serve.http import HTTPRequest, HTTPResponse, Limits
+
+NO_SNIFF = {"x-content-type-options": "nosniff"}  # an answer may hold any text: no browser may take it for a page
 
 
 class Server:
@@ -78,7 +81,7 @@ class Server:
             raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
         self.limits = limits or self._http.Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
-        self.name = name or model.name
+        self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line
         self._make_session = partial(model.session, slots=slots, context=context)
         self._make_scheduler = partial(Scheduler, tokenizer=model.tokenizer, queue=queue)
         self._make_answers = partial(
@@ -90,7 +93,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self.scheduler: Scheduler
         self._answers: Answers
-        self._pool: ThreadPoolExecutor
+        self._intake: Intake
 
     # Life.
 
@@ -111,7 +114,7 @@ class Server:
             raise
         self._answers = self._make_answers(self.scheduler)
         self.port = listener.getsockname()[1]
-        self._pool = ThreadPoolExecutor(2, "tritium-serve-text")
+        self._intake = Intake()
         ready = threading.Event()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._main(listener, ready)), name="tritium-serve", daemon=True
@@ -131,7 +134,7 @@ class Server:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self.scheduler.close(drain=False)
-        self._pool.shutdown()
+        self._intake.close()
 
     def __enter__(self) -> Server:
         return self.start()
@@ -177,7 +180,7 @@ class Server:
         """Log a response, with the headers that let a trusted page read it."""
         if more := self._access.cors(request.headers.get("origin")):
             response = replace(response, headers={**response.headers, **more})
-        log.info("%s %s: %d", request.method, request.path, response.status)
+        log.info("%s %s: %d", request.method, visible(request.path), response.status)
         return response
 
     def _route(self, request: HTTPRequest) -> Callable[[HTTPRequest], Awaitable[HTTPResponse]]:
@@ -190,23 +193,25 @@ class Server:
         }
         path = unquote(request.path)
         if path not in routes:
-            raise ProtocolError(404, f"There is no {path} here; there are: {', '.join(routes)}.", code="unknown_url")
+            raise ProtocolError(
+                404, f"There is no {visible(path)} here; there are: {', '.join(routes)}.", code="unknown_url"
+            )
         method, route = routes[path]
         if request.method != method:
             raise ProtocolError(
-                405, f"{path} takes {method}, not {request.method}.", code="method_not_allowed", headers={"allow": method}
+                405, f"{path} takes {method}, not {visible(request.method)}.", code="method_not_allowed", headers={"allow": method}
             )  # fmt: skip
         return route
 
     def _json(self, value: Any, status: int = 200, **headers: str) -> HTTPResponse:
         body = json.dumps(value, ensure_ascii=False).encode()
-        return self._http.HTTPResponse(status, body, {"content-type": "application/json", **headers})
+        return self._http.HTTPResponse(status, body, {"content-type": "application/json", **NO_SNIFF, **headers})
 
     def _error(self, e: ProtocolError) -> HTTPResponse:
         return self._json(e.body, e.status, **e.headers)
 
     def _refuse(self, status: int, message: str) -> HTTPResponse:
-        return self._error(ProtocolError(status, message, headers={"retry-after": "1"} if status == 503 else {}))
+        return self._error(ProtocolError(status, message, headers={"retry-after": "1"} if status in (429, 503) else {}))
 
     async def _health(self, _: HTTPRequest) -> HTTPResponse:
         s = self.scheduler
@@ -227,7 +232,7 @@ class Server:
     async def _generate(self, request: HTTPRequest, *, chat: bool) -> HTTPResponse:
         # Reading a body and splitting a text into tokens may be long: beside the event loop, so that others go on.
         prepare = partial(self._answers.prepare, request.body, chat=chat)
-        asked, requests = await asyncio.get_running_loop().run_in_executor(self._pool, prepare)
+        asked, requests = await self._intake.run(len(request.body), request.client, prepare)
         try:
             tickets = self.scheduler.submit_all(requests)
         except TritiumError as e:
@@ -238,7 +243,7 @@ class Server:
                 t.cancel()
 
         if asked.stream:
-            headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+            headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", **NO_SNIFF}
             return self._http.HTTPResponse(200, self._answers.streamed(asked, tickets), headers, release)
         try:
             return self._json(await self._answers.whole(asked, tickets))
