@@ -76,10 +76,14 @@ class Model:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Between text and tokens; read when first asked for."""
-        found = self._source
-        if isinstance(found, ModelFile):
-            return text.from_gguf(found.metadata) if found.gguf else text.from_folder(found.folder, found.config)
-        return _unpacked_tokenizer(found)
+        path = visible(self._source.path.name)
+        try:
+            tokenizer = _read_tokenizer(self._source)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
+        if isinstance(tokenizer, text.PackageTokenizer):
+            tokenizer.source = f"{path}: {tokenizer.source}"
+        return tokenizer
 
     @cached_property
     def _programs(self) -> Programs:
@@ -196,6 +200,12 @@ def text_files(found: ModelFile) -> dict[str, bytes]:
         gguf.write(file, kept, [])
         return {TOKENIZER: file.getvalue()}
     return {n: (found.folder / n).read_bytes() for n in FILES if (found.folder / n).is_file()}
+
+
+def _read_tokenizer(found: ModelFile | Prepacked) -> Tokenizer:
+    if isinstance(found, ModelFile):
+        return text.from_gguf(found.metadata) if found.gguf else text.from_folder(found.folder, found.config)
+    return _unpacked_tokenizer(found)
 
 
 def _unpacked_tokenizer(found: Prepacked) -> Tokenizer:

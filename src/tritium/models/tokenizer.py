@@ -13,12 +13,15 @@ import codecs
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from tritium.errors import ArgumentError, FormatError
+from tritium.errors import ArgumentError, FormatError, TritiumError
+from tritium.escape import visible
+from tritium.models.expansion import NONE, Expansion, check_text
 
 SPACE = "▁"  # how SentencePiece writes a space
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # and a byte
@@ -176,6 +179,17 @@ class ByteTokenizer(_Known):
 # ---- the tokenizers package
 
 
+@contextmanager
+def calling_package(word: Callable[[str], TritiumError]) -> Iterator[None]:
+    """Raise what `word` makes of an error of the package; its panics are no Exception."""
+    try:
+        yield
+    except (TritiumError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise word(visible(str(error)) or type(error).__name__) from None
+
+
 @dataclass(eq=False, repr=False)
 class PackageTokenizer(_Known):
     """A vocabulary that the `tokenizers` package splits text for. `kind`: "bytes" (GPT-2's alphabet) or "spaces" (▁)."""
@@ -185,6 +199,8 @@ class PackageTokenizer(_Known):
     facts: Facts = field(default_factory=Facts)
     silent: frozenset[int] = frozenset()  # unused numbers: no text
     strips: bool = False  # a text's first space was put there by the vocabulary
+    source: str = "tokenizer.json"  # the file it was read from
+    expansion: Expansion = NONE  # of its normalizer
 
     def __post_init__(self) -> None:
         self._added = {
@@ -205,13 +221,15 @@ class PackageTokenizer(_Known):
         text = _text(text)
         with self._lock:  # the switch below belongs to the whole vocabulary
             self.inner.encode_special_tokens = not special
-            try:
+            with calling_package(self._failed):
+                check_text(text, self.inner.normalizer, self.expansion, self.source)
                 ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
-            except Exception as error:  # the package has no error of its own
-                raise FormatError(
-                    f"This model's vocabulary cannot encode the text: {error}. Its tokenizer is damaged: fetch it again."
-                ) from None
         return self._begun(ids, bos)
+
+    def _failed(self, reason: str) -> FormatError:
+        return FormatError(
+            f"{self.source}: this model's vocabulary cannot encode the text: {reason}. Its tokenizer is damaged: fetch it again."
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""

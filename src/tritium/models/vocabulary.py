@@ -7,18 +7,28 @@ not trusted: sizes are bounded, nothing in them is run, and errors name the file
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tritium.errors import PackageError, TritiumError, install_command
+from tritium.errors import PackageError, install_command
 from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import tokenizer as keys
 from tritium.io.reader import contained, fault, map_file, read_json
-from tritium.models.tokenizer import ALPHABET, SPACE, ByteTokenizer, Facts, PackageTokenizer, Stream, Tokenizer
+from tritium.models.expansion import check_steps, steps
+from tritium.models.tokenizer import (
+    ALPHABET,
+    SPACE,
+    ByteTokenizer,
+    Facts,
+    PackageTokenizer,
+    Stream,
+    Tokenizer,
+    calling_package,
+)
 
 __all__ = ["ByteTokenizer", "Facts", "PackageTokenizer", "Stream", "Tokenizer", "from_folder", "from_gguf"]
 
@@ -48,15 +58,9 @@ def _package() -> Any:
     return tokenizers
 
 
-@contextmanager
-def _reading(where: str) -> Iterator[None]:
+def _reading(where: str) -> AbstractContextManager[None]:
     """What the package does not like is a fault of the file."""
-    try:
-        yield
-    except (TritiumError, KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # a panic of the package is no Exception
-        raise fault(where, visible(str(error)), "a vocabulary that the tokenizers package reads") from None
+    return calling_package(lambda reason: fault(where, reason, "a vocabulary that the tokenizers package reads"))
 
 
 def _built(raw: bytes) -> Any:
@@ -67,18 +71,10 @@ def _built(raw: bytes) -> Any:
     return found
 
 
-def _types(part: Any) -> set[str]:
-    """The names of all steps of a decoder or a pre-tokenizer."""
-    if part is None:
-        return set()
-    state = json.loads(part.__getstate__())
-    steps = state.get("decoders") or state.get("pretokenizers") or [state]
-    return {s["type"] for s in steps if isinstance(s, dict) and isinstance(s.get("type"), str)}
-
-
 def _kind_of(inner: Any, where: str) -> tuple[str, bool]:
     """How its tokens are written, and whether decoding drops a first space."""
-    found = _types(inner.decoder) | _types(inner.pre_tokenizer)
+    parts = [*steps(inner.decoder, "decoders"), *steps(inner.pre_tokenizer, "pretokenizers")]
+    found = {str(s.get("type")) for s in parts}
     if "ByteLevel" in found:
         return "bytes", False
     if found & {"Metaspace", "ByteFallback"}:
@@ -114,11 +110,12 @@ def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> 
         return found
     with _reading("tokenizer.json"):
         inner = _built(bytes(data))
+        expansion = check_steps(inner, "tokenizer.json")
         kind, strips = _kind_of(inner, "tokenizer.json")
         facts = _facts(sides, inner.token_to_id, inner.id_to_token, template)
         said = sides["tokenizer_config.json"].get("add_bos_token")
         adds = said if isinstance(said, bool) else facts.bos is not None and inner.encode("").ids[:1] == [facts.bos]
-        return PackageTokenizer(inner, kind, replace(facts, adds_bos=adds), strips=strips)
+        return PackageTokenizer(inner, kind, replace(facts, adds_bos=adds), strips=strips, expansion=expansion)
 
 
 def _side(folder: Path, name: str) -> dict[str, Any]:
@@ -277,17 +274,29 @@ def _gpt2(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> B
         raise fault("tokenizer.ggml.merges", "; ".join(warnings), "the tokens and merges of byte-level BPE")
     with _reading("tokenizer.ggml.merges"):
         inner = _assembled(files["tokenizer.json"])
-    return PackageTokenizer(inner, "bytes", replace(facts, warnings=tuple(warnings)), silent)
+    return PackageTokenizer(inner, "bytes", replace(facts, warnings=tuple(warnings)), silent, source="tokenizer.ggml")
 
 
 def _assembled(body: dict[str, Any]) -> Any:
     """A vocabulary of the package from such a JSON; tokens and merges go there as they are, which takes half the time."""
     package, model, added = _package(), body["model"], body["added_tokens"]
     inner = _built(json.dumps(body | {"model": model | {"vocab": {}, "merges": []}, "added_tokens": []}).encode())
-    pairs = [tuple(m.split(" ")) for m in model["merges"]]
+    pairs = _pairs(model["merges"], model["vocab"])
     inner.model = package.models.BPE(model["vocab"], pairs, ignore_merges=model["ignore_merges"])
     inner.add_tokens([package.AddedToken(r["content"], normalized=False, special=r["special"]) for r in added])
     return inner
+
+
+def _pairs(merges: Sequence[str], vocab: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Merges as pairs of tokens. They are checked here: the package reports one that does not fit with a panic."""
+    pairs = [tuple(m.split(" ")) for m in merges]
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab or pair[0] + pair[1] not in vocab:
+            raise fault(
+                "tokenizer.ggml.merges", f"{visible(merges[i])!r} as merge {i}",
+                "a vocabulary where two tokens, with one space between them, make up a third",
+            )  # fmt: skip
+    return pairs
 
 
 def _llama(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> PackageTokenizer:
@@ -303,7 +312,7 @@ def _llama(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> 
         inner = _joining(tokens, types, scores, prefix)
     facts = _gguf_facts(metadata, tokens, types, adds=True)
     silent = frozenset(i for i, k in enumerate(types) if k in (keys.UNUSED, UNKNOWN))
-    return PackageTokenizer(inner, "spaces", facts, silent, strips=prefix)
+    return PackageTokenizer(inner, "spaces", facts, silent, strips=prefix, source="tokenizer.ggml")
 
 
 def _joining(tokens: list[str], types: list[int], scores: list[float], prefix: bool) -> Any:
