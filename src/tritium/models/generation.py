@@ -274,7 +274,13 @@ def check_options(*, max_tokens: Any = None, stop: Any = (), logprobs: Any = Non
 
 
 def fit(session: Slots, ids: Sequence[int]) -> list[int]:
-    """A prompt that the context can hold, or an error that says what is too much."""
+    """A prompt that the context can hold, or an error that says what is too much; its length is looked at first."""
+    count = len(ids) if isinstance(ids, Sequence) and not isinstance(ids, (str, bytes)) else 0
+    if count > session.capacity:
+        raise ContextError(
+            f"The prompt has {count} tokens; the context holds {session.capacity}. Leave out {count - session.capacity}"
+            " tokens or more, or take a model (or a session) with a larger context."
+        )
     try:
         found = [index(i) for i in ids] if not isinstance(ids, (str, bytes)) else None
     except TypeError:
@@ -284,10 +290,7 @@ def fit(session: Slots, ids: Sequence[int]) -> list[int]:
     if not found:
         raise ArgumentError("The prompt has no tokens; give some text.")
     if len(found) > session.capacity:
-        raise ContextError(
-            f"The prompt has {len(found)} tokens; the context holds {session.capacity}. Leave out {len(found) - session.capacity}"
-            " tokens or more, or take a model (or a session) with a larger context."
-        )
+        return fit(session, found)
     return found
 
 
