@@ -151,3 +151,29 @@ def hostile(listed: tuple[str, ...], arms: int = 8) -> Results:
     runs = {run.key: run for made in whole for run in made.runs}
     env = replace(first.environment, limits=LIMITS)
     return replace(first, runs=tuple(runs.values()), arms=known[:arms], environment=env, notes=listed)
+
+
+def hostile_trends(given: Results, listed: tuple[str, ...]) -> dict[tuple[str, str], Trend]:
+    """The trends of these results, whose every run, commit and machine is one of these names."""
+    out = {}
+    for number, (key, made) in enumerate(trends(given).items()):
+        names = [listed[(number + i) % len(listed)] for i in range(len(made.points))]
+        points = [replace(q, run=n, commit=n, fingerprint=names[0]) for q, n in zip(made.points, names, strict=True)]
+        out[key] = trend(points, "wall")
+    return out
+
+
+def hostile_selftest(listed: tuple[str, ...]) -> Selftest:
+    """The self-test with these names as its cases."""
+    cases = dict(zip("abcde", listed, strict=False))
+
+    def renamed(values: dict[str, Any]) -> dict[str, Any]:
+        return {cases.get(name, name): value for name, value in values.items()}
+
+    return replace(
+        selftest(),
+        trials=tuple(
+            replace(t, outcomes=renamed(t.outcomes), ratios=renamed(t.ratios), widths=renamed(t.widths))
+            for t in selftest().trials
+        ),
+    )

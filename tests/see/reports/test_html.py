@@ -14,10 +14,13 @@ from xml.etree import ElementTree
 import pytest
 
 import made_report
+import memories
 from hostile import NAMES
 from html_pages import ALLOWED, Page
+from made_timelines import named
 from tritium import escape
 from tritium.see.charts import charts
+from tritium.see.profile.profile import Profile
 from tritium.see.reports.blocks import Span
 from tritium.see.reports.html import _scale, _x
 from tritium.see.reports.report import Report, _file, report
@@ -141,7 +144,12 @@ def test_a_span_is_drawn_inside_its_column() -> None:
 def owned(request: pytest.FixtureRequest) -> Report:
     listed = CHUNKS[request.param]
     made = made_report.hostile(listed)
-    return report(made, baseline=replace(made, environment=replace(made.environment, kernel=listed[-1])))
+    odd = listed[request.param % len(listed)]
+    return report(
+        made, baseline=replace(made, environment=replace(made.environment, kernel=listed[-1])),
+        profile=Profile(named(listed)), before=Profile(named(listed[::-1])), memory=memories.record(odd),
+        history=made_report.hostile_trends(made, listed), selftest=made_report.hostile_selftest(listed),
+    )  # fmt: skip
 
 
 def test_there_are_500_names() -> None:
