@@ -139,12 +139,12 @@ def _list_runs(history: History, as_json: bool) -> None:
     runs = history.runs()
     if as_json:
         rows = [records.plain({**vars(r), "path": str(r.path)}) for r in runs]
-        click.echo(records.dumps(rows, indent=2))
+        click.echo(records.dumps(rows, indent=2, ascii_only=True))
         return
     if not runs:
         click.echo("no runs yet; tritium regression-test keeps its own, tritium history --add results.json any other.")
         return
-    body = [[r.created, r.commit[:10], shown(r.suite), r.fingerprint, r.id] for r in runs]
+    body = [[r.created, shown(r.commit[:10]), shown(r.suite), r.fingerprint, r.id] for r in runs]
     print_parts(Table(body, ["measured", "commit", "suite", "machine", "run"]))
     cases = sorted({case for case, _, _ in history.cases() if not is_canary(case)})
     many = f"{len(runs)} run{'s' * (len(runs) != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
@@ -162,20 +162,20 @@ def _show_case(history: History, case: str, metric: str, arm: str, as_json: bool
         names = sorted({c for c, _, _ in known})
         if case not in names:
             raise click.UsageError(
-                f"no run has a case {shown(case)!r}.{nearest(case, names)} `tritium history` lists the runs."
+                f"no run has a case {shown(case)!r}.{shown(nearest(case, names))} `tritium history` lists the runs."
             )
         there = ", ".join(f"{m} on {a}" for c, m, a in known if c == case)
-        raise click.UsageError(f"{shown(case)}: there is no {metric} on {shown(arm)}; there is {shown(there)}.")
+        raise click.UsageError(f"{shown(case)}: there is no {shown(metric)} on {shown(arm)}; there is {shown(there)}.")
     if as_json:
-        click.echo(records.dumps(trend, indent=2))
+        click.echo(records.dumps(trend, indent=2, ascii_only=True))
         return
     steps = {s.index: s for s in trend.steps}
     body = []
     for i, p in enumerate(trend.points):
         low, high = (amount(math.exp(end), p.unit) for end in (p.low, p.high))
         note = f"{100 * (steps[i].ratio - 1):+.1f} %" if i in steps else ""
-        body.append([p.created, p.commit[:10], amount(p.value, p.unit), f"{low} … {high}", note])
-    print_parts(Table(body, ["measured", "commit", metric, "95 %", "changed"]))
+        body.append([p.created, shown(p.commit[:10]), *map(shown, (amount(p.value, p.unit), f"{low} … {high}")), note])
+    print_parts(Table(body, ["measured", "commit", shown(metric), "95 %", "changed"]))
     click.echo()
     for line in trends.describe(trend):
-        click.echo(line)
+        click.echo(shown(line))

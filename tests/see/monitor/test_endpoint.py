@@ -173,3 +173,23 @@ def test_hostile_names_come_through_as_names() -> None:
     table = Metrics(tuple(Column(name, "B") for name in NAMES), (Row(0.0, (1.0,) * len(NAMES)),))
     with Endpoint(lambda: table.text("prometheus")) as made:
         assert metrics_file.loads(asked(made, "/metrics")[1]) == table
+
+
+@pytest.mark.parametrize("name", NAMES[::12], ids=ascii)
+def test_nothing_of_a_request_is_in_the_answer(page: Endpoint, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    raw = name.encode("utf-8", "surrogatepass")
+    with caplog.at_level(logging.DEBUG, "tritium"):
+        for sent in (
+            b"GET /" + raw + b" HTTP/1.1\r\nhost: localhost\r\n\r\n", raw + b" / HTTP/1.1\r\n\r\n", b"GET / " + raw + b"\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\nhost: " + raw + b"\r\n\r\n", b"GET /metrics HTTP/1.1\r\n" + raw + b": x\r\n\r\n",
+        ):  # fmt: skip
+            with socket.create_connection(("127.0.0.1", page.port), timeout=10) as s:
+                s.sendall(sent)
+                s.shutdown(socket.SHUT_WR)
+                answer = b""
+                while part := s.recv(65536):
+                    answer += part
+            assert len(raw) < 12 or raw not in answer
+            assert not answer or answer.splitlines()[-1].isascii()
+    for record in caplog.records:
+        assert record.getMessage().isprintable()

@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 import tritium as tt
+from hostile import NAMES
 from made_profiles import ADD, LIMITS, MATMUL, everything, made
+from made_timelines import named
 from measured import HOSTILE
 from tritium import recording
 from tritium.errors import ArgumentError, BusyError, FormatError
@@ -569,6 +571,16 @@ def test_hostile_names_do_nothing_in_any_page(text: str) -> None:
     assert "<script" not in re.sub(r"(`+).*?\1", "", p.markdown())
     for row in csv.reader(io.StringIO(p.csv())):
         assert not any(cell[:1] in "=+@" for cell in row if cell)
+
+
+def test_every_hostile_name_at_once_does_nothing_in_any_page() -> None:
+    for start in range(0, len(NAMES), 100):
+        p = Profile(named(NAMES[start : start + 100]))
+        for said in (p.text(), p.markdown()):
+            assert all(line.isprintable() for line in said.split("\n"))
+            assert not any(line.lstrip().startswith("::") or "##[" in line for line in said.split("\n"))
+        for row in csv.reader(io.StringIO(p.csv())):
+            assert not any(cell[:1] in "=+@" for cell in row if cell)
 
 
 # ---- files

@@ -49,9 +49,9 @@ def plain(value: Any) -> Any:
     return float(value)
 
 
-def dumps(value: Any, indent: int | None = None) -> str:
-    """JSON text of a record."""
-    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+def dumps(value: Any, indent: int | None = None, *, ascii_only: bool = False) -> str:
+    """JSON text of a record; in ASCII alone for a terminal, which obeys some other characters."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=ascii_only)
 
 
 def loads(text: str | bytes, where: str) -> Any:

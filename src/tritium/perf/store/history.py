@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from tritium import settings
 from tritium.errors import FormatError, SaveError, TritiumError
+from tritium.escape import visible
 from tritium.machine.facts import digest
 from tritium.perf.files import named, network_filesystem, sweep, sync_folder
 from tritium.perf.records.json_io import plain
@@ -81,6 +82,7 @@ class History:
 
     def add(self, results: Results) -> str:
         """Keep results for good, and index them. Gives the run's id; the same results twice are one run."""
+        _check_text(results)
         sha = digest(plain(results))
         name = f"{_moment(results.created):%Y%m%dT%H%M%SZ}-{sha[:16]}"
         path = store.save(results, self.files / f"{name}.json")
@@ -226,6 +228,8 @@ class History:
     def _query(self, question: str, *arguments: str) -> list[Any]:
         try:
             return self._data.execute(question, arguments).fetchall()
+        except UnicodeEncodeError:  # no run has such a name: `add` refuses it
+            return []
         except sqlite3.Error as error:
             raise FormatError(
                 f"{named(self.index)}: {error}. Delete it: it is made anew from the run files."
@@ -243,6 +247,7 @@ class History:
         """Index a file that a crash, or another folder, left here; one that cannot be read is named and left out."""
         try:
             results, sha = store.load_with_digest(path)
+            _check_text(results)
             self._insert(path.stem, path, results, sha)
         except (TritiumError, OSError) as error:
             settings.log.warning("left out of the history: %s", error)
@@ -320,6 +325,17 @@ def _rows(name: str, results: Results) -> Iterable[tuple[str, str, str, str, str
 def _create(data: sqlite3.Connection) -> None:
     with closing(data.cursor()) as cursor:
         cursor.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+
+
+def _check_text(results: Results) -> None:
+    """Refuse names that the index cannot hold: a JSON file can write half of a surrogate pair, UTF-8 cannot."""
+    names = [results.environment.commit, results.suite, results.environment.hard.key]
+    names += [n for r in results for n in (r.case, r.arm, *(t for s in r.series for t in (s.metric, s.unit)))]
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise FormatError(f"results with the name {visible(name)!r}: the history needs whole characters.") from None
 
 
 def _moment(created: str) -> datetime:
