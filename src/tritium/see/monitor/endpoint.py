@@ -79,6 +79,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse with the status alone: the message of the base class quotes the request in the status line."""
+        super().send_error(code)
+
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("endpoint: %s", escape.terminal(format % args))
 
