@@ -607,6 +607,13 @@ def test_nothing_is_heard_after_the_watcher_left() -> None:
     assert not events
 
 
+@pytest.mark.parametrize("watcher", [3, None, "print", [print]])
+def test_a_watcher_that_cannot_be_called_is_refused(watcher: Any) -> None:
+    with pytest.raises(ArgumentError, match="watch: a function of one event is needed"):
+        tt.watch(watcher)
+    assert (tt.ones(3) + 1).tolist() == [2, 2, 2]
+
+
 def test_a_launch_watcher_hears_every_kernel_with_its_cost() -> None:
     x = tt.ones((2, 3))
     tt.add(x, x)

@@ -258,6 +258,62 @@ def test_masks_read_and_write_as_numpys_do(bits: list[bool]) -> None:
     same(x, m)
 
 
+@given(
+    st.lists(st.integers(0, 3), max_size=3),
+    st.booleans(),
+    st.sampled_from((tt.asarray, np.asarray, np.bool_, bool)),
+    st.sampled_from((7.0, np.float32(2), [5.0], "own")),
+)
+def test_a_mask_without_axes_reads_and_writes_as_numpys_does(
+    shape: list[int], bit: bool, kind: Any, value: Any
+) -> None:
+    x, m = counted(*shape), model(*shape)
+    mask = kind(bit)
+    same(x[mask], m[bit])
+    x[mask] = x[mask] * 2 if value == "own" else value
+    m[bit] = m[bit] * 2 if value == "own" else value
+    same(x, m)
+
+
+def test_a_bool_is_a_mask_also_after_the_number_it_equals() -> None:
+    x = counted(3)
+    for _ in range(3):
+        assert x[1].shape == ()
+        assert x[True].shape == (1, 3)
+        assert x[0].shape == ()
+        assert x[False].shape == (0, 3)
+    with pytest.raises(BoundsError, match="mask must be the only index"):
+        x[True, 0]
+
+
+def test_sizes_passed_one_by_one_are_named_as_a_tuple() -> None:
+    calls: list[tuple[Any, str]] = [
+        (lambda: tt.zeros(2, 3), r"zeros: 3 is not a dtype; the shape is one tuple: zeros\(\(2, 3\)\)"),
+        (lambda: tt.zeros(2, 0), r"zeros\(\(2, 0\)\)"),
+        (lambda: tt.ones(2, 3, 4), r"ones\(\(2, 3, 4\)\)"),
+        (lambda: tt.empty((2, 3), 4), r"empty\(\(2, 3, 4\)\)"),
+        (lambda: tt.full(2, 3, 4), r"full\(\(2, 3\), 4\)"),
+        (lambda: tt.rand(2, np.int64(3)), r"rand\(\(2, 3\)\)"),
+        (lambda: tt.randn(2, 3), r"randn\(\(2, 3\)\)"),
+    ]
+    for call, text in calls:
+        with pytest.raises(DTypeError, match=text):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: tt.full(2, 1.5, dtype="i8"), "full: 1.5 cannot be stored in i8 .* that holds it.$"),
+        (lambda: tt.arange(3, dtype="bool"), r"arange: bool has no arithmetic; .*\.to\('bool'\)\.$"),
+        (lambda: tt.zeros(2, dtype="tern2"), "full: tern2 is packed"),
+    ],
+)
+def test_an_error_of_an_op_without_operands_ends_without_an_empty_list_of_them(call: Any, text: str) -> None:
+    with pytest.raises(DTypeError, match=text):
+        call()
+
+
 def test_a_mask_of_rows_takes_rows() -> None:
     x = counted(3, 2)
     assert x[[True, False, True]].tolist() == [[0, 1], [4, 5]]

@@ -209,9 +209,12 @@ def no_kernel(op: Op, device: Device, specs: Specs) -> DeviceError:
     why = device.backend.missing.get(op, "")
     if device.type == "cpu":
         remedy = "An op has its values in tritium/backends/reference/kernels.py (docs/add-an-op.md)."
-    else:
+    elif operands:
         remedy = "It runs on cpu; move the tensors with .to('cpu')."
-    return DeviceError(f"{op.name} has no kernel on {device} for {operands}{': ' + why if why else ''}. {remedy}")
+    else:
+        remedy = f"It runs on cpu; create the tensor there and move it with .to({str(device)!r})."
+    context = f"{op.name} has no kernel on {device}{' for ' + operands if operands else ''}"
+    return DeviceError(f"{context}{': ' + why if why else ''}. {remedy}")
 
 
 def check_count(op: Op, specs: Any, out: Any) -> None:

@@ -21,7 +21,7 @@ from tritium.backends.reference.cast import cast
 from tritium.dtype import DType
 from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TraceError
 from tritium.interop import from_dlpack, from_numpy
-from tritium.op import SCALARS, Spec, interpreter
+from tritium.op import SCALARS, Spec, check_dtype, interpreter
 from tritium.tensor import Tensor, wrap
 
 # ---- creating tensors
@@ -119,12 +119,14 @@ empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspa
 
 def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros."""
-    return ops.full(shape, 0, dtype=dtype or dt.f32, device=device)
+    check_dtype("zeros", shape, dtype, device)
+    return ops.full(shape, 0, dtype=dt.f32 if dtype is None else dtype, device=device)
 
 
 def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones."""
-    return ops.full(shape, 1, dtype=dtype or dt.f32, device=device)
+    check_dtype("ones", shape, dtype, device)
+    return ops.full(shape, 1, dtype=dt.f32 if dtype is None else dtype, device=device)
 
 
 def _where(x: Tensor, device: Any) -> Any:
@@ -133,12 +135,12 @@ def _where(x: Tensor, device: Any) -> Any:
 
 def empty_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return uninitialised memory of the shape, dtype and device of x."""
-    return ops.empty(x.shape, dtype=dtype or x.dtype, device=_where(x, device))
+    return ops.empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
 def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor like x in which every element is `fill_value`."""
-    return ops.full(x.shape, fill_value, dtype=dtype or x.dtype, device=_where(x, device))
+    return ops.full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
 def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -166,11 +168,13 @@ def _seed(seed: int | None, name: str) -> int:
 
 def rand(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
     """Return uniform numbers in [0, 1); without a seed they differ at every call."""
+    check_dtype("rand", shape, dtype, device)
     return ops.random_uniform(shape, seed=_seed(seed, "rand"), dtype=dtype, device=device)
 
 
 def randn(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
     """Return Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
+    check_dtype("randn", shape, dtype, device)
     return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
 
 

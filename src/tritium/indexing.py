@@ -27,7 +27,7 @@ def _read_key(x: Tensor, key: Any) -> tuple[lay.Key, list[Tensor]]:
             raise BoundsError(
                 f"{p!r} is not an index; use integers, slices, None, ... or tensors of integers or bools."
             )
-        if not isinstance(p, (Array, np.ndarray, list)):
+        if not isinstance(p, (Array, np.ndarray, list, bool, np.bool_)):  # a bool is a mask without axes, as in NumPy
             plain.append(p)
             continue
         t = as_index(p, x)
@@ -77,6 +77,8 @@ def as_index(key: Any, x: Tensor) -> Tensor:
 
 def _write_masked(x: Tensor, mask: Tensor, value: Any) -> None:
     ops.check_mask(mask.spec, x.spec)
+    if mask.ndim == 0:  # selects all of x or nothing, along a new first axis
+        x, mask = x[None], mask[None]
     if mask.size == 0:
         return
     tail = x.shape[mask.ndim :]

@@ -17,7 +17,7 @@ from tritium import buffer, dtype as dt, recording
 from tritium.backends import Backend, Device, Kernel
 from tritium.buffer import Array
 from tritium.dtype import DType
-from tritium.errors import OutOfMemoryError
+from tritium.errors import ArgumentError, OutOfMemoryError
 from tritium.layout import Shape
 from tritium.op import Cost, Op, Spec, Specs, exact
 
@@ -114,6 +114,10 @@ counters = Counters()
 def watch(watcher: Watcher) -> Watcher:
     """Call `watcher(event)` after every kernel; native replay pauses while someone watches."""
     global watchers
+    if not callable(watcher):
+        raise ArgumentError(
+            f"watch: a function of one event is needed, given {watcher!r}; write watch(print) or watch(lambda event: …)."
+        )
     watchers = (*watchers, watcher)
     _tell_native()
     return watcher

@@ -164,6 +164,17 @@ def plain(value: Any) -> Any:
     return value
 
 
+def check_dtype(context: str, shape: Any, dtype: Any, *others: Any, fill: Any = None) -> None:
+    """Raise if sizes were passed one by one, so that one of them is taken for a dtype: zeros(2, 3), full(2, 3, 1.0)."""
+    if shape is None or isinstance(dtype, bool) or not isinstance(dtype, (int, np.integer)):
+        return
+    sizes = [*(shape if isinstance(shape, (tuple, list)) else (shape,)), *(() if fill is None else (fill,)), dtype]
+    sizes += [x for x in others if isinstance(x, (int, np.integer))]
+    value = "" if fill is None else f", {sizes.pop()}"
+    text = "(" + ", ".join(str(n) for n in sizes) + ")"
+    raise DTypeError(f"{context}: {dtype} is not a dtype; the shape is one tuple: {context}({text}{value}).")
+
+
 def exact(value: Any) -> Any:
     """Return a hashable stand-in in which 0.0 and -0.0, 1 and 1.0 and True stay apart."""
     if isinstance(value, float):
@@ -328,7 +339,11 @@ class Op(Row):
             missing = ", ".join(p for p in self.params if p not in attrs)
             raise ArgumentError(f"{self.name}: missing {missing}. Signature: {self.name}{self.__signature__}")
         for name, value in attrs.items():
-            attrs[name] = dt.dtype(value) if name == "dtype" and value is not None else plain(value)
+            attrs[name] = plain(value)
+        if attrs.get("dtype") is not None:
+            fill, device = attrs.get("fill_value"), attrs.get("device")
+            check_dtype(self.name, attrs.get("shape"), attrs["dtype"], device, fill=fill)
+            attrs["dtype"] = dt.dtype(attrs["dtype"])
         return inputs, attrs
 
     def _too_many(self, count: int) -> str:
@@ -387,7 +402,8 @@ class Op(Row):
             if str(error).startswith(f"{self.name}:"):
                 raise
             operands = ", ".join(str(s) for s in specs if s is not None)
-            raise DTypeError(f"{self.name}: {error} Given {operands}.") from None
+            suffix = f" Given {operands}." if operands else ""
+            raise DTypeError(f"{self.name}: {error}{suffix}") from None
         for s in outputs(decision.out):
             if self.kind is not Kind.DYNAMIC:
                 check_extent(in_tiles(s.shape, s.dtype.rows, s.dtype.block), self.name)

@@ -307,6 +307,8 @@ def arange(
                 f"arange: {lay.count_text(v)} does not fit in 64 bits; give smaller numbers, or floats."
             )
     kind = dtype or dt.promote(*(dt.of_scalar(v) for v in (first, last, step)))
+    if kind is bool_:
+        raise DTypeError("arange: bool has no arithmetic; use an integer dtype and cast the result with .to('bool').")
     return Spec((builtins.max(0, _steps(first, last, step)),), kind)
 
 

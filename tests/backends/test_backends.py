@@ -16,6 +16,7 @@ import tritium as tt
 from null import LOWERED, MISSING, Broken, Null
 from tritium import backends, ops
 from tritium.backends import Absent, Kernel
+from tritium.backends.values.device import ValueBackend
 from tritium.errors import DeviceError
 from tritium.op import Op
 from tritium.ops import Sample
@@ -99,6 +100,134 @@ def test_several_devices_of_a_kind_are_numbered() -> None:
 
 def test_a_device_stays_one_object_through_a_pickle(null: Null) -> None:
     assert pickle.loads(pickle.dumps(null.device)) is null.device
+
+
+# ---- what register refuses
+
+
+class Empty(tt.Backend):
+    """A backend without memory."""
+
+
+class Bare(Null):
+    """A backend with memory and no kernel."""
+
+    def __init__(self, device: backends.Device) -> None:
+        super().__init__(device)
+        self.kernels, self.dynamic = {}, {}
+
+
+class Unready(Null):
+    """A backend whose constructor forgets that of its base."""
+
+    def __init__(self, device: backends.Device) -> None:
+        self.device = device
+
+
+def with_tables(**tables: Any) -> type[Null]:
+    """Return a backend whose tables hold something else than ops and kernels."""
+
+    def build(self: Null, device: backends.Device) -> None:
+        Null.__init__(self, device)
+        self.__dict__.update(tables)
+
+    return type("Odd", (Null,), {"__init__": build})
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ((5, Null), "5 cannot be the name of a device; use letters"),
+        (("a b:c", Null), "'a b:c' cannot be the name"),
+        (("", Null), "'' cannot be the name"),
+        (("cuda:1", Null), "'cuda:1' cannot be the name"),
+        (("gpu", Null), "'gpu' means the first of cuda, mlx:gpu, mps that is here"),
+        (("f32", Null), "'f32' means a dtype"),
+        (("q", 3), r"make of 'q' must be callable, given 3; write register\('q', MyBackend\)"),
+        (("q", None), "make of 'q' must be callable"),
+        (("q", int), "int is not a subclass of tritium.Backend"),
+        (("q", Null, 4), "probe of 'q' must be callable, given 4"),
+        (("q", Empty), "'q' is incomplete: Empty lacks allocate, upload, download; define them"),
+        (("q", ValueBackend), "ValueBackend lacks blank, reshape, strided, updated, from_host, to_host, is_true"),
+        (("q", type("Named", (Null,), {"kernels": {"add": []}})), "has the key 'add', which is not an op: write"),
+    ],
+)
+def test_register_refuses_what_cannot_be_a_device(args: tuple[Any, ...], text: str) -> None:
+    before = backends.device_names()
+    with pytest.raises(DeviceError, match=text):
+        tt.register(*args)
+    assert backends.device_names() == before
+    assert (tt.ones(2) + 1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda device: 3, "registered for 'odd' returned int, not a tritium.Backend"),
+        (lambda device: Empty(device), "'odd' is incomplete: Empty lacks allocate, upload, download"),
+        (lambda: 3, "'odd' could not be made: TypeError: .* takes 0 positional arguments"),
+        (lambda device: Null(tt.device("cpu")), r"Null.__init__ must call super\(\).__init__\(device\)"),
+        (Unready, r"Unready.__init__ must call super\(\)"),
+        (with_tables(kernels={ops.add: np.add}), r"Odd.kernels\[add\] must be a list of Kernel, given <ufunc"),
+        (with_tables(kernels={ops.add: [Kernel("add", 3)]}), r"Odd.kernels\[add\] must be callable, given 3"),  # type: ignore[arg-type]
+        (with_tables(dynamic={ops.nonzero: 3}), r"Odd.dynamic\[nonzero\] must be callable, given 3"),
+        (with_tables(dynamic=[]), "Odd.dynamic must map ops to their entries, given list"),
+        (with_tables(kernels={"sofmax": []}), "has the key 'sofmax', which is not an op;"),
+    ],
+)
+def test_a_backend_that_cannot_work_is_refused_when_first_used(make: Any, text: str) -> None:
+    tt.register("odd", make)
+    try:
+        for _ in range(2):
+            with pytest.raises(DeviceError, match=text):
+                tt.zeros(3, device="odd")
+        listed = {d.name: d for d in tt.devices()}
+        assert not listed["odd"].available
+        assert listed["cpu"].available
+        assert listed["odd"].why
+        assert listed["odd"].remedy
+    finally:
+        tt.unregister("odd")
+
+
+@pytest.mark.parametrize("units", [-1, 0, 1.5, None, "ab", ("a", 3), (), True, ("",)])
+def test_a_probe_that_returns_something_else_means_no_device(units: Any) -> None:
+    tt.register("odd", Null, lambda: units)
+    try:
+        with pytest.raises(DeviceError, match="'odd' is not available: its probe"):
+            tt.zeros(3, device="odd")
+        assert not {d.name: d for d in tt.devices()}["odd"].available
+    finally:
+        tt.unregister("odd")
+
+
+def test_a_probe_that_fails_means_no_device() -> None:
+    tt.register("odd", Null, lambda: 1 // 0)
+    try:
+        with pytest.raises(DeviceError, match="'odd' is not available: its probe failed: ZeroDivisionError"):
+            tt.device("odd")
+    finally:
+        tt.unregister("odd")
+
+
+def test_an_op_without_operands_and_kernel_names_itself_and_the_device() -> None:
+    tt.register("bare", Bare)
+    try:
+        with pytest.raises(
+            DeviceError, match=r"full has no kernel on bare\. It runs on cpu; create the tensor there and"
+        ):
+            tt.zeros(3, device="bare")
+        x = tt.ones(3).to("bare")
+        with pytest.raises(DeviceError, match=r"exp has no kernel on bare for f32\[3\]\. It runs on cpu; move"):
+            tt.exp(x)
+    finally:
+        tt.unregister("bare")
+
+
+@pytest.mark.parametrize("name", [5, None, [], "cpu", ("null",)])
+def test_unregister_refuses_what_is_no_name(name: Any) -> None:
+    with pytest.raises(DeviceError, match="is not a device that was registered"):
+        tt.unregister(name)
 
 
 # ---- mixing and moving

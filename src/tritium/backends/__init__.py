@@ -6,20 +6,21 @@ Knows nothing of tensors or graphs. Absence is explained here, never raised from
 from __future__ import annotations
 
 import importlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from tritium import settings
 from tritium.backends.reference import packed
 from tritium.buffer import Array
-from tritium.dtype import DType, tern2
-from tritium.errors import DeviceError, nearest
+from tritium.dtype import DType, is_name, tern2
+from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
@@ -85,6 +86,7 @@ class Backend:
     Subclass it, fill `kernels`, and call `register`. `tritium.testing.check_backend` tells whether it is right.
     """
 
+    required: ClassVar[tuple[str, ...]] = ("allocate", "upload", "download")  # methods that a subclass must define
     device: Device
     kernels: Mapping[Op, Sequence[Kernel]] = {}
     dynamic: Mapping[Op, Callable[..., Any]] = {}  # rows whose kernel makes its own memory
@@ -266,24 +268,88 @@ _ALIASES = {"gpu": ("cuda", "mlx:gpu", "mps"), "metal": ("mlx:gpu", "mps")}  # t
 _devices: dict[str, Device] = {}
 
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
 def register(
     name: str,
     make: Callable[[Device], Backend],
     probe: Callable[[], int | tuple[str, ...] | Absent] = lambda: 1,
 ) -> None:
-    """Make a kind of device known under a name; its backend is made when first used."""
+    """Make a kind of device known under a name; its backend is made when first used.
+
+    `make` is a subclass of Backend, which is checked now, or a function that returns a backend, which is checked then.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise DeviceError(
+            f"register: {name!r} cannot be the name of a device; use letters, digits, '_' and '-', a letter first."
+        )
     if name in _entries:
         raise DeviceError(
             f"A device named {name!r} is registered already; unregister({name!r}) first or take another name."
         )
+    if name in _ALIASES or is_name(name):
+        meaning = f"the first of {', '.join(_ALIASES[name])} that is here" if name in _ALIASES else "a dtype"
+        raise DeviceError(f"register: {name!r} means {meaning}, also in x.to({name!r}); take another name.")
+    for role, value in (("make", make), ("probe", probe)):
+        if not callable(value):
+            raise DeviceError(
+                f"register: {role} of {name!r} must be callable, given {value!r}; "
+                f"write register({name!r}, MyBackend) or see docs/add-a-backend.md."
+            )
+    if isinstance(make, type):
+        if not issubclass(make, Backend):
+            raise DeviceError(f"register: {make.__name__} is not a subclass of tritium.Backend; derive it from that.")
+        _check_complete(make, name)
     _entries[name] = Entry(make, probe)
     forget()
+
+
+def _check_complete(backend: Backend | type[Backend], name: str) -> None:
+    """Raise if a backend lacks methods that every backend needs, or its tables of kernels hold something else."""
+    cls = backend if isinstance(backend, type) else type(backend)
+    missing = [
+        method
+        for base in cls.__mro__
+        for method in vars(base).get("required", ())
+        if getattr(cls, method, None) is vars(base).get(method)
+    ]
+    if missing:
+        raise DeviceError(
+            f"The backend of {name!r} is incomplete: {cls.__name__} lacks {', '.join(missing)}; "
+            f"define them as docs/add-a-backend.md says."
+        )
+    wrong = ""
+    for table in ("kernels", "dynamic", "missing"):
+        rows = getattr(backend, table)
+        if isinstance(rows, property):  # of a class: known only of its instances
+            continue
+        if not isinstance(rows, Mapping):
+            wrong = f"{table} must map ops to their entries, given {type(rows).__name__}"
+            break
+        wrong = next(filter(None, (_wrong_row(table, row, entry) for row, entry in rows.items())), "")
+        if wrong:
+            break
+    if wrong:
+        raise DeviceError(f"The backend of {name!r} is not usable: {cls.__name__}.{wrong}; see docs/add-a-backend.md.")
+
+
+def _wrong_row(table: str, row: Any, entry: Any) -> str:
+    """Return what is wrong with one row of a backend's table; "" for nothing."""
+    if not isinstance(row, Op):
+        hint = f": write tritium.ops.{row}" if isinstance(row, str) and row in OPS else ""
+        return f"{table} has the key {row!r}, which is not an op{hint}"
+    if table == "kernels" and not (isinstance(entry, (list, tuple)) and all(isinstance(k, Kernel) for k in entry)):
+        return f"{table}[{row.name}] must be a list of Kernel, given {entry!r}"
+    functions = [k.fn for k in entry] if table == "kernels" else [entry] if table == "dynamic" else []
+    bad = [f for f in functions if not callable(f)]
+    return f"{table}[{row.name}] must be callable, given {bad[0]!r}" if bad else ""
 
 
 def unregister(name: str) -> None:
     """Forget a registered device; tensors on it can no longer be used."""
     global _set
-    if name in _BUILT_IN or name not in _entries:
+    if not isinstance(name, str) or name in _BUILT_IN or name not in _entries:
         known = ", ".join(n for n in _entries if n not in _BUILT_IN) or "none"
         raise DeviceError(f"{name!r} is not a device that was registered; registered are: {known}.")
     del _entries[name]
@@ -339,8 +405,22 @@ def _find(given: str) -> Device:
 
 def _units(name: str) -> tuple[str, ...] | Absent:
     """The names of the devices of a kind, the one that is meant without a name first; or why there is none."""
-    found = _entries[name].probe()
-    return tuple(map(str, range(found))) if isinstance(found, int) else found
+    try:
+        units = _entries[name].probe()
+    except Exception as error:
+        return Absent(f"its probe failed: {type(error).__name__}: {error}", "mend the probe that was registered")
+    if isinstance(units, int) and not isinstance(units, bool) and units > 0:
+        return tuple(map(str, range(units)))
+    if isinstance(units, Absent):
+        return units
+    if isinstance(units, tuple) and units and all(isinstance(u, str) and u for u in units):
+        return units
+    if units in (0, ()) and not isinstance(units, bool):
+        return Absent("its probe counts no units", "connect one")
+    return Absent(
+        f"its probe returned {units!r}, not a number of units, their names or Absent(why, remedy)",
+        "mend the probe that was registered",
+    )
 
 
 def _first(alias: str) -> Device:
@@ -368,9 +448,35 @@ def backend_of(given: Device) -> Backend:
     if entry is None:
         raise DeviceError(f"Device {given} was unregistered; move its tensors before that.")
     if given.index not in entry.made:
-        entry.made[given.index] = entry.make(given)
+        entry.made[given.index] = _made(entry, given)
         settings.log.debug("backend of %s made", given)
     return entry.made[given.index]
+
+
+def _made(entry: Entry, device: Device) -> Backend:
+    """Return a new backend, checked; one that is refused is not kept."""
+    try:
+        backend = entry.make(device)
+    except (TritiumError, MemoryError, ImportError):
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"The backend of {str(device)!r} could not be made: {type(error).__name__}: {error}; "
+            f"mend what was registered for {device.type!r}."
+        ) from error
+    if not isinstance(backend, Backend):
+        raise DeviceError(
+            f"What was registered for {device.type!r} returned {type(backend).__name__}, not a tritium.Backend; "
+            f"return an instance of a subclass of it."
+        )
+    if getattr(backend, "device", None) is not device or not hasattr(backend, "_chosen"):
+        raise DeviceError(
+            f"The backend of {str(device)!r} is incomplete: {type(backend).__name__}.__init__ must call "
+            f"super().__init__(device) with the device it is called with."
+        )
+    if device.type not in _BUILT_IN:
+        _check_complete(backend, device.type)
+    return backend
 
 
 class Choice(NamedTuple):
@@ -437,5 +543,8 @@ def devices() -> list[Found]:
             continue
         for unit in units:
             here = device(f"{name}:{unit}")
-            out.append(Found(str(here), True, here.backend.describe()))
+            try:
+                out.append(Found(str(here), True, here.backend.describe()))
+            except DeviceError as error:  # of a backend that was registered: the others are listed all the same
+                out.append(Found(str(here), False, {}, str(error).rstrip("."), "mend its backend"))
     return out

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,9 @@ def kernels_of(makers: Mapping[Op, Callable[..., Any]], name: str) -> dict[Op, l
 class ValueBackend(Backend):
     """What MLX and torch have in common. A subclass says how a value is looked at, written and moved."""
 
+    required: ClassVar[tuple[str, ...]] = (
+        "blank", "reshape", "strided", "updated", "from_host", "to_host", "is_true"
+    )  # fmt: skip
     writes = False
     compiler = ""  # what `compiled` uses, for explanations; "": there is none
     why_not_compiled = ""  # the reason for which it gave None
