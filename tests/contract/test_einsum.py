@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
+import opt_einsum
 import pytest
 from hypothesis import given, settings, strategies as st
+from opt_einsum import path_random, paths
 
 import tritium as tt
 from tritium import launch
+from tritium.contract import einsum as einsum_module
 from tritium.contract.einsum import PATH_CACHE_SIZE, plan
 from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError
 
@@ -106,6 +110,116 @@ def test_networks_of_many_operands_equal_numpy(sizes: list[int], data: st.DataOb
 
 
 # ---- forms
+
+
+def network(pairs: list[tuple[int, int]], n: int, out: int) -> tuple[str, list[Arr]]:
+    """Return the spec and operands of a network: an index for each pair of tensors, the first `out` of them in the result."""
+    names = [opt_einsum.get_symbol(k) for k in range(len(pairs) + out)]
+    terms = [[names[k] for k, pair in enumerate(pairs) if i in pair] for i in range(n)]
+    for k in range(out):
+        terms[k].append(names[len(pairs) + k])
+    spec = ",".join("".join(t) for t in terms) + "->" + "".join(names[len(pairs) :])
+    return spec, [whole(*(2,) * len(t), seed=i) for i, t in enumerate(terms)]
+
+
+@given(st.sampled_from((17, 40, 60)), st.integers(0, 999), st.integers(0, 2))
+@settings(max_examples=8, deadline=None)
+def test_large_networks_follow_the_order_of_opt_einsum(n: int, seed: int, out: int) -> None:
+    """A ring with a few chords: left to right they have more than 32 open indices."""
+    rng = np.random.default_rng(seed)
+    ring = rng.permutation(n).tolist()
+    chords = [tuple(rng.choice(n, 2, replace=False).tolist()) for _ in range(n // 5)]
+    pairs = [tuple(sorted(p)) for p in [*pairwise(ring), (ring[-1], ring[0]), *chords]]
+    spec, arrays = network(pairs, n, out)
+    want = opt_einsum.contract(spec, *[a.astype(np.float64) for a in arrays])
+    got = tt.einsum(spec, *[tt.asarray(a.astype(np.float64)) for a in arrays])
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-6 * (np.abs(want).max() + 1))
+
+
+def test_a_thousand_operands_are_contracted() -> None:
+    names = [opt_einsum.get_symbol(i) for i in range(1001)]
+    spec = ",".join(a + b for a, b in pairwise(names)) + f"->{names[0]}{names[-1]}"
+    swap = tt.tensor([[0.0, 1.0], [1.0, 0.0]])
+    assert tt.einsum(spec, *[swap] * 1000).tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(("n", "searches"), [(5, 0), (16, 0), (17, 121), (100, 21), (1000, 3)])
+def test_the_search_is_bounded_by_the_number_of_operands(
+    n: int, searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[int] = []
+
+    class Search:
+        def __init__(self, max_repeats: int) -> None:
+            trials.append(max_repeats)
+
+        def __call__(self, *args: Any) -> Any:
+            return [(0, 1)] * (n - 1)
+
+    monkeypatch.setattr(path_random, "RandomGreedy", Search)
+    inputs = [frozenset({str(i), str(i + 1)}) for i in range(n)]
+    list(einsum_module._search(inputs, frozenset(), {str(i): 2 for i in range(n + 1)}))
+    assert trials == ([searches] if searches else [])
+
+
+def test_dense_networks_are_not_searched_by_dynamic_programming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "dynamic_programming", None)
+    spec, arrays = network(list(combinations(range(8), 2)), 8, 0)
+    want = opt_einsum.contract(spec, *arrays, optimize="greedy")
+    np.testing.assert_allclose(tt.einsum(spec, *arrays).numpy(), want, rtol=1e-4)
+
+
+def test_a_network_too_large_for_every_order_says_so_in_few_words() -> None:
+    spec, arrays = network(list(combinations(range(20), 2)), 20, 0)
+    with pytest.raises(ShapeError, match=r"orders tried a result is too large for a tensor .*contract some") as caught:
+        tt.einsum_path(spec, *[tt.Spec(a.shape) for a in arrays])
+    assert len(str(caught.value)) < 600
+
+
+def test_the_search_leaves_the_random_numbers_of_the_user() -> None:
+    random.seed(3)
+    want = random.random()
+    random.seed(3)
+    n = 18
+    tt.einsum_path(",".join(chr(97 + i) + chr(98 + i) for i in range(n)) + "->", *[tt.Spec((2, 2))] * n)
+    assert random.random() == want
+
+
+# ---- out
+
+
+@given(calls())
+@settings(max_examples=60)
+def test_out_has_the_result_written_into_it(call: tuple[str, list[Arr]]) -> None:
+    spec, arrays = call
+    want = tt.einsum(spec, *[tt.tensor(a) for a in arrays])
+    out = tt.zeros(want.shape, dtype=want.dtype)
+    assert tt.einsum(spec, *[tt.tensor(a) for a in arrays], out=out) is out
+    same(out, want.numpy())
+
+
+def test_out_may_be_an_operand_or_of_a_wider_dtype() -> None:
+    a = tt.tensor(whole(4, 4))
+    want = np.einsum("ij,jk->ki", a.numpy().copy(), a.numpy().copy())
+    assert tt.einsum("ij,jk->ki", a, a, out=a) is a
+    same(a, want)
+    tt.einsum("ij->ji", a, out=a)
+    same(a, want.T)
+    wide = tt.zeros((4, 4), dtype="f64")
+    same(tt.einsum("ij->ji", a, out=wide), want)
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "text"),
+    [
+        (np.zeros((3, 3), np.float32), ArgumentError, r"out must be a tensor, given ndarray; tritium.asarray\(a\)"),
+        (tt.zeros((2, 3)), ShapeError, r"the result is f32\[3,3\], but out is f32\[2,3\]"),
+        (tt.zeros((3, 3), dtype="i32"), DTypeError, "cannot be stored in i32"),
+    ],
+)
+def test_an_out_that_does_not_fit_is_refused(out: Any, error: type[TritiumError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        tt.einsum("ij,jk->ik", tt.ones((3, 3)), tt.ones((3, 3)), out=out)
 
 
 def test_an_absent_arrow_keeps_what_stands_once_in_alphabetical_order() -> None:

@@ -6,10 +6,12 @@ any other calls.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -17,20 +19,26 @@ import numpy as np
 
 from tritium import dtype as dt, ops
 from tritium.contract.lowering import Contraction, Operand, Order, Terms, count_text, lower, parse, sizes_of
-from tritium.errors import ArgumentError, DTypeError
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError
 from tritium.fragment import Step
 from tritium.functions import asarray
-from tritium.op import SCALARS, Spec
+from tritium.op import SCALARS, Kind, Spec
 from tritium.quant import Quantized
 from tritium.tensor import Tensor
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 VALUES = (Tensor, Quantized, *SCALARS)
 PATH_CACHE_SIZE = 512
-SEARCHES = {
-    5: ("optimal", "greedy"),
-    10**9: ("auto-hq", "greedy"),
-}  # by the largest number of operands: opt_einsum's algorithms
+SPEC_CHARS = 80  # of a spec string, in messages
+
+# Bounds of the search for an order. They count operands and trials, not seconds, so that an einsum has one order everywhere.
+OPTIMAL_OPERANDS = 5  # searched exhaustively
+DYNAMIC_OPERANDS = (
+    16  # searched by dynamic programming, whose time grows with the pairs of operands that share an index:
+)
+DYNAMIC_PAIRS = 2.5  # at most so many for each operand
+GREEDY_TRIALS = 128  # of randomised greedy search
+GREEDY_JOINS = 2048  # in all trials together
 
 
 @dataclass(frozen=True)
@@ -100,19 +108,23 @@ def _calls(steps: tuple[Step, ...], result: int, operands: int) -> Iterator[tupl
 # ---- the user's side
 
 
-def einsum(spec: Any, *operands: Any) -> Tensor:
+def einsum(spec: Any, *operands: Any, out: Tensor | None = None) -> Tensor:
     """Sum products of tensors over the indices that the result does not name: einsum('ij,jk->ik', a, b).
 
     Also einsum('ij,jk->ik', [a, b]) and, as in NumPy, einsum(a, [0, 1], b, [1, 2], [0, 2]). The result is a
-    view where one operand only changes its layout (a transpose, a diagonal).
+    view where one operand only changes its layout (a transpose, a diagonal). With `out` it is written into that tensor's
+    memory, which may be that of an operand.
     """
     if not isinstance(spec, str):
         spec, operands = _to_text((spec, *operands))
     described, values = _describe(spec, operands, VALUES)
     path = plan(spec, described)
-    for op, inputs, args, attrs, done in path.calls:
-        if attrs:
-            value = op(*[values[i] for i in inputs], *args, **attrs)
+    if out is not None:
+        _check_out(path, out)
+    for step, (op, inputs, args, attrs, done) in enumerate(path.calls, len(values)):
+        keywords = attrs if out is None or step != path.result or op.kind is Kind.VIEW else {**attrs, "out": out}
+        if keywords:
+            value = op(*[values[i] for i in inputs], *args, **keywords)
         elif inputs:
             value = op(*[values[i] for i in inputs], *args)
         else:
@@ -120,7 +132,23 @@ def einsum(spec: Any, *operands: Any) -> Tensor:
         values.append(value)
         for i in done:
             values[i] = None
-    return values[path.result]
+    result = values[path.result]
+    return result if out is None or result is out else ops.copy(result, out=out)
+
+
+def _check_out(path: Path, out: Any) -> None:
+    """Raise before anything is computed if the result cannot be written to `out`."""
+    if not isinstance(out, Tensor):
+        raise ArgumentError(
+            f"einsum: out must be a tensor, given {type(out).__name__}; tritium.asarray(a) is one on a NumPy array's memory."
+        )
+    if out.shape != path.out.shape:
+        raise ShapeError(f"einsum: the result is {path.out}, but out is {out.spec}; pass a tensor of that shape.")
+    if not dt.same_kind(path.out.dtype, out.dtype):
+        raise DTypeError(
+            f"einsum: the result is {path.out}, which cannot be stored in {out.dtype} without losing its kind; "
+            f"pass an out of {path.out.dtype}, or cast the result with .to({out.dtype.name!r})."
+        )
 
 
 def einsum_path(spec: Any, *operands: Any) -> Path:
@@ -212,20 +240,35 @@ def _to_text(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 @lru_cache(maxsize=PATH_CACHE_SIZE)
 def plan(spec: str, operands: tuple[Operand, ...]) -> Path:
     """Return the cheapest of a few contraction orders, by the flops and bytes of their steps."""
-    terms = parse(spec, operands)
-    sizes = sizes_of(terms, operands, f"einsum {spec!r}")
+    context = f"einsum {spec if len(spec) <= SPEC_CHARS else spec[: SPEC_CHARS - 1] + '…'!r}"
+    terms = parse(spec, operands, context)
+    sizes = sizes_of(terms, operands, context)
     candidates = []
-    rejection: DTypeError | None = None
+    rejections: list[TritiumError] = []
     for order in _orders(terms, sizes, operands):
         try:
-            candidates.append(lower(terms, sizes, operands, order, f"einsum {spec!r}"))
-        except DTypeError as error:  # quantised weights may fit in another order
-            rejection = error
-    if rejection is not None and not candidates:
-        raise rejection
+            candidates.append(lower(terms, sizes, operands, order, context))
+        except (
+            DTypeError,
+            ShapeError,
+        ) as error:  # quantised weights, and large intermediates, may fit in another order
+            rejections.append(error)
+    if not candidates:
+        raise _rejection(rejections, context)
     best = min(candidates, key=lambda lowered: lowered.cost)
     naive = prod(sizes.values()) * (max(1, len(operands) - 1) + (len(sizes) > len(terms.out)))
     return Path(spec, operands, best.steps, best.contractions, best.result, best.out, naive)
+
+
+def _rejection(rejections: list[TritiumError], context: str) -> TritiumError:
+    """Return the error for operands that no order can join."""
+    by_dtype = next((e for e in rejections if isinstance(e, DTypeError)), None)
+    if by_dtype is not None:
+        return by_dtype
+    return ShapeError(
+        f"{context}: in each of the {count_text(len(rejections), 'order', 'orders')} tried a result is too large for a tensor "
+        f"({str(rejections[-1]).rstrip('.')}); contract some of the operands first, or name fewer indices in the result."
+    )
 
 
 def _orders(terms: Terms, sizes: dict[str, int], operands: tuple[Operand, ...]) -> list[Order | None]:
@@ -236,18 +279,32 @@ def _orders(terms: Terms, sizes: dict[str, int], operands: tuple[Operand, ...]) 
     if any(o.is_weight for o in operands):
         orders[None] = None
     if n > 2:
-        import opt_einsum  # here, since most programs never need it
-
-        symbol = {name: opt_einsum.get_symbol(i) for i, name in enumerate(sizes)}
         # Axes of size 1 that others broadcast, and diagonals, are removed before the first product.
         inner = [
-            tuple(dict.fromkeys(s for s, m in zip(names, o.shape, strict=True) if m == sizes[s]))
+            frozenset(s for s, m in zip(names, o.shape, strict=True) if m == sizes[s])
             for names, o in zip(terms.inputs, operands, strict=True)
         ]
-        text = ",".join("".join(symbol[s] for s in names) for names in inner)
-        text += "->" + "".join(symbol[s] for s in terms.out)
-        shapes = [tuple(sizes[s] for s in names) for names in inner]
-        for search in next(names for most, names in SEARCHES.items() if n <= most):
-            path, _ = opt_einsum.contract_path(text, *shapes, shapes=True, optimize=search)
+        for path in _search(inner, frozenset(terms.out), sizes):
             orders[tuple(tuple(pair) for pair in path)] = None
     return list(orders)
+
+
+def _search(inputs: list[frozenset[str]], out: frozenset[str], sizes: dict[str, int]) -> Iterator[Any]:
+    """Yield the orders of opt_einsum's algorithms whose time is bounded for so many operands."""
+    from opt_einsum import paths  # here, since most programs never need it
+    from opt_einsum.path_random import RandomGreedy
+
+    n = len(inputs)
+    yield paths.greedy(inputs, out, sizes, None)
+    if n <= OPTIMAL_OPERANDS:
+        yield paths.optimal(inputs, out, sizes, None)
+    elif n <= DYNAMIC_OPERANDS and sum(not a.isdisjoint(b) for a, b in combinations(inputs, 2)) <= DYNAMIC_PAIRS * n:
+        yield paths.dynamic_programming(inputs, out, sizes, None)
+    else:
+        search = RandomGreedy(max_repeats=min(GREEDY_TRIALS, GREEDY_JOINS // n + 1))
+        state = random.getstate()  # the search seeds Python's global generator, which is the user's
+        try:
+            path = search(inputs, out, sizes, None)
+        finally:
+            random.setstate(state)
+        yield path

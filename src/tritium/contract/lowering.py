@@ -84,13 +84,12 @@ class Terms(NamedTuple):
     out: Names
 
 
-def parse(spec: str, operands: tuple[Operand, ...]) -> Terms:
+def parse(spec: str, operands: tuple[Operand, ...], context: str) -> Terms:
     """Parse a spec string into index names, with ellipses expanded."""
-    context = f"einsum {spec!r}"
     text = spec.replace(" ", "")
     left, arrow, right = text.partition("->")
     for c in left + right:
-        if not (c.isalpha() or c in ".,"):
+        if not (c.isalpha() or c in ".," or (ord(c) > 127 and not c.isspace())):  # opt_einsum names many indices so
             raise ArgumentError(f"{context}: {c!r} is no index; use letters, '...', ',' between operands and one '->'.")
     if "," in right:
         raise ArgumentError(
@@ -253,18 +252,25 @@ def lower(
     w = Writer(context, operands)
     common = None if any(o.is_weight for o in operands) else dt.promote(*(o.dtype for o in operands))
     values = [_prepare(w, v, sizes, common) for v in _inputs(terms, operands)]
-    values = [_sum_unused(w, v, {*terms.out, *_names(values, i)}) for i, v in enumerate(values)]
+    uses = Counter(n for v in values for n in {*v.names})  # how many values have each index: those still to be joined
+    uses.update(terms.out)
+    values = [_sum_unused(w, v, {n for n in v.names if uses[n] > 1}) for v in values]
     index = 0
     while len(values) > 1:
         group = _next_pair(values, terms.out, context) if order is None else order[index]
         parts = [values[i] for i in group]
-        values = [v for i, v in enumerate(values) if i not in group]
+        for i in sorted(group, reverse=True):
+            del values[i]
         joined = parts[0]
         for k, part in enumerate(parts[1:], 2):
-            later = [*values, *parts[k:]]
+            uses.subtract({*joined.names})
+            uses.subtract({*part.names})
+            is_last = not values and k == len(parts)
             read = f"{_text(joined.names)},{_text(part.names)}"
-            joined = _contract(w, joined, part, {*terms.out, *_names(later)}, () if later else terms.out)
-            joined = joined if later else w.permuted(joined, terms.out)
+            keep = {n for n in (*joined.names, *part.names) if uses[n] > 0}
+            joined = _contract(w, joined, part, keep, terms.out if is_last else ())
+            joined = w.permuted(joined, terms.out) if is_last else joined
+            uses.update({*joined.names})
             w.line(read, joined)
         values.append(joined)
         index += 1
@@ -286,10 +292,6 @@ def _inputs(terms: Terms, operands: tuple[Operand, ...]) -> list[Value]:
             own_scale, scale = scale, scale + 1
         values.append(Value(i, names, o.spec, Layout(o.shape, o.strides), own_scale, o.group, o.is_weight))
     return values
-
-
-def _names(values: list[Value], without: int = -1) -> set[str]:
-    return {n for i, v in enumerate(values) if i != without for n in v.names}
 
 
 def _text(names: Names) -> str:
