@@ -6,6 +6,8 @@ import copy
 import gc
 import threading
 import weakref
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,6 +137,154 @@ def test_a_method_is_compiled_for_its_object() -> None:
     assert Layer(2.0)(tt.ones(2)).tolist() == [2, 2]
     assert Layer(5.0)(tt.ones(2)).tolist() == [5, 5]
     assert "calls written" in Layer(3.0).__call__.explain(tt.ones(2))
+
+
+class Part:
+    """A part of a model, with a way back to it."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole, self.w = whole, tt.ones(2)
+
+    def apply(self, x: Any) -> Any:
+        return x * self.w
+
+
+class Slotted:
+    """A part without a dict."""
+
+    __slots__ = ("gain",)
+
+    def __init__(self) -> None:
+        self.gain = 1.0
+
+
+class Whole:
+    """A model whose compiled methods read tensors, numbers and parts of it."""
+
+    def __init__(self) -> None:
+        self.w, self.scale, self.flip, self.bias = tt.ones(2), 1.0, False, None
+        self.part, self.slotted = Part(self), Slotted()
+        self.parts, self.named, self.tied = [Part(self)], {"w": tt.ones(2)}, self.w
+        self.calls = 0
+
+    def scaled(self, x: Any) -> Any:
+        return -x * self.scale if self.flip else x * self.scale
+
+    def plain(self, x: Any) -> Any:
+        y = self.part.apply(self.scaled(x) * self.w) * self.named["w"] * self.slotted.gain * self.tied
+        for part in self.parts:
+            y = part.apply(y)
+        return y if self.bias is None else y + self.bias
+
+    compiled = tt.compile(plain)
+
+    def count(self) -> None:
+        self.calls += 1
+
+
+def run_by_argument(model: Any, x: Any) -> Any:
+    return model.plain(x)
+
+
+FORMS: dict[str, Any] = {
+    "method": lambda model: model.compiled,
+    "bound": lambda model: tt.compile(model.plain),
+    "argument": lambda model: partial(tt.compile(run_by_argument), model),
+}
+CHANGES: list[Any] = [
+    lambda m: setattr(m, "w", tt.full((2,), 3.0)),
+    lambda m: setattr(m, "tied", tt.full((2,), 3.0)),
+    lambda m: setattr(m, "scale", 5.0),
+    lambda m: setattr(m, "flip", True),
+    lambda m: setattr(m, "bias", tt.full((2,), 7.0)),
+    lambda m: setattr(m.part, "w", tt.full((2,), 3.0)),
+    lambda m: setattr(m, "part", setattr(part := Part(m), "w", tt.full((2,), 9.0)) or part),
+    lambda m: setattr(m.slotted, "gain", 2.0),
+    lambda m: m.parts.append(setattr(part := Part(m), "w", tt.full((2,), 4.0)) or part),
+    lambda m: setattr(m.parts[0], "w", tt.full((2,), 6.0)),
+    lambda m: m.named.update(w=tt.full((2,), 8.0)),
+    lambda m: m.w.mul_(2.0),
+    lambda m: m.parts.clear(),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_compiled_method_reads_attributes_that_were_rebound(form: str) -> None:
+    model, x = Whole(), tt.tensor([1.0, 2.0])
+    run = FORMS[form](model)
+    for change in CHANGES:
+        run(x)
+        change(model)
+        assert run(x).tolist() == model.plain(x).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_attributes_that_a_method_does_not_read_compile_nothing_anew(form: str) -> None:
+    model, x = Whole(), tt.ones(2)
+    run = FORMS[form](model)
+    compiled = run.func if isinstance(run, partial) else run
+    compiled.cache_clear()
+    for _ in range(5):
+        run(x)
+        model.count()
+        model.scale = float("1.0")  # an equal number
+        model.other = tt.ones(3)  # type: ignore[attr-defined]
+    assert (compiled.cache_info().hits, compiled.cache_info().misses) == (4, 1)
+
+
+class Equal(Whole):
+    """A model that compares equal to others, and so has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+
+@pytest.mark.parametrize("kind", [Whole, Equal])
+def test_programs_keep_no_object_alive(kind: type[Whole]) -> None:
+    Whole.compiled.cache_clear()
+    x = tt.ones(2)
+    first, second = kind(), kind()
+    second.w = tt.full((2,), 2.0)
+    second.tied = second.w
+    assert (first.compiled(x).tolist(), second.compiled(x).tolist()) == ([1, 1], [4, 4])
+    first.scale = 2.0
+    assert first.compiled(x).tolist() == [2, 2]  # compiled again, under an equal key
+    ends = [weakref.ref(first), weakref.ref(second), weakref.ref(first.part)]
+    del first, second
+    gc.collect()
+    assert [end() for end in ends] == [None, None, None]
+    assert Whole.compiled.cache_info().programs == 0
+
+
+def test_an_object_that_is_an_argument_is_not_kept_alive() -> None:
+    fn = tt.compile(run_by_argument)
+    for _ in range(3):
+        model = Whole()
+        fn(model, tt.ones(2))
+        end = weakref.ref(model)
+        del model
+        gc.collect()
+        assert end() is None
+    assert fn.cache_info().programs == 0
+
+
+def test_equal_values_share_a_program() -> None:
+    @dataclass(frozen=True)
+    class Config:
+        factor: float
+
+    fn = tt.compile(lambda x, config: x * config.factor)
+    for _ in range(3):
+        assert fn(tt.ones(2), Config(3.0)).tolist() == [3, 3]
+    assert fn.cache_info().misses == 1
+
+
+def test_a_method_runs_many_inputs_and_inside_another_trace() -> None:
+    model, x = Whole(), tt.ones(2)
+    model.scale = 3.0
+    assert [y.tolist() for y in model.compiled.run_many([x, x * 2.0])] == [[3, 3], [6, 6]]
+    assert tt.compile(lambda y: model.compiled(y) + 1.0)(x).tolist() == [4, 4]
+    assert "calls written" in model.compiled.explain(x)
 
 
 def test_numpy_arrays_are_arguments() -> None:

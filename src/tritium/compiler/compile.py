@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -46,15 +47,22 @@ class Entry(NamedTuple):
     program: Program
     result: tree.Tree
     plain: bool  # the result is a tensor, or a tuple of tensors
+    guards: tuple[tree.Guards, ...]  # for each object: its attributes that the function read while it was traced
+    owners: tuple[weakref.ref[Any], ...]  # objects among the arguments: the entry is dropped with the first of them
 
 
 class Bound(functools.partial[Any]):
-    """A compiled function bound to an object as its method."""
+    """A compiled function bound to an object as its method. Programs do not keep the object alive."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.func(tree.Instance(self.args[0]), *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "run_many":
+            return lambda inputs: self.func.run_many(inputs, tree.Instance(self.args[0]))
         if name not in ("program", "graph", "explain", "find_fusion_opportunities", "generate_execution_plan"):
             return getattr(self.func, name)
-        return functools.partial(getattr(self.func, name), *self.args)
+        return functools.partial(getattr(self.func, name), tree.Instance(self.args[0]))
 
 
 instances: WeakSet[Compiled] = WeakSet()  # all compiled functions, for the totals of `stats`
@@ -90,11 +98,12 @@ class Compiled(Caller):
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call that the fast path of the last call does not fit."""
         if interpreter.get() is not None:  # inside another trace: recorded there
-            return self.fn(*args, **kwargs)
+            return self.fn(*(x.value if isinstance(x, tree.Instance) else x for x in args), **kwargs)
         entry, leaves = self._entry(args, kwargs)
         result = entry.program(*leaves)
         if entry.plain:
-            plain = not kwargs and len(leaves) == len(args) and all(x is y for x, y in zip(leaves, args, strict=True))
+            plain = not (kwargs or entry.guards) and len(leaves) == len(args)
+            plain = plain and all(x is y for x, y in zip(leaves, args, strict=True))
             self.ready = entry.program.ready(args) if plain else None
             return result
         return tree.unflatten(entry.result, result)
@@ -109,19 +118,19 @@ class Compiled(Caller):
         key = (signature, tree.key(shape), patterns.generation)
         with self._lock:
             entry = self._entries.get(key)
-            if entry is not None:
+            if entry is not None and (not entry.guards or self._holds(entry, shape)):
                 self._hits += 1
                 self._entries.move_to_end(key)
                 return entry, leaves
             self._misses += 1
-        entry = self._compile(shape, leaves)
+        entry = self._compile(shape, leaves, key)
         with self._lock:
             self._entries[key] = entry
             while len(self._entries) > MAX_PROGRAMS:
                 self._entries.popitem(last=False)
         return entry, leaves
 
-    def _compile(self, shape: tree.Tree, leaves: list[Tensor]) -> Entry:
+    def _compile(self, shape: tree.Tree, leaves: list[Tensor], key: Any) -> Entry:
         form: list[tree.Tree] = []
 
         def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -147,7 +156,25 @@ class Compiled(Caller):
         device = next((x.device for x in (*leaves, *graph.captured.values())), backends.device(None))
         layouts = tuple(x.layout for x in leaves)
         program = Program(graph, device.backend, layouts, verify=self.verifies, name=_name(self.fn))
-        return Entry(program, form[0], plain)
+        objects = list(tree.objects(shape))
+        guards = tuple(tree.guards(x, self.fn, graph.captured.values()) for x in (*objects, *tree.owner(self.fn)))
+        owners = tuple(weakref.ref(x, self._forgetter(key)) for x in objects)
+        return Entry(program, form[0], plain, guards if any(guards) else (), owners)
+
+    def _holds(self, entry: Entry, shape: tree.Tree) -> bool:
+        """Return True if the attributes that the function read are as they were when it was traced."""
+        objects = (*tree.objects(shape), *tree.owner(self.fn))
+        return all(tree.holds(x, guards) for x, guards in zip(objects, entry.guards, strict=True))
+
+    def _forgetter(self, key: Any) -> Callable[[Any], None]:
+        """Return a callback that drops an entry; it takes no lock, since an object may end while one is held."""
+        entries = weakref.ref(self._entries)
+
+        def forget(_: Any) -> None:
+            if (known := entries()) is not None:
+                known.pop(key, None)
+
+        return forget
 
     def _donated_leaves(self, shape: tree.Tree) -> list[int]:
         """Return the leaf positions of the tensors in donated arguments."""
@@ -187,9 +214,12 @@ class Compiled(Caller):
         """Return the steps of such a call, their memory and estimated time, and the time of the last one."""
         return generate_execution_plan(self.program(*args, **kwargs))
 
-    def run_many(self, inputs: Iterable[Any]) -> list[Any]:
-        """Return the results for many inputs, stacked and run at once if possible and faster; see Program.run_many."""
-        samples = [x if isinstance(x, tuple) else (x,) for x in inputs]
+    def run_many(self, inputs: Iterable[Any], *first: Any) -> list[Any]:
+        """Return the results for many inputs, stacked and run at once if possible and faster; see Program.run_many.
+
+        `first` are arguments that come before those of each input.
+        """
+        samples = [(*first, *x) if isinstance(x, tuple) else (*first, x) for x in inputs]
         if not samples:
             return []
         entry, _ = self._entry(samples[0], {})
