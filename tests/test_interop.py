@@ -423,3 +423,92 @@ def test_mlx_arrays_cross_both_ways() -> None:
     mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
     assert tt.asarray(mx.array([1.0, 2.0])).tolist() == [1, 2]
     assert mx.array(tt.tensor([3.0, 4.0]).numpy()).tolist() == [3, 4]
+
+
+# ---- NumPy's functions
+
+NOT_COMPARED = {"empty_like", "save", "savez", "savez_compressed", "savetxt", "array2string", "array_repr", "array_str"}
+MODULES = (np, np.linalg, np.fft)
+FUNCTIONS = {
+    f"{module.__name__}.{name}": fn
+    for module in MODULES
+    for name, fn in sorted(vars(module).items())
+    if callable(fn) and (hasattr(fn, "_implementation") or isinstance(fn, np.ufunc)) and name not in NOT_COMPARED
+}
+FORMS: list[Any] = [
+    lambda fn, x, y: fn(x),
+    lambda fn, x, y: fn(x, y),
+    lambda fn, x, y: fn(x, 1),
+    lambda fn, x, y: fn(x, 0, 1),
+    lambda fn, x, y: fn(x, axis=0),
+    lambda fn, x, y: fn(x, y > 0, y),
+    lambda fn, x, y: fn(x > 0, x, y),
+    lambda fn, x, y: fn(x, (3, 3)),
+    lambda fn, x, y: fn([x, y]),
+    lambda fn, x, y: fn((x, y), axis=1),
+    lambda fn, x, y: fn("ij,jk->ik", x, y),
+]
+OUT_FORMS: list[Any] = [lambda fn, x, y: fn(x, out=y), lambda fn, x, y: fn(x, x, out=y)]
+
+
+def compare(value: Any, want: Any) -> None:
+    """Compare results, which may be nested, in type and value."""
+    assert type(value) is type(want)
+    if isinstance(want, (list, tuple)):
+        assert len(value) == len(want)
+        for a, b in zip(value, want, strict=True):
+            compare(a, b)
+    elif isinstance(want, (np.ndarray, np.generic)):
+        assert value.dtype == want.dtype
+        np.testing.assert_array_equal(value, want)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_of_numpy_takes_tensors_as_arrays(name: str) -> None:
+    """Whatever NumPy does with the array, also what it writes or raises, it does with the tensor."""
+    fn = FUNCTIONS[name]
+    source = np.array([[1.5, -2.0, 3.0], [0.5, 4.0, -1.0], [2.0, 1.0, 5.0]], np.float32)
+    forms = FORMS + OUT_FORMS
+    if isinstance(fn, np.ufunc):  # whose out must be an array, also by position
+        forms = forms[:1] if fn.nin == 1 else forms[1:3]
+    for form in forms:
+        ours, arrays = [(source.copy(), source.T.copy()) for _ in range(2)]
+        try:
+            with np.errstate(all="ignore"):
+                want = form(fn, *arrays)
+        except Exception:
+            continue
+        x, y = (tt.asarray(a) for a in ours)
+        with np.errstate(all="ignore"):
+            value = form(fn, x, y)
+        compare(value, want)
+        for a, b in zip(ours, arrays, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_operators_between_arrays_and_tensors_give_tensors() -> None:
+    a, x = np.ones((2, 2), np.float32), tt.ones((2, 2))
+    for value in (a + x, x + a, a @ x, a * x, a < x, 2.0 - x):
+        assert type(value) is tt.Tensor
+
+
+def test_out_of_a_ufunc_is_the_array_of_a_tensor() -> None:
+    x = tt.ones(2)
+    np.add(x, x, out=x.numpy())
+    assert x.tolist() == [2, 2]
+    with pytest.raises(TypeError, match="must be of ArrayType"):
+        np.add(x, x, out=x)  # type: ignore[call-overload]
+
+
+def test_a_function_of_numpy_needs_values() -> None:
+    with pytest.raises(tt.errors.TraceError, match=r"np\.mean: the value of a traced tensor f32\[2\]"):
+        tt.compile(lambda x: np.mean(x))(tt.ones(2))
+
+
+def test_an_array_of_another_library_decides() -> None:
+    class Other:
+        def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> str:
+            return func.__name__
+
+    assert np.concatenate([tt.ones(2), Other()]) == "concatenate"  # type: ignore[call-overload, comparison-overlap]

@@ -70,6 +70,28 @@ def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[
     return data.copy() if copy and same else data.astype(dtype or data.dtype, copy=not same)
 
 
+def array_function(x: Tensor, func: Any, types: tuple[type, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function of NumPy with NumPy arrays in the place of tensors: NumPy's protocol `__array_function__`.
+
+    Without it NumPy calls methods of the same name, some of which exist here with other parameters.
+    """
+    if not all(issubclass(t, (Tensor, np.ndarray)) for t in types):
+        return NotImplemented  # an array of another library decides
+    name = getattr(func, "__name__", "function")
+    return func(*_as_arrays(args, name), **_as_arrays(kwargs, name))
+
+
+def _as_arrays(value: Any, name: str) -> Any:
+    if isinstance(value, Tensor):
+        value._memory(f"np.{name}: the value")
+        return array(value)
+    if isinstance(value, dict):
+        return {k: _as_arrays(v, name) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_as_arrays(v, name) for v in value)
+    return value
+
+
 def dlpack(
     x: Tensor, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
 ) -> Any:
@@ -286,6 +308,7 @@ for _name, _function in {
     "mlx": to_mlx,
     "_shared": shared,
     "__array__": array,
+    "__array_function__": array_function,
     "__dlpack__": dlpack,
     "__dlpack_device__": dlpack_device,
     "__reduce_ex__": reduce_ex,
