@@ -12,6 +12,9 @@ enum class Faulty : std::uint8_t {
   place,  // values: the sequence, its slot, start and count; the slots, the capacity and the tokens there are
   number,  // values: the row and the column of what is no finite number; 1, -1 (infinities) or 0 (NaN)
   code,  // values: the row and the column of a packed weight whose code means nothing
+  element,  // values: how many axes (up to 5), the place along each; in the last, 1, -1 (infinities) or 0 (NaN)
+  scale,  // values: which row's and group's it is, and the bits of the f32 number that is not finite and above 0
+  zero,  // values: which row's and group's it is, the zero point, and the smallest and the largest that are possible
 };
 
 struct Fault {

@@ -43,6 +43,7 @@
   use(attention)                  \
   use(integer)                    \
   use(ternary)                    \
+  use(quantize)                   \
   use(dequantize)
 
 #define TRITIUM_DECLARE(file) Table file##_table();

@@ -136,7 +136,7 @@ def test_every_row_has_a_definition_and_a_sample() -> None:
 def test_every_row_costs_something_it_can_name() -> None:
     for op, sample in cases():
         specs = tuple(None if d is None else d.spec for d in sample.inputs)
-        attrs = op.defaults | dict(sample.attrs)
+        attrs = op.complete(dict(sample.attrs))
         decision = op.decide(specs, attrs)
         if op.kind is not Kind.DYNAMIC:
             cost = op.cost(decision.out, *decision.inputs, **attrs)

@@ -65,6 +65,12 @@ inline const float* floats_of(const RowList& x, std::int64_t row, float* buffer)
   return buffer;
 }
 
+// A row of f32 into a row of any float dtype.
+inline void store_floats(const RowList& out, std::int64_t row, const float* x) {
+  if (out.type == DType::f64) return scatter_as<double>(x, out.row(row), out.step, out.length);
+  scatter(out.type, x, out.row(row), out.step, out.length);
+}
+
 inline void copy_bytes(const RowList& x, std::int64_t row, std::int8_t* to) {
   if (x.step == 1) {
     std::memcpy(to, x.row(row), static_cast<std::size_t>(x.length));

@@ -2,8 +2,10 @@
 // Knows nothing of what a kernel computes.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <string>
 
 #include "../fault.h"
 #include "array.h"
@@ -306,19 +308,47 @@ bool read_attr(const Entry& entry, PyObject* name, PyObject* value, int ndim, At
   return false;
 }
 
+// "3, 0, 17": the place of a Faulty::element.
+std::string place_text(const Fault& fault) {
+  std::string out;
+  for (int i = 1; i <= fault.values[0]; ++i) out += (i > 1 ? ", " : "") + std::to_string(fault.values[i]);
+  return out;
+}
+
+void raise_not_finite(PyObject* kind, const Fault& fault, const std::string& place, std::int64_t sign) {
+  PyErr_Format(kind,
+               "%s: element [%s] is %s; quantisation needs finite numbers. Find where it comes from, or replace it with "
+               "where(isfinite(x), x, 0).",
+               fault.row, place.c_str(), sign == 0 ? "nan" : sign > 0 ? "inf" : "-inf");
+}
+
+void raise_scale(PyObject* kind, const Fault& fault) {
+  const auto bits = static_cast<std::uint32_t>(fault.values[2]);
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", static_cast<double>(value));
+  PyErr_Format(kind, "%s: a scale is %s (row %lld, group %lld); scales must be finite and above 0.", fault.row, text,
+               static_cast<long long>(fault.values[0]), static_cast<long long>(fault.values[1]));
+}
+
 void raise_fault() {
   const Fault fault = take_fault();
-  const bool number = fault.kind == Faulty::number, code = fault.kind == Faulty::code;
-  PyObject* kind = error_class(number || code ? "QuantError" : "BoundsError");
+  const bool bounds = fault.kind == Faulty::index || fault.kind == Faulty::place;
+  PyObject* kind = error_class(bounds ? "BoundsError" : "QuantError");
   if (!kind) return;
   long long v[std::size(fault.values)];
   std::copy(std::begin(fault.values), std::end(fault.values), v);
-  if (number) {
-    PyErr_Format(kind,
-                 "%s: element [%lld, %lld] is %s; quantisation needs finite numbers. Find where it comes from, or "
-                 "replace it with where(isfinite(x), x, 0).",
-                 fault.row, v[0], v[1], v[2] == 0 ? "nan" : v[2] > 0 ? "inf" : "-inf");
-  } else if (code) {
+  if (fault.kind == Faulty::number) {
+    raise_not_finite(kind, fault, std::to_string(v[0]) + ", " + std::to_string(v[1]), v[2]);
+  } else if (fault.kind == Faulty::element) {
+    raise_not_finite(kind, fault, place_text(fault), v[6]);
+  } else if (fault.kind == Faulty::scale) {
+    raise_scale(kind, fault);
+  } else if (fault.kind == Faulty::zero) {
+    PyErr_Format(kind, "%s: a zero point is %lld (row %lld, group %lld); it must be one of the codes, %lld to %lld.",
+                 fault.row, v[2], v[0], v[1], v[3], v[4]);
+  } else if (fault.kind == Faulty::code) {
     PyErr_Format(kind,
                  "%s: the code of element [%lld, %lld] means no weight; the data is damaged or of another layout.",
                  fault.row, v[0], v[1]);

@@ -65,11 +65,6 @@ void scale_row(const Call& call, int64_t r, int64_t group, float* x, int64_t k) 
   }
 }
 
-void store_row(const RowList& out, int64_t r, const float* x) {
-  if (out.type == DType::f64) return scatter_as<double>(x, out.row(r), out.step, out.length);
-  scatter(out.type, x, out.row(r), out.step, out.length);
-}
-
 // w[N, K] of any weight format, scale f32 of (), (N,) or (N, G), zero i32 likewise or absent -> floats [N, K].
 void dequantize(const Call& call) {
   const Weights w(call.in[0]);
@@ -86,7 +81,7 @@ void dequantize(const Call& call) {
         float* const x = direct ? reinterpret_cast<float*>(out.row(r)) : space.as<float>();
         decode_floats<F>(w, r, x);
         scale_row(call, r, group, x, w.k);
-        if (!direct) store_row(out, r, x);
+        if (!direct) store_floats(out, r, x);
       }
     });
   });

@@ -9,6 +9,8 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace tritium::TRITIUM_ISA {
@@ -57,6 +59,9 @@ inline void f16_to_f32(const std::uint16_t* from, float* to, std::int64_t n) {
   for (; i + 8 <= n; i += 8) {
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   }
+#elif defined(__aarch64__)  // compilers convert __fp16 one by one
+  for (const std::int64_t fours = n / 4 * 4; i < fours; i += 4)
+    vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
 #endif
   TRITIUM_LOOP
   for (; i < n; ++i) to[i] = f16_to_f32(from[i]);
@@ -69,6 +74,9 @@ inline void f32_to_f16(const float* from, std::uint16_t* to, std::int64_t n) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
   }
+#elif defined(__aarch64__)
+  for (const std::int64_t fours = n / 4 * 4; i < fours; i += 4)
+    vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
 #endif
   TRITIUM_LOOP
   for (; i < n; ++i) to[i] = f32_to_f16(from[i]);

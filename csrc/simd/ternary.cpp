@@ -1,4 +1,5 @@
-// quantize_ternary: weights as -1, 0, 1 and the mean of their sizes, packed as they are made.
+// quantize_ternary: weights as -1, 0, 1 and the mean of their sizes, packed as they are made; and the same followed by
+// dequantize, without the codes in between.
 // Knows nothing of Python. Sums keep the order that backends/reference/quantized.py defines, so that every kernel gives its bits.
 #include "../fault.h"
 #include "../integer/formats.h"
@@ -86,6 +87,12 @@ void encode(const float* x, float scale, uint8_t* codes, int64_t n) {
   for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(kZero + (x[i] > half) - (x[i] < -half));
 }
 
+// What dequantize makes of the codes.
+void restore(const float* x, float scale, float* y, int64_t n) {
+  const float half = scale * 0.5f;
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>((x[i] > half) - (x[i] < -half)) * scale;
+}
+
 // Four codes to a byte.
 void join(const uint8_t* codes, uint8_t* to, int64_t bytes) {
   for (int64_t i = 0; i < bytes; ++i) {
@@ -103,8 +110,8 @@ struct Division {
   View scale;
   int64_t n, k, group, groups;
 
-  explicit Division(const Call& call)
-      : w(call.in[0]), scale(call.out[1]), n(call.in[0].shape[0]), k(call.in[0].shape[1]), group(most(k, 1)), groups(1) {
+  Division(const Call& call, const View& scales)
+      : w(call.in[0]), scale(scales), n(call.in[0].shape[0]), k(call.in[0].shape[1]), group(most(k, 1)), groups(1) {
     if (scale.ndim < 2) return;
     group = least(call.attrs->whole[0], group);
     groups = ceil_div(k, group);
@@ -179,9 +186,35 @@ void encode_all(const Division& d, const Weights& to, const double* totals, floa
   });
 }
 
+// w f32[N, K] -> t * scale as floats [N, K]. The attributes: columns of a group (0: none), and whether each row has a scale.
+void restore_ternary(const Call& call) {
+  View scales;  // how many axes the scales would have; they are not stored
+  scales.ndim = call.attrs->whole[0] ? 2 : call.attrs->whole[1] ? 1 : 0;
+  const Division d(call, scales);
+  const Workspace space(d.n * d.groups * 8, Need::must);
+  double* const totals = space.as<double>();
+  sum_groups(d, totals);
+  if (!all_finite(d, totals)) return;
+  const float common = scales.ndim ? 0 : scale_of(sum_sizes(totals, d.n), d.n * d.k);
+  const RowList out(call.out[0]);
+  const bool direct = out.type == DType::f32 && (out.step == 4 || d.k == 1);
+  parallel_for(d.n, kGrain / (d.k + 1) + 1, [&](int64_t begin, int64_t end) {
+    const Workspace buffer(direct ? 0 : d.k * 4, Need::must), gathered(d.w.step == 4 ? 0 : d.k * 4, Need::must);
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const x = floats_of(d.w, r, gathered.as<float>());
+      float* const y = direct ? reinterpret_cast<float*>(out.row(r)) : buffer.as<float>();
+      for (int64_t g = 0; g < d.groups; ++g) {
+        const float scale = scales.ndim ? scale_of(totals[r * d.groups + g], d.width(g)) : common;
+        restore(x + g * d.group, scale, y + g * d.group, d.width(g));
+      }
+      if (!direct) store_floats(out, r, y);
+    }
+  });
+}
+
 // w f32[N, K] -> t[N, K] of a ternary format, scale f32 of (), (N,) or (N, G).
 void quantize_ternary(const Call& call) {
-  const Division d(call);
+  const Division d(call, call.out[1]);
   const Workspace space(d.n * d.groups * 8, Need::must);
   double* const totals = space.as<double>();
   sum_groups(d, totals);
@@ -201,7 +234,10 @@ void quantize_ternary(const Call& call) {
   }
 }
 
-constexpr Entry kEntries[] = {{"quantize_ternary", quantize_ternary, bit(DType::f32), "group", 0, true}};
+constexpr Entry kEntries[] = {
+    {"quantize_ternary", quantize_ternary, bit(DType::f32), "group", 0, true},
+    {"restore_ternary", restore_ternary, bit(DType::f32), "group,rows", 0, true},
+};
 
 }  // namespace
 

@@ -43,6 +43,7 @@ class Fuse(Enum):
     FOLD = "fold"  # one number of each row, the last axis
     ROW = "row"  # a function of whole rows
     PRODUCT = "product"  # maps before and after it may run inside it
+    CODES = "codes"  # it quantises: with the dequantize that alone reads its integers it may be one call
     SHAPE = "shape"  # a view that may add or drop a last axis of size 1
 
 
@@ -214,7 +215,7 @@ class Op(Row):
 
     __slots__ = ("aliases", "axes", "by_values", "common", "defaults", "doc", "domain", "expr", "flops", "fuses", "inputs",
                  "kind", "known", "lower", "moved", "name", "operator", "optional", "packed", "params", "positional",
-                 "rule", "samples", "traits", "ulps", "ulps_of", "variadic", "view")  # fmt: skip
+                 "results", "rule", "samples", "settle", "traits", "ulps", "ulps_of", "variadic", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -239,6 +240,8 @@ class Op(Row):
         packed: bool = False,
         operator: str = "",
         aliases: tuple[str, ...] = (),
+        results: tuple[str, ...] = (),
+        settle: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         samples: Sequence[Any] = (),
     ) -> None:
         super().__init__()
@@ -254,6 +257,8 @@ class Op(Row):
         self.ulps_of = ulps_of or (Scale.TERMS if kind is Kind.CONTRACT else Scale.RESULT)
         self.packed = packed  # whether it takes packed dtypes; arithmetic does not
         self.operator, self.aliases = operator, aliases  # of Python: "add" is __add__; and other names as a method
+        self.results = results  # names of several results: in a chain, the next op's inputs of these names
+        self.settle = settle  # turns attributes that may be spelt in several ways into one spelling
         self.samples = tuple(samples)
         self.known: dict[Any, Decision] = {}
         self._read_signature()
@@ -344,7 +349,12 @@ class Op(Row):
             fill, device = attrs.get("fill_value"), attrs.get("device")
             check_dtype(self.name, attrs.get("shape"), attrs["dtype"], device, fill=fill)
             attrs["dtype"] = dt.dtype(attrs["dtype"])
-        return inputs, attrs
+        return inputs, attrs if self.settle is None else self.settle(attrs)
+
+    def complete(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return attributes with the defaults of those left out, settled."""
+        full = self.defaults | attrs
+        return full if self.settle is None else self.settle(full)
 
     def _too_many(self, count: int) -> str:
         if self.positional < len(self.params):

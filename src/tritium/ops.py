@@ -862,18 +862,55 @@ def _check_group(group: Any, what: str) -> None:
         raise ArgumentError(f"{what}: group must be 0 (no groups) or a number of columns, given {group!r}.")
 
 
+def _check_flag(value: Any, name: str, what: str) -> None:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{what}: {name} must be True or False, given {value!r}.")
+
+
 def _scale_spec(w: Spec, scale: Spec, group: int, what: str) -> Spec:
     """The shapes a scale may have: one number, one for each row, or one for each group of columns in each row."""
-    n, k = w.shape
+    *lead, k = w.shape or (1,)
     _check_group(group, what)
-    shapes: tuple[Shape, ...] = ((n, -(-k // group)),) if group else ((), (n,))
+    shapes: tuple[Shape, ...] = ((*lead, -(-k // group)),) if group else ((), tuple(lead))
     if scale.shape not in shapes:
-        needed = " or ".join(text(s) for s in shapes)
-        raise ShapeError(f"{what}: scale must have shape {needed} for w {w} and group={group}, given {scale}.")
+        needed = " or ".join(dict.fromkeys(text(s) for s in shapes))
+        raise ShapeError(f"{what}: scale must have shape {needed} for {w} and group={group}, given {scale}.")
     return Spec(scale.shape, f32)
 
 
-@op(REDUCE, common=(), flops=per_input(4), fuses=Fuse.ROW, axes=Axes.LAST, samples=[
+def _zero_spec(zero: Spec | None, scale: Spec, what: str) -> Spec | None:
+    """Zero points are integers, one for each scale."""
+    if zero is None:
+        return None
+    if not zero.dtype.is_integer:
+        raise DTypeError(f"{what}: zero must be integers, given {zero}; quantize_int8(w, symmetric=False) makes them.")
+    if zero.shape != scale.shape:
+        raise ShapeError(f"{what}: zero must have the shape of scale, {text(scale.shape)}, given {zero}.")
+    return Spec(zero.shape, i32)
+
+
+def _settle_group(attrs: dict[str, Any]) -> dict[str, Any]:
+    """group=None is 0: no groups."""
+    return attrs if attrs["group"] is not None else {**attrs, "group": 0}
+
+
+def _settle_sharing(attrs: dict[str, Any]) -> dict[str, Any]:
+    """group=None is 0; axis=-2 is 0, the rows of a matrix."""
+    axis = 0 if attrs["axis"] == -2 else attrs["axis"]
+    return {**_settle_group(attrs), "axis": axis}
+
+
+def _settle_local_sharing(attrs: dict[str, Any]) -> dict[str, Any]:
+    """group='auto' is 64 columns, or whole rows with an axis; without groups each row has a scale."""
+    group = attrs["group"]
+    if group == "auto":
+        group = 64 if attrs["axis"] is None else 0
+    settled = _settle_sharing({**attrs, "group": group})
+    whole_rows = settled["axis"] is None and settled["group"] == 0 and not isinstance(settled["group"], bool)
+    return {**settled, "axis": 0} if whole_rows else settled
+
+
+@op(REDUCE, common=(), flops=per_input(4), fuses=Fuse.ROW, axes=Axes.LAST, results=("q", "scale", "sum"), samples=[
     sample(F32(3, 40)), sample(F32(0, 8)), sample(F32(7), low=-1e-6, high=1e-6),
     sample(Spec((2, 3, 33), f16)), sample(Spec((4, 16), bf16)), sample(F32(2, 0))])  # fmt: skip
 def quantize_activations(x: Spec, /) -> Any:
@@ -946,22 +983,37 @@ def repack(w: Spec, /, dtype: DType) -> Spec:
     return Spec(w.shape, dtype)
 
 
-@op(MAP, common=(), packed=True, fuses=Fuse.NONE, axes=Axes.OWN, samples=[
+ZERO = Draw(Spec((5,), i32), -8, 8)
+
+
+@op(MAP, common=(), packed=True, fuses=Fuse.CODES, axes=Axes.OWN, flops=per_input(4), settle=_settle_group, samples=[
+    sample(F32(5, 9), SCALE(), None), sample(F32(5, 9), SCALE(5), ZERO), sample(F32(2, 3, 7), SCALE(), None),
+    sample(F32(2, 3, 7), SCALE(2, 3), None), sample(F32(4, 10), SCALE(4, 3), None, group=4), sample(Spec((3, 8), bf16), SCALE(), None),
+    sample(F32(5, 9), SCALE(5), ZERO, dtype=dt.i4), sample(F32(), SCALE(), None), sample(F32(0, 4), SCALE(), None)])  # fmt: skip
+def quantize(x: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0, *, dtype: DType = i8) -> Any:
+    """x as integers with a scale of your own: rint(x / scale) + zero, held to the range of dtype, i8 or i4."""
+    if dtype not in (i8, dt.i4):
+        raise DTypeError(f"quantize: dtype must be i8 or i4, given {dtype}; quantize_ternary(w) makes ternary weights.")
+    if x.dtype.is_packed:
+        raise DTypeError(f"quantize: x must be numbers, given {x}, which is quantised; repack(w, dtype) packs it anew.")
+    if dtype is dt.i4 and x.ndim != 2:
+        raise ShapeError(f"quantize: i4 is stored as a matrix [N, K], given {x}; reshape it first.")
+    ready = _scale_spec(x, scale, group, "quantize")
+    return Decision((Spec(x.shape, f32), ready, _zero_spec(zero, ready, "quantize")), Spec(x.shape, dtype))
+
+
+@op(MAP, common=(), packed=True, fuses=Fuse.NONE, axes=Axes.OWN, settle=_settle_group, samples=[
     sample(Spec((5, 9), dt.tern2), SCALE(), None), sample(I8(5, 9), SCALE(5), Draw(Spec((5,), i32), -9, 9)),
-    sample(Spec((4, 10), dt.i4), SCALE(4, 3), None, group=4), sample(Spec((66, 70), dt.tern2_r64), SCALE(66), None, dtype=f16)])  # fmt: skip
+    sample(Spec((4, 10), dt.i4), SCALE(4, 3), None, group=4), sample(Spec((66, 70), dt.tern2_r64), SCALE(66), None, dtype=f16),
+    sample(I8(2, 3, 7), SCALE(2, 3), None), sample(I8(7), SCALE(), Draw(Spec((), i32), -9, 9))])  # fmt: skip
 def dequantize(w: Spec, scale: Spec, zero: Spec | None = None, /, group: int = 0, *, dtype: DType = f32) -> Any:
     """(w - zero) * scale as floats."""
-    _is_weight(w, "dequantize")
+    if w.dtype is not i8:
+        _is_weight(w, "dequantize")
     if not dtype.is_float:
         raise DTypeError(f"dequantize: dtype must be a float dtype, given {dtype}.")
     ready = _scale_spec(w, scale, group, "dequantize")
-    if zero is not None and not zero.dtype.is_integer:
-        raise DTypeError(
-            f"dequantize: zero must be integers, given {zero}; quantize_int8(w, symmetric=False) makes them."
-        )
-    if zero is not None and zero.shape != ready.shape:
-        raise ShapeError(f"dequantize: zero must have the shape of scale, {text(ready.shape)}, given {zero}.")
-    return Decision((w, ready, None if zero is None else Spec(zero.shape, i32)), Spec(w.shape, dtype))
+    return Decision((w, ready, _zero_spec(zero, ready, "dequantize")), Spec(w.shape, dtype))
 
 
 def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
@@ -969,7 +1021,7 @@ def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
     if x.ndim != 2:
         raise ShapeError(f"{what}: a matrix [N, K] is needed, given {x}; reshape it first.")
     _check_group(group, what)
-    if axis not in (None, 0) or (axis == 0 and group):
+    if isinstance(axis, bool) or axis not in (None, 0) or (axis == 0 and group):
         raise ArgumentError(
             f"{what}: axis is None (one scale) or 0 (one for each row), or group is a number of columns (one for each "
             f"group in each row); given axis={axis}, group={group}."
@@ -987,7 +1039,8 @@ FLOAT_WEIGHTS = (
 )  # fmt: skip
 
 
-@op(REDUCE, common=(), packed=True, flops=per_input(4), samples=FLOAT_WEIGHTS)
+@op(REDUCE, common=(), packed=True, flops=per_input(4), fuses=Fuse.CODES, results=("t", "scale"),
+    settle=_settle_sharing, samples=FLOAT_WEIGHTS)  # fmt: skip
 def quantize_ternary(w: Spec, /, *, axis: int | None = None, group: int = 0, dtype: DType = dt.tern2) -> Any:
     """Weights as -1, 0, 1 and a scale, the mean of their sizes (absmean): (packed, scale), w ≈ t * scale."""
     if dtype not in TERNARY:
@@ -996,22 +1049,32 @@ def quantize_ternary(w: Spec, /, *, axis: int | None = None, group: int = 0, dty
     return Decision(_single(w), (Spec(w.shape, dtype), Spec(shape, f32)))
 
 
-@op(REDUCE, common=(), flops=per_input(4), samples=[
-    *FLOAT_WEIGHTS, sample(F32(5, 9), symmetric=False), sample(F32(5, 9), symmetric=False, axis=0)])  # fmt: skip
+@op(REDUCE, common=(), flops=per_input(4), fuses=Fuse.CODES, results=("q", "scale", "zero"), settle=_settle_sharing, samples=[
+    *FLOAT_WEIGHTS, sample(F32(5, 9), symmetric=False), sample(F32(5, 9), symmetric=False, axis=0),
+    sample(F32(5, 9), symmetric=False, group=4)])  # fmt: skip
 def quantize_int8(w: Spec, /, *, axis: int | None = None, group: int = 0, symmetric: bool = True) -> Any:
     """Weights as int8: (q, scale, zero), w ≈ (q - zero) * scale; symmetric: zero is 0."""
+    _check_flag(symmetric, "symmetric", "quantize_int8")
     shape = _weight_rule(w, axis, group, "quantize_int8")
     return Decision(_single(w), (Spec(w.shape, i8), Spec(shape, f32), Spec(shape, i32)))
 
 
-@op(REDUCE, common=(), flops=per_input(4), samples=[
-    sample(F32(5, 9)), sample(F32(5, 64)), sample(F32(5, 9), group=4), sample(F32(0, 4))])  # fmt: skip
-def quantize_int4(w: Spec, /, *, group: int = 64) -> Any:
-    """Weights as int4, two to a byte, with one scale for each group of columns: (packed, scale)."""
-    shape = _weight_rule(w, None, group, "quantize_int4")
-    if not group:
-        raise ArgumentError("quantize_int4: group must be a number of columns; 4 bits need local scales.")
-    return Decision(_single(w), (Spec(w.shape, dt.i4), Spec(shape, f32)))
+@op(REDUCE, common=(), flops=per_input(4), fuses=Fuse.CODES, results=("q", "scale", "zero"), settle=_settle_local_sharing, samples=[
+    sample(F32(5, 9)), sample(F32(5, 64)), sample(F32(5, 9), group=4), sample(F32(0, 4)), sample(F32(5, 9), axis=0),
+    sample(F32(5, 9), group=None), sample(F32(5, 9), symmetric=False, group=4), sample(F32(4, 8), symmetric=False, axis=0)])  # fmt: skip
+def quantize_int4(
+    w: Spec, /, *, axis: int | None = None, group: int | str | None = "auto", symmetric: bool = True
+) -> Any:
+    """Weights as int4, -8 to 7, two to a byte: (packed, scale), or (packed, scale, zero) if not symmetric. group: columns that
+    share a scale; 'auto': 64; 0 or None, or axis=0: whole rows."""
+    _check_flag(symmetric, "symmetric", "quantize_int4")
+    if not isinstance(group, int):
+        raise ArgumentError(
+            f"quantize_int4: group must be 'auto', 0 or None (whole rows), or a number of columns, given {group!r}."
+        )
+    scales = Spec(_weight_rule(w, axis, group, "quantize_int4"), f32)
+    zeros = () if symmetric else (Spec(scales.shape, i32),)
+    return Decision(_single(w), (Spec(w.shape, dt.i4), scales, *zeros))
 
 
 # ---- attention: what a transformer needs beside its products

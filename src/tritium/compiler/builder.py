@@ -116,15 +116,40 @@ class GraphBuilder:
             raise ArgumentError(f"GraphBuilder.output: {name!r} was set before, to {self._outputs[name]!r}.")
         self._outputs[name] = value
 
-    def quantize(self, x: Any, scheme: str = "activations", *, name: str | None = None, **attrs: Any) -> Any:
-        """Quantise x to small integers and scales: 'activations' (q, scale, sums), 'ternary', 'int4' (packed, scale), 'int8'
-        (q, scale, zero)."""
-        if scheme not in _SCHEMES:
+    def quantize(
+        self, x: Any, scheme: Any = "activations", *rest: Any, device: Any = None, name: str | None = None, **attrs: Any
+    ) -> Any:
+        """Quantise x to small integers: quantize(x, 0.1), quantize(x, 0.1, zero), quantize(x, "int8").
+
+        `scheme` is a scale of your own (a number, a tensor or a node), which gives one node of integers, or the name of a scheme that
+        computes it: 'activations' (q, scale, sums), 'ternary', 'int4' (packed, scale), 'int8' (q, scale, zero). A device, as in
+        quantize(x, 0.1, "cpu"), must be that of the other tensors.
+        """
+        if rest and isinstance(rest[-1], (str, Device)):
+            *rest, device = rest  # type: ignore[assignment]
+        if isinstance(scheme, str) and (scheme not in _SCHEMES or rest):
+            surplus = f" A scheme takes no {rest[0]!r}." if rest else ""
             raise ArgumentError(
-                f"GraphBuilder.quantize: scheme {scheme!r} is unknown.{nearest(str(scheme), _SCHEMES)} "
-                f"Use one of {', '.join(_SCHEMES)}."
+                f"GraphBuilder.quantize: scheme {scheme!r} is unknown.{nearest(scheme, _SCHEMES)} "
+                f"Use one of {', '.join(_SCHEMES)}, or a scale such as 0.1."
+                if scheme not in _SCHEMES
+                else f"GraphBuilder.quantize: {scheme!r} computes its scale and zero point.{surplus}"
             )
-        return self._emit(OPS[_SCHEMES[scheme]], (x,), attrs, name)
+        if not isinstance(scheme, str):
+            _check_scale(scheme)
+        if device is not None:
+            self._place("quantize", "the node", backends.device(device))
+        if isinstance(scheme, str):
+            return self._emit(OPS[_SCHEMES[scheme]], (x,), attrs, name)
+        return self._emit(ops.quantize, (x, scheme, *rest), attrs, name)
+
+    def dequantize(
+        self, w: Any, scale: Any, zero: Any = None, *args: Any, name: str | None = None, **attrs: Any
+    ) -> Any:
+        """Return (w - zero) * scale as floats; the scale is a number, a tensor or a node."""
+        if isinstance(scale, (int, float)):
+            _check_scale(scale)
+        return self._emit(ops.dequantize, (w, scale, zero, *args), attrs, name)
 
     def bitlinear(self, x: Any, layer: Any, *, name: str | None = None) -> Any:
         """Apply a layer such as tt.nn.BitLinear to x, or multiply x by a pair (packed weights, scale)."""
@@ -311,6 +336,19 @@ class GraphBuilder:
                 f"GraphBuilder.{what}: {who} is on {device}, {other} on {there}; a graph runs on one device. Move one with "
                 f".to({str(there)!r})."
             )
+
+
+def _check_scale(scale: Any) -> None:
+    """Raise unless a scale is a number above 0, a tensor, an array or a node."""
+    if isinstance(scale, (NamedNode, Tensor, np.ndarray)):
+        return
+    if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
+        raise ArgumentError(
+            f"GraphBuilder.quantize: a scheme ({', '.join(_SCHEMES)}) or a scale is needed, given {scale!r}; a scale is a "
+            f"number above 0, a tensor or a node."
+        )
+    if not 0 < scale < float("inf"):
+        raise ArgumentError(f"GraphBuilder.quantize: a scale must be finite and above 0, given {scale!r}.")
 
 
 def _fresh(stem: str, counts: dict[str, int], used: Any) -> str:

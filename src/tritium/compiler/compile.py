@@ -19,7 +19,7 @@ from tritium import backends, ops
 from tritium.buffer import Caller
 from tritium.compiler import patterns, tree
 from tritium.compiler.explain import ExecutionPlan, FusionOpportunity, generate_execution_plan, opportunity
-from tritium.compiler.patterns import FusionPattern, compose
+from tritium.compiler.patterns import FusionPattern, compose, count_operands
 from tritium.compiler.program import Program, compare_tensors
 from tritium.eager import check_out
 from tritium.errors import ArgumentError, TraceError, nearest
@@ -307,11 +307,12 @@ def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None
     """Run a chain of ops as one call; return None if it is neither a user's pattern nor fusible.
 
     `operations` are names of ops, or (name, attributes); each op takes the result before it, then its share of the
-    `tensors` left, in order. Wrong shapes, and an implementation that fails, raise.
+    `tensors` left, in order; after a quantiser, dequantize takes its scales and zero points too. Wrong shapes, and an
+    implementation that fails, raise.
     """
     rows = _parse_operations(operations)
     operands = [x if isinstance(x, (Tensor, bool, int, float)) else asarray(x) for x in tensors]
-    needed = sum(len(op.inputs) - len(op.optional) - (k > 0) for k, (op, _) in enumerate(rows))
+    needed = count_operands(rows)
     if len(operands) != needed:
         names = ", ".join(op.name for op, _ in rows)
         raise ArgumentError(f"try_fuse: {names} read {needed} operands, {len(operands)} were given.")

@@ -1,12 +1,13 @@
 """Groups of nodes become one `fused` node: one pass over memory instead of several.
 
 Knows nothing of devices: the backend says if it can run a fragment. A node joins the group of its consumers if all of them
-are in one group, so there are no cycles between groups. A group has one of three forms:
+are in one group, so there are no cycles between groups. A group has one of four forms:
 
     elementwise   maps of one shape
     rows          also reductions along the last axis, softmax, norms, quantisation, and values with one number per row
     product       one matrix product, maps of its result's shape after it, and before it a norm and maps of its first
                   operand's shape, unless another group takes them
+    codes         a quantiser and the dequantize that alone reads its integers, which are then never stored
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Opportunity(NamedTuple):
     @property
     def form(self) -> str:
         parts = {s.op.fuses for s in self.fragment.steps}
+        if Fuse.CODES in parts:
+            return "codes"
         return "product" if Fuse.PRODUCT in parts else "rows" if parts & {Fuse.ROW, Fuse.FOLD} else "elementwise"
 
 
@@ -88,6 +91,15 @@ def _is_rowwise(n: Node) -> bool:
     return axes_of(axis, x.spec.ndim, n.op.name) == (x.spec.ndim - 1,)
 
 
+def _is_number_per_row(n: Node) -> bool:
+    """Return True for one of several results of a row-wise op that has one number for each row, such as a token's scale."""
+    maker = n.inputs[0] if n.op is ops.item else None
+    if maker is None or not _is_rowwise(maker):
+        return False
+    x = maker.inputs[0]
+    return x is not None and n.spec.shape == x.spec.shape[:-1]
+
+
 def _is_product(n: Node) -> bool:
     if n.op is ops.matmul:
         sides = [i for i in n.inputs if i is not None]
@@ -108,6 +120,13 @@ def _is_row_view(n: Node) -> bool:
     return n.spec.shape == (*x.spec.shape, 1) or x.spec.shape == (*n.spec.shape, 1)
 
 
+def _quantiser_of(n: Node) -> Node | None:
+    """Return the quantiser whose integers a dequantize reads; None for other nodes."""
+    q = n.inputs[0] if n.op is ops.dequantize else None
+    q = q.inputs[0] if q is not None and q.op is ops.item else q
+    return q if q is not None and q.op.fuses is Fuse.CODES else None
+
+
 def _is_per_row(n: Node, shape: tuple[int, ...]) -> bool:
     return bool(shape) and n.spec.shape in ((*shape[:-1], 1), shape[:-1]) and shape[-1] != 1
 
@@ -121,12 +140,16 @@ def _start(n: Node) -> Group | None:
         return Group(x.spec.shape, "rows")
     if _is_product(n):
         return Group(n.spec.shape, "product", product=n)
+    if _quantiser_of(n) is not None:
+        return Group(n.spec.shape, "codes")
     return None
 
 
 def _joins(n: Node, g: Group, users: list[Node], reduced: set[Node]) -> str | None:
     """Return the form of the group with this node added; None: it cannot join."""
     same = isinstance(n.spec, Spec) and n.spec.shape == g.shape
+    if g.form == "codes":
+        return "codes" if len(g.nodes) == 1 and _quantiser_of(g.nodes[0]) is n else None
     if g.form == "product":
         return "product" if _is_map(n) and same and all(_is_map(u) and u not in g.before for u in users) else None
     if _is_map(n):
@@ -160,7 +183,8 @@ class _Grouping:
             for i in n.inputs:
                 if i is not None:
                     self.users.setdefault(i, []).append(n)
-            if _folds_rows(n) or (n.inputs and any(i in self.reduced for i in n.inputs) and self._stays_per_row(n)):
+            is_reduced = any(i in self.reduced for i in n.inputs) and self._stays_per_row(n)
+            if _folds_rows(n) or _is_number_per_row(n) or is_reduced:
                 self.reduced.add(n)
             if _is_product(n) or _folds_rows(n) or _is_rowwise(n) or self._is_anchored(n):
                 self.anchored.add(n)
@@ -179,7 +203,8 @@ class _Grouping:
         readers, stack = [], list(self.users.get(n, ()))
         while stack:
             u = stack.pop()
-            if (u.op is ops.item or (_is_row_view(u) and n in self.reduced)) and u not in self.outputs:
+            is_row_view = _is_row_view(u) and u.inputs[0] in self.reduced
+            if (u.op is ops.item or is_row_view) and u not in self.outputs:
                 stack += self.users.get(u, ())
             else:
                 readers.append(u)
@@ -235,7 +260,7 @@ class _Grouping:
         groups = list({id(self.group.get(u)): self.group.get(u) for u in users}.values())
         if len(groups) == 1:
             return groups[0]
-        if not groups or len(groups) > MAX_OUTPUTS or any(g is None or g.form == "product" for g in groups):
+        if not groups or len(groups) > MAX_OUTPUTS or any(g is None or g.form in ("product", "codes") for g in groups):
             return None
         first, *others = sorted((g for g in groups if g is not None), key=lambda g: -prod(g.shape))
         if not all(self._may_merge(g, first, n) for g in others):
@@ -286,8 +311,9 @@ class _Grouping:
 class _Writer:
     """A fragment being written: the steps of a group, with the constants, items and row views they need."""
 
-    def __init__(self, members: set[Node]) -> None:
+    def __init__(self, members: set[Node], reads_constants: bool) -> None:
         self.members = members
+        self.reads_constants = reads_constants  # from memory, like other inputs; else they are steps
         self.inputs: list[Node] = []
         self.steps: list[tuple[Node, tuple[Node | None, ...]]] = []
         self.written: set[Node] = set()
@@ -306,7 +332,8 @@ class _Writer:
         for i in n.inputs:
             if i is None or i in self.written:
                 continue
-            if i.op is ops.const or (i not in self.members and self.is_inside(i)):
+            is_step = i.op is ops.const and not self.reads_constants
+            if is_step or (i not in self.members and self.is_inside(i)):
                 self.add(i)
             elif i not in self.members and i not in self.inputs:
                 self.inputs.append(i)
@@ -322,7 +349,7 @@ class _Writer:
 
 
 def _write(g: Group, results: list[Node]) -> tuple[Fragment, list[Node]]:
-    writer = _Writer(set(g.nodes))
+    writer = _Writer(set(g.nodes), reads_constants=g.form == "codes")
     for n in reversed(g.nodes):
         writer.add(n)
     for r in results:
@@ -414,7 +441,7 @@ def _accept(o: _Offer, walk: _Grouping, refuses: Refuses, opportunities: list[Op
     opportunities.append(o.opportunity)
     if o.reason is None:
         return [o.part]
-    if o.group.form == "elementwise":
+    if o.group.form in ("elementwise", "codes"):
         return []
     accepted = []
     for g in _maps_of(o.group, walk):

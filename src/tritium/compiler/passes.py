@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tritium import dtype as dt, ops
 from tritium.graph.graph import Graph, Node, Trace
 from tritium.layout import axis_of, broadcast_shapes
-from tritium.op import Kind, Op, Spec, Trait, outputs
+from tritium.op import Fuse, Kind, Op, Spec, Trait, outputs
 from tritium.tensor import Tensor
 
 Rule = Callable[["Rewrite", Node], Node | None]
@@ -57,8 +57,8 @@ class Rewrite:
 
     def node(self, op: Op, inputs: tuple[Node | None, ...], **attrs: Any) -> Node:
         """Record a call with default attributes filled in; the op decides the spec."""
-        decision = op.decide(tuple(None if i is None else i.spec for i in inputs), op.defaults | attrs)
-        return self.trace.node(op, inputs, decision.out, op.defaults | attrs)
+        decision = op.decide(tuple(None if i is None else i.spec for i in inputs), op.complete(attrs))
+        return self.trace.node(op, inputs, decision.out, op.complete(attrs))
 
     def capture(self, value: Tensor) -> Node:
         """Add a tensor that was computed once as a captured input of the graph."""
@@ -220,7 +220,7 @@ def _repacked(r: Rewrite, n: Node) -> Node | None:
     return None
 
 
-QUANTIZERS = frozenset({ops.quantize_activations, ops.quantize_int8, ops.quantize_int4, ops.quantize_ternary})
+QUANTIZERS = frozenset({ops.quantize_activations}) | ops.rows_that_fuse(Fuse.CODES)
 
 
 @rewrites("quantise what was dequantised", *QUANTIZERS)
@@ -234,17 +234,21 @@ def _kept_rounding(r: Rewrite, n: Node) -> Node | None:
 
 @rewrites("dequantise as arithmetic", ops.dequantize)
 def _dequantized(r: Rewrite, n: Node) -> Node | None:
-    """Replace dequantize of int8 with one scale per row by arithmetic, which fuses with the ops around it."""
+    """Replace dequantize of int8 with one scale per row by arithmetic, which fuses with the ops around it. Right after a
+    quantiser of weights it stays: the two are one call."""
     q, scale, zero = n.inputs
-    if q is not None and q.op is ops.item and q.inputs[0] is not None and q.inputs[0].op in QUANTIZERS:
+    maker = q.inputs[0] if q is not None and q.op is ops.item else q
+    if maker is not None and maker.op in QUANTIZERS:
         r.note("quantise and dequantise", n, "it rounds: the values are not those before", applied=False)
     attrs = dict(n.attrs)
+    if maker is not None and maker.op.fuses is Fuse.CODES:
+        return None
     if q is None or scale is None or zero is not None or q.spec.dtype is not dt.i8 or attrs["group"]:
         return None
     if attrs["dtype"] is not dt.f32:
         return None
     if scale.spec.shape:
-        scale = r.node(ops.expand_dims, (scale,), axis=1)
+        scale = r.node(ops.expand_dims, (scale,), axis=len(scale.spec.shape))
     return r.node(ops.multiply, (r.node(ops.astype, (q,), dtype=dt.f32), scale))
 
 

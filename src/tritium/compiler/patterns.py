@@ -231,16 +231,52 @@ def _trace_implementation(trace: Trace, match: _Match, operands: tuple[Node, ...
     return node
 
 
+def count_operands(operations: tuple[tuple[Op, dict[str, Any]], ...]) -> int:
+    """Return how many operands a chain reads besides the results within it."""
+    count, results = 0, ()
+    for k, (op, _) in enumerate(operations):
+        count += len([name for name in _needed(op, results) if k == 0 or name != op.inputs[0]])
+        results = op.results
+    return count
+
+
+def _needed(op: Op, results: tuple[str, ...]) -> list[str]:
+    """Return the inputs that an op must get besides those that the results before it have the names of."""
+    return [name for name in op.inputs if name not in op.optional and name not in results[1:]]
+
+
 def compose(operations: tuple[tuple[Op, dict[str, Any]], ...]) -> Callable[..., Any]:
-    """Return the chain as a function: each op takes the result before it, then its share of the operands left."""
+    """Return the chain as a function: each op takes the result before it, then its share of the operands left.
+
+    Of several results the first is taken, and the others as the inputs of their names: dequantize takes the scales and
+    zero points of the quantiser before it, and its groups unless it has its own.
+    """
 
     def chain(*operands: Any) -> Any:
-        left = list(operands)
+        left = iter(operands)
         result: Any = None
+        before: Op | None = None
         for k, (op, attrs) in enumerate(operations):
-            count = len(op.inputs) - len(op.optional) - (k > 0)
-            rest, left = left[:count], left[count:]
-            result = op(*((result,) if k else ()), *rest, **attrs)
+            if op.variadic:
+                result, before = op(*((result,) if k else ()), **attrs), op
+                continue
+            values = dict(zip(before.results, result, strict=False)) if before is not None and before.results else {}
+            named = {name: values[name] for name in op.inputs[1:] if name in values}
+            needed = _needed(op, before.results if before is not None else ())
+            args = {name: next(left) for name in needed if k == 0 or name != op.inputs[0]}
+            if k:
+                args[op.inputs[0]] = result[0] if isinstance(result, tuple) else result
+            result = op(**args, **named, **_carried(operations, k))
+            before = op
         return result
 
     return chain
+
+
+def _carried(operations: tuple[tuple[Op, dict[str, Any]], ...], k: int) -> dict[str, Any]:
+    """Return the attributes of a step; dequantize takes the groups of the quantiser before it."""
+    op, attrs = operations[k]
+    before, earlier = operations[k - 1] if k else (None, {})
+    if before is None or op is not ops.dequantize or "group" not in before.params or "group" in attrs:
+        return attrs
+    return {**attrs, "group": before.complete(earlier)["group"]}

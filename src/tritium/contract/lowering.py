@@ -194,7 +194,7 @@ class Writer:
 
     def call(self, op: Op, inputs: tuple[Value, ...], names: Names, **attrs: Any) -> Value:
         """Append one step; operands are cast where the op computes in another dtype."""
-        bound = op.defaults | attrs
+        bound = op.complete(attrs)
         missing = (None,) * (0 if op.variadic else op.arity - len(inputs))
         decision = op.decide((*(x.spec for x in inputs), *missing), bound)
         ready = [

@@ -207,6 +207,9 @@ def batch_first_operand(w: Writer, call: Call) -> Node:
     return batch_leading(w, call)
 
 
+ONE_MATRIX = "it works on one matrix of weights; do it once, before the samples."
+
+
 def refuse(why: str) -> Callable[..., None]:
     """Register ops that cannot be batched, with the reason."""
 
@@ -442,6 +445,20 @@ def batch_searchsorted(w: Writer, call: Call) -> Node:
     return batch_leading(w, call)
 
 
+@rule_for(ops.quantize, ops.dequantize)
+def batch_quantized(w: Writer, call: Call) -> Node:
+    """Batch scales that are given: one for all stays, others are broadcast to the rows of each sample."""
+    x, numbers = operand(call, 0), [s for s in call.xs[1:] if s is not None]
+    if x.spec.dtype.is_packed or call.attrs["dtype"].is_packed:
+        raise _NoBatchError(ONE_MATRIX)
+    if not any(s.is_batched or s.ndim for s in numbers):
+        return batch_leading(w, call)
+    if not x.ndim:
+        raise _NoBatchError("its scale differs from sample to sample, and x is a single number without rows.")
+    rows = numbers[0].spec.shape or x.spec.shape[:-1]
+    return w.emit_like(call, w.expand(x), *(None if s is None else w.expand(s, rows) for s in call.xs[1:]))
+
+
 @rule_for(ops.fused)
 def unfuse(w: Writer, call: Call) -> Node | tuple[Node, ...]:
     """Record the steps of a fused call one by one: they are fused again afterwards, for the new shapes."""
@@ -464,9 +481,7 @@ BY_AXES: dict[Axes, Rule] = {
     Axes.REDUCED: batch_reduction,
     Axes.FLAT: batch_flat_axis,
 }
-refuse("it works on one matrix of weights; do it once, before the samples.")(
-    ops.dequantize, ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4
-)
+refuse(ONE_MATRIX)(ops.quantize_ternary, ops.quantize_int8, ops.quantize_int4)
 refuse("it has an axis of sequences of its own; give it all of them at once.")(ops.attention, ops.update_cache)
 
 

@@ -267,6 +267,7 @@ def _call(
         if key not in _TYPES and isinstance(value, (DType, Spec, Layout, Fragment)):
             r.refuse(f"{key} of {name} cannot be a {type(value).__name__}, given {value_text(value)}")
     attrs |= {k: v for k, v in op.defaults.items() if k not in attrs and k != "device"}
+    attrs = attrs if op.settle is None else op.settle(attrs)
     return op, tuple(n for n, _ in inputs), attrs, tuple(s for _, s in inputs)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tritium import buffer, ops, settings
 from tritium.backends import Backend, Device, Kernel
-from tritium.backends.cpu import fused_product, tape
+from tritium.backends.cpu import fused_product, restored, tape
 from tritium.backends.reference import kernels as reference, packed
 from tritium.backends.reference.packed import seen
 from tritium.buffer import Array, Storage, host, native
@@ -63,11 +63,11 @@ def whole_groups(accepts: Accepts) -> Accepts:
     return also
 
 
-def of_a_matrix(accepts: Accepts) -> Accepts:
-    """The native repack reads and writes matrices."""
+def with_axes(least: int, most: int, accepts: Accepts) -> Accepts:
+    """The native kernel takes tensors with so many axes."""
 
     def also(specs: Specs, attrs: Mapping[str, Any], layouts: tuple[Layout | None, ...]) -> bool:
-        return specs[0] is not None and specs[0].ndim == 2 and accepts(specs, attrs, layouts)
+        return specs[0] is not None and least <= specs[0].ndim <= most and accepts(specs, attrs, layouts)
 
     return also
 
@@ -103,7 +103,9 @@ def checked_repack(kernel: Any) -> Callable[..., Any]:
 
 
 def runner(body: Fragment) -> Any:
-    """Who turns a body into a native call: it is made around a product, or it is a tape."""
+    """Who turns a body into a native call: it quantises and dequantises, it is made around a product, or it is a tape."""
+    if any(s.op is ops.dequantize for s in body.steps):
+        return restored
     return fused_product if any(s.op.kind is Kind.CONTRACT for s in body.steps) else tape
 
 
@@ -142,6 +144,10 @@ VARIANTS: dict[Op, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
+# The fewest and the most axes of the first operand that a row's native kernel takes.
+AXES: dict[Op, tuple[int, int]] = {ops.dequantize: (2, 2), ops.quantize: (1, 5)}
+
+
 def kernel_lists() -> dict[Op, list[Kernel]]:
     """For every row its kernels, best first."""
     out: dict[Op, list[Kernel]] = {}
@@ -163,7 +169,9 @@ def _native(row: Op, isa: str | None = None) -> Iterator[Kernel]:
         for kernel in native.kernels(name, isa):
             accepts = takes(kernel, wanted)
             if row is ops.repack:
-                yield Kernel(kernel.isa, checked_repack(kernel), of_a_matrix(accepts))
+                yield Kernel(kernel.isa, checked_repack(kernel), with_axes(2, 2, accepts))
+            elif row in AXES:
+                yield Kernel(kernel.isa, kernel, with_axes(*AXES[row], accepts))
             elif row in (ops.concat, ops.stack):
                 yield Kernel(kernel.isa, kernel, along_an_axis(accepts))
             elif min(kernel.dtypes) >= tern2_r64.code:

@@ -104,22 +104,67 @@ def _repack(w: Weight, *, dtype: Any, out: Weight) -> None:
 def _spread(of_groups: Arr, group: int, k: int) -> Arr:
     """One number for each row or group of columns, as [N, K] sees it."""
     if group:
-        return np.repeat(of_groups, min(group, k), axis=1)[:, :k]
-    return of_groups[:, None] if of_groups.ndim else of_groups
+        return np.repeat(of_groups, min(group, k), axis=-1)[..., :k]
+    return of_groups[..., None] if of_groups.ndim else of_groups
 
 
 def _dequantize(w: Weight, scale: Arr, zero: Arr | None, *, group: int, dtype: Any, out: Arr) -> None:
     t = integers(w)
+    if t.ndim != 2:
+        _dequantize_all(t, scale, zero, group, out)
+        return
     n, k = t.shape
     rows = max((1 << 18) // max(k, 1), 1)
     for r in range(0, n, rows):  # a few rows at a time, so that they stay in the cache
         part = slice(r, r + rows)
-        near = t[part].astype(np.float32)
-        if zero is not None:
-            near -= _spread(zero[part] if zero.ndim else zero, group, k).astype(np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            near *= _spread(scale[part] if scale.ndim else scale, group, k)
-            cast(near, out=out[part])
+        _dequantize_all(
+            t[part], *(None if s is None else s[part] if s.ndim else s for s in (scale, zero)), group, out[part]
+        )
+
+
+def _dequantize_all(t: Arr, scale: Any, zero: Any, group: int, out: Arr) -> None:
+    k = t.shape[-1] if t.ndim else 1
+    near = t.astype(np.float32)
+    if zero is not None:
+        near = near - _spread(zero, group, k).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast(np.asarray(near * _spread(scale, group, k)), out=out)
+
+
+def _check_steps(scale: Arr, zero: Arr | None, axes: int, low: int, high: int) -> None:
+    """Scales that are given must be finite and above 0, zero points must be codes."""
+    bad = ~((scale > 0) & np.isfinite(scale))
+    if bad.any():
+        value, place = _first(scale, bad, axes)
+        raise QuantError(f"quantize: a scale is {value:g} ({place}); scales must be finite and above 0.")
+    if zero is not None and (bad := (zero < low) | (zero > high)).any():
+        value, place = _first(zero, bad, axes)
+        raise QuantError(f"quantize: a zero point is {value} ({place}); it must be one of the codes, {low} to {high}.")
+
+
+def _first(x: Arr, bad: Arr, axes: int) -> tuple[Any, str]:
+    """The first bad number of those of the rows or groups of a tensor with so many axes, and whose it is."""
+    groups = x.shape[-1] if x.ndim == axes and axes else 1
+    row, group = divmod(int(np.flatnonzero(bad)[0]), groups)
+    return x.reshape(-1, groups)[row, group], f"row {row}, group {group}"
+
+
+def _quantize(x: Arr, scale: Arr, zero: Arr | None, *, group: int, dtype: Any, out: Weight) -> None:
+    low, high = dtype.values if dtype.is_packed else (-128, 127)
+    if not x.size:
+        return
+    _check_steps(scale, zero, x.ndim, low, high)
+    _finite(x, "quantize")
+    k = x.shape[-1] if x.ndim else 1
+    with np.errstate(over="ignore"):
+        codes = np.rint(x / _spread(scale, group, k))
+    if zero is not None:
+        codes = codes + _spread(zero, group, k).astype(np.float32)
+    codes = np.clip(codes, low, high).astype(np.int8)
+    if isinstance(out, Packed):
+        packed.encode(codes, out)
+    else:
+        out[...] = codes
 
 
 def _reduced(x: Arr, how: Any, scales: tuple[int, ...], group: int) -> Arr:
@@ -200,28 +245,43 @@ def _step(span: Arr, levels: int) -> Arr:
     return np.where(span > 0, np.maximum(step, np.finfo(np.float32).tiny), 1).astype(np.float32)
 
 
+def _asymmetric(w: Arr, scales: tuple[int, ...], group: int, low: int, high: int) -> tuple[Arr, Arr, Arr]:
+    """(codes, scale, zero): the levels from `low` to `high` between the smallest and the largest number; 0 is one of them."""
+    wide = w.astype(np.float64)  # no span of f32 numbers is too large for f64
+    least, most = (_reduced(wide, f, scales, group) for f in (_min, _max))
+    scale = _step(most - least, high - low)
+    zero = np.clip(np.rint(low - least / scale), low, high)
+    k = w.shape[1]
+    steps = np.rint(w / _spread(scale, group, k)) + _spread(zero, group, k).astype(np.float32)
+    return np.clip(steps, low, high).astype(np.int8), scale, zero
+
+
 def _quantize_int8(
     w: Arr, *, axis: int | None, group: int, symmetric: bool, out: tuple[Arr, Arr, Arr]
 ) -> None:  # fmt: skip
     _finite(w, "quantize_int8")
     q, scale, zero = out
-    k = w.shape[1]
-    if symmetric:
-        scale[...] = _step(_reduced(np.abs(w).astype(np.float64), _max, scale.shape, group), 127)
-        zero[...] = 0
-        q[...] = _levels(w, scale, group, -127, 127)
+    if not symmetric:
+        q[...], scale[...], zero[...] = _asymmetric(w, scale.shape, group, -128, 127)
         return
-    wide = w.astype(np.float64)
-    low, high = (_reduced(wide, f, scale.shape, group) for f in (_min, _max))
-    scale[...] = _step(high - low, 255)
-    zero[...] = np.clip(np.rint(-128 - low / scale), -128, 127)
-    q[...] = np.clip(np.rint(wide / _spread(scale, group, k)) + _spread(zero, group, k), -128, 127)
+    scale[...] = _step(_reduced(np.abs(w).astype(np.float64), _max, scale.shape, group), 127)
+    zero[...] = 0
+    q[...] = _levels(w, scale, group, -127, 127)
 
 
-def _quantize_int4(w: Arr, *, group: int, out: tuple[Packed, Arr]) -> None:
+def _quantize_int4(
+    w: Arr, *, axis: int | None, group: int, symmetric: bool, out: tuple[Packed, Arr] | tuple[Packed, Arr, Arr]
+) -> None:
+    """Symmetric: the smallest scale with which all numbers are between -8 and 7."""
     _finite(w, "quantize_int4")
-    data, scale = out
-    scale[...] = _step(_reduced(np.abs(w).astype(np.float64), _max, scale.shape, group), 7)
+    data, scale = out[:2]
+    if not symmetric:
+        codes, scale[...], out[-1][...] = _asymmetric(w, scale.shape, group, -8, 7)
+        packed.encode(codes, data)
+        return
+    below, above = (_reduced(side, _max, scale.shape, group) for side in (-w.astype(np.float64), w.astype(np.float64)))
+    widths = np.where(above > 0, _step(above, 7), 0), np.where(below > 0, _step(below, 8), 0)
+    scale[...] = np.where((above > 0) | (below > 0), np.maximum(*widths), 1)
     packed.encode(_levels(w, scale, group, -8, 7), data)
 
 
@@ -237,6 +297,7 @@ KERNELS: dict[Op, Any] = {
     ops.quantized_matmul: _quantized_matmul,
     ops.repack: _repack,
     ops.dequantize: _dequantize,
+    ops.quantize: _quantize,
     ops.quantize_ternary: _quantize_ternary,
     ops.quantize_int8: _quantize_int8,
     ops.quantize_int4: _quantize_int4,

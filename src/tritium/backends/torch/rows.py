@@ -303,7 +303,12 @@ DYNAMIC: dict[Op, Fn] = {
 # ---- all of them
 
 _MAY_GIVE_BACK = (ops.scatter, ops.put, ops.repack, ops.update_cache)  # an operand, where there is nothing to do
-_IN_DOUBLE = (ops.random_normal, ops.quantize_ternary, ops.quantize_int8)  # rows that need f64 whatever their dtypes
+_IN_DOUBLE = (
+    ops.random_normal,
+    ops.quantize_ternary,
+    ops.quantize_int8,
+    ops.quantize_int4,
+)  # rows that need f64 whatever their dtypes
 
 
 def _memory(x: Any) -> int:

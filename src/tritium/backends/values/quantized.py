@@ -109,11 +109,11 @@ def scaled(xp: Namespace, x: Value, w: Packed | Value, scale: Value, bias: Value
 def _spread(xp: Namespace, of_groups: Value, group: int, k: int) -> Value:
     """One number for each row or group of columns, as [N, K] sees it."""
     if group:
-        n, groups = (int(s) for s in of_groups.shape)
+        *lead, groups = (int(s) for s in of_groups.shape)
         step = min(group, k)
-        wide = xp.broadcast_to(of_groups[:, :, None], (n, groups, step))
-        return xp.reshape(wide, (n, groups * step))[:, :k]
-    return of_groups[:, None] if len(of_groups.shape) else of_groups
+        wide = xp.broadcast_to(of_groups[..., None], (*lead, groups, step))
+        return xp.reshape(wide, (*lead, groups * step))[..., :k]
+    return of_groups[..., None] if len(of_groups.shape) else of_groups
 
 
 def _grouped(xp: Namespace, x: Value, how: Scales, scales: Shape, group: int) -> Value:
@@ -203,32 +203,66 @@ def _ternary(xp: Namespace, w: Value, scales: Shape, group: int, dtype: DType) -
     return encode(xp, _levels(xp, w, scale, group, -1, 1), dtype, checked=False), scale
 
 
-def _symmetric(xp: Namespace, w: Value, scales: Shape, group: int, what: str, high: int) -> tuple[Value, Value]:
-    """(levels, scale) with the largest size at `high`."""
-    _finite(xp, w, what)
-    scale = _step(xp, _grouped(xp, xp.abs(w), _extreme(xp, xp.max, xp.maximum), scales, group), high)
-    return _levels(xp, w, scale, group, -8 if high == 7 else -high, high), scale
-
-
-def _asymmetric(xp: Namespace, w: Value, scales: Shape, group: int) -> tuple[Value, Value, Value]:
+def _symmetric(xp: Namespace, w: Value, scales: Shape, group: int) -> tuple[Value, Value]:
+    """(levels, scale) of int8 with the largest size at 127."""
     _finite(xp, w, "quantize_int8")
-    k = int(w.shape[1])
+    scale = _step(xp, _grouped(xp, xp.abs(w), _extreme(xp, xp.max, xp.maximum), scales, group), 127)
+    return _levels(xp, w, scale, group, -127, 127), scale
+
+
+def _symmetric_int4(xp: Namespace, w: Value, scales: Shape, group: int) -> tuple[Value, Value]:
+    """(levels, scale): the smallest scale with which all numbers are between -8 and 7."""
+    _finite(xp, w, "quantize_int4")
+    highest = _extreme(xp, xp.max, xp.maximum)
+    above, below = (_grouped(xp, side, highest, scales, group) for side in (w, -w))
+    zero, one = (xp.full((), number, dt.f32) for number in (0.0, 1.0))
+    widths = (xp.where(side > 0, _step(xp, side, n), zero) for side, n in ((above, 7), (below, 8)))
+    width = xp.maximum(*widths)
+    scale = xp.where(width > 0, width, one)
+    return _levels(xp, w, scale, group, -8, 7), scale
+
+
+def _asymmetric(
+    xp: Namespace, w: Value, scales: Shape, group: int, what: str, least: int, most: int
+) -> tuple[Value, Value, Value]:
+    """(levels, scale, zero): the levels from `least` to `most` between the smallest and the largest number."""
+    _finite(xp, w, what)
     wide = xp.astype(w, dt.f64)
     low = _grouped(xp, wide, _extreme(xp, xp.min, xp.minimum), scales, group)
     high = _grouped(xp, wide, _extreme(xp, xp.max, xp.maximum), scales, group)
-    scale = _step(xp, high - low, 255)
-    step = xp.astype(scale, dt.f64)
-    zero = _clipped(xp, xp.rint(-128.0 - low / step), -128, 127)
-    q = xp.rint(wide / _spread(xp, step, group, k)) + _spread(xp, zero, group, k)
-    q = _clipped(xp, q, -128, 127)
-    q = xp.where(q == q, q, xp.full((), 0.0, dt.f64))
+    scale = _step(xp, high - low, most - least)
+    zero = _clipped(xp, xp.rint(float(least) - low / xp.astype(scale, dt.f64)), least, most)
     zero = xp.where(zero == zero, zero, xp.full((), 0.0, dt.f64))
-    return xp.astype(q, dt.i8), scale, xp.astype(zero, dt.i32)
+    return _codes(xp, w, scale, xp.astype(zero, dt.i32), group, least, most), scale, xp.astype(zero, dt.i32)
+
+
+def _codes(xp: Namespace, x: Value, scale: Value, zero: Value | None, group: int, low: int, high: int) -> Value:
+    """rint(x / scale) + zero, held to a range, as int8. What is not finite raises elsewhere, and counts as 0."""
+    k = int(x.shape[-1]) if len(x.shape) else 1
+    q = xp.rint(x / _spread(xp, scale, group, k))
+    if zero is not None:
+        q = q + xp.astype(_spread(xp, zero, group, k), dt.f32)
+    q = _clipped(xp, q, low, high)
+    return xp.astype(xp.where(q == q, q, xp.full((), 0.0, dt.f32)), dt.i8)
+
+
+def _quantized(xp: Namespace, x: Value, scale: Value, zero: Value | None, group: int, dtype: DType) -> Packed | Value:
+    """The row quantize: scales and zero points are given."""
+    low, high = dtype.values if dtype.is_packed else (-128, 127)
+    if size_of(tuple(x.shape)):
+        wrong = ~((scale > 0) & xp.isfinite(scale))
+        xp.doubt(wrong, "quantize: a scale is not finite or not above 0; scales must be both.", QuantError)
+        if zero is not None:
+            bounds = f"quantize: a zero point is not one of the codes, {low} to {high}."
+            xp.doubt((zero < low) | (zero > high), bounds, QuantError)
+        _finite(xp, x, "quantize")
+    codes = _codes(xp, x, scale, zero, group, low, high)
+    return encode(xp, codes, dtype, checked=False) if dtype.is_packed else codes
 
 
 def _dequantized(xp: Namespace, w: Packed | Value, scale: Value, zero: Value | None, group: int) -> Value:
     t = decode(xp, w, checked=True)
-    k = int(t.shape[1])
+    k = int(t.shape[-1]) if len(t.shape) else 1
     near = xp.astype(t, dt.f32)
     if zero is not None:
         near = near - xp.astype(_spread(xp, zero, group, k), dt.f32)
@@ -255,39 +289,51 @@ def makers(xp: Namespace) -> dict[Op, Fn]:
             return lambda w: decode(xp, w, checked=True)
         return lambda w: encode(xp, decode(xp, w, checked=True), dtype, checked=not isinstance(w, Packed))
 
-    def dequantize(out: Spec, group: int, dtype: DType) -> Fn:
-        return lambda w, scale, zero: cast(xp, _dequantized(xp, w, scale, zero, group), dtype)
-
     rows: dict[Op, Fn] = {
         ops.quantize_activations: quantize_activations,
         ops.integer_matmul: integer_matmul,
         ops.quantized_matmul: quantized_matmul,
         ops.repack: repack,
-        ops.dequantize: dequantize,
     }
     return rows | _weight_makers(xp)
 
 
 def _weight_makers(xp: Namespace) -> dict[Op, Fn]:
+    def quantize(out: Spec, group: int, dtype: DType) -> Fn:
+        return lambda x, scale, zero: _quantized(xp, x, scale, zero, group, dtype)
+
+    def dequantize(out: Spec, group: int, dtype: DType) -> Fn:
+        return lambda w, scale, zero: cast(xp, _dequantized(xp, w, scale, zero, group), dtype)
+
     def quantize_ternary(out: tuple[Spec, ...], axis: int | None, group: int, dtype: DType) -> Fn:
         return xp.in_double(lambda w: _ternary(xp, w, out[1].shape, group, dtype))
 
     def quantize_int8(out: tuple[Spec, ...], axis: int | None, group: int, symmetric: bool) -> Fn:
         scales = out[1].shape
         if not symmetric:
-            return xp.in_double(lambda w: _asymmetric(xp, w, scales, group))
+            return xp.in_double(lambda w: _asymmetric(xp, w, scales, group, "quantize_int8", -128, 127))
 
         def run(w: Value) -> tuple[Value, ...]:
-            q, scale = _symmetric(xp, w, scales, group, "quantize_int8", 127)
-            return q, scale, xp.full(scales, 0, dt.i32)
+            return *_symmetric(xp, w, scales, group), xp.full(scales, 0, dt.i32)
 
         return run
 
-    def quantize_int4(out: tuple[Spec, ...], group: int) -> Fn:
-        def run(w: Value) -> tuple[Packed, Value]:
-            levels, scale = _symmetric(xp, w, out[1].shape, group, "quantize_int4", 7)
-            return encode(xp, levels, dt.i4, checked=False), scale
+    def quantize_int4(out: tuple[Spec, ...], axis: int | None, group: int, symmetric: bool) -> Fn:
+        scales = out[1].shape
 
-        return run
+        def run(w: Value) -> tuple[Packed | Value, ...]:
+            if symmetric:
+                levels, *steps = _symmetric_int4(xp, w, scales, group)
+            else:
+                levels, *steps = _asymmetric(xp, w, scales, group, "quantize_int4", -8, 7)
+            return encode(xp, levels, dt.i4, checked=False), *steps
 
-    return {ops.quantize_ternary: quantize_ternary, ops.quantize_int8: quantize_int8, ops.quantize_int4: quantize_int4}
+        return run if symmetric else xp.in_double(run)
+
+    return {
+        ops.quantize: quantize,
+        ops.dequantize: dequantize,
+        ops.quantize_ternary: quantize_ternary,
+        ops.quantize_int8: quantize_int8,
+        ops.quantize_int4: quantize_int4,
+    }

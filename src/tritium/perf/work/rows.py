@@ -34,7 +34,7 @@ def cases(row: Op | str, *, device: str = "cpu", threads: int | None = None, see
         name = f"{row.name} {testing.case_id(sample)}".strip()
         arguments = {"row": row.name, "sample": number, "device": device, "threads": threads, "seed": seed}
         specs = tuple(None if d is None else d.spec for d in sample.inputs)
-        attrs = row.defaults | dict(sample.attrs)
+        attrs = row.complete(dict(sample.attrs))
         out = row.decide(specs, attrs).out
         recipe = Recipe("tritium.perf.work.calls:sampled", arguments)
         listed[name] = Case(name, recipe, _context(row, out, device, threads), _work(row, out, specs, attrs))
