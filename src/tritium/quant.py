@@ -13,6 +13,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +92,8 @@ class Quantized:
 
     def quality(self, w: Any, x: Tensor | None = None) -> Quality:
         """Measure the error against the floats `w`; the product is compared on `x`, or on Gaussian tokens."""
-        return _quality(self, _matrix(w, "quality"), x, quantize_ms=math.nan)
+        (row,) = _qualities({self.scheme: self}, _matrix(w, "quality"), x, {})
+        return row
 
 
 CANONICAL = {
@@ -131,37 +134,54 @@ def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
 # ---- weights
 
 
-def ternary(w: Any, *, axis: int | None = None, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
+def ternary(w: Any, *, axis: int | None = None, group: int | None = 0, dtype: Any = dt.tern2) -> Quantized:
     """Quantise by absmean: g = max(mean|w|, 1e-5), t = clip(round(w / g), -1, 1), half to even. One g for all, for each row
     (axis=0) or for each group of columns. dtype: 'tern2' (2 bits) or 'tern5' (1.6 bits)."""
     data, scale = ops.quantize_ternary(_matrix(w, "ternary"), axis=axis, group=group, dtype=dtype)
-    return Quantized("ternary", data, scale, None, group)
+    return Quantized("ternary", data, scale, None, group or 0)
 
 
-def int8(w: Any, *, axis: int | None = None, group: int = 0, symmetric: bool = True) -> Quantized:
+def int8(w: Any, *, axis: int | None = None, group: int | None = 0, symmetric: bool = True) -> Quantized:
     """Quantise to int8. Symmetric: scale = max|w| / 127. Asymmetric: 256 levels between the smallest and the largest, 0 exactly one."""
     q, scale, zero = ops.quantize_int8(_matrix(w, "int8"), axis=axis, group=group, symmetric=symmetric)
-    return Quantized("int8" if symmetric else "int8-asymmetric", q, scale, None if symmetric else zero, group)
+    return Quantized("int8" if symmetric else "int8-asymmetric", q, scale, None if symmetric else zero, group or 0)
 
 
-def int4(w: Any, *, group: int = 64) -> Quantized:
-    """Quantise to int4: two values a byte, scale = max|w| / 7 for each group of columns. Products are fastest in groups of 64 or a multiple."""
-    data, scale = ops.quantize_int4(_matrix(w, "int4"), group=group)
-    return Quantized("int4", data, scale, None, group)
+def int4(w: Any, *, axis: int | None = None, group: int | str | None = "auto", symmetric: bool = True) -> Quantized:
+    """Quantise to int4, -8 to 7, two values a byte. Symmetric: the smallest scale that holds all numbers, max(max w / 7, max -w / 8).
+    Asymmetric: 16 levels between the smallest and the largest, 0 exactly one. One scale for each group of columns ('auto': 64), or for
+    each row (axis=0, or group=0 or None). Products are fastest in groups of 64 or a multiple."""
+    data, scale, *zero = ops.quantize_int4(_matrix(w, "int4"), axis=axis, group=group, symmetric=symmetric)
+    columns = 64 if group == "auto" else int(group or 0)
+    return Quantized(
+        "int4" if symmetric else "int4-asymmetric",
+        data,
+        scale,
+        zero[0] if zero else None,
+        columns if scale.ndim > 1 else 0,
+    )
 
 
 def fp16(w: Any) -> Quantized:
     """Convert to half floats; raise for values beyond their range."""
     w = _matrix(w, "fp16")
     data = ops.astype(w, dt.f16)
-    bad = ~np.isfinite(data.to("cpu").numpy())
-    if bad.any():
-        index = [int(i) for i in np.argwhere(bad)[0]]
+    halves = data.to("cpu").numpy()
+    if _has_nonfinite(halves):
+        index = [int(i) for i in np.argwhere(~np.isfinite(halves))[0]]
         value = w[tuple(index)].item()
         raise QuantError(
             f"quant.fp16: element {index} is {value}, which f16 (to 65504) does not hold; use bf16 or f32."
         )
     return Quantized("fp16", data)
+
+
+def _has_nonfinite(halves: np.ndarray[Any, Any]) -> bool:
+    """Return True if one of the half floats is NaN or infinite: their bits are the largest of their sign."""
+    if not halves.size:
+        return False
+    positive, negative = halves.view(np.int16).max(), halves.view(np.uint16).max()
+    return bool(positive >= 0x7C00 or negative >= 0xFC00)
 
 
 def from_integers(t: Any, scale: Any = 1.0, *, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
@@ -259,8 +279,9 @@ class Quality(NamedTuple):
     matmul_error: float  # |y - y_float| / |y_float| over the tokens tried
     quantize_ms: float
     dequantize_ms: float
-    matmul_ms: float
-    best: bool = False  # no other scheme is both smaller and closer
+    matmul_ms: float  # of one token, the median
+    best: bool = False  # no other scheme is as small, as close and as fast, and better in one of the three
+    matmul_interval_ms: tuple[float, float] = (math.nan, math.nan)  # 95 % confidence interval of the median
 
     @property
     def ratio(self) -> float:
@@ -268,31 +289,66 @@ class Quality(NamedTuple):
         return self.bytes_before / max(self.bytes_after, 1)
 
 
-def _milliseconds(fn: Callable[[], Any], tries: int = 5) -> float:
-    """Return the median of a few calls, after one to warm up."""
-    fn()
-    times = []
-    for _ in range(tries):
-        start = time.perf_counter_ns()
-        fn()
-        times.append(time.perf_counter_ns() - start)
-    return sorted(times)[tries // 2] / 1e6
+class Timing(NamedTuple):
+    """The median time of a call and its 95 % confidence interval, in milliseconds."""
+
+    median: float
+    low: float
+    high: float
 
 
-def _quality(q: Quantized, w: Tensor, x: Tensor | None, quantize_ms: float) -> Quality:
-    if w.shape != q.shape:
-        raise ShapeError(f"quality: the floats {w.spec} and the quantised {q.data.spec} differ in shape.")
+SAMPLES, FEW_SAMPLES = 25, 5  # of the time that schemes are compared by, and of the others
+SAMPLE_NS = 100_000  # a shorter call is repeated within a sample, so that the clock does not matter
+
+
+def _time(calls: Mapping[str, Callable[[], Any]], samples: int = SAMPLES) -> dict[str, Timing]:
+    """Return the timing of each call. They take turns, so that a disturbance does not hit one alone."""
+    repeats = {}
+    for name, call in calls.items():
+        call()
+        repeats[name] = max(SAMPLE_NS // max(_elapsed(call, 1), 1), 1)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(samples):
+        for name, call in calls.items():
+            times[name].append(_elapsed(call, repeats[name]) / repeats[name] / 1e6)
+    return {name: _timing(values) for name, values in times.items()}
+
+
+def _elapsed(call: Callable[[], Any], repeats: int) -> int:
+    start = time.perf_counter_ns()
+    for _ in range(repeats):
+        call()
+    return time.perf_counter_ns() - start
+
+
+def _timing(values: list[float]) -> Timing:
+    """Return the median of samples and the order statistics that enclose it in 95 % of all cases (or the extremes)."""
+    ordered, n = sorted(values), len(values)
+    rank, tail = 0, 0.5**n
+    while rank < n // 2 and tail + math.comb(n, rank + 1) * 0.5**n <= 0.025:
+        rank += 1
+        tail += math.comb(n, rank) * 0.5**n
+    return Timing(ordered[n // 2], ordered[rank], ordered[-1 - rank])
+
+
+def _tokens(x: Any, w: Tensor) -> Tensor:
+    """Return the tokens that products are compared on; Gaussian ones where none are given."""
     x = randn((16, w.shape[1]), seed=0) if x is None else x if isinstance(x, Tensor) else asarray(np.asarray(x))
     if x.ndim != 2 or x.shape[1] != w.shape[1] or not x.shape[0]:
         raise ShapeError(f"quality: x must be tokens [M, {w.shape[1]}], at least one, given {x.spec}.")
+    return x
+
+
+def _losses(q: Quantized, w: Tensor, x: Tensor) -> Quality:
+    """Return the bytes and the error of a scheme; its times are still unknown."""
+    if w.shape != q.shape:
+        raise ShapeError(f"quality: the floats {w.spec} and the quantised {q.data.spec} differ in shape.")
     full, near = (t.to("cpu").to(dt.f64).numpy() for t in (w, q.dequantize()))
     error = near - full
     noise, signal = float((error**2).sum()), float((full**2).sum())
     norms = math.sqrt(signal) * float(np.linalg.norm(near))
-    tokens = x.to("cpu").to(dt.f64).numpy()
-    want = tokens @ full.T
-    ready = q.tiled()
-    got = ready.matmul(x).to("cpu").to(dt.f64).numpy()
+    want = x.to("cpu").to(dt.f64).numpy() @ full.T
+    got = q.tiled().matmul(x).to("cpu").to(dt.f64).numpy()
     return Quality(
         scheme=q.scheme,
         bits=q.bits,
@@ -303,10 +359,40 @@ def _quality(q: Quantized, w: Tensor, x: Tensor | None, quantize_ms: float) -> Q
         cosine=float((full * near).sum()) / norms if norms else float(noise == 0),
         max_error=float(np.abs(error).max(initial=0)),
         matmul_error=float(np.linalg.norm(got - want) / max(float(np.linalg.norm(want)), 1e-30)),
-        quantize_ms=quantize_ms,
-        dequantize_ms=_milliseconds(q.dequantize),
-        matmul_ms=_milliseconds(lambda: ready.matmul(x[:1])),
+        quantize_ms=math.nan,
+        dequantize_ms=math.nan,
+        matmul_ms=math.nan,
     )
+
+
+def _qualities(
+    quantized: Mapping[str, Quantized], w: Tensor, x: Any, makers: Mapping[str, Callable[[Tensor], Quantized]]
+) -> list[Quality]:
+    """Return the quality of each scheme; without a maker, the time of quantising stays unknown."""
+    tokens = _tokens(x, w)
+    ready = {name: q.tiled() for name, q in quantized.items()}
+    wait = w.device.backend.synchronize
+    rows = {name: _losses(q, w, tokens) for name, q in quantized.items()}
+    products = _time({name: _waiting(wait, partial(q.matmul, tokens[:1])) for name, q in ready.items()})
+    back = _time({name: _waiting(wait, q.dequantize) for name, q in quantized.items()}, FEW_SAMPLES)
+    made = _time({name: _waiting(wait, partial(make, w)) for name, make in makers.items()}, FEW_SAMPLES)
+    return [
+        row._replace(
+            quantize_ms=made[name].median if name in made else math.nan,
+            dequantize_ms=back[name].median,
+            matmul_ms=products[name].median,
+            matmul_interval_ms=(products[name].low, products[name].high),
+        )
+        for name, row in rows.items()
+    ]
+
+
+def _waiting(wait: Callable[[], None], call: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        call()
+        wait()
+
+    return run
 
 
 SCHEMES: dict[str, Callable[[Tensor], Quantized]] = {
@@ -329,47 +415,62 @@ def quality(w: Any, scheme: str = "ternary", *, x: Tensor | None = None) -> Qual
         raise ArgumentError(f"quality: {scheme!r} is no scheme.{nearest(scheme, SCHEMES)} Known: {', '.join(SCHEMES)}.")
     full = _matrix(w, "quality")
     make = SCHEMES[scheme]
-    row = _quality(make(full), full, x, _milliseconds(lambda: make(full), 3))
+    (row,) = _qualities({scheme: make(full)}, full, x, {scheme: make})
     return row._replace(scheme=scheme)
 
 
 class Pareto(tuple[Quality, ...]):
-    """Qualities from the smallest to the largest; printing it gives a table."""
+    """Qualities from the smallest to the largest; printing it gives a table. `refused`: schemes that cannot hold the tensor, and why."""
 
-    __slots__ = ()
+    refused: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:
-        heads = ["scheme", "bits", "smaller", "SQNR dB", "cosine", "max error", "matmul error", "1 token ms", "best"]
+        heads = [
+            "scheme", "bits", "smaller", "SQNR dB", "cosine", "max error", "matmul error", "1 token ms", "95 % interval", "best",
+        ]  # fmt: skip
         lines = [
             [q.scheme, f"{q.bits:.2f}", f"{q.ratio:.1f}x", f"{q.sqnr_db:.1f}", f"{q.cosine:.4f}", f"{q.max_error:.3g}",
-             f"{q.matmul_error:.2%}", f"{q.matmul_ms:.3f}", "*" if q.best else ""]
+             f"{q.matmul_error:.2%}", f"{q.matmul_ms:.3f}", "{:.3f}-{:.3f}".format(*q.matmul_interval_ms), "*" if q.best else ""]
             for q in self
         ]  # fmt: skip
         widths = [max(len(r[i]) for r in [heads, *lines]) for i in range(len(heads))]
-        return "\n".join(
-            "  ".join(c.ljust(n) for c, n in zip(r, widths, strict=True)).rstrip() for r in [heads, *lines]
-        )
+        text = ["  ".join(c.ljust(n) for c, n in zip(r, widths, strict=True)).rstrip() for r in [heads, *lines]]
+        return "\n".join([*text, *(f"{scheme}: not possible: {why}" for scheme, why in self.refused.items())])
 
 
 def pareto(
     w: Any, *, x: Tensor | None = None, schemes: Mapping[str, Callable[[Tensor], Quantized]] | None = None
 ) -> Pareto:
-    """Return the quality of every scheme that can hold your tensor, smallest first. `best`: no other is both smaller and closer in its
-    products."""
+    """Return the quality of every scheme on your tensor, smallest first; `refused` names those that cannot hold it, with the reason.
+
+    `best` marks the schemes that no other dominates: none is at most as large, at most as wrong in its products and at most as slow
+    (one token), and better in one of these. Of two times, one is slower only if their 95 % intervals do not overlap.
+    """
     full = _matrix(w, "pareto")
     ternary(full)  # names what is not finite; what a scheme then refuses is outside its range
-    rows = []
-    for name, make in (SCHEMES if schemes is None else schemes).items():
+    makers = SCHEMES if schemes is None else schemes
+    if not isinstance(makers, Mapping) or not all(callable(make) for make in makers.values()):
+        raise ArgumentError(f"pareto: schemes must be a dict of functions that quantise a matrix, given {makers!r}.")
+    quantized, refused = {}, {}
+    for name, make in makers.items():
         try:
-            elapsed_ms = _milliseconds(lambda make=make: make(full), 3)  # type: ignore[misc]
-        except QuantError:
-            continue
-        rows.append(_quality(make(full), full, x, elapsed_ms)._replace(scheme=name))
+            quantized[name] = make(full)
+        except QuantError as error:
+            refused[name] = str(error)
+    rows = _qualities(quantized, full, x, {name: makers[name] for name in quantized})
+    rows = [row._replace(scheme=name) for name, row in zip(quantized, rows, strict=True)]
     rows.sort(key=lambda q: (q.bytes_after, q.matmul_error))
-    return Pareto(q._replace(best=not any(_beats(other, q) for other in rows)) for q in rows)
+    table = Pareto(q._replace(best=not any(_dominates(other, q) for other in rows)) for q in rows)
+    table.refused = MappingProxyType(refused)
+    return table
 
 
-def _beats(a: Quality, b: Quality) -> bool:
-    """Return True if a is no larger and no worse than b, and not the same in both."""
-    no_worse = a.bytes_after <= b.bytes_after and a.matmul_error <= b.matmul_error
-    return no_worse and (a.bytes_after < b.bytes_after or a.matmul_error < b.matmul_error)
+def _dominates(a: Quality, b: Quality) -> bool:
+    """Return True if a is no larger, no worse and no slower than b, and better in one of the three."""
+    faster, slower = _is_faster(a, b), _is_faster(b, a)
+    no_worse = a.bytes_after <= b.bytes_after and a.matmul_error <= b.matmul_error and not slower
+    return no_worse and (a.bytes_after < b.bytes_after or a.matmul_error < b.matmul_error or faster)
+
+
+def _is_faster(a: Quality, b: Quality) -> bool:
+    return a.matmul_interval_ms[1] < b.matmul_interval_ms[0]
