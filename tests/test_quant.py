@@ -149,6 +149,151 @@ def test_int4_takes_two_values_a_byte() -> None:
     assert values(q.data).max() <= 7
 
 
+def shared(w: Any, group: int) -> Any:
+    """[rows, groups, columns] of a matrix, short groups filled up with zeros, which every scheme holds."""
+    n, k = w.shape
+    step = min(group or k, k)
+    padded = np.zeros((n, -(-k // step) * step), np.float32)
+    padded[:, :k] = w
+    return padded.reshape(n, -1, step)
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 70), st.integers(0, 999), st.sampled_from([1e-30, 1e-3, 1.0, 1e30]),
+    st.sampled_from(["auto", None, 0, 1, 7, 64]), st.booleans(), st.sampled_from([-1.0, 0.0, 2.0]),
+)  # fmt: skip
+def test_int4_restores_each_number_within_half_a_step(
+    n: int, k: int, seed: int, size: float, group: Any, symmetric: bool, shift: float
+) -> None:
+    w = weights(n, k, seed, size) + np.float32(shift * size)
+    q = quant.int4(w, group=group, symmetric=symmetric)
+    columns = 64 if group == "auto" else group or 0
+    assert q.group == columns
+    assert q.scale is not None
+    assert q.scale.shape == ((n, -(-k // columns)) if columns else (n,))
+    codes = values(q.data)
+    assert codes.min() >= -8
+    assert codes.max() <= 7
+    parts, error = shared(w, columns), shared(q.dequantize().numpy() - w, columns)
+    step = q.scale.numpy().reshape(n, -1)
+    high, low = np.maximum(parts.max(-1), 0), np.minimum(parts.min(-1), 0)
+    tiny = np.finfo(np.float32).tiny
+    want = np.maximum(high / np.float32(7), -low / np.float32(8)) if symmetric else (high - low) / np.float32(15)
+    np.testing.assert_allclose(step, np.where(want > 0, np.maximum(want, tiny), 1), rtol=1e-6)
+    bound = 0.5 if symmetric else 1.0  # the zero point is rounded too, and ends may be held
+    assert (np.abs(error) <= step[..., None] * np.float32(bound * 1.001)).all()
+    again = quant.int4(q.dequantize(), group=group, symmetric=symmetric)
+    if symmetric:
+        np.testing.assert_allclose(again.dequantize().numpy(), q.dequantize().numpy(), rtol=1e-5, atol=0)
+
+
+def test_int4_uses_all_16_levels() -> None:
+    down = np.float32([[-8, 7, 3, -1]])
+    assert values(quant.int4(down).data).tolist() == [[-8, 7, 3, -1]]
+    up = quant.int4(np.float32([[7, -3.5, 0, 1]]))
+    assert up.scale is not None
+    assert up.scale.item() == 1
+    positive = np.linspace(0, 15, 16, dtype=np.float32)[None]
+    q = quant.int4(positive, symmetric=False)
+    assert values(q.data).tolist() == [list(range(-8, 8))]
+    np.testing.assert_array_equal(q.dequantize().numpy(), positive)
+
+
+def test_int4_shares_scales_by_rows_or_groups() -> None:
+    w = weights(6, 130)
+    for rows in ({"axis": 0}, {"axis": -2}, {"group": 0}, {"group": None}, {"axis": 0, "group": None}):
+        q = quant.int4(w, **rows)  # type: ignore[arg-type]
+        assert q.scale is not None
+        assert (q.scale.shape, q.group) == ((6,), 0), rows
+        assert q.matmul(tt.ones((2, 130))).shape == (2, 6)
+    for wrong in (
+        {"axis": 1},
+        {"axis": 0, "group": 8},
+        {"group": -1},
+        {"group": "64"},
+        {"group": 2.0},
+        {"axis": True},
+        {"symmetric": 1},
+    ):
+        with pytest.raises(ArgumentError, match="quantize_int4"):
+            quant.int4(w, **wrong)  # type: ignore[arg-type]
+    assert quant.int8(w, group=None).dequantize().shape == w.shape
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("options", [{"axis": 0}, {"group": 8}], ids=["rows", "groups"])
+def test_products_of_int4_are_those_of_its_floats(symmetric: bool, options: Any) -> None:
+    w, x = weights(9, 33) + np.float32(0.01), weights(4, 33, seed=3, size=1)
+    q = quant.int4(w, symmetric=symmetric, **options)
+    want = x @ q.dequantize().numpy().T
+    np.testing.assert_allclose(q.matmul(tt.tensor(x)).numpy(), want, rtol=0.05, atol=0.01)
+
+
+@pytest.mark.parametrize("value", [0.37, -2.5, 1e-30, -1e30, 0.0])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_constant_tensor_comes_back_from_int4(value: float, symmetric: bool) -> None:
+    q = quant.int4(np.full((3, 5), value, np.float32), symmetric=symmetric)
+    np.testing.assert_allclose(q.dequantize().numpy(), np.float32(value), rtol=1e-6)
+
+
+# ---- with scales that are given
+
+
+@given(
+    st.sampled_from([(), (7,), (3, 8), (2, 3, 5), (2, 1, 2, 2, 2, 3)]), st.integers(0, 999), st.sampled_from([0.004, 0.1, 3.0]),
+    st.sampled_from([None, -128, 0, 5, 127]),
+)  # fmt: skip
+def test_quantize_rounds_by_the_scale_and_holds_to_the_range(
+    shape: tuple[int, ...], seed: int, scale: float, zero: int | None
+) -> None:
+    x = np.asarray(np.random.default_rng(seed).standard_normal(shape), np.float32)
+    q = tt.quantize(tt.tensor(x), scale, zero)
+    assert q.dtype is tt.i8
+    want = np.clip(np.rint(x / np.float32(scale)) + (zero or 0), -128, 127)
+    np.testing.assert_array_equal(q.numpy(), want)
+    back = tt.dequantize(q, scale, zero)
+    np.testing.assert_array_equal(back.numpy(), (want.astype(np.float32) - np.float32(zero or 0)) * np.float32(scale))
+
+
+def test_quantize_takes_a_scale_for_each_row_or_group() -> None:
+    x, scale = weights(4, 10, size=1), np.float32([0.1, 0.2, 0.3, 0.4])
+    np.testing.assert_array_equal(tt.quantize(tt.tensor(x), scale).numpy(), np.rint(x / scale[:, None]))
+    groups = np.repeat(scale[:, None], 3, axis=1) * np.float32([1, 2, 3])
+    q = tt.quantize(tt.tensor(x), groups, group=4, dtype="i4")
+    np.testing.assert_array_equal(values(q), np.clip(np.rint(x / np.repeat(groups, 4, axis=1)[:, :10]), -8, 7))
+    q, scale, zero = tt.quantize_int8(tt.tensor(x), axis=0, symmetric=False)
+    np.testing.assert_array_equal(tt.quantize(tt.tensor(x), scale, zero).numpy(), q.numpy())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7), (1, 2, 1, 2, 3, 7)], ids=str)
+def test_quantize_refuses_what_has_no_integer(shape: tuple[int, ...], compiled: bool) -> None:
+    run = tt.compile(lambda x, s: tt.quantize(x, s)) if compiled else tt.quantize
+    x = np.zeros(shape, np.float32)
+    place = tuple(n - 1 for n in shape)
+    for bad in (np.nan, -np.inf):
+        x[place] = bad
+        with pytest.raises(QuantError, match=rf"quantize: element \[{', '.join(map(str, place))}\] is {bad}"):
+            run(tt.tensor(x), tt.tensor(0.1))
+    for scale in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(QuantError, match=f"a scale is {scale:g}"):
+            run(tt.zeros(shape), tt.tensor(scale, dtype="f32"))
+
+
+def test_quantize_explains_wrong_operands() -> None:
+    x = tt.ones((3, 4))
+    with pytest.raises(QuantError, match="a zero point is 200"):
+        tt.quantize(x, 0.1, 200)
+    with pytest.raises(ShapeError, match="scale must have shape"):
+        tt.quantize(x, tt.ones(4))
+    with pytest.raises(tt.errors.DTypeError, match="i8 or i4"):
+        tt.quantize(x, 0.1, dtype="i32")
+    with pytest.raises(tt.errors.DTypeError, match="zero must be integers"):
+        tt.quantize(x, 0.1, 0.5)
+    with pytest.raises(ShapeError, match="matrix"):
+        tt.quantize(tt.ones(4), 0.1, dtype="i4")
+
+
 def test_fp16_is_real_half_storage() -> None:
     w = weights(4, 6)
     q = quant.fp16(w)
@@ -205,15 +350,46 @@ def test_the_quality_row_agrees_with_its_definitions() -> None:
     assert 0 < row.matmul_error < 1
 
 
+def row(scheme: str, size: int, error: float, interval: tuple[float, float]) -> quant.Quality:
+    floats = dict.fromkeys(
+        ("bits", "mse", "sqnr_db", "cosine", "max_error", "quantize_ms", "dequantize_ms", "matmul_ms"), 1.0
+    )
+    return quant.Quality(
+        scheme, bytes_before=1, bytes_after=size, matmul_error=error, matmul_interval_ms=interval, **floats
+    )
+
+
+def test_a_scheme_is_best_unless_another_is_as_small_as_close_and_as_fast() -> None:
+    small, other = row("small", 10, 0.5, (1, 2)), row("other", 20, 0.5, (1.5, 2.5))
+    assert quant._dominates(small, other)  # as fast: the intervals overlap
+    assert not quant._dominates(other, small)
+    fast = row("fast", 20, 0.5, (0.1, 0.2))
+    assert not quant._dominates(small, fast)  # larger, and faster
+    assert quant._dominates(fast, other)  # only faster
+    assert not quant._dominates(small, small)
+
+
 def test_pareto_marks_what_no_other_scheme_beats() -> None:
     table = quant.pareto(weights(64, 128))
     assert [q.bytes_after for q in table] == sorted(q.bytes_after for q in table)
-    best = [q for q in table if q.best]
     assert {q.scheme for q in table} == set(quant.SCHEMES)
-    errors = [q.matmul_error for q in best]
-    assert errors == sorted(errors, reverse=True)
-    assert table[0].best
-    assert str(table).splitlines()[0].split()[0] == "scheme"
+    for q in table:
+        assert q.best is not any(quant._dominates(other, q) for other in table)
+        low, high = q.matmul_interval_ms
+        assert 0 < low <= q.matmul_ms <= high
+    assert min(table, key=lambda q: q.matmul_error).best
+    head, *lines = str(table).splitlines()
+    assert head.split()[0] == "scheme"
+    assert "95 % interval" in head
+    assert len(lines) == len(table)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=60))
+def test_an_interval_encloses_its_median(times: list[float]) -> None:
+    timing = quant._timing(times)
+    assert min(times) <= timing.low <= timing.median <= timing.high <= max(times)
+    if len(times) == 25:
+        assert [timing.low, timing.high] == [sorted(times)[7], sorted(times)[17]]  # ranks 8 and 18 of 25
 
 
 def test_unknown_schemes_and_shapes_are_explained() -> None:
@@ -229,13 +405,19 @@ def test_unknown_schemes_and_shapes_are_explained() -> None:
         quant.from_integers([[0, 1]], math.nan)
 
 
-def test_pareto_leaves_out_what_cannot_hold_the_tensor() -> None:
-    names = {q.scheme for q in quant.pareto(weights(8, 16, size=1e6))}
-    assert names == set(quant.SCHEMES) - {"fp16"}
+def test_pareto_lists_what_cannot_hold_the_tensor_with_the_reason() -> None:
+    table = quant.pareto(weights(8, 16, size=1e6))
+    assert {q.scheme for q in table} == set(quant.SCHEMES) - {"fp16"}
+    assert list(table.refused) == ["fp16"]
+    assert "65504" in table.refused["fp16"]
+    assert str(table).splitlines()[-1].startswith("fp16: not possible: quant.fp16: element [")
+    assert quant.pareto(weights(8, 16)).refused == {}
     bad = weights(8, 16)
     bad[1, 2] = np.nan
     with pytest.raises(QuantError, match=r"\[1, 2\]"):
         quant.pareto(bad)
+    with pytest.raises(ArgumentError, match="dict of functions"):
+        quant.pareto(weights(8, 16), schemes=["int8"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scheme", ["ternary", "int8-asymmetric", "fp16"])

@@ -128,6 +128,36 @@ def test_quantize_goes_by_scheme(scheme: str, kinds: str) -> None:
     assert " ".join(str(p.dtype) for p in parts) == kinds
 
 
+def test_quantize_takes_a_scale() -> None:
+    data = tt.randn((4, 6), seed=1)
+    b = GraphBuilder()
+    x, scale = b.input("x", (4, 6), "f32", "cpu"), b.input("scale", ())
+    q = b.quantize(x, 0.1, "cpu", name="q")
+    b.output("q", q)
+    b.output("restored", b.dequantize(q, 0.1))
+    b.output("with zero", b.quantize(x, 0.1, 5))
+    b.output("by node", b.quantize(x, scale))
+    b.output("by tensor", b.quantize(x, tt.full(4, 0.1)))
+    graph = b.build()
+    for run in (graph, graph.compile(verify=True)):
+        got = run.execute({"x": data, "scale": tt.tensor(0.1)})
+        want = tt.quantize(data, 0.1).numpy()
+        for name in ("q", "by node", "by tensor"):
+            np.testing.assert_array_equal(got[name].numpy(), want)
+        np.testing.assert_array_equal(got["with zero"].numpy(), want + 5)
+        np.testing.assert_array_equal(got["restored"].numpy(), want * np.float32(0.1))
+
+
+@pytest.mark.parametrize("scale", [0, -0.1, float("nan"), float("inf"), True, None, [0.1]], ids=str)
+def test_a_wrong_scale_is_refused_when_the_node_is_made(scale: Any) -> None:
+    b = GraphBuilder()
+    x = b.input("x", (4, 6))
+    with pytest.raises(ArgumentError, match=r"GraphBuilder.quantize: a sc"):
+        b.quantize(x, scale)
+    with pytest.raises(ArgumentError, match="computes its scale"):
+        b.quantize(x, "int8", 5)
+
+
 def test_quantize_and_dequantize_meet() -> None:
     b = GraphBuilder()
     w = b.input("w", (4, 64))

@@ -175,3 +175,30 @@ def test_a_pattern_is_used_from_the_next_call_on_and_no_longer_than_it_is_there(
     assert calls == ["traced"]
     tt.remove_pattern("decay")
     assert not [n for n in fn.program(X).notes if n.what == "pattern"]
+
+
+@pytest.mark.parametrize(
+    ("chain", "operands"),
+    [
+        (["quantize_int8", "dequantize"], 0),
+        ([("quantize_int8", {"symmetric": False, "axis": 0}), "dequantize"], 0),
+        (["quantize_int4", "dequantize"], 0),
+        ([("quantize_int4", {"group": 3, "symmetric": False}), ("dequantize", {"dtype": "f16"})], 0),
+        (["quantize_ternary", "dequantize"], 0),
+        (["quantize_activations", "dequantize"], 0),
+        (["quantize", "dequantize"], 2),
+    ],
+    ids=str,
+)
+def test_quantising_and_dequantising_fuse(chain: Any, operands: int) -> None:
+    rows = [(o, {}) if isinstance(o, str) else o for o in chain]
+    first = tt.__dict__[rows[0][0]](X, *([0.1] if operands else []), **rows[0][1])
+    parts = first if isinstance(first, tuple) else (first, 0.1)
+    zero = parts[2] if len(parts) > 2 and rows[0][0] != "quantize_activations" else None
+    group = ops.OPS[rows[0][0]].complete(rows[0][1]).get("group", 0)
+    want = tt.dequantize(parts[0], parts[1], zero, group, **rows[1][1])
+    fused = tt.try_fuse(chain, [X, *[0.1] * operands])
+    assert fused is not None
+    np.testing.assert_array_equal(fused.numpy(), want.numpy())
+    with pytest.raises(ArgumentError, match=f"read {operands + 1} operands"):
+        tt.try_fuse(chain, [X, *[0.1] * operands, X])
