@@ -63,7 +63,7 @@ def named(names: Sequence[str], **about: Any) -> Timeline:
     )
     every = tuple((i,) for i in range(len(names)))
     at = np.arange(len(names), dtype=np.int64)
-    samples = Samples(tuple(names), every, 1000 * at, at % 7, at, 1000)
+    samples = Samples(tuple(names), every, 1000 * (at + 1), at % 7, at, 1000)
     made: dict[str, Any] = {
         "name": names[0],
         "began": names[0],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import itertools
 import os
 import re
 import signal
@@ -463,6 +464,37 @@ def test_stacks_are_those_of_the_program() -> None:
     assert s.lane.max() < len(p.timeline.lanes)
     assert s.stack.max() < len(s.stacks)
     assert s.every_ns == 1_000_000
+
+
+def hold(n: int) -> int:
+    """Hold the GIL in one native call."""
+    return sum(itertools.repeat(1, n))
+
+
+def spin(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def test_a_native_call_that_holds_the_gil_has_its_time() -> None:
+    for _ in range(5):  # a busy machine may leave the sampler without a CPU until the call has ended
+        with tt.profile(stacks="2ms", **QUIET) as p:
+            spin(0.02)
+            before = time.perf_counter_ns()
+            hold(20_000_000)
+            held_ns = time.perf_counter_ns() - before
+            spin(0.02)
+        s = p.timeline.samples
+        assert s is not None
+        main = s.lane == p.timeline.lanes.index("MainThread")
+        assert s.weight_ns[main].sum() == s.at_ns[main].max() <= p.timeline.elapsed_total_ns
+        lines = {i for i, name in enumerate(s.frames) if name.startswith("hold (")}
+        in_hold = np.array([bool(lines & set(stack)) for stack in s.stacks])[s.stack]
+        if s.weight_ns[main & in_hold].sum() > held_ns / 2:
+            break
+    assert s.weight_ns[main & in_hold].sum() > held_ns / 2
+    assert "late sample" in p.text()
 
 
 def test_without_asking_there_are_no_stacks_and_no_counters() -> None:

@@ -73,8 +73,33 @@ def test_any_name_is_one_frame(name: str) -> None:
 
 
 def test_sampled_stacks_are_a_tree_in_which_every_sample_counts_once() -> None:
-    at = np.arange(4, dtype=np.int64)
+    at = 10 * np.arange(1, 5)
     samples = Samples(("main", "f", "g"), ((0,), (0, 1), (0, 1, 2)), at, at * 0, np.array([0, 1, 2, 2]), 10)
     root = folded.build_sample_tree(samples)
     assert root.total_ns == 40
     assert folded.format_tree(root) == "main 10\nmain;f 10\nmain;f;g 20\n"
+
+
+def test_a_late_sample_counts_as_the_time_since_the_one_before() -> None:
+    at = np.array([10, 20, 600, 610])  # the third waited for the GIL
+    samples = Samples(("main", "call"), ((0,), (0, 1)), at, at * 0, np.array([0, 0, 1, 0]), 10)
+    assert samples.weight_ns.tolist() == [10, 10, 580, 10]
+    root = folded.build_sample_tree(samples)
+    assert root.total_ns == 610
+    late = folded.frame(folded.LATE)
+    assert stacks(folded.format_tree(root)) == {"main": [30], "main;call": [10], f"main;call;{late}": [570]}
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(1, 10**10), st.integers(1, 3)), min_size=1, max_size=30),
+    st.integers(1, 10**9),
+)
+def test_weights_of_a_thread_sum_to_the_time_of_its_last_sample(moments: list[tuple[int, int]], every: int) -> None:
+    times = np.cumsum([gap for gap, _ in moments])
+    rows = [(at, lane) for at, (_, threads) in zip(times.tolist(), moments, strict=True) for lane in range(threads)]
+    at, lane = np.array(rows).T
+    samples = Samples(("main",), ((0,),), at, lane, at * 0, every)
+    assert samples.weight_ns[lane == 0].sum() == times[-1]
+    assert folded.build_sample_tree(samples).total_ns == samples.weight_ns.sum()
+    assert ((samples.late_ns >= 0) & (samples.late_ns < samples.weight_ns)).all()

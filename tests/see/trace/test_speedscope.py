@@ -59,7 +59,7 @@ def test_a_lane_is_a_profile_in_nanoseconds_as_long_as_the_whole() -> None:
 
 
 def test_python_stacks_are_sampled_profiles_with_places() -> None:
-    at = np.array([0, 1000, 2000], np.int64)
+    at = np.array([1000, 2000, 7000], np.int64)
     samples = Samples(
         ("main (app.py:3)", "inner (a b.py:12)", "<frozen>"), ((0,), (0, 1), (0, 2)), at, at * 0, np.array([0, 1, 1]), 1000
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_python_stacks_are_sampled_profiles_with_places() -> None:
     assert (sampled["type"], sampled["name"], sampled["weights"]) == (
         "sampled",
         "MainThread: Python stacks",
-        [1000] * 3,
+        [1000, 1000, 5000],
     )
     frames = [[data["shared"]["frames"][f] for f in stack] for stack in sampled["samples"]]
     assert frames[1] == [{"name": "main", "file": "app.py", "line": 3}, {"name": "inner", "file": "a b.py", "line": 12}]

@@ -192,15 +192,25 @@ def stack_lines(t: Timeline, most: int = SPOTS) -> list[str]:
     if s is None or not len(s.stack):
         return []
     innermost = np.array([stack[-1] if stack else -1 for stack in s.stacks])[s.stack]
-    counts = np.bincount(innermost[innermost >= 0], minlength=len(s.frames))
-    order = np.argsort(-counts, kind="stable")[:most]
+    known, total_ns = innermost >= 0, max(1, int(s.weight_ns.sum()))
+    times = np.bincount(innermost[known], s.weight_ns[known], len(s.frames))
+    order = np.argsort(-times, kind="stable")[:most]
     lines = [
-        f"{percent(counts[i] / len(s.stack)):>6}  {escape.terminal(s.frames[i])}" for i in order.tolist() if counts[i]
+        f"{percent(times[i] / total_ns):>6}  {escape.terminal(s.frames[i])}  {seconds_text(times[i] * 1e-9)}"
+        for i in order.tolist()
+        if times[i]
     ]
-    return [
-        *lines,
-        f"of {len(s.stack)} samples, one every {seconds_text(s.every_ns * 1e-9)}; waiting threads are among them",
-    ]
+    lines.append(
+        f"of {len(s.stack)} samples, one every {seconds_text(s.every_ns * 1e-9)}, {seconds_text(total_ns * 1e-9)} in all; "
+        "waiting threads are among them"
+    )
+    late = s.late_ns > 0
+    if late.any():
+        lines.append(
+            f"{seconds_text(int(s.late_ns.sum()) * 1e-9)} of it in {int(late.sum())} late samples: a native call held the GIL, "
+            "or the sampler had no CPU; counted where the thread was when that ended"
+        )
+    return lines
 
 
 def counter_line(c: Counter) -> str:

@@ -287,7 +287,7 @@ class Recording(Profile):
             whats, what[first], start[first], elapsed[first], lane[first], lanes,
             self._ended_ns - began, began=self._utc, name=self._name,
             counters=tuple(track.counter(began) for track in beside.tracks),
-            samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of),
+            samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of, self._ended_ns),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
             notes=tuple(self._collect_notes(beside, left, crossed)), apart=len(lanes) - real,
         )  # fmt: skip

@@ -6,6 +6,8 @@ name are replaced, so that a line has the right number of frames.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tritium import escape
 from tritium.see.trace.timeline import Samples, Timeline
 from tritium.see.trace.tree import Node, tree
@@ -31,19 +33,33 @@ def format_tree(root: Node) -> str:
     return "".join(f"{stack} {own}\n" for stack, own in sorted(_stacks(root).items()))
 
 
+LATE = "(GIL held by a native call, or no CPU)"  # the frame of time in which no stack could be read
+
+
 def build_sample_tree(samples: Samples) -> Node:
-    """Return the call tree of Python stacks; a sample counts as the sampling interval."""
+    """Return the call tree of Python stacks; a sample counts as the time since the one before it.
+
+    The late part of a sample is a frame of its own below the line at which the thread was when it ended.
+    """
     root = Node("Python stacks")
-    for which in samples.stack.tolist():
-        root.total_ns += samples.every_ns
-        node = root
-        for frame in samples.stacks[which]:
-            name = samples.frames[frame]
-            node = node.children.setdefault(name, Node(name))
-            node.total_ns += samples.every_ns
-            node.count += 1
-        node.own_ns += samples.every_ns
+    columns = (samples.stack, samples.weight_ns, samples.late_ns)
+    for which, weight, late in zip(*(c.tolist() for c in columns), strict=True):
+        names = [samples.frames[frame] for frame in samples.stacks[which]]
+        _count(root, names, weight - late)
+        if late:
+            _count(root, [*names, LATE], late)
     return root
+
+
+def _count(root: Node, names: Iterable[str], ns: int) -> None:
+    """Add a time to a stack of the tree."""
+    root.total_ns += ns
+    node = root
+    for name in names:
+        node = node.children.setdefault(name, Node(name))
+        node.total_ns += ns
+        node.count += 1
+    node.own_ns += ns
 
 
 def frame(name: str) -> str:

@@ -1,8 +1,8 @@
 """Background sampling while a program runs: Python stacks, and quantities over time, on the clock of the spans.
 
 Knows nothing of spans. The stacks are those of the interpreter (`sys._current_frames`), taken when it releases the GIL: a
-native call that holds the GIL is seen when it ends. Memory is bounded: when full, every second sample is dropped and the
-sampling interval doubles.
+native call that holds the GIL is seen when it ends, by a late sample that counts as the time since the one before. Memory is
+bounded: when full, every second sample is dropped and the sampling interval doubles.
 """
 
 from __future__ import annotations
@@ -93,9 +93,13 @@ class Stacks:
             (time, [(holder(ident, time), stack) for ident, stack in stacks]) for time, stacks in self._moments
         ]
 
-    def samples(self, began_ns: int, lane_of: Mapping[int, int]) -> Samples:
-        """Return all samples, on the lanes of the timeline."""
-        rows = [(time - began_ns, lane_of[ident], stack) for time, stacks in self._moments for ident, stack in stacks]
+    def samples(self, began_ns: int, lane_of: Mapping[int, int], ended_ns: int | None = None) -> Samples:
+        """Return all samples, on the lanes of the timeline; one taken while recording stopped counts up to its end."""
+        rows = [
+            (min(time, ended_ns or time) - began_ns, lane_of[ident], stack)
+            for time, stacks in self._moments
+            for ident, stack in stacks
+        ]
         columns = np.array(rows, np.int64).reshape(-1, 3)
         return Samples(
             tuple(self._frames), tuple(self._stacks), columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy(),

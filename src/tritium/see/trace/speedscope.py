@@ -110,16 +110,16 @@ def _sampled(t: Timeline, samples: Samples, first_frame: int, first: bool) -> It
     for lane in np.unique(samples.lane).tolist():
         rows = np.flatnonzero(samples.lane == lane)
         stacks = [tuple(first_frame + f for f in samples.stacks[s]) for s in samples.stack[rows].tolist()]
-        yield before + _sampled_profile(f"{t.lanes[lane]}: Python stacks", stacks, samples.every_ns)
+        yield before + _sampled_profile(f"{t.lanes[lane]}: Python stacks", stacks, samples.weight_ns[rows])
         before = ",\n"
 
 
-def _sampled_profile(name: str, stacks: list[tuple[int, ...]], each_ns: int) -> str:
+def _sampled_profile(name: str, stacks: list[tuple[int, ...]], weight_ns: Column) -> str:
     listed = ",".join("[" + ",".join(map(str, stack)) + "]" for stack in stacks)
-    weights = ",".join([str(each_ns)] * len(stacks))
+    weights = ",".join(map(str, weight_ns.tolist()))
     return (
         f'{{"type":"sampled","name":{json_text(name)},"unit":"nanoseconds","startValue":0,'
-        f'"endValue":{each_ns * len(stacks)},"samples":[{listed}],"weights":[{weights}]}}'
+        f'"endValue":{int(weight_ns.sum())},"samples":[{listed}],"weights":[{weights}]}}'
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +61,24 @@ class Samples:
     lane: Column
     stack: Column  # index into stacks of each sample
     every_ns: int
+
+    @cached_property
+    def weight_ns(self) -> Column:
+        """Return the time each sample represents: since the moment before it, or the beginning of the profile.
+
+        So the weights of a thread sum to the time it was sampled in, however late the samples were.
+        """
+        moments, moment = np.unique(self.at_ns, return_inverse=True)
+        times = np.diff(moments, prepend=min(0, int(moments[0]))) if len(moments) else moments
+        return times[moment].astype(np.int64)
+
+    @cached_property
+    def late_ns(self) -> Column:
+        """Return the part of each weight beyond the interval, of samples that were more than one interval late.
+
+        Stacks are read when the GIL is free: a native call held it meanwhile, or the sampler had no CPU.
+        """
+        return np.where(self.weight_ns > 2 * self.every_ns, self.weight_ns - self.every_ns, 0)
 
 
 @dataclass(frozen=True, eq=False)
