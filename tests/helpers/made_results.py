@@ -55,20 +55,25 @@ def results(
     seed: int = 0,
     arms: Mapping[str, float] | None = None,
     canary: bool = True,
+    canary_sd: float | None = None,
     compute: float = 1.0,
     memory: float = 1.0,
     plan: Plan = Plan(),
     **how: Any,
 ) -> Results:
-    """Seconds of cases, each on every arm (times the arm's factor); the machine's own factors slow cases and canaries."""
+    """Seconds of cases, each on every arm (times the arm's factor); the machine's own factors slow cases and canaries.
+
+    `canary_sd`: the noise of the canaries, where it is not that of the cases.
+    """
     rng = np.random.default_rng(seed)
     factors = arms or {"tritium": 1.0}
+    steady = how if canary_sd is None else how | {"sd": canary_sd}
     runs = []
     for arm, factor in factors.items():
         runs += [run(case, arm, s * factor * compute, rng, **how) for case, s in cases.items()]
         if canary:
-            runs.append(run(COMPUTE, arm, 1e-6 * compute, rng, **how))
-            runs.append(run(MEMORY, arm, 1e-3 * memory, rng, Work(0, COPIED // 2, COPIED // 2), **how))
+            runs.append(run(COMPUTE, arm, 1e-6 * compute, rng, **steady))
+            runs.append(run(MEMORY, arm, 1e-3 * memory, rng, Work(0, COPIED // 2, COPIED // 2), **steady))
     return Results(
         "bench", "regression", "2026-01-31T12:00:00Z", "tritium bench", plan, ENVIRONMENT, tuple(factors), tuple(runs)
     )

@@ -77,7 +77,7 @@ def test_of_two_types_of_one_size_the_first_measured_stands_for_it() -> None:
 
 
 def test_where_no_difference_is_shown_all_are_named() -> None:
-    one = told(found({"tritium": 1.0, "numpy": 1.0, "jax": 1.0, "torch": 3.0}, sd=0.05), "training")
+    one = told(found({"tritium": 1.0, "numpy": 1.0, "jax": 1.0, "torch": 3.0}, sd=0.05, canary_sd=0.01), "training")
     assert set(one.arms) == {"tritium", "numpy", "jax"}
     assert "no difference between them is shown" in one.evidence
     assert "× torch (" in one.evidence
@@ -171,3 +171,18 @@ def test_the_guides_names_give_pairs() -> None:
 def test_canaries_stand_for_no_use() -> None:
     for r in device_selection_guide(found({"tritium": 1.0, "numpy": 2.0})).recommendations:
         assert not any(case.startswith("canary") for case in r.cases)
+
+
+def test_nothing_is_recommended_by_disturbed_times() -> None:
+    given = found({"tritium": 1.0, "numpy": 3.0})
+    flags = ("3 rounds kept though other work broke in",)
+    one = changed(given, "matmul 1024x1024 f32", flags=flags)
+    training = told(one, "training")
+    assert training.arms == ()
+    assert training.choice == "too noisy to tell"
+    assert "other load disturbed matmul 1024x1024 f32" in training.evidence
+    assert told(one, "batch inference").arms == ("tritium",)
+    every = replace(given, runs=tuple(replace(r, flags=flags) for r in given))
+    assert device_selection_guide(every).use_case_recommendations == ()
+    wild = found({"tritium": 1.0, "numpy": 3.0}, canary_sd=0.3)
+    assert not any(told(wild, use).arms for use in ("training", "batch inference", "latency", "development"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from made_results import changed, results
 from tritium.perf.records.case import Context, Work
@@ -16,6 +16,7 @@ from tritium.perf.records.environment import Level, Limits
 from tritium.perf.records.run import PLANS, Results, Series, not_measured
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.table import Table
+from tritium.perf.work.canary import is_canary
 
 ARMS = {"tritium": 1.0, "numpy": 2.0, "torch": 1.0}
 CASES = {"matmul 64x64 f32": 2e-3, "add 64x64 f32": 2e-5}
@@ -316,7 +317,10 @@ def test_a_headline_names_the_library_and_the_speedup() -> None:
     assert re.fullmatch(r"tritium is 2\.0\d× as fast as numpy|tritium is 1\.9\d× as fast as numpy", headline.text)
     slower = results(CASES, arms={"tritium": 2.0, "numpy": 1.0})
     assert tables.headline(slower).standing == "slower"
-    assert tables.headline(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.05, seed=2)).standing == "alike"
+    assert (
+        tables.headline(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.05, canary_sd=0.01, seed=2)).standing
+        == "alike"
+    )
 
 
 def test_a_headline_prefers_a_library_to_a_variant_of_the_first_contender() -> None:
@@ -332,10 +336,10 @@ def test_a_headline_prefers_a_library_to_a_variant_of_the_first_contender() -> N
 
 
 def test_a_disturbed_run_is_too_noisy_to_tell() -> None:
-    undecided = disturbed(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.3, seed=2))
+    undecided = disturbed(results(CASES, arms={"tritium": 1.0, "torch": 1.0}, sd=0.3, canary_sd=0.01, seed=2))
     assert tables.headline(undecided).standing == "noisy"
     assert tables.headline(undecided).text.startswith("Too noisy to tell: ")
-    decided = disturbed(results(CASES, arms={"tritium": 1.0, "numpy": 6.0}, sd=0.3))
+    decided = disturbed(results(CASES, arms={"tritium": 1.0, "numpy": 6.0}, sd=0.3, canary_sd=0.01))
     assert re.fullmatch(
         r"Too noisy to tell precisely: tritium is [0-9.]+× to [0-9.]+× as fast as numpy; 4 of 4 cells were disturbed by other load",
         tables.headline(decided).text,
@@ -345,9 +349,43 @@ def test_a_disturbed_run_is_too_noisy_to_tell() -> None:
 
 def test_a_disturbed_run_with_narrow_intervals_says_that_it_was_disturbed() -> None:
     given = disturbed(found())
-    assert tables.headline(given).standing == "faster"
-    assert pages.verdict(given)[0].endswith("6 of 6 cells were disturbed by other load.")
-    assert "disturbed" not in pages.verdict(disturbed(found(), 0.4))[0]
+    assert tables.headline(given).standing == "noisy"
+    assert re.fullmatch(
+        r"Too noisy to tell precisely: tritium is [12]\.\d\d× as fast as numpy; 6 of 6 cells were disturbed by other load\. .*",
+        pages.verdict(given)[0],
+    )
+    assert pages.page(replace(given, suite="compare")).startswith("Too noisy to tell")
+    assert "Too noisy to tell" in pages.markdown(given).splitlines()[0]
+
+
+def marked(given: Results, count: int) -> Results:
+    """The same results with this many disturbed cells, canaries not among them."""
+    flag = ("3 rounds kept though other work broke in",)
+    chosen = {run.key for run in [r for r in given.runs if not is_canary(r.case)][:count]}
+    return replace(given, runs=tuple(replace(r, flags=flag) if r.key in chosen else r for r in given.runs))
+
+
+@given(st.integers(0, 30))
+@settings(max_examples=20, deadline=None)
+def test_a_headline_is_noisy_from_more_than_a_fifth_of_its_cells_on(count: int) -> None:
+    names = {f"add {n}x{n} f32": 1e-6 * n for n in range(1, 16)}
+    headline = tables.headline(marked(results(names, arms={"tritium": 1.0, "numpy": 2.0}), count))
+    assert (headline.standing == "noisy") == (count > 6)
+    assert headline.text.startswith("Too noisy to tell") == (count > 6)
+    assert (headline.disturbed, headline.cells) == (count, 30)
+
+
+def test_canaries_that_spread_beyond_the_margin_make_a_run_too_noisy() -> None:
+    quiet = results(CASES, arms={"tritium": 1.0, "numpy": 2.0}, canary_sd=0.01)
+    wild = results(CASES, arms={"tritium": 1.0, "numpy": 2.0}, canary_sd=0.3)
+    assert tables.headline(quiet).standing == "faster"
+    text = pages.verdict(wild)[0]
+    assert re.match(
+        r"Too noisy to tell precisely: tritium is .* canaries, work that never changes, spread by ±\d+ %", text
+    )
+    assert "Close other programs" in text
+    alone = results(CASES, arms={"tritium": 1.0}, canary_sd=0.3)
+    assert pages.verdict(alone)[0].startswith("Too noisy to tell precisely: 2 cases measured; canaries")
 
 
 @given(st.floats(0.01, 100), st.floats(1, 50))
@@ -374,7 +412,7 @@ def test_a_narrow_page_leaves_rates_out_before_intervals() -> None:
 
 
 def test_a_headline_of_one_contender_or_of_nothing() -> None:
-    assert tables.headline(results(CASES, arms={"tritium": 1.0})) == ("2 cases measured", "measured", 0, 2, "")
+    assert tables.headline(results(CASES, arms={"tritium": 1.0})) == ("2 cases measured", "measured", 0, 2, "", "")
     nothing = replace(found(), runs=tuple(replace(r, status="failed") for r in found().runs))
     assert tables.headline(nothing).standing == "nothing"
     assert pages.verdict(nothing) == ["Nothing could be measured."]

@@ -18,9 +18,10 @@ from report_sections import FEW, banner, section, unpacked
 from tritium.errors import ArgumentError, PackageError, TritiumError
 from tritium.perf.formats import imports
 from tritium.perf.gate.compare import compare_stored
-from tritium.perf.gate.verdict import no_baseline
-from tritium.perf.records.run import Series
+from tritium.perf.gate.verdict import no_baseline, suite_of
+from tritium.perf.records.run import Results, Series
 from tritium.perf.store import results as store
+from tritium.perf.work.canary import is_canary
 from tritium.see.reports import summary as section_summary
 from tritium.see.reports.blocks import Card, Grid, Line, Lines, Picture
 from tritium.see.reports.inputs import Inputs, anchor
@@ -125,9 +126,57 @@ def test_without_a_gate_the_headline_names_another_library_not_a_variant(few: Re
 
 
 def test_one_arm_alone_is_counted_and_not_compared() -> None:
-    found = report(made_report.many(3, {"tritium": 1.0}))
-    assert banner(found).headline == "3 cases measured"
+    found = report(made_report.many(12, {"tritium": 1.0}))
+    assert banner(found).headline == "12 cases measured"
     assert "ratios" not in {s.id for s in found.sections}
+
+
+def broken(given: Results, share: float = 1.0) -> Results:
+    """The same results of a busy machine: this share of the cells is disturbed."""
+    flag = ("3 rounds kept though other work broke in",)
+    shown = [r.key for r in given if not is_canary(r.case)]
+    chosen = set(shown[: round(share * len(shown))])
+    return replace(given, runs=tuple(replace(r, flags=flag if r.key in chosen else ()) for r in given))
+
+
+@pytest.mark.parametrize("arms", [{"tritium": 1.0}, {"tritium": 1.0, "numpy": 3.0}, {"tritium": 1.0, "numpy": 1.0}])
+def test_a_disturbed_run_is_grey_and_says_what_to_do_first(arms: dict[str, float]) -> None:
+    found = report(broken(made_report.many(12, arms)))
+    top = banner(found)
+    assert top.headline.startswith("Too noisy to tell")
+    assert top.tone == "unsure"
+    assert "cells were disturbed by other load" in top.lede
+    assert "tritium doctor" in top.lede
+    assert "Too noisy to tell" in found.text().splitlines()[0]
+    summed = [line for line in lines(section(found, "summary")) if line.tone == "good"]
+    assert not summed
+    advice = lines(section(found, "advice"))
+    assert "Close other programs" in advice[0].text
+    assert not any("as fast as" in line.text or "ceiling" in line.text for line in advice)
+
+
+def test_advice_rests_on_undisturbed_cells_only() -> None:
+    given = made_report.many(24, {"tritium": 3.0, "numpy": 1.0})
+    quiet = broken(given, 0.0)
+    named = [line for line in lines(section(report(quiet), "advice")) if "numpy is" in line.text]
+    assert named
+    case = next(c for c in quiet.cases if f"For {c}," in named[0].text)
+    flags = ("3 rounds kept though other work broke in",)
+    one = replace(quiet, runs=tuple(replace(r, flags=flags) if r.case == case else r for r in quiet))
+    told = lines(section(report(one), "advice"))
+    assert "disturbed" in told[0].text
+    assert not any(f"For {case}," in line.text for line in told)
+
+
+@pytest.mark.parametrize(("slower", "tone"), [(True, "bad"), (False, "unsure")])
+def test_a_gate_of_disturbed_runs_is_never_green(slower: bool, tone: str) -> None:
+    found = report(broken(FEW), baseline=broken(FEW))
+    assert banner(found).headline == "Too noisy to tell for sure: no regression"
+    made = compare_stored(broken(FEW), broken(FEW))
+    first = replace(made.verdicts[0], outcome="SLOWER", level="warning") if slower else made.verdicts[0]
+    top = banner(report(FEW, verdicts=suite_of((first, *made.verdicts[1:]), noise=made.noise)))
+    assert top.headline.startswith("Too noisy to tell")
+    assert top.tone == tone
 
 
 def test_a_run_of_which_nothing_succeeded_says_so() -> None:

@@ -27,6 +27,7 @@ from tritium.perf.gate.verdict import (
     Suite,
     Verdict,
     allow,
+    disturbance,
     level_of,
     no_baseline,
     suite_of,
@@ -256,6 +257,7 @@ def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rul
         verdicts, gates=results.plan.gates, geomean=mean and mean[0], geomean_interval=mean and mean[1], base=base_arm,
         head=arm, paired=True, new_cases=tuple(new_cases), command=results.command, created=results.created,
         notes=(*_notes(results), *_nothing(verdicts, f"no case was measured on {base_arm}")),
+        noise=str(disturbance(results, margin=rules.margin("wall"))),
     )  # fmt: skip
 
 
@@ -330,6 +332,7 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
         hard=hard, soft=soft, drift=wall.worst if wall.known else None,
         notes=(*_notes(baseline, current), *_drift_notes(wall), *_nothing(verdicts, "the baseline holds no case of Tritium")),
         command=current.command, created=current.created,
+        noise=str(disturbance(baseline, current, margin=rules.margin("wall"))),
     )  # fmt: skip
 
 

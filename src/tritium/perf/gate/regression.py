@@ -228,6 +228,7 @@ def confirmed(first: Suite, second: Suite) -> Suite:
             "drift",
             "command",
             "created",
+            "noise",
         )
     }
     return suite_of(verdicts, gates=first.gates, notes=first.notes, **fields)

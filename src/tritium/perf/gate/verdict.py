@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from statistics import median, quantiles
+from typing import Literal, NamedTuple
 
 from tritium.errors import ArgumentError, nearest
-from tritium.perf.records.run import Results, Run
+from tritium.perf.records.run import Results, Run, rounds_of
 from tritium.perf.work.canary import is_canary
 
 Outcome = Literal["SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT"]
@@ -130,6 +131,7 @@ class Suite:
     drift: float | None = None  # stored baselines: drift of the machine, as a ratio of time
     command: str = ""
     created: str = ""
+    noise: str = ""  # what disturbed the runs, where they are too noisy to tell
 
     def of(self, outcome: str) -> tuple[Verdict, ...]:
         """Return the verdicts with this outcome."""
@@ -198,3 +200,62 @@ def level_of(ratio: float, rules: Rules) -> Level:
     if ratio >= 1 + rules.critical:
         return "critical"
     return "warning" if ratio >= 1 + rules.warning else ""
+
+
+# ---- runs that are too noisy to tell
+
+DISTURBED = ("broke in", "waited")  # flags of a cell that other load took time from
+NOISY = 0.2  # share of disturbed cells above which no headline is green
+STEADY = 0.05  # margin of a run without a gate: half-width of a ratio that is quoted, spread of its canaries
+TOO_NOISY = "Too noisy to tell"
+REMEDY = "Close other programs and measure again; tritium doctor names what disturbs this machine"
+
+
+class Disturbance(NamedTuple):
+    """How much other load took from a run: its disturbed cells, and how far work that never changes spread."""
+
+    disturbed: int
+    cells: int  # measured ones
+    spread: float = 0.0  # of the worst canary between processes
+    margin: float = STEADY
+
+    @property
+    def noisy(self) -> bool:
+        """Return True if the run cannot tell: more than a fifth of the cells were disturbed, or the canaries spread too far."""
+        return self.disturbed > NOISY * self.cells or self.spread > self.margin
+
+    def __str__(self) -> str:
+        """Return what disturbed the run; "" for a quiet one."""
+        parts = []
+        if self.disturbed > NOISY * self.cells:
+            verb = "was" if self.disturbed == 1 else "were"
+            parts.append(f"{self.disturbed} of {self.cells} cells {verb} disturbed by other load")
+        if self.spread > self.margin:
+            parts.append(
+                f"canaries, work that never changes, spread by ±{100 * self.spread:.0f} % between processes "
+                f"(the margin is ±{100 * self.margin:g} %)"
+            )
+        return "; ".join(parts)
+
+
+def disturbance(*runs: Results, margin: float = STEADY) -> Disturbance:
+    """Return what disturbed one run, or several that are compared: every headline is decided by it."""
+    cells = [run for results in runs for run in results if run.status == "ok"]
+    measured = [run for run in cells if not is_canary(run.case)]
+    spread = max((canary_spread(run) for run in cells if is_canary(run.case)), default=0.0)
+    return Disturbance(sum(map(is_disturbed, measured)), len(measured), spread, margin)
+
+
+def is_disturbed(run: Run) -> bool:
+    """Return True if other load took time from a cell."""
+    return any(flag in f for flag in DISTURBED for f in run.flags)
+
+
+def canary_spread(run: Run) -> float:
+    """Return half the distance from the 10th to the 90th percentile of the processes' medians, relative to their median."""
+    wall = run.of("wall")
+    each = [median(rounds) for rounds in rounds_of(wall) if rounds] if wall is not None else []
+    if len(each) < 2 or median(each) <= 0:
+        return 0.0
+    tenths = quantiles(each, n=10, method="inclusive")
+    return (tenths[-1] - tenths[0]) / 2 / median(each)

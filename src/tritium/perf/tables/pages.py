@@ -9,7 +9,7 @@ from typing import Any
 
 from tritium import escape
 from tritium.perf import amounts
-from tritium.perf.gate.verdict import Suite
+from tritium.perf.gate.verdict import REMEDY, Suite
 from tritium.perf.records.run import Results, Run, Series
 from tritium.perf.tables import tables
 from tritium.perf.tables.selection import device_selection_guide
@@ -49,8 +49,10 @@ def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True)
 
 def markdown(results: Results) -> str:
     """Return the same for a pull request, tables only."""
-    shown = [tables.comparison(results), *_details(results)]
-    return "\n\n".join([escape.markdown(_head(results)), *(t.markdown() for t in shown)])
+    suites = tables.speedups(results)
+    shown = [tables.comparison(results, beside=suites), *_details(results)]
+    lines = [*verdict(results, suites), _head(results)]
+    return "\n\n".join([*(escape.markdown(line, None) for line in lines), *(t.markdown() for t in shown)])
 
 
 def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[str]:
@@ -59,11 +61,11 @@ def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[st
     headline = tables.headline(results, suites)
     text = headline.text
     if headline.standing == "noisy":
-        text += ". Close other programs and measure again; tritium doctor names what disturbs this machine"
+        text += f". {REMEDY}"
     elif headline.standing in ("faster", "slower", "alike"):
-        text += _mean(suites[headline.arm]) + (f"; {headline.load}" if headline.load else "")
+        text += _mean(suites[headline.arm])
     lines = [f"{text}."]
-    if flagship := _flagship(results, suites):
+    if headline.standing != "noisy" and (flagship := _flagship(results, suites)):
         lines.append(f"{flagship}.")
     return [escape.terminal(line, 400) for line in lines]
 
@@ -140,7 +142,7 @@ def _guide(results: Results) -> str:
     """Return the device selection guide."""
     recommendations = device_selection_guide(results).recommendations
     width = max(len(r.use_case) for r in recommendations)
-    rows = [f"  {r.use_case:<{width}}  {' or '.join(r.arms) or 'not measured'}: {r.evidence}" for r in recommendations]
+    rows = [f"  {r.use_case:<{width}}  {r.choice}: {r.evidence}" for r in recommendations]
     return "\n".join(
         ["Device selection guide, by the numbers of this run", *(escape.terminal(row, 300) for row in rows)]
     )

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, seconds_text
+from tritium.perf.gate.verdict import REMEDY, Disturbance, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables.tables import RULES, speed_text, told_apart
 from tritium.perf.work.canary import is_canary
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 TERNARY = ("bitlinear", "linear", "transformer_layer", "decode", "prefill")
 DENSE = ("matmul",)
 UNFELT_S = 0.2  # total wait below which nobody notices a difference
+TIMED = ("training", "batch inference", "latency", "development")  # use cases decided by times
 SIZED = ("training", "batch inference")  # use cases of large sizes, supported by crossovers
 MOST_CROSSOVERS = 2  # in one sentence
 
@@ -36,9 +38,15 @@ class Recommendation:
     arms: tuple[str, ...]  # several: no difference between them is shown
     evidence: str
     cases: tuple[str, ...] = ()
+    noisy: bool = False  # measured, and too disturbed to recommend anything
+
+    @property
+    def choice(self) -> str:
+        """Return the recommended contenders, or why there are none."""
+        return " or ".join(self.arms) or ("too noisy to tell" if self.noisy else "not measured")
 
     def __str__(self) -> str:
-        return f"{self.use_case}: {' or '.join(self.arms) or 'not measured'}: {self.evidence}"
+        return f"{self.use_case}: {self.choice}: {self.evidence}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,16 @@ def device_selection_guide(results: Results) -> Guide:
     runs = (r for r in results.runs if not is_canary(r.case) and r.context.operation not in MODEL_WORKLOADS)
     usable = replace(results, runs=tuple(runs))
     crossings = _crossovers(usable)
-    return Guide(tuple(_with_sizes(judge(usable), usable, crossings) for judge in USE_CASES), crossings)
+    noise = disturbance(results)
+    listed = (_with_sizes(judge(usable), usable, crossings) for judge in USE_CASES)
+    return Guide(tuple(_unsure(r, noise) for r in listed), crossings)
+
+
+def _unsure(r: Recommendation, noise: Disturbance) -> Recommendation:
+    """Return the recommendation; without contenders where it rests on times of a run that is too noisy to tell."""
+    if not noise.noisy or not r.arms or r.use_case not in TIMED:
+        return r
+    return replace(r, arms=(), evidence=f"{noise}; {REMEDY.lower()}", noisy=True)
 
 
 def _crossovers(results: Results) -> tuple[Crossover, ...]:
@@ -164,6 +181,12 @@ def _named(runs: Sequence[Run], arm: str) -> str:
 
 def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str) -> Recommendation:
     """Recommend the contender with the shortest times, together with those that show no difference from it."""
+    disturbed = {r.case for r in results.runs if r.status == "ok" and is_disturbed(r)}
+    if cases and not (steady := [case for case in cases if case not in disturbed]):
+        return Recommendation(
+            use_case, (), f"other load disturbed {_listed(cases)}; {REMEDY.lower()}", tuple(cases), True
+        )
+    cases = steady if cases else cases
     arms = _complete(results, cases)
     if not arms:
         return Recommendation(

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.perf.amounts import TIMES, bytes_text, rate_text, seconds_text
-from tritium.perf.gate.verdict import Rules, Suite, Verdict
+from tritium.perf.gate.verdict import STEADY, TOO_NOISY, Rules, Suite, Verdict, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run, Series, rounds_of
 from tritium.perf.stats.estimates import walsh_interval
 from tritium.perf.tables.table import NONE, Table
@@ -117,54 +117,44 @@ class Headline(NamedTuple):
     disturbed: int = 0  # cells that other load broke into
     cells: int = 0
     arm: str = ""  # the contender that it names beside the first
-
-    @property
-    def load(self) -> str:
-        """Return the sentence about disturbed cells where they are most of them, else ""."""
-        if 2 * self.disturbed <= self.cells:
-            return ""
-        return f"{self.disturbed} of {self.cells} cells were disturbed by other load"
+    noise: str = ""  # what disturbed the run, where it is too noisy to tell
 
 
 def headline(results: Results, beside: dict[str, Suite] | None = None) -> Headline:
     """Return the verdict of a run without a gate, or that it is too noisy to tell."""
-    shown = without_canaries(results).runs
-    measured = [run for run in shown if run.status == "ok"]
-    counts = sum(map(is_disturbed, measured)), len(measured)
-    if not measured:
-        return Headline("Nothing could be measured", "nothing", *counts)
+    disturbed, cells, *_ = noise = disturbance(results)
+    if not cells:
+        return Headline("Nothing could be measured", "nothing", disturbed, cells)
     suites = speedups(results) if beside is None else beside
+    text, standing, arm = _standing(results, suites)
+    if not noise.noisy:
+        return Headline(text, standing, disturbed, cells, arm)
+    interval = told_apart(suites[arm].geomean_interval) if arm else None
+    if interval is not None and is_undecided(interval):
+        return Headline(f"{TOO_NOISY}: {noise}", "noisy", disturbed, cells, arm, str(noise))
+    if interval is not None and half_width(interval) > STEADY:  # paired rounds still order the contenders
+        between = f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}"
+        text = f"{results.arms[0]} is {between} as fast as {arm}"
+    return Headline(f"{TOO_NOISY} precisely: {text}; {noise}", "noisy", disturbed, cells, arm, str(noise))
+
+
+def _standing(results: Results, suites: dict[str, Suite]) -> tuple[str, Standing, str]:
+    """Return the sentence on the first contender beside a library, its standing, and the library's name."""
     arm, suite = _library(results, suites)
     if suite is None or suite.geomean is None:
-        cases = len({run.case for run in measured})
-        return Headline(f"{cases} case{'s' * (cases != 1)} measured", "measured", *counts)
+        cases = len({run.case for run in without_canaries(results).runs if run.status == "ok"})
+        return f"{cases} case{'s' * (cases != 1)} measured", "measured", ""
     interval = told_apart(suite.geomean_interval)
     first, ratio = results.arms[0], ratio_text(suite.geomean, None)
-    load = Headline("", "noisy", *counts).load
     if interval is not None and is_undecided(interval):
-        if load:
-            return Headline(f"Too noisy to tell: {load}", "noisy", *counts, arm)
-        return Headline(f"{first} and {arm}: no difference is shown", "alike", *counts, arm)
-    if load and (interval is None or half_width(interval) > STEADY):  # paired rounds still order the contenders
-        between = (
-            f"{ratio_text(interval[1], None)} to {ratio_text(interval[0], None)}" if interval else f"about {ratio}"
-        )
-        return Headline(
-            f"Too noisy to tell precisely: {first} is {between} as fast as {arm}; {load}", "noisy", *counts, arm
-        )
-    standing: Standing = "faster" if suite.geomean <= 1 else "slower"
-    return Headline(f"{first} is {ratio} as fast as {arm}", standing, *counts, arm)
+        return f"{first} and {arm}: no difference is shown", "alike", arm
+    return f"{first} is {ratio} as fast as {arm}", "faster" if suite.geomean <= 1 else "slower", arm
 
 
 def half_width(interval: tuple[float, float]) -> float:
     """Return half the width of a ratio's interval, relative to its geometric middle: 0.05 is ±5 %."""
     low, high = interval
     return math.sqrt(high / low) - 1 if low > 0 else math.inf
-
-
-def is_disturbed(run: Run) -> bool:
-    """Return True if other load took time from a cell."""
-    return any(flag in f for flag in DISTURBED for f in run.flags)
 
 
 def is_undecided(interval: tuple[float, float]) -> bool:
@@ -286,8 +276,6 @@ def troubles(results: Results) -> list[str]:
     return lines
 
 
-STEADY = 0.05  # half-width up to which a ratio of a disturbed run is quoted
-DISTURBED = ("broke in", "waited")  # flags of a cell that other load took time from
 FLAGS = {
     "no steady state": "no steady state; the times may still change.",
     "broke in": "disturbed by other load or the hypervisor (marked !); up to 20 % of rounds were repeated, the intervals include the rest.",
@@ -416,7 +404,9 @@ def advice(results: Results, other: str, usual: str) -> list[str]:
             continue
         ratio = (runs[0].seconds or 1) / (runs[1].seconds or 1)
         name = twins[1]
-        if 0.97 < ratio < 1.03:
+        if any(map(is_disturbed, runs)):
+            lines.append(f"{name}: no advice, other load disturbed {other} or {usual}: measure again.")
+        elif 0.97 < ratio < 1.03:
             lines.append(f"{name}: {other} and {usual} take the same time ({ratio:.2f}×).")
         elif _overlap(*runs):
             lines.append(f"{name}: no difference between {other} and {usual} is shown; their intervals overlap.")

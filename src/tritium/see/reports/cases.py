@@ -439,7 +439,7 @@ def devices(inputs: Inputs) -> Section:
         guide = device_selection_guide(inputs.results).recommendations
         lines = [
             Line(
-                f"{r.use_case}: {' or '.join(r.arms) or 'not decided'}. {r.evidence}.",
+                f"{r.use_case}: {' or '.join(r.arms) or ('too noisy to tell' if r.noisy else 'not decided')}. {r.evidence}.",
                 link=_first_link(inputs, r.cases),
             )
             for r in guide

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tritium import escape
-from tritium.perf.gate.verdict import Suite, Verdict
+from tritium.perf.gate.verdict import Disturbance, Suite, Verdict, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables import tables
 from tritium.perf.work.canary import is_canary
@@ -62,6 +62,16 @@ class Inputs:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         return tuple(run for run in self.results.runs if not is_canary(run.case))
+
+    @cached_property
+    def noise(self) -> Disturbance:
+        """Return what disturbed the run; a headline is only as good as its cells."""
+        return disturbance(self.results)
+
+    def trusts(self, case: str, *arms: str) -> bool:
+        """Return True if the times of a case support advice: neither the run nor one of these cells was disturbed."""
+        runs = (self.run_of(case, arm) for arm in arms)
+        return not self.noise.noisy and not any(run is not None and is_disturbed(run) for run in runs)
 
     @cached_property
     def by_key(self) -> dict[tuple[str, str], Run]:

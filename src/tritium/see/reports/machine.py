@@ -21,6 +21,7 @@ from typing import Any
 from tritium import escape
 from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, many, percent, rate_text, scaled, seconds_text
+from tritium.perf.gate.verdict import canary_spread
 from tritium.perf.records.environment import Environment, Hard, differences
 from tritium.perf.records.json_io import plain
 from tritium.perf.records.run import Results, Run, Series, rounds_of
@@ -35,7 +36,7 @@ MOST = 250_000  # characters of compressed data in a page
 DIGITS = 6  # of thinned values
 BYTES_A_VALUE = 8.5  # of a double as compressed JSON, at least
 HEADS = ("case", "arm", "status", "reason", "metric", "unit", "kind", "median", "low", "high", "samples")
-SOON_NOISY = 0.02  # spread of canaries between processes above which small differences are lost in noise
+SOON_NOISY = 0.01  # half the spread of canaries between processes above which small differences are lost in noise
 
 
 # ---- environment
@@ -157,12 +158,12 @@ def _canary(run: Run) -> tuple[Cell, ...] | None:
     each = [median(rounds) for rounds in rounds_of(wall) if rounds] if wall is not None else []
     if not each or wall is None or wall.median is None or min(each) <= 0:
         return None
-    spread = (max(each) - min(each)) / median(each)
+    spread = canary_spread(run)
     drift = each[-1] / each[0] - 1
     tone: Tone = "unsure" if spread > SOON_NOISY else ""
     return (
         Cell(run.case), Cell(run.arm), Cell(seconds_text(wall.median), sort=wall.median),
-        Cell(percent(spread, 1), tone, spread, f"slowest to fastest of {many(len(each), 'process')}"),
+        Cell(f"±{percent(spread, 1)}", tone, spread, f"10th to 90th percentile of {many(len(each), 'process')}"),
         Cell(f"{100 * drift:+.1f} %", sort=drift),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from tritium.perf.amounts import bytes_text, many, percent, seconds_text, verb
-from tritium.perf.gate.verdict import OUTCOMES, Suite, Verdict
+from tritium.perf.gate.verdict import OUTCOMES, REMEDY, TOO_NOISY, Suite, Verdict
 from tritium.perf.records.environment import OVER
 from tritium.perf.records.run import GATING, Run
 from tritium.perf.tables import tables
@@ -81,9 +81,13 @@ def _judged(suite: Suite) -> Glance:
         headline, tone = STATUS[suite.overall_status]
         if suite.overall_status == "AllPass" and (faster := suite.counts.get("FASTER", 0)):
             headline = f"No regression, {faster} faster"
-        return headline, tone, lede, counts
-    counts_by_word = [(suite.counts.get(o, 0), WORDS[o]) for o in ("SLOWER", "MISSING")]
-    return " and ".join(f"{n} {word}" for n, word in counts_by_word if n), "bad", lede, counts
+    else:
+        counts_by_word = [(suite.counts.get(o, 0), WORDS[o]) for o in ("SLOWER", "MISSING")]
+        headline, tone = " and ".join(f"{n} {word}" for n, word in counts_by_word if n), "bad"
+    if suite.noise:
+        lede = f"{suite.noise[0].upper()}{suite.noise[1:]}. {REMEDY}." + (f" {lede}" if lede else "")
+        headline, tone = f"{TOO_NOISY} for sure: {headline.lower()}", "bad" if tone == "bad" else "unsure"
+    return headline, tone, lede, counts
 
 
 def _measured(inputs: Inputs) -> Glance:
@@ -100,7 +104,11 @@ def _measured(inputs: Inputs) -> Glance:
         lede = (
             f"{many(len(inputs.results.plan.metrics), 'metric')} by {many(inputs.results.plan.generations, 'process')}"
         )
-        return f"{many(len(inputs.cases), 'case')} measured", "", lede, ((ok, "measured", ""), *failures)
+        counted = f"{many(len(inputs.cases), 'case')} measured"
+        tallies: tuple[tuple[int, str, Tone], ...] = ((ok, "measured", ""), *failures)
+        if inputs.noise.noisy:
+            return f"{TOO_NOISY} precisely", "unsure", f"{counted}; {inputs.noise}. {REMEDY}.", tallies
+        return counted, "", lede, tallies
     outcomes = [outcome_beside(v) for v in inputs.time_verdicts.values()]
     counts: tuple[tuple[int, str, Tone], ...] = (
         (outcomes.count("FASTER"), "faster", "good"),
@@ -114,12 +122,8 @@ def _measured(inputs: Inputs) -> Glance:
     tone = HEADLINE_TONES[headline.standing]
     if headline.standing == "noisy":
         short, _, details = headline.text.partition(": ")
-        return short, tone, f"{details}. Close other programs and measure again.", counts
-    lede = _means(inputs)
-    if headline.load:
-        tone = "unsure"
-        lede += f" {headline.load}."
-    return headline.text, tone, lede, counts
+        return short, tone, f"{details[0].upper()}{details[1:]}. {REMEDY}.", counts
+    return headline.text, tone, _means(inputs), counts
 
 
 HEADLINE_TONES: dict[tables.Standing, Tone] = {
@@ -194,12 +198,12 @@ def _verdict_lines(inputs: Inputs) -> Iterator[Line]:
         sentence = (
             f"None of {many(len(suite.verdicts), 'verdict')} is SLOWER; {quiet} {verb(quiet, 'is', 'are')} EQUIVALENT."
         )
-        yield Line(sentence, "good", "ratios")
+        yield Line(sentence, "unsure" if suite.noise else "good", "ratios")
     if faster := sorted(suite.of("FASTER"), key=lambda v: v.ratio or 1):
         best = faster[0]
         by = f"{_percent(best.ratio or 1)}{_between(best)}"
         line = f"{len(faster)} {verb(len(faster), 'is', 'are')} FASTER; the most, {best.case}, by {by}."
-        yield Line(line, "good", anchor(best.case))
+        yield Line(line, "unsure" if suite.noise else "good", anchor(best.case))
     if unsure := suite.of("INCONCLUSIVE"):
         needed = [v.more_generations for v in unsure if v.more_generations is not None]
         detail = f"; about {many(max(needed), 'more process')} would decide all of them" if needed else ""
@@ -221,9 +225,13 @@ def _comparison_lines(inputs: Inputs) -> Iterator[Line]:
             f"{counts['FASTER']} of {many(len(outcomes), 'case')}, slower in {counts['SLOWER']}, no difference shown in "
             f"{counts['INCONCLUSIVE']}."
         )
-        tone: Tone = "good" if suite.geomean < 1 else "bad"
+        tone: Tone = "unsure" if inputs.noise.noisy else "good" if suite.geomean < 1 else "bad"
         yield Line(line, tone, "ratios")
-    best = [v for (_, _), v in inputs.time_verdicts.items() if outcome_beside(v) == "FASTER" and v.ratio]
+    best = [
+        v
+        for (case, arm), v in inputs.time_verdicts.items()
+        if outcome_beside(v) == "FASTER" and v.ratio and inputs.trusts(case, inputs.first, arm)
+    ]
     if best:
         v = min(best, key=lambda v: v.ratio or 1)
         yield Line(
@@ -344,8 +352,8 @@ def _contender_advice(inputs: Inputs) -> Iterator[Line]:
     """Yield other contenders that are clearly faster."""
     slower = [
         (v, arm)
-        for (_, arm), v in inputs.time_verdicts.items()
-        if outcome_beside(v) == "SLOWER" and (v.ratio or 0) >= WORTH_NAMING
+        for (case, arm), v in inputs.time_verdicts.items()
+        if outcome_beside(v) == "SLOWER" and (v.ratio or 0) >= WORTH_NAMING and inputs.trusts(case, inputs.first, arm)
     ]
     for v, arm in sorted(slower, key=lambda f: -(f[0].ratio or 0))[:3]:
         ratio, interval = v.ratio or 1, v.interval95
@@ -364,6 +372,7 @@ def _ceiling_advice(inputs: Inputs) -> Iterator[Line]:
         and (s := share(run, inputs.results)) is not None
         and s < FAR
         and len(inputs.cases) > 1
+        and inputs.trusts(run.case, run.arm)
     ]
     for gap_s, s, run in sorted(gaps, key=lambda f: -f[0])[:2]:
         yield Line(
@@ -376,7 +385,11 @@ def _cold_advice(inputs: Inputs) -> Iterator[Line]:
     first_calls = [
         (run.first_call_s / run.seconds, run)
         for run in inputs.runs
-        if run.arm == inputs.first and run.first_call_s and run.seconds and run.first_call_s > FELT_S
+        if run.arm == inputs.first
+        and run.first_call_s
+        and run.seconds
+        and run.first_call_s > FELT_S
+        and inputs.trusts(run.case, run.arm)
     ]
     times, run = max(first_calls, key=lambda f: f[0], default=(0.0, None))
     if run is not None and times > COLD:
@@ -409,6 +422,9 @@ def _peak(run: Run) -> float:
 
 
 def _noise_advice(inputs: Inputs) -> Iterator[Line]:
+    """Yield what disturbed the run and what to do, before any advice that rests on its times."""
+    if inputs.noise.noisy:
+        yield Line(f"{REMEDY}: {inputs.noise}. No advice rests on disturbed times.", "unsure", "noise")
     for word, singular, plural, remedy in (
         ("broke in", "had", "had", "rounds disturbed by other load: end it, or measure on a quiet machine"),
         ("modes", "has", "have", "times of several modes: look at the card before trusting a median"),
@@ -441,5 +457,5 @@ def _memory_advice(inputs: Inputs) -> Iterator[Line]:
 
 
 ADVICE: tuple[Callable[[Inputs], Iterator[Line]], ...] = (
-    _regression_advice, _contender_advice, _ceiling_advice, _peak_advice, _cold_advice, _memory_advice, _noise_advice, _plan_advice,
+    _noise_advice, _regression_advice, _contender_advice, _ceiling_advice, _peak_advice, _cold_advice, _memory_advice, _plan_advice,
 )  # fmt: skip
