@@ -54,7 +54,7 @@ def test_a_regression_the_gate_lets_pass_is_a_notice() -> None:
 
 def test_a_missing_baseline_is_an_error() -> None:
     (line,) = github.annotated(no_baseline("v1", "there is no baseline v1"))
-    assert line.startswith("::error title=NoBaseline::")
+    assert line.startswith("::error title=no baseline::")
     assert "no baseline v1" in line
 
 

@@ -32,6 +32,7 @@ from tritium.perf.gate.verdict import EXIT_CODES, OUTCOMES, level_of, status_of,
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Context, Work
 from tritium.perf.records.run import PLANS, Results, Run, Series
+from tritium.perf.work.canary import is_canary
 from tritium.perf.work.peers import PEERS
 
 CASES = {"matmul": 1e-3, "add": 1e-4, "softmax": 5e-4, "bitlinear": 2e-3, "sum": 3e-5}
@@ -575,7 +576,7 @@ def test_the_page_begins_with_counts_and_then_what_is_slower() -> None:
     assert "add" in lines[2]
     assert "margin ±3 %" in lines[2]
     assert "CRITICAL" in lines[2]
-    assert lines[-1] == "HasCriticalRegressions: exit code 1 (regression)"
+    assert lines[-1] == "critical regression: exit code 1"
     assert not any("EQUIVALENT" in line for line in lines[1:])
 
 
@@ -725,3 +726,37 @@ def test_a_few_processes_are_not_equivalent_however_alike(generations: int) -> N
     assert found.reason.endswith("; 5 are needed")
     assert found.more_generations is not None
     assert generations + found.more_generations >= 5
+
+
+# ---- noise
+
+
+def disturbed(given: Results, share: float = 1.0) -> Results:
+    flags = ("3 rounds kept though other work broke in",)
+    keys = [run.key for run in given if not is_canary(run.case)]
+    chosen = set(keys[: round(share * len(keys))])
+    return replace(given, runs=tuple(replace(r, flags=flags) if r.key in chosen else r for r in given))
+
+
+def test_a_gate_of_disturbed_runs_says_first_that_it_is_too_noisy() -> None:
+    given = results({f"case {i}": 1e-3 for i in range(5)})
+    quiet = compare_stored(given, disturbed(given, 0.2))
+    assert quiet.noise == ""
+    assert page(quiet).startswith("0 SLOWER")
+    busy = compare_stored(given, disturbed(given))
+    assert (busy.overall_status, busy.exit_code) == ("AllPass", 0)
+    first, second = page(busy).splitlines()[:2]
+    assert first.startswith("Too noisy to tell for sure: 5 of 10 cells were disturbed by other load; 0 SLOWER")
+    assert "tritium doctor" in second
+    assert "✅" not in markdown(busy)
+    wild = compare_stored(given, results({f"case {i}": 1e-3 for i in range(5)}, seed=1, canary_sd=0.3))
+    assert "canaries, work that never changes, spread by" in wild.noise
+
+
+def test_the_counts_of_several_metrics_name_the_number_of_cases() -> None:
+    given = results({"a": 1e-3, "b": 1e-3})
+    peak = Series("peak_bytes", "B", (((4096.0,),),), exact=True)
+    both = replace(given, runs=tuple(replace(r, series=(*r.series, peak)) for r in given))
+    lines = page(compare_stored(both, both)).splitlines()
+    assert lines[0] == "0 SLOWER · 4 EQUIVALENT (time and memory of 2 cases)"
+    assert lines[-1] == "no regression: exit code 0"

@@ -17,7 +17,7 @@ from typing import Literal
 from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.perf.files import write_all
-from tritium.perf.gate.page import advice, ending, figure, headline, markdown
+from tritium.perf.gate.page import STATUS_TEXT, advice, ending, figure, headline, markdown
 from tritium.perf.gate.verdict import Suite, Verdict
 
 Kind = Literal["error", "warning", "notice"]
@@ -55,7 +55,9 @@ def annotated(suite: Suite) -> list[str]:
     """Return a line for each verdict that matters, worst first; if GitHub would drop some, the last one counts them."""
     annotations = [_annotation(v, suite) for v in suite.verdicts if v.outcome in KINDS]
     if not suite.verdicts and suite.exit_code:
-        annotations.append(Annotation("error", "\n".join([ending(suite), *suite.notes]), suite.overall_status))
+        annotations.append(
+            Annotation("error", "\n".join([ending(suite), *suite.notes]), STATUS_TEXT[suite.overall_status])
+        )
     return [
         str(a) for kind in ("error", "warning", "notice") for a in _limited([a for a in annotations if a.kind == kind])
     ]

@@ -332,8 +332,13 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
         hard=hard, soft=soft, drift=wall.worst if wall.known else None,
         notes=(*_notes(baseline, current), *_drift_notes(wall), *_nothing(verdicts, "the baseline holds no case of Tritium")),
         command=current.command, created=current.created,
-        noise=str(disturbance(baseline, current, margin=rules.margin("wall"))),
+        noise=str(disturbance(*map(_compared, (baseline, current)), margin=rules.margin("wall"))),
     )  # fmt: skip
+
+
+def _compared(results: Results) -> Results:
+    """Return the runs that a comparison over time judges: not those of other libraries."""
+    return replace(results, runs=tuple(r for r in results if r.arm not in drift.OTHERS))
 
 
 def _unlike_machines(hard: dict[str, tuple[str, str]], wall: drift.Drift) -> str:

@@ -9,13 +9,15 @@ import math
 from collections.abc import Sequence
 
 from tritium import escape
-from tritium.perf.gate.verdict import OUTCOMES, PASS, Suite, Verdict
+from tritium.perf.gate.verdict import OUTCOMES, PASS, REMEDY, TOO_NOISY, Status, Suite, Verdict
 
 TOO_MANY = 100  # processes; nobody waits for more
 SHOWN = 12  # of one outcome; the rest is counted
-MEANING = {
-    0: "no regression", 1: "regression", 2: "usage or files", 3: "no baseline", 4: "inconclusive", 5: "not comparable",
+STATUS_TEXT: dict[Status, str] = {
+    "AllPass": "no regression", "HasRegressions": "regression", "HasCriticalRegressions": "critical regression",
+    "NoBaseline": "no baseline", "Inconclusive": "inconclusive", "NotComparable": "not comparable",
 }  # fmt: skip
+METRIC_NAMES = {"wall": "time", "cpu": "CPU time", "peak_bytes": "memory", "energy": "energy"}
 LISTED = ("SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER")
 UNITS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
@@ -26,6 +28,8 @@ UNITS = {
 def page(suite: Suite) -> str:
     """Return the page for a terminal: the counts, then only what matters, then what it means for the gate."""
     lines = [headline(suite)]
+    if suite.noise:
+        lines.append(f"  {REMEDY}.")
     if compared := subject(suite):
         lines.append(compared)
     for outcome in LISTED:
@@ -51,12 +55,23 @@ def page(suite: Suite) -> str:
 
 
 def headline(suite: Suite) -> str:
-    """Return the counts at a glance; outcomes that did not occur are left out, except the best and the worst."""
+    """Return the counts at a glance, after the noise of the runs; outcomes that did not occur are left out, except two."""
     if suite.overall_status == "NoBaseline":
         return "no baseline: nothing was compared"
     always = ("SLOWER", "EQUIVALENT")
     counts = [f"{suite.counts.get(o, 0)} {o}" for o in OUTCOMES if suite.counts.get(o, 0) or o in always]
-    return " · ".join(counts)
+    text = " · ".join(counts) + _judged_text(suite)
+    return f"{TOO_NOISY} for sure: {suite.noise}; {text}" if suite.noise else text
+
+
+def _judged_text(suite: Suite) -> str:
+    """Return how many cases the verdicts are on, where a case has several: of its time, its memory …"""
+    cases = len({(v.case, v.arm) for v in suite.verdicts})
+    if cases == len(suite.verdicts):
+        return ""
+    judged = {v.metric for v in suite.verdicts}
+    metrics = " and ".join(METRIC_NAMES.get(m, m) for m in sorted(judged, key=[*METRIC_NAMES, *sorted(judged)].index))
+    return f" ({metrics} of {cases} case{'s' * (cases != 1)})"
 
 
 def subject(suite: Suite) -> str:
@@ -69,11 +84,9 @@ def subject(suite: Suite) -> str:
 
 def ending(suite: Suite) -> str:
     """Return the status, the exit code and its meaning."""
-    text = f"{suite.overall_status}: exit code {suite.exit_code}"
+    text = f"{STATUS_TEXT[suite.overall_status]}: exit code {suite.exit_code}"
     if suite.exit_code == PASS and suite.overall_status != "AllPass":
         text += f", because --allow-{' --allow-'.join(suite.allowed)} was given"
-    else:
-        text += f" ({MEANING[suite.exit_code]})"
     if not suite.gates:
         text += "; quick runs do not gate"
     return text
@@ -83,7 +96,7 @@ def _line(v: Verdict, suite: Suite) -> str:
     """Return the line of one verdict."""
     name = escape.terminal(v.case) + ("" if v.arm in ("", "head") else f" [{escape.terminal(v.arm)}]")
     parts = [
-        f"  {v.outcome:<14} {name}  {v.metric}",
+        f"  {v.outcome:<14} {name}  {METRIC_NAMES.get(v.metric, v.metric)}",
         figure(v),
         v.level.upper(),
         escape.terminal(v.reason, None),
@@ -139,7 +152,14 @@ def _digits(value: float) -> str:
 
 def markdown(suite: Suite) -> str:
     """Return the page for a pull request or a job summary: the same in Markdown, every verdict in a table."""
-    lines = [f"### {'✅' if suite.exit_code == PASS else '❌'} {headline(suite)}", "", f"`{ending(suite)}`", ""]
+    mark = "❌" if suite.exit_code != PASS else "⚠️" if suite.noise else "✅"
+    lines = [
+        f"### {mark} {headline(suite)}",
+        "",
+        *([f"{REMEDY}.", ""] if suite.noise else []),
+        f"`{ending(suite)}`",
+        "",
+    ]
     if suite.verdicts:
         lines += ["| verdict | case | metric | ratio (interval) | margin | note |", "|---|---|---|---|---|---|"]
     for v in suite.verdicts:
@@ -150,9 +170,9 @@ def markdown(suite: Suite) -> str:
             else "" if v.ratio is None else _ratio(v.ratio, v.interval)
         )  # fmt: skip
         note = "; ".join(p for p in (v.level, v.reason, advice(v, suite)) if p)
-        remark = escape.markdown(note, None) if note else ""
+        remark, metric = escape.markdown(note, None) if note else "", METRIC_NAMES.get(v.metric, v.metric)
         lines.append(
-            f"| {v.outcome} | {escape.markdown(v.case)}{arm} | {v.metric} | {shown} | ±{100 * v.margin:g} % | {remark} |"
+            f"| {v.outcome} | {escape.markdown(v.case)}{arm} | {metric} | {shown} | ±{100 * v.margin:g} % | {remark} |"
         )
     lines += [
         f"| new | {escape.markdown(case)} | | | | not in the baseline |" for case in suite.new_cases if suite.verdicts

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tritium.errors import ArgumentError, BaselineError
 from tritium.perf.gate import noise
 from tritium.perf.gate.compare import compare_paired, compare_stored, no_baseline
+from tritium.perf.gate.page import STATUS_TEXT
 from tritium.perf.gate.verdict import Rules, Status, Suite, Verdict, suite_of
 from tritium.perf.records.case import Arm, Case
 from tritium.perf.records.environment import this_environment
@@ -296,8 +297,8 @@ def update_baseline(tested: Gated, name: str, *, requested: bool) -> str:
     """Store what was measured as the new baseline, only if requested and only if everything passed; return what was done."""
     if not requested:
         return ""
-    status = tested.suite.overall_status if tested.results.complete else "interrupted"
-    if status != "AllPass":
+    status = STATUS_TEXT[tested.suite.overall_status] if tested.results.complete else "interrupted"
+    if status != STATUS_TEXT["AllPass"]:
         return f"the baseline stays as it is: {status}, and only a pass may replace it"
     path = Path(name)
     if path.is_file() or path.suffix == ".json":

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, seconds_text
-from tritium.perf.gate.verdict import REMEDY, Disturbance, disturbance, is_disturbed
+from tritium.perf.gate.verdict import Disturbance, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run
 from tritium.perf.tables.tables import RULES, speed_text, told_apart
 from tritium.perf.work.canary import is_canary
@@ -76,7 +76,7 @@ def _unsure(r: Recommendation, noise: Disturbance) -> Recommendation:
     """Return the recommendation; without contenders where it rests on times of a run that is too noisy to tell."""
     if not noise.noisy or not r.arms or r.use_case not in TIMED:
         return r
-    return replace(r, arms=(), evidence=f"{noise}; {REMEDY.lower()}", noisy=True)
+    return replace(r, arms=(), evidence=str(noise), noisy=True)
 
 
 def _crossovers(results: Results) -> tuple[Crossover, ...]:
@@ -183,9 +183,7 @@ def _fastest(use_case: str, results: Results, cases: Sequence[str], nothing: str
     """Recommend the contender with the shortest times, together with those that show no difference from it."""
     disturbed = {r.case for r in results.runs if r.status == "ok" and is_disturbed(r)}
     if cases and not (steady := [case for case in cases if case not in disturbed]):
-        return Recommendation(
-            use_case, (), f"other load disturbed {_listed(cases)}; {REMEDY.lower()}", tuple(cases), True
-        )
+        return Recommendation(use_case, (), f"other load disturbed {_listed(cases)}", tuple(cases), True)
     cases = steady if cases else cases
     arms = _complete(results, cases)
     if not arms:

@@ -61,7 +61,7 @@ def ratios(inputs: Inputs) -> Section:
 def _gate(inputs: Inputs) -> list[Block]:
     suite = inputs.verdicts
     assert suite is not None
-    rows = tuple(_verdict_row(v, suite, inputs.first) for v in suite.verdicts)
+    rows = tuple(_verdict_row(v, suite) for v in suite.verdicts)
     margin = max((v.margin for v in suite.verdicts), default=0.0)
     total = None
     if suite.geomean is not None and suite.geomean_interval is not None:
@@ -71,7 +71,7 @@ def _gate(inputs: Inputs) -> list[Block]:
         margin=margin, total=total, subtitle="new / old with the 95 % interval; right of the band is slower, or more",
         note="" if len(rows) <= ROWS else f"the {ROWS} worst of {len(rows)}; the table has all",
     )  # fmt: skip
-    heads = ("case", "verdict", "change", "interval", "metric", "before → after", "note")
+    heads = ("case", "contender", "verdict", "change", "interval", "metric", "before → after", "note")
     grid = Grid(heads, rows, frozenset({"change"}), "Every verdict", filtered=True, ends=("less", "more"))
     return [Picture("forest", forest), grid]
 
@@ -84,7 +84,7 @@ def _ratio(v: Verdict, name: str) -> charts.Ratio:
     )
 
 
-def _verdict_row(v: Verdict, suite: Suite, first: str) -> tuple[Cell, ...]:
+def _verdict_row(v: Verdict, suite: Suite) -> tuple[Cell, ...]:
     from tritium.perf.gate import page as verdict_page  # where a gate judged
 
     order = float(OUTCOMES.index(v.outcome))
@@ -95,11 +95,12 @@ def _verdict_row(v: Verdict, suite: Suite, first: str) -> tuple[Cell, ...]:
     change = NONE if v.ratio is None else f"{100 * (v.ratio - 1):+.1f} %"
     chance = "" if v.p_adjusted is None else f"p {v.p_adjusted:.2g} after Holm"
     return (
-        Cell(v.case if v.arm in ("", first) else f"{v.case} [{v.arm}]", link=anchor(v.case)),
+        Cell(v.case, link=anchor(v.case)),
+        Cell(v.arm or NONE),
         Cell(WORDS[v.outcome], TONES[v.outcome], order, chance, badge=True),
         Cell(change, TONES[v.outcome], v.ratio, verdict_page.figure(v)),
         Cell("", TONES[v.outcome], v.ratio, span=span),
-        Cell(v.metric),
+        Cell(verdict_page.METRIC_NAMES.get(v.metric, v.metric)),
         Cell(values, sort=v.new),
         Cell(note, "quiet"),
     )
