@@ -18,6 +18,7 @@ from tritium.perf.gate.verdict import Verdict, suite_of
 from tritium.perf.records.run import PLANS, Results
 from tritium.perf.store import results as store
 from tritium.perf.suites.config import Alerts
+from tritium.perf.work.canary import is_canary
 from tritium.see.monitor import monitor
 from tritium.see.monitor.alerts import Alert, Desk, Level
 from tritium.see.monitor.monitor import Monitor, Round
@@ -108,6 +109,56 @@ def test_a_case_that_is_lost_is_critical() -> None:
     assert sorted(events(told)[2]) == [("raised", "softmax", "critical"), ("recovered", "add", "ok")]
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_critical_case_that_then_crashes_sends_an_alert(alone: bool) -> None:
+    def crashed(seed: int) -> Results:
+        lost = changed(made(seed, add=2.0), "add", status="crashed", reason="signal 11", series=())
+        return only(lost) if alone else lost
+
+    def only(given: Results) -> Results:
+        return replace(given, runs=tuple(r for r in given if r.case == "add" or is_canary(r.case))) if alone else given
+
+    rounds = (only(made(1)), only(made(2, add=2.0)), crashed(3), crashed(4), only(made(5)))
+    watching, told, _ = watch(*rounds)
+    assert events(told)[1] == [("raised", "add", "critical")]
+    assert ("raised", "add", "critical") in events(told)[2]
+    assert any("signal 11" in a.standing.says for a in told[2].alerts)
+    assert not any(case == "add" for _, case, _ in events(told)[3])  # told once
+    assert [e for e in events(told)[4] if e[1] == "add"] == [("recovered", "add", "ok")] * 2
+    assert watching.desk.worst == "ok"
+
+
+def unsteady(seed: int, **slower: float) -> Results:
+    """A round of a busy machine, in which nothing can be decided."""
+    flags = ("no steady state", "3 rounds kept though other work broke in")
+    given = made(seed, **slower)
+    return replace(given, runs=tuple(replace(run, flags=flags, steady=False) for run in given))
+
+
+def test_a_monitor_that_can_decide_nothing_says_that_it_is_blind_once() -> None:
+    watching, told, _ = watch(made(1), unsteady(2, add=1.27), unsteady(3, add=1.27), made(4), made(5, add=1.3))
+    assert told[1].suite is not None
+    assert set(told[1].suite.counts) >= {"INCONCLUSIVE"}
+    assert events(told) == [
+        [], [("raised", "all cases", "warning")], [], [("recovered", "all cases", "ok")], [("raised", "add", "critical")],
+    ]  # fmt: skip
+    (alert,) = told[1].alerts
+    assert alert.standing.kind == "blind"
+    assert "INCONCLUSIVE" in alert.standing.says
+    assert "tritium doctor" in alert.standing.says
+    line = told[1].line()
+    assert "too noisy to tell: 5 of 10 cells were disturbed by other load" in line
+    assert "is blind, no case could be decided: 5 INCONCLUSIVE" in line
+    assert "tritium_monitor_blind 0.0" in watching.page()
+
+
+def test_a_blind_monitor_has_an_open_alert_and_a_metric() -> None:
+    watching, _, _ = watch(made(1), unsteady(2))
+    assert watching.desk.worst == "warning"  # exit code 1 after --times
+    assert "tritium_monitor_blind 1.0" in watching.page()
+    assert 'tritium_monitor_alert{kind="blind"' in watching.page()
+
+
 def test_a_given_baseline_is_what_rounds_are_judged_by() -> None:
     _, told, _ = watch(made(2, matmul=1.3), baseline=made(1))
     assert not told[0].baseline
@@ -136,7 +187,8 @@ def test_every_verdict_has_its_level_or_leaves_it_as_it_is(
     verdict = Verdict(
         "x", "wall", "tritium", "tritium", outcome, 1.1, (1.0, 1.2), passes=passes, level=graded, reason="why"
     )
-    found = [f for f in monitor.standings(suite_of([verdict])) if f.kind == "change"]
+    kind = "missing" if outcome == "MISSING" else "change"
+    found = [f for f in monitor.standings(suite_of([verdict])) if f.kind == kind]
     assert [f.level for f in found] == ([] if level is None else [level])
 
 

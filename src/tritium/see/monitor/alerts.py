@@ -44,7 +44,7 @@ class UnsentError(TritiumError, RuntimeError):
 class Standing:
     """The current level of one condition. The first four fields identify the condition."""
 
-    kind: str  # "change", "limit", "comparison", "round"
+    kind: str  # "change", "missing", "limit", "comparison", "blind", "round"
     case: str
     arm: str = ""
     metric: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tritium.perf.formats.exports import Family, Sample, exposition, prometheus
 from tritium.perf.gate import noise, regression
 from tritium.perf.gate.compare import compare_stored
 from tritium.perf.gate.drift import OTHERS
-from tritium.perf.gate.verdict import Rules, Suite, Verdict
+from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, Rules, Suite, Verdict
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import PLANS, Results
 from tritium.perf.stats.estimates import describe
@@ -34,6 +34,8 @@ from tritium.settings import log
 QUICK = "quick"  # the cases of the suite `regression`, by the quick plan
 ROUND = "round"  # the last round was measured or failed
 COMPARISON = "comparison"  # it could be compared or not
+MISSING = "missing"  # a case of the baseline was measured or not: told even where its change was critical before
+BLIND = "blind"  # the last round could decide some case or none
 
 
 # ---- one round
@@ -84,7 +86,8 @@ def rules_of(levels: Alerts) -> Rules:
 
 def standings(suite: Suite) -> list[Standing]:
     """Return the level of every case by its verdict. An undecided case is left out: its level stays unchanged."""
-    out = [f for v in suite.verdicts if (f := _standing_of(v)) is not None]
+    out = [f for v in suite.verdicts for f in _standings_of(v)]
+    out.append(Standing(BLIND, "all cases", level="warning" if is_blind(suite) else "ok", says=_why_blind(suite)))
     incomparable = suite.of("NOT COMPARABLE")
     all_incomparable = bool(incomparable) and len(incomparable) == len(suite.verdicts)
     reason = incomparable[0].reason if all_incomparable else ""
@@ -96,18 +99,41 @@ def standings(suite: Suite) -> list[Standing]:
     return out
 
 
-def _standing_of(v: Verdict) -> Standing | None:
+def is_blind(suite: Suite) -> bool:
+    """Return True if cases were timed and not one could be decided: a slowdown would not be noticed."""
+    timed = [v for v in suite.verdicts if not v.exact and v.outcome != "MISSING"]
+    return bool(timed) and all(v.outcome == "INCONCLUSIVE" and not v.passes for v in timed)
+
+
+def _why_blind(suite: Suite) -> str:
+    """Return why a blind round could decide nothing, and what to do; "" for any other."""
+    if not is_blind(suite):
+        return ""
+    undecided = [v for v in suite.of("INCONCLUSIVE") if not v.exact]
+    largest = max((v.change for v in undecided if v.change is not None), default=None)
+    change = "" if largest is None else f", the largest change {largest:+.0%}"
+    cause = suite.noise or next((v.reason for v in undecided if v.reason), "the intervals are wide")
+    return (
+        f"no verdict can be reached: {len(undecided)} INCONCLUSIVE{change}; {cause}. {REMEDY}, or use more --processes"
+    )
+
+
+def _standings_of(v: Verdict) -> Iterator[Standing]:
+    """Yield if the case was measured, and the level of its change; the latter stays open while the case is missing."""
+    if v.metric == "wall":
+        lost = v.outcome == "MISSING"
+        yield Standing(
+            MISSING, v.case, v.arm, v.metric, "critical" if lost else "ok", v.reason if lost else "measured again"
+        )
     level = _level(v)
     if level is None:
-        return None
-    if v.outcome == "MISSING":
-        sentence = v.reason
-    elif v.change is None:
+        return
+    if v.change is None:
         sentence = v.reason or v.outcome.lower()
     else:
         low, high = v.interval95 or v.interval or (v.ratio, v.ratio)
         sentence = f"{v.change:+.1%} beside the baseline ({low:.3f} to {high:.3f} times, 95 %)"
-    return Standing(
+    yield Standing(
         "change", v.case, v.arm, v.metric, level, sentence, value=v.new, base=v.old, unit=v.unit, ratio=v.ratio,
         interval=v.interval95 or v.interval,
     )  # fmt: skip
@@ -116,9 +142,7 @@ def _standing_of(v: Verdict) -> Standing | None:
 def _level(v: Verdict) -> Level | None:
     if v.outcome == "SLOWER":
         return v.level or "ok"  # slower by less than the warning
-    if v.outcome == "MISSING":
-        return "critical"
-    undecided = v.outcome == "NOT COMPARABLE" or (v.outcome == "INCONCLUSIVE" and not v.passes)
+    undecided = v.outcome in ("NOT COMPARABLE", "MISSING") or (v.outcome == "INCONCLUSIVE" and not v.passes)
     return None if undecided else "ok"
 
 
@@ -163,6 +187,10 @@ class Round:
             outcome_text = (
                 ", ".join(f"{n} {outcome}" for outcome, n in self.suite.counts.items() if n) or "nothing was judged"
             )
+            if is_blind(self.suite):
+                outcome_text = f"is blind, no case could be decided: {outcome_text}"
+            if self.suite.noise:
+                outcome_text = f"{TOO_NOISY.lower()}: {self.suite.noise}; {outcome_text}"
         alerts = f"; {len(self.alerts)} alert{'s' * (len(self.alerts) != 1)}" if self.alerts else ""
         open_alerts = f"; open: {self.open}" if self.open else ""
         return f"{self.at} round {self.number} ({self.elapsed_s:.0f} s) {outcome_text}{alerts}{open_alerts}"
@@ -251,8 +279,9 @@ class Monitor:
         if self._stopping and (results is None or not results.complete):
             return Round(number, utc, self._clock() - start_s)
         suite, levels, is_baseline = None, list[Standing](), False
-        if results is not None and not failed:
-            suite, levels, is_baseline, failed = self._judge(results)
+        if results is not None and results.complete and (not failed or self.baseline is not None):
+            suite, levels, is_baseline, unjudged = self._judge(results, store=not failed)
+            failed = failed or unjudged
         self.rounds += 1
         self.failures += bool(failed)
         alerts = self.desk.tell(
@@ -281,9 +310,13 @@ class Monitor:
             self._interrupted, failure = True, "it was interrupted"
         return results, failure
 
-    def _judge(self, results: Results) -> tuple[Suite | None, list[Standing], bool, str]:
-        """Return the verdicts, their levels, True if this round became the baseline, and why judging failed."""
-        self._store(results)
+    def _judge(self, results: Results, *, store: bool) -> tuple[Suite | None, list[Standing], bool, str]:
+        """Return the verdicts, their levels, True if this round became the baseline, and why judging failed.
+
+        A round of which nothing could be measured is judged too, and not stored: every case of it is missing.
+        """
+        if store:
+            self._store(results)
         levels = over_limit(results, self.limit_s) if self.limit_s is not None else []
         if self.baseline is None:
             self.baseline = results
@@ -321,6 +354,7 @@ class Monitor:
             for (kind, case, arm, metric), level in list(self.desk.levels.items())
         ]
         verdicts = last.suite.verdicts if last is not None and last.suite is not None else ()
+        blind = last is not None and last.suite is not None and is_blind(last.suite)
         ratios = [
             Sample(v.ratio, {"case": v.case, "arm": v.arm, "metric": v.metric, "outcome": v.outcome})
             for v in verdicts
@@ -331,6 +365,7 @@ class Monitor:
                 Family("tritium_monitor_rounds", "Rounds since the start.", [Sample(self.rounds)]),
                 Family("tritium_monitor_failed_rounds", "Rounds that failed.", [Sample(self.failures)]),
                 Family("tritium_monitor_interval_seconds", "From round to round.", [Sample(self.every_s)]),
+                Family("tritium_monitor_blind", "1: the last round could decide no case.", [Sample(float(blind))]),
                 Family("tritium_monitor_alert", "Alerts that are open.", alerts),
                 Family("tritium_monitor_ratio", "The last round beside the baseline; above 1 is slower.", ratios),
             ]

@@ -122,7 +122,7 @@ def _measured(inputs: Inputs) -> Glance:
     tone = HEADLINE_TONES[headline.standing]
     if headline.standing == "noisy":
         short, _, details = headline.text.partition(": ")
-        return short, tone, f"{details[0].upper()}{details[1:]}. {REMEDY}.", counts
+        return short, tone, f"{details}. {REMEDY}.", counts
     return headline.text, tone, _means(inputs), counts
 
 
