@@ -8,8 +8,9 @@ import pytest
 
 import made_report
 from report_sections import FEW, section
+from tritium.perf.store.trends import trend
 from tritium.see.charts import charts
-from tritium.see.reports.blocks import Grid, Picture
+from tritium.see.reports.blocks import Fold, Grid, Picture
 from tritium.see.reports.report import Report, generate_memory_analysis, report
 
 
@@ -80,3 +81,36 @@ def test_a_tracked_run_tells_what_holds_its_memory_by_operation() -> None:
     assert [(p.name, p.value) for p in left.parts] == [("op0", 9 << 20)]
     assert chart.limit == 64 << 20
     assert "outlived it" in memory.text()
+
+
+def test_a_history_opens_with_the_users_cases_and_folds_the_canaries_at_the_end() -> None:
+    own = made_report.trends(FEW)
+    first = next(iter(own.values()))
+    canary = {("canary compute", "tritium"): first, ("canary memory", "tritium"): first}
+    part = section(report(FEW, history=canary | dict(list(own.items())[1:])), "history")
+    opened = [b.chart.title for b in part.blocks if isinstance(b, Picture)]
+    assert opened
+    assert not any("canary" in title for title in opened)
+    folds = [b for b in part.blocks if isinstance(b, Fold)]
+    assert [p.chart.title for p in folds[-1].blocks] == ["canary compute on tritium", "canary memory on tritium"]
+    grid = next(b for b in part.blocks if isinstance(b, Grid))
+    assert [row[0].text for row in grid.rows][-2:] == ["canary compute", "canary memory"]
+
+
+@pytest.mark.parametrize(
+    ("created", "commit", "labels"),
+    [
+        ("2026-01-{:02d}T12:00:00Z", "{:02d}abcdef", ["01abcde", "02abcde", "03abcde"]),
+        ("2026-01-{:02d}T12:00:00Z", "same", ["2026-01-01", "2026-01-02", "2026-01-03"]),
+        ("2026-01-05T{:02d}:30:00Z", "same", ["01-05 01:30", "01-05 02:30", "01-05 03:30"]),
+        ("2026-01-05T12:30:{:02d}Z", "", ["01-05 12:30:01", "01-05 12:30:02", "01-05 12:30:03"]),
+    ],
+)
+def test_the_runs_of_a_history_can_be_told_apart(created: str, commit: str, labels: list[str]) -> None:
+    (key, t), *_ = made_report.trends(FEW).items()
+    points = [
+        replace(p, created=created.format(i), commit=commit.format(i)) for i, p in enumerate(t.points[:3], start=1)
+    ]
+    part = section(report(FEW, history={key: trend(points, "wall")}), "history")
+    chart = next(b for b in part.blocks if isinstance(b, Picture)).chart
+    assert [p.label for p in chart.points] == labels

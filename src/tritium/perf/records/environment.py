@@ -221,14 +221,43 @@ def _first(path: str) -> str:
         return ""
 
 
-def _virtual() -> str:
-    """Return the hypervisor of this machine, as far as the system names it."""
-    for line in _first("/proc/cpuinfo").splitlines():
-        if line.startswith("flags"):
-            if "hypervisor" not in line.split():
-                return ""
-            return _first("/sys/class/dmi/id/sys_vendor") or _first("/sys/hypervisor/type") or "a hypervisor"
-    return ""
+# Vendors whose DMI fields name a hypervisor, as systemd-detect-virt knows them.
+VENDORS = {
+    "QEMU": "QEMU", "KVM": "KVM", "OpenStack": "KVM", "Amazon EC2": "Amazon EC2", "Google Compute Engine": "Google",
+    "VMware": "VMware", "VMW": "VMware", "innotek GmbH": "VirtualBox", "VirtualBox": "VirtualBox", "Xen": "Xen",
+    "Bochs": "Bochs", "Parallels": "Parallels", "BHYVE": "bhyve", "Hyper-V": "Hyper-V", "Apple Virtualization": "Apple",
+    "Firecracker": "Firecracker",
+}  # fmt: skip
+DMI = ("product_name", "sys_vendor", "board_vendor", "bios_vendor", "product_version")
+GUEST_NODES = ("hypervisor", "vmgenid", "fw-cfg")  # of a device tree; real boards have none of them
+
+
+def _virtual(root: Path = Path("/")) -> str:
+    """Return the hypervisor of this machine, as far as the system names it; "" where nothing shows one.
+
+    Its sources: the DMI fields, the CPU's hypervisor flag, /sys/hypervisor, and the device tree of ARM and RISC-V guests.
+    """
+    dmi = [_first(str(root / "sys/class/dmi/id" / field)) for field in DMI]
+    known = next((name for text in dmi for word, name in VENDORS.items() if text.startswith(word)), "")
+    flagged = any(
+        line.startswith("flags") and "hypervisor" in line.split()
+        for line in _first(str(root / "proc/cpuinfo")).splitlines()
+    )
+    kind = _first(str(root / "sys/hypervisor/type"))
+    if known or flagged or kind:
+        bare_metal = known == "Amazon EC2" and dmi[0].endswith(".metal")  # its DMI says Amazon EC2 too
+        return "" if bare_metal and not flagged else known or dmi[1] or kind or "a hypervisor"
+    return _device_tree_guest(root / "proc/device-tree")
+
+
+def _device_tree_guest(tree: Path) -> str:
+    """Return the hypervisor that a device tree shows, "" on a real board."""
+    compatible = _first(str(tree / "hypervisor/compatible")).replace("\0", " ").split()
+    if compatible:
+        return {"linux,kvm": "KVM", "xen,xen": "Xen"}.get(compatible[0], compatible[0])
+    board = _first(str(tree / "compatible")).replace("\0", " ").split()
+    guest = "linux,dummy-virt" in board or any((tree / node).exists() for node in GUEST_NODES)
+    return "a hypervisor, by the device tree" if guest else ""
 
 
 def _power_source(root: Path = Path("/sys/class/power_supply")) -> str:

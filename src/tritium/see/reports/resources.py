@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, many, percent, seconds_text
 from tritium.perf.records.run import Run
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.table import NONE
+from tritium.perf.work.canary import is_canary
 from tritium.see.charts import charts
 from tritium.see.charts.roofline import roofs_of
 from tritium.see.reports.blocks import Block, Cell, Drawing, Fold, Grid, Line, Lines, Picture
@@ -150,8 +151,10 @@ def history(inputs: Inputs) -> Section:
         reason_text = "no earlier runs were given; tritium history --add results.json adds them, tritium report --history shows them"
         return absent("history", "History", inputs.no_history or reason_text)
     ranked = sorted(trends.items(), key=lambda item: (-_largest_change(item[1]), item[0]))
-    pictures = tuple(Picture(f"trend-{case}-{arm}", _trend(case, arm, t)) for (case, arm), t in ranked[:TRENDS])
-    rows = tuple(_trend_row(case, arm, t) for (case, arm), t in ranked)
+    canaries = [item for item in ranked if is_canary(item[0][0])]
+    ranked = [item for item in ranked if not is_canary(item[0][0])]
+    pictures = _trend_pictures(ranked[:TRENDS])
+    rows = tuple(_trend_row(case, arm, t) for (case, arm), t in (*ranked, *canaries))
     heads = ("case", "contender", "runs", "levels", "now", "against its best", "last change")
     grid = Grid(
         heads, rows, frozenset({"runs", "levels", "now", "against its best"}), "Every case over time", filtered=True
@@ -159,9 +162,27 @@ def history(inputs: Inputs) -> Section:
     blocks: list[Block] = [*pictures[:2], grid]
     if len(pictures) > 2:
         blocks.append(Fold(f"Histories of {many(len(pictures) - 2, 'more case')}", pictures[2:]))
+    if canaries:
+        blocks.append(Fold("The machine itself: canaries, work that no version changes", _trend_pictures(canaries)))
     return Section(
         "history", "History", tuple(blocks), "Points are runs of this machine; a step is a change point, not noise."
     )
+
+
+def _trend_pictures(ranked: Iterable[tuple[tuple[str, str], Trend]]) -> tuple[Picture, ...]:
+    return tuple(Picture(f"trend-{case}-{arm}", _trend(case, arm, t)) for (case, arm), t in ranked)
+
+
+def _point_labels(t: Trend) -> list[str]:
+    """Return a label for each run by which it differs from the others: its commit, its date, or its time of day too."""
+    commits = [p.commit[:7] for p in t.points]
+    if all(commits) and len(set(commits)) == len(commits):
+        return commits
+    for ends in (slice(0, 10), slice(5, 16), slice(5, 19)):  # 2026-11-17, 11-17 09:16, 11-17 09:16:05
+        labels = [p.created[ends].replace("T", " ") for p in t.points]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
 
 
 def _largest_change(t: Trend) -> float:
@@ -174,8 +195,8 @@ def _trend(case: str, arm: str, t: Trend) -> charts.Trend:
     canaries = [p.canary for p in t.points if p.canary is not None]
     middle = sorted(canaries)[len(canaries) // 2] if canaries else 0.0
     points = tuple(
-        charts.TrendPoint(p.commit[:7] or p.created[:10], p.value, math.exp(p.low), math.exp(p.high), p.created)
-        for p in t.points
+        charts.TrendPoint(label, p.value, math.exp(p.low), math.exp(p.high), p.created, p.commit[:10])
+        for label, p in zip(_point_labels(t), t.points, strict=True)
     )
     ends = [0, *(s.index for s in t.steps), len(t.points)]
     levels = tuple(
@@ -197,7 +218,7 @@ def _trend_row(case: str, arm: str, t: Trend) -> tuple[Cell, ...]:
     worse = against.low > 1
     change = Cell("none", "quiet", 0.0)
     if last is not None:
-        place = last.point.commit[:10] or last.point.created[:10]
+        place = last.point.commit[:10] or last.point.created[:16].replace("T", " ")
         change = Cell(f"{100 * (last.ratio - 1):+.1f} % at {place}", "bad" if last.ratio > 1 else "good", last.ratio)
     return (
         Cell(case, link=anchor(case)), Cell(arm), Cell(str(len(t.points)), sort=float(len(t.points))),
