@@ -267,7 +267,10 @@ def main() -> None:
     rounds = args.rounds or (15 if args.quick else 301)
     names = [n for n in CALLS if not args.only or n in args.only.split(",")]
     print(f"{machine()}; 1 thread; {rounds} rounds")
-    print(f"a span costs {recording.event_cost_ns():.0f} ns; a scope while nobody records {scope_ns():.0f} ns\n")
+    print(
+        f"a span costs {recording.event_cost_ns():.0f} ns, a scope {recording.scope_cost_ns() or 0:.0f} ns; "
+        f"a scope while nobody records {scope_ns():.0f} ns\n"
+    )
     off = off_cost(args.processes or (2 if args.quick else 11), rounds)
     lines, said = off_lines(off)
     print("\n".join(lines))

@@ -511,7 +511,9 @@ def test_a_process_may_end_while_it_records() -> None:
 def test_a_span_has_a_cost_that_is_measured() -> None:
     with Recorder() as r:
         assert 1 < recording.event_cost_ns() < 1e6
+        assert recording.scope_cost_ns() is None  # the scopes of the measurement would be kept
     assert r.read()[0] == []
+    assert 1 < (recording.scope_cost_ns() or 0) < 1e6
 
 
 # ---- scopes

@@ -42,7 +42,7 @@ def everything() -> Timeline:
     return made(
         (SCOPE, 0, 500_000), (MATMUL, 0, 200_000), (ADD, 200_000, 300_000), (PROGRAM, 600_000, 100_000), (TINY, 650_000, 9),
         (MATMUL, 5, 100, 1), began="2026-01-31T12:00:00+00:00", name="a profile", counters=counters, samples=samples,
-        dropped=3, event_cost_ns=61.5, notes=("a note",),
+        dropped=3, event_cost_ns=61.5, scope_cost_ns=900.5, notes=("a note",),
     )  # fmt: skip
 
 

@@ -510,11 +510,14 @@ def test_without_asking_there_are_no_stacks_and_no_counters() -> None:
 def test_what_recording_cost_is_measured_and_printed() -> None:
     with tt.profile(**QUIET) as p, tt.scope("x"):
         nap()
-    cost = p.timeline.event_cost_ns
+    cost, span_cost = p.timeline.scope_cost_ns, p.timeline.event_cost_ns
     assert cost is not None
+    assert span_cost is not None
     assert cost > 0
+    assert span_cost > 0
     assert p.overhead == pytest.approx(cost / p.timeline.elapsed_total_ns)
-    assert re.search(r"recording cost about [\d.e-]+ % of the run", p.text())
+    assert re.search(r"recording cost about [\d.e-]+ % of the run \(\d+ ns a span, \d+ ns a scope\)", p.text())
+    assert Profile(replace(p.timeline, scope_cost_ns=None)).overhead is None
     assert Profile(made()).overhead is None
 
 

@@ -41,6 +41,7 @@ class Header:
     environment: Environment | None
     notes: tuple[str, ...]
     apart: int = 0
+    scope_cost_ns: float | None = None
 
 
 # ---- writing
@@ -51,7 +52,8 @@ def dump(t: Timeline) -> str:
     # As it will be read back: an integer in a float field would become other bytes the second time.
     environment = None if t.environment is None else read(Environment, plain(t.environment), "environment")
     header = Header(
-        t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, environment, t.notes, t.apart
+        t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, environment, t.notes, t.apart,
+        t.scope_cost_ns,
     )  # fmt: skip
     parts = [
         f'"schema": {SCHEMA}',
@@ -124,6 +126,7 @@ def parse(raw: bytes, where: str) -> Timeline:
         header.whats, *spans, header.lanes, header.elapsed_total_ns, header.began, header.name, counters,
         None if samples is None else _read_samples(samples, len(header.lanes), f"{where}: samples"), header.dropped,
         header.event_cost_ns, header.environment, header.notes, header.apart,
+        header.scope_cost_ns,
     )  # fmt: skip
 
 
@@ -138,8 +141,9 @@ def _check_header(header: Header, where: str) -> None:
             raise FormatError(f"{where}: about.{name}: a whole number from 0 to 2^62 is needed, given {value}.")
     if not 0 <= header.apart <= len(header.lanes):
         raise FormatError(f"{where}: about.apart: {header.apart} of {len(header.lanes)} lanes cannot be.")
-    if header.event_cost_ns is not None and header.event_cost_ns < 0:
-        raise FormatError(f"{where}: about.event_cost_ns: {header.event_cost_ns} is below 0.")
+    for name in ("event_cost_ns", "scope_cost_ns"):
+        if (cost := getattr(header, name)) is not None and cost < 0:
+            raise FormatError(f"{where}: about.{name}: {cost} is below 0.")
 
 
 def _check_keys(data: Any, needed: tuple[str, ...], where: str) -> None:

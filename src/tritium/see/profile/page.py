@@ -67,10 +67,15 @@ def _sections(t: Timeline, table: Sequence[OpRow], own: Column) -> Sections:
 
 
 def overhead(t: Timeline) -> float | None:
-    """Return the share of the run that recording took: spans times the cost of one. None where that was not measured."""
-    if t.event_cost_ns is None or not t.elapsed_total_ns:
+    """Return the share of the run that recording took: spans and scopes, each times the cost of one.
+
+    None where a cost is unknown: a scope costs far more than a span, whose cost does not stand for it.
+    """
+    scopes = int(t.kind("scope").sum())
+    if t.event_cost_ns is None or not t.elapsed_total_ns or (scopes and t.scope_cost_ns is None):
         return None
-    return (len(t) + t.dropped) * t.event_cost_ns / t.elapsed_total_ns
+    spans_ns = (len(t) + t.dropped - scopes) * t.event_cost_ns
+    return (spans_ns + scopes * (t.scope_cost_ns or 0.0)) / t.elapsed_total_ns
 
 
 def head(t: Timeline) -> str:
@@ -85,7 +90,8 @@ def head(t: Timeline) -> str:
     cost = overhead(t)
     if cost is None:
         return f"{first}\nthe cost of recording was not measured"
-    return f"{first}\nrecording cost about {100 * cost:.2g} % of the run ({t.event_cost_ns:.0f} ns a span)"
+    scopes = "" if t.scope_cost_ns is None else f", {t.scope_cost_ns:.0f} ns a scope"
+    return f"{first}\nrecording cost about {100 * cost:.2g} % of the run ({t.event_cost_ns:.0f} ns a span{scopes})"
 
 
 # ---- operations

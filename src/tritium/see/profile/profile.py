@@ -66,7 +66,7 @@ class Profile:
 
     @property
     def overhead(self) -> float | None:
-        """Return the share of the run that recording took: spans times the cost of one, measured at the start; None: unknown."""
+        """Return the share of the run that recording took: spans and scopes times the cost of each, measured at the start; None: unknown."""
         return profile_page.overhead(self.timeline)
 
     @cached_property
@@ -187,7 +187,7 @@ class Recording(Profile):
     def _begin(self) -> None:
         self._after.callback(self._forget)
         self._threads = get_num_threads()
-        self._cost = recording.event_cost_ns()
+        self._cost, self._scope_cost = recording.event_cost_ns(), recording.scope_cost_ns()
         self._beside = sampler.BackgroundSampler(
             stacks_ns=self._stacks_ns, counters_ns=self._counters_ns, at_limit=self._reach_limit,
             read=sampler.gauges(**self._gauges) if self._counters_ns else (),
@@ -290,6 +290,7 @@ class Recording(Profile):
             samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of, self._ended_ns),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
             notes=tuple(self._collect_notes(beside, left, crossed)), apart=len(lanes) - real,
+            scope_cost_ns=self._scope_cost,
         )  # fmt: skip
 
     def _environment(self) -> Environment:

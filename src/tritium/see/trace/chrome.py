@@ -121,6 +121,8 @@ class _Trace:
             }
         if t.event_cost_ns is not None:
             fields["recording one span cost"] = f"{t.event_cost_ns:.0f} ns"
+        if t.scope_cost_ns is not None:
+            fields["recording one scope cost"] = f"{t.scope_cost_ns:.0f} ns"
         fields |= {f"counter {c.name}": c.absent for c in t.counters if c.absent}
         fields |= {f"note {i + 1}": note for i, note in enumerate(t.notes[:NOTES])}
         if left_out:

@@ -101,6 +101,7 @@ class Timeline:
     environment: Environment | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
     apart: int = 0  # number of lanes at the end that are not threads, but scopes that overlapped others of their thread
+    scope_cost_ns: float | None = None  # overhead of one scope, measured at the start
 
     def __len__(self) -> int:
         return len(self.what)
