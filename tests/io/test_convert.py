@@ -20,7 +20,7 @@ from tritium.io.stream import appearing
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for the disk is what conversions of tiny models take most of."""
-    monkeypatch.setattr("tritium.io.stream._sync", lambda path: None)
+    monkeypatch.setattr("tritium.machine.files.sync", lambda path: None)
 
 
 def target(folder: Path, name: str, to: str) -> Path:
@@ -351,8 +351,8 @@ def test_a_folder_that_is_not_there_is_an_error(source: Path, tmp_path: Path) ->
 
 def test_files_are_on_the_disk_before_they_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr("tritium.io.stream._sync", lambda path: seen.append(f"sync {path.suffix or 'folder'}"))
-    monkeypatch.setattr("tritium.io.stream._rename", lambda a, b: (seen.append("rename"), a.rename(b)))
+    monkeypatch.setattr("tritium.machine.files.sync", lambda path: seen.append(f"sync {path.suffix or 'folder'}"))
+    monkeypatch.setattr("tritium.machine.files.place", lambda a, b, _: (seen.append("rename"), a.rename(b)))
     with appearing(tmp_path / "x", folder=False, overwrite=False) as temporary:
         temporary.write_bytes(b"x")
     assert seen == ["sync .tmp", "rename", "sync folder"]

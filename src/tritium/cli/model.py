@@ -47,6 +47,7 @@ def options_of_a_model(command: Command) -> Command:
         click.option("--variant", type=VARIANT, help=VARIANT_HELP),
         click.option("--ternarise", is_flag=True, help=TERNARISE_HELP),
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all cores)."),
+        click.option("--mmap/--no-mmap", default=True, help="Map the model file (default), or read it into memory."),
         click.option("--device", help="Device: cpu, mlx, torch, mps …; see 'tritium devices'."),
     )):  # fmt: skip
         command = option(command)
@@ -82,7 +83,7 @@ def split(options: dict[str, Any], *names: str) -> tuple[dict[str, Any], dict[st
     return {k: options[k] for k in names}, {k: v for k, v in options.items() if k not in names}
 
 
-MODEL = ("head", "kv", "variant", "ternarise", "threads", "device")
+MODEL = ("head", "kv", "variant", "ternarise", "threads", "mmap", "device")
 
 
 @click.command()
@@ -323,6 +324,7 @@ def perplexity(
 )
 @click.option("--variant", type=VARIANT, help=VARIANT_HELP)
 @click.option("--ternarise", is_flag=True, help=TERNARISE_HELP)
+@click.option("--mmap/--no-mmap", default=True, help="Map the model file (default), or read it into memory.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     """Write a model in the layout this machine's kernels read.
@@ -330,13 +332,13 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     Such a file loads at once. On CPUs with AVX-512 VNNI it has 1.6 bits per weight, which is faster to decode; 2 bits are
     faster to prefill.
     """
-    from tritium.io.reader import map_file
+    from tritium.io.reader import read_start
     from tritium.io.stream import check_free
     from tritium.models.load import load
     from tritium.models.prepacked import is_prepacked
 
     check_free(Path(target), overwrite)
-    if Path(model).is_file() and is_prepacked(map_file(Path(model))):
+    if Path(model).is_file() and is_prepacked(read_start(Path(model), 64)):
         raise ArgumentError(
             f"{shown(Path(model).name)} is prepacked already: copy it, or prepack the file it was made from."
         )

@@ -171,7 +171,7 @@ def _write_gguf(
     if any(f.ternary for f in surveys):
         metadata["general.file_type"] = gguf.number("u32", ggml.FILE_TYPE[form.name.upper()])
     pieces = gguf_pieces(surveys, model, form, arch)
-    with path.open("xb") as file:
+    with path.open("wb") as file:
         wrote = gguf.write(file, metadata, pieces, progress=_write_progress(work), total=sum(p.nbytes for p in pieces))
     work.done += sum(f.entry.nbytes for f in surveys)
     return pieces, wrote
@@ -219,7 +219,7 @@ def _write_safetensors(
         _side_files(path, model, config, work)
     else:
         notes["config"] = json.dumps(config)
-    with (path / "model.safetensors" if folder else path).open("xb") as file:
+    with (path / "model.safetensors" if folder else path).open("wb") as file:
         wrote = safetensors.write(
             file, notes, pieces, progress=_write_progress(work), total=sum(p.nbytes for p in pieces)
         )

@@ -10,9 +10,10 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -133,20 +134,60 @@ def disjoint(spans: Iterable[tuple[int, int, str]], size: int, what: str) -> Non
 # ---- files
 
 
-def map_file(path: Path) -> memoryview:
-    """Map the bytes of a file read-only; an empty file is an empty view."""
+def map_file(path: Path, mapped: bool = True) -> memoryview:
+    """Map the bytes of a file read-only; an empty file is an empty view. Not `mapped`: read them into memory.
+
+    A file that is cut short while it is mapped ends the process (SIGBUS) at the next access; bytes in memory stay.
+    """
+    with _opened(path) as (file, size):
+        if not mapped:
+            return _read(file, size, path)
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+
+def read_start(path: Path, most: int) -> bytes:
+    """Read the first bytes of a file, at most so many."""
+    with _opened(path) as (file, _):
+        return file.read(most)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file and yield it with its size; the system's errors become FormatError."""
     try:
         # Non-blocking: opening a pipe without a writer would wait for ever.
         with open(path, "rb", opener=lambda p, flags: os.open(p, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FormatError(f"{visible(path.name)} is a pipe, a device or a folder; a regular file is needed.")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b"")
+            yield file, status.st_size
     except (OSError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
         why = getattr(error, "strerror", None) or type(error).__name__
         raise FormatError(f"{visible(path.name)}: cannot be read: {why}.") from None
+
+
+LINE = 64  # bytes of a cache line: kernels read tiles by whole lines
+
+
+def _read(file: BinaryIO, size: int, path: Path) -> memoryview:
+    """Read a file into memory aligned to cache lines, as its mapping would be; raise where it is cut short meanwhile."""
+    try:
+        space = np.empty(size + LINE, np.uint8)
+    except MemoryError:
+        raise FormatError(
+            f"{visible(path.name)}: {size} bytes do not fit into memory; let it be mapped instead (mmap=True)."
+        ) from None
+    start = -space.ctypes.data % LINE
+    view = memoryview(space)[start : start + size]
+    count = 0
+    while count < size:
+        n = file.readinto(view[count:])  # type: ignore[attr-defined]
+        if not n:
+            raise fault(visible(path.name), f"{count} bytes", f"the {size} it had when it was opened")
+        count += n
+    return view.toreadonly()
 
 
 def forget(view: memoryview) -> None:
@@ -205,13 +246,19 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def read_side(path: Path, most: int, remedy: str) -> memoryview:
+    """Read a side file into memory, where a change of the file does no harm; raise above `most` bytes, which are not read."""
+    with _opened(path) as (file, size):
+        if size > most:
+            raise fault(visible(path.name), f"{size} bytes", f"at most {most}", remedy)
+        return _read(file, size, path)
+
+
 def read_json(path: Path, most: int = 16 << 20, growth: int = 2) -> dict[str, Any]:
     """Read a JSON object from a side file; raise for duplicate keys, endless nesting, files above `most` bytes, and those that
     would take more than `growth` times their size plus 64 MB, which is estimated before any object is created."""
     name = visible(path.name)
-    data = map_file(path)
-    if len(data) > most:
-        raise fault(name, f"{len(data)} bytes", f"at most {most}", "This is no configuration of a model.")
+    data = read_side(path, most, "This is no configuration of a model.")
     room = growth * len(data) + (64 << 20)
     if _object_bytes(data) > room:
         raise fault(

@@ -5,9 +5,7 @@ Knows nothing of formats.
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
+import errno
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ import numpy as np
 
 from tritium.errors import FormatError
 from tritium.escape import visible
+from tritium.machine.files import replacing
 
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in total, the current task
 
@@ -81,14 +80,12 @@ def check_free(target: Path, overwrite: bool) -> None:
     if target.exists() and not target.is_file() and (not target.is_dir() or target.is_symlink()):
         raise FormatError(f"{visible(str(target))} is a device, a pipe or a link to a folder; it is never replaced.")
     if (target.exists() or target.is_symlink()) and not overwrite:
-        raise FormatError(
-            f"{visible(str(target))} exists already. Choose another name, or pass overwrite=True (--overwrite)."
-        )
+        raise FormatError(_taken(target))
 
 
 @contextmanager
 def appearing(target: Path, *, folder: bool, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary path beside the target; it is renamed to the target on success and removed on failure.
+    """Yield a temporary file or folder beside the target; it takes the target's name on success and is removed on failure.
 
     The old target stays until then: a reader sees all of the old one or all of the new one.
     """
@@ -97,42 +94,32 @@ def appearing(target: Path, *, folder: bool, overwrite: bool) -> Iterator[Path]:
         raise FormatError(
             f"{visible(str(target))} is a folder and a file was to be written there. Choose another name."
         )
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        if folder:
-            temporary.mkdir()
-        yield temporary
-        for path in [*temporary.iterdir(), temporary] if folder else [temporary]:
-            _sync(path)
-        _rename(temporary, target)
-        _sync(target.parent)
+        with replacing(target, folder=folder, overwrite=overwrite) as temporary:
+            yield temporary
+    except FileExistsError as error:
+        raise FormatError(_taken(target)) from error
     except OSError as error:
-        raise FormatError(f"{visible(str(target))}: cannot be written: {error}.") from error
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        raise unwritten(target, error) from error
 
 
-def _rename(temporary: Path, target: Path) -> None:
-    """Replace the target; os.replace cannot replace a folder that is not empty, so the old one is renamed first and removed last."""
-    if not (target.is_dir() and not target.is_symlink()):
-        os.replace(temporary, target)
-        return
-    aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
-    os.replace(target, aside)
-    try:
-        os.replace(temporary, target)
-    except OSError:
-        os.replace(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+def _taken(target: Path) -> str:
+    return f"{visible(str(target))} exists already. Choose another name, or pass overwrite=True (--overwrite)."
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+REMEDIES = {
+    errno.EACCES: "Choose a folder you may write to.",
+    errno.EPERM: "Choose a folder you may write to.",
+    errno.EROFS: "The file system is read-only: choose another folder.",
+    errno.ENOSPC: "Free some space, or choose another place.",
+    errno.EDQUOT: "Free some space, or choose another place.",
+    errno.ENOENT: "Its folder is gone: make it again, or choose another.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+
+
+def unwritten(target: Path, error: OSError) -> FormatError:
+    """Return the error for a file that the system did not write, with what to do about it."""
+    reason = error.strerror or str(error)
+    remedy = REMEDIES.get(error.errno or 0, "Choose another place.")
+    return FormatError(f"{visible(str(target))}: cannot be written: {reason}; nothing was changed. {remedy}")

@@ -16,7 +16,6 @@ The ceiling is the best sample, so that no sample exceeds it. Median and spread 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -335,28 +334,13 @@ def as_dict(measured: Ceilings) -> dict[str, Any]:
 
 
 def _write(path: Path, measured: Ceilings) -> None:
-    """Write the file atomically: to a temporary file, flushed to the disk, then renamed."""
+    """Write the file atomically."""
     import json
-    import tempfile
 
-    body = asdict(measured)
-    text = json.dumps(sealed(SCHEMA, "ceilings", body), indent=1, allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    from tritium.machine.files import write
+
+    text = json.dumps(sealed(SCHEMA, "ceilings", asdict(measured)), indent=1, allow_nan=False)
+    write(path, text.encode())
 
 
 def _load(path: Path, machine: Machine) -> Ceilings | None:

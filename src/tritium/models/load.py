@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from importlib.resources import files
 from io import BytesIO
@@ -24,7 +24,7 @@ from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
 from tritium.escape import visible
 from tritium.io import ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
-from tritium.io.reader import fault, forget, map_file
+from tritium.io.reader import fault, forget, read_start
 from tritium.io.stream import Progress
 from tritium.models import generation, prepacked, vocabulary as text
 from tritium.models.config import Config
@@ -192,6 +192,16 @@ def split_options(options: dict[str, Any]) -> tuple[Sampler, Session | None, dic
     return given or Sampler(**picked), session, rest
 
 
+def without_weights(found: ModelFile) -> ModelFile:
+    """Return an opened model with its texts alone, copied: the tokenizer is made later, when the file may have changed."""
+    if found.gguf is None:
+        return replace(found, entries={})  # its tokenizer is in files of its own
+    values = {k: replace(v, raw=memoryview(bytes(v.raw))) for k, v in found.gguf.metadata.values_by_key.items()}
+    metadata = gguf.Metadata(values)
+    texts = replace(found.gguf, view=memoryview(b""), metadata=metadata, tensors={})
+    return replace(found, entries={}, metadata=metadata, gguf=texts)
+
+
 def text_files(found: ModelFile) -> dict[str, bytes]:
     """What the tokenizer is made of, to be kept beside the weights."""
     if found.gguf is not None:
@@ -225,7 +235,7 @@ def shipped() -> Path:
 
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
-    context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None,
+    context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,
 ) -> Model:  # fmt: skip
     """A model from a GGUF file, a safetensors file, a directory of Hugging Face, or a prepacked file; without a path, the
     small one in the package.
@@ -234,6 +244,7 @@ def load(
     file. kv: how keys and values are kept. context: tokens of a session, where fewer than the model was made for will do.
     storage: "tern2" (2 bits a weight, the default) or "tern5" (1.6 bits on x86: fewer bytes, more work; elsewhere weights wait in
     tiles of 2 bits). variant and ternarise: see `tritium.io.open`. device: where it runs; its weights are made ready there.
+    mmap: False reads the file into memory instead of mapping it, so that it may be changed or cut short while the model is in use.
     """
     there = backends.device(device)
     if not isinstance(path, str | Path | None):
@@ -241,26 +252,27 @@ def load(
     path = shipped() if path is None else Path(path)
     if storage not in (None, *STORAGES):
         raise ArgumentError(f"load: storage {storage!r} is unknown; use {' or '.join(STORAGES)}.")
-    if path.is_file() and prepacked.is_prepacked(map_file(path)):
+    if path.is_file() and prepacked.is_prepacked(read_start(path, 64)):
         chosen = {"head": head, "storage": storage, "variant": variant, "ternarise": ternarise or None}
-        made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context)
+        made = _prepacked(path, {k: v for k, v in chosen.items() if v is not None}, kv, context, mmap)
         return made.to(there)
-    found = io.open(path, variant=variant, ternarise=ternarise)
+    found = io.open(path, variant=variant, ternarise=ternarise, mmap=mmap)
     config = read_config(found)
-    source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"])
+    source = from_entries(found.named, config, head=head, storage=STORAGES[storage or "tern2"], copied=not mmap)
     network = assemble(config, source)
     memory.trim()  # what repacking took is not needed again, nor are the bytes it read; the rest is mapped when it is used
     for entry in found.entries.values():
         forget(entry.raw())
-    return Model(config, network.to(there), name=path.stem, source=found, kv=kv, context=context)
+    return Model(config, network.to(there), name=path.stem, source=without_weights(found), kv=kv, context=context)
 
 
-def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None) -> Model:
-    found = Prepacked(path)
+def _prepacked(path: Path, chosen: dict[str, Any], kv: str, context: int | None, mapped: bool) -> Model:
+    found = Prepacked(path, mapped)
     for name, value in chosen.items():
         raise ArgumentError(
             f"load: {visible(path.name)} is prepacked: {name}={value!r} is chosen when it is written, not when it is loaded."
         )
+    _ = found.files  # copied now: the tokenizer is made later, when the file may have changed
     return Model(
         found.config, assemble(found.config, found.source()), name=found.name, source=found, kv=kv, context=context
     )

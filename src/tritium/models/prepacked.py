@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 KINDS = {t.name: t for t in (*dt.FLOATS, dt.i8, *dt.PACKED)}
 
 
-def is_prepacked(view: memoryview) -> bool:
+def is_prepacked(view: memoryview | bytes) -> bool:
     """Whether the bytes of a file are one of ours, by the first words of its header."""
     return b'"__metadata__":{"format":"tritium"' in bytes(view[8:64])
 
@@ -113,8 +114,8 @@ def _piece(name: str, data: np.ndarray[Any, Any]) -> Piece:
 class Prepacked:
     """An opened file: its configuration, its side files, and its weights where they lie."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._file = path, safetensors.parse(map_file(path))
+    def __init__(self, path: Path, mapped: bool = True) -> None:
+        self.path, self._file = path, safetensors.parse(map_file(path, mapped))
         said = self._file.metadata
         if said.get("format") != FORMAT or said.get("version") != VERSION:
             found = f"format {visible(said.get('format', 'none'))!r}, version {visible(said.get('version', 'none'))!r}"
@@ -136,9 +137,9 @@ class Prepacked:
             raise fault(f"{visible(self.path.name)}, {key}", "no JSON object", "what this format keeps there")
         return found
 
-    @property
+    @cached_property
     def files(self) -> dict[str, bytes]:
-        """Side files by name."""
+        """Side files by name, copied out of the mapping."""
         return {
             name.removeprefix(FILE): bytes(self._file.data(name))
             for name in self._file.tensors

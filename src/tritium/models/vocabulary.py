@@ -17,7 +17,7 @@ from tritium.errors import PackageError, install_command
 from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import tokenizer as keys
-from tritium.io.reader import contained, fault, map_file, read_json
+from tritium.io.reader import contained, fault, read_json, read_side, read_start
 from tritium.models.expansion import check_steps, steps
 from tritium.models.tokenizer import (
     ALPHABET,
@@ -103,9 +103,7 @@ def from_folder(folder: str | Path, config: Mapping[str, Any] | None = None) -> 
         config = _side(folder, "config.json")
     sides = {"config.json": config} | {n: _side(folder, n) for n in ("generation_config.json", "tokenizer_config.json")}
     template = _template(folder, sides["tokenizer_config.json"])
-    data = map_file(path)
-    if len(data) > MAX_VOCABULARY:
-        raise fault("tokenizer.json", f"{len(data)} bytes", f"at most {MAX_VOCABULARY}", "This is no vocabulary.")
+    data = read_side(path, MAX_VOCABULARY, "This is no vocabulary.")
     if len(data) <= SMALL and (found := _bytes_of_json(read_json(path), sides, template)):
         return found
     with _reading("tokenizer.json"):
@@ -125,8 +123,8 @@ def _side(folder: Path, name: str) -> dict[str, Any]:
 def _template(folder: Path, side: Mapping[str, Any]) -> str | None:
     """The chat template: its own file, one text, or the one named "default" of several."""
     if (folder / "chat_template.jinja").is_file():
-        data = map_file(contained(folder, "chat_template.jinja"))
-        where, found = "chat_template.jinja", str(data[: MAX_TEMPLATE + 1], "utf-8", "replace")
+        data = read_start(contained(folder, "chat_template.jinja"), MAX_TEMPLATE + 1)
+        where, found = "chat_template.jinja", str(data, "utf-8", "replace")
     else:
         where, given = "tokenizer_config.json, chat_template", side.get("chat_template")
         if isinstance(given, list):

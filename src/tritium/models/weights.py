@@ -102,8 +102,10 @@ def assemble(config: Config, source: Source) -> Network:
     return Network(Embedding(source.embedding()), rope, blocks, Head(last, source.head()))
 
 
-def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType) -> Source:
-    """Weights of a file in any of the formats that `io` reads."""
+def from_entries(
+    entries: Mapping[str, Entry], config: Config, *, head: str | None, storage: dt.DType, copied: bool = False
+) -> Source:
+    """Weights of a file in any of the formats that `io` reads; `copied`: none of them on the memory of the file."""
     used = set(_names(config))
     unknown = sorted(n for n in set(entries) - used - {"rope_freqs"} if not n.endswith("rotary_emb.inv_freq"))
     if unknown:
@@ -131,7 +133,7 @@ def from_entries(entries: Mapping[str, Entry], config: Config, *, head: str | No
     @cache  # a tied head is the embedding itself, not a second one
     def table(name: str, unquantised: dt.DType = dt.f16) -> Tensor:
         found = entry(name, (config.vocab_size, config.hidden_size))
-        return _floats(found.array()) if found.stored in STORED else _unquantised(found, unquantised)
+        return _floats(found.array(), copied) if found.stored in STORED else _unquantised(found, unquantised)
 
     def out() -> Tensor | QuantLinear:
         tied = "lm_head.weight" not in entries
@@ -189,9 +191,9 @@ def join(parts: list[Ternary], storage: dt.DType) -> quant.Quantized:
     return made if storage is dt.tern2 else replace(made, data=ops.repack(made.data, storage))
 
 
-def _floats(a: np.ndarray[Any, Any]) -> Tensor:
-    """The numbers of a file where they lie; f64 as f32."""
-    return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a, device="cpu")
+def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:
+    """The numbers of a file where they are, or a copy; f64 as f32."""
+    return from_numpy(a.astype(np.float32) if a.dtype == np.float64 else a.copy() if copied else a, device="cpu")
 
 
 def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:

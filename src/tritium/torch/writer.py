@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tritium.io import codecs, safetensors
 from tritium.io.convert import SIDE_FILES
 from tritium.io.stream import Piece
 from tritium.io.ternary import Array
+from tritium.machine.files import scratch
 from tritium.models.tokenizer import ALPHABET
 from tritium.torch.layer import BitLinear, absmean, bit_linears, ternarise
 
@@ -60,8 +60,8 @@ def export(
     if not path.parent.is_dir():
         raise FormatError(f"export: the folder {path.parent} does not exist; make it first.")
     # packed as transformers has it, then to its place as any model: checked, rounded where the format must, read back
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as scratch:
-        folder = Path(scratch, path.name.partition(".")[0] or "model")
+    with scratch(path) as temporary:
+        folder = Path(temporary, path.name.partition(".")[0] or "model")
         folder.mkdir()
         _write_tokenizer(folder, tokenizer)
         (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")

@@ -23,14 +23,14 @@ from tritium.io.reader import contained, fault, map_file
 from tritium.io.ternary import Array, Ternary
 
 
-def shards(path: Path, index: dict[str, Any]) -> dict[str, memoryview]:
-    """Map the files an index.json names."""
+def shards(path: Path, index: dict[str, Any], mapped: bool = True) -> dict[str, memoryview]:
+    """Map the files an index.json names, or read them."""
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise fault(
             "model.safetensors.index.json", f"weight_map of type {type(weight_map).__name__}", "an object of file names"
         )
-    return {name: map_file(contained(path, name)) for name in sorted(set(weight_map.values()))}
+    return {name: map_file(contained(path, name), mapped) for name in sorted(set(weight_map.values()))}
 
 
 def check_index(files: dict[str, safetensors.SafetensorsFile], index: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from tritium.backends import Absent, probes
 from tritium.backends.cuda.linear import choice as cuda_tuned
 from tritium.backends.cuda.linear.choice import Case, Choice
 from tritium.errors import TuneError, install_command
-from tritium.io.reader import map_file
+from tritium.io.reader import read_start
 from tritium.machine import tuned
 from tritium.models import prepacked
 from tritium.models.load import read_config
@@ -81,7 +81,7 @@ def cases(quick: bool, sizes: Sequence[Size] = (), batches: Sequence[int] = ()) 
 def sizes_of(path: str | Path) -> tuple[Size, ...]:
     """Return the sizes of a model's ternary layers as the runtime fuses them; its weights are not read."""
     path = Path(path)
-    packed = path.is_file() and prepacked.is_prepacked(map_file(path))
+    packed = path.is_file() and prepacked.is_prepacked(read_start(path, 64))
     c = prepacked.Prepacked(path).config if packed else read_config(io.open(path))
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     return tuple(
