@@ -172,19 +172,38 @@ def test_what_was_measured_is_not_lost_to_a_place_that_cannot_be_written(
     good = store.save
 
     def full(results: Results, path: Any) -> Path:
-        if Path(path).name == "results.json":
+        if Path(path).resolve().parent == Path.cwd():
             from tritium.errors import SaveError
 
             raise SaveError("results.json: not saved: No space left on device.")
         return good(results, path)
 
     monkeypatch.setattr(store, "save", full)
-    monkeypatch.setattr(cli_bench.time, "time", lambda: 1234.0)
-    monkeypatch.setenv("TMPDIR", str(Path.cwd()))
+    shared = Path("shared")
+    shared.mkdir()
+    victim = Path("victim")
+    victim.write_text("mine", encoding="utf-8")
+    for second in range(int(time.time()) - 5, int(time.time()) + 60):  # every name that a clock makes
+        (shared / f"tritium-{second}-results.json").symlink_to(victim.resolve())
+    monkeypatch.setenv("TMPDIR", str(shared.resolve()))
     monkeypatch.setattr("tempfile.tempdir", None)
-    said = refused(*QUICK)
-    assert "No space left" in said
-    assert store.load("tritium-1234-results.json").complete
+    error = refused(*QUICK)
+    assert "No space left" in error
+    folder = next(p for p in shared.iterdir() if p.is_dir() and not p.is_symlink())
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert str(folder / "results.json") in error
+    assert store.load(folder / "results.json").complete
+    assert victim.read_text(encoding="utf-8") == "mine"
+
+
+def test_results_that_no_folder_takes_are_in_the_journal(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tritium.errors import SaveError
+
+    def full(results: Results, path: Any) -> Path:
+        raise SaveError("results.json: not saved: No space left on device.")
+
+    monkeypatch.setattr(store, "save", full)
+    assert "--resume continues" in refused(*QUICK)
 
 
 def test_on_a_terminal_progress_is_one_line_that_is_taken_away(

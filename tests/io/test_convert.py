@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +349,52 @@ def test_a_format_nobody_writes_is_an_error_with_a_hint(source: Path, tmp_path: 
 def test_a_folder_that_is_not_there_is_an_error(source: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="make it first"):
         tio.convert(source, tmp_path / "no" / "b.gguf", to="i2_s")
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EROFS, "read-only: choose another folder"),
+        (errno.EACCES, "Choose a folder you may write to"),
+        (errno.ENOSPC, "Free some space"),
+        (errno.ENOENT, "Its folder is gone"),
+    ],
+)
+@pytest.mark.parametrize("to", ["i2_s", "hf"])
+def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
+    source: Path, tmp_path: Path, to: str, code: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("tritium.machine.files.create", fail)
+    with pytest.raises(FormatError, match=remedy):
+        tio.convert(source, target(tmp_path, "b", to), to=to)
+    assert listing(tmp_path) == ["a.safetensors"]
+
+
+@pytest.mark.parametrize("to", ["i2_s", "hf"])
+def test_a_folder_that_vanishes_is_an_error(source: Path, tmp_path: Path, to: str) -> None:
+    place = tmp_path / "there"
+    place.mkdir()
+
+    def vanish(done: int, total: int, what: str) -> None:
+        if what.startswith("writing"):
+            shutil.rmtree(place, ignore_errors=True)
+
+    with pytest.raises(FormatError, match=r"cannot be (written|read)|does not exist"):
+        tio.convert(source, target(place, "b", to), to=to, progress=vanish)
+    assert listing(tmp_path) == ["a.safetensors"]
+
+
+def test_a_folder_that_a_killed_writer_put_aside_is_named(tmp_path: Path) -> None:
+    folder = tiny.hf_packed(tmp_path / "m")
+    folder.rename(tmp_path / ".m.12.0123abcd.tritium.old")
+    with pytest.raises(FormatError, match=r"was killed while it replaced it.*\.m\.12.*rename that back"):
+        tio.open(tmp_path / "m")
+    other = lone(tmp_path / "a.safetensors", Ternary.from_values(np.ones((4, 256)), 0.5))
+    tio.convert(other, tmp_path / "b.gguf", to="i2_s")  # any writer in the folder gives it its name back
+    assert tio.open(tmp_path / "m").entries
 
 
 def test_files_are_on_the_disk_before_they_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from tritium.backends.cpu import device as cpu
 from tritium.backends.cpu.device import native
 from tritium.errors import ArgumentError, FormatError, TritiumError
 from tritium.io import convert
-from tritium.models.load import Model, load
+from tritium.models.load import Model, load, shipped
 
 APART, TIGHT, LOOSE = 6e-6, 3e-6, 0.25
 LLAMA = Shape(family="llama", theta=10000.0, tied=False)
@@ -392,3 +393,54 @@ def test_bytes_of_a_model_are_counted_once(formats: Any) -> None:
     assert table + ternary < model.nbytes < (table + ternary) * 1.2
     assert isinstance(model.network.head.weight, tt.Tensor)
     assert str(model.network.head.weight.dtype) == "bf16"
+
+
+# ---- files that change while a model is in use
+
+
+def in_memory(path: Path, **options: Any) -> Model:
+    return load(path, mmap=False, **options)
+
+
+@pytest.mark.parametrize("kind", ["hf", "i2_s", "tq2_0"])
+def test_a_model_read_into_memory_has_the_same_bits(formats: Callable[[str], dict[str, Path]], kind: str) -> None:
+    path, ids = formats("bitnet")[kind], models.prompt(FAMILIES["bitnet"], 8)
+    one, two = (load(path, mmap=mmap).session().extend(0, ids) for mmap in (True, False))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_nothing_of_a_model_read_into_memory_is_on_the_file(
+    formats: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> None:
+    """Weights, tokenizer and a copy that is saved: all as before when the file is cut to nothing."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(formats("bitnet")["i2_s"].read_bytes())
+    ids = models.prompt(FAMILIES["bitnet"], 8)
+    for packed in (False, True):
+        model = in_memory(path)
+        expected = load(path).session().extend(0, ids).copy()
+        os.truncate(path, 0)
+        np.testing.assert_array_equal(model.session().extend(0, ids), expected)
+        if not packed:  # then the same for the file that was prepacked from memory
+            path = model.save(tmp_path / "m.tritium")
+
+
+CUT = """
+import os, sys
+import tritium as tt
+path, mapped = sys.argv[1], sys.argv[2] == "mapped"
+model = tt.load(path, mmap=mapped)
+os.truncate(path, 4096)
+print(len(model.tokenizer.encode("In the beginning")), flush=True)
+print(model.generate("In the beginning", max_tokens=4).text, flush=True)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what the system does then differs")
+@pytest.mark.parametrize("mode", ["mapped", "read"])
+def test_a_file_that_is_cut_ends_a_process_that_mapped_it_and_no_other(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(shipped().read_bytes())
+    done = subprocess.run([sys.executable, "-c", CUT, str(path), mode], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("16\n"), done.stderr  # the tokenizer was copied at load
+    assert done.returncode == (-signal.SIGBUS if mode == "mapped" else 0), done.stderr

@@ -8,7 +8,6 @@ tritium bench model [MODEL]    tokens a second of a model
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,7 +275,10 @@ def _measure(options: Options) -> Results:
 
 
 def _save(results: Results, path: Path) -> None:
-    """Save the results; on a full disk, in the temporary folder."""
+    """Save the results; on a full disk or in a read-only folder, in a new folder of the temporary one.
+
+    Others may write to the temporary folder: only a new folder with rights for its owner alone holds no link of theirs.
+    """
     import tempfile
 
     from tritium.perf.store import results as store
@@ -284,8 +286,11 @@ def _save(results: Results, path: Path) -> None:
     try:
         store.save(results, path)
     except SaveError as error:
-        other = Path(tempfile.gettempdir()) / f"tritium-{int(time.time())}-{path.name}"
-        store.save(results, other)
+        try:
+            other = Path(tempfile.mkdtemp(prefix="tritium-")) / path.name
+            store.save(results, other)
+        except OSError:
+            raise SaveError(f"{error} The temporary folder does not take them either; --resume continues.") from None
         raise SaveError(f"{error} The results are in {other}.") from None
 
 
