@@ -83,7 +83,7 @@ def prepack(target: Path, version: int) -> None:
 
 
 def write_ceilings(target: Path, version: int) -> None:
-    rows = (ceilings.Ceiling("f32", "f32", 1, "", (float(1 + version),) * 20_000),)
+    rows = (ceilings.Ceiling("f32", "f32", 1, "", (float(1 + version),) * 2_000),)
     ceilings._write(target, ceilings.Ceilings(this_machine(), (), rows, True, "", 0.0))
 
 

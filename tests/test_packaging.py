@@ -132,7 +132,26 @@ def test_workflows_pin_their_actions_and_ask_for_little() -> None:
         for job in workflow["jobs"].values():
             assert job["timeout-minutes"] <= 120
             used = [step["uses"] for step in job["steps"] if "uses" in step]
-            assert not [action for action in used if not re.search(r"@v\d+", action)]
+            assert not [action for action in used if not re.search(r"@[0-9a-f]{40}$", action)]
+
+
+def test_actions_are_pinned_by_commit_with_their_version_in_a_comment() -> None:
+    """A tag can be moved to other code; a commit cannot. The files that users copy are pinned too."""
+    files = [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / "examples" / "github-workflow.yml"]
+    files += [page for page in (ROOT / "docs").rglob("*.md") if "uses: " in page.read_text(encoding="utf-8")]
+    pins: dict[str, set[str]] = {}
+    for file in files:
+        for line in re.findall(r"^.*\buses: (\S+@.*)$", file.read_text(encoding="utf-8"), re.MULTILINE):
+            match = re.fullmatch(r"([\w./-]+)@([0-9a-f]{40} # v\d+\.\d+\.\d+)", line)
+            assert match, f"{file.name}: {line}"
+            pins.setdefault(match[1], set()).add(match[2])
+    assert len(pins) == 5
+    assert [action for action, versions in pins.items() if len(versions) > 1] == []
+
+
+def test_build_requirements_have_bounds_on_both_sides() -> None:
+    requirements = PYPROJECT["build-system"]["requires"]
+    assert [r for r in requirements if not re.search(r">=[\d.]+,<\d", r)] == []
 
 
 @pytest.mark.parametrize("tool", ["actionlint", "check-jsonschema"])
