@@ -42,7 +42,10 @@ def test_a_command_is_never_empty() -> None:
 
 
 def test_nothing_says_to_install_tritium_from_an_index() -> None:
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    files = [
+        *ROOT.glob("*.md"),
+        *(f for ending in ("md", "html", "json") for f in (ROOT / "docs").rglob(f"*.{ending}")),
+    ]
     files += [f for folder in ("src", "tests", "bench", "examples") for f in (ROOT / folder).rglob("*.py")]
     by_name = re.compile(r"tritium" + r"\[\w+\]")
     wrong = [
