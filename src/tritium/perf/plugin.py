@@ -313,7 +313,12 @@ def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:
     was, now = ([[math.log(v)] for v in values_of(s)] for s in (wall, run.series[0]))
     u = unpaired(was, now, (0.95,))
     low, high = (math.exp(v) for v in u.intervals[0.95])
-    return seconds_text(before.seconds), f"{u.ratio:.3f} ({low:.3f} … {high:.3f})"
+    ratio = f"{u.ratio:.3f} ({low:.3f} … {high:.3f})"
+    if run.seconds is not None and not low <= run.seconds / before.seconds <= high:
+        ratio += (
+            f", medians {run.seconds / before.seconds:.2f}: several modes"  # or the two columns would contradict it
+        )
+    return seconds_text(before.seconds), ratio
 
 
 def _unlike(earlier: Results, now: Environment) -> str:

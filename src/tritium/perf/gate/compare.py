@@ -316,7 +316,8 @@ def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(pai
         if raw is None:
             return None
         corrected = drift.estimate(pair.old, raw, drifts[pair.metric], rules)
-        return corrected, {"raw_ratio": math.exp(raw.log), "old": raw.old, "new": raw.new}
+        # Times are shown as everywhere, by their medians; ratios compare the fastest batches, which other load spoils least.
+        return corrected, {"raw_ratio": math.exp(raw.log), "old": pair.before.median, "new": pair.after.median}
 
     judged, walls = _verdicts(pairs, measured, rules)
     verdicts += judged

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from tritium import escape
+from tritium.perf.amounts import seconds_text
 from tritium.perf.gate.verdict import OUTCOMES, PASS, REMEDY, TOO_NOISY, Status, Suite, Verdict
 
 TOO_MANY = 100  # processes; nobody waits for more
@@ -111,7 +112,7 @@ def figure(v: Verdict) -> str:
         return f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}{change(v.ratio)}"
     if v.ratio is None:
         return ""
-    times = f"{amount(v.old, v.unit)} → {amount(v.new, v.unit)}  " if v.old and v.new else ""
+    times = f"{measured(v.old, v.unit)} → {measured(v.new, v.unit)}  " if v.old and v.new else ""
     return f"{times}{_ratio(v.ratio, v.interval)}, margin ±{100 * v.margin:g} %"
 
 
@@ -133,6 +134,11 @@ def change(ratio: float | None) -> str:
 
 def _ratio(ratio: float, interval: Sequence[float] | None) -> str:
     return f"{ratio:.3f}" + (f" ({interval[0]:.3f} … {interval[1]:.3f})" if interval else "")
+
+
+def measured(value: float, unit: str) -> str:
+    """Return a measured value; a time is spelled as in every other table and page."""
+    return seconds_text(value) if unit == "s" else amount(value, unit)
 
 
 def amount(value: float, unit: str) -> str:

@@ -90,7 +90,9 @@ def _verdict_row(v: Verdict, suite: Suite) -> tuple[Cell, ...]:
     order = float(OUTCOMES.index(v.outcome))
     low, high = v.interval95 or (None, None)
     span = None if v.ratio is None else Span(v.ratio, low, high, v.margin)
-    values = f"{verdict_page.amount(v.old, v.unit)} → {verdict_page.amount(v.new, v.unit)}" if v.old and v.new else NONE
+    values = (
+        f"{verdict_page.measured(v.old, v.unit)} → {verdict_page.measured(v.new, v.unit)}" if v.old and v.new else NONE
+    )
     note = "; ".join(p for p in (v.level, v.reason, verdict_page.advice(v, suite)) if p)
     change = NONE if v.ratio is None else f"{100 * (v.ratio - 1):+.1f} %"
     chance = "" if v.p_adjusted is None else f"p {v.p_adjusted:.2g} after Holm"
