@@ -470,3 +470,12 @@ def test_a_ternary_weight_is_not_a_dense_one(tmp_path: Path) -> None:
     one = tiny.save(tmp_path / "1.safetensors", {"w": np.ones((4, 64), "f")})
     two = tiny.save(tmp_path / "2.safetensors", {"w": rng.normal(size=(4, 64)).astype("f")})
     assert tio.verify(one, two).difference == "tensor 'w': F32 (ternary) and F32 (not ternary)"
+
+
+@pytest.mark.parametrize("to", ["tq1_0", "tq2_0", "q2_0", "i2_s"])
+def test_a_relu2_model_in_a_format_of_llama_cpp_is_marked(tmp_path: Path, to: str) -> None:
+    from tritium.models.load import shipped
+
+    converted = tio.convert(shipped(), tmp_path / "m.gguf", to=to)
+    marked = [w for w in converted.warnings if "llama.cpp does not know the architecture 'bitnet-b1.58'" in w]
+    assert len(marked) == (to != "i2_s")

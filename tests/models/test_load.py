@@ -444,3 +444,14 @@ def test_a_file_that_is_cut_ends_a_process_that_mapped_it_and_no_other(tmp_path:
     done = subprocess.run([sys.executable, "-c", CUT, str(path), mode], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("16\n"), done.stderr  # the tokenizer was copied at load
     assert done.returncode == (-signal.SIGBUS if mode == "mapped" else 0), done.stderr
+
+
+def test_embeddings_of_a_type_that_is_not_read_are_named_with_their_file(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from tritium import dtype as dt
+    from tritium.models.weights import _unquantised
+
+    entry = SimpleNamespace(stored="Q4_K", where="m.gguf, tensor 'token_embd.weight'", shape=(256, 256))
+    with pytest.raises(FormatError, match=r"m\.gguf, tensor 'token_embd\.weight'.*Q4_K.*--token-embedding-type f16"):
+        _unquantised(entry, dt.f16)  # type: ignore[arg-type]

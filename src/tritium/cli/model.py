@@ -348,6 +348,13 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
     say(shown(path.name), "bold", end="")
     click.echo(f"  {loaded.config.layers} layers · {size(path.stat().st_size)}")
+    head = loaded.network.head.weight
+    if options["head"] is not None and loaded.config.tied and head is not loaded.network.embedding.weight:
+        table = loaded.network.embedding.weight
+        click.echo(
+            f"the {options['head']} head adds {size(head.nbytes)}: tokens are still looked up in the {table.dtype.name} table of "
+            f"{size(table.nbytes)}"
+        )
 
 
 @click.command()

@@ -96,6 +96,7 @@ def convert(
         surveys.append(survey(e, form))
         work.step(e.nbytes, f"reading {e.name}")
     _warn(surveys, form, work)
+    _warn_of_engines(model, form, work)
     folder = form.container == "safetensors" and path.suffix != ".safetensors"
     with appearing(path, folder=folder, overwrite=overwrite) as temporary:
         if form.container == "gguf":
@@ -154,6 +155,15 @@ def _warn(surveys: list[Survey], form: Format, work: _Work) -> None:
         narrow = {f.entry.stored for f in surveys if not f.ternary and f.entry.stored in ("F32", "F16", "BF16", "F64")}
         if narrow - {safetensors.NAMES[form.rounds]} and form.rounds.itemsize == 2:
             work.warnings.append(f"embeddings and norms were rounded from {', '.join(sorted(narrow))} to {form.name}")
+
+
+def _warn_of_engines(model: ModelFile, form: Format, work: _Work) -> None:
+    """Add a warning where the engine that a format is for does not know the model's architecture."""
+    if "llama.cpp" in form.doc and model.arch is not None and model.arch.activation == "relu2":
+        work.warnings.append(
+            f"llama.cpp does not know the architecture {model.arch.gguf!r} (relu²) and will not load this file; Tritium does. "
+            "For bitnet.cpp write i2_s"
+        )
 
 
 # ---- writing

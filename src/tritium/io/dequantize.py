@@ -40,6 +40,7 @@ def _q6_k(blocks: Array) -> Array:
 
 
 _DECODERS: dict[str, Any] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q6_K": _q6_k}
+READABLE = tuple(_DECODERS)
 
 
 def dequantize(kind: str, raw: memoryview, shape: tuple[int, ...]) -> Array:

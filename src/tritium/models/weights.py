@@ -20,7 +20,7 @@ from tritium.escape import visible
 from tritium.functions import asarray
 from tritium.interop import from_numpy
 from tritium.io import Entry, Ternary
-from tritium.io.dequantize import dequantize
+from tritium.io.dequantize import READABLE, dequantize
 from tritium.io.model.entry import FLOATS as STORED
 from tritium.io.reader import fault, forget
 from tritium.io.ternary import rows_at_a_time
@@ -198,6 +198,12 @@ def _floats(a: np.ndarray[Any, Any], copied: bool) -> Tensor:
 
 def _unquantised(entry: Entry, kind: dt.DType) -> Tensor:
     """A table that ggml quantised, a few rows at a time: as f16 it is half as large as its exact numbers in f32."""
+    if entry.stored not in READABLE:
+        raise fault(
+            entry.where, f"a table of type {entry.stored}", f"F32, F16, BF16, {', '.join(READABLE)}",
+            "Quantise the original again with such embeddings: llama-quantize --token-embedding-type f16 (and "
+            "--output-tensor-type f16).",
+        )  # fmt: skip
     n, k = entry.shape
     raw, out = entry.raw(), np.empty((n, k), kind.numpy)
     row = len(raw) // n

@@ -437,3 +437,32 @@ def test_the_flagship_is_named_where_it_was_measured() -> None:
     assert line.startswith("BitLinear 2560×2560: 1 token in ")
     assert "64 tokens in" in line
     assert re.search(r"the packaged model decodes 3,\d\d\d tokens/s\.$", line)
+
+
+def test_results_of_other_tools_claim_nothing_that_was_not_measured() -> None:
+    """Neither what the clock left out, nor a number of threads that the file does not have."""
+    from dataclasses import replace
+
+    from tritium.perf.tables import pages
+
+    values = found()
+    device = replace(values.runs[0], context=replace(values.runs[0].context, device="cuda"))
+    hard = replace(values.environment.hard, threads=0)
+    own = replace(values, runs=(device,))
+    foreign = replace(own, kind="import", environment=replace(own.environment, hard=hard))
+    assert "transfers are excluded" in " ".join(tables.clocks(own))
+    assert tables.clocks(foreign) == []
+    assert "0 threads" not in pages.page(foreign, 120)
+
+
+def test_an_estimate_of_energy_says_so_beside_every_figure() -> None:
+    from dataclasses import replace
+
+    from tritium.perf.tables import pages
+
+    values = found()
+    details = {"watts": 10.0, "calls_per_degree": 1e3}
+    series = Series("energy", "J", (((1e-3,),),), kind="estimate", details=details)
+    run = replace(values.runs[0], series=(*values.runs[0].series, series))
+    (row,) = pages.energy(replace(values, runs=(run,))).rows
+    assert [cell.endswith("(estimate)") for cell in row[3:7]] == [True] * 4

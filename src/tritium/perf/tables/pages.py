@@ -109,7 +109,8 @@ def _beside(case: str, first: str, suites: dict[str, Suite]) -> str:
 def _head(results: Results) -> str:
     """Return the line about the machine and the plan."""
     hard, plan = results.environment.hard, results.plan
-    text = f"{hard.cpu}, {hard.threads} thread{'s' * (hard.threads != 1)}; {plan.name} plan"
+    threads = amounts.many(hard.threads, "thread") if hard.threads else ""  # files of other tools do not say
+    text = f"{', '.join(filter(None, (hard.cpu, threads))) or 'unknown machine'}; {plan.name} plan"
     return escape.terminal(text + ("" if plan.gates else " (shows intervals, does not gate)"))
 
 
@@ -191,8 +192,8 @@ def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
     return (
         f"{watts:.3g} W{suffix}" if watts is not None else NONE,
         amounts.joules_text(joules) + suffix,
-        amounts.count_text(1 / joules) if joules > 0 else NONE,
-        amounts.count_text(per_degree) if per_degree is not None else NONE,
+        amounts.count_text(1 / joules) + suffix if joules > 0 else NONE,
+        amounts.count_text(per_degree) + suffix if per_degree is not None else NONE,
         f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
     )
 

@@ -234,6 +234,8 @@ def _legend(results: Results) -> list[str]:
 
 def clocks(results: Results) -> list[str]:
     """Return what the timed section includes if a device has its own memory or transfers were requested; nothing on the CPU."""
+    if results.kind == "import":
+        return []  # what another tool timed is not known
     contexts = [run.context for run in without_canaries(results).runs]
     lines = []
     if any(c.device != "cpu" and not c.transfer for c in contexts):
