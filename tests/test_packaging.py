@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -222,3 +223,16 @@ def test_hooks_before_a_commit_need_no_network() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     assert [repo["repo"] for repo in hooks["repos"]] == ["local"]
     assert [hook["entry"].split()[:2] for hook in hooks["repos"][0]["hooks"]] == [["ruff", "format"], ["ruff", "check"]]
+
+
+def test_the_pure_build_is_tried_under_pyodide() -> None:
+    """Runs where node finds the package `pyodide`; the script skips with 77 what it cannot fetch."""
+    node = shutil.which("node")
+    if node is None or subprocess.run([node, "-e", "require('pyodide')"], capture_output=True, check=False).returncode:
+        pytest.skip("needs node and pyodide: npm install pyodide, and NODE_PATH")
+    command = [node, str(ROOT / ".ci" / "pyodide")]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 77), done.stdout + done.stderr
+    assert "modules compile on emscripten" in done.stdout

@@ -180,7 +180,7 @@ def _read(file: BinaryIO, size: int, path: Path) -> memoryview:
             f"{visible(path.name)}: {size} bytes do not fit into memory; let it be mapped instead (mmap=True)."
         ) from None
     start = -space.ctypes.data % LINE
-    view = memoryview(space)[start : start + size]
+    view = memoryview(space.data)[start : start + size]
     count = 0
     while count < size:
         n = file.readinto(view[count:])  # type: ignore[attr-defined]
