@@ -297,6 +297,25 @@ def test_a_template_that_refuses_is_a_400() -> None:
     assert "roles must alternate" in found["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{", "{% if 1 %}" * 120 + "x" + "{% endif %}" * 120, "{{ " + "9" * 5000 + " }}", "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+        "{{a}}" * 30_000,
+        "{{ 'x' * 99999999 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ messages.nothing.at.all }}",
+        "{{ 1 / 0 }}", "{{ '%d' % 'x' }}",
+        "{{ ('x'|e).zfill(4000000000) }}", "{{ '\ud800' }}", "{% for i in 5 %}{% endfor %}", "{% break %}", "{{ caller() }}",
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_whatever_is_wrong_with_a_template_is_a_400_with_the_reason(template: str) -> None:
+    with make(template=template) as s:
+        status, found = post(s, "chat/completions", messages=USER, max_tokens=1)
+        assert status == 400 or (template == "{{ '\ud800' }}" and status == 200), found
+        assert status == 200 or "chat template" in found["error"]["message"]
+        assert completion(s, "abc", 4)["choices"][0]["text"] == expected("abc", 4)
+
+
 def test_a_full_queue_says_when_to_come_back() -> None:
     with make(slots=1, queue=0, step_s=0.005) as s:
         held = begin(s, LONG)
