@@ -4,7 +4,7 @@ Knows nothing of models. A template is a random tree of Jinja's syntax over larg
 changes, or a fragment repeated until it is large. Each is compiled and rendered; what must come of it is a text or the
 package's own error, within its time and without a MemoryError, which would be memory that was not counted before it was asked for.
 
-    python bench/attack_templates.py                      100,000 templates (about an hour on one core)
+    python bench/attack_templates.py                      100,000 templates (about 20 minutes)
     python bench/attack_templates.py --count 2000         a short look
     python bench/attack_templates.py --seed 7 --show      print what was wrong in full
 

@@ -286,7 +286,7 @@ def _assembled(body: dict[str, Any]) -> Any:
 
 
 def _pairs(merges: Sequence[str], vocab: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """Merges as pairs of tokens. They are checked here: the package reports one that does not fit with a panic."""
+    """Merges as pairs of tokens. They are checked here, so that the error names the merge."""
     pairs = [tuple(m.split(" ")) for m in merges]
     for i, pair in enumerate(pairs):
         if len(pair) != 2 or pair[0] not in vocab or pair[1] not in vocab or pair[0] + pair[1] not in vocab:
