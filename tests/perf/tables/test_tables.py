@@ -268,6 +268,7 @@ def test_an_estimate_is_called_one() -> None:
     cells = pages.energy(with_energy(found(), series)).rows[0]
     assert cells[3] == "65 W (estimate)"
     assert cells[4] == "20 mJ (estimate)"
+    assert cells[5].endswith(" (estimate)")
 
 
 # ---- pages

@@ -212,7 +212,7 @@ REMEDY = "Close other programs and measure again; tritium doctor names what dist
 
 
 class Disturbance(NamedTuple):
-    """How much other load took from a run: its disturbed cells, and how far work that never changes spread."""
+    """The noise of a run: its cells that other load disturbed, and the spread of work that never changes."""
 
     disturbed: int
     cells: int  # measured ones

@@ -194,7 +194,7 @@ def _figures(run: Run, joules: float, estimated: bool) -> tuple[str, ...]:
         amounts.joules_text(joules) + suffix,
         amounts.count_text(1 / joules) + suffix if joules > 0 else NONE,
         amounts.count_text(per_degree) + suffix if per_degree is not None else NONE,
-        f"{hours:.1f} h" if hours is not None else str(known.get("battery_says") or NONE),
+        f"{hours:.1f} h{suffix}" if hours is not None else str(known.get("battery_says") or NONE),
     )
 
 
