@@ -1065,8 +1065,7 @@ def quantize_int8(w: Spec, /, *, axis: int | None = None, group: int = 0, symmet
 def quantize_int4(
     w: Spec, /, *, axis: int | None = None, group: int | str | None = "auto", symmetric: bool = True
 ) -> Any:
-    """Weights as int4, -8 to 7, two to a byte: (packed, scale), or (packed, scale, zero) if not symmetric. group: columns that
-    share a scale; 'auto': 64; 0 or None, or axis=0: whole rows."""
+    """Weights as int4, two to a byte: (packed, scale[, zero]); group: 'auto' is 64 columns, 0 or axis=0 whole rows."""
     _check_flag(symmetric, "symmetric", "quantize_int4")
     if not isinstance(group, int):
         raise ArgumentError(

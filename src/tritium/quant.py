@@ -375,10 +375,10 @@ def _qualities(
     rows = {name: _losses(q, w, tokens) for name, q in quantized.items()}
     products = _time({name: _waiting(wait, partial(q.matmul, tokens[:1])) for name, q in ready.items()})
     back = _time({name: _waiting(wait, q.dequantize) for name, q in quantized.items()}, FEW_SAMPLES)
-    made = _time({name: _waiting(wait, partial(make, w)) for name, make in makers.items()}, FEW_SAMPLES)
+    forward = _time({name: _waiting(wait, partial(make, w)) for name, make in makers.items()}, FEW_SAMPLES)
     return [
         row._replace(
-            quantize_ms=made[name].median if name in made else math.nan,
+            quantize_ms=forward[name].median if name in forward else math.nan,
             dequantize_ms=back[name].median,
             matmul_ms=products[name].median,
             matmul_interval_ms=(products[name].low, products[name].high),

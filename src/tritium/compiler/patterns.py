@@ -233,7 +233,8 @@ def _trace_implementation(trace: Trace, match: _Match, operands: tuple[Node, ...
 
 def count_operands(operations: tuple[tuple[Op, dict[str, Any]], ...]) -> int:
     """Return how many operands a chain reads besides the results within it."""
-    count, results = 0, ()
+    count = 0
+    results: tuple[str, ...] = ()
     for k, (op, _) in enumerate(operations):
         count += len([name for name in _needed(op, results) if k == 0 or name != op.inputs[0]])
         results = op.results

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 import made_report
+from made_results import results
 from report_sections import FEW, section
+from tritium.perf.records.case import Context
 from tritium.perf.store.trends import trend
 from tritium.see.charts import charts
 from tritium.see.reports.blocks import Fold, Grid, Picture
@@ -114,3 +116,23 @@ def test_the_runs_of_a_history_can_be_told_apart(created: str, commit: str, labe
     part = section(report(FEW, history={key: trend(points, "wall")}), "history")
     chart = next(b for b in part.blocks if isinstance(b, Picture)).chart
     assert [p.label for p in chart.points] == labels
+
+
+def test_the_page_of_quantisation_shows_what_each_scheme_keeps() -> None:
+    names = {"quantize int8 64x64": 1e-5, "dequantize int8 64x64": 2e-5, "quantize fp16 64x64": 3e-5}
+    facts = {"sqnr dB": 40.7, "bits a weight": 8.01, "times smaller": 3.99, "bytes after": 4100}
+    plain = results(names, arms={"tritium": 1.0})
+    runs = tuple(
+        run if run.case.startswith("canary") else replace(
+            run, context=Context(run.case.split()[0], (64, 64), run.case.split()[1]), facts=facts
+        )
+        for run in plain.runs
+    )  # fmt: skip
+    page = report(replace(plain, runs=runs, suite="quantization", kind="bench"))
+    (section,) = (s for s in page.sections if s.id == "schemes")
+    for text in (section.text(), section.html(), section.markdown(), page.html()):
+        for word in ("SQNR", "40.7 dB", "8.01", "3.99×", "int8", "fp16"):
+            assert word in text
+    others = report(replace(plain, suite="compare"))
+    assert "schemes" not in {s.id for s in others.sections}
+    assert "Schemes" not in others.html()

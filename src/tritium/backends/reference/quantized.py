@@ -117,9 +117,8 @@ def _dequantize(w: Weight, scale: Arr, zero: Arr | None, *, group: int, dtype: A
     rows = max((1 << 18) // max(k, 1), 1)
     for r in range(0, n, rows):  # a few rows at a time, so that they stay in the cache
         part = slice(r, r + rows)
-        _dequantize_all(
-            t[part], *(None if s is None else s[part] if s.ndim else s for s in (scale, zero)), group, out[part]
-        )
+        steps, zeros = (None if s is None else s[part] if s.ndim else s for s in (scale, zero))
+        _dequantize_all(t[part], steps, zeros, group, out[part])
 
 
 def _dequantize_all(t: Arr, scale: Any, zero: Any, group: int, out: Arr) -> None:

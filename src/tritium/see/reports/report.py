@@ -139,7 +139,7 @@ def _collect(results: Results, verdicts: Suite | None) -> Inputs:
 
 def _build(inputs: Inputs) -> Report:
     data = data_of(inputs.results, inputs.sha256)
-    candidates = [make(inputs) for make in ORDER]
+    candidates = [section for make in ORDER if (section := make(inputs)) is not None]
     candidates.append(machine.data(inputs, data))
     present = [s for s in candidates if not s.absent]
     missing = machine.missing([s for s in candidates if s.absent])
@@ -154,6 +154,7 @@ ORDER = (
     cases.ratios,
     cases.overview,
     cases.cards,
+    resources.schemes,
     resources.memory,
     resources.energy,
     resources.history,

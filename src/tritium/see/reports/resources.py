@@ -141,6 +141,29 @@ def _energy_bar(run: Run, several: bool) -> charts.Bar:
     )
 
 
+# ---- quantisation
+
+
+def schemes(inputs: Inputs) -> Section | None:
+    """Return the section of a quantisation suite: times, bytes, ratio, bits per weight and SQNR of each scheme; None for other suites."""
+    if inputs.results.suite != "quantization":
+        return None
+    table = tables.quantization(inputs.results)
+    cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
+    grid = Grid(table.heads, cells, table.right, table.title, filtered=True)
+    measured = {
+        run.context.precision: run
+        for run in inputs.runs
+        if run.arm == inputs.results.arms[0] and isinstance(run.facts.get("sqnr dB"), (int, float))
+    }
+    bars = tuple(charts.Bar(scheme, float(run.facts["sqnr dB"])) for scheme, run in measured.items())
+    chart = charts.Bars(
+        "Accuracy of each scheme", bars, "dB", subtitle="SQNR, signal to quantisation noise; more is better"
+    )
+    blocks: tuple[Block, ...] = (Picture("sqnr", chart), grid) if bars else (grid,)
+    return Section("schemes", "Schemes", blocks)
+
+
 # ---- history
 
 
