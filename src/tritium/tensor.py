@@ -144,7 +144,7 @@ class Tensor(Array):
         return int(self.item())
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self)))
+        return (self[i] for i in range(len(self))) if len(self) < 64 else iter(rows(self))
 
     def __contains__(self, value: Any) -> bool:
         return bool(ops.any(ops.equal(self, value)))
@@ -306,6 +306,14 @@ def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 def wrap(a: Array) -> Tensor:
     """Return the tensor of an array."""
     return Tensor(a.storage, a.dtype, a.shape, a.strides, a.offset)
+
+
+def rows(x: Tensor) -> list[Tensor]:
+    """Return the slices along the first axis: views. Many indices in turn would each be remembered as a call of their own."""
+    if x.is_traced or x.dtype.is_packed:
+        return [x[i] for i in range(x.shape[0])]
+    shape, strides, step = x.shape[1:], x.strides[1:], x.strides[0]
+    return [Tensor(x.storage, x.dtype, shape, strides, x.offset + i * step) for i in range(x.shape[0])]
 
 
 def like(value: Any, x: Tensor) -> Any:

@@ -14,6 +14,7 @@ from tritium import buffer, launch, ops
 from tritium.compiler.program import Program, compare_tensors, sized
 from tritium.compiler.steps import Memory, build
 from tritium.errors import ArgumentError, VerifyError
+from tritium.tensor import rows
 
 CPU = tt.device("cpu").backend
 native = pytest.mark.skipif(buffer.native is None, reason="needs the native library")
@@ -148,6 +149,24 @@ def test_many_inputs_are_stacked_only_where_it_pays() -> None:
     assert tt.compile(lambda x: tt.relu(x @ w)).program(x).why_not_stacked() == ""
     assert "longer than it saves" in tt.compile(lambda x: x + 1.0).program(x).why_not_stacked()
     assert "donated" in tt.compile(lambda x: x.add_(1.0), donate=0).program(x).why_not_stacked()
+
+
+def test_a_program_that_runs_node_by_node_is_stacked() -> None:
+    fn = tt.compile(lambda x: tt.argsort(tt.sort(x)))
+    xs = [tt.randn((8,), seed=i) for i in range(70)]
+    p = fn.program(xs[0])
+    assert p.native is None
+    assert p.why_not_stacked(70) == ""
+    for got, x in zip(fn.run_many(xs), xs, strict=True):
+        assert got.tolist() == fn(x).tolist()
+
+
+def test_rows_of_a_tensor_are_views_of_it() -> None:
+    x = tt.arange(300).reshape(100, 3)
+    for y in (x, x[::-1], x.T, x[5:90:2, 1:], x[:0]):
+        assert [r.tolist() for r in rows(y)] == [r.tolist() for r in y] == y.tolist()
+    rows(x)[70][1] = -1
+    assert x[70, 1].item() == -1
 
 
 def test_what_cannot_be_stacked_runs_one_by_one() -> None:

@@ -28,11 +28,12 @@ from tritium.graph.batch import batched
 from tritium.graph.graph import Graph, Node, run_node
 from tritium.layout import Layout
 from tritium.op import Cost, Kind, Spec, interpreter
-from tritium.tensor import Tensor
+from tritium.tensor import Tensor, rows
 
 # The overheads that decide if inputs are stacked, in bytes that could be moved meanwhile: one call of a step, and copying
 # one item to the stack and slicing its results (0.1 us and 1.5 us at 10 GB/s).
 STEP_BYTES, ITEM_BYTES = 1 << 10, 1 << 14
+NODE_BYTES = 1 << 18  # one call of a program that runs node by node in Python (26 us)
 
 
 @dataclass
@@ -171,8 +172,8 @@ class Program:
             check_arguments(self.source, sample)
         result = many(*(_stacked(column) for column in zip(*samples, strict=True)))
         if self.source.single:
-            return [result[i] for i in range(len(samples))]
-        return [tuple(part[i] for part in result) for i in range(len(samples))]
+            return rows(result)
+        return list(zip(*(rows(part) for part in result), strict=True))
 
     def stacked(self, n: int) -> Program | str:
         """Return the program that runs n inputs at once, or the reason why they run one by one."""
@@ -182,9 +183,14 @@ class Program:
         if isinstance(many, str):
             return many
         ends = sum(s.spec.nbytes for s in (*self.graph.inputs, *self.graph.outputs))
-        apart = n * (self.bytes_moved + STEP_BYTES * self.launches)
-        together = many.bytes_moved + STEP_BYTES * many.launches + n * (2 * ends + ITEM_BYTES)
+        apart = n * (self.bytes_moved + self._overhead_bytes)
+        together = many.bytes_moved + many._overhead_bytes + n * (2 * ends + ITEM_BYTES)
         return many if together < apart else "stacking them would take longer than it saves"
+
+    @property
+    def _overhead_bytes(self) -> int:
+        """Return the overhead of all calls of one run, in bytes that could be moved meanwhile."""
+        return self.launches * (STEP_BYTES if self.native is not None else NODE_BYTES)
 
     def _batch(self, n: int) -> Program | str:
         """Return the program for n inputs at once, or the reason why there is none. Up to 8 sizes are cached."""
@@ -267,8 +273,8 @@ def _stacked(column: tuple[Tensor, ...]) -> Tensor:
     """Stack tensors of one spec along a new first axis."""
     first = column[0]
     to = ops.empty((len(column), *first.shape), dtype=first.dtype, device=first.device)
-    for i, x in enumerate(column):
-        ops.copy(x, out=to[i])
+    for x, row in zip(column, rows(to), strict=True):
+        ops.copy(x, out=row)
     return to
 
 
