@@ -10,6 +10,7 @@ from typing import Any
 
 from tritium import launch, memory
 from tritium.compiler import compile as compiled, program
+from tritium.errors import checked
 
 
 def share(part: float, whole: float) -> float | None:
@@ -23,6 +24,7 @@ POOL = (
 )  # fmt: skip
 
 
+@checked
 def stats() -> dict[str, dict[str, Any]]:
     """Return counts since the start of the process (a pool's since its reset): pool, TensorPools, TensorCaches, copies,
     transfers, programs, fusions.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from tritium.errors import DTypeError, nearest
+from tritium.errors import DTypeError, RangeError, checked, nearest, shown
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,9 +124,16 @@ _NAMES: dict[str, DType] = {n: t for t in (*ALL, *PACKED) for n in (t.name, t.lo
 _NAMES |= {"half": f16, "float": f32, "double": f64, "int": i64, "long": i64, "short": i16, "char": i8, "byte": u8}
 
 
-@lru_cache(maxsize=256)
 def dtype(value: Any) -> DType:
     """Return the dtype for a name ('f32', 'float32'), a NumPy dtype or type, a Python type, or a dtype itself."""
+    try:
+        return _dtype(value)
+    except TypeError as error:  # the value has no hash, or is no dtype
+        raise error if isinstance(error, DTypeError) else _not_a_dtype(value) from None
+
+
+@lru_cache(maxsize=256)
+def _dtype(value: Any) -> DType:
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in _NAMES:
@@ -140,15 +147,22 @@ def dtype(value: Any) -> DType:
     if not isinstance(value, str) and value is not None:
         try:
             known = _FROM_NUMPY.get(np.dtype(value).newbyteorder("="))
-        except TypeError:
+        except Exception:  # of an object's own text or fields, which NumPy reads
             known = None
         if known is not None:
             return known
-        name = str(value).removeprefix("torch.").removeprefix("mlx.core.")
+        try:
+            name = str(value).removeprefix("torch.").removeprefix("mlx.core.")  # of a dtype of another library
+        except Exception:
+            name = ""
         if name in _NAMES:
             return _NAMES[name]
+    raise _not_a_dtype(value)
+
+
+def _not_a_dtype(value: Any) -> DTypeError:
     names = ", ".join(t.name for t in (*ALL, *PACKED[:3]))
-    raise DTypeError(f"{value!r} is not a dtype.{nearest(str(value), _NAMES)} Use one of {names}.")
+    return DTypeError(f"{shown(value)} is not a dtype.{nearest(str(shown(value)), _NAMES)} Use one of {names}.")
 
 
 def names() -> list[str]:
@@ -226,12 +240,12 @@ def check_fits(value: bool | int | float, t: DType) -> None:
         return
     if RANK[of_scalar(value).kind] > RANK[t.kind]:
         raise DTypeError(
-            f"{value!r} cannot be stored in {t} without losing its kind; give or cast to a dtype that holds it."
+            f"{shown(value)} cannot be stored in {t} without losing its kind; give or cast to a dtype that holds it."
         )
     if t.is_integer:
         info = iinfo(t)
         if not info.min <= value <= info.max:
-            raise OverflowError(f"{value} is outside {t} ({info.min} to {info.max}); cast to a wider dtype.")
+            raise RangeError(f"{shown(value)} is outside {t} ({info.min} to {info.max}); cast to a wider dtype.")
 
 
 def is_dtype(t: DType, kind: Any) -> bool:
@@ -249,8 +263,8 @@ def is_dtype(t: DType, kind: Any) -> bool:
         "complex floating": (),
         "numeric": SIGNED + UNSIGNED + FLOATS,
     }
-    if kind not in members:
-        raise DTypeError(f"{kind!r} is not a kind of dtype. Use a dtype or one of {', '.join(members)}.")
+    if not isinstance(kind, str) or kind not in members:
+        raise DTypeError(f"{shown(kind)} is not a kind of dtype. Use a dtype or one of {', '.join(members)}.")
     return t in members[kind]
 
 
@@ -274,6 +288,7 @@ class IntInfo(NamedTuple):
     dtype: DType
 
 
+@checked
 def finfo(of: Any) -> FloatInfo:
     """Return the limits of a float dtype, or of a tensor's dtype."""
     return _finfo(dtype(getattr(of, "dtype", of)))
@@ -287,6 +302,7 @@ def _finfo(t: DType) -> FloatInfo:
     return FloatInfo(t.nbytes * 8, float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), t)
 
 
+@checked
 def iinfo(of: Any) -> IntInfo:
     """Return the limits of an integer dtype, or of a tensor's dtype."""
     return _iinfo(dtype(getattr(of, "dtype", of)))

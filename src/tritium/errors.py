@@ -1,13 +1,23 @@
-"""Errors by name, and remedies; every message says what was given, what was needed and what to do.
+"""Errors by name, remedies, and the check of arguments; every message says what was given, what was needed and what to do.
 
 Knows nothing else of the package.
 """
 
 from __future__ import annotations
 
+import collections.abc as abc
+import functools
+import inspect
+import operator
+import os
 import re
 import sys
-from collections.abc import Iterable
+import types
+import typing
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 
 class TritiumError(Exception):
@@ -36,6 +46,14 @@ class ArgumentError(TritiumError, TypeError):
 
 class BoundsError(TritiumError, IndexError):
     """An index or axis lies outside the tensor."""
+
+
+class RangeError(TritiumError, OverflowError):
+    """A number lies outside a dtype."""
+
+
+class MissingFileError(TritiumError, FileNotFoundError):
+    """There is no file of this name."""
 
 
 class QuantError(TritiumError, ValueError):
@@ -84,7 +102,6 @@ class BusyError(TritiumError, RuntimeError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean x?' for the closest known word, else nothing."""
-    from difflib import get_close_matches  # imported for a message only
 
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
@@ -138,3 +155,402 @@ def install_command(extra: str, platform: str = sys.platform) -> str:
     import shlex
 
     return f"pip install {' '.join(map(shlex.quote, names))}"
+
+
+# ---- arguments of public functions outside the op table
+#
+# `checked` reads what a function takes from its signature: the names, the counts, and the types of its annotations. It
+# refuses the rest before the function runs, so that nothing refused leaves a trace.
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
+_Check = Callable[[Any], Any]  # returns the value, converted where that loses nothing; raises _RefusedError
+_LONGEST = 80  # characters of a value in a message
+
+# Entered by the modules of these classes, which this module does not know: how values of other types become one (None:
+# they do not), and what to do where one is missing.
+CONVERTERS: dict[type, Callable[[Any], Any]] = {}
+WAYS_TO: dict[type, str] = {}
+
+
+class _RefusedError(Exception):
+    """A value is not of a parameter's type."""
+
+
+class Range(NamedTuple):
+    """The bounds of a number: Annotated[int, Range(1)] is an integer of at least 1."""
+
+    least: float = float("-inf")
+    most: float = float("inf")
+
+    def __str__(self) -> str:
+        if self.least == float("-inf"):
+            return f"of at most {self.most}"
+        return f"of at least {self.least}" if self.most == float("inf") else f"from {self.least} to {self.most}"
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message: short, without addresses, whatever its own text does."""
+    kind = type(value)
+    if isinstance(value, int) and abs(value).bit_length() > 128:  # Python refuses to write thousands of digits
+        return f"{'-' if value < 0 else ''}2**{abs(value).bit_length() - 1}…"
+    if not (
+        value is None or value is Ellipsis or kind.__module__ == "builtins" or kind.__repr__ is not object.__repr__
+    ):
+        return f"an object of type {kind.__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) or kind is object:
+        return f"an object of type {kind.__name__}"
+    try:
+        text = " ".join(repr(value).split())
+    except (Exception, RecursionError):
+        return f"an object of type {kind.__name__}"
+    text = re.sub(r" (object )?at 0x[0-9a-f]+", "", text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}… ({kind.__name__})"
+
+
+def _integer(value: Any) -> int:
+    if type(value) is int:
+        return value
+    try:
+        return operator.index(value)
+    except TraceError:
+        raise
+    except Exception:
+        raise _RefusedError from None
+
+
+def _number(value: Any) -> Any:
+    """Return a number a float can hold; NaN is none."""
+    if isinstance(value, (str, bytes, bytearray)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise _RefusedError
+    try:
+        as_float = float(value)
+    except TraceError:
+        raise
+    except Exception:
+        raise _RefusedError from None
+    if as_float != as_float:
+        raise _RefusedError
+    return value if isinstance(value, (int, float)) else as_float
+
+
+def _flag(value: Any) -> Any:
+    if value is True or value is False or (isinstance(value, int) and value in (0, 1)):
+        return value
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise _RefusedError
+
+
+def _path(value: Any) -> Any:
+    """Return a path as it is; one with a NUL byte names no file."""
+    try:
+        text = os.fspath(value)
+    except Exception:
+        raise _RefusedError from None
+    if not isinstance(text, str) or "\0" in text:
+        raise _RefusedError
+    return value
+
+
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise _RefusedError
+    return value
+
+
+def _instance(kind: Any) -> _Check:
+    def check(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        converted = CONVERTERS[kind](value) if kind in CONVERTERS else None
+        if converted is None:
+            raise _RefusedError
+        return converted
+
+    return check
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise _RefusedError
+
+
+_BASIC: dict[Any, tuple[_Check, str]] = {
+    int: (_integer, "an integer"),
+    float: (_number, "a number"),
+    bool: (_flag, "True or False"),
+    str: (_instance(str), "a string"),
+    bytes: (_instance((bytes, bytearray, memoryview)), "bytes"),
+    Path: (_path, "a path"),
+    os.PathLike: (_path, "a path"),
+    type(None): (_nothing, "None"),
+}
+_UNCHECKED: tuple[_Check | None, str] = (None, "anything")
+
+
+def _check_of(annotation: Any) -> tuple[_Check | None, str]:
+    """Return the check of an annotation, None where any value passes, and the annotation in words."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is None:
+        annotation = type(None)
+    if annotation in (Any, object) or isinstance(annotation, (str, TypeVar, typing.ParamSpec)):
+        return _UNCHECKED
+    if annotation in _BASIC or origin in (os.PathLike, Callable, abc.Callable):
+        return (_callable, "a function") if origin in (Callable, abc.Callable) else _BASIC[origin or annotation]
+    if origin is typing.Annotated:
+        return _bounded(parts[0], [p for p in parts[1:] if isinstance(p, Range)])
+    if origin in (typing.Union, types.UnionType):
+        return _either([_check_of(p) for p in parts])
+    if origin is typing.Literal:
+        return _one_of(parts), f"one of {', '.join(map(repr, parts))}"
+    if annotation in (abc.Callable, Callable):
+        return _callable, "a function"
+    kind = origin or annotation
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return _UNCHECKED
+    if kind is not type and issubclass(kind, abc.Iterable) and kind.__module__ in ("builtins", "collections.abc"):
+        return _container(kind, parts)
+    way = f" ({WAYS_TO[kind]})" if kind in WAYS_TO else ""
+    return _instance(kind), f"{_with_article(kind.__name__)}{way}"
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _plural(words: str) -> str:
+    """Return "integers" for "an integer"; phrases stay as they are."""
+    article, _, noun = words.partition(" ")
+    return f"{noun}s" if article in ("a", "an") and " " not in noun else words
+
+
+def _either(checks: list[tuple[_Check | None, str]]) -> tuple[_Check | None, str]:
+    """Return the check of a union: the value passes one of the checks; what needs no conversion comes first."""
+    if any(check is None for check, _ in checks):
+        return _UNCHECKED
+
+    def check(value: Any) -> Any:
+        converted: list[Any] = []
+        refused: Exception = _RefusedError()
+        for one, _ in checks:
+            try:
+                converted.append(one(value))  # type: ignore[misc]
+            except (_RefusedError, TraceError) as error:
+                refused = error
+                continue
+            if converted[-1] is value:
+                return value
+        if not converted:
+            raise refused
+        return converted[0]
+
+    return check, " or ".join(dict.fromkeys(words for _, words in checks))
+
+
+def _one_of(allowed: tuple[Any, ...]) -> _Check:
+    def check(value: Any) -> Any:
+        if not any(type(value) is type(a) and value == a for a in allowed):
+            raise _RefusedError
+        return value
+
+    return check
+
+
+def _bounded(kind: Any, ranges: list[Range]) -> tuple[_Check | None, str]:
+    inner, words = _check_of(kind)
+    if inner is None or not ranges:
+        return inner, words
+
+    def check(value: Any) -> Any:
+        converted = inner(value)
+        if not all(r.least <= converted <= r.most for r in ranges):
+            raise _RefusedError
+        return converted
+
+    return check, f"{words} {' '.join(map(str, ranges))}"
+
+
+def _container(kind: Any, parts: tuple[Any, ...]) -> tuple[_Check, str]:
+    """Return the check of a sequence, mapping or iterable; the elements of lists, tuples, sets and dicts are checked too."""
+    mapping = issubclass(kind, abc.Mapping)
+    elements = [_check_of(p) for p in parts if p is not Ellipsis]
+    fixed = kind is tuple and Ellipsis not in parts and parts != ()
+    accepted = (list, tuple) if kind in (list, tuple) else kind  # a list where a tuple is accepted is what users write
+    texts = not elements or mapping or elements[0][1] == "a string" or elements[0][0] is None
+
+    def check(value: Any) -> Any:
+        if isinstance(value, accepted) and not (isinstance(value, (str, bytes)) and not texts):
+            if fixed and len(value) != len(elements):
+                raise _RefusedError
+            _check_elements(value, elements, mapping)
+            return value
+        if kind is abc.Sequence and hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(
+            value, (str, bytes, abc.Mapping)
+        ):  # fmt: skip
+            return value  # NumPy's arrays and tensors
+        if kind is abc.Iterable and hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+            return value
+        raise _RefusedError
+
+    inside = f" of {' and '.join(dict.fromkeys(_plural(words) for _, words in elements))}" if elements else ""
+    name = "a dict" if mapping else f"a tuple of {len(elements)}" if fixed else "a list or tuple"
+    return check, f"{name}{inside}" if not fixed else f"{name}: {', '.join(words for _, words in elements)}"
+
+
+def _check_elements(value: Any, elements: list[tuple[_Check | None, str]], mapping: bool) -> None:
+    if not elements or not isinstance(value, (list, tuple, set, frozenset, dict)):
+        return
+    if mapping:
+        for one, members in zip(elements, (value.keys(), value.values()), strict=False):
+            for element in members if one[0] is not None else ():
+                one[0](element)
+        return
+    several = len(elements) == len(value) and len(elements) > 1
+    for i, element in enumerate(value):
+        check = elements[i if several else 0][0]
+        if check is not None:
+            check(element)
+
+
+def checks_of(function: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, tuple[_Check, str]]:
+    """Return the check of each parameter whose annotation says what it takes, and the annotation in words."""
+    names = _names_of(function)
+    checks = {
+        p.name: _check_of(_resolved(p.annotation, names))
+        for p in inspect.signature(function).parameters.values()
+        if p.name not in skip
+    }
+    return {name: (check, words) for name, (check, words) in checks.items() if check is not None}
+
+
+def check_value(check: tuple[_Check, str], value: Any, function: str, parameter: str) -> Any:
+    """Return an argument that passes its check; raise an ArgumentError for any other."""
+    try:
+        return check[0](value)
+    except _RefusedError:
+        raise ArgumentError(f"{function}: {parameter} must be {check[1]}, given {shown(value)}.") from None
+
+
+def _names_of(function: Callable[..., Any]) -> dict[str, Any]:
+    module = sys.modules.get(function.__module__)
+    return {**vars(typing), **(vars(module) if module is not None else {})}
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return an annotation as an object; one that names what only a type checker imports is not checked here."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    text = getattr(annotation, "__forward_arg__", annotation)
+    if not isinstance(text, str):
+        return annotation
+    try:
+        return eval(text, names)
+    except (NameError, AttributeError, TypeError):
+        return Any
+
+
+class _Default:
+    """A default value in a signature: empty, or shown as in messages."""
+
+    def __new__(cls, value: Any) -> Any:
+        return value if value is inspect.Parameter.empty else super().__new__(cls)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return self.value.__name__ if callable(self.value) and hasattr(self.value, "__name__") else shown(self.value)
+
+
+class _Parameters:
+    """The parameters of a function, read from its signature at the first call: by then every annotated type exists."""
+
+    def __init__(self, function: Callable[..., Any], own: tuple[str, ...]) -> None:
+        self.function = function
+        self.name = function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
+        parameters = list(inspect.signature(function).parameters.values())
+        self.method = bool(parameters) and parameters[0].name in ("self", "cls")
+        self.checks = checks_of(function, own)
+        several = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        self.places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.rest = None if several is None else several.name
+        self.named = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+        self.open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.required = [
+            p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+
+    def signature(self) -> str:
+        """Return the function's name and its parameters, without their types."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1 if self.method else 0 :]
+        plain = [p.replace(annotation=p.empty, default=_Default(p.default)) for p in parameters]
+        return f"{self.name}{inspect.Signature(plain)}"
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments, each checked."""
+        if len(args) > len(self.places) and self.rest is None:
+            raise ArgumentError(self._too_many(len(args)))
+        values = [self._value(p.name, v) for p, v in zip(self.places, args, strict=False)]
+        values += [self._value(self.rest, v) for v in args[len(self.places) :] if self.rest is not None]
+        positional = {p.name for p in self.places[: len(args)]}
+        for name in kwargs:
+            if name in positional and name in self.named:
+                raise ArgumentError(f"{self.name}: {name} was given twice; give it once.")
+            if name not in self.named and not self.open:
+                raise ArgumentError(
+                    f"{self.name}: unknown argument {name!r}.{nearest(name, self.named)} Signature: {self.signature()}"
+                )
+        missing = [p.name for p in self.required if p.name not in positional and p.name not in kwargs]
+        if missing:
+            raise ArgumentError(f"{self.name}: missing {', '.join(missing)}. Signature: {self.signature()}")
+        return values, {k: self._value(k, v) if k in self.named else v for k, v in kwargs.items()}
+
+    def _too_many(self, count: int) -> str:
+        own = 1 if self.method else 0
+        named = [n for n in inspect.signature(self.function).parameters if n in self.named][len(self.places) :]
+        hint = f"; name the others: {named[0]}=…" if named else ""
+        return (
+            f"{self.name}: takes {len(self.places) - own} positional arguments, {count - own} were given{hint}. "
+            f"Signature: {self.signature()}"
+        )
+
+    def _value(self, name: str, value: Any) -> Any:
+        return check_value(self.checks[name], value, self.name, name) if name in self.checks else value
+
+
+def checked(function: _Function, own: tuple[str, ...] = ()) -> _Function:
+    """Return a function that refuses what its signature and annotations do not take, as an ArgumentError.
+
+    It checks the values of the parameters named in `own` itself.
+    """
+    parameters: list[_Parameters] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not parameters:
+            parameters.append(_Parameters(function, own))
+        values, named = parameters[0].bind(args, kwargs)
+        return function(*values, **named)
+
+    call.__dict__["checked"] = True
+    return typing.cast(_Function, call)
+
+
+def checked_except(*own: str) -> Callable[[_Function], _Function]:
+    """Check all arguments but these, which the function checks itself, with errors that say more."""
+    return lambda function: checked(function, own)
+
+
+def checked_class(kind: _Class) -> _Class:
+    """Check the arguments of a class's constructor and of its public methods; calls of its objects are left as they are."""
+    for name, value in list(vars(kind).items()):
+        if (name.startswith("_") and name != "__init__") or value is vars(kind).get("__call__"):
+            continue
+        wrapper = type(value) if isinstance(value, (classmethod, staticmethod)) else None
+        function = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+        if isinstance(function, types.FunctionType) and not hasattr(function, "checked"):
+            setattr(kind, name, checked(function) if wrapper is None else wrapper(checked(function)))
+    return kind

@@ -19,14 +19,40 @@ from tritium import backends, buffer, dtype as dt, layout as lay, ops
 from tritium.backends import Device
 from tritium.backends.reference.cast import cast
 from tritium.dtype import DType
-from tritium.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError, TraceError
+from tritium.errors import (
+    CONVERTERS,
+    WAYS_TO,
+    ArgumentError,
+    DTypeError,
+    OutOfMemoryError,
+    ShapeError,
+    TraceError,
+    checked,
+    checked_except,
+)
 from tritium.interop import from_dlpack, from_numpy
 from tritium.op import SCALARS, Spec, check_dtype, interpreter
 from tritium.tensor import Tensor, wrap
 
+
+def _operand(value: Any) -> Tensor | None:
+    """Return an array or a number as a tensor, as the ops of the table do; None for anything else."""
+    if (
+        isinstance(value, (np.ndarray, np.generic))
+        and value.dtype.kind not in "biuf"
+        and value.dtype.name != "bfloat16"
+    ):
+        return None
+    return asarray(value) if isinstance(value, (np.ndarray, np.generic, *SCALARS)) else None
+
+
+CONVERTERS[Tensor] = _operand
+WAYS_TO[Tensor] = "tritium.asarray(…) makes one"
+
 # ---- creating tensors
 
 
+@checked
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor of anything: a tensor, a NumPy array (viewed in place where possible), a scalar, nested lists,
     or an object with DLPack or the buffer protocol."""
@@ -55,6 +81,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     return _as(result, kind, there, None if copy else copy)
 
 
+@checked
 def tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a new tensor with a copy of the data."""
     return asarray(data, dtype=dtype, device=device, copy=True)
@@ -117,12 +144,14 @@ def _cast(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
 empty, full, arange, linspace, eye = ops.empty, ops.full, ops.arange, ops.linspace, ops.eye
 
 
+@checked
 def zeros(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros."""
     check_dtype("zeros", shape, dtype, device)
     return ops.full(shape, 0, dtype=dt.f32 if dtype is None else dtype, device=device)
 
 
+@checked
 def ones(shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones."""
     check_dtype("ones", shape, dtype, device)
@@ -133,21 +162,25 @@ def _where(x: Tensor, device: Any) -> Any:
     return device if device is not None else (None if x.is_traced else x.device)
 
 
+@checked
 def empty_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return uninitialised memory of the shape, dtype and device of x."""
     return ops.empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
+@checked
 def full_like(x: Tensor, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor like x in which every element is `fill_value`."""
     return ops.full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=_where(x, device))
 
 
+@checked
 def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of zeros like x."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
+@checked
 def ones_like(x: Tensor, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of ones like x."""
     return full_like(x, 1, dtype=dtype, device=device)
@@ -166,18 +199,21 @@ def _seed(seed: int | None, name: str) -> int:
     return seed
 
 
+@checked
 def rand(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
     """Return uniform numbers in [0, 1); without a seed they differ at every call."""
     check_dtype("rand", shape, dtype, device)
     return ops.random_uniform(shape, seed=_seed(seed, "rand"), dtype=dtype, device=device)
 
 
+@checked
 def randn(shape: Any, dtype: Any = None, device: Any = None, *, seed: int | None = None) -> Tensor:
     """Return Gaussian numbers of mean 0 and deviation 1; without a seed they differ at every call."""
     check_dtype("randn", shape, dtype, device)
     return ops.random_normal(shape, seed=_seed(seed, "randn"), dtype=dtype, device=device)
 
 
+@checked
 def randint(
     low: int, high: int, shape: Any, *, seed: int | None = None, dtype: Any = None, device: Any = None
 ) -> Tensor:
@@ -188,6 +224,7 @@ def randint(
 # ---- dtypes
 
 
+@checked
 def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """Cast to another dtype; a copy even when nothing changes, unless copy=False."""
     if device is not None:
@@ -195,17 +232,20 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -
     return x if not copy and dt.dtype(dtype) is x.dtype else ops.astype(x, dtype)
 
 
+@checked
 def can_cast(from_: Any, to: Any, /) -> bool:
     """Return True if one dtype promotes to the other."""
     return dt.can_cast(dt.dtype(getattr(from_, "dtype", from_)), dt.dtype(to))
 
 
+@checked
 def result_type(*operands: Any) -> DType:
     """Return the dtype in which tensors, dtypes and scalars are computed together."""
     kinds = [dt.of_scalar(g) if isinstance(g, SCALARS) else dt.dtype(getattr(g, "dtype", g)) for g in operands]
     return dt.promote(*kinds)
 
 
+@checked
 def isdtype(dtype: Any, kind: Any) -> bool:
     """Return True if a dtype is of a kind: 'bool', 'integral', 'real floating', 'numeric', …"""
     return dt.is_dtype(dt.dtype(dtype), kind)
@@ -214,6 +254,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 # ---- shapes
 
 
+@checked
 def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     """Return x in another shape; a view where the layout allows. copy=True always copies, copy=False never does."""
     if copy is False and not x.is_traced:
@@ -221,12 +262,14 @@ def reshape(x: Tensor, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     return ops.reshape(ops.copy(x) if copy else x, shape)
 
 
+@checked
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """Return all tensors broadcast to their common shape."""
     shape = lay.broadcast_shapes(*(a.shape for a in arrays), what="broadcast_arrays")
     return [ops.broadcast_to(a, shape) for a in arrays]
 
 
+@checked
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Return coordinate grids of 1-D tensors."""
     if indexing not in ("xy", "ij"):
@@ -239,12 +282,14 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     return [ops.copy(g) for g in broadcast_arrays(*grid)]
 
 
+@checked
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Return the slices along an axis, one by one: views."""
     along = lay.axis_of(axis, x.ndim, "unstack")
     return tuple(x[(slice(None),) * along + (i,)] for i in range(x.shape[along]))
 
 
+@checked
 def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Split into `parts` equal pieces along an axis, or pieces of the sizes given: views."""
     along = lay.axis_of(axis, x.ndim, "split")
@@ -261,6 +306,7 @@ def split(x: Tensor, parts: int | Sequence[int], /, *, axis: int = 0) -> tuple[T
     return tuple(x.slice(along, a, b) for a, b in pairwise(ends))
 
 
+@checked_except("repeats")
 def repeat(x: Tensor, repeats: int | Tensor | Sequence[int], /, *, axis: int | None = None) -> Tensor:
     """Repeat every element (or slice) several times; `repeats` may differ from slice to slice."""
     if axis is None:
@@ -319,6 +365,7 @@ def _repetitions(repetitions: int | tuple[int, ...]) -> tuple[int, ...]:
     return counts
 
 
+@checked_except("repetitions")
 def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
     """Return the whole tensor repeated along each axis."""
     counts = _repetitions(repetitions)
@@ -336,6 +383,7 @@ def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
 # ---- sums of products
 
 
+@checked
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Return dot products along an axis; the other axes broadcast."""
     if not -min(x1.ndim, x2.ndim) <= axis <= -1:
@@ -347,6 +395,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     return ops.squeeze(product, (-2, -1))
 
 
+@checked
 def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """Sum products over the last `axes` axes of x1 and the first of x2, or over the pairs named."""
     if isinstance(axes, int):
@@ -375,6 +424,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
 # ---- functions composed of several ops
 
 
+@checked
 def diff(
     x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
@@ -387,11 +437,13 @@ def diff(
     return x
 
 
-def searchsorted(x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
+@checked
+def searchsorted(x1: Tensor, x2: Tensor | float, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
     """Return the index at which each element of x2 would be inserted in the sorted x1 (or x1 sorted by `sorter`)."""
     return ops.searchsorted(x1 if sorter is None else ops.take(x1, sorter), x2, side=side)
 
 
+@checked
 def swish(x: Tensor, /, *, out: Tensor | None = None) -> Tensor:
     """Return silu(x), under its other name."""
     return ops.silu(x, out=out)

@@ -14,7 +14,7 @@ import numpy as np
 from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends.reference import packed
 from tritium.buffer import Storage, host
-from tritium.errors import ArgumentError, DeviceError, DTypeError
+from tritium.errors import ArgumentError, DeviceError, DTypeError, PackageError, checked, shown
 from tritium.layout import Shape
 from tritium.op import Spec
 from tritium.tensor import Tensor, wrap
@@ -43,6 +43,7 @@ def to_numpy(x: Tensor) -> np.ndarray[Any, Any]:
     return host(x)
 
 
+@checked
 def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = None) -> Tensor:
     """Return a tensor over a NumPy array's own memory; copied on request, when the layout or byte order is odd, and to a
     device that has memory of its own."""
@@ -152,6 +153,7 @@ def _value_backend(device: backends.Device) -> ValueBackend | None:
     return device.backend if isinstance(device.backend, ValueBackend) else None
 
 
+@checked
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor over the memory of any DLPack array; copied only on request.
 
@@ -161,7 +163,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     if type(x).__module__.partition(".")[0] == "mlx":  # whose memory several arrays may be on: it is not written
         tensor = shared(from_mlx(x), backends.device("cpu"))
         return _placed(ops.copy(tensor) if copy else tensor, device)
-    where = x.__dlpack_device__()
+    where = _dlpack_place(x)
     if where[0] in _GPUS and _has_cuda():
         import torch
 
@@ -172,6 +174,18 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
     tensor = _import(x)
     return _placed(ops.copy(tensor) if copy else tensor, device)
+
+
+def _dlpack_place(x: Any) -> tuple[int, int]:
+    """Return the type and the number of the device of a DLPack array."""
+    remedy = "give an array of a library that exports DLPack (torch, JAX, CuPy, NumPy), or use tritium.asarray(…)."
+    if isinstance(x, type) or not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+        raise ArgumentError(f"from_dlpack: {shown(x)} has no __dlpack__; {remedy}")
+    try:
+        kind, index = x.__dlpack_device__()
+        return int(kind), int(index)
+    except Exception as error:
+        raise ArgumentError(f"from_dlpack: {shown(x)} does not say where it is ({error}); {remedy}") from error
 
 
 def _has_cuda() -> bool:
@@ -241,9 +255,18 @@ def reduce_ex(x: Tensor, protocol: Any) -> tuple[Any, ...]:
     return rebuild, (payload, x.dtype.name, x.shape, str(x.device))
 
 
+def _check_library(x: Any, library: str, what: str, noun: str) -> None:
+    """Raise unless x is an array of this library, or of a class that inherits from one."""
+    if isinstance(x, type) or library not in {c.__module__.partition(".")[0] for c in type(x).__mro__}:
+        other = "from_numpy" if isinstance(x, np.ndarray) else "asarray"
+        raise ArgumentError(f"{what}: a {noun} is needed, given {shown(x)}; use tritium.{other}(…) for this one.")
+
+
+@checked
 def from_torch(x: Any, *, device: Any = None) -> Tensor:
     """Return a tensor on the memory of a torch tensor; both see each other's writes. One in the host's memory is a tensor of the
     CPU, or of torch itself with device='torch'; others are tensors of the device they are on."""
+    _check_library(x, "torch", "from_torch", "PyTorch tensor")
     target = None if device is None else backends.device(device)
     if x.device.type == "cpu" and (target is None or target.type == "cpu"):
         return from_dlpack(x.detach())
@@ -255,15 +278,17 @@ def to_torch(x: Tensor) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ImportError("PyTorch is not installed; pip install torch.") from error
+        raise PackageError("PyTorch is not installed; pip install torch.") from error
     here = x._memory("torch()").device
     if here.type in ("torch", "mps", "cuda"):
         return _theirs(x, "torch()")
     return torch.from_dlpack(x.to(device="cpu") if here.type == "mlx" else x)
 
 
+@checked
 def from_mlx(x: Any, *, device: Any = "mlx") -> Tensor:
     """Return a tensor on an MLX array itself: nothing is copied."""
+    _check_library(x, "mlx", "from_mlx", "MLX array")
     return _adopted(x, backends.device(device), "from_mlx")
 
 

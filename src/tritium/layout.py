@@ -5,14 +5,18 @@ Knows nothing of dtypes, memory or devices. Strides and offsets count elements.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
+from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
-from tritium.errors import BoundsError, ShapeError, ViewError
+from tritium.errors import BoundsError, ShapeError, TraceError, ViewError, shown
 
 Shape = tuple[int, ...]
 
 MAX_ELEMENTS = 2**53  # more than any memory holds; native code counts elements and bytes of a layout in 64 bits
+MAX_SIZES = 1024  # of a shape that is read from an iterable without a length
 
 
 class Layout(NamedTuple):
@@ -89,12 +93,15 @@ def check_extent(shape: Shape, what: str = "") -> None:
 
 def axis_of(axis: int, ndim: int, what: str) -> int:
     """Return a non-negative axis, counted from the end when negative."""
-    if not hasattr(axis, "__index__"):
-        raise BoundsError(f"{what}: axis must be one integer, given {axis!r}.")
-    axis = axis.__index__()
+    try:
+        axis = operator.index(axis)
+    except TraceError:
+        raise
+    except Exception:
+        raise BoundsError(f"{what}: axis must be one integer, given {shown(axis)}.") from None
     if not -ndim <= axis < ndim:
         raise BoundsError(
-            f"{what}: axis {axis} does not exist in {ndim} dimension(s); valid are {-ndim} to {ndim - 1}."
+            f"{what}: axis {count_text(axis)} does not exist in {ndim} dimension(s); valid are {-ndim} to {ndim - 1}."
         )
     return axis % ndim
 
@@ -134,11 +141,9 @@ def broadcast_shapes(*shapes: Shape, what: str = "broadcast") -> Shape:
 
 
 def permute(x: Layout, axes: tuple[int, ...]) -> Layout:
-    order = axes_of(tuple(axes), len(x.shape), "permute_dims")
+    order = axes_of(axes, len(x.shape), "permute_dims")
     if len(order) != len(x.shape):
-        raise ShapeError(
-            f"permute_dims: {tuple(axes)} names {len(order)} of {len(x.shape)} axes; name every axis once."
-        )
+        raise ShapeError(f"permute_dims: {axes} names {len(order)} of {len(x.shape)} axes; name every axis once.")
     return Layout(tuple(x.shape[a] for a in order), tuple(x.strides[a] for a in order), x.offset)
 
 
@@ -199,9 +204,26 @@ def matrix_transpose(x: Layout) -> Layout:
     return permute(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
 
+def listed(shape: Any) -> tuple[Any, ...]:
+    """Return what a shape lists, or one size as a tuple; more than any tensor has are cut off."""
+    if isinstance(shape, (tuple, list)):
+        return tuple(shape)
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        return (shape,)
+    return tuple(islice(shape, MAX_SIZES))
+
+
+def sizes_of(shape: Any, what: str) -> Shape:
+    """Return sizes as a tuple of Python's integers, of any sign."""
+    sizes = listed(shape)
+    if not all(isinstance(n, int) for n in sizes):
+        raise ShapeError(f"{what}: {shown(shape)} is not a shape; give integers, such as (64, 64).")
+    return sizes
+
+
 def infer_shape(old: Shape, new: int | tuple[int, ...], what: str = "reshape") -> Shape:
     """Return the new shape with its one -1 worked out, checked to hold as many elements as the old."""
-    shape = (new,) if isinstance(new, int) else tuple(new)
+    shape = sizes_of(new, what)
     if sum(n == -1 for n in shape) > 1 or any(n < -1 for n in shape):
         raise ShapeError(f"{what}: {text(shape)} is not a shape; sizes are 0 or more, and one may be -1.")
     size, known = prod(old), prod(n for n in shape if n != -1)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from tritium import backends, dtype as dt, launch, layout, ops
 from tritium.buffer import ALIGNMENT, native
-from tritium.errors import ArgumentError, DeviceError, PoolError
+from tritium.errors import ArgumentError, DeviceError, PoolError, checked, checked_class
 from tritium.layout import Shape
 from tritium.pure import POOL
 from tritium.tensor import Tensor
@@ -232,6 +232,7 @@ def _change(after: Stats, before: Stats, name: str) -> Any:
     return None if None in values else values[0] - values[1]
 
 
+@checked
 def stats() -> Stats:
     """Return the current statistics: a snapshot. `stats() - before` is the change since an earlier one."""
     pool = native.pool_stats() if native is not None else _pure_stats()
@@ -277,6 +278,7 @@ def _pure_stats() -> dict[str, Any]:
         }  # fmt: skip
 
 
+@checked
 def reset() -> None:
     """Reset counters to 0 and the peak to the current value; what is alive stays counted as alive."""
     launch.counters.reset()
@@ -296,6 +298,7 @@ class DeviceStats:
     limit_bytes: int | None = None
 
 
+@checked
 def device_stats(device: Any = None) -> DeviceStats | None:
     """Return memory of a device whose own library allocates it (mlx, mps); None: that library keeps no figures. The CPU's pool has
     `stats`."""
@@ -303,6 +306,7 @@ def device_stats(device: Any = None) -> DeviceStats | None:
     return None if figures is None else DeviceStats(**figures)
 
 
+@checked
 def limit(device: Any, *, memory_bytes: int | str | None = None, cache_bytes: int | str | None = None) -> None:
     """Set limits of the allocator of a device's own library: bytes in use, and bytes kept for later."""
     named = {"memory_bytes": memory_bytes, "cache_bytes": cache_bytes}
@@ -310,6 +314,7 @@ def limit(device: Any, *, memory_bytes: int | str | None = None, cache_bytes: in
     backends.device(device).backend.limit(**sizes)
 
 
+@checked
 def trim(keep_bytes: int | str = 0, *, device: Any = "cpu") -> int:
     """Give idle memory back to the system until at most `keep_bytes` are kept; the bytes released. A device whose own library
     allocates gives back all it keeps."""
@@ -385,6 +390,7 @@ def configuration() -> MemoryPoolConfig:
     return _config
 
 
+@checked
 def configure(
     config: MemoryPoolConfig | None = None, *, small_block_size: int | str | None = None,
     large_block_threshold: int | str | None = None, limit: int | str | None = None,
@@ -442,6 +448,7 @@ class Usage:
         return self.after.allocations - self.before.allocations
 
 
+@checked
 @contextmanager
 def usage() -> Iterator[Usage]:
     """Measure memory use: `with usage() as m:` … then m.before, m.after, m.peak_bytes, m.net_bytes, m.allocations."""
@@ -569,6 +576,7 @@ class _Loan(weakref.ref[Tensor]):
     nbytes: int
 
 
+@checked_class
 class TensorPool:
     """Tensors of one shape, dtype and device lent again and again. Lent tensors hold whatever was there before.
 
@@ -748,6 +756,7 @@ class _Entry:
     expires: float
 
 
+@checked_class
 @dataclass
 class TensorCache:
     """Values by key, the least recently used leaving first; bounded in number, bytes and age. Thread-safe."""
@@ -883,6 +892,7 @@ def _check_key(key: Any) -> None:
 # ---- many small tensors in one buffer
 
 
+@checked
 def pack(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Copy the tensors one after another into one buffer, each at a 64-byte boundary: views of it."""
     sources = list(tensors) if isinstance(tensors, Iterable) else [tensors]

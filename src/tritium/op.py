@@ -18,7 +18,7 @@ import numpy as np
 from tritium import dtype as dt
 from tritium.buffer import MAX_DIMS, Row
 from tritium.dtype import DType, promote
-from tritium.errors import ArgumentError, DTypeError, ShapeError, nearest
+from tritium.errors import ArgumentError, DTypeError, ShapeError, check_value, checks_of, nearest, shown
 from tritium.layout import Layout, Shape, check_extent, in_tiles, text, tiled_strides
 
 
@@ -156,12 +156,16 @@ _KNOWN_LIMIT = 2048
 Domain = Callable[[DType], DType]
 
 
-def plain(value: Any) -> Any:
-    """Return an attribute in Python's own types: NumPy's numbers become Python's, lists become tuples."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return an attribute in Python's own types: NumPy's numbers become Python's, lists and vectors become tuples."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.ndarray) and value.ndim < 2 and value.size <= MAX_DIMS and value.dtype.kind in "biuf":
+        return plain(value.tolist())
     if type(value) is tuple or isinstance(value, list):
-        return tuple(plain(v) for v in value)
+        if depth > MAX_DIMS:
+            raise ArgumentError(f"Lists are nested {depth} deep; no attribute takes more than {MAX_DIMS} levels.")
+        return tuple(plain(v, depth + 1) for v in value)
     return value
 
 
@@ -213,7 +217,7 @@ def parameters(rule: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
 class Op(Row):
     """One op: a row of the op table."""
 
-    __slots__ = ("aliases", "axes", "by_values", "common", "defaults", "doc", "domain", "expr", "flops", "fuses", "inputs",
+    __slots__ = ("aliases", "axes", "by_values", "checks", "common", "defaults", "doc", "domain", "expr", "flops", "fuses", "inputs",
                  "kind", "known", "lower", "moved", "name", "operator", "optional", "packed", "params", "positional",
                  "results", "rule", "samples", "settle", "traits", "ulps", "ulps_of", "variadic", "view")  # fmt: skip
 
@@ -261,6 +265,7 @@ class Op(Row):
         self.settle = settle  # turns attributes that may be spelt in several ways into one spelling
         self.samples = tuple(samples)
         self.known: dict[Any, Decision] = {}
+        self.checks: dict[str, Any] | None = None  # of attributes, by the types of the rule: read at the first call
         self._read_signature()
         self.inplace = bool(traits & Trait.IN_PLACE)
         OPS[self.name] = self
@@ -343,12 +348,18 @@ class Op(Row):
         if len(attrs) < len(self.params):
             missing = ", ".join(p for p in self.params if p not in attrs)
             raise ArgumentError(f"{self.name}: missing {missing}. Signature: {self.name}{self.__signature__}")
+        if self.checks is None:
+            own = ("axis", "dtype", "device")  # these have errors of their own
+            self.checks = {} if Trait.INTERNAL in self.traits else checks_of(self.rule, own)
         for name, value in attrs.items():
             attrs[name] = plain(value)
         if attrs.get("dtype") is not None:
             fill, device = attrs.get("fill_value"), attrs.get("device")
             check_dtype(self.name, attrs.get("shape"), attrs["dtype"], device, fill=fill)
             attrs["dtype"] = dt.dtype(attrs["dtype"])
+        for name in attrs.keys() & self.checks.keys():
+            if attrs[name] is not self.defaults.get(name):
+                attrs[name] = check_value(self.checks[name], attrs[name], self.name, name)
         return inputs, attrs if self.settle is None else self.settle(attrs)
 
     def complete(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -389,12 +400,24 @@ class Op(Row):
 
     def decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
         """Return the rule's decision for these specs, cached. Weak specs (Python scalars) take the common dtype."""
-        key = (specs, exact(tuple(attrs.values())))
-        decision = self.known.get(key)
+        try:
+            key = (specs, exact(tuple(attrs.values())))
+            decision = self.known.get(key)
+        except TypeError:
+            raise ArgumentError(self._without_hash(attrs)) from None
         if decision is None:
             make_room(self.known, _KNOWN_LIMIT)
             decision = self.known[key] = self._decide(specs, attrs)
         return decision
+
+    def _without_hash(self, attrs: dict[str, Any]) -> str:
+        """Return the message for an attribute that is no number, name or tuple: it has no hash."""
+        for name, value in attrs.items():
+            try:
+                hash(exact(value))
+            except TypeError:
+                return f"{self.name}: {name} cannot be {shown(value)}. Signature: {self.name}{self.__signature__}"
+        return f"{self.name}: an attribute is of a wrong type. Signature: {self.name}{self.__signature__}"
 
     def _decide(self, specs: Specs, attrs: dict[str, Any]) -> Decision:
         if not self.packed:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tritium import dtype as dt, layout as lay
 from tritium.dtype import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
-from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError
+from tritium.errors import ArgumentError, BoundsError, DTypeError, ShapeError, shown
 from tritium.fragment import Fragment, Step
 from tritium.layout import Layout, Shape, axes_of, axis_of, broadcast_shapes, text
 from tritium.op import OPS, SCALARS, Axes, Decision, Fuse, Kind, Op, Scale, Spec, Specs, Trait, op
@@ -254,11 +254,11 @@ def free(out: Any, *ins: Any, **attrs: Any) -> int:
 
 def size_of(shape: int | tuple[int, ...]) -> Shape:
     """A shape in Python's own types, checked: sizes are integers of 0 or more, and memory could hold the elements."""
-    sizes: tuple[Any, ...] = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    sizes = lay.listed(shape)
     if builtins.any(not isinstance(n, int) or n < 0 for n in sizes):
-        shown = ", ".join(lay.count_text(n) if isinstance(n, int) else repr(n) for n in sizes)
+        listed = ", ".join(shown(n) for n in sizes)
         raise ShapeError(
-            f"({shown}{',' if len(sizes) == 1 else ''}) is not a shape; give sizes of 0 or more, such as (64, 64)."
+            f"({listed}{',' if len(sizes) == 1 else ''}) is not a shape; give sizes of 0 or more, such as (64, 64)."
         )
     lay.check_extent(sizes)
     return sizes
@@ -1257,7 +1257,7 @@ def stack(*xs: Spec, axis: int = 0) -> Spec:
     flops=free,
     samples=[sample(F32(5), shift=2), sample(F32(3, 4), shift=(1, -1), axis=(0, 1)), sample(F32(3, 4), shift=3)],
 )
-def roll(x: Spec, /, shift: Any, *, axis: Any = None) -> Spec:
+def roll(x: Spec, /, shift: int | tuple[int, ...], *, axis: Any = None) -> Spec:
     """Elements moved along axes; what falls off one end enters at the other (axis=None: over the flattened tensor)."""
     if axis is not None:
         n = len(axes_of(axis, x.ndim, "roll"))
@@ -1269,8 +1269,7 @@ def roll(x: Spec, /, shift: Any, *, axis: Any = None) -> Spec:
 def _check_diagonal(k: int, what: str) -> None:
     """Kernels take the diagonal in 64 bits; none of a matrix lies further than MAX_ELEMENTS from the main one."""
     if not isinstance(k, int) or builtins.abs(k) > lay.MAX_ELEMENTS:
-        shown = lay.count_text(k) if isinstance(k, int) else repr(k)
-        raise ArgumentError(f"{what}: k={shown} is no diagonal; give an integer of at most 2**53 either way.")
+        raise ArgumentError(f"{what}: k={shown(k)} is no diagonal; give an integer of at most 2**53 either way.")
 
 
 @op(MOVE, flops=free, axes=Axes.LAST, samples=[sample(F32(4, 4)), sample(F32(2, 3, 5), k=1)])

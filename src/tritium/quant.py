@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import dtype as dt, ops
-from tritium.errors import ArgumentError, QuantError, ShapeError, nearest
+from tritium.errors import WAYS_TO, ArgumentError, QuantError, ShapeError, checked, checked_class, nearest
 from tritium.functions import asarray, randn
 from tritium.tensor import Tensor
 
@@ -96,6 +96,7 @@ class Quantized:
         return row
 
 
+WAYS_TO[Quantized] = "tritium.quant.ternary(w) makes one of floats [out, in]; a layer's from_float(w) does both"
 CANONICAL = {
     dt.tern2_r64: dt.tern2,
     dt.tern2_r16: dt.tern2,
@@ -119,6 +120,7 @@ class TernaryScale(NamedTuple):
     zeros: float  # their share
 
 
+@checked
 def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
     """Return the s of a matrix of which every value is -s, 0 or s; None where they are anything else."""
     if len(np.unique(np.abs(values[:16, :16]))) > 2:  # a glance: most weights are told by it
@@ -134,6 +136,7 @@ def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
 # ---- weights
 
 
+@checked
 def ternary(w: Any, *, axis: int | None = None, group: int | None = 0, dtype: Any = dt.tern2) -> Quantized:
     """Quantise by absmean: g = max(mean|w|, 1e-5), t = clip(round(w / g), -1, 1), half to even. One g for all, for each row
     (axis=0) or for each group of columns. dtype: 'tern2' (2 bits) or 'tern5' (1.6 bits)."""
@@ -141,12 +144,14 @@ def ternary(w: Any, *, axis: int | None = None, group: int | None = 0, dtype: An
     return Quantized("ternary", data, scale, None, group or 0)
 
 
+@checked
 def int8(w: Any, *, axis: int | None = None, group: int | None = 0, symmetric: bool = True) -> Quantized:
     """Quantise to int8. Symmetric: scale = max|w| / 127. Asymmetric: 256 levels between the smallest and the largest, 0 exactly one."""
     q, scale, zero = ops.quantize_int8(_matrix(w, "int8"), axis=axis, group=group, symmetric=symmetric)
     return Quantized("int8" if symmetric else "int8-asymmetric", q, scale, None if symmetric else zero, group or 0)
 
 
+@checked
 def int4(w: Any, *, axis: int | None = None, group: int | str | None = "auto", symmetric: bool = True) -> Quantized:
     """Quantise to int4, -8 to 7, two values a byte. Symmetric: the smallest scale that holds all numbers, max(max w / 7, max -w / 8).
     Asymmetric: 16 levels between the smallest and the largest, 0 exactly one. One scale for each group of columns ('auto': 64), or for
@@ -162,6 +167,7 @@ def int4(w: Any, *, axis: int | None = None, group: int | str | None = "auto", s
     )
 
 
+@checked
 def fp16(w: Any) -> Quantized:
     """Convert to half floats; raise for values beyond their range."""
     w = _matrix(w, "fp16")
@@ -176,6 +182,7 @@ def fp16(w: Any) -> Quantized:
     return Quantized("fp16", data)
 
 
+@checked
 def _has_nonfinite(halves: np.ndarray[Any, Any]) -> bool:
     """Return True if one of the half floats is NaN or infinite: their bits are the largest of their sign."""
     if not halves.size:
@@ -215,6 +222,7 @@ def _check_range(t: Tensor, kind: dt.DType) -> None:
         raise QuantError(f"from_integers: element {index} is {values[tuple(index)]}, but {kind} holds {low} to {high}.")
 
 
+@checked
 def check_codes(w: Tensor) -> None:
     """Raise for the first code of a packed tensor that is no weight: its bytes are damaged or misread."""
     index = w.device.backend.first_illegal(w)
@@ -250,6 +258,7 @@ class Activations(NamedTuple):
     sum: Tensor  # of q along each token: what products with unsigned codes subtract
 
 
+@checked
 def activations(x: Tensor) -> Activations:
     """Quantise activations to int8 by absmax per token: amax = max(|x|, 1e-5), q = rint(x * (127 / amax)), scale = amax / 127."""
     result = Activations(*ops.quantize_activations(x))
@@ -409,6 +418,7 @@ SCHEMES: dict[str, Callable[[Tensor], Quantized]] = {
 }
 
 
+@checked
 def quality(w: Any, scheme: str = "ternary", *, x: Tensor | None = None) -> Quality:
     """Quantise `w` by a scheme and say what it costs: bytes, MSE, SQNR, cosine, largest error, error of a product."""
     if scheme not in SCHEMES:
@@ -419,6 +429,7 @@ def quality(w: Any, scheme: str = "ternary", *, x: Tensor | None = None) -> Qual
     return row._replace(scheme=scheme)
 
 
+@checked_class
 class Pareto(tuple[Quality, ...]):
     """Qualities from the smallest to the largest; printing it gives a table. `refused`: schemes that cannot hold the tensor, and why."""
 
@@ -438,6 +449,7 @@ class Pareto(tuple[Quality, ...]):
         return "\n".join([*text, *(f"{scheme}: not possible: {why}" for scheme, why in self.refused.items())])
 
 
+@checked
 def pareto(
     w: Any, *, x: Tensor | None = None, schemes: Mapping[str, Callable[[Tensor], Quantized]] | None = None
 ) -> Pareto:

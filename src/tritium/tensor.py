@@ -13,9 +13,9 @@ import numpy as np
 from tritium import backends, dtype as dt, launch, layout as lay, ops
 from tritium.backends import Device
 from tritium.buffer import Array
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, nearest
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, nearest, shown
 from tritium.layout import Layout
-from tritium.op import OPS, SCALARS, Kind, Op, Spec, interpreter
+from tritium.op import OPS, SCALARS, Kind, Op, Spec, interpreter, plain
 
 
 class Tensor(Array):
@@ -150,7 +150,17 @@ class Tensor(Array):
         return bool(ops.any(ops.equal(self, value)))
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.size == 1 else repr(self)
+        if not spec:
+            return repr(self)
+        if self.size != 1:
+            raise ArgumentError(
+                f"format: {spec!r} formats one number, given {self.spec}; index one element, format each of x.tolist(), or leave "
+                f"the format out."
+            )
+        try:
+            return format(self.item(), spec)
+        except ValueError as error:
+            raise ArgumentError(f"format: {spec!r} does not format a number of {self.dtype}: {error}.") from None
 
     # -- memory
 
@@ -190,14 +200,18 @@ class Tensor(Array):
         """Convert to another dtype and/or device, in any order: x.to('f16'), x.to('cuda'), x.to('cpu', 'f32')."""
         for target in where:
             if isinstance(target, Device) or (isinstance(target, str) and backends.is_device_name(target)):
+                if device is not None:
+                    raise ArgumentError(_twice("device", device, target))
                 device = target
             elif isinstance(target, str) and not dt.is_name(target):
                 raise ArgumentError(
                     f"to: {target!r} is neither a dtype nor a device.{nearest(target, dt.names())} "
                     f"Dtypes: {', '.join(t.name for t in dt.ALL)}. Devices: {', '.join(backends.device_names())}."
                 )
+            elif dtype is not None:
+                raise ArgumentError(_twice("dtype", dtype, target))
             else:
-                dtype = target
+                dtype = dt.dtype(target)
         out = self
         if dtype is not None and dt.dtype(dtype) is not out.dtype:
             if copy is False:
@@ -226,6 +240,11 @@ class Tensor(Array):
 
     def view(self, *shape: Any) -> Tensor:
         """Return the same memory in another shape; raises where `reshape` would copy."""
+        if len(shape) == 1 and not isinstance(shape[0], int) and _names_dtype(shape[0]):
+            raise ArgumentError(
+                f"view: sizes are needed, given the dtype {shown(shape[0])}. Convert the values with .to({dt.dtype(shape[0]).name!r}); "
+                f"to read the same bytes as another dtype, use x.numpy().view(…)."
+            )
         new = _spread(shape)
         if not self.is_traced:
             lay.view(self.layout, new)
@@ -248,7 +267,7 @@ class Tensor(Array):
 
     def expand(self, *shape: Any) -> Tensor:
         """Broadcast to a larger shape without copying; -1 keeps a size."""
-        new = _spread(shape)
+        new = lay.sizes_of(_spread(shape), "expand")
         lead = len(new) - self.ndim
         if -1 in new[: max(lead, 0)]:
             raise ShapeError(
@@ -300,7 +319,17 @@ _equal, _not_equal = ops.equal, ops.not_equal
 
 def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """Return sizes that were passed one by one or as one tuple."""
-    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    return plain(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list, np.ndarray)) else sizes)
+
+
+def _twice(kind: str, first: Any, second: Any) -> str:
+    return f"to: two {kind}s were given, {str(first)!r} and {str(second)!r}; give one {kind}, and one of each at most."
+
+
+def _names_dtype(value: Any) -> bool:
+    if isinstance(value, (dt.DType, np.dtype, type)):
+        return True
+    return isinstance(value, str) and dt.is_name(value)
 
 
 def wrap(a: Array) -> Tensor:

@@ -10,15 +10,17 @@ from typing import Any
 
 from tritium import settings
 from tritium.buffer import native
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked
 from tritium.machine import tuned
 
 
+@checked
 def get_num_threads() -> int:
     """Return the number of threads a kernel may use now."""
     return int(native.num_threads()) if native is not None else _numpy_threads()
 
 
+@checked
 def set_num_threads(n: int) -> None:
     """Let kernels, BLAS included, use n threads."""
     if not isinstance(n, int) or n < 1:

@@ -20,7 +20,7 @@ from tritium import settings
 from tritium.backends.reference import packed
 from tritium.buffer import Array
 from tritium.dtype import DType, is_name, tern2
-from tritium.errors import DeviceError, TritiumError, nearest
+from tritium.errors import DeviceError, TritiumError, checked, nearest, shown
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
@@ -381,8 +381,10 @@ def device(given: str | Device | None = None) -> Device:
         return given if given.listed else _find(str(given))
     if given is None:
         return default_device().device
-    found = _devices.get(given)
-    return _find(str(given)) if found is None else found
+    if not isinstance(given, str):
+        raise DeviceError(f"{shown(given)} is not a device; give a name such as 'cpu', or a Device.")
+    known = _devices.get(given)
+    return _find(given) if known is None else known
 
 
 def _find(given: str) -> Device:
@@ -489,6 +491,7 @@ class Choice(NamedTuple):
 _set: Choice | None = None
 
 
+@checked
 def default_device() -> Choice:
     """Which device is used where none is named: what was set, else TRITIUM_DEVICE, else what was tuned (where
     TRITIUM_TUNED=all follows it), else the CPU."""
@@ -508,6 +511,7 @@ def default_device() -> Choice:
     return Choice(device("cpu"), "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")
 
 
+@checked
 def set_default_device(given: str | Device | None) -> None:
     """Use this device where none is named; None goes back to TRITIUM_DEVICE or the CPU."""
     global _set
@@ -533,6 +537,7 @@ def present() -> list[Device]:
     ]
 
 
+@checked
 def devices() -> list[Found]:
     """What is here with its facts, and what is not, why, and how to get it."""
     out = []

@@ -20,7 +20,7 @@ import numpy as np
 from tritium import ops
 from tritium.buffer import native
 from tritium.compiler import order as schedule
-from tritium.errors import ArgumentError, BatchError
+from tritium.errors import ArgumentError, BatchError, checked_except
 from tritium.graph.graph import Graph
 from tritium.machine import tuned
 from tritium.machine.facts import bytes_text, free_memory, seconds_text
@@ -56,6 +56,7 @@ class Batch:
         return f"batch {self.number} (item{'s' * (self.count > 1)} {self.first}{f' to {last}' * (self.count > 1)})"
 
 
+@checked_except("fn", "data", "size")
 def process_in_batches(
     fn: Callable[[Any], Any],
     data: Iterable[Any],
@@ -101,7 +102,7 @@ def _size_for(op: str, size: int | None) -> int:
             )
         return int(known)
     if known is not None and (advice := known.advice(size)):
-        warnings.warn(f"process_in_batches, {op}: {advice}", stacklevel=3)
+        warnings.warn(f"process_in_batches, {op}: {advice}", stacklevel=4)  # above the check of the arguments
     return size
 
 
@@ -223,6 +224,7 @@ class BatchSize(int):
         return format(self.size, spec)
 
 
+@checked_except("fn", "maximum")
 def find_optimal_batch_size(
     graph: Any = None,
     maximum: int | None = None,
@@ -438,6 +440,7 @@ def seconds_in(result: Any) -> float | None:
     return float(result)
 
 
+@checked_except("size")
 def advise_batch(fn: Callable[[int], Any], size: int, *, maximum: int = 128, memory: int | None = None) -> BatchSize:
     """Measure a batch size and larger ones; warn, with both rates, where larger batches are far faster.
 
@@ -450,5 +453,5 @@ def advise_batch(fn: Callable[[int], Any], size: int, *, maximum: int = 128, mem
     room = available_memory() if memory is None else memory
     best = _search("advise_batch", most, fn, sorted({size, most, *larger}), SEARCH_RUNS, room)
     if advice := best.advice(size):
-        warnings.warn(advice, stacklevel=2)
+        warnings.warn(advice, stacklevel=3)  # above the check of the arguments
     return best

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from tritium.errors import ArgumentError, PipelineError
+from tritium.errors import ArgumentError, PipelineError, checked_class, checked_except
 
 Stage = Callable[[Any], Any]
 
@@ -51,6 +51,7 @@ class PipelineStats(tuple[StageStats, ...]):
         return "\n".join(lines)
 
 
+@checked_class
 class Pipeline:
     """`Pipeline([load, run, save], depth=2)`: every stage in a thread of its own, `depth` items between two of them.
 
@@ -58,6 +59,7 @@ class Pipeline:
     each stage ahead of the consumer, so an endless source is fine. Threads end when the loop ends, however it ends.
     """
 
+    @checked_except("stages", "depth")
     def __init__(self, stages: Sequence[Stage], depth: int = 2) -> None:
         if callable(stages) or not isinstance(stages, Iterable):
             raise ArgumentError(f"Pipeline: {stages!r} is not a list of stages; give Pipeline([load, run, save]).")

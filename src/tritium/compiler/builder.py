@@ -27,7 +27,7 @@ from tritium.compiler.explain import (
     generate_execution_plan,
 )
 from tritium.compiler.program import Program
-from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, nearest
+from tritium.errors import ArgumentError, DeviceError, TraceError, TritiumError, checked_class, checked_except, nearest
 from tritium.fragment import spec_text
 from tritium.functions import asarray
 from tritium.graph import text as graph_text
@@ -77,6 +77,7 @@ class NamedNode:
         return f"<{self.name!r}: {spec_text(self.spec)}>"
 
 
+@checked_class
 class GraphBuilder:
     """A graph under construction; `build()` returns the graph that the outputs need.
 
@@ -162,6 +163,7 @@ class GraphBuilder:
             )
         return self._emit(ops.quantized_matmul, (x, *layer), {}, name)
 
+    @checked_except("fn")
     def call(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Any:
         """Record the calls of fn on these nodes in the graph. fn takes tensors and returns one, or a tuple."""
         if not callable(fn):

@@ -22,7 +22,7 @@ from tritium.compiler.explain import ExecutionPlan, FusionOpportunity, generate_
 from tritium.compiler.patterns import FusionPattern, compose, count_operands
 from tritium.compiler.program import Program, compare_tensors
 from tritium.eager import check_out
-from tritium.errors import ArgumentError, TraceError, nearest
+from tritium.errors import ArgumentError, TraceError, checked, nearest
 from tritium.functions import asarray
 from tritium.graph.graph import Graph, trace
 from tritium.op import OPS, Op, exact, interpreter
@@ -288,6 +288,7 @@ def _donated(fn: Callable[..., Any], donate: Donate) -> tuple[tuple[int, str, bo
     return tuple(out)
 
 
+@checked
 def compile(fn: Callable[..., Any] | None = None, *, donate: Donate = (), verify: bool = False) -> Any:
     """Compile a function to one optimised program; also a decorator, with or without options.
 
@@ -303,6 +304,7 @@ def compile(fn: Callable[..., Any] | None = None, *, donate: Donate = (), verify
 # ---- one chain of ops
 
 
+@checked
 def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None:
     """Run a chain of ops as one call; return None if it is neither a user's pattern nor fusible.
 

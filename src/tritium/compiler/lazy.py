@@ -13,7 +13,7 @@ from typing import Any
 
 from tritium import backends
 from tritium.compiler.program import Program
-from tritium.errors import TraceError
+from tritium.errors import TraceError, checked
 from tritium.graph.graph import Graph, Node, Trace, Traced, tracing
 from tritium.op import interpreter
 from tritium.tensor import Tensor
@@ -128,6 +128,7 @@ class Lazy:
         interpreter.reset(self._token)
 
 
+@checked
 def lazy(fn: Callable[..., Any] | None = None, *args: Any) -> Any:
     """Record an expression and compute it once, when needed: `with tt.lazy(): y = a @ b + c`, then `y.materialize()`.
 

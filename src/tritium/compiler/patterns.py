@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from tritium import ops
 from tritium.compiler.passes import Note
-from tritium.errors import ArgumentError, TritiumError, nearest
+from tritium.errors import ArgumentError, TritiumError, checked, checked_class, nearest
 from tritium.graph.graph import Graph, Node, Trace, tracing
 from tritium.op import OPS, Kind, Op, Trait
 from tritium.tensor import Tensor
 
 
+@checked_class
 @dataclass(frozen=True)
 class FusionPattern:
     """A chain of ops, each reading the result of the one before, and a function that replaces it.
@@ -53,6 +54,7 @@ generation = 0  # counts changes of the patterns: programs are compiled again af
 listeners: list[Callable[[], None]] = []  # called after each change
 
 
+@checked
 def add_pattern(pattern: FusionPattern) -> None:
     """Use a pattern from now on; a pattern of the same name is replaced."""
     global generation
@@ -69,6 +71,7 @@ def _notify() -> None:
         listener()
 
 
+@checked
 def remove_pattern(name: str) -> None:
     """Remove a pattern."""
     global generation

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tritium import backends, dtype as dt, ops
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
-from tritium.errors import ArgumentError, TraceError
+from tritium.errors import ArgumentError, TraceError, checked_except
 from tritium.fragment import spec_text, value_text
 from tritium.garbage import no_collections
 from tritium.layout import Layout
@@ -423,6 +423,7 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         interpreter.reset(token)
 
 
+@checked_except("specs")
 def trace(fn: Callable[..., Any], *specs: Spec | Tensor, donate: Iterable[int] = ()) -> Graph:
     """Record the calls of fn on tensors of these specs as a graph. Other tensors that it reads become captured inputs.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tritium.errors import FormatError, nearest
+from tritium.errors import FormatError, checked, nearest
 from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf, safetensors
 from tritium.io.formats import (
@@ -68,6 +68,7 @@ class _Work:
             self.progress(self.done, self.total, what)
 
 
+@checked
 def convert(
     source: str | Path,
     target: str | Path,

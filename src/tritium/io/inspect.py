@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium.errors import FormatError
+from tritium.errors import FormatError, checked
 from tritium.escape import visible
 from tritium.io import codecs, ggml, gguf
 from tritium.io.model.entry import Entry, ModelFile
@@ -62,6 +62,7 @@ class Inspected:
         return asdict(self) | {"bits_per_weight": self.bits_per_weight}
 
 
+@checked
 def inspect(path: str | Path, *, variant: str | None = None, deep: bool = False) -> Inspected:
     """Describe a model file. `deep` decodes every ternary weight: it counts zeros and names what cannot be decoded."""
     model = open_model(path, variant=variant)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked
 from tritium.escape import visible
 from tritium.io.model.entry import Entry, ModelFile
 from tritium.io.model.opening import open as open_model
@@ -32,6 +32,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
+@checked
 def verify(
     a: str | Path | ModelFile,
     b: str | Path | ModelFile,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from tritium import settings
 from tritium.buffer import native, native_absence
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked, nearest
 from tritium.machine.facts import (
     Cache,
     Machine,
@@ -152,6 +152,7 @@ class Ceilings:
         return row.share(rate * 1e9) if row is not None else None
 
 
+@checked
 def ceilings(*, refresh: bool = False, quick: bool = False, threads: int | Iterable[int] | None = None) -> Ceilings:
     """Return this machine's ceilings at 1 thread and at all (or at `threads`), measured once and then read from a file.
 

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any
 
 from tritium import backends, dtype as dt, io, memory
-from tritium.errors import ArgumentError, DeviceError, FormatError, nearest
+from tritium.errors import ArgumentError, DeviceError, FormatError, checked, nearest
 from tritium.escape import visible
 from tritium.io import ModelFile, gguf
 from tritium.io.model.names import config_from_gguf
@@ -233,6 +233,7 @@ def shipped() -> Path:
     return Path(str(files("tritium") / "data" / SHIPPED))
 
 
+@checked
 def load(
     path: str | Path | None = None, *, head: str | None = None, kv: str = "f16", storage: str | None = None,
     context: int | None = None, variant: str | None = None, ternarise: bool = False, device: Any = None, mmap: bool = True,

@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from tritium import dtype as dt, ops, quant
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, checked, checked_class, checked_except
 from tritium.functions import asarray
 from tritium.op import Spec
 from tritium.quant import Quantized
@@ -60,6 +60,7 @@ def _own(t: Tensor) -> Tensor:
     return t.clone() if t.storage.writable else t
 
 
+@checked_class
 class QuantLinear:
     """y = x @ (integers * scale).T + bias with int8 activations: any scheme of `quant` that has no zero point.
 
@@ -147,6 +148,7 @@ class QuantLinear:
         return f"{type(self).__name__}({self.in_features} -> {self.out_features}, {weights}, {self.device})"
 
 
+@checked_class
 class BitLinear(QuantLinear):
     """A linear layer whose weights are -1, 0 and 1."""
 
@@ -182,6 +184,7 @@ class BitLinear(QuantLinear):
         return cls(quant.from_integers(t, scale, group=group, dtype=storage), bias, norm=norm, eps=eps)
 
     @classmethod
+    @checked_except("shape")
     def from_packed(
         cls, data: Any, shape: tuple[int, int] | None = None, bias: Any = None, *, scale: Any = 1.0, group: int = 0,
         norm: Any = None, eps: float = 1e-5,
@@ -259,6 +262,7 @@ class BitLinear(QuantLinear):
             setattr(self, name, getattr(loaded, name))
 
 
+@checked
 def as_bytes(w: Tensor) -> Tensor:
     """Return a tensor packed along its rows as its bytes: u8 [..., bytes of a row], the same memory."""
     t = w.dtype
@@ -275,6 +279,7 @@ def as_bytes(w: Tensor) -> Tensor:
     return Tensor(w.storage, dt.u8, (*w.shape[:-1], row), (*strides, 1), w.offset // t.block * t.nbytes)
 
 
+@checked
 def unpacked(data: Any, shape: tuple[int, int] | None) -> Tensor:
     """Return the tern2 tensor over the memory of packed bytes; its codes are checked."""
     raw = _tensor(data, "from_packed: data")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tritium import dtype as dt, ops
-from tritium.errors import ArgumentError, ShapeError
+from tritium.errors import ArgumentError, ShapeError, checked_class, checked_except
 from tritium.functions import asarray
 from tritium.nn.linear import QuantLinear
 from tritium.op import Op
@@ -32,6 +32,7 @@ SCALINGS: dict[str, tuple[str, ...]] = {  # kinds of RoPE scaling, and the field
 }
 
 
+@checked_class
 class Embedding:
     """Token embeddings: the row of a table for each token, in f32."""
 
@@ -50,6 +51,7 @@ class Embedding:
         return Embedding(self.weight.to(device=device))
 
 
+@checked_class
 class RMSNorm:
     """x / sqrt(mean(x²) + eps), times a weight for each column."""
 
@@ -76,6 +78,7 @@ class Angles(NamedTuple):
     sin: Tensor
 
 
+@checked_class
 class RoPE:
     """Rotary position embeddings: pair i of a head of size D is rotated by position / theta^(2i / D).
 
@@ -86,6 +89,7 @@ class RoPE:
 
     __slots__ = ("frequencies", "interleaved")
 
+    @checked_except("theta")
     def __init__(
         self, size: int, theta: float = 10000.0, *, interleaved: bool = False, scaling: Mapping[str, Any] | None = None
     ) -> None:
@@ -134,6 +138,7 @@ def scaled(frequencies: np.ndarray[Any, Any], scaling: Mapping[str, Any]) -> np.
     return np.asarray((1 - smooth) * frequencies / factor + smooth * frequencies)
 
 
+@checked_class
 class KVCache(NamedTuple):
     """The KV cache of one layer in one tensor [slots, 2 kv heads, capacity, D], keys first: one call writes both."""
 
@@ -157,6 +162,7 @@ class KVCache(NamedTuple):
         return cls(ops.empty((slots, 2 * heads, capacity, size), dtype=dtype, device=device))
 
 
+@checked_class
 class Attention:
     """Causal grouped-query attention: one product for Q, K and V, RoPE, the KV cache, one output projection.
 
@@ -197,6 +203,7 @@ class Attention:
         )  # fmt: skip
 
 
+@checked_class
 class MLP:
     """down(activation(gate(x)) * up(x)), gate and up in one product; with a sub-norm before the last, as in BitNet b1.58."""
 
@@ -227,6 +234,7 @@ class MLP:
         return self.down(y if self.sub_norm is None else self.sub_norm(y))
 
 
+@checked_class
 class Block(NamedTuple):
     """One layer of a transformer: attention and MLP, each with a pre-norm and a residual connection."""
 
@@ -244,6 +252,7 @@ class Block(NamedTuple):
         return Block(*(part.to(device) for part in self))  # type: ignore[arg-type]
 
 
+@checked_class
 class Head:
     """The output head: the last norm and the product with a float table (of any dtype, tied to the embedding or not) or an
     int8 one with a scale for each row of the vocabulary."""

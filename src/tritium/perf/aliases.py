@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tritium.errors import checked
 from tritium.perf.suites.quick import Both, benchmark_elementwise, matmul, timed
 
 benchmark_matmul = matmul
 benchmark_contiguous = benchmark_elementwise  # memory is row-major by default
 
 
+@checked
 def benchmark_element_wise(
     shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Both:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tritium import settings
-from tritium.errors import BusyError, FormatError, SaveError
+from tritium.errors import BusyError, FormatError, MissingFileError, SaveError
 
 T = TypeVar("T")
 MAX_BYTES = 256 << 20  # of a file that is read
@@ -92,7 +92,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
         finally:
             os.close(handle)
     except FileNotFoundError:
-        raise
+        raise MissingFileError(errno.ENOENT, "There is no such file; check the path", str(path)) from None
     except OSError as error:
         raise FormatError(f"{where}: cannot be read: {error.strerror}.") from error
     if len(raw) > most:

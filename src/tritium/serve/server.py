@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tritium import settings
-from tritium.errors import ArgumentError, PackageError, TritiumError, install_command
+from tritium.errors import ArgumentError, PackageError, TritiumError, checked, checked_class, install_command
 from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address
 from tritium.serve.answers import Answers, protocol_error
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 NO_SNIFF = {"x-content-type-options": "nosniff"}  # an answer may hold any text: no browser may take it for a page
 
 
+@checked_class
 class Server:
     """A model behind a port: `with Server(model, port=0) as s: … s.url …`.
 
@@ -253,6 +254,7 @@ class Server:
             release()
 
 
+@checked
 def serve(
     model: Model | str | Path | None = None, *, ready: Callable[[Server], None] | None = None, **options: Any
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritium.errors import FormatError
+from tritium.errors import FormatError, checked
 from tritium.escape import visible
 from tritium.io import gguf
 from tritium.io.model import gguf as gguf_model, huggingface as hf_model
@@ -21,6 +21,7 @@ INDEX = "model.safetensors.index.json"
 __all__ = ["Entry", "ModelFile", "open"]
 
 
+@checked
 def open(
     path: str | Path, *, variant: str | None = None, ternarise: bool = False, mmap: bool = True
 ) -> ModelFile:  # fmt: skip

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tritium.errors import ArgumentError, SaveError
+from tritium.errors import ArgumentError, SaveError, checked
 from tritium.machine.facts import digest, usable_threads
 from tritium.perf.engine.process import GoneError, Process
 from tritium.perf.records import json_io as records
@@ -156,6 +156,7 @@ def _frozen(values: list[list[list[float]]]) -> Values:
 Cells = dict[tuple[str, str], Cell]
 
 
+@checked
 def measure(
     cases: Sequence[Case],
     arms: Sequence[Arm],

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tritium import escape
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked, nearest
 from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.records.case import Context, Work
@@ -32,6 +32,7 @@ SMALLER_IS_BETTER = ("wall", "cpu", "peak_bytes", "rss_bytes", "allocated_bytes"
 NANOSECONDS = {"s": ("ns", 1e9)}  # one unit for every case: charts compare files
 
 
+@checked
 def export_metrics(results: Results, to: str = "json", *, guard: bool = True) -> str:
     """Return results as text in one of `FORMATS`; guard=False lets cells of a CSV file be formulas."""
     if to not in FORMATS:

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.errors import ArgumentError, FormatError, checked, nearest
 from tritium.machine.facts import digest
 from tritium.perf.files import decoded, named, read_bytes
 from tritium.perf.formats import exports
@@ -36,6 +36,7 @@ MAX_RUNS = 100_000
 SUMMARY_ONLY = "only a summary: the file holds no raw values"
 
 
+@checked
 def load(path: str | os.PathLike[str], format: str | None = None) -> Results:
     """Return results from a file of any known format, which is detected from the content unless it is named."""
     if format is not None and format not in FORMATS:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked, nearest
 from tritium.perf.gate import drift
 from tritium.perf.gate.judge import Estimate, Judged, decide, estimate, judge
 from tritium.perf.gate.page import markdown, page
@@ -225,6 +225,7 @@ def log_ratios(before: Series, after: Series) -> list[list[float]]:
     return out
 
 
+@checked
 def compare_paired(results: Results, base_arm: str, arm: str, rules: Rules = Rules()) -> Suite:
     """Compare two contenders of one measurement: rounds were interleaved, so each is paired with its neighbour in time."""
     for name in (base_arm, arm):
@@ -303,6 +304,7 @@ def _nothing(verdicts: Sequence[Verdict], reason: str) -> tuple[str, ...]:
 # ---- a stored run
 
 
+@checked
 def compare_stored(baseline: Results, current: Results, rules: Rules = Rules(paired=False)) -> Suite:
     """Compare a run with an earlier one of the same machine, after subtracting the drift that the canaries show."""
     hard, soft = differences(baseline.environment, current.environment)

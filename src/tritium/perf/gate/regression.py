@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritium.errors import ArgumentError, BaselineError
+from tritium.errors import ArgumentError, BaselineError, checked
 from tritium.perf.gate import noise
 from tritium.perf.gate.compare import compare_paired, compare_stored, no_baseline
 from tritium.perf.gate.page import STATUS_TEXT
@@ -60,6 +60,7 @@ def loaded(source: Source) -> Results:
     return store.load(source) if Path(source).is_file() else baselines.load(source)
 
 
+@checked
 def regression_check(
     baseline: Source, current: Source, threshold: float | str | None = None, *, config: RegressionConfig | None = None
 ) -> Suite:
@@ -238,6 +239,7 @@ def confirmed(first: Suite, second: Suite) -> Suite:
 # ---- by the names of the guides
 
 
+@checked
 def create_baseline(
     name: str, description: str = "", *, suite: str = "regression", plan: Plan = PLANS["default"], results: Results | None = None,
     force: bool = False, progress: Progress | None = None,
@@ -252,6 +254,7 @@ def create_baseline(
     return baselines.create(name, results, description, force=force)
 
 
+@checked
 def run_regression_tests(
     baseline: Source, *, suite: str | None = None, threshold: float | str | None = None, config: RegressionConfig | None = None,
     plan: Plan = PLANS["default"], progress: Progress | None = None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 from typing import Literal, NamedTuple
 
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked_class, nearest
 from tritium.perf.records.run import Results, Run, rounds_of
 from tritium.perf.work.canary import is_canary
 
@@ -42,6 +42,7 @@ ALLOWED: dict[str, Status] = {
 }  # fmt: skip
 
 
+@checked_class
 @dataclass(frozen=True)
 class Rules:
     """Rules by which a difference is judged. Margins are shares: 0.03 is 3 %."""

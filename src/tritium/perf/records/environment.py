@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tritium import settings
+from tritium.errors import checked
 from tritium.machine import tuned
 from tritium.machine.facts import caches, digest, this_machine
 from tritium.perf.meters.sensors import temperature
@@ -132,6 +133,7 @@ def differences(a: Environment, b: Environment) -> tuple[dict[str, tuple[str, st
     return hard, soft
 
 
+@checked
 def this_environment(threads: int, *, limits: bool = True) -> Environment:
     """The environment of this process. The ceilings are measured once on a machine and then read from a file."""
     machine = this_machine()

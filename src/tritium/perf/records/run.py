@@ -13,6 +13,7 @@ from itertools import chain
 from statistics import median
 from typing import Any, Literal
 
+from tritium.errors import checked_class
 from tritium.perf.records.case import Context, Work
 from tritium.perf.records.environment import Environment
 
@@ -102,6 +103,7 @@ class Run:
         return self.work.moved / self.seconds / 1e9 if self.seconds and self.work.moved else None
 
 
+@checked_class
 @dataclass(frozen=True)
 class Plan:
     """Amount and rules of a measurement."""

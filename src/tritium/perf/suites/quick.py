@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Literal
 
 from tritium import backends, dtype as dt, settings
-from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError
+from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError, checked
 from tritium.machine.facts import this_machine
 from tritium.perf.engine import worker
 from tritium.perf.records import json_io as records
@@ -172,6 +172,7 @@ def _time_case(case: Case, seconds: float, gives: tuple[str, ...], candidate: st
     return measured(case, call, seconds=seconds, gives=gives)
 
 
+@checked
 def timed(
     operation: str,
     shape: int | Sequence[int],
@@ -192,11 +193,13 @@ def timed(
 # ---- the guides' one-liners
 
 
+@checked
 def matmul(size: int = 1024, dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5) -> Timed:
     """Time a square product: (µs, GFLOP/s)."""
     return timed("matmul", (size, size), dtype, device, seconds=seconds)
 
 
+@checked
 def benchmark_matmul_with_size(
     shape: Sequence[int], dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
@@ -204,6 +207,7 @@ def benchmark_matmul_with_size(
     return timed("matmul", shape, dtype, device, seconds=seconds)
 
 
+@checked
 def benchmark_elementwise(
     operation: str = "add",
     shape: Sequence[int] = (1024, 1024),
@@ -216,6 +220,7 @@ def benchmark_elementwise(
     return timed(operation, shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
 
 
+@checked
 def benchmark_reduction(
     shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
@@ -223,6 +228,7 @@ def benchmark_reduction(
     return timed("sum", shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
 
 
+@checked
 def benchmark_quantization(
     shape: Sequence[int] = (1024, 1024), scheme: str = "ternary", device: Any = None, *, seconds: float = 0.5
 ) -> Both:
@@ -233,6 +239,7 @@ def benchmark_quantization(
     return Both(first, second)
 
 
+@checked
 def benchmark_device_transfer(
     shape: Sequence[int] = (1024, 1024), device: Any = None, dtype: Any = "f32", *, seconds: float = 0.5
 ) -> Both:
@@ -242,6 +249,7 @@ def benchmark_device_transfer(
     return Both(first, second)
 
 
+@checked
 def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> Both:
     """Time allocating 1 KiB and 16 MiB: (ns, ns)."""
     cases = moves.memory(what=["allocate"], device=str(backends.device(device)))
@@ -249,11 +257,13 @@ def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> 
     return Both(first, second, "ns")
 
 
+@checked
 def benchmark_with_dtype(dtype: Any, size: int = 512, device: Any = None, *, seconds: float = 0.5) -> Timed:
     """Time the same product with weights of a dtype: f32, f16, bf16, i8, i4, tern2, tern5. (µs, GFLOP/s)"""
     return timed("linear", (size, size), dtype, device, seconds=seconds)
 
 
+@checked
 def benchmark_strided(
     operation: str = "add",
     shape: Sequence[int] = (1024, 1024),
@@ -266,6 +276,7 @@ def benchmark_strided(
     return timed(operation, shape, dtype, device, layout="strided", seconds=seconds, gives=("us", "gbs"))
 
 
+@checked
 def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
     """Time the overhead of a call: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
     (case,) = grid(["add"], [(size,)])
@@ -276,6 +287,7 @@ def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
     return Both(first, second, "ns")
 
 
+@checked
 def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str = "matmul") -> float:
     """Return 1e9 operations per second of an op of that shape, from a timing or from seconds."""
     flops = work_of(operation_named(operation), tuple(shape), "f32").flops
@@ -299,6 +311,7 @@ class Floor:
     least: float | None
 
 
+@checked
 def assert_performance(
     measured: Timed | Run | float,
     at_least: float | None = None,

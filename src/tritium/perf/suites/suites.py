@@ -14,7 +14,7 @@ from typing import Any
 
 from tritium import backends
 from tritium.buffer import native
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked, nearest
 from tritium.op import OPS
 from tritium.perf.engine import measuring
 from tritium.perf.engine.measuring import Progress
@@ -479,6 +479,7 @@ def arms_of(devices: Sequence[str], beside: Iterable[str], threads: int | None) 
     return peers.arms([*first, *(n for n in named if n not in first)], threads)
 
 
+@checked
 def compare_devices(
     operation: str, sizes: Sequence[Any] = (256, 512, 1024), devices: Sequence[str] | None = None, *,
     data_types: Sequence[str] = ("f32",), batch_sizes: Sequence[int] = (), transfer: str = "excluded",
@@ -492,6 +493,7 @@ def compare_devices(
     return run_comparison(config, plan=plan, peers=("none",), threads=threads, seed=seed, progress=progress)
 
 
+@checked
 def run_comparison(
     config: BenchmarkConfig | None = None, *, suite: str = "compare", quick: bool = False, plan: Plan | None = None,
     peers: Sequence[str] | None = None, threads: int | None = None, seed: int = 0, energy: EnergyConfig | None = None,

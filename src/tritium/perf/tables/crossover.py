@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from typing import Literal
 
+from tritium.errors import checked
 from tritium.perf.gate.compare import compare_paired
 from tritium.perf.gate.verdict import Verdict
 from tritium.perf.records.run import Results, Run
@@ -116,6 +117,7 @@ def meeting(low: float, low_ratio: float, high: float, high_ratio: float) -> flo
     return math.exp(math.log(low) + (math.log(high) - math.log(low)) * a / (a - b))
 
 
+@checked
 def crossovers(results: Results, arms: Sequence[str] | None = None) -> tuple[Crossover, ...]:
     """Return the crossovers of every op, dtype, batch and pair of contenders with two sizes or more. `arms`: only these."""
     chosen = [arm for arm in results.arms if arms is None or arm in arms]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritium import escape
+from tritium.errors import checked
 from tritium.perf import amounts
 from tritium.perf.gate.verdict import REMEDY, Suite
 from tritium.perf.records.run import Results, Run, Series
@@ -23,6 +24,7 @@ ADVISED = {
 }
 
 
+@checked
 def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True) -> str:
     """Return the whole page for people: of results, or of the verdicts of a comparison. Begins with the verdict.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from tritium.errors import checked
 from tritium.perf.amounts import bytes_text, seconds_text
 from tritium.perf.gate.verdict import Disturbance, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run
@@ -62,6 +63,7 @@ class Guide:
         return tuple((r.use_case, " or ".join(r.arms)) for r in self.recommendations if r.arms)
 
 
+@checked
 def device_selection_guide(results: Results) -> Guide:
     """Return the recommendations of one run."""
     runs = (r for r in results.runs if not is_canary(r.case) and r.context.operation not in MODEL_WORKLOADS)

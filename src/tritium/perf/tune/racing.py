@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from tritium.batching.batches import BatchSize, advise_batch as advise_batch, find_optimal_batch_size, seconds_in
-from tritium.errors import ArgumentError, TuneError, nearest
+from tritium.errors import ArgumentError, TuneError, checked, nearest
 from tritium.machine.facts import seconds_text
 from tritium.machine.tuned import Choice
 from tritium.perf.records.json_io import utc_now
@@ -183,6 +183,7 @@ def _results(runners: Sequence[_Runner]) -> tuple[Candidate, ...]:
 _functions: dict[tuple[str, str, str, str], tuple[Callable[[Any], Any], dict[str, Any]]] = {}
 
 
+@checked
 def tune(
     op: str,
     configs: Iterable[Any],
@@ -277,6 +278,7 @@ def latest(op: str, shape: Any = "", dtype: Any = "", device: Any = "") -> Tunin
     return next((t for t in reversed(history(op)) if t.key == key and t.best is not None), None)
 
 
+@checked
 def get_optimal_config(
     op: str, *, shape: Any = "", dtype: Any = "", device: Any = "", configs: Iterable[Any] | None = None
 ) -> Any | None:

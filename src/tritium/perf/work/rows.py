@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from tritium import dtype as dt, ops
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked
 from tritium.fragment import Fragment
 from tritium.graph.graph import Graph, Node, trace
 from tritium.layout import Layout
@@ -21,6 +21,7 @@ from tritium.perf.words import nearest
 INTEGER = (ops.integer_matmul, ops.quantized_matmul)
 
 
+@checked
 def cases(row: Op | str, *, device: str = "cpu", threads: int | None = None, seed: int = 0) -> list[Case]:
     """Return a case for each sample of an op; none for ops that have no value of their own."""
     from tritium import testing
@@ -59,6 +60,7 @@ def _work(row: Op, out: Any, specs: tuple[Spec | None, ...], attrs: dict[str, An
 # ---- from traces
 
 
+@checked
 def traced(
     what: Any, *specs: Any, tokens: int = 1, device: str = "cpu", threads: int | None = None, seed: int = 0
 ) -> list[Case]:

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from tritium import backends, memory
-from tritium.errors import ArgumentError, DeviceError, nearest
+from tritium.errors import ArgumentError, DeviceError, checked, checked_class, nearest
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
@@ -42,6 +42,7 @@ class Surroundings(NamedTuple):
     limits: dict[str, tuple[int | None, int | None]]  # by device: bytes in use, total bytes
 
 
+@checked_class
 class MemoryTracker:
     """A tracker of memory between `start()` and `stop()`, or inside a `with` block. Several may run at once."""
 
@@ -338,6 +339,7 @@ class MemoryTracker:
             hub.deliver(self, raw)
 
 
+@checked
 def track_memory(
     name: str = "", *, sites: bool = True, capacity: int = CAPACITY, python: bool = False
 ) -> MemoryTracker:  # fmt: skip
@@ -349,6 +351,7 @@ def track_memory(
     return MemoryTracker(name, sites=sites, capacity=capacity, python=python)
 
 
+@checked
 def load_memory(path: str | os.PathLike[str]) -> Memory:
     """Read a record that a tracker saved."""
     return memory_file.load(path)
@@ -357,16 +360,19 @@ def load_memory(path: str | os.PathLike[str]) -> Memory:
 # ---- manual tracking, for all trackers
 
 
+@checked
 def track_allocation(id: str, nbytes: int, device: Any = CPU, op: str = "") -> None:
     """Record the allocation of a user's buffer in every running tracker; without any, do nothing."""
     hub.publish(_allocation_event(id, nbytes, device, op, sys._getframe(1)))
 
 
+@checked
 def track_deallocation(id: str, device: Any = CPU, op: str = "") -> None:
     """Record the free of a user's buffer in every running tracker."""
     hub.publish(_free_event(id, device, op, sys._getframe(1)))
 
 
+@checked
 def track_transfer(id: str, nbytes: int, source: Any, target: Any, op: str = "") -> None:
     """Record a transfer between devices in every running tracker."""
     hub.publish(_transfer_event(id, nbytes, source, target, op, sys._getframe(1)))

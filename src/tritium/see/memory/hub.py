@@ -34,6 +34,7 @@ STANDARD = sysconfig.get_path("stdlib") + os.sep
 USER, OURS, MACHINERY, COMMAND = range(4)
 CARRIES_OUT = (
     "backends", "buffer", "pure", "launch", "eager", "op.", "ops.", "tensor", "functions", "interop", "indexing", "see",
+    "errors",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from tritium import backends, memory, settings
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked
 from tritium.machine.facts import bytes_text, installed_memory
 from tritium.perf.meters.sensors import CGROUPS, PROC, groups, number, text
 from tritium.perf.suites.config import duration, fraction
@@ -94,6 +94,7 @@ def thresholds(medium: Any = None, high: Any = None, critical: Any = None) -> Th
     return result
 
 
+@checked
 def pressure(device: Any = "cpu", *, medium: Any = None, high: Any = None, critical: Any = None) -> Pressure:
     """Return how close this process, its control group and the machine, or a device, are to their limits."""
     return measure(device, thresholds(medium, high, critical))
@@ -198,6 +199,7 @@ class Watch:
         self.stop()
 
 
+@checked
 def on_pressure(
     callback: Callback, *, device: Any = "cpu", medium: Any = None, high: Any = None, critical: Any = None, every: Any = None
 ) -> Watch:  # fmt: skip

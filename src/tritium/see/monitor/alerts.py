@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError
+from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError, checked_class
 from tritium.perf import files
 from tritium.perf.records import json_io as records
 from tritium.settings import log
@@ -347,6 +347,7 @@ class _State:
     schema: int = SCHEMA
 
 
+@checked_class
 class Desk:
     """A dispatcher: takes standings and sends every change to every sink. `state`: a file that survives restarts."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 
 from tritium import escape, settings
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked_class
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records.case import Context
 from tritium.perf.records.json_io import utc_now
@@ -29,6 +29,7 @@ LEAST_S = 0.001  # between two rows
 END_S = 5.0  # for which stopping waits for a sensor that hangs
 
 
+@checked_class
 class Collector:
     """Rows of all sources at an interval, the newest `history` of them; from `start` to `stop`, or in a `with`."""
 

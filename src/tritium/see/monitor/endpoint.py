@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked_class
 from tritium.settings import log
 
 CONNECTIONS = 8  # at once; further ones are closed unread
@@ -139,6 +139,7 @@ def _disconnect(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
+@checked_class
 class Endpoint:
     """A server of `text()` at /metrics, from `start` to `stop` or in a `with`. Port 0: a free one, see `port` and `url`."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, nearest
+from tritium.errors import ArgumentError, FormatError, checked, nearest
 from tritium.perf import files
 from tritium.perf.formats.exports import BASE_UNITS, Family, Sample, exposition
 from tritium.perf.meters.absent import Absent
@@ -483,6 +483,7 @@ def loads(text: str, where: str = "metrics") -> Metrics:
     return match.read(text, where)
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Metrics:
     """Return a table that `save` wrote."""
     where = files.named(path)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tritium import escape
-from tritium.errors import ArgumentError, FormatError, TritiumError
+from tritium.errors import ArgumentError, FormatError, TritiumError, checked_class
 from tritium.perf.amounts import seconds_text
 from tritium.perf.formats.exports import Family, Sample, exposition, prometheus
 from tritium.perf.gate import noise, regression
@@ -199,6 +199,7 @@ class Round:
 # ---- the loop
 
 
+@checked_class
 class Monitor:
     """A loop that measures at an interval until it is stopped, or a number of times.
 

@@ -14,7 +14,7 @@ import os
 import threading
 from dataclasses import dataclass
 
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked
 from tritium.perf.suites.config import count_from
 from tritium.see.monitor.collector import Collector
 from tritium.see.monitor.counters import OpCount, Operations
@@ -84,6 +84,7 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+@checked
 def enable_monitoring(interval: float | str = "1s", history: int = 3600, *, capacity: int = 1_000_000) -> None:
     """Count and time every operation of this process from now on, polled each interval. No effect where already on."""
     global _active
@@ -96,6 +97,7 @@ def enable_monitoring(interval: float | str = "1s", history: int = 3600, *, capa
         _active = collector, source
 
 
+@checked
 def disable_monitoring() -> None:
     """Stop counting; the counts can be read until monitoring is enabled again. No effect where already off."""
     with _lock:
@@ -108,6 +110,7 @@ def monitoring() -> bool:
     return _active is not None and _active[0].running
 
 
+@checked
 def get_tensor_metrics() -> TensorMetrics:
     """Return the counts so far."""
     with _lock:

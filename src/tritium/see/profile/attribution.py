@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, TritiumError
+from tritium.errors import ArgumentError, TritiumError, checked
 from tritium.perf.engine import worker
 from tritium.perf.gate.verdict import Suite, Verdict
 from tritium.perf.records.case import Arm, Case
@@ -35,6 +35,7 @@ CONTENDER = "a contender, such as tritium.perf.records.case.Arm(name, candidate)
 MOST_CALLS = 20_000  # so that their spans fit the recorder
 
 
+@checked
 def attribute(
     case: Case, before: Arm, after: Arm, *, repeats: int = 6, seconds: str | float = 0.2, calls: int | None = None
 ) -> ProfileDiff:
@@ -61,6 +62,7 @@ def attribute(
     return diff(timelines[0], timelines[1])
 
 
+@checked
 def attributed(
     suite: Suite, cases: Iterable[Case], before: Arm, after: Arm, *, most: int = 3, progress: Callable[[str], None] | None = None
 ) -> Iterator[tuple[Verdict, str]]:  # fmt: skip

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tritium import escape
-from tritium.errors import ArgumentError
+from tritium.errors import ArgumentError, checked
 from tritium.perf.amounts import seconds_text
 from tritium.perf.records.environment import differences
 from tritium.perf.stats.estimates import Interval, brunner_munzel_p, holm, unpaired
@@ -199,6 +199,7 @@ def _ends(interval: Interval | None) -> str:
 # ---- comparing
 
 
+@checked
 def diff(before: Profiles, after: Profiles, per: str | None = None) -> ProfileDiff:
     """Compare two profiles, or two lists of repetitions of one run.
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tritium import escape
+from tritium.errors import checked_class
 from tritium.machine.facts import seconds_text
 from tritium.see.profile.op_table import (
     CALLS,
@@ -200,6 +201,7 @@ def bottlenecks(t: Timeline, operations: Sequence[OpRow] | None = None) -> Bottl
     return Bottlenecks(shares, vital(table), len(table), unknown, t.samples is not None)
 
 
+@checked_class
 class BottleneckAnalyzer:
     """The guides' name for `profile.bottlenecks()`."""
 

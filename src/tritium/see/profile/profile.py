@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tritium import recording, settings
-from tritium.errors import ArgumentError, BusyError, TritiumError, nearest
+from tritium.errors import ArgumentError, BusyError, TritiumError, checked, nearest
 from tritium.machine.facts import this_machine
 from tritium.perf import files
 from tritium.perf.records.environment import Environment, this_environment, this_machines_limits
@@ -350,6 +350,7 @@ def _parse_interval(interval: Any, option: str) -> int | None:
     return int(seconds * 1e9)
 
 
+@checked
 def profile(
     name: str = "",
     *,
@@ -375,11 +376,13 @@ def profile(
     )  # fmt: skip
 
 
+@checked
 def start_session(name: str = "", **options: Any) -> Recording:
     """Begin a profile that `stop_session` ends; the options are those of `profile`."""
     return profile(name, **options).start()
 
 
+@checked
 def stop_session() -> Profile:
     """End the profile that is being recorded, and return it."""
     running = _current
@@ -388,6 +391,7 @@ def stop_session() -> Profile:
     return running.stop()
 
 
+@checked
 def load_profile(path: str | os.PathLike[str]) -> Profile:
     """Read a profile that `save` wrote."""
     return Profile(profile_file.load(path))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked, nearest
 from tritium.machine.facts import digest
 from tritium.perf.formats import exports
 from tritium.perf.records.json_io import plain
@@ -17,6 +17,7 @@ from tritium.perf.tables import pages
 from tritium.perf.tables.selection import device_selection_guide
 
 
+@checked
 def export_results(results: Results, fmt: str = "summary") -> str:
     """Return a comparison as text: summary (the page), json (with what is derived), csv, markdown, or html (the report)."""
     if fmt not in FORMATS:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, nearest
+from tritium.errors import ArgumentError, checked, nearest
 from tritium.perf.files import write_bytes, write_text
 from tritium.perf.gate.verdict import BASE, HEAD, Suite
 from tritium.perf.records import json_io as records
@@ -101,6 +101,7 @@ class Report:
         return [write_bytes(Path(folder) / name, data, parents=True) for name, data in pixels.items()]
 
 
+@checked
 def report(
     results: Results, *, verdicts: Suite | None = None, baseline: Results | None = None, history: History | Trends | None = None,
     profile: Any = None, before: Any = None, memory: Any = None, selftest: Selftest | None = None, sha256: str = "",
@@ -265,6 +266,7 @@ def _plain(value: Any) -> Any:
 # ---- single sections, by the names of the guides
 
 
+@checked
 def generate_comprehensive_report(
     results: Results, comparisons: Suite | None = None, memory: Any = None, profile: Any = None, **more: Any
 ) -> Report:
@@ -272,11 +274,13 @@ def generate_comprehensive_report(
     return report(results, verdicts=comparisons, memory=memory, profile=profile, **more)
 
 
+@checked
 def generate_executive_summary(results: Results, comparisons: Suite | None = None) -> Section:
     """Return three to six sentences, each with its number."""
     return summary.summary(_collect(results, comparisons))
 
 
+@checked
 def generate_performance_analysis(results: Results, comparisons: Suite | None = None) -> tuple[Section, ...]:
     """Return ratios, overview, roofline and devices; empty sections are left out."""
     inputs = _collect(results, comparisons)
@@ -284,11 +288,13 @@ def generate_performance_analysis(results: Results, comparisons: Suite | None = 
     return tuple(s for make in makers if not (s := make(inputs)).absent)
 
 
+@checked
 def generate_memory_analysis(results: Results, memory: Any = None) -> Section:
     """Return the peaks of every case, and a tracked run; a section with the reason where nothing was measured."""
     return resources.memory(Inputs(results, memory=memory.record() if hasattr(memory, "record") else memory))
 
 
+@checked
 def generate_html_report(found: Report | Results, **more: Any) -> str:
     """Return the page of a report or of results."""
     return (found if isinstance(found, Report) else report(found, **more)).html()

@@ -17,7 +17,7 @@ import numpy as np
 
 from tritium import backends, memory, ops
 from tritium.buffer import native, native_absence
-from tritium.errors import DeviceError, TritiumError
+from tritium.errors import DeviceError, TritiumError, checked
 from tritium.functions import randn
 from tritium.machine.facts import seconds_text
 from tritium.perf.engine import worker
@@ -394,6 +394,7 @@ TARGETS = _rows()
 # ---- measuring
 
 
+@checked
 def measure_targets(
     targets: tuple[Target, ...] = TARGETS,
     *,
