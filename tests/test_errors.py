@@ -20,7 +20,7 @@ EXPECTED = {
     "VerifyError": "AssertionError", "PackageError": "ImportError", "ContextError": "ValueError", "BusyError": "RuntimeError",
     "PerformanceError": "AssertionError", "SaveError": "OSError", "BaselineError": "LookupError", "TuneError": "RuntimeError",
     "BuildError": "RuntimeError",
-    "OutOfMemoryError": "MemoryError", "RangeError": "OverflowError", "MissingFileError": "FileNotFoundError",
+    "OutOfMemoryError": "MemoryError", "RangeError": "OverflowError", "ExchangeError": "BufferError", "MissingFileError": "FileNotFoundError",
 }  # fmt: skip
 
 

@@ -154,6 +154,41 @@ bool acceptable(const DLTensor& t) {
   return false;
 }
 
+// The elements of a tensor, relative to its data: the lowest and the highest that strides reach.
+struct Reach {
+  int64_t strides[kMaxDims];
+  int64_t low = 0, high = 0;
+  bool empty = false;
+};
+
+constexpr int64_t kMostElements = int64_t{1} << 53;  // as layout.MAX_ELEMENTS: sums and products below stay in 64 bits
+
+// Read shape and strides; nothing is multiplied or added before it is known to fit.
+bool reach_of(const DLTensor& t, Reach& r) {
+  const auto refuse = [](const char* what) {
+    PyErr_Format(PyExc_BufferError, "this DLPack tensor %s; its producer is at fault.", what);
+    return false;
+  };
+  if (t.ndim > 0 && !t.shape) return refuse("has dimensions but no shape");
+  if (t.byte_offset > static_cast<uint64_t>(kMostElements)) return refuse("begins beyond any memory (byte_offset)");
+  int64_t step = 1;
+  for (int d = t.ndim - 1; d >= 0; --d) {
+    const int64_t n = t.shape[d];
+    if (n < 0) return refuse("has a negative size");
+    if (n > kMostElements / step) return refuse("has more elements than can be addressed");
+    r.strides[d] = t.strides ? t.strides[d] : step;
+    step *= n > 0 ? n : 1;
+    r.empty = r.empty || n == 0;
+    const int64_t most = kMostElements / (n > 1 ? n - 1 : 1);
+    if (r.strides[d] > most || r.strides[d] < -most) return refuse("has strides beyond any memory");
+    const int64_t reach = n > 0 ? (n - 1) * r.strides[d] : 0;
+    (reach < 0 ? r.low : r.high) += reach;
+  }
+  if (r.empty) r.low = r.high = 0;
+  if (!r.empty && !t.data) return refuse("has elements but no data");
+  return true;
+}
+
 template <class Managed>
 PyObject* take(PyObject* capsule, bool writable) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, kName<Managed>));
@@ -167,25 +202,17 @@ PyObject* take(PyObject* capsule, bool writable) {
   if (!acceptable(t)) return nullptr;
   const int code = code_of(t.dtype);
   const int64_t item = kItemSize[code];
-  int64_t strides[kMaxDims], low = 0, high = 0, step = 1;
-  bool empty = false;
-  for (int d = t.ndim - 1; d >= 0; --d) {
-    strides[d] = t.strides ? t.strides[d] : step;
-    step *= t.shape[d];
-    const int64_t reach = (t.shape[d] - 1) * strides[d];
-    (reach < 0 ? low : high) += reach;
-    empty = empty || t.shape[d] == 0;
-  }
-  if (empty) low = high = 0;
-  char* first = static_cast<char*>(t.data) + t.byte_offset + low * item;
+  Reach r;
+  if (!reach_of(t, r)) return nullptr;
+  char* first = static_cast<char*>(t.data) + t.byte_offset + r.low * item;
   PyObject* owner = PyCapsule_New(managed, "tritium.owner", nullptr);
   if (!owner) return nullptr;
-  Storage* storage = storage_wrap(first, empty ? 0 : (high - low + 1) * item, owner, writable);
+  Storage* storage = storage_wrap(first, r.empty ? 0 : (r.high - r.low + 1) * item, owner, writable);
   PyObject* shape = int_tuple(t.shape, t.ndim);
-  PyObject* steps = int_tuple(strides, t.ndim);
+  PyObject* steps = int_tuple(r.strides, t.ndim);
   PyObject* result = nullptr;
   if (storage && shape && steps)
-    result = Py_BuildValue("OiOOL", storage, code, shape, steps, static_cast<long long>(-low));
+    result = Py_BuildValue("OiOOL", storage, code, shape, steps, static_cast<long long>(-r.low));
   // From here on the storage owns the tensor; on failure it stays with the capsule.
   if (result && PyCapsule_SetName(capsule, kUsed<Managed>) == 0) PyCapsule_SetDestructor(owner, release_owner<Managed>);
   Py_XDECREF(storage);

@@ -242,6 +242,8 @@ def check_fits(value: bool | int | float, t: DType) -> None:
         raise DTypeError(
             f"{shown(value)} cannot be stored in {t} without losing its kind; give or cast to a dtype that holds it."
         )
+    if t.is_float and isinstance(value, int) and not -(1 << 1024) < value < (1 << 1024):
+        raise RangeError(f"{shown(value)} is outside {t}; no float holds it.")
     if t.is_integer:
         info = iinfo(t)
         if not info.min <= value <= info.max:

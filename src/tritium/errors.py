@@ -56,6 +56,10 @@ class MissingFileError(TritiumError, FileNotFoundError):
     """There is no file of this name."""
 
 
+class ExchangeError(TritiumError, BufferError):
+    """Memory that another library cannot lend or take: DLPack's protocol asks for a BufferError."""
+
+
 class QuantError(TritiumError, ValueError):
     """A value that cannot be quantised, or a code that means nothing."""
 
@@ -309,12 +313,27 @@ def _check_of(annotation: Any) -> tuple[_Check | None, str]:
     if annotation in (abc.Callable, Callable):
         return _callable, "a function"
     kind = origin or annotation
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    if not isinstance(kind, type):
         return _UNCHECKED
+    if getattr(kind, "_is_protocol", False):
+        return _with_members(kind)
     if kind is not type and issubclass(kind, abc.Iterable) and kind.__module__ in ("builtins", "collections.abc"):
         return _container(kind, parts)
     way = f" ({WAYS_TO[kind]})" if kind in WAYS_TO else ""
     return _instance(kind), f"{_with_article(kind.__name__)}{way}"
+
+
+def _with_members(protocol: type) -> tuple[_Check | None, str]:
+    """Return the check of a protocol: the value has all its public members."""
+    members = {n for base in protocol.__mro__ if getattr(base, "_is_protocol", False)
+               for n in (*vars(base), *vars(base).get("__annotations__", ())) if not n.startswith("_")}  # fmt: skip
+
+    def check(value: Any) -> Any:
+        if isinstance(value, type) or not all(hasattr(value, name) for name in members):
+            raise _RefusedError
+        return value
+
+    return (check, f"an object with {', '.join(sorted(members))}") if members else _UNCHECKED
 
 
 def _with_article(name: str) -> str:
@@ -385,9 +404,9 @@ def _container(kind: Any, parts: tuple[Any, ...]) -> tuple[_Check, str]:
         if isinstance(value, accepted) and not (isinstance(value, (str, bytes)) and not texts):
             if fixed and len(value) != len(elements):
                 raise _RefusedError
-            _check_elements(value, elements, mapping)
-            return value
-        if kind is abc.Sequence and hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(
+            return _checked_elements(value, elements, mapping)
+        numbers = not elements or elements[0][0] in (None, _integer, _number)
+        if kind is abc.Sequence and numbers and hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(
             value, (str, bytes, abc.Mapping)
         ):  # fmt: skip
             return value  # NumPy's arrays and tensors
@@ -400,19 +419,21 @@ def _container(kind: Any, parts: tuple[Any, ...]) -> tuple[_Check, str]:
     return check, f"{name}{inside}" if not fixed else f"{name}: {', '.join(words for _, words in elements)}"
 
 
-def _check_elements(value: Any, elements: list[tuple[_Check | None, str]], mapping: bool) -> None:
+def _checked_elements(value: Any, elements: list[tuple[_Check | None, str]], mapping: bool) -> Any:
+    """Return a container whose elements pass their checks; a list or tuple with those that were converted."""
     if not elements or not isinstance(value, (list, tuple, set, frozenset, dict)):
-        return
+        return value
     if mapping:
-        for one, members in zip(elements, (value.keys(), value.values()), strict=False):
-            for element in members if one[0] is not None else ():
-                one[0](element)
-        return
+        for (check, _), members in zip(elements, (value.keys(), value.values()), strict=False):
+            for element in members if check is not None else ():
+                check(element)  # type: ignore[misc]
+        return value
     several = len(elements) == len(value) and len(elements) > 1
-    for i, element in enumerate(value):
-        check = elements[i if several else 0][0]
-        if check is not None:
-            check(element)
+    checks = [elements[i if several else 0][0] for i in range(len(value))]
+    converted = [e if check is None else check(e) for check, e in zip(checks, value, strict=True)]
+    if type(value) not in (list, tuple) or all(c is e for c, e in zip(converted, value, strict=True)):
+        return value
+    return type(value)(converted)
 
 
 def checks_of(function: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, tuple[_Check, str]]:
@@ -470,9 +491,9 @@ class _Parameters:
 
     def __init__(self, function: Callable[..., Any], own: tuple[str, ...]) -> None:
         self.function = function
-        self.name = function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
+        self.name = function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__").removesuffix(".__new__")
         parameters = list(inspect.signature(function).parameters.values())
-        self.method = bool(parameters) and parameters[0].name in ("self", "cls")
+        self.method = bool(parameters) and parameters[0].name in ("self", "cls", "_cls")
         self.checks = checks_of(function, own)
         several = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
         self.places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -544,8 +565,20 @@ def checked_except(*own: str) -> Callable[[_Function], _Function]:
     return lambda function: checked(function, own)
 
 
+def _without_arguments(kind: type) -> Callable[..., None]:
+    def __init__(self: Any) -> None:  # noqa: N807
+        pass
+
+    __init__.__qualname__ = f"{kind.__qualname__}.__init__"
+    return __init__
+
+
 def checked_class(kind: _Class) -> _Class:
     """Check the arguments of a class's constructor and of its public methods; calls of its objects are left as they are."""
+    if hasattr(kind, "_fields"):  # a named tuple
+        kind.__new__ = checked(kind.__new__)  # type: ignore[assignment]
+    elif kind.__init__ is object.__init__ and kind.__new__ is object.__new__:
+        kind.__init__ = _without_arguments(kind)
     for name, value in list(vars(kind).items()):
         if (name.startswith("_") and name != "__init__") or value is vars(kind).get("__call__"):
             continue

@@ -30,7 +30,7 @@ from tritium.errors import (
     checked,
     checked_except,
 )
-from tritium.interop import from_dlpack, from_numpy
+from tritium.interop import from_dlpack, from_numpy, read_array
 from tritium.op import SCALARS, Spec, check_dtype, interpreter
 from tritium.tensor import Tensor, wrap
 
@@ -70,10 +70,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         if copy is False:
             raise ArgumentError("asarray: a list cannot become a tensor without a copy; leave copy=False out.")
         return _as(_of_sequence(obj, kind, there), kind, there, None)
-    data = np.asarray(obj)
-    here = dt.dtype(data.dtype) if data.dtype.kind != "O" else None
-    if here is None:
-        raise ArgumentError(f"asarray: {type(obj).__name__} is neither an array, a number nor nested lists of numbers.")
+    data = read_array(obj, "asarray")
     result = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
     if copy is False and (isinstance(obj, np.generic) or not result.storage.imported):
         raise ArgumentError("asarray: this array cannot be looked at in place (empty, byte-swapped or oddly strided); "
@@ -102,6 +99,12 @@ def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) 
         return ops.stack([asarray(d, device=there) for d in data])
     try:
         values = _exact(np.asarray(data), data, kind)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"asarray: the nested lists do not fit in memory ({error}); give fewer numbers."
+        ) from None
+    except (TypeError, RuntimeError) as error:  # an element's own methods
+        raise DTypeError(f"Nested lists must hold numbers or bools; an element cannot be read ({error}).") from error
     except ValueError as error:
         raise ShapeError(
             f"The nested lists are ragged: every list at one depth needs the same length ({error})."
@@ -131,8 +134,12 @@ def _exact(values: np.ndarray[Any, Any], data: Sequence[Any], kind: DType | None
     return whole.astype(np.uint64)
 
 
-def _holds_tensors(data: Sequence[Any]) -> bool:
-    return any(isinstance(d, Tensor) or (isinstance(d, (list, tuple)) and _holds_tensors(d)) for d in data)
+def _holds_tensors(data: Sequence[Any], depth: int = 1) -> bool:
+    if depth > buffer.MAX_DIMS:
+        raise ShapeError(
+            f"The lists are nested more than {buffer.MAX_DIMS} deep; at most as many dimensions are possible."
+        )
+    return any(isinstance(d, Tensor) or (isinstance(d, (list, tuple)) and _holds_tensors(d, depth + 1)) for d in data)
 
 
 def _cast(values: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:

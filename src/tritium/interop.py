@@ -14,7 +14,18 @@ import numpy as np
 from tritium import backends, buffer, dtype as dt, ops
 from tritium.backends.reference import packed
 from tritium.buffer import Storage, host
-from tritium.errors import ArgumentError, DeviceError, DTypeError, PackageError, checked, shown
+from tritium.errors import (
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    ExchangeError,
+    OutOfMemoryError,
+    PackageError,
+    ShapeError,
+    TritiumError,
+    checked,
+    shown,
+)
 from tritium.layout import Shape
 from tritium.op import Spec
 from tritium.tensor import Tensor, wrap
@@ -62,6 +73,24 @@ def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = 
     return Tensor(storage, kind, data.shape, strides, (data.ctypes.data - low) // item)
 
 
+def read_array(data: Any, what: str) -> np.ndarray[Any, Any]:
+    """Return anything NumPy reads as an array of numbers; what it does not read is refused in our words."""
+    if isinstance(data, range) and (data.stop - data.start) // data.step > 2**31:
+        raise ShapeError(f"{what}: {shown(data)} is too long to be read as a list; use tritium.arange(…).")
+    try:
+        values = np.asarray(data)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"{what}: {type(data).__name__} does not fit in memory ({error}); give fewer numbers."
+        ) from None
+    except Exception as error:  # of an object's own methods, too
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArgumentError(f"{what}: {shown(data)} cannot be read as an array of numbers ({reason}).") from error
+    if values.dtype.kind not in "biuf" and values.dtype != dt.bf16.numpy:
+        raise ArgumentError(f"{what}: {shown(data)} is neither an array, a number nor nested lists of numbers.")
+    return values
+
+
 def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
     """Return a NumPy array: NumPy's protocol `__array__`."""
     same = dtype is None or np.dtype(dtype) == x.dtype.numpy
@@ -102,15 +131,15 @@ def dlpack(
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         return _exported(x, "__dlpack__").__dlpack__(**{k: v for k, v in options.items() if v is not None})
     if storage.device.type != "cpu":
-        raise BufferError(f"{x.spec} is on {storage.device}; move it with .to('cpu') first.")
+        raise ExchangeError(f"{x.spec} is on {storage.device}; move it with .to('cpu') first.")
     if stream is not None:
         raise ArgumentError("__dlpack__: a CPU tensor has no stream; leave stream out.")
     if dl_device is not None and tuple(dl_device) != (1, 0):
-        raise BufferError(f"{x.spec} is on the CPU; it cannot be exported for DLPack device {dl_device}.")
+        raise ExchangeError(f"{x.spec} is on the CPU; it cannot be exported for DLPack device {dl_device}.")
     if buffer.native is not None:
         return buffer.native.dlpack(ops.copy(x) if copy else x, max_version, copy)
     if x.dtype is dt.bf16:
-        raise BufferError(
+        raise ExchangeError(
             "bf16 cannot leave through NumPy's DLPack; install the native build, or cast with .to('f32')."
         )
     data = to_numpy(x)
@@ -171,7 +200,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
         tensor.storage.writable = _may_write(x) is True  # torch does not tell what the capsule said
         return _placed(ops.copy(tensor) if copy else tensor, device)
     if where[0] != 1:
-        raise BufferError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
+        raise ExchangeError(f"from_dlpack: the array is on DLPack device {tuple(where)}; move it to the CPU first.")
     tensor = _import(x)
     return _placed(ops.copy(tensor) if copy else tensor, device)
 
@@ -210,10 +239,23 @@ def _may_write(x: Any) -> bool | None:
 def _import(x: Any) -> Tensor:
     may_write = _may_write(x)
     if buffer.native is None:
-        data = np.from_dlpack(x)  # of an unversioned capsule read-only, whoever made it
+        try:
+            data = np.from_dlpack(x)  # of an unversioned capsule read-only, whoever made it
+        except Exception as error:
+            raise ExchangeError(f"from_dlpack: {shown(x)} cannot be taken: {error}") from error
         if may_write is False:
             data.flags.writeable = False
         return from_numpy(data)
+    try:
+        return _import_capsule(x, may_write)
+    except TritiumError:
+        raise
+    except Exception as error:  # of the producer, or of a capsule that is damaged
+        raise ExchangeError(f"from_dlpack: {shown(x)} cannot be taken: {error}") from error
+
+
+def _import_capsule(x: Any, may_write: bool | None) -> Tensor:
+    assert buffer.native is not None
     try:
         # An unversioned capsule of an immutable array cannot claim to be writable.
         capsule = x.__dlpack__() if may_write is False else x.__dlpack__(max_version=(1, 0))

@@ -306,17 +306,41 @@ def normal_key(key: Any, shape: Shape) -> Key:
             out.append(AT)
             d += 1
         elif isinstance(p, slice):
-            start, stop, step = p.indices(shape[d])
+            start, stop, step = _slice_ends(p, shape[d])
             reach = max(shape[d], 1)  # a longer step names no more elements, and its stride may not fit in 64 bits
             out.append((start, stop, max(-reach, min(step, reach))))
             d += 1
         else:
-            i = p.__index__()
+            i = _index_of(p)
             if not -shape[d] <= i < shape[d]:
-                raise BoundsError(f"Index {i} is outside axis {d} of {text(shape)}, which has size {shape[d]}.")
+                raise BoundsError(
+                    f"Index {count_text(i)} is outside axis {d} of {text(shape)}, which has size {shape[d]}."
+                )
             out.append(i % shape[d])
             d += 1
     return tuple(out)
+
+
+def _slice_ends(part: slice, size: int) -> tuple[int, int, int]:
+    try:
+        return part.indices(size)
+    except TraceError:
+        raise
+    except Exception as error:
+        raise BoundsError(
+            f"{shown(part)} is not a slice of integers ({error}); give integers, a step other than 0."
+        ) from None
+
+
+def _index_of(part: Any) -> int:
+    try:
+        return operator.index(part)
+    except TraceError:
+        raise
+    except Exception:
+        raise BoundsError(
+            f"{shown(part)} is not an index; use integers, slices, None, ... or tensors of integers or bools."
+        ) from None
 
 
 def basic_index(x: Layout, key: Key) -> Layout:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from tritium import backends, dtype as dt, launch, layout, ops
 from tritium.buffer import ALIGNMENT, native
-from tritium.errors import ArgumentError, DeviceError, PoolError, checked, checked_class
+from tritium.errors import ArgumentError, DeviceError, PoolError, checked, checked_class, shown
 from tritium.layout import Shape
 from tritium.pure import POOL
 from tritium.tensor import Tensor
@@ -903,6 +903,8 @@ def pack(tensors: Iterable[Tensor]) -> list[Tensor]:
             )
     if not sources:
         return []
+    if wrong := [t for t in sources if not isinstance(t, Tensor)]:
+        raise ArgumentError(f"pack: tensors are needed, given {shown(wrong[0])}; make one with tritium.asarray(…).")
     places = {t.device for t in sources}
     if len(places) > 1:
         raise DeviceError(f"pack: tensors are on {', '.join(map(str, places))}; move them to one device first.")

@@ -305,6 +305,7 @@ def register(
     forget()
 
 
+@checked
 def _check_complete(backend: Backend | type[Backend], name: str) -> None:
     """Raise if a backend lacks methods that every backend needs, or its tables of kernels hold something else."""
     cls = backend if isinstance(backend, type) else type(backend)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from tritium.errors import ArgumentError, PipelineError, checked_class, checked_except
+from tritium.errors import ArgumentError, PipelineError, checked_class, checked_except, shown
 
 Stage = Callable[[Any], Any]
 
@@ -61,14 +61,19 @@ class Pipeline:
 
     @checked_except("stages", "depth")
     def __init__(self, stages: Sequence[Stage], depth: int = 2) -> None:
-        if callable(stages) or not isinstance(stages, Iterable):
-            raise ArgumentError(f"Pipeline: {stages!r} is not a list of stages; give Pipeline([load, run, save]).")
+        if (
+            callable(stages)
+            or not isinstance(stages, Iterable)
+            or hasattr(stages, "dtype")
+            or isinstance(stages, range)
+        ):
+            raise ArgumentError(f"Pipeline: {shown(stages)} is not a list of stages; give Pipeline([load, run, save]).")
         self.stages = tuple(stages)
         if not self.stages:
             raise ArgumentError("Pipeline: no stages were given; give at least one callable of one item.")
         for i, stage in enumerate(self.stages):
             if not callable(stage):
-                raise ArgumentError(f"Pipeline: stage {i} is {stage!r}, which cannot be called; give a function.")
+                raise ArgumentError(f"Pipeline: stage {i} is {shown(stage)}, which cannot be called; give a function.")
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
             raise ArgumentError(f"Pipeline: depth must be 1 or more items between two stages, given {depth!r}.")
         self.depth = depth

@@ -214,6 +214,7 @@ class Compiled(Caller):
         """Return the steps of such a call, their memory and estimated time, and the time of the last one."""
         return generate_execution_plan(self.program(*args, **kwargs))
 
+    @checked
     def run_many(self, inputs: Iterable[Any], *first: Any) -> list[Any]:
         """Return the results for many inputs, stacked and run at once if possible and faster; see Program.run_many.
 
@@ -233,9 +234,11 @@ class Compiled(Caller):
         results = entry.program.run_many([tuple(leaves) for _, leaves in entries])
         return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
 
+    @checked
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self.hits + self._hits, self._misses, len(self._entries), MAX_PROGRAMS)
 
+    @checked
     def cache_clear(self) -> None:
         """Drop all programs, with their captured tensors, and reset the counts."""
         with self._lock:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tritium import backends, dtype as dt, ops
 from tritium.eager import EAGER, check_count, check_out, constant, lift, spec_of
-from tritium.errors import ArgumentError, TraceError, checked_except
+from tritium.errors import ArgumentError, TraceError, checked, checked_except
 from tritium.fragment import spec_text, value_text
 from tritium.garbage import no_collections
 from tritium.layout import Layout
@@ -233,6 +233,7 @@ class Graph(NamedTuple):
         """Return the nodes that must be computed: the outputs, and the final values of donated arguments."""
         return (*self.outputs, *(n for _, n in self.writes))
 
+    @checked
     def order(self, known: frozenset[Node] = frozenset()) -> list[Node]:
         """Return every node the roots need, inputs first. Nodes that only `known` nodes need are left out."""
         done: dict[Node, None] = {}
@@ -247,6 +248,7 @@ class Graph(NamedTuple):
                 stack += [(node, True), *((i, False) for i in reversed(node.inputs) if i is not None)]
         return list(done)
 
+    @checked
     def calls(self) -> list[Node]:
         """Return the nodes of `order` that run a kernel: no sources and no views."""
         return [n for n in self.order() if n.op.kind not in (Kind.VIEW, Kind.SOURCE)]
@@ -346,14 +348,17 @@ class Graph(NamedTuple):
             ops.copy(value, out=to)
         return results[0] if self.single else tuple(results)
 
+    @checked
     def find_fusion_opportunities(self) -> Any:
         """Return groups of nodes that can run as one call, with the bytes and the time that should save."""
         return _method("find_fusion_opportunities")(self)
 
+    @checked
     def generate_execution_plan(self) -> Any:
         """Return the steps a program of this graph runs, the memory of their results, and their estimated time."""
         return _method("generate_execution_plan")(self)
 
+    @checked
     def topological_sort(self) -> list[Node]:
         """Return the nodes such that each comes after its inputs; the order is deterministic."""
         return self.order()
@@ -361,6 +366,7 @@ class Graph(NamedTuple):
     def __str__(self) -> str:
         return self.text()
 
+    @checked
     def text(self, names: Mapping[Node, str] | None = None) -> str:
         """Return one line per node, unused inputs last, with `names` as comments. `graph.text.parse` reads it back."""
         order = dict.fromkeys((*self.order(), *self.inputs, *self.captured))
@@ -375,6 +381,7 @@ class Graph(NamedTuple):
         alone = len(self.outputs) == 1 and not self.single  # a trailing comma marks a tuple of one
         return "\n".join([*lines, f"return {results}{',' if alone else ''}".rstrip()])
 
+    @checked
     def svg(self) -> str:
         """Return a picture of the graph as SVG."""
         picture: str = _method("svg")(self)

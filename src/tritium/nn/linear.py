@@ -25,8 +25,18 @@ from typing import Any, Self
 import numpy as np
 
 from tritium import dtype as dt, ops, quant
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TraceError, checked, checked_class, checked_except
+from tritium.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    checked,
+    checked_class,
+    checked_except,
+    shown,
+)
 from tritium.functions import asarray
+from tritium.interop import read_array
 from tritium.op import Spec
 from tritium.quant import Quantized
 from tritium.tensor import Tensor
@@ -49,10 +59,10 @@ def _tensor(v: Any, what: str) -> Tensor:
     if isinstance(v, Tensor):
         return v
     try:
-        data = np.asarray(v)
-        return asarray(data if data.dtype == np.uint8 else data.astype(np.float32))
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{what} must be numbers, given {v!r}.") from None
+        data = read_array(v, what)
+    except ArgumentError:
+        raise ArgumentError(f"{what} must be numbers, given {shown(v)}.") from None
+    return asarray(data if data.dtype == np.uint8 else data.astype(np.float32))
 
 
 def _own(t: Tensor) -> Tensor:
@@ -279,7 +289,7 @@ def as_bytes(w: Tensor) -> Tensor:
     return Tensor(w.storage, dt.u8, (*w.shape[:-1], row), (*strides, 1), w.offset // t.block * t.nbytes)
 
 
-@checked
+@checked_except("shape")
 def unpacked(data: Any, shape: tuple[int, int] | None) -> Tensor:
     """Return the tern2 tensor over the memory of packed bytes; its codes are checked."""
     raw = _tensor(data, "from_packed: data")

@@ -20,6 +20,7 @@ import numpy as np
 from tritium import dtype as dt, ops
 from tritium.errors import ArgumentError, ShapeError, checked_class, checked_except
 from tritium.functions import asarray
+from tritium.interop import read_array
 from tritium.nn.linear import QuantLinear
 from tritium.op import Op
 from tritium.tensor import Tensor
@@ -58,7 +59,7 @@ class RMSNorm:
     __slots__ = ("eps", "weight")
 
     def __init__(self, weight: Any, eps: float = 1e-5) -> None:
-        self.weight = (weight if isinstance(weight, Tensor) else asarray(np.asarray(weight))).to(dt.f32)
+        self.weight = (weight if isinstance(weight, Tensor) else asarray(read_array(weight, "RMSNorm"))).to(dt.f32)
         self.eps = eps
         if self.weight.ndim != 1:
             raise ShapeError(f"RMSNorm: one weight for each column is needed, given {self.weight.spec}.")

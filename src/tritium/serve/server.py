@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tritium import settings
-from tritium.errors import ArgumentError, PackageError, TritiumError, checked, checked_class, install_command
+from tritium.errors import ArgumentError, PackageError, TritiumError, checked, checked_class, install_command, shown
 from tritium.escape import visible
 from tritium.serve.access import PREFLIGHT, Access, Address
 from tritium.serve.answers import Answers, protocol_error
@@ -80,6 +80,10 @@ class Server:
             )
         if not 0 <= grace_s < math.inf:
             raise ArgumentError(f"serve: grace_s must be seconds from 0 on, given {grace_s!r}.")
+        if not hasattr(model, "session"):
+            raise ArgumentError(
+                f"serve: model must be a Model, given {shown(model)}; load one with tritium.load(path)."
+            )
         self.limits = limits or self._http.Limits()
         self.host, self.port, self.grace_s = host, port, grace_s
         self.name = visible(name or model.name)  # a file may be called anything; a name is one printable line

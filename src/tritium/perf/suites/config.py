@@ -77,6 +77,8 @@ def duration_text(seconds: float) -> str:
 def fraction(value: Any, where: str = "threshold") -> float:
     """Return a share: 0.05, "5%", or 5.0 read as percent because it is above 1."""
     share: float | None = None
+    if (isinstance(value, str) and re.fullmatch(r"\s*0*1(\.0*)?\s*", value)) or (type(value) is int and value == 1):
+        raise ArgumentError(f'{where}: 1 could be 1 % or 100 %; write "1%" (or 0.01), or "100%".')
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         share = value / 100 if value > 1 else float(value)
     elif isinstance(value, str):

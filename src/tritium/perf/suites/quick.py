@@ -18,9 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from tritium import backends, dtype as dt, settings
+from tritium import backends, dtype as dt, layout as lay, settings
 from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError, checked
 from tritium.machine.facts import this_machine
+from tritium.perf import files
 from tritium.perf.engine import worker
 from tritium.perf.records import json_io as records
 from tritium.perf.records.case import Case, Made, UnsupportedError, Work
@@ -184,7 +185,7 @@ def timed(
     gives: tuple[str, ...] = ("us", "gflops"),
 ) -> Timed:
     """Time any op of `tritium bench --list`, on values of a fixed seed."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = lay.sizes_of(shape, operation)
     kind, device_name = dt.dtype(dtype).name, str(backends.device(device))
     cases = grid([operation], [sizes], [kind], devices=[device_name], layouts=[layout])
     return _time_case(_only(cases, refuses(operation, sizes, kind)), seconds, gives)
@@ -397,7 +398,7 @@ def _run_seconds(run: Run) -> tuple[float, float, float]:
 
 def _floor_of(path: Path, name: str) -> float | None:
     """Return the floor of a case on this machine."""
-    floors = records.loads(path.read_text(encoding="utf-8"), str(path))
+    floors = records.loads(files.decoded(files.read_bytes(path), str(path)), str(path))
     if not isinstance(floors, dict) or not all(isinstance(v, dict) for v in floors.values()):
         raise FormatError(f'{path}: {{"machine key": {{"case name": floor}}}} is needed.')
     floor = floors.get(this_machine().key, {}).get(name)

@@ -1,0 +1,170 @@
+"""Every public name refuses what it does not take with an error of the package, in time and memory, and leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+import tritium as tt
+from tritium.errors import (
+    ArgumentError,
+    BoundsError,
+    DeviceError,
+    DTypeError,
+    ExchangeError,
+    Range,
+    RangeError,
+    ShapeError,
+    TritiumError,
+    checked,
+    checked_class,
+    shown,
+)
+from tritium.perf.suites.config import fraction
+
+SCRIPT = Path(__file__).parent / "helpers" / "argument_calls.py"
+CALLS = int(os.environ.get("TRITIUM_ARGUMENT_CALLS", "3"))  # of each name; .ci/long asks for many more
+SEED = int(os.environ.get("TRITIUM_ARGUMENT_SEED", "1"))
+
+
+def test_wrong_arguments_end_in_errors_of_the_package(tmp_path: Path) -> None:
+    """In a process of its own, with a limit on memory and on the time of each call; ordinary calls follow each name."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(SEED), str(CALLS)], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "TRITIUM_CACHE": str(tmp_path / "cache")},
+        timeout=60 * CALLS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    *problems, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert not problems, "\n".join(map(str, problems[:20]))
+    assert last["calls"] > 300 * CALLS
+
+
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: tt.randn((2,), seed="x"), ArgumentError, "randn: seed must be an integer or None, given 'x'"),  # type: ignore[arg-type]
+    (lambda: tt.randn((2,), seed=1.5), ArgumentError, "seed must be an integer or None, given 1.5"),  # type: ignore[arg-type]
+    (lambda: tt.ones(3).view("i32"), ArgumentError, r"view: sizes are needed, given the dtype 'i32'.*\.to\('i32'\)"),
+    (
+        lambda: tt.nn.BitLinear(512, 256),
+        ArgumentError,
+        "BitLinear: weight must be a Quantized .*from_float.* given 512",
+    ),  # type: ignore[arg-type]
+    (lambda: tt.from_torch(np.ones(3)), ArgumentError, "from_torch: a PyTorch tensor is needed.*from_numpy"),
+    (lambda: tt.from_dlpack(b"x"), ArgumentError, "from_dlpack: b'x' has no __dlpack__"),
+    (lambda: tt.from_dlpack(np.array(["a"])), ExchangeError, "cannot be taken"),
+    (lambda: tt.ones(3).to("f16", "f32"), ArgumentError, "two dtypes were given, 'f16' and 'f32'"),
+    (lambda: tt.ones(3).to("cpu", device="cpu"), ArgumentError, "two devices were given"),
+    (lambda: f"{tt.ones((2, 2)):.2f}", ArgumentError, r"'.2f' formats one number, given f32\[2,2\]"),
+    (lambda: tt.zeros((2,), dtpye="f32"), ArgumentError, "zeros: unknown argument 'dtpye'. Did you mean 'dtype'"),  # type: ignore[call-arg]
+    (lambda: tt.diff(), ArgumentError, "diff: missing x. Signature: diff"),  # type: ignore[call-arg]
+    (lambda: tt.zeros((2,), device=[1]), DeviceError, r"\[1\] is not a device"),
+    (lambda: tt.zeros((2,), dtype=[1]), DTypeError, r"\[1\] is not a dtype"),
+    (lambda: tt.softmax(tt.ones(3), axis=10**5000), BoundsError, r"axis 2\*\*16609… does not exist"),
+    (lambda: tt.eye(2.5), ArgumentError, "eye: n_rows must be an integer, given 2.5"),
+    (lambda: tt.ones(3).copy_(10**5000), RangeError, "no float holds it"),
+    (lambda: tt.ones(3)[slice("a", 2)], BoundsError, "not a slice of integers"),
+    (lambda: tt.asarray(range(2**40)), ShapeError, "use tritium.arange"),
+    (lambda: tt.zeros("ab"), ShapeError, "is not a shape"),
+    (lambda: fraction("1"), ArgumentError, '1 could be 1 % or 100 %; write "1%"'),
+    (lambda: fraction(1), ArgumentError, "1 could be 1 % or 100 %"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_a_message_says_what_was_needed(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert isinstance(caught.value, TritiumError)
+
+
+def test_a_deeply_nested_list_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(ShapeError, match="nested more than"):
+        tt.asarray(nested)
+    with pytest.raises(TritiumError):
+        tt.broadcast_to(tt.ones(1), nested)
+
+
+def test_what_numpy_takes_is_taken() -> None:
+    assert tt.zeros(np.array([2, 3])).shape == tt.zeros(range(2, 4)).shape == (2, 3)
+    assert tt.ones(6).reshape(np.array([2, 3])).shape == (2, 3)
+    assert tt.randn((2,), seed=np.int64(3)).tolist() == tt.randn((2,), seed=3).tolist()
+    assert tt.diff(np.array([1.0, 4.0])).tolist() == [3.0]
+    assert tt.searchsorted(tt.asarray([1.0, 3.0]), 2).tolist() == 1
+    assert f"{tt.asarray(1.5):.2f}" == "1.50"
+    assert (fraction("100%"), fraction(1.0), fraction("1%")) == (1.0, 1.0, 0.01)
+
+
+# ---- the mechanism
+
+
+@checked
+def example(count: Annotated[int, Range(1, 9)], names: list[str] | None = None, *, rate: float = 1.0) -> Any:
+    return count, names, rate
+
+
+@checked_class
+class Example:
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, path: str) -> Example:
+        return cls(path)
+
+    def add(self, value: int) -> int:
+        return value + 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: example(0), "example: count must be an integer from 1 to 9, given 0"),
+        (lambda: example(1, "ab"), "names must be a list or tuple of strings or None, given 'ab'"),
+        (lambda: example(1, ["a", 2]), "names must be"),
+        (lambda: example(1, rate=float("nan")), "rate must be a number, given nan"),
+        (lambda: example(1, rate=10**400), r"rate must be a number, given 2\*\*1328"),
+        (lambda: example(1, None, 2), "takes 2 positional arguments, 3 were given; name the others: rate="),
+        (lambda: example(1, count=2), "count was given twice"),
+        (lambda: example(1, rates=2), "unknown argument 'rates'. Did you mean 'rate'"),
+        (lambda: Example(3), "Example: path must be a path or a string, given 3"),
+        (lambda: Example("a\0b").path, "path"),
+        (lambda: Example.of(3), "Example.of: path must be a string, given 3"),
+        (lambda: Example("x").add("y"), "Example.add: value must be an integer, given 'y'"),
+        (
+            lambda: Example("x").add(1, 2),
+            r"takes 1 positional arguments, 2 were given. Signature: Example.add\(value\)",
+        ),
+    ],
+)
+def test_the_signature_is_the_check(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        call()
+
+
+def test_values_pass_as_they_are_or_as_pythons_own() -> None:
+    names = ["a"]
+    assert example(np.int64(3), names, rate=2) == (3, names, 2)
+    assert type(example(np.int64(3))[0]) is int
+    assert Example.of("x").add(1) == 2
+    assert example.__name__ == "example"
+
+
+def test_a_value_in_a_message_is_short_and_has_no_address() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    for value in (object(), Silent(), [object()], len, 10**5000, "x" * 5000, np.ones(1000)):
+        assert "0x" not in shown(value)
+        assert len(shown(value)) < 120
