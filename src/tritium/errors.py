@@ -195,7 +195,7 @@ class Range(NamedTuple):
 
 def shown(value: Any) -> str:
     """Return a value for a message: short, without addresses, whatever its own text does."""
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, int) and abs(value).bit_length() > 128:  # Python refuses to write thousands of digits
         return f"{'-' if value < 0 else ''}2**{abs(value).bit_length() - 1}…"
     if not (
@@ -307,6 +307,8 @@ def _check_of(annotation: Any) -> tuple[_Check | None, str]:
     if origin is typing.Annotated:
         return _bounded(parts[0], [p for p in parts[1:] if isinstance(p, Range)])
     if origin in (typing.Union, types.UnionType):
+        if any(typing.get_origin(p) is os.PathLike or p in (Path, os.PathLike) for p in parts):
+            parts = tuple(p for p in parts if p is not str)  # the string is a path too, and checked as one
         return _either([_check_of(p) for p in parts])
     if origin is typing.Literal:
         return _one_of(parts), f"one of {', '.join(map(repr, parts))}"
@@ -423,10 +425,13 @@ def _checked_elements(value: Any, elements: list[tuple[_Check | None, str]], map
     """Return a container whose elements pass their checks; a list or tuple with those that were converted."""
     if not elements or not isinstance(value, (list, tuple, set, frozenset, dict)):
         return value
-    if mapping:
-        for (check, _), members in zip(elements, (value.keys(), value.values()), strict=False):
-            for element in members if check is not None else ():
-                check(element)  # type: ignore[misc]
+    if isinstance(value, dict):
+        if not mapping:
+            return value
+        for (check, _), members in zip(elements, (list(value), list(value.values())), strict=False):
+            for element in members:
+                if check is not None:
+                    check(element)
         return value
     several = len(elements) == len(value) and len(elements) > 1
     checks = [elements[i if several else 0][0] for i in range(len(value))]
@@ -575,10 +580,11 @@ def _without_arguments(kind: type) -> Callable[..., None]:
 
 def checked_class(kind: _Class) -> _Class:
     """Check the arguments of a class's constructor and of its public methods; calls of its objects are left as they are."""
+    plain: Any = kind
     if hasattr(kind, "_fields"):  # a named tuple
-        kind.__new__ = checked(kind.__new__)  # type: ignore[assignment]
-    elif kind.__init__ is object.__init__ and kind.__new__ is object.__new__:
-        kind.__init__ = _without_arguments(kind)
+        plain.__new__ = checked(plain.__new__)
+    elif plain.__init__ is object.__init__ and plain.__new__ is object.__new__:
+        plain.__init__ = _without_arguments(kind)
     for name, value in list(vars(kind).items()):
         if (name.startswith("_") and name != "__init__") or value is vars(kind).get("__call__"):
             continue

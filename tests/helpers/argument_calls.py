@@ -49,6 +49,7 @@ SKIPPED: dict[str, str] = {
     "tritium.serve.serve": "serves until it is interrupted",
     "tritium.Tensor": "made by functions; Python itself refuses other arguments of its constructor",
     "tritium.Compiled": "made by compile",
+    "tritium.memory.TensorCache.clock": "the clock of the caller",
     "tritium.quant.Pareto": "made by quant.pareto",
     "tritium.see.Source": "a base class, for sources of metrics",
     "tritium.Graph.run": "called by interpreters",
