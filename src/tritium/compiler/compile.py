@@ -59,7 +59,7 @@ class Bound(functools.partial[Any]):
 
     def __getattr__(self, name: str) -> Any:
         if name == "run_many":
-            return lambda inputs: self.func.run_many(inputs, tree.Instance(self.args[0]))
+            return lambda inputs: getattr(self.func, name)(inputs, tree.Instance(self.args[0]))
         if name not in ("program", "graph", "explain", "find_fusion_opportunities", "generate_execution_plan"):
             return getattr(self.func, name)
         return functools.partial(getattr(self.func, name), tree.Instance(self.args[0]))
@@ -223,13 +223,14 @@ class Compiled(Caller):
         samples = [(*first, *x) if isinstance(x, tuple) else (*first, x) for x in inputs]
         if not samples:
             return []
-        entry, _ = self._entry(samples[0], {})
-        entries = (
-            []
-            if isinstance(entry.program.stacked(len(samples)), str)
-            else [self._entry(sample, {}) for sample in samples]
-        )
-        if not entries or any(other is not entry for other, _ in entries):  # not worth it, or different specs
+        entry, first_leaves = self._entry(samples[0], {})
+        if isinstance(entry.program.stacked(len(samples)), str):
+            return [self(*sample) for sample in samples]
+        if all(type(x) is Tensor for x in samples[0]) and _are_alike(samples):
+            entries = [(entry, first_leaves), *((entry, list(sample)) for sample in samples[1:])]
+        else:
+            entries = [self._entry(sample, {}) for sample in samples]
+        if any(other is not entry for other, _ in entries):  # different specs
             return [self(*sample) for sample in samples]
         results = entry.program.run_many([tuple(leaves) for _, leaves in entries])
         return results if entry.plain else [tree.unflatten(entry.result, r) for r in results]
@@ -258,6 +259,19 @@ def _forget_ready() -> None:
 
 
 patterns.listeners.append(_forget_ready)
+
+
+def _are_alike(samples: list[tuple[Any, ...]]) -> bool:
+    """Return True if all samples are contiguous tensors of the specs and devices of the first, which have one program."""
+    first = [(x.dtype, x.shape, x.storage.device) for x in samples[0]]
+    return all(
+        len(sample) == len(first)
+        and all(
+            type(x) is Tensor and (x.dtype, x.shape, x.storage.device) == spec and x.is_contiguous()
+            for x, spec in zip(sample, first, strict=True)
+        )
+        for sample in samples
+    )
 
 
 def _layout_key(x: Tensor) -> Any:

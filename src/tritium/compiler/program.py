@@ -31,8 +31,8 @@ from tritium.op import Cost, Kind, Spec, interpreter
 from tritium.tensor import Tensor, rows
 
 # The overheads that decide if inputs are stacked, in bytes that could be moved meanwhile: one call of a step, and copying
-# one item to the stack and slicing its results (0.1 us and 1.5 us at 10 GB/s).
-STEP_BYTES, ITEM_BYTES = 1 << 10, 1 << 14
+# one item to the stack, checking it and slicing its results (0.1 us and 6.5 us at 10 GB/s).
+STEP_BYTES, ITEM_BYTES = 1 << 10, 1 << 16
 NODE_BYTES = 1 << 18  # one call of a program that runs node by node in Python (26 us)
 
 

@@ -34,7 +34,7 @@ class Identity(weakref.ref[Any]):
     __slots__ = ("number",)
 
     def __init__(self, value: Any) -> None:
-        super().__init__(value)
+        super().__init__(value)  # type: ignore[call-arg]
         self.number = id(value)
 
     def __hash__(self) -> int:
@@ -93,8 +93,9 @@ def flatten(value: Any, leaves: list[Any]) -> Tree:
 
 
 def _key(value: Any) -> Any:
-    kind = type(value)
-    if kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__:
+    kind: Any = type(value)
+    plain: Any = object
+    if kind.__eq__ is plain.__eq__ and kind.__hash__ is plain.__hash__:
         weak = _weak_key(value)
         if weak is not None:
             return weak
@@ -229,7 +230,7 @@ def _part(value: Any, how: str, name: Any) -> Any:
     if how == "attribute":
         return (
             getattr(value, "__dict__", {}).get(name, MISSING)
-            if name not in _slots(type(value))
+            if name not in _slots(_kind(value))
             else getattr(value, name, MISSING)
         )
     if how == "length":
@@ -239,8 +240,12 @@ def _part(value: Any, how: str, name: Any) -> Any:
     return value[name] if isinstance(value, (list, tuple)) and name < len(value) else MISSING
 
 
+def _kind(value: Any) -> Any:
+    return type(value)
+
+
 @cache
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: Any) -> tuple[str, ...]:
     """Return the attributes of objects of a class that are not in their __dict__."""
     names = [n for k in kind.__mro__ if "__slots__" in vars(k) for n in _as_tuple(vars(k)["__slots__"])]
     return tuple(n for n in names if n not in ("__dict__", "__weakref__") and not n.startswith("__"))
@@ -280,7 +285,7 @@ def _parts(value: Any) -> Iterator[tuple[tuple[str, Any], str, Any]]:
     if isinstance(value, (list, tuple)):
         return
     yield from ((("attribute", name), name, v) for name, v in getattr(value, "__dict__", {}).items())
-    for name in _slots(type(value)):
+    for name in _slots(_kind(value)):
         if (part := getattr(value, name, MISSING)) is not MISSING:
             yield ("attribute", name), name, part
 
