@@ -200,6 +200,15 @@ class Scope(NamedTuple):
     name: str
 
 
+class Stage(NamedTuple):
+    """The description in the span of a scope that takes over work: the item that the stage before it had finished."""
+
+    name: str
+    run: int  # of a pipeline: the stages of one run hand over to each other
+    number: int  # of the stage
+    item: int
+
+
 # By thread the scopes it is in, when it entered them, and who shows them elsewhere.
 _open: dict[int, list[tuple[scope, int, Any]]] = {}
 # By identity the names of the threads that had it in scopes, each since when: it is used again once its thread has ended.
@@ -222,7 +231,7 @@ def _forget_threads() -> None:
     _turn = object()
 
 
-def open_scopes() -> list[tuple[Scope, int, int]]:
+def open_scopes() -> list[tuple[Scope | Stage, int, int]]:
     """Return the scopes that are open now, of all threads: what, since when, and the thread."""
     return [(one.what, start, thread) for thread, stack in list(_open.items()) for one, start, _ in list(stack)]
 
@@ -238,12 +247,19 @@ def _meet(thread: int) -> None:
     _named.setdefault(thread, []).append((perf_counter_ns(), threading.current_thread().name))
 
 
-def _marked(what: Scope) -> Any:
+def _marked(what: Scope | Stage) -> Any:
     """Open the scope in another profiler too; who closes it there, None: nobody asked."""
     mark = marker
     if mark is not None:
         mark.push(what.name)
     return mark
+
+
+def stage(name: str, run: int, number: int, item: int) -> scope:
+    """Return the scope of one item in one stage of a pipeline; it waits for the same item in the stage before."""
+    one = scope(name)
+    one.what = Stage(name, run, number, item)
+    return one
 
 
 class scope:  # noqa: N801 (it is used as a word)
@@ -260,7 +276,7 @@ class scope:  # noqa: N801 (it is used as a word)
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
             raise ArgumentError(f"scope: a name is needed, given {type(name).__name__}: scope('attention').")
-        self.what = Scope(name)
+        self.what: Scope | Stage = Scope(name)
 
     def __repr__(self) -> str:
         return f"scope({self.what.name!r})"

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from tritium import recording
 from tritium.errors import ArgumentError, PipelineError, checked_class, checked_except, shown
 
 Stage = Callable[[Any], Any]
@@ -164,6 +166,9 @@ class _Tally:
     waiting_out_s: float = 0.0
 
 
+_runs = count()
+
+
 class _Run:
     """One pass of items through the stages: a channel after every stage, the last of them read by the consumer."""
 
@@ -171,6 +176,7 @@ class _Run:
         self.stages, self.context = stages, context
         self.channels = [_Channel(depth) for _ in stages]
         self.tallies = [_Tally() for _ in stages]
+        self.number = next(_runs)  # names this run in a profile
 
     def results(self, items: Iterable[Any]) -> Iterator[Any]:
         feeds: list[Callable[[], Any]] = [_numbered(items), *(c.get for c in self.channels[:-1])]
@@ -222,7 +228,7 @@ class _Run:
         if message is not _End and not isinstance(message, _Failure):
             number, value = message
             try:
-                message = (number, self.stages[k](value))
+                message = (number, self._call(k, number, value))
                 tally.items += 1
             except BaseException as error:
                 message = _Failure(k, number, error)
@@ -233,6 +239,13 @@ class _Run:
         self.channels[k].put(message)
         tally.waiting_out_s += perf_counter() - done
         return more
+
+    def _call(self, k: int, number: int, value: Any) -> Any:
+        """Call a stage; in a profile it is a scope that waits for the same item in the stage before."""
+        if not recording.active:
+            return self.stages[k](value)
+        with recording.stage(name_of(self.stages[k]), self.number, k, number):
+            return self.stages[k](value)
 
     def _error(self, failure: _Failure) -> PipelineError:
         k, why = failure.stage, f"{type(failure.error).__name__}: {failure.error}"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given, strategies as st
 
+import tritium as tt
 from made_profiles import ADD, MATMUL, SCOPE, made
 from tritium.errors import ArgumentError
-from tritium.see.profile.critical import critical_path
+from tritium.see.profile.critical import CriticalPath, critical_path
+from tritium.see.profile.profile import load_profile
 from tritium.see.trace.timeline import Timeline, What
 
 A, B, C, D = (What(name) for name in "abcd")
@@ -115,3 +121,55 @@ def test_both_ways_of_computing_agree_where_nothing_is_known(
     t, _ = given_lanes
     if len(t):
         assert sum(end - start for _, start, end in _find_longest(t, [])) == critical_path(t).total_ns
+
+
+def test_handovers_that_were_recorded_are_dependencies() -> None:
+    spans = ((A, 0, 50), (B, 60, 100, 1), (C, 170, 30, 2), (D, 50, 60))
+    t = replace(made(*spans, total=300), after=())
+    rows = {t.whats[w].name: i for i, w in enumerate(t.what.tolist())}
+    linked = replace(t, after=((rows["a"], rows["b"]), (rows["b"], rows["c"])))
+    assert critical_path(t).total_ns == 110
+    found = critical_path(linked)
+    assert (found.total_ns, found.lanes) == (180, ("thread 0", "thread 1", "thread 2"))
+    assert dict(found.parts) == {"a": 50, "b": 100, "c": 30}
+
+
+def load(n: int) -> int:
+    time.sleep(0.001)
+    return n
+
+
+def run(n: int) -> int:
+    time.sleep(0.004)
+    return 2 * n
+
+
+def save(n: int) -> int:
+    time.sleep(0.001)
+    return n
+
+
+def test_the_critical_path_of_a_pipeline_crosses_its_threads(tmp_path: Path) -> None:
+    with tt.profile(counters=None, ceilings=False) as p:
+        assert tt.Pipeline([load, run, save])(range(6)) is not None
+        assert tt.Pipeline([load, run, save]).run(range(6)) == [2 * n for n in range(6)]
+    t = p.timeline
+    names = [t.whats[w].name for w in t.what.tolist()]
+    assert [names.count(name) for name in ("load", "run", "save")] == [6, 6, 6]
+    assert {(names[a], names[b]) for a, b in t.after} == {("load", "run"), ("run", "save")}
+    assert len(t.after) == 12
+    path = p.critical_path()
+    first = [names.index(name) for name in ("load", "run", "save")]
+    busiest = max(int(t.elapsed_ns[t.lane == lane].sum()) for lane in set(t.lane.tolist()))
+    assert path.known == 12
+    assert len(set(path.lanes)) == 3
+    assert path.total_ns > busiest
+    assert path.total_ns >= sum(int(t.elapsed_ns[i]) for i in first)
+    assert path.total_ns <= t.elapsed_total_ns
+    assert "pipeline-0 → pipeline-1" in p.text()
+    assert load_profile(p.save(tmp_path / "p.json")).critical_path() == path
+
+
+def test_a_long_list_of_lanes_is_shortened() -> None:
+    path = CriticalPath(10, ("a", "b") * 10, (("x", 10),), 20, 19, True)
+    assert "a → b → a → b → a → b → … (19 handovers between 2 lanes)" in path.lines()[0]

@@ -110,6 +110,8 @@ WRONG = {
     "negative total": (put("about.elapsed_total_ns", -1), "elapsed_total_ns"),
     "huge flops": (put("about.whats.0.flops", 1 << 70), "flops"),
     "cost": (put("about.event_cost_ns", -1.0), "below 0"),
+    "after": (put("about.after", [[0, 99]]), "cannot have waited"),
+    "after backwards": (put("about.after", [[1, 0]]), "cannot have waited"),
     "scope cost": (put("about.scope_cost_ns", -1.0), "below 0"),
     "lanes apart": (put("about.apart", 99), "lanes cannot be"),
     "kind of what": (put("about.whats.0.kind", "bug"), "is not one of"),

@@ -2,7 +2,8 @@
 
 Knows nothing of drawing. A piece is an interval in which one span is the innermost of its lane. It depends on the
 piece before it on its lane, since a lane does one thing at a time; and on pieces of other lanes only where that is known:
-`after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended. Gaps
+`after` lists pairs (earlier, later) of spans of which the later could not begin before the earlier had ended, as the
+stages of a `tt.Pipeline` record them. Gaps
 between spans are waiting and do not count. So the critical path of a single thread is its busy time; that of lanes
 without a known dependency is the busy time of the busiest; and no path is longer than the run.
 """
@@ -26,6 +27,7 @@ from tritium.see.trace.timeline import Column, Timeline
 from tritium.see.trace.tree import own_ns as own_times
 
 SHOWN = 5
+MOST_LANES = 6  # that are listed
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class CriticalPath:
         """Return the path for a terminal: its length and lanes, then its longest parts."""
         if not self.total_ns:
             return ["nothing was recorded"]
-        where = " → ".join(self.lanes)
+        where = " → ".join(self.lanes[:MOST_LANES])
+        if len(self.lanes) > MOST_LANES:
+            changes = len(self.lanes) - 1
+            where += f" → … ({changes} handovers between {len(set(self.lanes))} lanes)"
         out = [f"{seconds_text(self.total_ns * 1e-9)}, {percent(self.share)} of the run, on {escape.terminal(where)}"]
         out += [
             f"{percent(ns / self.total_ns):>6}  {escape.terminal(name)}  {seconds_text(ns * 1e-9)}"
@@ -65,8 +70,15 @@ class CriticalPath:
         return "\n".join(self.lines())
 
 
-def critical_path(t: Timeline, after: Sequence[tuple[int, int]] = (), own: Column | None = None) -> CriticalPath:
-    """Return the critical path of a timeline. `own`: own times of its spans, if already computed."""
+def critical_path(
+    t: Timeline, after: Sequence[tuple[int, int]] | None = None, own: Column | None = None
+) -> CriticalPath:
+    """Return the critical path of a timeline.
+
+    `after`: known dependencies; by default the handovers that were recorded. `own`: own times of its spans, if already
+    computed.
+    """
+    after = t.after if after is None else after
     several = len(used_lanes(t)) > 1
     if not len(t):
         return CriticalPath(0, (), (), t.elapsed_total_ns, 0)

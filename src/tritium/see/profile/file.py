@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Header:
     notes: tuple[str, ...]
     apart: int = 0
     scope_cost_ns: float | None = None
+    after: tuple[tuple[int, int], ...] = ()
 
 
 # ---- writing
@@ -53,7 +55,7 @@ def dump(t: Timeline) -> str:
     environment = None if t.environment is None else read(Environment, plain(t.environment), "environment")
     header = Header(
         t.whats, t.lanes, t.elapsed_total_ns, t.began, t.name, t.dropped, t.event_cost_ns, environment, t.notes, t.apart,
-        t.scope_cost_ns,
+        t.scope_cost_ns, t.after,
     )  # fmt: skip
     parts = [
         f'"schema": {SCHEMA}',
@@ -122,11 +124,12 @@ def parse(raw: bytes, where: str) -> Timeline:
         raise FormatError(f"{where}: counters: an array is needed.")
     counters = tuple(_read_counter(c, f"{where}: counters[{i}]") for i, c in enumerate(data["counters"]))
     samples = data["samples"]
+    _check_after(header, spans, where)
     return Timeline(
         header.whats, *spans, header.lanes, header.elapsed_total_ns, header.began, header.name, counters,
         None if samples is None else _read_samples(samples, len(header.lanes), f"{where}: samples"), header.dropped,
         header.event_cost_ns, header.environment, header.notes, header.apart,
-        header.scope_cost_ns,
+        header.scope_cost_ns, header.after,
     )  # fmt: skip
 
 
@@ -144,6 +147,15 @@ def _check_header(header: Header, where: str) -> None:
     for name in ("event_cost_ns", "scope_cost_ns"):
         if (cost := getattr(header, name)) is not None and cost < 0:
             raise FormatError(f"{where}: about.{name}: {cost} is below 0.")
+
+
+def _check_after(header: Header, spans: Sequence[Column], where: str) -> None:
+    """Raise FormatError unless every handover is from a span to one that began when it had ended."""
+    _, start, elapsed, _ = spans
+    for i, (early, late) in enumerate(header.after):
+        known = 0 <= early < len(start) and 0 <= late < len(start)
+        if not known or start[early] + elapsed[early] > start[late]:
+            raise FormatError(f"{where}: about.after[{i}]: span {late} cannot have waited for span {early}.")
 
 
 def _check_keys(data: Any, needed: tuple[str, ...], where: str) -> None:

@@ -290,7 +290,7 @@ class Recording(Profile):
             samples=None if beside.stacks is None else beside.stacks.samples(began, lane_of, self._ended_ns),
             dropped=self._recorder.dropped, event_cost_ns=self._cost, environment=self._environment(),
             notes=tuple(self._collect_notes(beside, left, crossed)), apart=len(lanes) - real,
-            scope_cost_ns=self._scope_cost,
+            scope_cost_ns=self._scope_cost, after=spans.renumber(spans.handovers(recorded), first),
         )  # fmt: skip
 
     def _environment(self) -> Environment:

@@ -23,7 +23,7 @@ NAMED = 4  # ops of a fusion group that its name lists
 
 def describe(recorded: Any) -> What:
     """Return the What of a recorded object: a scope, a program, a transfer or a kernel call."""
-    if isinstance(recorded, recording.Scope):
+    if isinstance(recorded, recording.Scope | recording.Stage):
         return What(recorded.name, "scope", device="")
     if isinstance(recorded, launch.Ran):
         return What(recorded.name or "program", "program", device="", detail=f"{recorded.steps} steps")
@@ -170,6 +170,19 @@ def separate_scopes(
         out[i] = added[index][1]
         added[index] = (int(end_ns[i]), added[index][1])
     return out, tuple(names), len(moved)
+
+
+def handovers(recorded: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return pairs of spans of which the later takes over the item of the earlier: neighbouring stages of a pipeline."""
+    stages = {(w.run, w.number, w.item): i for i, w in enumerate(recorded) if isinstance(w, recording.Stage)}
+    pairs = (((run, number - 1, item), i) for (run, number, item), i in stages.items())
+    return [(stages[before], i) for before, i in pairs if before in stages]
+
+
+def renumber(pairs: Iterable[tuple[int, int]], order: Column) -> list[tuple[int, int]]:
+    """Return pairs of rows as they are numbered after the rows were put in this order."""
+    index = np.argsort(order)
+    return [(int(index[a]), int(index[b])) for a, b in pairs]
 
 
 def clip_times(start_ns: Column, elapsed_ns: Column, began_ns: int) -> tuple[Column, Column]:

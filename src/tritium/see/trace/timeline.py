@@ -102,6 +102,9 @@ class Timeline:
     notes: tuple[str, ...] = field(default_factory=tuple)
     apart: int = 0  # number of lanes at the end that are not threads, but scopes that overlapped others of their thread
     scope_cost_ns: float | None = None  # overhead of one scope, measured at the start
+    after: tuple[
+        tuple[int, int], ...
+    ] = ()  # spans of which the later waited for the earlier: work that was handed over
 
     def __len__(self) -> int:
         return len(self.what)
@@ -130,14 +133,17 @@ def timeline(
 
 def ordered(
     whats: Sequence[What], what: Column, start_ns: Column, elapsed_ns: Column, lane: Column,
-    lanes: Sequence[str], elapsed_total_ns: int, **fields: Any,
+    lanes: Sequence[str], elapsed_total_ns: int, *, after: Sequence[tuple[int, int]] = (), **fields: Any,
 ) -> Timeline:  # fmt: skip
-    """Return a timeline of columns in any order; ArgumentError if they are inconsistent."""
+    """Return a timeline of columns in any order; ArgumentError if they are inconsistent. `after`: pairs of their rows."""
     if len({len(c) for c in (what, start_ns, elapsed_ns, lane)}) != 1:
         raise ArgumentError("timeline: the columns must be of one length.")
     if len(elapsed_ns) and (elapsed_ns.min() < 0 or lane.min() < 0 or lane.max() >= len(lanes)):
         raise ArgumentError("timeline: a span has a negative length, or a lane without a name.")
     order = np.lexsort((-elapsed_ns, start_ns, lane))
+    if after:
+        index = np.argsort(order)
+        fields["after"] = tuple(sorted((int(index[a]), int(index[b])) for a, b in after))
     return Timeline(
         tuple(whats), what[order], start_ns[order], elapsed_ns[order], lane[order], tuple(lanes), elapsed_total_ns, **fields
     )  # fmt: skip
