@@ -103,6 +103,17 @@ def critical_path(
     return CriticalPath(sum(parts.values()), in_order, ordered_parts, t.elapsed_total_ns, len(after), several)
 
 
+def path_pieces(t: Timeline) -> list[tuple[int, int, int]]:
+    """Return the critical path as (lane, start, end), in order of time."""
+    if not len(t):
+        return []
+    if t.after:
+        return [(int(t.lane[p.span]), p.start, p.end) for p in _find_longest(t, t.after)]
+    (name,) = critical_path(t).lanes
+    lane = t.lanes.index(name)
+    return [(lane, p.start, p.end) for p in _pieces(t, lane)]
+
+
 class Piece(NamedTuple):
     """The interval in which a span is the innermost of its lane."""
 

@@ -467,6 +467,15 @@ def _stacks(p: Profile, path: Path) -> Path:
     )
 
 
+def _timeline(p: Profile, path: Path) -> Path:
+    from tritium.see.trace import lane_chart
+
+    stretches = lane_chart.join([lane_chart.Stretch(*piece) for piece in critical.path_pieces(p.timeline)])
+    return files.write_text(
+        path, lane_chart.svg(p.timeline, p.name or "profile", stretches, f"{p.critical_path().lines()[0]}.")
+    )
+
+
 Writer = Callable[[Profile, Path], Path]
 FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest matching suffix decides
     "json": ((".json", ".json.gz"), lambda p, path: p.save(path)),
@@ -479,6 +488,7 @@ FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {  # the longest matching s
     "flame": ((".svg",), _flame),
     "stacks": ((".stacks.svg",), _stacks),
     "roofline": ((".roofline.svg",), _roofline),
+    "timeline": ((".timeline.svg",), _timeline),
 }
 
 
