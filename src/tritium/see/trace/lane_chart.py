@@ -68,7 +68,7 @@ def svg(t: Timeline, title: str = "Timeline", path: Iterable[Stretch] = (), summ
     return "\n".join(parts)
 
 
-def _levels(t: Timeline, track: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _levels(t: Timeline, track: np.ndarray) -> np.ndarray:
     """Return how deep every span is nested in those of its track."""
     out = np.zeros(len(t), np.int64)
     ends = t.end_ns
