@@ -67,6 +67,7 @@ def _count(where: str, value: Any, least: int, most: int = MOST_BYTES) -> int:
     return number
 
 
+@checked
 def parse_bytes(where: str, value: Any, least: int = 0, most: int = MOST_BYTES) -> int:
     """Return bytes, from their number or text such as "1GB" (10**9) or "64 KiB" (1024 bytes each), within a range."""
     number: Any = value
@@ -89,6 +90,7 @@ def parse_bytes(where: str, value: Any, least: int = 0, most: int = MOST_BYTES) 
     return nbytes
 
 
+@checked
 def parse_seconds(where: str, value: Any) -> float:
     """Return seconds above 0, from their number or text such as "1h", "5 min" or "250ms"."""
     number: Any = value
@@ -385,6 +387,7 @@ _config = MemoryPoolConfig(limit=_default_limit)
 _configuring = threading.Lock()
 
 
+@checked
 def configuration() -> MemoryPoolConfig:
     """Return the configuration in use: `configure(configuration())` changes nothing."""
     return _config
@@ -521,6 +524,7 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
+@checked
 def shared_stats() -> dict[str, dict[str, Any]]:
     """Return the sums of all TensorPools and of all TensorCaches of this process, as `tt.stats()` has them."""
     pools, caches = (collections.Counter(registry.sums()) for registry in (POOLS, CACHES))

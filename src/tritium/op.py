@@ -352,7 +352,7 @@ class Op(Row):
             own = ("axis", "dtype", "device")  # these have errors of their own
             self.checks = {} if Trait.INTERNAL in self.traits else checks_of(self.rule, own)
         for name, value in attrs.items():
-            attrs[name] = plain(value)
+            attrs[name] = value if name == "dtype" else plain(value)
         if attrs.get("dtype") is not None:
             fill, device = attrs.get("fill_value"), attrs.get("device")
             check_dtype(self.name, attrs.get("shape"), attrs["dtype"], device, fill=fill)

@@ -194,6 +194,7 @@ def _has_nonfinite(halves: np.ndarray[Any, Any]) -> bool:
     return bool(positive >= 0x7C00 or negative >= 0xFC00)
 
 
+@checked
 def from_integers(t: Any, scale: Any = 1.0, *, group: int = 0, dtype: Any = dt.tern2) -> Quantized:
     """Check and pack integers you already have, with their scale as a multiplier: one number, one for each row, or
     one for each group of columns."""

@@ -347,6 +347,7 @@ def _wrong_row(table: str, row: Any, entry: Any) -> str:
     return f"{table}[{row.name}] must be callable, given {bad[0]!r}" if bad else ""
 
 
+@checked
 def unregister(name: str) -> None:
     """Forget a registered device; tensors on it can no longer be used."""
     global _set
