@@ -215,7 +215,7 @@ def shown(value: Any) -> str:
 
 
 def _integer(value: Any) -> int:
-    if type(value) is int:
+    if isinstance(value, int):
         return value
     try:
         return operator.index(value)
@@ -568,6 +568,13 @@ def checked(function: _Function, own: tuple[str, ...] = ()) -> _Function:
 def checked_except(*own: str) -> Callable[[_Function], _Function]:
     """Check all arguments but these, which the function checks itself, with errors that say more."""
     return lambda function: checked(function, own)
+
+
+def checked_record(kind: _Class) -> _Class:
+    """Check the names and the count of a record's fields; it checks and converts their values itself."""
+    plain: Any = kind
+    plain.__init__ = checked(plain.__init__, tuple(inspect.signature(plain.__init__).parameters))
+    return kind
 
 
 def _without_arguments(kind: type) -> Callable[..., None]:

@@ -70,7 +70,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         if copy is False:
             raise ArgumentError("asarray: a list cannot become a tensor without a copy; leave copy=False out.")
         return _as(_of_sequence(obj, kind, there), kind, there, None)
-    data = read_array(obj, "asarray")
+    data = obj if isinstance(obj, np.ndarray) else read_array(obj, "asarray")
     result = from_numpy(data, copy=bool(copy) or isinstance(obj, np.generic))
     if copy is False and (isinstance(obj, np.generic) or not result.storage.imported):
         raise ArgumentError("asarray: this array cannot be looked at in place (empty, byte-swapped or oddly strided); "

@@ -124,7 +124,7 @@ class TernaryScale(NamedTuple):
 @checked
 def scale_of(values: np.ndarray[Any, Any]) -> TernaryScale | None:
     """Return the s of a matrix of which every value is -s, 0 or s; None where they are anything else."""
-    if values.ndim != 2 or values.dtype.kind not in "biuf":
+    if values.ndim != 2 or (values.dtype.kind not in "biuf" and values.dtype != dt.bf16.numpy):
         raise ShapeError(f"quant.scale_of: a matrix of numbers is needed, given {values.dtype}{list(values.shape)}.")
     if len(np.unique(np.abs(values[:16, :16]))) > 2:  # a glance: most weights are told by it
         return None

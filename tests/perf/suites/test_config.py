@@ -209,7 +209,8 @@ def test_a_duration_written_reads_back_the_same(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "share"), [(0.05, 0.05), (10.0, 0.1), ("5%", 0.05), ("0.5%", 0.005), ("15", 0.15), (1, 1.0)]
+    ("given", "share"),
+    [(0.05, 0.05), (10.0, 0.1), ("5%", 0.05), ("0.5%", 0.005), ("15", 0.15), ("100%", 1.0), (1.0, 1.0)],
 )
 def test_shares(given: Any, share: float) -> None:
     assert fraction(given) == pytest.approx(share)

@@ -26,6 +26,7 @@ from made_timelines import named
 from measured import HOSTILE
 from tritium import recording
 from tritium.errors import ArgumentError, BusyError, FormatError
+from tritium.machine.facts import this_machine
 from tritium.perf.meters.absent import Absent
 from tritium.see.profile import profile as module
 from tritium.see.profile.profile import FORMATS, Profile, load_profile, start_session, stop_session
@@ -527,7 +528,7 @@ def test_ceilings_are_those_of_the_threads_in_use(monkeypatch: pytest.MonkeyPatc
     with tt.profile(counters=None) as p:
         tt.exp(tt.ones(1000))
     assert p.ops()[0].ceiling_share is not None
-    assert asked == [min(tt.get_num_threads(), tt.ceilings.__globals__["this_machine"]().usable)]
+    assert asked == [min(tt.get_num_threads(), this_machine().usable)]
 
 
 def test_the_page_says_what_matters() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tritium.errors import TritiumError, checked_class
+from tritium.errors import TritiumError
 
 THREADS = (  # variables that set the threads of libraries
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "TRITIUM_NUM_THREADS",
@@ -24,7 +24,6 @@ class UnsupportedError(TritiumError, RuntimeError):
     """This candidate cannot do this case; the message says why. The case is skipped there, and the reason recorded."""
 
 
-@checked_class
 @dataclass(frozen=True)
 class Work:
     """The work of one call: arithmetic, bytes that must be moved at least once, and countable items."""
@@ -65,7 +64,6 @@ class Recipe:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-@checked_class
 @dataclass(frozen=True)
 class Case:
     """One thing to measure, on as many contenders as support it."""
@@ -77,7 +75,6 @@ class Case:
     timeout_s: float | None = None  # None: the plan's
 
 
-@checked_class
 @dataclass(frozen=True)
 class Arm:
     """A contender: how its worker process is started, and the candidate that the recipe makes there."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tritium import backends, dtype
-from tritium.errors import ArgumentError, DTypeError, FormatError, checked_class, nearest
+from tritium.errors import ArgumentError, DTypeError, FormatError, checked_record, nearest
 from tritium.perf.records import json_io as records
 from tritium.perf.records.run import PLANS, Plan
 from tritium.perf.work import peers
@@ -337,7 +337,7 @@ def _a(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-@checked_class
+@checked_record
 @dataclass(frozen=True)
 class BenchmarkConfig(Config):
     """A measurement: ops x sizes x batches x dtypes x devices, and for how long."""
@@ -391,7 +391,7 @@ class BenchmarkConfig(Config):
         return tuple(name for name, reason in absences.items() if not reason), skipped
 
 
-@checked_class
+@checked_record
 @dataclass(frozen=True)
 class EnergyConfig(Config):
     """Settings of energy readings. Estimates are made only if allowed, and are marked as such."""
@@ -449,7 +449,7 @@ def alerts(value: Any, where: str) -> Alerts:
     return thresholds
 
 
-@checked_class
+@checked_record
 @dataclass(frozen=True)
 class RegressionConfig(Config):
     """Rules for regressions, and the baseline they are compared with."""

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, Literal
 
 from tritium import backends, dtype as dt, layout as lay, settings
-from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError, checked
+from tritium.errors import ArgumentError, FormatError, PerformanceError, VerifyError, checked_except, shown
 from tritium.machine.facts import this_machine
 from tritium.perf import files
 from tritium.perf.engine import worker
@@ -120,11 +120,15 @@ class Both:
 
 # ---- timing
 
+LONGEST_S = 86400
+
 
 def measured(case: Case, prepared: Made, *, seconds: float = 0.5, gives: tuple[str, ...] = ("us", "gflops")) -> Timed:
     """Check the answer, calibrate the calls of a batch, warm up until steady, then time batches for about so long."""
-    if not 0 < seconds < math.inf:
-        raise ArgumentError(f"{case.name}: seconds must be a time above 0, given {seconds!r}.")
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= LONGEST_S:
+        raise ArgumentError(
+            f"{case.name}: seconds must be a time above 0, a day ({LONGEST_S}) at most, given {shown(seconds)}."
+        )
     result = prepared.call()
     if prepared.wait is not None:
         prepared.wait(result)
@@ -173,7 +177,7 @@ def _time_case(case: Case, seconds: float, gives: tuple[str, ...], candidate: st
     return measured(case, call, seconds=seconds, gives=gives)
 
 
-@checked
+@checked_except("seconds")
 def timed(
     operation: str,
     shape: int | Sequence[int],
@@ -194,13 +198,13 @@ def timed(
 # ---- the guides' one-liners
 
 
-@checked
+@checked_except("seconds")
 def matmul(size: int = 1024, dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5) -> Timed:
     """Time a square product: (µs, GFLOP/s)."""
     return timed("matmul", (size, size), dtype, device, seconds=seconds)
 
 
-@checked
+@checked_except("seconds")
 def benchmark_matmul_with_size(
     shape: Sequence[int], dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
@@ -208,7 +212,7 @@ def benchmark_matmul_with_size(
     return timed("matmul", shape, dtype, device, seconds=seconds)
 
 
-@checked
+@checked_except("seconds")
 def benchmark_elementwise(
     operation: str = "add",
     shape: Sequence[int] = (1024, 1024),
@@ -221,7 +225,7 @@ def benchmark_elementwise(
     return timed(operation, shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
 
 
-@checked
+@checked_except("seconds")
 def benchmark_reduction(
     shape: Sequence[int] = (1000, 1000), dtype: Any = "f32", device: Any = None, *, seconds: float = 0.5
 ) -> Timed:
@@ -229,7 +233,7 @@ def benchmark_reduction(
     return timed("sum", shape, dtype, device, seconds=seconds, gives=("us", "gbs"))
 
 
-@checked
+@checked_except("seconds")
 def benchmark_quantization(
     shape: Sequence[int] = (1024, 1024), scheme: str = "ternary", device: Any = None, *, seconds: float = 0.5
 ) -> Both:
@@ -240,7 +244,7 @@ def benchmark_quantization(
     return Both(first, second)
 
 
-@checked
+@checked_except("seconds")
 def benchmark_device_transfer(
     shape: Sequence[int] = (1024, 1024), device: Any = None, dtype: Any = "f32", *, seconds: float = 0.5
 ) -> Both:
@@ -250,7 +254,7 @@ def benchmark_device_transfer(
     return Both(first, second)
 
 
-@checked
+@checked_except("seconds")
 def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> Both:
     """Time allocating 1 KiB and 16 MiB: (ns, ns)."""
     cases = moves.memory(what=["allocate"], device=str(backends.device(device)))
@@ -258,13 +262,13 @@ def benchmark_memory_allocation(device: Any = None, *, seconds: float = 0.5) -> 
     return Both(first, second, "ns")
 
 
-@checked
+@checked_except("seconds")
 def benchmark_with_dtype(dtype: Any, size: int = 512, device: Any = None, *, seconds: float = 0.5) -> Timed:
     """Time the same product with weights of a dtype: f32, f16, bf16, i8, i4, tern2, tern5. (µs, GFLOP/s)"""
     return timed("linear", (size, size), dtype, device, seconds=seconds)
 
 
-@checked
+@checked_except("seconds")
 def benchmark_strided(
     operation: str = "add",
     shape: Sequence[int] = (1024, 1024),
@@ -277,7 +281,7 @@ def benchmark_strided(
     return timed(operation, shape, dtype, device, layout="strided", seconds=seconds, gives=("us", "gbs"))
 
 
-@checked
+@checked_except("seconds")
 def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
     """Time the overhead of a call: an addition of a few elements in Tritium and in NumPy: (ns, ns)."""
     (case,) = grid(["add"], [(size,)])
@@ -288,13 +292,13 @@ def benchmark_dispatch(size: int = 8, *, seconds: float = 0.5) -> Both:
     return Both(first, second, "ns")
 
 
-@checked
+@checked_except("taken")
 def calculate_gflops(taken: Timed | float, shape: Sequence[int], operation: str = "matmul") -> float:
     """Return 1e9 operations per second of an op of that shape, from a timing or from seconds."""
     flops = work_of(operation_named(operation), tuple(shape), "f32").flops
-    seconds = taken.seconds if isinstance(taken, Timed) else float(taken)
-    if not 0 < seconds < math.inf:
-        raise ArgumentError(f"calculate_gflops: seconds must be a time above 0, given {taken!r}.")
+    seconds = taken.seconds if isinstance(taken, Timed) else taken
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e300:
+        raise ArgumentError(f"calculate_gflops: seconds must be a time above 0, given {shown(taken)}.")
     return flops / seconds / 1e9
 
 
@@ -312,7 +316,7 @@ class Floor:
     least: float | None
 
 
-@checked
+@checked_except("measured", "at_least")
 def assert_performance(
     measured: Timed | Run | float,
     at_least: float | None = None,

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from tritium.batching.batches import BatchSize, advise_batch as advise_batch, find_optimal_batch_size, seconds_in
-from tritium.errors import ArgumentError, TuneError, checked, nearest
+from tritium.errors import ArgumentError, TuneError, checked, checked_except, nearest
 from tritium.machine.facts import seconds_text
 from tritium.machine.tuned import Choice
 from tritium.perf.records.json_io import utc_now
@@ -183,7 +183,7 @@ def _results(runners: Sequence[_Runner]) -> tuple[Candidate, ...]:
 _functions: dict[tuple[str, str, str, str], tuple[Callable[[Any], Any], dict[str, Any]]] = {}
 
 
-@checked
+@checked_except("op", "fn")
 def tune(
     op: str,
     configs: Iterable[Any],

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import tritium as tt
-from tritium.errors import ArgumentError, FormatError, checked
+from tritium.errors import ArgumentError, FormatError
 from tritium.perf.records.case import Case, Context, Made, Recipe, UnsupportedError, Work
 from tritium.perf.words import nearest
 from tritium.perf.work import canary, operations
@@ -70,7 +70,6 @@ def registered() -> Mapping[str, Registered]:
     return dict(_registered)
 
 
-@checked
 def benchmark(
     name: str,
     *,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked
+from tritium.errors import ArgumentError, checked_except
 from tritium.perf.meters.absent import Absent
 from tritium.see.doctor.checks import MACHINE, SEVERITIES, Check, Finding, Severity
 from tritium.see.doctor.readings import READERS, Reader, Readings
@@ -88,7 +88,7 @@ def run_checks(checks: Sequence[Check], readings: Mapping[str, Any] | Readings) 
     return findings
 
 
-@checked
+@checked_except("run")
 def diagnose(
     run: Callable[[], Any] | None = None,
     name: str = "the program",

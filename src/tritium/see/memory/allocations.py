@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from tritium import backends, memory
-from tritium.errors import ArgumentError, DeviceError, checked, checked_class, nearest
+from tritium.errors import ArgumentError, DeviceError, checked, checked_class, checked_except, nearest
 from tritium.perf.records.json_io import utc_now
 from tritium.see.memory import file as memory_file, hub, page as memory_page, pressure as memory_pressure, records
 from tritium.see.memory.accounts import CPU, Accounts
@@ -322,6 +322,7 @@ class MemoryTracker:
 
     # ---- manual tracking
 
+    @checked_except("nbytes")
     def track_allocation(self, id: str, nbytes: int, device: Any = CPU, op: str = "") -> None:
         """Record the allocation of a user's buffer. An id that is alive gets the new size and is flagged: `repeated_ids`."""
         self._note(_allocation_event(id, nbytes, device, op, sys._getframe(1)))
@@ -330,6 +331,7 @@ class MemoryTracker:
         """Record the free of a user's buffer. An id that is not allocated is flagged: `unknown_frees`, and in the report."""
         self._note(_free_event(id, device, op, sys._getframe(1)))
 
+    @checked_except("nbytes")
     def track_transfer(self, id: str, nbytes: int, source: Any, target: Any, op: str = "") -> None:
         """Record a transfer of a user's buffer from one device to another."""
         self._note(_transfer_event(id, nbytes, source, target, op, sys._getframe(1)))
@@ -360,7 +362,7 @@ def load_memory(path: str | os.PathLike[str]) -> Memory:
 # ---- manual tracking, for all trackers
 
 
-@checked
+@checked_except("nbytes")
 def track_allocation(id: str, nbytes: int, device: Any = CPU, op: str = "") -> None:
     """Record the allocation of a user's buffer in every running tracker; without any, do nothing."""
     hub.publish(_allocation_event(id, nbytes, device, op, sys._getframe(1)))
@@ -372,7 +374,7 @@ def track_deallocation(id: str, device: Any = CPU, op: str = "") -> None:
     hub.publish(_free_event(id, device, op, sys._getframe(1)))
 
 
-@checked
+@checked_except("nbytes")
 def track_transfer(id: str, nbytes: int, source: Any, target: Any, op: str = "") -> None:
     """Record a transfer between devices in every running tracker."""
     hub.publish(_transfer_event(id, nbytes, source, target, op, sys._getframe(1)))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 
 from tritium import escape, settings
-from tritium.errors import ArgumentError, checked_class
+from tritium.errors import ArgumentError, checked_class, checked_except
 from tritium.perf.meters.absent import Absent
 from tritium.perf.records.case import Context
 from tritium.perf.records.json_io import utc_now
@@ -120,6 +120,7 @@ class Collector:
         cost = self._cost
         return None if cost is None or cost[1] <= 0 else cost[0] / cost[1]
 
+    @checked_except("elapsed_s")
     def collect_operation_metrics(
         self,
         operation: str,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, TritiumError, checked
+from tritium.errors import ArgumentError, TritiumError, checked, checked_except, shown
 from tritium.perf.engine import worker
 from tritium.perf.gate.verdict import Suite, Verdict
 from tritium.perf.records.case import Arm, Case
@@ -35,7 +35,7 @@ CONTENDER = "a contender, such as tritium.perf.records.case.Arm(name, candidate)
 MOST_CALLS = 20_000  # so that their spans fit the recorder
 
 
-@checked
+@checked_except("case", "before", "after")
 def attribute(
     case: Case, before: Arm, after: Arm, *, repeats: int = 6, seconds: str | float = 0.2, calls: int | None = None
 ) -> ProfileDiff:
@@ -46,7 +46,7 @@ def attribute(
     """
     for value, kind, example in ((case, Case, CASE), (before, Arm, CONTENDER), (after, Arm, CONTENDER)):
         if not isinstance(value, kind):
-            raise ArgumentError(f"attribute: {value!r} is not {example}.")
+            raise ArgumentError(f"attribute: {shown(value)} is not {example}.")
     if repeats < 2:
         raise ArgumentError(f"attribute: repeats={repeats}; at least 2 are needed, 6 are usual.")
     request: dict[str, Any] = {

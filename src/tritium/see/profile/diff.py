@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked
+from tritium.errors import ArgumentError, checked_except
 from tritium.perf.amounts import seconds_text
 from tritium.perf.records.environment import differences
 from tritium.perf.stats.estimates import Interval, brunner_munzel_p, holm, unpaired
@@ -199,7 +199,7 @@ def _ends(interval: Interval | None) -> str:
 # ---- comparing
 
 
-@checked
+@checked_except("before", "after")
 def diff(before: Profiles, after: Profiles, per: str | None = None) -> ProfileDiff:
     """Compare two profiles, or two lists of repetitions of one run.
 

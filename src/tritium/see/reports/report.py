@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tritium import escape
-from tritium.errors import ArgumentError, checked, nearest
+from tritium.errors import ArgumentError, checked, checked_except, nearest
 from tritium.perf.files import write_bytes, write_text
 from tritium.perf.gate.verdict import BASE, HEAD, Suite
 from tritium.perf.records import json_io as records
@@ -101,7 +101,7 @@ class Report:
         return [write_bytes(Path(folder) / name, data, parents=True) for name, data in pixels.items()]
 
 
-@checked
+@checked_except("results")
 def report(
     results: Results, *, verdicts: Suite | None = None, baseline: Results | None = None, history: History | Trends | None = None,
     profile: Any = None, before: Any = None, memory: Any = None, selftest: Selftest | None = None, sha256: str = "",
