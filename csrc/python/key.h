@@ -30,7 +30,7 @@ struct Key {
     PyTypeObject* type = Py_TYPE(o);
     if (type == globals.tensor_type) {
       auto* a = reinterpret_cast<Array*>(o);
-      if (sight == Sight::kDType) return a->native && a->code >= 0 && add(kAnyShape | uint64_t(a->code) << 8);
+      if (sight == Sight::kDType) return a->plain() && add(kAnyShape | uint64_t(a->code) << 8);
       const int ndim = a->ndim();
       if (!a->known() || count + 2 * ndim + 1 >= kMaxWords) return false;
       const uint64_t tag = a->native ? kTensor : kForeign;

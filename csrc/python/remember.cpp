@@ -170,8 +170,8 @@ PyObject* row_remember(PyObject* self, PyObject* given, PyObject* keywords) {
   const int first_ndim = array_first ? reinterpret_cast<Array*>(said.operands[0])->ndim() : 0;
   if (!describe(*record, kernel, dtype, shape, attrs, first_ndim)) return nullptr;
   if (!check_operands(*record, said, scalars)) return nullptr;
-  if (any_shape && (record->several || !record->entry))
-    return PyErr_Format(PyExc_ValueError, "remember: only a kernel with one result serves any shape.");
+  if (any_shape && (record->several || !record->entry || record->made[0].code >= kDTypes))
+    return PyErr_Format(PyExc_ValueError, "remember: only a kernel with one result that is not packed serves any shape.");
   record->any_shape = any_shape;
   row->any_shape |= static_cast<char>(any_shape);
   if (about != Py_None) record->kept.push_back(record->about = Py_NewRef(about));

@@ -25,7 +25,7 @@ from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
 from tritium.machine.facts import processor, usable_threads
-from tritium.op import OPS, Kind, Op, Specs
+from tritium.op import OPS, Axes, Kind, Op, Specs
 
 Accepts = Callable[[Specs, Mapping[str, Any], tuple[Layout | None, ...]], bool]
 
@@ -250,7 +250,7 @@ class Cpu(Backend):
         return listed if found is None else [*alternatives(op, str(found.value)), *listed]
 
     def chooses_by_shape(self, op: Op) -> bool:
-        return op.kind is not Kind.MAP or bool(self._tuned)
+        return op.kind is not Kind.MAP or op.axes is not Axes.EACH or bool(self._tuned)
 
     def retuned(self) -> None:
         super().retuned()

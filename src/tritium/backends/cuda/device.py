@@ -147,7 +147,7 @@ class Cuda(Torch):
         try:
             return super().blank(shape, t)
         except torch.OutOfMemoryError as error:
-            raise self._no_room(error) from None
+            raise self.no_room(_asked(error)) from None
 
     def is_true(self, value: Value) -> bool:
         found = bool(value.any())
@@ -164,7 +164,7 @@ class Cuda(Torch):
             try:
                 return fn(*args)
             except torch.OutOfMemoryError as error:
-                raise self._no_room(error) from None
+                raise self.no_room(_asked(error)) from None
 
     @property
     def writes_places(self) -> bool:
@@ -258,9 +258,8 @@ class Cuda(Torch):
         free, there = torch.cuda.mem_get_info(self.place)
         return there - free, there
 
-    def _no_room(self, error: Exception) -> OutOfMemoryError:
-        """What was asked, what is free, what to try."""
-        asked = str(error).partition("Tried to allocate ")[2].partition(". ")[0] or "more than there is"
+    def no_room(self, asked: str) -> OutOfMemoryError:
+        """Return an error that says what was asked, what is free and what to try."""
         free, there = torch.cuda.mem_get_info(self.place)
         held = self.memory_stats()
         gib = 2**30
@@ -287,6 +286,11 @@ class Cuda(Torch):
                 facts["triton"] = str(__import__("triton").__version__)
         by = cuda_rows.product_words(self.place) if self.has_triton else "torch, since Triton is not installed"
         return facts | {"kernels": f"{len(self.kernels)} rows; ternary products by {by}"}
+
+
+def _asked(error: Exception) -> str:
+    """Return how much torch was asked for, by its message."""
+    return str(error).partition("Tried to allocate ")[2].partition(". ")[0] or "more than there is"
 
 
 def _pinned(data: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -165,11 +165,15 @@ class ValueBackend(Backend):
 
     def allocate(self, nbytes: int) -> Any:
         if nbytes > self.capacity:  # a library may promise memory that nobody has, and the system then ends the process
-            raise OutOfMemoryError(
-                f"a tensor of {nbytes / 2**30:.1f} GiB does not fit in the {self.capacity / 2**30:.1f} GiB of {self.device}. "
-                f"Work in smaller batches, or use a smaller dtype."
-            )
+            raise self.no_room(f"{nbytes / 2**30:.2f} GiB")
         return self.storage(self.device, nbytes)
+
+    def no_room(self, asked: str) -> OutOfMemoryError:
+        """Return the error for a tensor that does not fit."""
+        return OutOfMemoryError(
+            f"{self.device} has no room for {asked}: it has {self.capacity / 2**30:.2f} GiB. Work in smaller batches, or use a "
+            f"smaller dtype."
+        )
 
     @cached_property
     def capacity(self) -> int:

@@ -138,7 +138,8 @@ def agree(body: Fragment, xs: list[Any], ulps: float) -> None:
 # ---- rows of the table
 
 
-APART = {o for o in OPS.values() if o.kind is Kind.MAP and o.fuses is Fuse.NONE}  # which the fuser leaves alone
+# Those the fuser leaves alone, and those that read or give packed elements, which only the CPU fuses.
+APART = {o for o in OPS.values() if o.kind is Kind.MAP and (o.fuses is Fuse.NONE or o.packed)}
 TABLE = [(op, s) for op, s in cases(Kind.MAP, Kind.REDUCE) if (op.kind is Kind.MAP or op in WHOLE) and op not in APART]
 LIKE_OTHERS = {f64, i8, i64}  # the interpreter computes them as it does f32 and i32
 
