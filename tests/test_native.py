@@ -44,7 +44,7 @@ def kernel_of(op: Op, attrs: dict[str, Any], isa: str) -> Any:
 
 def run(op: Op, data: list[Any], attrs: dict[str, Any], how: str, isa: str) -> Any:
     """The kernel's own result, or None where it does not take the call."""
-    attrs = op.defaults | attrs
+    attrs = op.complete(attrs)
     specs = tuple(None if x is None else Spec(x.shape, tt.dtype.dtype(x.dtype)) for x in data)
     decision = op.decide(specs, attrs)
     kernel = kernel_of(op, attrs, isa)
@@ -68,7 +68,7 @@ def test_samples_agree_on_every_isa(op: Op, sample: Sample) -> None:
             with at(how, isa):
                 got = run(op, data, attrs, how, isa)
                 if got is not None:
-                    assert_close(op, got, want, data, op.defaults | attrs)
+                    assert_close(op, got, want, data, op.complete(attrs))
 
 
 SHAPES = [(100_003,), (331, 307), (3, 70_001), (70_001, 3), (41, 43, 47)]
@@ -140,7 +140,7 @@ def test_large_odd_sizes_agree_on_every_isa(op: Op, isa: str) -> None:
             continue
         if got is not None:
             with at(shape, kind):
-                assert_close(op, got, wide_result(op, shape, kind), data, op.defaults | attrs)
+                assert_close(op, got, wide_result(op, shape, kind), data, op.complete(attrs))
 
 
 @pytest.mark.parametrize("isa", ISAS)

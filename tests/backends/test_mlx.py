@@ -135,7 +135,7 @@ def test_out_is_written_and_nothing_beside_it(op: Op, strided: bool) -> None:
 
 def keeps_its_spec(op: Op, sample: Sample) -> bool:
     specs = tuple(None if d is None else d.spec for d in sample.inputs)
-    return op.decide(specs, op.defaults | dict(sample.attrs)).out == specs[0]
+    return op.decide(specs, op.complete(dict(sample.attrs))).out == specs[0]
 
 
 @pytest.mark.parametrize("how", ["contiguous", "transposed", "sliced"])

@@ -76,7 +76,7 @@ def test_rows_read_views_and_repeat_themselves(turn: int) -> None:
         ):
             continue
         data = [as_laid(x, how) for x in arrays(op, sample)]
-        attrs = op.defaults | dict(sample.attrs)
+        attrs = op.complete(dict(sample.attrs))
         given = [None if x is None else laid(x, how, "torch") for x in data]
         want = expected(op, data, dict(sample.attrs))
         for _ in range(2):

@@ -78,7 +78,7 @@ def test_a_row_gives_what_the_single_calls_give_or_a_reason(op: Op, sample: Samp
             theirs = tuple(values(t) for t in want)
             if op.kind is Kind.CONTRACT:
                 of_this = [d if j in which else f for j, (d, f) in enumerate(zip(data[i], data[0], strict=True))]
-                assert_close(op, mine, theirs, of_this, op.defaults | dict(sample.attrs))
+                assert_close(op, mine, theirs, of_this, op.complete(dict(sample.attrs)))
             else:
                 for a, b in zip(mine, theirs, strict=True):
                     assert a.dtype == b.dtype

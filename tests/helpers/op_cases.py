@@ -38,7 +38,7 @@ def blank(like: tt.Tensor, strided: bool) -> tt.Tensor:
 def keeps_its_spec(op: Op, sample: Sample) -> bool:
     """Whether the result has the shape and dtype of the first input, so that it can be written there."""
     specs = tuple(None if d is None else d.spec for d in sample.inputs)
-    return op.decide(specs, op.defaults | dict(sample.attrs)).out == specs[0]
+    return op.decide(specs, op.complete(dict(sample.attrs))).out == specs[0]
 
 
 IN_PLACE = [(o, s) for o, s in out_cases() if o.traits & Trait.IN_PLACE and o.inputs and keeps_its_spec(o, s)]

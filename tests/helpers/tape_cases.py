@@ -93,7 +93,7 @@ class Body:
             else x
             for x in xs
         ]
-        attrs = op.defaults | attrs
+        attrs = op.complete(attrs)
         out = op.rule(*(None if a is None else self.spec(a) for a in args), **attrs)
         out = out.out if hasattr(out, "out") else out
         self.steps.append(Step(op, tuple(args), tuple(attrs.items()), out))

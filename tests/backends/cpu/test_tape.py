@@ -39,7 +39,7 @@ def two_threads() -> Iterator[None]:
 
 def one_step(op: Op, sample: Sample) -> tuple[Fragment, list[Any]]:
     data = arrays(op, sample)
-    attrs = op.defaults | dict(sample.attrs)
+    attrs = op.complete(dict(sample.attrs))
     given_data = [x for x in data if x is not None]
     decision = op.decide(tuple(spec_of(x) for x in data), attrs)
     order = iter(range(len(given_data)))

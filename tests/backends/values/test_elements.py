@@ -93,7 +93,7 @@ CASES = [(o, s) for o, s in cases() if o in ROWS]
 
 def run(op: Op, data: list[Any], attrs: dict[str, Any]) -> Any:
     """A row by its maker, as a backend calls it."""
-    attrs = op.defaults | attrs
+    attrs = op.complete(attrs)
     specs = tuple(None if x is None else Spec(x.shape, getattr(x, "packed", None) or dt.dtype(x.dtype)) for x in data)
     decision = op.decide(specs, attrs)
     attrs = {k: v for k, v in attrs.items() if k != "device"}
@@ -114,7 +114,7 @@ def test_every_row_agrees_with_the_reference() -> None:
         attrs = dict(sample.attrs)
         data = arrays(op, sample)
         try:
-            assert_close(op, run(op, data, attrs), expected(op, data, attrs), data, op.defaults | attrs)
+            assert_close(op, run(op, data, attrs), expected(op, data, attrs), data, op.complete(attrs))
         except Exception as error:
             wrong.append(f"{op.name} {sample}: {error!r}")
     assert wrong == []

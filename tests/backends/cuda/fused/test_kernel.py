@@ -75,7 +75,7 @@ def body_of(fn: Any, *specs: Spec) -> Fragment:
 def one_row(op: Op, sample: Sample) -> tuple[Fragment, list[Any]]:
     """A sample of a row as a body of one step, and its operands as the row wants them."""
     data = arrays(op, sample)
-    attrs = op.defaults | dict(sample.attrs)
+    attrs = op.complete(dict(sample.attrs))
     decision = op.decide(tuple(spec_of(x) for x in data), attrs)
     given = [(x, s) for x, s in zip(data, decision.inputs, strict=True) if x is not None and s is not None]
     places = iter(range(len(given)))
@@ -159,7 +159,7 @@ def test_a_row_of_the_table_agrees_with_the_reference(op: Op, sample: Sample) ->
     if (why := cuda_fused.refuses(body)) is not None:
         assert re.search("no elements|integers|half|nextafter|axis|bools|shapes", why), why
         return
-    data, attrs = arrays(op, sample), op.defaults | dict(sample.attrs)
+    data, attrs = arrays(op, sample), op.complete(dict(sample.attrs))
     got = tuple(numpy_of(g, s) for g, s in zip(whole(body, xs), outputs(body.out), strict=True))
     assert_close(op, got if len(got) > 1 else got[0], expected(op, data, dict(sample.attrs)), data, attrs)
 
@@ -170,7 +170,7 @@ def test_every_map_of_floats_is_taken_or_has_a_reason() -> None:
         specs = tuple(None if d is None else d.spec for d in sample.inputs)
         if op in APART or any(s is not None and not s.size for s in specs):
             continue
-        attrs = op.defaults | dict(sample.attrs)
+        attrs = op.complete(dict(sample.attrs))
         decision = op.decide(specs, attrs)
         given = tuple(s for s in decision.inputs if s is not None)
         places = iter(range(len(given)))
@@ -423,7 +423,7 @@ FOLDS = tuple(o for o in OPS.values() if o.fuses is Fuse.FOLD)
 @runs
 @pytest.mark.parametrize(("op", "sample"), [(o, s) for o, s in TABLE if o in (*cuda_fused.SINGLE, *FOLDS)], ids=case_id)
 def test_a_single_row_runs_by_the_same_kernels(op: Op, sample: Sample) -> None:
-    data, attrs = arrays(op, sample), op.defaults | dict(sample.attrs)
+    data, attrs = arrays(op, sample), op.complete(dict(sample.attrs))
     specs = tuple(spec_of(x) for x in data)
     decision = op.decide(specs, attrs)
     given = [None if x is None or s is None else torch_of(x, s) for x, s in zip(data, decision.inputs, strict=True)]
