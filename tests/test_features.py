@@ -30,29 +30,7 @@ COUNTS = {
     "A": 20, "B": 18, "C": 19, "D": 9, "E": 17, "F": 6, "G": 4, "H": 11, "I": 7, "J": 15, "K": 5, "L": 9, "M": 6, "N": 6, "O": 2,
 }  # fmt: skip
 LATER = {"E13", "F4", "H11"}  # partial native programs, the choice between stacking and looping, events that are logged
-OPEN = LATER | {
-    "B6",
-    "B10",
-    "B18",
-    "C1",
-    "C3",
-    "C5",
-    "C6",
-    "D3",
-    "D7",
-    "D9",
-    "E5",
-    "E15",
-    "H1",
-    "H3",
-    "H4",
-    "H8",
-    "I6",
-    "I7",
-    "J12",
-    "L7",
-    "M6",
-}
+OPEN = LATER | {"B10"}
 CODE = re.compile(r"`([^`]+)`")
 ROW = re.compile(r"^\| *([A-Z]\d+) *\|(.*)\|\s*$")
 HEADING = re.compile(r"^## ([A-Z])\. ")

@@ -357,10 +357,12 @@ class Op(Row):
             fill, device = attrs.get("fill_value"), attrs.get("device")
             check_dtype(self.name, attrs.get("shape"), attrs["dtype"], device, fill=fill)
             attrs["dtype"] = dt.dtype(attrs["dtype"])
+        if self.settle is not None:
+            attrs = self.settle(attrs)
         for name in attrs.keys() & self.checks.keys():
             if attrs[name] is not self.defaults.get(name):
                 attrs[name] = check_value(self.checks[name], attrs[name], self.name, name)
-        return inputs, attrs if self.settle is None else self.settle(attrs)
+        return inputs, attrs
 
     def complete(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Return attributes with the defaults of those left out, settled."""
