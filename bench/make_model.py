@@ -265,7 +265,7 @@ def write_gguf(recipe: Recipe, target: Path, overwrite: bool) -> None:
     metadata |= names.config_to_gguf(configuration(shape, arch), arch)
     metadata |= {key: ENCODE[key.rpartition(".")[2]](value) for key, value in vocabulary(shape.vocab).items()}
     pieces = list(gguf_pieces(recipe))
-    with appearing(target, folder=False, overwrite=overwrite) as path, path.open("xb") as file:
+    with appearing(target, folder=False, overwrite=overwrite) as path, path.open("wb") as file:
         gguf.write(file, metadata, pieces, progress=tell, total=sum(p.nbytes for p in pieces))
 
 

@@ -20,7 +20,7 @@ from tritium import settings
 from tritium.backends.reference import packed
 from tritium.buffer import Array
 from tritium.dtype import DType, is_name, tern2
-from tritium.errors import DeviceError, TritiumError, checked, nearest, shown
+from tritium.errors import DeviceError, TritiumError, checked, checked_except, nearest, shown
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
@@ -347,7 +347,7 @@ def _wrong_row(table: str, row: Any, entry: Any) -> str:
     return f"{table}[{row.name}] must be callable, given {bad[0]!r}" if bad else ""
 
 
-@checked
+@checked_except("name")
 def unregister(name: str) -> None:
     """Forget a registered device; tensors on it can no longer be used."""
     global _set

@@ -54,7 +54,7 @@ def one_step(op: Op, sample: Sample) -> tuple[Fragment, list[Any]]:
     return Fragment(specs, (Step(op, inputs, tuple(attrs.items()), decision.out),), (len(specs),)), ready
 
 
-UNFUSED = (ops.divmod, ops.dequantize)
+UNFUSED = (ops.divmod, ops.dequantize, ops.quantize)
 KNOWN = {bool_, i8, i32, f16, bf16, f32}
 
 
