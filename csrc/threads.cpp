@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "limits.h"
+#include "watch.h"
 
 namespace tritium {
 namespace {
@@ -25,6 +26,8 @@ using std::uint64_t;
 constexpr int kMaxThreads = 256;
 constexpr int kRangesPerThread = 4;  // the caller starts at once; workers that wake late still find something to do
 constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kBlockTime = std::chrono::milliseconds(20);  // of a range, between two looks at the clock
+constexpr int64_t kFirstGrains = 16;                        // in the first block, whose time is not known yet
 
 void pause() {
 #if defined(__x86_64__)
@@ -60,6 +63,15 @@ struct Bed {
     changed.wait(lock, done);
     sleepers.fetch_sub(1);
   }
+  // The same for at most `time`; false: it does not hold yet.
+  template <class F>
+  bool sleep_for(Watch::Clock::duration time, F done) {
+    std::unique_lock lock(mutex);
+    sleepers.fetch_add(1);
+    const bool held = changed.wait_for(lock, time, done);
+    sleepers.fetch_sub(1);
+    return held;
+  }
   void wake() {
     if (sleepers.load() == 0) return;
     { std::lock_guard lock(mutex); }
@@ -67,9 +79,34 @@ struct Bed {
   }
 };
 
-struct Job {
+// What parallel_for runs, in one piece or, where somebody watches, in blocks of about kBlockTime.
+struct Work {
   void (*fn)(void*, int64_t, int64_t) = nullptr;
   void* context = nullptr;
+  int64_t grain = 1;
+  Watch* watch = nullptr;  // nullptr: nobody may end it early
+
+  // A unit may take any time where the grain is 1; otherwise a grain takes microseconds.
+  void run(int64_t begin, int64_t end) const {
+    if (!watch) return fn(context, begin, end);
+    int64_t block = grain > 1 ? grain * kFirstGrains : 1;
+    auto before = Watch::Clock::now();
+    while (begin < end && !watch->ended()) {
+      const int64_t length = block >= 1024 ? block / 64 * 64 : block;  // as for ranges
+      const int64_t stop = end - begin > length ? begin + length : end;
+      fn(context, begin, stop);
+      begin = stop;
+      const auto now = Watch::Clock::now();
+      if (now - before < kBlockTime / 2 && block < end) block *= 2;
+      if (now - before > kBlockTime) block = std::max<int64_t>(block / 2, 1);
+      before = now;
+      watch->check(now);
+    }
+  }
+};
+
+struct Job {
+  Work task;
   int64_t n = 0, ranges = 0, align = 1;
   std::atomic<int64_t> next{0};
 
@@ -77,7 +114,7 @@ struct Job {
   void work() {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < ranges;) {
       const int64_t begin = edge(i) / align * align, end = i + 1 == ranges ? n : edge(i + 1) / align * align;
-      fn(context, begin, end);
+      task.run(begin, end);
     }
   }
 };
@@ -112,7 +149,9 @@ struct Pool {
       const auto news = [&] { return state.load() / kNumberUnit != seen; };
       if (!spin_until(news)) idle.sleep_until(news);
       if (!join(seen)) continue;
+      set_watch(job.task.watch);
       job.work();
+      set_watch(nullptr);
       const uint64_t before = state.fetch_sub(1);
       if (!(before & kOpen) && (before & kInside) == 1) finish.wake();
     }
@@ -142,7 +181,9 @@ struct Pool {
     job.work();
     state.fetch_and(~kOpen);
     const auto done = [this] { return (state.load() & kInside) == 0; };
-    if (!spin_until(done)) finish.sleep_until(done);
+    if (spin_until(done)) return;
+    if (!job.task.watch) return finish.sleep_until(done);
+    while (!finish.sleep_for(kPollInterval, done)) job.task.watch->check(Watch::Clock::now());
   }
 };
 
@@ -177,19 +218,25 @@ int num_threads() { return threads().load(std::memory_order_relaxed); }
 void set_num_threads(int n) { threads().store(std::clamp(n, 1, kMaxThreads), std::memory_order_relaxed); }
 
 void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
-  if (n <= 0) return;
+  Watch* const watch = current_watch();
+  if (n <= 0 || (watch && watch->ended())) return;
   const int count = num_threads();
   const int64_t ranges = std::min<int64_t>(n / std::max<int64_t>(grain, 1), int64_t{count} * kRangesPerThread);
-  if (count == 1 || ranges <= 1) return fn(context, 0, n);
+  if (ranges <= 1) {
+    fn(context, 0, n);
+    if (watch) watch->check(Watch::Clock::now());
+    return;
+  }
+  const Work task{fn, context, std::max<int64_t>(grain, 1), watch};
+  if (count == 1) return task.run(0, n);
   static std::once_flag once;
   std::call_once(once, [] {
     pool = new Pool;
     pthread_atfork(nullptr, nullptr, forget_workers);
   });
   Pool& mine = *pool;
-  if (mine.held.exchange(true, std::memory_order_acquire)) return fn(context, 0, n);
-  mine.job.fn = fn;
-  mine.job.context = context;
+  if (mine.held.exchange(true, std::memory_order_acquire)) return task.run(0, n);
+  mine.job.task = task;
   mine.job.n = n;
   mine.job.ranges = ranges;
   mine.job.align = n / ranges >= 1024 ? 64 : 1;  // long ranges begin on a cache line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -194,3 +195,142 @@ def test_kernels_run_without_the_lock_of_the_interpreter() -> None:
     finally:
         sys.setswitchinterval(interval)
     pytest.fail("no other thread ran during 20 products")
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np
+import tritium as tt
+
+tt.set_num_threads(int(sys.argv[1]))
+
+def long(*shape, dtype=tt.float32):
+    return tt.broadcast_to(tt.ones((1,), dtype=dtype), shape)
+
+def interrupted(call):
+    def send():
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        sender.join()
+        return True
+    return False
+
+def expect_interrupt(*calls):
+    for i, call in enumerate(calls):
+        assert interrupted(call), f"call {i} ended by itself"
+        assert (tt.ones(3_000_000) + 1).sum().item() == 6_000_000
+
+"""
+REDUCTIONS = """
+expect_interrupt(
+    lambda: long(2**37).sum(),
+    lambda: long(2**20, 2**17).mean(axis=1),
+    lambda: tt.argmax(long(2**37)),
+    lambda: tt.var(long(2**17, 2**20), axis=0),
+)
+"""
+PRODUCTS = """
+w = tt.quantize_ternary(tt.randn((4096, 16384), seed=1))
+expect_interrupt(
+    lambda: long(256, 2**24) @ long(2**24, 256),
+    lambda: long(256, 2**24, dtype=tt.int32) @ long(2**24, 256, dtype=tt.int32),
+    lambda: long(2**14, 512, 512) @ long(2**14, 512, 512),
+    lambda: tt.matmul(long(256, 2**24), long(2**24, 256), algorithm="naive"),
+    lambda: tt.matmul(long(256, 2**24), long(2**24, 256), algorithm="blocked"),
+    lambda: long(4, 2**22) @ long(2**22, 2**16),
+    lambda: long(2**22, 2**16).T @ long(2**22, 4),
+    lambda: tt.quantized_matmul(long(2**16, 16384), *w),
+)
+"""
+# The last element of the result is not computed; memory of zeros that nobody has written takes none.
+ELEMENTS = """
+def expect_unfinished(call, dtype, last):
+    out = tt.from_numpy(np.zeros(2**28, dtype))
+    assert interrupted(lambda: call(out))
+    assert out[-1].item() != last, "everything was computed"
+
+long64 = long(2**28, dtype=tt.float64)
+expect_unfinished(lambda out: tt.pow(long64, long64, out=out), np.float64, 1)
+expect_unfinished(lambda out: tt.cumulative_sum(long64, out=out), np.float64, 2**28)
+expect_unfinished(lambda out: tt.softmax(long(2**28), out=out), np.float32, 2**-28)
+expect_interrupt(lambda: long(2**37).sum())
+"""
+PROGRAMS = """
+def step(a, b):
+    return tt.exp(a @ b * 0.0)
+
+def chain(a, b):
+    for _ in range(400):
+        a = tt.exp(a @ b * 1e-9)
+    return a
+
+a, b = long(256, 2**24), long(2**24, 256)
+square = tt.ones((1500, 1500))
+for fn, args in ((step, (a, b)), (chain, (square, square))):
+    program = tt.compile(fn)
+    expect_interrupt(lambda: program(*args))
+small = tt.compile(chain)
+assert np.isfinite(small(tt.ones((8, 8)), tt.ones((8, 8))).numpy()).all()
+"""
+# A handler that returns lets the call go on, and may compute itself; one that raises anything ends it.
+HANDLERS = """
+class Deadline(Exception):
+    pass
+
+seen = []
+
+def handle(*_):
+    seen.append((tt.ones(3_000_000) + 1).sum().item())
+    if len(seen) == 3:
+        raise Deadline
+
+assert long(2**24).sum().item() == 2**24  # whatever is imported at the first call is there
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+try:
+    long(2**37).sum()
+    raise SystemExit("the call ended by itself")
+except Deadline:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+assert seen == [6_000_000] * 3
+assert long(2**24).sum().item() == 2**24
+"""
+
+
+@needs_native
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "code",
+    [REDUCTIONS, PRODUCTS, ELEMENTS, PROGRAMS, HANDLERS],
+    ids=["reductions", "products", "elements", "programs", "handlers"],
+)
+def test_a_signal_ends_a_long_call(code: str, threads: int) -> None:
+    """Each call takes minutes by itself, and so the test ends in time only where the signal is seen in the call."""
+    command = [sys.executable, "-c", INTERRUPTED + code, str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_native
+def test_a_call_of_another_thread_is_not_interrupted() -> None:
+    code = """
+result = []
+worker = threading.Thread(target=lambda: result.append(long(2**27).sum().item()))
+worker.start()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    worker.join()
+except KeyboardInterrupt:
+    worker.join()
+    assert result == [2**27], result
+else:
+    raise SystemExit("no KeyboardInterrupt")
+"""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED + code, "2"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -120,8 +120,9 @@ Array* contiguous_copy(Array* a) {
   fill_view(a, in);
   fill_view(made, out);
   Array* holders[] = {a, made};
-  run_kernel(*copy, Call{&in, 1, &out, &attrs}, holders, 2, 2 * storage->nbytes);
-  return made;
+  if (run_kernel(*copy, Call{&in, 1, &out, &attrs}, holders, 2, 2 * storage->nbytes)) return made;
+  Py_DECREF(made);
+  return nullptr;
 }
 
 int code_of(DLDataType type) {

@@ -10,6 +10,7 @@
 #include "../fault.h"
 #include "array.h"
 #include "fused_product.h"
+#include "quiet.h"
 #include "tape_object.h"
 
 namespace tritium::python {
@@ -378,13 +379,13 @@ bool run_kernel(const Entry& entry, const Call& call, Array* const* holders, int
   for (int i = 0; i < count; ++i)
     if ((blocks[i] = holders[i]->memory()->block)) block_retain(blocks[i]);
   for (int i = count - nout; i < count; ++i) ++holders[i]->memory()->writing;  // results come last
-  Py_BEGIN_ALLOW_THREADS
-  entry.run(call);
-  Py_END_ALLOW_THREADS
+  const bool whole = run_without_gil(bytes, [&] { entry.run(call); });
   for (int i = count - nout; i < count; ++i) --holders[i]->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (blocks[i]) block_release(blocks[i]);
-  return good();
+  if (whole) return good();
+  take_fault();  // it may come of numbers that were never computed
+  return false;
 }
 
 PyObject* kernel_object(const Entry* entry, Isa isa) {

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "../fault.h"
+#include "../watch.h"
 #include "events.h"
+#include "quiet.h"
 
 namespace tritium::python {
 namespace {
@@ -189,21 +191,21 @@ Verdict prepare(const Plan& plan, Frame& frame, PyObject* const* args) {
   return Verdict::go;
 }
 
-// How many steps ran without a fault: all of them, or those before the one that found it.
+// How many steps ran whole: all of them, or those before the one that found a fault or was ended early.
 std::size_t run_steps(Frame& frame, bool timed) {
   const std::size_t count = frame.launches.size();
   if (!timed) {
     for (std::size_t i = 0; i < count; ++i) {
       const Launch& step = frame.launches[i];
       step.run(step.call);
-      if (step.may_fault && has_fault()) return i;
+      if ((step.may_fault && has_fault()) || ends_early()) return i;
     }
     return count;
   }
   int64_t before = frame.began_ns = now_ns();
   for (std::size_t i = 0; i < count; ++i) {
     frame.launches[i].run(frame.launches[i].call);
-    if (frame.launches[i].may_fault && has_fault()) return i;
+    if ((frame.launches[i].may_fault && has_fault()) || ends_early()) return i;
     const int64_t after = now_ns();
     frame.spent_ns[i] = after - before;
     before = after;
@@ -211,16 +213,16 @@ std::size_t run_steps(Frame& frame, bool timed) {
   return count;
 }
 
-// Another thread may copy-on-write a handle while we run: its old block must outlive the steps.
+// Another thread may copy-on-write a handle while we run: its old block must outlive the steps. With an exception, a
+// signal ended them.
 std::size_t run_quietly(const Plan& plan, Frame& frame, PyObject* const* args, bool timed) {
   const int count = static_cast<int>(frame.held.size());
   for (int i = 0; i < count; ++i)
     if ((frame.held[i] = array_at(plan, args, kFirstArgument + i)->memory()->block)) block_retain(frame.held[i]);
   for (const int i : plan.donated) ++as_array(args[i])->memory()->writing;
-  std::size_t done;
-  Py_BEGIN_ALLOW_THREADS
-  done = run_steps(frame, timed);
-  Py_END_ALLOW_THREADS
+  std::size_t done = 0;
+  const bool whole = run_without_gil(plan.touched, [&] { done = run_steps(frame, timed); });
+  if (!whole) take_fault();  // it may come of numbers that were never computed
   for (const int i : plan.donated) --as_array(args[i])->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (frame.held[i]) block_release(frame.held[i]);
@@ -287,7 +289,7 @@ PyObject* run(Program* self, PyObject* const* args, Py_ssize_t nargs, PyObject**
     const bool good = done == plan.steps.size();
     self->last_ns = now_ns() - began;
     ++self->runs;
-    if (!good) raise_after(plan, *frame, args, done);
+    if (!good && !PyErr_Occurred()) raise_after(plan, *frame, args, done);
     if (good && make_results(plan, *frame, args, true)) result = collect(plan, *frame);
     if (result && called_ns) add_spans(plan, *frame, called_ns);
     if (result && spent && !(*spent = PyList_New(static_cast<Py_ssize_t>(plan.steps.size())))) Py_CLEAR(result);

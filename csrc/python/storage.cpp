@@ -4,6 +4,7 @@
 
 #include "../threads.h"
 #include "array.h"
+#include "quiet.h"
 
 namespace tritium::python {
 
@@ -89,23 +90,25 @@ void drop(Block* block) {
   block_release(block);
 }
 
-void copy_bytes(char* to, const char* from, int64_t nbytes) {
+// False: exception, a signal ended it.
+bool copy_bytes(char* to, const char* from, int64_t nbytes) {
   const auto body = [=](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); };
-  if (nbytes <= kQuietBytes) return body(0, nbytes);
-  Py_BEGIN_ALLOW_THREADS
-  parallel_for(nbytes, kQuietBytes, body);
-  Py_END_ALLOW_THREADS
+  if (nbytes > kQuietBytes) return run_without_gil(nbytes, [&] { parallel_for(nbytes, kQuietBytes, body); });
+  body(0, nbytes);
+  return true;
 }
 
-// A new block with the bytes of `s`. Other threads may run meanwhile.
+// A new block with the bytes of `s`; nullptr: exception. Other threads may run meanwhile.
 Block* copy_block(Storage* s) {
   Block* block = allocate(s->nbytes);
   if (!block) return nullptr;
   Block* source = s->block;
   if (source) block_retain(source);
-  if (s->nbytes) copy_bytes(block->data, s->data, s->nbytes);
+  const bool copied = s->nbytes == 0 || copy_bytes(block->data, s->data, s->nbytes);
   if (source) block_release(source);
-  return block;
+  if (copied) return block;
+  block_release(block);
+  return nullptr;
 }
 
 PyObject* address_of(Storage* s) { return PyLong_FromVoidPtr(s->data); }

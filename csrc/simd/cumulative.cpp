@@ -1,6 +1,7 @@
 // cumulative_sum and cumulative_prod along one axis, floats in f64, integers wrapping in 64 bits.
 // Knows nothing of other axes than that their positions are independent.
 #include "../threads.h"
+#include "../watch.h"
 #include "axes.h"
 #include "reduce.h"
 
@@ -11,6 +12,7 @@ using std::int64_t;
 
 constexpr int64_t kTile = 1024;  // elements gathered at once
 constexpr int64_t kGrain = 32768;
+constexpr int64_t kLong = int64_t{1} << 20;  // elements between two looks whether to end early
 
 // f16 and bf16 come and go as float, the integers as i64; sums are kept in S.
 template <class C, class S, bool Product>
@@ -57,6 +59,7 @@ void cumulate(const Call& call) {
       if (!side_by_side) {
         S sum = Product;
         for (int64_t i = 0; i < along.n; i += kTile) {
+          if (ends_early_at(i, kLong)) return;
           const int64_t n = along.n - i < kTile ? along.n - i : kTile;
           gather(from + i * along.in, along.in, values, n);
           for (int64_t j = 0; j < n; ++j) {
@@ -68,6 +71,7 @@ void cumulate(const Call& call) {
         continue;
       }
       for (int64_t i = 0; i < along.n; ++i) {
+        if (ends_early_at(i, kLong / kTile)) return;
         gather(from + i * along.in, across.in, values, columns);
         for (int64_t j = 0; j < columns; ++j) {
           total[j] = Product ? total[j] * static_cast<S>(values[j]) : total[j] + static_cast<S>(values[j]);

@@ -1,6 +1,7 @@
 // The matrix product three times over, to be read: as it is defined, in blocks, and in blocks on all threads.
 // Knows nothing of packing, vectors or BLAS. Integers wrap; f16 and bf16 are summed in f32.
 #include "../threads.h"
+#include "../watch.h"
 #include "gather.h"
 #include "matmul.h"
 
@@ -34,8 +35,10 @@ template <class T>
 void naive(const MatmulCall& g) {
   using S = typename Sums<T>::type;
   const Gather gather = gather_of<T>(g.dtype);
+  const int64_t some = (1 << 16) / (g.k + 1) + 1;  // elements of C between two looks whether to end early
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j) {
+      if (ends_early_at(i * g.n + j, some)) return;
       S sum = 0;
       for (int64_t p = 0; p < g.k; ++p) {
         T a, b;
@@ -64,7 +67,9 @@ void blocked(const MatmulCall& g) {
       for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < columns; ++j) c[i][j] = 0;
       }
+      if (ends_early()) return;
       for (int64_t p0 = 0; p0 < g.k; p0 += kSteps) {
+        if (ends_early_at(p0, kSteps * kSteps)) return;
         const int64_t steps = g.k - p0 < kSteps ? g.k - p0 : kSteps;
         for (int64_t i = 0; i < rows; ++i) {
           gather(g.a + (i0 + i) * g.a_row + p0 * g.a_column, g.a_column, a[i], steps);

@@ -1,6 +1,7 @@
 // softmax, log_softmax, layer_norm and rms_norm: one row at a time, looked at again while it is in the cache.
 // Knows nothing of batches beyond that rows are independent.
 #include "../threads.h"
+#include "../watch.h"
 #include "../view.h"
 #include "../workspace.h"
 #include "axes.h"
@@ -15,6 +16,7 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kPiece = 1024;        // elements of a row between two looks at them
+constexpr int64_t kLong = int64_t{1} << 20;  // elements between two looks whether to end early
 constexpr int64_t kGrain = 8192;        // elements that make it worth waking another thread
 constexpr int64_t kNeighbours = 64;     // rows that are gathered together when they lie side by side
 
@@ -107,6 +109,7 @@ void softmax_row(const C* x, C* y, int64_t n) {
   const C top = largest(x, n);
   double total = 0;
   for (int64_t i = 0; i < n; i += kPiece) {
+    if (ends_early_at(i, kLong)) return;
     const int64_t m = n - i < kPiece ? n - i : kPiece;
     const C* from = x + i;
     C* to = y + i;
@@ -124,6 +127,7 @@ void log_softmax_row(const C* x, C* y, int64_t n) {
   const C top = largest(x, n);
   double total = 0;
   for (int64_t i = 0; i < n; i += kPiece) {
+    if (ends_early_at(i, kLong)) return;
     const int64_t m = n - i < kPiece ? n - i : kPiece;
     for (int64_t j = 0; j < m; ++j) piece[j] = decay(x[i + j] - top);
     total += sum_of(piece, m);

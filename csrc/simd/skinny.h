@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "../threads.h"
+#include "../watch.h"
 #include "../workspace.h"
 #include "pack.h"
 
@@ -15,6 +16,7 @@ constexpr std::int64_t kSkinnyRows = 16;       // more rows of A are worth packi
 constexpr std::int64_t kSkinnyTile = 4096;     // elements of C that one thread sums up in L1
 constexpr std::int64_t kSkinnySteps = 4;       // rows of B added at once
 constexpr std::int64_t kSkinnyGrain = 65536;   // elements of B per thread
+constexpr std::int64_t kSkinnyLong = 1 << 16;  // steps between two looks whether to end early
 constexpr int kDotRows = 8;                    // rows of A that one pass over a column of B takes
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr std::int64_t kSkinnyGroup = 4;  // rows of C added to at once: as many as the registers hold factors for
@@ -108,6 +110,7 @@ void skinny_columns(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, 
   const bool straight = b.direct && b.column == item;
   for (std::int64_t i = 0; i < m * n; ++i) c[i] = T{};
   for (std::int64_t p = 0; p < k;) {
+    if (ends_early_at(p, kSkinnyLong)) return;
     const T* rows[kSkinnySteps];
     const std::int64_t steps = k - p < kSkinnySteps ? 1 : kSkinnySteps;
     for (std::int64_t s = 0; s < steps; ++s) {
@@ -134,6 +137,7 @@ void skinny_dots(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, con
     const std::int64_t group = n - j < most ? 1 : most;
     double sums[kSkinnyRows * 4] = {};
     for (std::int64_t p = 0; p < k; p += kChunk) {
+      if (ends_early_at(p, kSkinnyLong)) return;
       const std::int64_t steps = k - p < kChunk ? k - p : kChunk;
       const T* columns[4];
       for (std::int64_t q = 0; q < group; ++q) {
@@ -167,7 +171,10 @@ bool skinny(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, con
   const Workspace space(height * k * static_cast<std::int64_t>(sizeof(T)), Need::may);
   T* const rows = space.as<T>();
   if (!rows) return false;
-  for (std::int64_t i = 0; i < m; ++i) a.gather(a.at(i, 0), a.column, rows + i * k, k);
+  for (std::int64_t i = 0; i < m; ++i) {
+    if (k > kSkinnyLong && ends_early()) return true;
+    a.gather(a.at(i, 0), a.column, rows + i * k, k);
+  }
   for (std::int64_t i = m * k; i < height * k; ++i) rows[i] = T{};
   const bool dots = magnitude(b.row) < magnitude(b.column);
   // Wide strips read B in long runs, narrow ones keep all threads busy.

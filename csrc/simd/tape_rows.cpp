@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "../threads.h"
+#include "../watch.h"
 #include "../workspace.h"
 #include "half.h"
 #include "iterate.h"
@@ -185,7 +186,9 @@ struct Machine {
   }
 
   void run() {
+    constexpr int64_t kLong = int64_t{1} << 20;
     for (int p = 0; p < tape.parts; ++p) {
+      if (n >= kLong && ends_early()) return;
       const BoundPart& part = b.part[p];
       switch (tape.part[p].kind) {
         case PartKind::each:
