@@ -14,9 +14,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 
@@ -107,6 +105,8 @@ class BusyError(TritiumError, RuntimeError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ' Did you mean x?' for the closest known word, else nothing."""
 
+    from difflib import get_close_matches  # only a message needs it: it takes longer to import than this module
+
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -170,6 +170,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
 _Check = Callable[[Any], Any]  # returns the value, converted where that loses nothing; raises _RefusedError
 _LONGEST = 80  # characters of a value in a message
+_EXACT = 2**53  # every integer up to it is a float
 
 # Entered by the modules of these classes, which this module does not know: how values of other types become one (None:
 # they do not), and what to do where one is missing.
@@ -179,6 +180,16 @@ WAYS_TO: dict[type, str] = {}
 
 class _RefusedError(Exception):
     """A value is not of a parameter's type."""
+
+
+class Rule(NamedTuple):
+    """What a parameter takes."""
+
+    check: _Check | None  # None: any value passes
+    words: str
+    # The exact types whose values the check returns as they are: all of them (None), or those that pass a test. A call whose
+    # arguments are all among these is not bound.
+    quick: Mapping[type, Callable[[Any], bool] | None] = {}
 
 
 class Range(NamedTuple):
@@ -282,38 +293,48 @@ def _nothing(value: Any) -> None:
         raise _RefusedError
 
 
-_BASIC: dict[Any, tuple[_Check, str]] = {
-    int: (_integer, "an integer"),
-    float: (_number, "a number"),
-    bool: (_flag, "True or False"),
-    str: (_instance(str), "a string"),
-    bytes: (_instance((bytes, bytearray, memoryview)), "bytes"),
-    Path: (_path, "a path"),
-    os.PathLike: (_path, "a path"),
-    type(None): (_nothing, "None"),
+_BASIC: dict[Any, Rule] = {
+    int: Rule(_integer, "an integer", {int: None, bool: None}),
+    float: Rule(
+        _number, "a number", {float: lambda x: x == x, int: lambda n: -_EXACT <= n <= _EXACT, bool: None}
+    ),  # NaN is no number
+    bool: Rule(_flag, "True or False", {bool: None}),
+    str: Rule(_instance(str), "a string", {str: None}),
+    bytes: Rule(_instance((bytes, bytearray, memoryview)), "bytes", {bytes: None, bytearray: None, memoryview: None}),
+    type(None): Rule(_nothing, "None", {type(None): None}),
 }
-_UNCHECKED: tuple[_Check | None, str] = (None, "anything")
+_PATH = Rule(_path, "a path", {str: lambda text: "\0" not in text})
+_FUNCTION = Rule(_callable, "a function", {types.FunctionType: None, types.BuiltinFunctionType: None})
+_UNCHECKED = Rule(None, "anything")
 
 
-def _check_of(annotation: Any) -> tuple[_Check | None, str]:
-    """Return the check of an annotation, None where any value passes, and the annotation in words."""
+def _is_path(annotation: Any) -> bool:
+    """Return True for os.PathLike and its subclasses, of which pathlib need not be imported."""
+    kind = typing.get_origin(annotation) or annotation
+    return isinstance(kind, type) and issubclass(kind, os.PathLike)
+
+
+def _rule_of(annotation: Any) -> Rule:
+    """Return the rule of an annotation."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is None:
         annotation = type(None)
     if annotation in (Any, object) or isinstance(annotation, (str, TypeVar, typing.ParamSpec)):
         return _UNCHECKED
-    if annotation in _BASIC or origin in (os.PathLike, Callable, abc.Callable):
-        return (_callable, "a function") if origin in (Callable, abc.Callable) else _BASIC[origin or annotation]
+    if annotation in _BASIC:
+        return _BASIC[annotation]
+    if {origin, annotation} & {Callable, abc.Callable}:
+        return _FUNCTION
+    if _is_path(annotation):
+        return _PATH
     if origin is typing.Annotated:
         return _bounded(parts[0], [p for p in parts[1:] if isinstance(p, Range)])
     if origin in (typing.Union, types.UnionType):
-        if any(typing.get_origin(p) is os.PathLike or p in (Path, os.PathLike) for p in parts):
+        if any(_is_path(p) for p in parts):
             parts = tuple(p for p in parts if p is not str)  # the string is a path too, and checked as one
-        return _either([_check_of(p) for p in parts])
+        return _either([_rule_of(p) for p in parts])
     if origin is typing.Literal:
-        return _one_of(parts), f"one of {', '.join(map(repr, parts))}"
-    if annotation in (abc.Callable, Callable):
-        return _callable, "a function"
+        return _one_of(parts)
     kind = origin or annotation
     if not isinstance(kind, type):
         return _UNCHECKED
@@ -322,11 +343,11 @@ def _check_of(annotation: Any) -> tuple[_Check | None, str]:
     if kind is not type and issubclass(kind, abc.Iterable) and kind.__module__ in ("builtins", "collections.abc"):
         return _container(kind, parts)
     way = f" ({WAYS_TO[kind]})" if kind in WAYS_TO else ""
-    return _instance(kind), f"{_with_article(kind.__name__)}{way}"
+    return Rule(_instance(kind), f"{_with_article(kind.__name__)}{way}", {kind: None})
 
 
-def _with_members(protocol: type) -> tuple[_Check | None, str]:
-    """Return the check of a protocol: the value has all its public members."""
+def _with_members(protocol: type) -> Rule:
+    """Return the rule of a protocol: the value has all its public members."""
     members = {n for base in protocol.__mro__ if getattr(base, "_is_protocol", False)
                for n in (*vars(base), *vars(base).get("__annotations__", ())) if not n.startswith("_")}  # fmt: skip
 
@@ -335,7 +356,7 @@ def _with_members(protocol: type) -> tuple[_Check | None, str]:
             raise _RefusedError
         return value
 
-    return (check, f"an object with {', '.join(sorted(members))}") if members else _UNCHECKED
+    return Rule(check, f"an object with {', '.join(sorted(members))}") if members else _UNCHECKED
 
 
 def _with_article(name: str) -> str:
@@ -348,17 +369,18 @@ def _plural(words: str) -> str:
     return f"{noun}s" if article in ("a", "an") and " " not in noun else words
 
 
-def _either(checks: list[tuple[_Check | None, str]]) -> tuple[_Check | None, str]:
-    """Return the check of a union: the value passes one of the checks; what needs no conversion comes first."""
-    if any(check is None for check, _ in checks):
+def _either(rules: list[Rule]) -> Rule:
+    """Return the rule of a union: the value passes one of the checks; what needs no conversion comes first."""
+    checks = [rule.check for rule in rules if rule.check is not None]
+    if len(checks) < len(rules):
         return _UNCHECKED
 
     def check(value: Any) -> Any:
         converted: list[Any] = []
         refused: Exception = _RefusedError()
-        for one, _ in checks:
+        for one in checks:
             try:
-                converted.append(one(value))  # type: ignore[misc]
+                converted.append(one(value))
             except (_RefusedError, TraceError) as error:
                 refused = error
                 continue
@@ -368,22 +390,28 @@ def _either(checks: list[tuple[_Check | None, str]]) -> tuple[_Check | None, str
             raise refused
         return converted[0]
 
-    return check, " or ".join(dict.fromkeys(words for _, words in checks))
+    quick: dict[type, Callable[[Any], bool] | None] = {}
+    for rule in rules:
+        for kind, test in rule.quick.items():
+            quick[kind] = None if test is None else quick.get(kind, test)
+    return Rule(check, " or ".join(dict.fromkeys(rule.words for rule in rules)), quick)
 
 
-def _one_of(allowed: tuple[Any, ...]) -> _Check:
+def _one_of(allowed: tuple[Any, ...]) -> Rule:
     def check(value: Any) -> Any:
         if not any(type(value) is type(a) and value == a for a in allowed):
             raise _RefusedError
         return value
 
-    return check
+    quick = {kind: frozenset(a for a in allowed if type(a) is kind).__contains__ for kind in map(type, allowed)}
+    return Rule(check, f"one of {', '.join(map(repr, allowed))}", quick)
 
 
-def _bounded(kind: Any, ranges: list[Range]) -> tuple[_Check | None, str]:
-    inner, words = _check_of(kind)
+def _bounded(kind: Any, ranges: list[Range]) -> Rule:
+    rule = _rule_of(kind)
+    inner = rule.check
     if inner is None or not ranges:
-        return inner, words
+        return rule
 
     def check(value: Any) -> Any:
         converted = inner(value)
@@ -391,23 +419,27 @@ def _bounded(kind: Any, ranges: list[Range]) -> tuple[_Check | None, str]:
             raise _RefusedError
         return converted
 
-    return check, f"{words} {' '.join(map(str, ranges))}"
+    def inside(value: Any) -> bool:
+        return all(r.least <= value <= r.most for r in ranges)
+
+    quick = {kind: inside for kind in (int, float) if kind in rule.quick}
+    return Rule(check, f"{rule.words} {' '.join(map(str, ranges))}", quick)
 
 
-def _container(kind: Any, parts: tuple[Any, ...]) -> tuple[_Check, str]:
-    """Return the check of a sequence, mapping or iterable; the elements of lists, tuples, sets and dicts are checked too."""
+def _container(kind: Any, parts: tuple[Any, ...]) -> Rule:
+    """Return the rule of a sequence, mapping or iterable; the elements of lists, tuples, sets and dicts are checked too."""
     mapping = issubclass(kind, abc.Mapping)
-    elements = [_check_of(p) for p in parts if p is not Ellipsis]
+    elements = [_rule_of(p) for p in parts if p is not Ellipsis]
     fixed = kind is tuple and Ellipsis not in parts and parts != ()
     accepted = (list, tuple) if kind in (list, tuple) else kind  # a list where a tuple is accepted is what users write
-    texts = not elements or mapping or elements[0][1] == "a string" or elements[0][0] is None
+    texts = not elements or mapping or elements[0].words == "a string" or elements[0].check is None
 
     def check(value: Any) -> Any:
         if isinstance(value, accepted) and not (isinstance(value, (str, bytes)) and not texts):
             if fixed and len(value) != len(elements):
                 raise _RefusedError
             return _checked_elements(value, elements, mapping)
-        numbers = not elements or elements[0][0] in (None, _integer, _number)
+        numbers = not elements or elements[0].check in (None, _integer, _number)
         if kind is abc.Sequence and numbers and hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(
             value, (str, bytes, abc.Mapping)
         ):  # fmt: skip
@@ -416,48 +448,70 @@ def _container(kind: Any, parts: tuple[Any, ...]) -> tuple[_Check, str]:
             return value
         raise _RefusedError
 
-    inside = f" of {' and '.join(dict.fromkeys(_plural(words) for _, words in elements))}" if elements else ""
+    inside = f" of {' and '.join(dict.fromkeys(_plural(e.words) for e in elements))}" if elements else ""
     name = "a dict" if mapping else f"a tuple of {len(elements)}" if fixed else "a list or tuple"
-    return check, f"{name}{inside}" if not fixed else f"{name}: {', '.join(words for _, words in elements)}"
+    words = f"{name}{inside}" if not fixed else f"{name}: {', '.join(e.words for e in elements)}"
+    plain = [] if mapping or fixed or len(elements) > 1 else [t for t in (list, tuple) if issubclass(t, accepted)]
+    test = _all_quick(elements[0]) if elements else None
+    return Rule(check, words, dict.fromkeys(plain, test))
 
 
-def _checked_elements(value: Any, elements: list[tuple[_Check | None, str]], mapping: bool) -> Any:
+def _all_quick(rule: Rule) -> Callable[[Any], bool] | None:
+    """Return the test that each element of a list or tuple is of a quick type; None where any value passes."""
+    if rule.check is None:
+        return None
+
+    def test(values: Any) -> bool:
+        for value in values:
+            one = rule.quick.get(type(value), _fails)
+            if one is not None and not one(value):
+                return False
+        return True
+
+    return test
+
+
+def _fails(value: Any) -> bool:
+    return False
+
+
+def _checked_elements(value: Any, elements: list[Rule], mapping: bool) -> Any:
     """Return a container whose elements pass their checks; a list or tuple with those that were converted."""
     if not elements or not isinstance(value, (list, tuple, set, frozenset, dict)):
         return value
     if isinstance(value, dict):
         if not mapping:
             return value
-        for (check, _), members in zip(elements, (list(value), list(value.values())), strict=False):
+        for (check, *_), members in zip(elements, (list(value), list(value.values())), strict=False):
             for element in members:
                 if check is not None:
                     check(element)
         return value
     several = len(elements) == len(value) and len(elements) > 1
-    checks = [elements[i if several else 0][0] for i in range(len(value))]
+    checks = [elements[i if several else 0].check for i in range(len(value))]
     converted = [e if check is None else check(e) for check, e in zip(checks, value, strict=True)]
     if type(value) not in (list, tuple) or all(c is e for c, e in zip(converted, value, strict=True)):
         return value
     return type(value)(converted)
 
 
-def checks_of(function: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, tuple[_Check, str]]:
-    """Return the check of each parameter whose annotation says what it takes, and the annotation in words."""
+def checks_of(function: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, Rule]:
+    """Return the rule of each parameter whose annotation says what it takes."""
     names = _names_of(function)
-    checks = {
-        p.name: _check_of(_resolved(p.annotation, names))
+    rules = {
+        p.name: _rule_of(_resolved(p.annotation, names))
         for p in inspect.signature(function).parameters.values()
         if p.name not in skip
     }
-    return {name: (check, words) for name, (check, words) in checks.items() if check is not None}
+    return {name: rule for name, rule in rules.items() if rule.check is not None}
 
 
-def check_value(check: tuple[_Check, str], value: Any, function: str, parameter: str) -> Any:
+def check_value(rule: Rule, value: Any, function: str, parameter: str) -> Any:
     """Return an argument that passes its check; raise an ArgumentError for any other."""
     try:
-        return check[0](value)
+        return value if rule.check is None else rule.check(value)
     except _RefusedError:
-        raise ArgumentError(f"{function}: {parameter} must be {check[1]}, given {shown(value)}.") from None
+        raise ArgumentError(f"{function}: {parameter} must be {rule.words}, given {shown(value)}.") from None
 
 
 def _names_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -494,12 +548,12 @@ class _Default:
 class _Parameters:
     """The parameters of a function, read from its signature at the first call: by then every annotated type exists."""
 
-    def __init__(self, function: Callable[..., Any], own: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], own: tuple[str, ...] | None) -> None:
         self.function = function
         self.name = function.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__").removesuffix(".__new__")
         parameters = list(inspect.signature(function).parameters.values())
         self.method = bool(parameters) and parameters[0].name in ("self", "cls", "_cls")
-        self.checks = checks_of(function, own)
+        self.checks = {} if own is None else checks_of(function, own)
         several = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
         self.places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self.rest = None if several is None else several.name
@@ -514,6 +568,45 @@ class _Parameters:
         parameters = list(inspect.signature(self.function).parameters.values())[1 if self.method else 0 :]
         plain = [p.replace(annotation=p.empty, default=_Default(p.default)) for p in parameters]
         return f"{self.name}{inspect.Signature(plain)}"
+
+    def acceptor(self) -> Callable[[tuple[Any, ...], dict[str, Any]], bool]:
+        """Return a function that tells, without binding them, whether the function takes these arguments as they are.
+
+        True needs a proof by count, names and exact types; whatever has none is bound, and refused or converted there.
+        """
+        quick = {name: rule.quick for name, rule in self.checks.items()}
+        tests = [(i, quick[p.name]) for i, p in enumerate(self.places) if p.name in quick]
+        least = sum(p in self.required for p in self.places)
+        most = float("inf") if self.rest is not None and self.rest not in quick else len(self.places)
+        needed = {p.name for p in self.required} - {p.name for p in self.places}
+        index = {p.name: i for i, p in enumerate(self.places)}
+        named = {name: (index.get(name, sys.maxsize), quick.get(name)) for name in self.named}
+        plain = not needed
+
+        def accepts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+            count = len(args)
+            if not least <= count <= most:
+                return False
+            for place, kinds in tests:
+                if place >= count:
+                    break
+                test = kinds.get(type(args[place]), _fails)
+                if test is not None and not test(args[place]):
+                    return False
+            if kwargs:
+                for name, value in kwargs.items():
+                    if name not in named:
+                        return False
+                    place, by_name = named[name]
+                    if place < count:
+                        return False
+                    if by_name is not None:
+                        test = by_name.get(type(value), _fails)
+                        if test is not None and not test(value):
+                            return False
+            return plain or needed <= kwargs.keys()
+
+        return accepts
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments, each checked."""
@@ -547,18 +640,23 @@ class _Parameters:
         return check_value(self.checks[name], value, self.name, name) if name in self.checks else value
 
 
-def checked(function: _Function, own: tuple[str, ...] = ()) -> _Function:
+def checked(function: _Function, own: tuple[str, ...] | None = ()) -> _Function:
     """Return a function that refuses what its signature and annotations do not take, as an ArgumentError.
 
-    It checks the values of the parameters named in `own` itself.
+    It checks the values of the parameters named in `own` itself (None: of all).
     """
-    parameters: list[_Parameters] = []
+    accepts: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None
+    parameters: _Parameters
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not parameters:
-            parameters.append(_Parameters(function, own))
-        values, named = parameters[0].bind(args, kwargs)
+        nonlocal accepts, parameters
+        if accepts is None:
+            parameters = _Parameters(function, own)
+            accepts = parameters.acceptor()
+        if accepts(args, kwargs):
+            return function(*args, **kwargs)
+        values, named = parameters.bind(args, kwargs)
         return function(*values, **named)
 
     call.__dict__["checked"] = True
@@ -573,7 +671,7 @@ def checked_except(*own: str) -> Callable[[_Function], _Function]:
 def checked_record(kind: _Class) -> _Class:
     """Check the names and the count of a record's fields; it checks and converts their values itself."""
     plain: Any = kind
-    plain.__init__ = checked(plain.__init__, tuple(inspect.signature(plain.__init__).parameters))
+    plain.__init__ = checked(plain.__init__, None)
     return kind
 
 
