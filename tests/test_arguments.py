@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 
 import tritium as tt
+from tritium import errors
 from tritium.errors import (
     ArgumentError,
     BoundsError,
@@ -230,3 +231,76 @@ def test_the_long_run_knows_its_checks() -> None:
     done = subprocess.run([str(script), "unknown"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "unknown is no long check; there are: arguments" in done.stderr
+
+
+# ---- calls that are not bound
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        int, float, bool, str, bytes, None, Path, Any, int | None, str | Path, float | str | None, Annotated[int, Range(1, 9)],
+        Annotated[float, Range(0)], Literal["a", 1, True], list[int], tuple[int, ...], tuple[int, str], list[str | None],
+        Sequence[float], Iterable[str], Mapping[str, int], dict[str, float], Callable[[], int], tt.Tensor, tt.Tensor | float,
+        os.PathLike[str], list, type, set[int],
+    ],
+)  # fmt: skip
+def test_what_is_accepted_without_binding_is_what_binding_leaves_as_it_is(annotation: Any) -> None:
+    """By position, by name and among the rest."""
+    values: list[Any] = [
+        0, 1, 9, 10, -1, 2**60, 10**400, True, False, None, 0.0, 1.5, -2.0, float("nan"), float("inf"), "", "a", "b", "a\0b",
+        b"a", bytearray(b"a"), (), (1,), (1, "a"), (1, 2.5), [1, 2], ["a"], ["a", None], [float("nan")], [True], {}, {"a": 1},
+        {1: "a"}, {1}, Path("x"), print, len, int, test_a_deeply_nested_list_is_refused, np.int64(3), np.float32(2),
+        np.bool_(True), np.ones(2), tt.ones(2), object(), range(3), slice(1), 1j,
+    ]  # fmt: skip
+
+    def function(*rest: Any, **named: Any) -> tuple[Any, ...]:
+        return (*rest, *named.values())
+
+    def first(value, other=None, *, third=None):  # type: ignore[no-untyped-def]
+        return function(value, third)
+
+    def several(*value):  # type: ignore[no-untyped-def]
+        return function(*value)
+
+    first.__annotations__ = {"value": annotation, "third": annotation}
+    several.__annotations__ = {"value": annotation}
+    calls: list[Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]] = [
+        lambda v: (first, (v,), {}), lambda v: (first, (1, 2), {"third": v}), lambda v: (first, (), {"value": v}),
+        lambda v: (several, (v,), {}),
+    ]  # fmt: skip
+    for value in values:
+        for call in calls:
+            plain, args, kwargs = call(value)
+            parameters = errors._Parameters(plain, ())
+            try:
+                bound, named = parameters.bind(args, kwargs)
+            except TritiumError as error:
+                with pytest.raises(type(error)):
+                    checked(plain)(*args, **kwargs)
+                continue
+            results = checked(plain)(*args, **kwargs)
+            expected = plain(*bound, **named)
+            for result, same in zip(results, expected, strict=True):
+                assert result is same or (type(result) is type(same) and repr(result) == repr(same))
+
+
+def test_plain_types_are_accepted_without_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    @checked
+    def sample(count: int, names: list[str], x: tt.Tensor, *, eps: float = 1e-5, mode: Literal["a", "b"] = "a") -> int:
+        return count
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the arguments were bound")
+
+    monkeypatch.setattr(errors._Parameters, "bind", refuse)
+    assert sample(3, ["a"], tt.ones(2), eps=1e-3, mode="b") == 3
+    with pytest.raises(AssertionError, match="bound"):
+        sample(np.int64(3), ["a"], tt.ones(2))  # type: ignore[arg-type]
+
+
+def test_importing_the_package_imports_neither_pathlib_nor_difflib() -> None:
+    code = "import numpy, sys; before = set(sys.modules); import tritium; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "tritium.errors" in done.stdout.split()
+    assert not {"pathlib", "difflib", "urllib.parse"} & set(done.stdout.split())

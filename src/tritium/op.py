@@ -152,17 +152,21 @@ OPS: dict[str, Op] = {}
 SCALARS = (bool, int, float)
 _HINTS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "x", "size": "shape"}
 _KNOWN_LIMIT = 2048
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 
 Domain = Callable[[DType], DType]
 
 
 def plain(value: Any, depth: int = 0) -> Any:
     """Return an attribute in Python's own types: NumPy's numbers become Python's, lists and vectors become tuples."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):  # most of them: nothing is built
+        return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.ndim < 2 and value.size <= MAX_DIMS and value.dtype.kind in "biuf":
         return plain(value.tolist())
-    if type(value) is tuple or isinstance(value, list):
+    if kind is tuple or isinstance(value, list):
         if depth > MAX_DIMS:
             raise ArgumentError(f"Lists are nested {depth} deep; no attribute takes more than {MAX_DIMS} levels.")
         return tuple(plain(v, depth + 1) for v in value)
