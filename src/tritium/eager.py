@@ -125,6 +125,9 @@ def place(op: Op, xs: tuple[Operand, ...], attrs: dict[str, Any], out: Any) -> D
             raise ArgumentError(f"{op.name}: out must be a tensor, given {type(o).__name__}.")
     if device is not None:
         return device
+    if op.kind is Kind.SOURCE and attrs.get("device") is None:
+        result = op.decide(tuple(spec_of(x) for x in xs), attrs).out
+        return backends.device_for(None, max(spec.size for spec in outputs(result)))
     return backends.device(attrs.get("device"))
 
 

@@ -423,7 +423,7 @@ def _bounded(kind: Any, ranges: list[Range]) -> Rule:
         test = rule.quick[type(value)]
         return (test is None or test(value)) and all(r.least <= value <= r.most for r in ranges)
 
-    quick = {kind: inside for kind in (int, float) if kind in rule.quick}
+    quick: _Quick = {kind: inside for kind in (int, float) if kind in rule.quick}
     return Rule(check, f"{rule.words} {' '.join(map(str, ranges))}", quick)
 
 

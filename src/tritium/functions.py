@@ -117,7 +117,7 @@ def _of_sequence(data: Sequence[Any], kind: DType | None, there: Device | None) 
     if kind.is_integer and values.size and values.dtype.kind in "iu":
         dt.check_fits(builtins.int(values.min()), kind)
         dt.check_fits(builtins.int(values.max()), kind)
-    backend = (there or backends.device()).backend
+    backend = (there or backends.device_for(None, values.size)).backend
     array = backend.new(Spec(values.shape, kind))
     backend.upload(_cast(values, kind), array)
     return wrap(array)

@@ -60,7 +60,7 @@ def from_numpy(data: np.ndarray[Any, Any], *, copy: bool = False, device: Any = 
     device that has memory of its own."""
     kind = dt.dtype(data.dtype)
     item = kind.nbytes
-    there = backends.device(device)
+    there = backends.device_for(device, data.size)
     odd = not data.dtype.isnative or any(s % item for s in data.strides) or data.ctypes.data % item
     if copy or odd or data.size == 0 or there.type != "cpu":
         backend = there.backend

@@ -605,7 +605,8 @@ class TensorPool:
 
     def get_or_create_tensor(self, shape: Any, dtype: Any = "f32", device: Any = None, *, zero: bool = False) -> Tensor:
         """Return a tensor of this shape, dtype and device: an idle one, else a new one. zero=True clears it."""
-        size, kind, target = ops.size_of(shape), dt.dtype(dtype), backends.device(device)
+        size, kind = ops.size_of(shape), dt.dtype(dtype)
+        target = backends.device_for(device, math.prod(size))
         with self._lock:
             reused = self._take(self._key(size, kind, target))
         tensor = reused if reused is not None else ops.empty(size, dtype=kind, device=target)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings as settings_of_hypothesis, strategies as st
 
 import tritium as tt
 from null import Null
@@ -246,6 +246,103 @@ def test_a_tuned_device_that_is_gone_is_not_used(cache: Path, monkeypatch: pytes
     monkeypatch.setenv("TRITIUM_TUNED", "all")
     write({"device": tuned.Choice("another", "", exact=False)})
     assert str(tt.default_device().device) == "cpu"
+
+
+def by_size(*devices: tuple[int, str], op: str = "matmul") -> dict[str, tuned.Choice]:
+    return {tuned.device_key(op, n): tuned.Choice(name, f"{name} at {n}", exact=False) for n, name in devices}
+
+
+@pytest.fixture
+def followed(cache: Path, monkeypatch: pytest.MonkeyPatch, other: None) -> None:
+    monkeypatch.delenv("TRITIUM_DEVICE", raising=False)
+    monkeypatch.setenv("TRITIUM_TUNED", "all")
+
+
+@given(
+    st.dictionaries(st.integers(0, 2000), st.sampled_from(["cpu", "other", "gone"]), min_size=1, max_size=5),
+    st.integers(0, 2500),
+)
+@settings_of_hypothesis(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_default_device_is_that_of_the_largest_measured_size_up_to_the_work(
+    followed: None, measured: dict[int, str], size: int
+) -> None:
+    write(by_size(*measured.items()))
+    choice = tt.default_device(size=size)
+    assert choice == tt.default_device(size=(size,), op="matmul") == tt.default_device(size=[size, 1])
+    below = [n for n in measured if n <= size]
+    if not below:
+        assert choice.device == "cpu"
+        assert f"below {min(measured):,} elements, the smallest size measured" in choice.why
+    elif measured[max(below)] == "gone":
+        assert choice.device == "cpu"
+        assert "'gone' was tuned, but cannot be used ('gone' is not a device" in choice.why
+    else:
+        assert choice.device == measured[max(below)]
+        assert choice.why == f"tuned, from {max(below):,} elements on: {choice.device} at {max(below)}"
+
+
+def test_new_tensors_are_on_the_default_device_of_their_size(followed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(by_size((1, "cpu"), (100, "other")))
+    create: list[Any] = [
+        tt.zeros, tt.ones, tt.empty, tt.arange, tt.randn, lambda n: tt.full((n, 1), 2.0), lambda n: tt.asarray([1] * n),
+        lambda n: tt.tensor([[1.0] * n]), lambda n: tt.asarray(np.ones(n)), lambda n: tt.linspace(0, 1, n),
+        tt.memory.TensorPool().get_or_create_tensor,
+    ]  # fmt: skip
+    for new in create:
+        for n, name in ((3, "cpu"), (99, "cpu"), (100, "other"), (500, "other"), (3, "cpu")):
+            assert new(n).device == name
+    with pytest.raises(tt.errors.DeviceError, match="tensors are on cpu and other; move one"):
+        tt.zeros((1, 3)) + tt.zeros((100, 3))
+    assert tt.zeros(500, device="cpu").device == tt.zeros_like(tt.zeros(500, device="cpu")).device == "cpu"
+    tt.set_default_device("other")
+    try:
+        assert tt.zeros(3).device == "other"
+        assert tt.default_device(size=3) == (tt.device("other"), "set by set_default_device")
+    finally:
+        tt.set_default_device(None)
+    monkeypatch.setenv("TRITIUM_DEVICE", "cpu")
+    backends.forget()
+    assert tt.zeros(500).device == "cpu"
+    assert tt.default_device(size=500).why == "TRITIUM_DEVICE=cpu"
+    monkeypatch.delenv("TRITIUM_DEVICE")
+    monkeypatch.delenv("TRITIUM_TUNED")
+    backends.retuned()
+    assert tt.zeros(500).device == "cpu"
+
+
+def test_a_size_without_measurements_is_the_cpu_and_says_so(followed: None) -> None:
+    choice = tt.default_device(size=10**9)
+    assert choice.device == "cpu"
+    assert "not compared by size (`tritium tune --op device` measures it, TRITIUM_TUNED=all applies" in choice.why
+    write({**by_size((1, "other")), "device/matmul/x": tuned.Choice("gone", "", exact=False)})
+    assert tt.default_device(size=1).device == "other"
+    assert tt.default_device(op="matmul").device == "other"
+    assert tt.default_device().device == "cpu"  # one device for all sizes was not clearly faster
+    choice = tt.default_device(size=1, op="add")
+    assert choice.device == "cpu"
+    assert "devices were not compared for add" in choice.why
+    write(by_size((10, "other"), op="add"))
+    assert [str(tt.default_device(size=n, op="add").device) for n in (9, 10)] == ["cpu", "other"]
+    assert tt.default_device(size=10).device == "cpu"
+    write({"device": tuned.Choice("other", "twice as fast", exact=False)})
+    assert tt.default_device(size=1) == (tt.device("other"), "tuned, but not by size: twice as fast")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": -1}, "default_device: size must be an integer of at least 0"),
+        ({"size": (2, -1)}, "size must be"),
+        ({"size": "big"}, "size must be .* given 'big'"),
+        ({"size": 1.5}, "size must be"),
+        ({"op": "matmull"}, "'matmull' is not an op. Did you mean 'matmul'?"),
+        ({"op": 3}, "op must be a string or None, given 3"),
+        ({"sise": 3}, "unknown argument 'sise'. Did you mean 'size'"),
+    ],
+)
+def test_a_size_or_op_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tt.errors.ArgumentError, match=message):
+        tt.default_device(**options)
 
 
 @needs_native

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from math import prod
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from tritium import settings
 from tritium.backends.reference import packed
 from tritium.buffer import Array
 from tritium.dtype import DType, is_name, tern2
-from tritium.errors import DeviceError, TritiumError, checked, checked_except, nearest, shown
+from tritium.errors import ArgumentError, DeviceError, Range, TritiumError, checked, checked_except, nearest, shown
 from tritium.fragment import Fragment
 from tritium.layout import Layout
 from tritium.machine import tuned
@@ -382,7 +383,7 @@ def device(given: str | Device | None = None) -> Device:
     if isinstance(given, Device):
         return given if given.listed else _find(str(given))
     if given is None:
-        return default_device().device
+        return _default(None, None).device
     if not isinstance(given, str):
         raise DeviceError(f"{shown(given)} is not a device; give a name such as 'cpu', or a Device.")
     known = _devices.get(given)
@@ -493,10 +494,30 @@ class Choice(NamedTuple):
 _set: Choice | None = None
 
 
+_HOW = "set another with set_default_device or TRITIUM_DEVICE"
+_MEASURE = "`tritium tune --op device` measures it, TRITIUM_TUNED=all applies the result"
+_Count = Annotated[int, Range(0)]
+
+
 @checked
-def default_device() -> Choice:
-    """Which device is used where none is named: what was set, else TRITIUM_DEVICE, else what was tuned (where
-    TRITIUM_TUNED=all follows it), else the CPU."""
+def default_device(*, size: _Count | Sequence[_Count] | None = None, op: str | None = None) -> Choice:
+    """Return the device used where none is named, and why: what was set, else TRITIUM_DEVICE, else what was tuned (where
+    TRITIUM_TUNED=all applies it), else the CPU.
+
+    size: the elements of the largest tensor of the work, or its shape; None: the largest size that was measured.
+    op: the name of an op; None: the op by which devices are compared, the dense product.
+    """
+    if op is not None and op not in OPS:
+        raise ArgumentError(f"default_device: {op!r} is not an op.{nearest(op, OPS)} `tritium ops` lists them.")
+    return _default(size if size is None or isinstance(size, int) else prod(size), op)
+
+
+def device_for(given: str | Device | None, elements: int) -> Device:
+    """Return the device of a new tensor: the one meant, else the default one for so many elements."""
+    return _default(elements, None).device if given is None else device(given)
+
+
+def _default(elements: int | None, op: str | None) -> Choice:
     if _set is not None:
         return _set
     if asked := settings.device():
@@ -504,13 +525,32 @@ def default_device() -> Choice:
             return Choice(device(asked), f"TRITIUM_DEVICE={asked}")
         except DeviceError as error:
             raise DeviceError(f"TRITIUM_DEVICE={asked}: {error}") from None
-    found = tuned.choices().get("device")
-    if found is not None:
-        try:
-            return Choice(device(str(found.value)), f"tuned: {found.why}")
-        except DeviceError as error:
-            settings.log.info("tuned: the device %s is not used: %s", found.value, error)
-    return Choice(device("cpu"), "the CPU is the default; set another with set_default_device or TRITIUM_DEVICE")
+    overall = tuned.choices().get(tuned.DEVICE)
+    if elements is None and op is None:
+        return _present(overall, "tuned") if overall is not None else _cpu(f"the CPU is the default; {_HOW}")
+    by_size = tuned.devices_by_size(op or tuned.DEVICE_OP)
+    if not by_size:
+        if overall is not None and op in (None, tuned.DEVICE_OP):
+            return _present(overall, "tuned, but not by size")
+        work = "by size" if op is None else f"for {op}"
+        return _cpu(f"the CPU is the default: devices were not compared {work} ({_MEASURE}); {_HOW}")
+    if elements is not None and elements < by_size[0][0]:
+        return _cpu(f"the CPU is the default below {by_size[0][0]:,} elements, the smallest size measured; {_HOW}")
+    start, choice = next(e for e in reversed(by_size) if elements is None or e[0] <= elements)
+    return _present(choice, f"tuned, from {start:,} elements on")
+
+
+def _cpu(why: str) -> Choice:
+    return Choice(device("cpu"), why)
+
+
+def _present(choice: tuned.Choice, source: str) -> Choice:
+    """Return the device of a tuned choice; the CPU, with the reason, where that device is not here."""
+    try:
+        return Choice(device(str(choice.value)), f"{source}: {choice.why}")
+    except DeviceError as error:
+        settings.log.info("tuned: the device %s is not used: %s", choice.value, error)
+        return _cpu(f"the CPU is the default: {choice.value!r} was tuned, but cannot be used ({error}); {_HOW}")
 
 
 @checked

@@ -13,6 +13,7 @@ is damaged or belongs to another is logged and ignored; without a file, the defa
 | cuda/product/NxKxM/GPU      | `cuda.linear.choice`, when it first selects a kernel for a case  | no              |
 | threads                     | `threads`, at import; only with TRITIUM_TUNED=all        | dense products  |
 | device                      | `default_device`; only with TRITIUM_TUNED=all            | yes             |
+| device/OP/ELEMENTS          | `default_device(size=…)`, new tensors; likewise          | yes             |
 """
 
 from __future__ import annotations
@@ -104,6 +105,24 @@ def kernel_key(row: str, specs: Specs) -> str:
 def size_class(elements: int) -> int:
     """Return the size class: the number of base-4 digits, so that a class spans a factor of four."""
     return (elements.bit_length() + 1) // 2
+
+
+# ---- devices by size
+
+DEVICE = "device"
+DEVICE_OP = "matmul"  # the op by which devices are compared where none is named
+
+
+def device_key(op: str, elements: int) -> str:
+    """Return the name of the choice of device for an op whose largest tensor has this many elements, or more."""
+    return f"{DEVICE}/{op}/{elements}"
+
+
+@remembered
+def devices_by_size(op: str) -> tuple[tuple[int, Choice], ...]:
+    """Return the choices of device for an op, each with the number of elements from which it applies, ascending."""
+    entries = ((re.fullmatch(rf"{DEVICE}/{re.escape(op)}/(\d{{1,18}})", name), c) for name, c in choices().items())
+    return tuple(sorted(((int(key[1]), c) for key, c in entries if key is not None), key=lambda entry: entry[0]))
 
 
 # ---- what belongs to one GPU

@@ -602,6 +602,40 @@ def test_the_choice_of_a_device_says_from_which_size_on_and_where_that_was_measu
     assert re.search(r"measured \d{4}-\d\d-\d\d on .*, without transfers", kept.why)
 
 
+def test_devices_are_chosen_by_the_size_at_which_they_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_devices(monkeypatch, lambda n: 0.5 if n in (256, 512) else 2.0)
+    tune_choices.fill(["device"])
+    monkeypatch.setenv("TRITIUM_TUNED", "all")
+    backends.retuned()
+    tt.register("other", Null)
+    try:
+        shapes = [
+            (127, 128),
+            (128, 128),
+            (255, 256),
+            (256, 256),
+            (3, 512, 200),
+            (1024, 1023),
+            (1024, 1024),
+            (1 << 20, 9),
+        ]
+        chosen = [tt.default_device(size=s) for s in shapes]
+        assert [str(c.device) for c in chosen] == ["cpu", "cpu", "cpu", "other", "other", "other", "cpu", "cpu"]
+        assert re.search(
+            r"from 262,144 elements on: 2\.00 times as fast as 'cpu' in .* 512x512 f32 .*; measured", chosen[5].why
+        )
+        assert re.search("from 1,048,576 elements on: as shipped: the fastest in .* 1024x1024", chosen[6].why)
+        two_devices(monkeypatch, lambda n: 2.0)
+        tune_choices.fill(["device"], quick=True)  # fewer sizes: those of the run before are gone
+        backends.retuned()
+        assert [n for n, _ in tuned.devices_by_size("matmul")] == [128**2, 512**2]
+        assert {str(tt.default_device(size=s).device) for s in shapes} == {"cpu"}
+    finally:
+        tt.unregister("other")
+        tune.clear()
+    assert tuned.devices_by_size("matmul") == ()
+
+
 def test_a_device_that_is_slower_at_the_largest_size_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     two_devices(monkeypatch, lambda n: 0.5 if n < 1024 else 2.0)
     tune_choices.fill(["device"])

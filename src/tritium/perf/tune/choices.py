@@ -320,18 +320,27 @@ def _device_runner(names: Sequence[str], size: int) -> Callable[[str], Any]:
 
 
 def _choose_device(done: Sequence[Outcome]) -> None:
-    """Store the device of the largest size if it is clearly faster than the CPU, with the size from which it is."""
+    """Store the device of each size, and that of the largest if it is clearly faster than the CPU, with the size from
+    which it is."""
     raced = [o for o in done if o.race.op == "device" and o.tuning is not None]
     if not raced:
         return
     last = raced[-1]
-    assert last.tuning is not None
-    choice = None
-    if last.changed:
-        product = f"the product of two {last.race.shape} {last.race.dtype} matrices"
-        source = f"measured {last.tuning.created[:10]} on {processor()}, without transfers"
-        choice = tuned.Choice(last.value, f"{last.why} in {product}, {_since(raced)}; {source}", exact=False)
-    tune_file.choose({"device": choice})
+    by_size = tuned.device_key(tuned.DEVICE_OP, 0).removesuffix("0")
+    new: dict[str, tuned.Choice | None] = dict.fromkeys(n for n in tune_file.choices() if n.startswith(by_size))
+    for o in raced:
+        side = int(o.race.shape.partition("x")[0])
+        new[tuned.device_key(tuned.DEVICE_OP, side * side)] = _device_choice(o)
+    new[tuned.DEVICE] = _device_choice(last, f", {_since(raced)}") if last.changed else None
+    tune_file.choose(new)
+
+
+def _device_choice(o: Outcome, since: str = "") -> tuned.Choice:
+    """Return the choice of a race between devices, with what was measured, when and where."""
+    assert o.tuning is not None
+    product = f"the product of two {o.race.shape} {o.race.dtype} matrices"
+    source = f"measured {o.tuning.created[:10]} on {processor()}, without transfers"
+    return tuned.Choice(o.value, f"{o.why} in {product}{since}; {source}", exact=False)
 
 
 def _since(raced: Sequence[Outcome]) -> str:
