@@ -18,7 +18,8 @@ from report_sections import FEW, banner, section, unpacked
 from tritium.errors import ArgumentError, PackageError, TritiumError
 from tritium.perf.formats import imports
 from tritium.perf.gate.compare import compare_stored
-from tritium.perf.gate.verdict import no_baseline, suite_of
+from tritium.perf.gate.page import page as verdict_page
+from tritium.perf.gate.verdict import BASE, HEAD, Verdict, no_baseline, suite_of
 from tritium.perf.records.run import Results, Series
 from tritium.perf.store import results as store
 from tritium.perf.work.canary import is_canary
@@ -107,6 +108,35 @@ def test_the_banner_says_the_verdict_at_a_glance(slower: bool, headline: str, to
 def test_a_plan_that_does_not_gate_is_inconclusive() -> None:
     quick = replace(FEW, plan=replace(FEW.plan, gates=False))
     assert banner(report(quick, baseline=quick)).headline == "Inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("needed", "sentence"),
+    [
+        ((None,), "1 is INCONCLUSIVE."),
+        ((1,), "1 is INCONCLUSIVE; about 1 more process would decide all of them."),
+        ((7, 100), "2 are INCONCLUSIVE; about 100 more processes would decide all of them."),
+        ((7, 3629), "more processes do not help: more than 100 would be needed for 1 of them."),
+        ((3629, 101), "more processes do not help: more than 100 would be needed for all of them."),
+        ((3629,), "more processes do not help: more than 100 would be needed for it."),
+    ],
+)
+def test_the_page_of_a_gate_limits_processes_as_the_terminal_does(
+    needed: tuple[int | None, ...], sentence: str
+) -> None:
+    verdicts = [
+        Verdict(case, "wall", BASE, HEAD, "INCONCLUSIVE", 1.0, (0.9, 1.1), passes=False, more_generations=n)
+        for case, n in zip(FEW.cases, needed, strict=False)
+    ]
+    suite = suite_of(verdicts, base="v1", head="now")
+    page = report(FEW, verdicts=suite)
+    texts = [line.text for line in lines(section(page, "summary"))]
+    assert any(sentence in text for text in texts), texts
+    everything = page.text() + page.html() + verdict_page(suite)
+    assert "3,629" not in everything
+    assert "3629 more" not in everything
+    if max(n or 0 for n in needed) > 100:
+        assert any("To decide, end other work on the machine, then measure again." in text for text in texts)
 
 
 def test_no_baseline_and_another_machine_have_their_own_words() -> None:

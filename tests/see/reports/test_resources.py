@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import html
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import made_report
-from made_results import results
+from made_results import results, series
 from report_sections import FEW, section
-from tritium.perf.records.case import Context
+from tritium.perf.records.case import Context, Work
+from tritium.perf.records.run import Results, Run, Series
 from tritium.perf.store.trends import trend
+from tritium.perf.suites import suites
+from tritium.perf.tables import pages, tables
 from tritium.see.charts import charts
 from tritium.see.reports.blocks import Fold, Grid, Picture
 from tritium.see.reports.report import Report, generate_memory_analysis, report
@@ -19,6 +25,60 @@ from tritium.see.reports.report import Report, generate_memory_analysis, report
 @pytest.fixture(scope="module")
 def full() -> Report:
     return report(FEW, history=made_report.trends(FEW), profile=made_report.profile(), before=made_report.profile(2))
+
+
+def of_suite(name: str, peers: tuple[str, ...], seed: int = 0) -> Results:
+    """Results as the suite of this name would have them: its own cases, with made times, peaks and energy."""
+    options = suites.options_of(name, quick=True).changed(peers=peers)
+    grid = suites.grid(options)
+    rng = np.random.default_rng(seed)
+    joules = {"watts": 7.5, "calls_per_degree": 12.0, "battery_hours": 3.25}
+    runs = []
+    for arm in grid.arms:
+        for case in grid.cases[:12]:
+            wall = series(float(rng.uniform(1e-5, 1e-3)), rng, generations=3)
+            more = [
+                Series(metric, "B", (((float(rng.integers(1, 2**30)),),),))
+                for metric in ("peak_bytes", "allocated_bytes", "rss_bytes")
+            ]
+            energy = Series("energy", "J", (((float(rng.uniform(1e-6, 1)),),),), details=joules)
+            run = Run(case.name, arm.name, case.context, Work(10**6, 1000, 1000), series=(wall, *more, energy))
+            runs.append(replace(run, facts={"sqnr dB": 21.5, "bits a weight": 1.625, "times smaller": 19.7}))
+    made = results({"add": 1e-3})
+    arms = tuple(arm.name for arm in grid.arms)
+    return replace(made, suite=name, arms=arms, runs=tuple(runs))
+
+
+@pytest.mark.parametrize("peers", [(), ("numpy",)])
+@pytest.mark.parametrize("name", ["compare", *suites.SUITES])
+def test_the_page_of_a_suite_shows_what_its_terminal_shows(name: str, peers: tuple[str, ...]) -> None:
+    made = of_suite(name, peers)
+    findings = pages.findings_of(made, crossovers=False)
+    page = html.unescape(re.sub(r"<[^>]+>", " ", report(made).html()))
+    texts = [cell for table in findings.tables for row in (table.heads, *table.rows, table.below) for cell in row]
+    texts += [*findings.advice, *(f"{r.use_case}: {r.choice}: {r.evidence}" for r in findings.guide)]
+    texts += [*tables.clocks(made), *tables.remarks(made), *tables.troubles(made)]
+    assert not [text for text in texts if " ".join(text.split()) not in " ".join(page.split())]
+    terminal = pages.page(made, crossovers=False)
+    for text in (*findings.advice, *(table.text() for table in findings.tables)):
+        assert text in terminal
+    if name in ("layout", "dtype"):
+        assert findings.advice
+    if name in ("memory", "workloads", "energy", "quantization"):
+        assert findings.tables
+    if name in ("compare", "comprehensive"):
+        assert findings.guide
+
+
+def test_the_flagship_is_named_in_the_summary_as_below_the_verdict_of_a_terminal() -> None:
+    made = of_suite("compare", ("numpy",))
+    product = replace(made.runs[0].context, operation="bitlinear", shape=(1, 2560))
+    flagship = replace(made, runs=tuple(replace(r, context=product) if r.case == made.cases[0] else r for r in made))
+    line = pages.verdict(flagship)[1]
+    assert line.startswith("BitLinear 2560×2560: 1 token in ")
+    assert line in " ".join(report(flagship).text().split())
+    noisy = replace(flagship, runs=tuple(replace(r, flags=("other work broke in",)) for r in flagship))
+    assert "BitLinear 2560×2560" not in report(noisy).text()
 
 
 def test_a_history_with_nothing_in_it_says_so() -> None:

@@ -13,6 +13,7 @@ from tritium.perf.amounts import seconds_text
 from tritium.perf.gate.verdict import OUTCOMES, PASS, REMEDY, TOO_NOISY, Status, Suite, Verdict
 
 TOO_MANY = 100  # processes; nobody waits for more
+QUIETER = "end other work on the machine, then measure again"
 SHOWN = 12  # of one outcome; the rest is counted
 STATUS_TEXT: dict[Status, str] = {
     "AllPass": "no regression", "HasRegressions": "regression", "HasCriticalRegressions": "critical regression",
@@ -121,10 +122,22 @@ def advice(v: Verdict, suite: Suite) -> str:
     if v.more_generations is None:
         return ""
     if v.more_generations > TOO_MANY:
-        return f"more than {TOO_MANY} more processes would be needed: end other work on the machine, then measure again"
+        return f"more than {TOO_MANY} more processes would be needed: {QUIETER}"
     noun = "process" if v.more_generations == 1 else "processes"
     where = "" if suite.paired else " in both runs"
     return f"about {v.more_generations} more {noun}{where}: --processes {v.generations + v.more_generations}"
+
+
+def joint_advice(verdicts: Sequence[Verdict]) -> str:
+    """Return what would decide several verdicts: so many more processes, or a quieter machine where that is too many."""
+    needed = [v.more_generations for v in verdicts if v.more_generations is not None]
+    if not needed:
+        return ""
+    beyond = sum(n > TOO_MANY for n in needed)
+    if not beyond:
+        return f"about {max(needed)} more process{'es' * (max(needed) != 1)} would decide all of them"
+    who = "it" if len(verdicts) == 1 else "all of them" if beyond == len(verdicts) else f"{beyond} of them"
+    return f"more processes do not help: more than {TOO_MANY} would be needed for {who}. To decide, {QUIETER}"
 
 
 def change(ratio: float | None) -> str:

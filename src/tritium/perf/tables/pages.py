@@ -5,7 +5,8 @@ Knows nothing of terminals, and never prints. `width` is the widest line it may 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tritium import escape
 from tritium.errors import checked
@@ -13,7 +14,7 @@ from tritium.perf import amounts
 from tritium.perf.gate.verdict import REMEDY, Suite
 from tritium.perf.records.run import Results, Run, Series
 from tritium.perf.tables import tables
-from tritium.perf.tables.selection import device_selection_guide
+from tritium.perf.tables.selection import Recommendation, device_selection_guide
 from tritium.perf.tables.table import NONE, Table
 
 GUIDED = ("compare", "comprehensive")
@@ -40,13 +41,31 @@ def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True)
         if max(map(len, comparison.text().splitlines()[:3])) <= width:
             break
         comparison = tables.comparison(results, beside=suites, **narrower)
+    findings = findings_of(results, crossovers=crossovers)
     parts = ["\n".join([*verdict(results, suites), _head(results)]), comparison.text()]
-    parts += [t.text() for t in _details(results, crossovers)]
-    if lines := _advice(results):
-        parts.append("\n".join(["Advice", *lines]))
-    if results.suite in GUIDED:
-        parts.append(_guide(results))
+    parts += [t.text() for t in findings.tables]
+    if findings.advice:
+        parts.append("\n".join(["Advice", *(escape.terminal(line) for line in findings.advice)]))
+    if findings.guide:
+        parts.append(_guide_text(findings.guide))
     return "\n\n".join(parts)
+
+
+class Findings(NamedTuple):
+    """What a suite shows besides its comparison, on a terminal and on the page of its report alike."""
+
+    tables: tuple[Table, ...] = ()  # other metrics of the suite, and the sizes at which contenders cross
+    advice: tuple[str, ...] = ()
+    guide: tuple[Recommendation, ...] = ()
+
+
+def findings_of(results: Results, *, crossovers: bool = True) -> Findings:
+    """Return what the suite of these results shows besides its comparison. The texts are not escaped."""
+    return Findings(
+        tuple(_details(results, crossovers)),
+        tuple(line for slow, fast in ADVISED.get(results.suite, ()) for line in tables.advice(results, slow, fast)),
+        device_selection_guide(results).recommendations if results.suite in GUIDED else (),
+    )
 
 
 def markdown(results: Results) -> str:
@@ -67,7 +86,7 @@ def verdict(results: Results, beside: dict[str, Suite] | None = None) -> list[st
     elif headline.standing in ("faster", "slower", "alike"):
         text += _mean(suites[headline.arm])
     lines = [f"{text}."]
-    if headline.standing != "noisy" and (flagship := _flagship(results, suites)):
+    if headline.standing != "noisy" and (flagship := flagship_text(results, suites)):
         lines.append(f"{flagship}.")
     return [escape.terminal(line, 400) for line in lines]
 
@@ -80,14 +99,14 @@ def _mean(suite: Suite) -> str:
     return f" ({1 / interval[1]:.2f}…{1 / interval[0]:.2f}, {over})" if interval is not None else f" ({over})"
 
 
-def _flagship(results: Results, suites: dict[str, Suite]) -> str:
+def flagship_text(results: Results, suites: dict[str, Suite]) -> str:
     """Return the figures of the ternary product and of the packaged model, "" where none was measured."""
     products, rates, width = [], [], 0
     for case in results.cases:
         run = results.of(case, results.arms[0])
         if run is None or run.status != "ok" or not run.seconds:
             continue
-        if run.context.operation == "bitlinear" and run.context.shape[-1] >= FLAGSHIP_WIDTH:
+        if run.context.operation == "bitlinear" and max(run.context.shape[-1:], default=0) >= FLAGSHIP_WIDTH:
             tokens, width = run.context.shape[0], run.context.shape[-1]
             time, ratios = amounts.seconds_text(run.seconds), _beside(case, results.arms[0], suites)
             products.append(f"{tokens} token{'s' * (tokens != 1)} in {time}{ratios}")
@@ -133,17 +152,8 @@ def _crossovers(results: Results) -> Table | None:
     return crossover.table(results)
 
 
-def _advice(results: Results) -> list[str]:
-    """Return the advice lines of a suite."""
-    out = []
-    for slow, fast in ADVISED.get(results.suite, ()):
-        out += tables.advice(results, slow, fast)
-    return [escape.terminal(line) for line in out]
-
-
-def _guide(results: Results) -> str:
-    """Return the device selection guide."""
-    recommendations = device_selection_guide(results).recommendations
+def _guide_text(recommendations: Sequence[Recommendation]) -> str:
+    """Return the device selection guide as text."""
     width = max(len(r.use_case) for r in recommendations)
     rows = [f"  {r.use_case:<{width}}  {r.choice}: {r.evidence}" for r in recommendations]
     return "\n".join(

@@ -419,12 +419,28 @@ def _remarks(inputs: Inputs, case: str, runs: Sequence[Run]) -> list[tuple[str, 
 
 
 def devices(inputs: Inputs) -> Section:
-    """Return the matrix of all cases and contenders, coloured by distance from the best; failures included."""
+    """Return the matrix of all cases and contenders, coloured by distance from the best; failures, guide and notes included."""
     arms = inputs.results.arms
-    if len(arms) < 2:
-        failed = [run for run in inputs.runs if run.status != "ok"]
-        if not failed:
-            return absent("devices", "Devices", "only one contender was measured: tritium compare measures several")
+    blocks: list[Block] = []
+    if len(arms) > 1 or any(run.status != "ok" for run in inputs.runs):
+        blocks += _matrix(inputs)
+    guide = inputs.findings.guide
+    if not guide and inputs.comparisons:
+        guide = device_selection_guide(inputs.results).recommendations
+    if guide:
+        lines = [Line(f"{r.use_case}: {r.choice}: {r.evidence}.", link=_first_link(inputs, r.cases)) for r in guide]
+        blocks.append(Lines(tuple(lines)))
+    notes = [text for write in (tables.clocks, tables.remarks, tables.troubles) for text in write(inputs.results)]
+    if notes:
+        blocks.append(Lines(tuple(Line(text, "quiet") for text in notes)))
+    if not blocks:
+        return absent("devices", "Devices", "only one contender was measured: tritium compare measures several")
+    return Section("devices", "Devices and failures", tuple(blocks))
+
+
+def _matrix(inputs: Inputs) -> list[Block]:
+    """Return the table and the chart of every case on every contender."""
+    arms = inputs.results.arms
     rows = tuple(_matrix_row(inputs, case, arms) for case in inputs.cases)
     grid = Grid(
         ("case", *arms),
@@ -437,21 +453,7 @@ def devices(inputs: Inputs) -> Section:
         "Devices", inputs.cases[:ROWS], arms, tuple(tuple(_heat(inputs.run_of(c, a)) for a in arms) for c in inputs.cases[:ROWS]), "s",
         subtitle="time of a call, relative to the best of its row",
     )  # fmt: skip
-    blocks: list[Block] = [grid, Picture("devices", heat, shown=False)]
-    if inputs.comparisons:
-        guide = device_selection_guide(inputs.results).recommendations
-        lines = [
-            Line(
-                f"{r.use_case}: {' or '.join(r.arms) or ('too noisy to tell' if r.noisy else 'not decided')}. {r.evidence}.",
-                link=_first_link(inputs, r.cases),
-            )
-            for r in guide
-        ]
-        blocks.append(Lines(tuple(lines)))
-    notes = tuple(Line(text, "quiet") for text in (*tables.remarks(inputs.results), *tables.troubles(inputs.results)))
-    if notes:
-        blocks.append(Lines(notes))
-    return Section("devices", "Devices and failures", tuple(blocks))
+    return [grid, Picture("devices", heat, shown=False)]
 
 
 def _first_link(inputs: Inputs, cases: Sequence[str]) -> str:

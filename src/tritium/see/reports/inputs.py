@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from tritium import escape
 from tritium.perf.gate.verdict import Disturbance, Suite, Verdict, disturbance, is_disturbed
 from tritium.perf.records.run import Results, Run
-from tritium.perf.tables import tables
+from tritium.perf.tables import pages, tables
+from tritium.perf.tables.pages import Findings
 from tritium.perf.work.canary import is_canary
 from tritium.see.reports.blocks import Tone
 
@@ -97,6 +98,11 @@ class Inputs:
     def comparisons(self) -> dict[str, Suite]:
         """Return the comparison with each other contender; ratios are first / other. Empty for two revisions."""
         return {} if self.revisions is not None else tables.speedups(self.results)
+
+    @cached_property
+    def findings(self) -> Findings:
+        """Return what the suite shows besides its comparison; the page has a section of crossovers."""
+        return pages.findings_of(self.results, crossovers=False)
 
     @cached_property
     def time_verdicts(self) -> dict[tuple[str, str], Verdict]:

@@ -155,7 +155,7 @@ ORDER = (
     cases.ratios,
     cases.overview,
     cases.cards,
-    resources.schemes,
+    resources.suite,
     resources.memory,
     resources.energy,
     resources.history,

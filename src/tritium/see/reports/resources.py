@@ -141,27 +141,39 @@ def _energy_bar(run: Run, several: bool) -> charts.Bar:
     )
 
 
-# ---- quantisation
+# ---- the suite's own result
 
 
-def schemes(inputs: Inputs) -> Section | None:
-    """Return the section of a quantisation suite: times, bytes, ratio, bits per weight and SQNR of each scheme; None for other suites."""
-    if inputs.results.suite != "quantization":
-        return None
-    table = tables.quantization(inputs.results)
-    cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
-    grid = Grid(table.heads, cells, table.right, table.title, filtered=True)
+def suite(inputs: Inputs) -> Section | None:
+    """Return the section of what the suite shows on a terminal besides its comparison; None where that is all.
+
+    Energy, crossovers and the guide have sections of their own.
+    """
+    tables_of_suite = () if inputs.results.suite == "energy" else inputs.findings.tables
+    blocks: list[Block] = []
+    for table in tables_of_suite:
+        cells = tuple(tuple(Cell(text) for text in row) for row in table.rows)
+        blocks.append(Grid(table.heads, cells, table.right, table.title or "By case and contender", filtered=True))
+        if table.below:
+            blocks.append(Lines(tuple(Line(text, "quiet") for text in table.below)))
+    if inputs.findings.advice:
+        blocks.append(Lines(tuple(Line(text) for text in inputs.findings.advice)))
+    if inputs.results.suite == "quantization":
+        return Section("schemes", "Schemes", (*_accuracy(inputs), *blocks))
+    return Section("suite", f"Results of the suite {inputs.results.suite}", tuple(blocks)) if blocks else None
+
+
+def _accuracy(inputs: Inputs) -> Iterable[Picture]:
+    """Yield the chart of the SQNR of each scheme, where it was measured."""
     measured = {
         run.context.precision: run
         for run in inputs.runs
         if run.arm == inputs.results.arms[0] and isinstance(run.facts.get("sqnr dB"), (int, float))
     }
     bars = tuple(charts.Bar(scheme, float(run.facts["sqnr dB"])) for scheme, run in measured.items())
-    chart = charts.Bars(
-        "Accuracy of each scheme", bars, "dB", subtitle="SQNR, signal to quantisation noise; more is better"
-    )
-    blocks: tuple[Block, ...] = (Picture("sqnr", chart), grid) if bars else (grid,)
-    return Section("schemes", "Schemes", blocks)
+    if bars:
+        subtitle = "SQNR, signal to quantisation noise; more is better"
+        yield Picture("sqnr", charts.Bars("Accuracy of each scheme", bars, "dB", subtitle=subtitle))
 
 
 # ---- history

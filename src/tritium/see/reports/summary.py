@@ -12,7 +12,7 @@ from tritium.perf.amounts import bytes_text, many, percent, seconds_text, verb
 from tritium.perf.gate.verdict import OUTCOMES, REMEDY, TOO_NOISY, Suite, Verdict
 from tritium.perf.records.environment import OVER
 from tritium.perf.records.run import GATING, Run
-from tritium.perf.tables import tables
+from tritium.perf.tables import pages, tables
 from tritium.perf.tables.tables import ratio_text, time_text
 from tritium.see.reports.blocks import Banner, Line, Lines, Tone
 from tritium.see.reports.inputs import TONES, WORDS, Inputs, anchor, half_widths, outcome_beside, share
@@ -205,9 +205,11 @@ def _verdict_lines(inputs: Inputs) -> Iterator[Line]:
         line = f"{len(faster)} {verb(len(faster), 'is', 'are')} FASTER; the most, {best.case}, by {by}."
         yield Line(line, "unsure" if suite.noise else "good", anchor(best.case))
     if unsure := suite.of("INCONCLUSIVE"):
-        needed = [v.more_generations for v in unsure if v.more_generations is not None]
-        detail = f"; about {many(max(needed), 'more process')} would decide all of them" if needed else ""
-        yield Line(f"{len(unsure)} {verb(len(unsure), 'is', 'are')} INCONCLUSIVE{detail}.", "unsure", "ratios")
+        from tritium.perf.gate.page import joint_advice  # needed for a gate only
+
+        text = f"{len(unsure)} {verb(len(unsure), 'is', 'are')} INCONCLUSIVE"
+        detail = joint_advice(unsure)
+        yield Line(f"{text}; {detail}." if detail else f"{text}.", "unsure", "ratios")
 
 
 def _between(v: Verdict) -> str:
@@ -274,6 +276,14 @@ def _memory_lines(inputs: Inputs) -> Iterator[Line]:
         yield Line(f"The largest peak is {bytes_text(peak)}: {run.case} on {run.arm}.", "", "memory")
 
 
+def _flagship_lines(inputs: Inputs) -> Iterator[Line]:
+    """Yield the figures of the ternary product and of the packaged model, as the terminal names them below its verdict."""
+    if inputs.verdicts is not None or inputs.noise.noisy:
+        return  # a gate judges, and a noisy run supports no figure
+    if text := pages.flagship_text(inputs.results, inputs.comparisons):
+        yield Line(f"{text}.", "", "cases")
+
+
 def _range_lines(inputs: Inputs) -> Iterator[Line]:
     """Yield the longest and the shortest call of the first contender."""
     times = [
@@ -309,7 +319,8 @@ def _interval_lines(inputs: Inputs) -> Iterator[Line]:
 
 
 SENTENCES: tuple[Callable[[Inputs], Iterator[Line]], ...] = (
-    _scope_lines, _verdict_lines, _comparison_lines, _failure_lines, _ceiling_lines, _memory_lines, _range_lines, _interval_lines,
+    _scope_lines, _verdict_lines, _comparison_lines, _flagship_lines, _failure_lines,
+    _ceiling_lines, _memory_lines, _range_lines, _interval_lines,
 )  # fmt: skip
 
 
