@@ -18,11 +18,13 @@ from measured import HOSTILE
 from tritium.errors import ArgumentError
 from tritium.perf import plugin
 from tritium.perf.formats import imports
+from tritium.perf.gate.verdict import disturbance, is_disturbed
 from tritium.perf.plugin import Bench
 from tritium.perf.records.json_io import loads, read
 from tritium.perf.records.run import Run
 from tritium.perf.store import results as store
 from tritium.perf.tables import tables
+from tritium.perf.work.canary import is_canary
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
@@ -219,6 +221,57 @@ def test_a_session_prints_a_table_and_writes_both_files(pytester: pytest.Pyteste
     assert saved.cases == tuple(names)
     assert not saved.plan.gates
     assert imports.load(pytester.path / "out.json").runs == saved.runs
+
+
+def timed_by(load: plugin.Load, wall: float = 0.01, cpu: float = 0.01, name: str = "test_it") -> str:
+    """The record of a test whose batches ran under this load."""
+    b = Bench(name, f"file.py::{name}")
+    b._keep(plugin.Timed([wall] * 10, [cpu] * 10, 1, load=load))
+    return b.record()
+
+
+QUIET = plugin.Load(0, 0, 0.0, 1e-6)
+BUSY = plugin.Load(31, 0, 0.0, 1e-6)  # more than three involuntary switches a batch
+
+
+@pytest.mark.parametrize(
+    ("busy", "of", "noisy"),
+    [(0, 5, False), (1, 5, False), (2, 5, True), (1, 4, True), (1, 1, True)],
+)
+def test_a_session_says_first_that_it_is_too_noisy_to_tell(busy: int, of: int, noisy: bool) -> None:
+    records = [timed_by(BUSY if i < busy else QUIET, name=f"test_{i}") for i in range(of)]
+    lines = plugin.finish(records)
+    session = plugin.gathered(records)
+    assert disturbance(session).noisy == noisy
+    assert lines[0].startswith("Too noisy to tell precisely: ") == noisy
+    if noisy:
+        assert lines[0].startswith(f"Too noisy to tell precisely: {disturbance(session)}. Close other programs")
+        assert "tritium doctor" in lines[0]
+    assert sum(" ! " in line for line in lines) == busy
+    assert any(line.startswith("!: other load") for line in lines) == bool(busy)
+
+
+@pytest.mark.parametrize(("clocks", "noisy"), [([1e-6, 1.01e-6, 1e-6], False), ([1e-6, 1.3e-6, 1.6e-6], True)])
+def test_a_machine_whose_own_speed_changes_during_a_session_is_too_noisy(clocks: list[float], noisy: bool) -> None:
+    records = [timed_by(QUIET._replace(clock_s=c), name=f"test_{i}") for i, c in enumerate(clocks)]
+    first = plugin.finish(records)[0]
+    assert first.startswith("Too noisy to tell precisely: canaries, work that never changes, spread by ±") == noisy
+    assert not any(is_canary(run.case) for run in plugin.gathered(records))
+
+
+def test_an_earlier_session_that_was_disturbed_makes_the_comparison_noisy(tmp_path: Path) -> None:
+    plugin.finish([timed_by(BUSY)], json=str(tmp_path / "noisy.json"))
+    plugin.finish([timed_by(QUIET)], json=str(tmp_path / "quiet.json"))
+    assert plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "noisy.json"))[0].startswith("Too noisy")
+    assert not plugin.finish([timed_by(QUIET)], compare=str(tmp_path / "quiet.json"))[0].startswith("Too noisy")
+
+
+def test_a_call_that_sleeps_is_not_disturbed_and_one_that_waits_for_a_cpu_is() -> None:
+    slept, pushed = QUIET._replace(waits=10), QUIET._replace(switches=12)
+    assert not is_disturbed(read(Run, loads(timed_by(slept, cpu=1e-4), ""), ""))
+    assert is_disturbed(read(Run, loads(timed_by(pushed, cpu=4e-3), ""), ""))
+    stolen = QUIET._replace(stolen=0.06)
+    assert is_disturbed(read(Run, loads(timed_by(stolen), ""), ""))
 
 
 def test_a_later_session_is_shown_beside_an_earlier_one(pytester: pytest.Pytester) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import gc
 import json
 import math
+import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from statistics import median
 from time import perf_counter_ns, process_time_ns
 from typing import Any, NamedTuple
 
@@ -21,9 +23,11 @@ from tritium import escape
 from tritium.errors import ArgumentError
 from tritium.machine.facts import usable_threads
 from tritium.perf.amounts import seconds_text
-from tritium.perf.engine.worker import batch, calibrated
+from tritium.perf.engine.measuring import WAITED, broken_into
+from tritium.perf.engine.worker import TICKS_S, batch, calibrated, steal
 from tritium.perf.files import write_text
 from tritium.perf.formats import exports, imports
+from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, disturbance, is_disturbed
 from tritium.perf.records.case import Context
 from tritium.perf.records.environment import Environment, command_line, differences, this_environment
 from tritium.perf.records.json_io import dumps, loads, plain, read, utc_now
@@ -31,6 +35,7 @@ from tritium.perf.records.run import Plan, Results, Run, Series, Status, values_
 from tritium.perf.stats.estimates import describe, steady, unpaired
 from tritium.perf.store import results as store
 from tritium.perf.tables.table import Table
+from tritium.perf.work.canary import COMPUTE, clock
 
 ARM = "pytest"
 LEAST_BATCH_S = 0.005
@@ -38,6 +43,7 @@ LEAST_ROUNDS = 5
 WINDOW = 8
 WARMUP_SHARE = 0.2  # of the budget
 BESIDE = "other tests ran at the same time (xdist)"
+CLOCK = "clock_s"  # the fact of a run with the time of the canary beside it
 FOREIGN = ("cpu", "architecture", "cpus")  # what the files of others tell of their machine in the same words
 
 
@@ -50,6 +56,34 @@ class Timed(NamedTuple):
     warmup: int = 0
     steady: bool = True
     first_s: float | None = None
+    load: Load | None = None
+
+
+class Load(NamedTuple):
+    """What other work took from a process while its batches were timed, and the speed of the CPU."""
+
+    switches: int  # involuntary ones
+    waits: int  # voluntary context switches: the process slept, or waited for a file
+    stolen: float  # share of the time, by the hypervisor
+    clock_s: float  # of a fixed piece of arithmetic, beside the batches
+
+
+@contextmanager
+def watched(loads: list[Load]) -> Iterator[None]:
+    """Append the load during a block; the canary runs before the counters are read."""
+    look = _look()
+    clock_s = look()
+    before, stolen, start = resource.getrusage(resource.RUSAGE_SELF), steal(), perf_counter_ns()
+    yield
+    spent_s = (perf_counter_ns() - start) / 1e9
+    after, share = resource.getrusage(resource.RUSAGE_SELF), (steal() - stolen) / max(spent_s, TICKS_S)
+    switches, waits = after.ru_nivcsw - before.ru_nivcsw, after.ru_nvcsw - before.ru_nvcsw
+    loads.append(Load(switches, waits, share, (clock_s + look()) / 2))
+
+
+@cache
+def _look() -> Callable[[], float]:
+    return clock()
 
 
 class Stats:
@@ -149,8 +183,11 @@ class Bench:
         gc.collect()
         for _ in range(warmup_rounds):
             one(iterations)
-        samples = [one(iterations) for _ in range(rounds)]
-        self._keep(Timed([w for _, w, _ in samples], [c for _, _, c in samples], iterations, warmup_rounds))
+        loads = list[Load]()
+        with watched(loads):
+            samples = [one(iterations) for _ in range(rounds)]
+        walls, cpus = [w for _, w, _ in samples], [c for _, _, c in samples]
+        self._keep(Timed(walls, cpus, iterations, warmup_rounds, load=loads[0]))
         return samples[-1][0]
 
     def record(self, failure: str = "") -> str:
@@ -167,7 +204,7 @@ class Bench:
             "params": self.params,
             "param": self.param,
             "extra_info": self.extra_info,
-        }
+        } | ({} if t.load is None else {CLOCK: t.load.clock_s})
         series = [
             Series(metric, "s", (tuple((v,) for v in values),), source=source)
             for metric, values, source in (
@@ -175,7 +212,7 @@ class Bench:
                 ("cpu", t.cpu, "process_time, all threads"),
             )
         ]
-        flags = (*self._flags, *(() if t.steady else ("no steady state",)))
+        flags = (*self._flags, *(() if t.steady else ("no steady state",)), *_disturbances(t))
         return Run(
             self.fullname, ARM, Context(self.name), iterations=t.calls, warmup=t.warmup, steady=t.steady, first_call_s=t.first_s,
             checked="not checked: the test checks", series=tuple(series), flags=flags, facts={"pytest": jsonable(facts)},
@@ -207,11 +244,26 @@ def timed(call: Callable[[], Any], budget_s: float) -> Timed:
     while settled is None and not spent(WARMUP_SHARE):
         warm.append(batch(call, None, calls)[0] / calls / 1e9)
         settled = steady(warm, WINDOW) if len(warm) % WINDOW == 0 else None
-    samples = list[tuple[int, int]]()
-    while len(samples) < LEAST_ROUNDS or not spent(1):
-        samples.append(batch(call, None, calls))
+    samples, loads = list[tuple[int, int]](), list[Load]()
+    with watched(loads):
+        while len(samples) < LEAST_ROUNDS or not spent(1):
+            samples.append(batch(call, None, calls))
     walls, cpus = ([pair[i] / calls / 1e9 for pair in samples] for i in (0, 1))
-    return Timed(walls, cpus, calls, len(warm), settled is not None or steady(walls, WINDOW) is not None, first)
+    is_steady = settled is not None or steady(walls, WINDOW) is not None
+    return Timed(walls, cpus, calls, len(warm), is_steady, first, loads[0])
+
+
+def _disturbances(t: Timed) -> list[str]:
+    """Return the flags of what other load did, in the words of the engine; a call that sleeps or waits for a file is none."""
+    if t.load is None:
+        return []
+    flags = []
+    if broken_into(t.load.stolen, t.load.switches, len(t.wall)):
+        flags.append("other work or the hypervisor broke in")
+    share = median(t.cpu) / max(median(t.wall), 1e-9)
+    if share < WAITED and t.load.switches > t.load.waits:
+        flags.append(f"waited: the CPU time is {share:.0%} of the wall time")
+    return flags
 
 
 @contextmanager
@@ -276,8 +328,24 @@ def gathered(records: Sequence[str]) -> Results:
     )  # fmt: skip
 
 
+def with_canary(results: Results) -> Results:
+    """Return the results and the canary that ran beside each test: a process for each, since it looked once for each."""
+    facts = [run.facts.get("pytest") for run in results]
+    looks = [f[CLOCK] for f in facts if isinstance(f, dict) and isinstance(f.get(CLOCK), float) and f[CLOCK] > 0]
+    wall = Series("wall", "s", tuple(((look,),) for look in looks))
+    canary = Run(COMPUTE, ARM, Context(COMPUTE), series=(wall,))
+    return replace(results, runs=(*results.runs, canary)) if looks else results
+
+
+def noise_lines(results: Results, earlier: Results | None = None) -> list[str]:
+    """Return that the session, or one it is compared with, is too noisy to tell, with the cause and the remedy."""
+    sessions = [results] if earlier is None else [results, earlier]
+    noise = disturbance(*map(with_canary, sessions))
+    return [f"{TOO_NOISY} precisely: {noise}. {REMEDY}.", ""] if noise.noisy else []
+
+
 def page(results: Results, earlier: Results | None = None) -> list[str]:
-    """A table of the session, and how it compares with an earlier one."""
+    """A table of the session, and how it compares with an earlier one; first, whether it is too noisy to tell."""
     forbids = _unlike(earlier, results.environment) if earlier is not None else ""
     heads = ("test", "median", "95 %", "batches", "calls", *(("was", "now / was") if earlier is not None else ()))
     rows = []
@@ -288,7 +356,7 @@ def page(results: Results, earlier: Results | None = None) -> list[str]:
         between = f"{seconds_text(s.interval[0])} … {seconds_text(s.interval[1])}"
         cells = (
             name if run.status == "ok" else f"{name} ({run.reason})",
-            seconds_text(s.median),
+            seconds_text(s.median) + (" !" if is_disturbed(run) else ""),
             between,
             str(s.n),
             str(run.iterations),
@@ -299,8 +367,11 @@ def page(results: Results, earlier: Results | None = None) -> list[str]:
         below.append(
             "now / was: 1.10 is 10 % slower; of one process each, so it gates nothing: tritium regression-test does."
         )
+    if any(map(is_disturbed, results)):
+        below.append("!: other load took time from this test.")
     below += sorted({escape.terminal(f) for run in results for f in run.flags})
-    return Table("", heads, tuple(rows), frozenset(heads[1:]), tuple(below)).text().splitlines()
+    table = Table("", heads, tuple(rows), frozenset(heads[1:]), tuple(below)).text().splitlines()
+    return [*noise_lines(results, None if forbids else earlier), *table]
 
 
 def _beside(run: Run, earlier: Results, forbids: str) -> tuple[str, str]:

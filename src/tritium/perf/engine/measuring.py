@@ -49,6 +49,7 @@ DOUBT = 2.0  # standard errors by which two windows may differ and still be alik
 WINDOW, SLOW_WINDOW = 8, 3  # warm-up batches that are compared with those before
 REPEATS = 0.2  # of the rounds may be repeated because something broke in
 STOLEN = 0.05  # of the time of a round, by the hypervisor: more breaks it
+SWITCHES = 3  # involuntary context switches a batch: more break a round
 UNLIKE = 1.15  # a look at the clock of one arm took so much longer than that of another
 CANARY_ROUNDS = 6
 PADDING = 1 << 20  # bytes, at most, between memory that is taken anew
@@ -244,7 +245,12 @@ def _broken(answers: dict[str, dict[str, Any]], batches: int) -> bool:
     """Return True if a round was disturbed: by the hypervisor, by other load, or by contenders on unequal cores."""
     looks = [max(s["clock"]) for s in answers.values()]
     unlike = len(looks) > 1 and max(looks) > UNLIKE * min(looks)
-    return unlike or any(s["stolen"] > STOLEN or s["switches"] > 3 * batches for s in answers.values())
+    return unlike or any(broken_into(s["stolen"], s["switches"], batches) for s in answers.values())
+
+
+def broken_into(stolen: float, switches: int, batches: int) -> bool:
+    """Return True if the hypervisor or other load disturbed these batches."""
+    return stolen > STOLEN or switches > SWITCHES * batches
 
 
 def _usable() -> int:
