@@ -17,8 +17,11 @@ from tritium import backends
 from tritium.buffer import native
 from tritium.cli.root import cli
 from tritium.errors import ArgumentError
+from tritium.machine import tuned
 from tritium.models.load import shipped
 from tritium.perf.tune import choices as tune_choices, cuda as tune_cuda, file as tune_file, racing as tune
+from tritium.see.doctor.checks import check_tuned
+from tritium.see.doctor.readings import read_tuned_file
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +64,19 @@ def test_json_has_every_time() -> None:
 
 
 @needs_native
+def test_the_list_and_the_doctor_name_a_file_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    tune.tune("gemm", [1, 2], lambda config: sum(range(1000 * config)))
+    monkeypatch.setattr(tuned, "build", lambda: "1-1")  # another native library than the one that was tuned
+    backends.retuned()
+    text = " ".join(run("--list").output.split())
+    assert f"{tuned.path()} is not used (it belongs to another native library); run tritium tune again." in text
+    listed = json.loads(run("--list", "--json").output)
+    assert listed["unused"] == "it belongs to another native library"
+    finding = check_tuned(read_tuned_file({}))
+    assert (finding.severity, finding.remedy) == ("warning", "tritium tune")
+    assert "another native library" in finding.evidence
+
+
 def test_the_list_tells_what_was_tuned_and_what_was_not() -> None:
     tt.tune("my own", [1], lambda c: 1.0)
     run("--op", "tiling", "--quick")

@@ -70,23 +70,48 @@ def test_the_environment_says_how_much_is_followed(
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "says", "level"),
     [
-        ({"build": "1-1"}, "another native library"),
-        ({"version": "0.0.1"}, "another version"),
-        ({"machine": {"cpu": "other"}}, "another machine"),
-        ({"choices": {"a": {"value": 1.5, "why": ""}}}, "fields of the wrong type"),
-        ({"choices": {"a": {"worth": 1}}}, "worth"),
-        ({"choices": []}, "no choices"),
+        ({"build": "1-1"}, "another native library", logging.INFO),
+        ({"version": "0.0.1"}, "another version", logging.INFO),
+        ({"machine": {"cpu": "other"}}, "another machine", logging.INFO),
+        ({"choices": {"a": {"value": 1.5, "why": ""}}}, "fields of the wrong type", logging.WARNING),
+        ({"choices": {"a": {"worth": 1}}}, "worth", logging.WARNING),
+        ({"choices": []}, "no choices", logging.WARNING),
     ],
 )
 def test_a_file_of_elsewhere_is_reported_and_ignored(
-    cache: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], says: str
+    cache: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], says: str, level: int
 ) -> None:
     write({"a": tuned.Choice(1, "")}, **changes)
-    with caplog.at_level(logging.WARNING, "tritium"):
+    with caplog.at_level(logging.INFO, "tritium"):
+        assert tuned.choices() == {}
+        backends.retuned()
         assert tuned.choices() == {}
     assert says in caplog.text
+    assert [record.levelno for record in caplog.records if "is not used" in record.message] == [level]  # once
+    assert says in tuned.unused_reason()
+
+
+def test_a_file_that_is_used_or_absent_has_no_reason(cache: Path) -> None:
+    assert tuned.unused_reason() == ""
+    write({"a": tuned.Choice(1, "")})
+    assert tuned.unused_reason() == ""
+
+
+@pytest.mark.parametrize("command", [["devices"], ["ops"], ["baseline", "list"]])
+def test_a_stale_file_is_silent_in_commands_and_shown_at_level_info(cache: Path, command: list[str]) -> None:
+    write({"a": tuned.Choice(1, "")}, build="1-1")
+
+    def errors(**more: str) -> str:
+        env = os.environ | {"TRITIUM_CACHE": str(cache)} | more
+        run = subprocess.run([sys.executable, "-m", "tritium", *command], capture_output=True, text=True, env=env)
+        assert run.returncode == 0, run.stderr
+        return run.stderr
+
+    assert errors() == ""
+    if command == ["devices"]:
+        assert "is not used (it belongs to another native library)" in errors(TRITIUM_LOG="info")
 
 
 @given(st.data())

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tritium.cli.text import Counts, Sizes, Table, bar, print_parts, shown
+from tritium.cli.text import Counts, Sizes, Table, bar, print_parts, say, shown
 from tritium.machine import tuned
 from tritium.machine.facts import seconds_text
 
@@ -130,7 +130,16 @@ def _list(as_json: bool) -> None:
         ]
         tunable = [r.title for r in tune_choices.races()]
         click.echo(
-            json.dumps({"path": str(tuned.path()), "choices": rows, "races": len(races), "tunable": tunable}, indent=2)
+            json.dumps(
+                {
+                    "path": str(tuned.path()),
+                    "unused": tuned.unused_reason(),
+                    "choices": rows,
+                    "races": len(races),
+                    "tunable": tunable,
+                },
+                indent=2,
+            )
         )
         return
     body = []
@@ -142,7 +151,10 @@ def _list(as_json: bool) -> None:
     rest = sorted({t.op for t in races} - {r.op for r in tune_choices.races()})
     if rest:
         click.echo("\nTuned by programs: " + ", ".join(shown(name) for name in rest))
-    click.echo(f"\nIn {tuned.path()}; {len(followed)} of {len(stored)} choices are followed.")
+    if why := tuned.unused_reason():
+        say(f"\n{tuned.path()} is not used ({shown(why)}); run tritium tune again.", "yellow")
+    else:
+        click.echo(f"\nIn {tuned.path()}; {len(followed)} of {len(stored)} choices are followed.")
 
 
 def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 Knows nothing of measuring: `perf.tune` writes the file, this module reads it. A file belongs to one machine, one build of the
 native library and one version of the package; a choice of kernels for a GPU, besides, to one GPU, torch and Triton. A file that
-is damaged or belongs to another is logged and ignored; without a file, the defaults apply.
+is damaged is ignored with a warning; one that belongs to another is ignored, which is logged at level info, since every
+upgrade makes it so: `tritium doctor` and `tritium tune --list` report it. Without a file, the defaults apply.
 
 | choice                      | read by, and when                                        | may change bits |
 |-----------------------------|----------------------------------------------------------|-----------------|
@@ -19,6 +20,7 @@ is damaged or belongs to another is logged and ignored; without a file, the defa
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import sys
@@ -164,26 +166,51 @@ def products(gpu: str) -> dict[tuple[int, int, int], Choice]:
 
 def read_file(path: Path, machine: Machine) -> dict[str, Any] | None:
     """Return the body of the file; None where there is no file, or it is invalid, which is logged."""
-    import json
-
     try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode):
-            raise ValueError("it is not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise ValueError(f"it is larger than {bytes_text(MAX_FILE_BYTES)}")
-        return checked(json.loads(path.read_bytes()), machine)
+        return _read(path, machine)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        _warn(path, str(error))
-        return None
+    except StaleError as error:
+        _log(logging.INFO, path, str(error))  # as after every upgrade; doctor and tune --list say it to people
+    except INVALID as error:
+        _log(logging.WARNING, path, str(error))
+    return None
+
+
+def unused_reason(machine: Machine | None = None) -> str:
+    """Return why the file of this machine is not used: stale or damaged; "" where it is used, or there is none."""
+    machine = machine or this_machine()
+    try:
+        _read(path(machine), machine)
+    except FileNotFoundError:
+        return ""
+    except INVALID as error:
+        return str(error)
+    return ""
+
+
+class StaleError(ValueError):
+    """An intact file of another machine, native library or version."""
+
+
+INVALID = (OSError, ValueError, TypeError, KeyError, RecursionError)
+
+
+def _read(path: Path, machine: Machine) -> dict[str, Any]:
+    import json
+
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {bytes_text(MAX_FILE_BYTES)}")
+    return checked(json.loads(path.read_bytes()), machine)
 
 
 @cache
-def _warn(path: Path, why: str) -> None:
-    """Log a warning once for each file and reason: the file may be read many times."""
-    settings.log.warning("tuned: %s is not used (%s); run tritium tune again", path, why)
+def _log(level: int, path: Path, why: str) -> None:
+    """Log once for each file and reason: the file may be read many times."""
+    settings.log.log(level, "tuned: %s is not used (%s); run tritium tune again", path, why)
 
 
 def document(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +219,7 @@ def document(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(document: Any, machine: Machine) -> dict[str, Any]:
-    """Return the body of an intact document of this machine and build; raise ValueError with the reason otherwise."""
+    """Return the body of an intact document of this machine and build; raise ValueError with the reason otherwise, StaleError for another's."""
     body = unsealed(document, SCHEMA, "tuned")
     here = {"machine": asdict(machine), "build": build(), "version": version()}
     for name, what in (
@@ -201,7 +228,7 @@ def checked(document: Any, machine: Machine) -> dict[str, Any]:
         ("version", "another version"),
     ):
         if body.get(name) != here[name]:
-            raise ValueError(f"it belongs to {what}")
+            raise StaleError(f"it belongs to {what}")
     if not isinstance(body.get("tunings"), list) or not isinstance(body.get("choices"), dict):
         raise ValueError("it has no choices or no tunings")
     for name, fields in body["choices"].items():
