@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import os
+import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from tritium.cli.text import Table, bar, print_parts, progress, say, span, status
+from tritium.cli import text as cli_text
+from tritium.cli.text import Table, bar, echo, line_width, print_parts, progress, say, span, status, wrap
 
 CELLS = Table(
     [["a [bold]b[/bold] :smile:", "1.25 GiB", "a text of many words that a narrow terminal must wrap " * 2], ["c", "12.50 MiB", "d"]],
@@ -79,10 +85,10 @@ def test_markup_in_a_styled_text_is_text(monkeypatch: pytest.MonkeyPatch) -> Non
     assert stdout.getvalue() == "\x1b[1m[red]3[/red] :smile: 12\x1b[0m\n"
 
 
-def test_a_long_line_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_word_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = attach("stdout", monkeypatch)
-    say("word " * 40, "red")
-    assert ESCAPES.sub("", stdout.getvalue()) == "word " * 40 + "\n"
+    say("word" * 40, "red")
+    assert ESCAPES.sub("", stdout.getvalue()) == "word" * 40 + "\n"
 
 
 def test_no_color_takes_the_colours_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,3 +233,119 @@ def test_a_pipe_needs_no_rich() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(42.2, "42 s"), (99.9, "100 s"), (200, "3 min")])
 def test_a_span_is_for_people(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+# ---- lines that fit a terminal
+
+PROSE = st.lists(st.text("abc.,é:", min_size=1, max_size=19), min_size=1, max_size=60).map(" ".join)
+WIDTHS = pytest.mark.parametrize("width", [80, 120])
+NOTE = "note: " + "the machine was busy while this was measured, so look at the intervals before the medians " * 3
+
+
+@WIDTHS
+@given(text=st.lists(PROSE, max_size=3).map("\n".join), column=st.integers(0, 20))
+def test_wrapped_lines_fit_and_keep_their_words(width: int, text: str, column: int) -> None:
+    lines = wrap(text, width, column).split("\n")
+    assert " ".join(lines).split() == text.split()
+    assert len(lines[0]) + column <= width or " " not in lines[0].strip()
+    assert all(len(line) <= width for line in lines[1:])
+    assert wrap(text, None) == text
+    if column + max(map(len, text.split("\n"))) <= width:
+        assert "\n".join(lines) == text
+
+
+@WIDTHS
+def test_a_note_goes_on_indented_and_a_guide_below_its_last_column(width: int) -> None:
+    first, *more = wrap(NOTE, width).split("\n")
+    assert first.startswith("note: the machine")
+    assert more
+    assert all(line.startswith("  ") and line[2] != " " for line in more)
+    guide = wrap(f"  small matrices  tritium: {NOTE}", width).split("\n")
+    assert all(line.startswith(" " * len("  small matrices  ") + line.strip()[0]) for line in guide[1:])
+
+
+@pytest.mark.parametrize("text", ["/a/path/" + "x" * 200, "written: /a/path/" + "x" * 200])
+def test_a_path_longer_than_a_line_stays_whole(text: str) -> None:
+    assert "/a/path/" + "x" * 200 in wrap(text, 80)
+
+
+def test_the_rows_of_a_table_are_not_broken_and_the_note_below_it_is() -> None:
+    table = str(Table([["a case", "1 " * 60, "b"], ["c", "2", "d"]], ["name", "figures", "more"]))
+    lines = wrap(f"{NOTE}\n\n{table}\n{NOTE}", 80).split("\n")
+    assert all(row in lines for row in table.split("\n"))
+    assert all(len(line) <= 80 for line in lines if line not in table.split("\n"))
+    assert lines[-1] != NOTE
+
+
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("120", 120), ("0", 80), ("many", 80), ("", 80)])
+def test_the_width_is_the_terminals_and_80_where_it_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert line_width(Terminal()) == width  # it has no descriptor to ask
+    assert line_width(io.StringIO()) is None
+
+
+@WIDTHS
+@pytest.mark.parametrize("print_text", [echo, say, print_parts, lambda text: say(text, "yellow")])
+def test_everything_that_prints_wraps_on_a_terminal_and_not_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, width: int, print_text: Callable[[str], None]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = attach("stdout", monkeypatch)
+    print_text(NOTE)
+    lines = ESCAPES.sub("", stream.getvalue()).splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == NOTE.strip()
+    plain = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", plain)
+    print_text(NOTE)
+    assert plain.getvalue() == NOTE + "\n"
+
+
+@WIDTHS
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["report", "--input", "a file that is not there " * 8 + ".json"],
+        ["bench", "no such suite"],
+        ["compare", "--sizes", "a size that is none " * 10],
+        ["--an-option-that-is-none" + " and more words" * 12],
+    ],
+)
+def test_errors_fit_a_terminal_of_80_and_of_120_columns(width: int, args: list[str]) -> None:
+    """In a real terminal: click prints its own errors, the command's own come from main."""
+    printed = on_a_terminal(args, width)
+    assert "rror: " in printed
+    assert max(map(len, printed.splitlines())) <= width
+
+
+def on_a_terminal(args: list[str], width: int) -> str:
+    """Return what a command prints on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    env = os.environ | {"COLUMNS": str(width), "TERM": "xterm"}
+    with subprocess.Popen([sys.executable, "-m", "tritium", *args], stdout=theirs, stderr=theirs, env=env):
+        os.close(theirs)
+        printed = b""
+        try:
+            while part := os.read(ours, 1 << 16):
+                printed += part
+        except OSError:  # the other side is closed
+            pass
+    os.close(ours)
+    return ESCAPES.sub("", printed.decode()).replace("\r", "")
+
+
+RAW = ("dumps(", "markdown(", "export_results(", ".json(", "nl=False", "forms[")
+
+
+def test_commands_print_text_for_people_by_the_function_that_wraps_it() -> None:
+    """click.echo is for machines: JSON, CSV, Markdown, and text that streams."""
+    for path in Path(cli_text.__file__).parent.glob("*.py"):
+        source = path.read_text()
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        for call in calls:
+            text = ast.get_source_segment(source, call) or ""
+            if text.startswith("click.echo(") and path.name != "text.py":
+                assert any(word in text for word in RAW), f"{path.name}:{call.lineno}: {text}"

@@ -20,6 +20,7 @@ from tritium.cli.text import (
     Sizes,
     Table,
     Words,
+    echo,
     page_width,
     print_parts,
     processes_option,
@@ -179,7 +180,7 @@ def bench(context: click.Context, listed: bool) -> None:
         rows.append(["model", MODEL_DOC, ""])
         print_parts(Table(rows, ["suite", "what it measures", "also called"]))
         if not listed:
-            click.echo("\nRun one: tritium bench NAME [--quick]")
+            echo("\nRun one: tritium bench NAME [--quick]")
         context.exit(0)
 
 
@@ -224,10 +225,10 @@ def measured(suite: str, parameters: dict[str, Any]) -> None:
     except KeyboardInterrupt:
         status("")
         if options is None:
-            click.echo("interrupted; nothing was measured.", err=True)
+            echo("interrupted; nothing was measured.", err=True)
             sys.exit(INTERRUPTED)
         left = f"; --resume goes on from {shown(options.journal.name)}" if options.journal.exists() else ""
-        click.echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
+        echo(f"interrupted; {shown(options.output.name)} was not written{left}.", err=True)
         sys.exit(INTERRUPTED)
     _print(options, results)
     if not results.complete:
@@ -262,10 +263,10 @@ def _measure(options: Options) -> Results:
     if not grid.cases:
         raise ArgumentError(f"{options.suite}: no case is left to measure. {' '.join(grid.notes)}")
     for note in grid.notes:
-        click.echo(shown(note), err=True)
+        echo(shown(note), err=True)
     journal = options.journal
     if options.resume and not journal.exists():
-        click.echo(f"nothing to resume: there is no {shown(journal.name)}; measuring from the start.", err=True)
+        echo(f"nothing to resume: there is no {shown(journal.name)}; measuring from the start.", err=True)
     with progress(grid.summary(options.plan)) as report:
         results = suites.measure(options, grid, progress=report, journal=journal)
     _save(results, options.output)
@@ -307,7 +308,7 @@ def _print(options: Options, results: Results) -> None:
     elif options.format == "markdown":
         click.echo(pages.markdown(results))
     else:
-        click.echo(pages.page(results, page_width(), crossovers=not options.report))
+        echo(pages.page(results, page_width(), crossovers=not options.report))
     _after(options, results)
 
 
@@ -317,15 +318,15 @@ def _after(options: Options, results: Results) -> None:
     output = options.output
     if not results.complete:
         again = " ".join(["tritium", *sys.argv[1:], *([] if options.resume else ["--resume"])])
-        click.echo(f"{results.notes[-1]}.", err=True)
-        click.echo(f"written: {shown(str(output))}; go on with: {shown(again)}", err=True)
+        echo(f"{results.notes[-1]}.", err=True)
+        echo(f"written: {shown(str(output))}; go on with: {shown(again)}", err=True)
         return
-    click.echo(f"written: {shown(str(output))} ({span(results.elapsed_s)})", err=aside)
+    echo(f"written: {shown(str(output))} ({span(results.elapsed_s)})", err=aside)
     if options.report:
         from tritium.cli.report import write_beside  # a page needs much more than the results
 
         write_beside(output, results, err=aside)
-    click.echo(f"next: {_next(options, results)}", err=aside)
+    echo(f"next: {_next(options, results)}", err=aside)
 
 
 def _next(options: Options, results: Results) -> str:

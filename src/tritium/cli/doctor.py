@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, run_target
-from tritium.cli.text import Table, bar, print_parts, say, shown
+from tritium.cli.text import Table, bar, echo, print_parts, say, shown
 
 FILE, THERE = click.Path(dir_okay=False), click.Path(exists=True, dir_okay=False)
 COLOURS: dict[Any, str] = {"problem": "red", "warning": "yellow", "note": "cyan"}
@@ -53,7 +53,7 @@ def doctor(module: str | None, as_json: bool, strict: bool, target: tuple[str, .
                 f"bold {COLOURS[severity]}" if severity in COLOURS else "bold" if head else "",
                 end="",
             )
-            click.echo(line[len(head) :])
+            echo(line[len(head) :], column=len(head))
     raise SystemExit(codes[-1] or int(strict and not diagnosis.ok))
 
 
@@ -100,8 +100,8 @@ def targets(as_json: bool, quick: bool, strict: bool, output: str | None, source
         body = [[shown(cell) for cell in row] for row in rows(outcomes)]
         print_parts(Table(body, HEADS, [MISSED.get(reached.outcome, "") for reached in outcomes]), "")
         for line in summary(outcomes):
-            click.echo(shown(line))
+            echo(shown(line))
     if written is not None:
-        click.echo(f"written: {shown(str(written))}", err=as_json)
+        echo(f"written: {shown(str(written))}", err=as_json)
     if strict and any(r.outcome == "not reached" for r in outcomes):
         raise SystemExit(1)

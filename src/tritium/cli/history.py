@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import Table, file_errors, print_parts, processes_option, progress, say, shown
+from tritium.cli.text import Table, echo, file_errors, print_parts, processes_option, progress, say, shown
 from tritium.errors import nearest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def create(name: str, results: str | None, description: str, release: bool, forc
     with file_errors():
         measured = store.load(results) if results else _measure(**parameters)
         version = baselines.create(name, measured, description, force=force, release=release)
-    click.echo(f"{shown(version.label)}: {version.runs} runs, measured {shown(version.created)}")
+    echo(f"{shown(version.label)}: {version.runs} runs, measured {shown(version.created)}")
     if not measured.plan.gates:
         text = "these are quick results: what is compared with them is inconclusive. Measure without --quick."
         say(text, "yellow", err=True)
@@ -75,7 +75,7 @@ def list_baselines() -> None:
     from tritium.perf.store import baseline as baselines
 
     versions = baselines.list()
-    click.echo(
+    echo(
         baselines.page(versions)
         if versions
         else "no baselines yet; make one: tritium baseline create NAME results.json"
@@ -88,7 +88,7 @@ def show(name: str) -> None:
     """List the versions of a baseline, oldest first."""
     from tritium.perf.store import baseline as baselines
 
-    click.echo(baselines.page(baselines.show(name)))
+    echo(baselines.page(baselines.show(name)))
 
 
 @baseline.command()
@@ -101,7 +101,7 @@ def promote(name: str, to: str, release: bool) -> None:
 
     with file_errors():
         version = baselines.promote(name, to, release=release)
-    click.echo(f"{shown(version.label)}: promoted from {shown(name)}")
+    echo(f"{shown(version.label)}: promoted from {shown(name)}")
 
 
 # ---- history
@@ -121,11 +121,11 @@ def history(case: str | None, metric: str, arm: str, add: str | None, rebuild: b
 
     with file_errors(), History() as history_store:
         if add:
-            click.echo(f"kept as {history_store.add(store.load(add))}", err=True)
+            echo(f"kept as {history_store.add(store.load(add))}", err=True)
         if rebuild:
-            click.echo(f"{history_store.rebuild()} runs indexed", err=True)
+            echo(f"{history_store.rebuild()} runs indexed", err=True)
         for name, why in history_store.unreadable.items():
-            click.echo(f"left out: {shown(name)}: {shown(why)}", err=True)
+            echo(f"left out: {shown(name)}: {shown(why)}", err=True)
         if case is None:
             _list_runs(history_store, as_json)
         else:
@@ -142,13 +142,13 @@ def _list_runs(history: History, as_json: bool) -> None:
         click.echo(records.dumps(rows, indent=2, ascii_only=True))
         return
     if not runs:
-        click.echo("no runs yet; tritium regression-test keeps its own, tritium history --add results.json any other.")
+        echo("no runs yet; tritium regression-test keeps its own, tritium history --add results.json any other.")
         return
     body = [[r.created, shown(r.commit[:10]), shown(r.suite), r.fingerprint, r.id] for r in runs]
     print_parts(Table(body, ["measured", "commit", "suite", "machine", "run"]))
     cases = sorted({case for case, _, _ in history.cases() if not is_canary(case)})
     many = f"{len(runs)} run{'s' * (len(runs) != 1)} of {len(cases)} case{'s' * (len(cases) != 1)}"
-    click.echo(f"\n{many}; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'")
+    echo(f"\n{many}; one over time: tritium history '{shown(cases[0]) if cases else 'CASE'}'")
 
 
 def _show_case(history: History, case: str, metric: str, arm: str, as_json: bool) -> None:
@@ -176,6 +176,6 @@ def _show_case(history: History, case: str, metric: str, arm: str, as_json: bool
         note = f"{100 * (steps[i].ratio - 1):+.1f} %" if i in steps else ""
         body.append([p.created, shown(p.commit[:10]), *map(shown, (amount(p.value, p.unit), f"{low} … {high}")), note])
     print_parts(Table(body, ["measured", "commit", shown(metric), "95 %", "changed"]))
-    click.echo()
+    echo()
     for line in trends.describe(trend):
-        click.echo(shown(line))
+        echo(shown(line))

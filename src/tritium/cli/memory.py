@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tritium.cli.target import check_folders, check_outputs, check_target, make_workload, run_target
-from tritium.cli.text import shown
+from tritium.cli.text import echo, shown
 
 CALLS = 3  # of a workload
 
@@ -57,10 +57,10 @@ def memory(
     with track_memory(name, capacity=capacity, python=python) as m:
         code = _work(workload) if workload is not None else run_target(script, module, target if own else target[1:])
     record = m.record()
-    click.echo(memory_page.text(record, top), nl=False)
+    echo(memory_page.text(record, top), nl=False)
     for path, write, place in files:
         write(record, place)
-        click.echo(f"written: {shown(path)}", err=True)
+        echo(f"written: {shown(path)}", err=True)
     raise SystemExit(code or int(leaks and bool(record.leaks)))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from tritium.backends import default_device
-from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, bar, say, shown, size, status
+from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, bar, echo, say, shown, size, status
 from tritium.errors import ArgumentError, ContextError
 from tritium.threads import set_num_threads
 
@@ -117,7 +117,7 @@ def generate(model: str | None, prompt: str | None, quiet: bool, as_json: bool, 
     done = printed(loaded.stream(ids, **sampling), tokens if isinstance(tokens, str) else "")
     if not quiet and done is not None:
         seed = f", seed {done.seed}" if sampling["temperature"] else ""
-        click.echo(timings(done, loaded, ready, seed), err=True)
+        echo(timings(done, loaded, ready, seed), err=True)
 
 
 def demonstration(context: click.Context, sampling: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def printed(pieces: Any, before: str = "") -> Generation | None:
         pieces.close()
     finally:
         status("")
-    click.echo()
+    echo()
     return done
 
 
@@ -264,14 +264,14 @@ def chat(model: str | None, system: str | None, template: str | None, **options:
         try:
             done = printed(loaded.stream(chats.encode(loaded.tokenizer, messages, template=form), **sampling))
         except ContextError as error:
-            click.echo(f"[{error} /new begins another conversation.]", err=True)
+            echo(f"[{error} /new begins another conversation.]", err=True)
             done = None
         if done is None:
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": done.text})
         if done.finish_reason == "context":
-            click.echo("[the context is full: /new begins another conversation]", err=True)
+            echo("[the context is full: /new begins another conversation]", err=True)
 
 
 @click.command()
@@ -306,7 +306,7 @@ def perplexity(
         }
         click.echo(json.dumps({k: v if v == v else None for k, v in (record | more).items()}, indent=2))  # NaN: null
         return
-    click.echo(str(p))
+    echo(str(p))
 
 
 @click.command()
@@ -347,11 +347,11 @@ def prepack(model: str, target: str, overwrite: bool, **options: Any) -> None:
     with bar("writing") as progress:
         path = loaded.save(target, overwrite=overwrite, progress=progress)
     say(shown(path.name), "bold", end="")
-    click.echo(f"  {loaded.config.layers} layers · {size(path.stat().st_size)}")
+    echo(f"  {loaded.config.layers} layers · {size(path.stat().st_size)}")
     head = loaded.network.head.weight
     if options["head"] is not None and loaded.config.tied and head is not loaded.network.embedding.weight:
         table = loaded.network.embedding.weight
-        click.echo(
+        echo(
             f"the {options['head']} head adds {size(head.nbytes)}: tokens are still looked up in the {table.dtype.name} table of "
             f"{size(table.nbytes)}"
         )
@@ -413,7 +413,7 @@ def serve(
     form = read_text(template) if template else None
 
     def ready(server: Server) -> None:
-        click.echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
+        echo(f"{shown(server.name)} at {server.url}/v1  (Ctrl-C ends it)", err=True)
 
     serve(
         opened(model, **model_options), ready=ready, api_key=key, allowed_hosts=allowed_host, allowed_origins=allowed_origin,
@@ -448,4 +448,7 @@ def bench_model(
             batch=batch,
             progress=progress,
         )
-    click.echo(json.dumps(speed.as_dict(), indent=2) if as_json else speed.page())
+    if as_json:
+        click.echo(json.dumps(speed.as_dict(), indent=2))
+    else:
+        echo(speed.page())

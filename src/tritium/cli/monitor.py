@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium import escape, settings
-from tritium.cli.text import file_errors, processes_option, say, shown
+from tritium.cli.text import echo, file_errors, processes_option, say, shown
 from tritium.errors import ArgumentError, BaselineError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _share(value: Any, where: str) -> float:
 
     share = fraction(value, where)
     if not str(value).strip().endswith("%"):
-        click.echo(f"{where} {value} is read as {100 * share:g} %", err=True)
+        echo(f"{where} {value} is read as {100 * share:g} %", err=True)
     return share
 
 
@@ -136,15 +136,15 @@ def monitor(**options: Any) -> None:
     with file_errors(), files.lock(folder / ".lock", 0.2):
         watch = _monitor(options, folder)
         with _page(watch, options["port"]), _signals(watch):
-            click.echo(f"watching: a round every {duration_text(options['every'])}; Ctrl-C ends it", err=True)
+            echo(f"watching: a round every {duration_text(options['every'])}; Ctrl-C ends it", err=True)
             try:
                 worst = watch.run(options["times"], _tell)
             except KeyboardInterrupt:  # asked twice, or between two steps
-                click.echo("stopped", err=True)
+                echo("stopped", err=True)
                 return
     ended = options["times"] is not None and watch.rounds >= options["times"]
     if not ended:
-        click.echo("stopped", err=True)
+        echo("stopped", err=True)
     sys.exit(1 if ended and worst != "ok" else 0)
 
 
@@ -221,7 +221,7 @@ def _page(watch: Monitor, port: int | None) -> Iterator[None]:
     with ExitStack() as stack:
         seen = stack.enter_context(Collector(LOOK, history=1))
         page = stack.enter_context(Endpoint(lambda: watch.page() + seen.export_metrics("prometheus"), port))
-        click.echo(f"for Prometheus: {page.url}", err=True)
+        echo(f"for Prometheus: {page.url}", err=True)
         yield
 
 
@@ -238,6 +238,6 @@ def _signals(watch: Monitor) -> Iterator[None]:
 
 def _tell(round_: Round) -> None:
     rest = "" if round_.next_s is None else f"; the next in {round_.next_s:.0f} s"
-    click.echo(shown(round_.line()) + rest)
+    echo(shown(round_.line()) + rest)
     for alert in round_.alerts:
         say(f"  {alert.line()}", {"critical": "red", "warning": "yellow"}.get(alert.level, "green"))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tritium.cli.target import check_folders, check_outputs, make_workload, run_target
-from tritium.cli.text import say, shown
+from tritium.cli.text import echo, say, shown
 from tritium.errors import TritiumError, nearest
 from tritium.recording import scope
 
@@ -211,7 +211,7 @@ def _write(p: Recording, options: ProfileOptions, outputs: list[tuple[str, str |
         _print(p, options.to, options.top)
     aside = options.to != "text" or options.quiet
     if written:
-        click.echo(f"{'' if aside else chr(10)}written: {', '.join(written)}", err=aside)
+        echo(f"{'' if aside else chr(10)}written: {', '.join(written)}", err=aside)
     if failed:
         raise TritiumError(" ".join(failed))
 
@@ -222,7 +222,7 @@ def _print(p: Profile, to: str, top: int) -> None:
     pages: dict[str, Callable[[], str]] = {
         "json": lambda: dump(p.timeline), "csv": p.csv, "markdown": lambda: p.markdown(top), "text": lambda: p.text(top) + "\n",
     }  # fmt: skip
-    click.echo(pages[to](), nl=False)
+    (echo if to == "text" else click.echo)(pages[to](), nl=False)
 
 
 # ---- files
@@ -240,7 +240,7 @@ def show(file: str, top: int, to: str, output: tuple[str, ...]) -> None:
     check_outputs(output, inputs=[file])
     loaded = load_profile(file)
     for path in output:
-        click.echo(f"written: {shown(str(loaded.export(path)))}")
+        echo(f"written: {shown(str(loaded.export(path)))}")
     if not output:
         _print(loaded, to, top)
 
@@ -278,7 +278,10 @@ def diff(
     old = [load_profile(f) for f in (before, *also_before)]
     new = [load_profile(f) for f in (after, *also_after)]
     difference = compared(old, new, per=per)
-    click.echo(difference.markdown(top) if to == "markdown" else difference.text(top))
+    if to == "markdown":
+        click.echo(difference.markdown(top))
+    else:
+        echo(difference.text(top))
     title = f"{Path(before).name} → {Path(after).name}"
     files: tuple[tuple[str | None, Callable[[], str]], ...] = (
         (flame, lambda: diff_svg(old[0].tree(), new[0].tree(), title)),
@@ -286,7 +289,7 @@ def diff(
     )
     for path, drawn in files:
         if path is not None:
-            click.echo(f"written: {shown(str(write_text(path, drawn())))}")
+            echo(f"written: {shown(str(write_text(path, drawn())))}")
 
 
 @profile.command()
@@ -300,9 +303,9 @@ def check(file: str) -> None:
 
     result = checked(file)
     for fault in result.faults:
-        click.echo(shown(fault))
+        echo(shown(fault))
     if result.faults:
         faults = len(result.faults)
         say(f"{shown(file)}: no good {result.kind}: {faults} fault{'s' * (faults != 1)}", "red")
         sys.exit(1)
-    click.echo(f"{shown(file)}: a good {result.kind}, {result.spans} {result.counted}{'s' * (result.spans != 1)}")
+    echo(f"{shown(file)}: a good {result.kind}, {result.spans} {result.counted}{'s' * (result.spans != 1)}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import NO_REPORT, bar, file_errors, processes_option, progress, shown
+from tritium.cli.text import NO_REPORT, bar, echo, file_errors, processes_option, progress, shown
 from tritium.errors import ArgumentError, BaselineError, TritiumError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def share(context: click.Context, parameter: click.Parameter, value: str | None)
     except ArgumentError as error:
         raise click.UsageError(str(error), context) from None
     if not value.strip().endswith("%"):
-        click.echo(f"--threshold {value} is read as {100 * threshold:g} %", err=True)
+        echo(f"--threshold {value} is read as {100 * threshold:g} %", err=True)
     return f"{100 * threshold:.12g}%"
 
 
@@ -220,7 +220,7 @@ def regression_test(
     if not against and gate.updates:
         _update(tested, gate.baseline)
     if not tested.results.complete:
-        click.echo("interrupted: the verdict is of what was measured until then.", err=True)
+        echo("interrupted: the verdict is of what was measured until then.", err=True)
         sys.exit(INTERRUPTED)
     sys.exit(gate.allowed(tested.suite).exit_code)
 
@@ -249,7 +249,7 @@ def _against(revision: str, options: Options, gate: GateOptions) -> Gated:
     from tritium.see.profile.attribution import attributed
 
     grid = suites.grid(options)
-    with against.revisions(revision, report=lambda text: click.echo(text, err=True)) as (base, head):
+    with against.revisions(revision, report=lambda text: echo(text, err=True)) as (base, head):
         both = replace(grid, arms=(base.arm(against.BASE), head.arm(against.HEAD)))
         tested = _measured(options, both, gate)
         reasons = attributed(tested.suite, both.cases, *both.arms, progress=_looking)
@@ -258,14 +258,14 @@ def _against(revision: str, options: Options, gate: GateOptions) -> Gated:
 
 
 def _looking(case: str) -> None:
-    click.echo(f"profiling both revisions: {shown(case)} …", err=True)
+    echo(f"profiling both revisions: {shown(case)} …", err=True)
 
 
 def _measured(options: Options, grid: Grid, gate: GateOptions, baseline: Results | None = None) -> Gated:
     from tritium.perf.gate import regression
 
     for note in grid.notes:
-        click.echo(shown(note), err=True)
+        echo(shown(note), err=True)
     with progress(grid.summary(options.plan)) as report:
         return regression.regression_test(
             grid.cases, grid.arms, baseline=baseline, plan=options.plan, threshold=gate.threshold, config=gate.config,
@@ -288,7 +288,7 @@ def _keep(tested: Gated, path: str | None) -> None:
             for results in runs:
                 history.add(results)
     except (TritiumError, OSError) as error:
-        click.echo(f"not kept in the history: {shown(str(error))}", err=True)
+        echo(f"not kept in the history: {shown(str(error))}", err=True)
 
 
 def _page(suite: Suite, results: Results, gate: GateOptions, *, history: bool = False) -> None:
@@ -314,7 +314,7 @@ def _update(tested: Gated, name: str) -> None:
     from tritium.perf.gate import regression
 
     with file_errors():
-        click.echo(shown(regression.update_baseline(tested, name, requested=True)), err=True)
+        echo(shown(regression.update_baseline(tested, name, requested=True)), err=True)
 
 
 # ---- what both need
@@ -344,15 +344,18 @@ def tell(suite: Suite, gate: GateOptions) -> None:
     suite = gate.allowed(suite)
     text = records.dumps(suite, indent=2) + "\n"
     forms = {"text": lambda: page(suite) + "\n", "json": lambda: text, "markdown": lambda: markdown(suite)}
-    click.echo(page(suite) if gate.output_file else forms[gate.format]().rstrip("\n"))
+    if gate.output_file or gate.format == "text":
+        echo(page(suite))
+    else:
+        click.echo(forms[gate.format]().rstrip("\n"))
     with file_errors():  # told first: a full disk does not hide what was found
         store.write_text(gate.verdict, text)
         if gate.output_file:
             store.write_text(gate.output_file, forms[gate.format]())
-    click.echo(f"written: {shown(str(gate.verdict))}", err=gate.aside)
+    echo(f"written: {shown(str(gate.verdict))}", err=gate.aside)
     lines = github.publish(suite) or (github.annotated(suite) if gate.github else [])
     for line in lines:
-        click.echo(line, err=gate.aside)
+        echo(line, err=gate.aside)
 
 
 # ---- the gate itself
@@ -396,12 +399,15 @@ def selftest(
         notes += part.notes
         margin = part.margin
     outcome = test.Selftest(tuple(every), margin, tuple(notes))
-    click.echo(records.dumps(outcome, indent=1) if as_json else outcome.page())
+    if as_json:
+        click.echo(records.dumps(outcome, indent=1))
+    else:
+        echo(outcome.page())
     if aa and len(outcome.trials_with(0.0)) >= test.ENOUGH and plan.generations >= test.PLAN.generations:
-        click.echo(f"the noise floor is kept: no margin is below {2 * outcome.floor:.1%} from now on", err=as_json)
+        echo(f"the noise floor is kept: no margin is below {2 * outcome.floor:.1%} from now on", err=as_json)
         test.keep(outcome, plan)
     elif aa:
-        click.echo(
+        echo(
             f"the noise floor is not kept: it takes {test.ENOUGH} suites of {test.PLAN.generations} generations",
             err=as_json,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritium.cli.text import shown
+from tritium.cli.text import echo, shown
 from tritium.errors import ArgumentError, FormatError, SaveError, TritiumError
 
 if TYPE_CHECKING:
@@ -83,16 +83,19 @@ def report(
     page = _made(source, options)
     if charts:
         written = page.charts(charts, picture or "svg")
-        click.echo(f"written: {len(written)} charts in {shown(charts)}", err=form == "text")
+        echo(f"written: {len(written)} charts in {shown(charts)}", err=form == "text")
         if output is None and form is None:
             return
     if output is None and form in ("text", "markdown"):
-        click.echo(page.text() if form == "text" else page.markdown(), nl=False)
+        if form == "text":
+            echo(page.text(), nl=False)
+        else:
+            click.echo(page.markdown(), nl=False)
         return
     path = Path(output or f"report{SUFFIXES[form or 'html']}")
     if path.exists() and path.samefile(source):
         raise click.UsageError(f"{shown(str(path))} is the input; give another name with --output.")
-    click.echo(f"written: {shown(str(page.save(path, form)))}")
+    echo(f"written: {shown(str(page.save(path, form)))}")
 
 
 def _made(source: str, options: dict[str, Any]) -> Report:
@@ -192,6 +195,6 @@ def write_beside(path: Path, results: Results, *, err: bool = False, **facts: An
     try:
         place = reports.report(results, sha256=_hash(str(path)), **facts).save(name_beside(path))
     except (TritiumError, OSError) as error:
-        click.echo(f"no report was written: {shown(str(error))}", err=True)
+        echo(f"no report was written: {shown(str(error))}", err=True)
         return
-    click.echo(f"written: {shown(str(place))}", err=err)
+    echo(f"written: {shown(str(place))}", err=err)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritium.cli.text import Table, shown, span
+from tritium.cli.text import Table, echo, shown, span
 from tritium.errors import ArgumentError, nearest
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def reproduce(name: str | None, project: str | None, overwrite: bool) -> None:
     folder = find_checkout(project)
     paths = {path.stem: path for path in sorted((folder / RESULTS).glob("*.json"))}
     if name is None:
-        click.echo(listing([speed.load(path) for path in paths.values()]))
+        echo(listing([speed.load(path) for path in paths.values()]))
         return
     if name not in paths:
         raise ArgumentError(f"there is no table {name!r}; there are {', '.join(paths)}.{nearest(name, paths)}")
@@ -60,10 +60,10 @@ def reproduce(name: str | None, project: str | None, overwrite: bool) -> None:
     if lacks := missing(old):
         raise ArgumentError(f"{name} cannot be measured here:\n" + "\n".join(f"  {line}" for line in lacks))
     for line in absent_peers(old):
-        click.echo(f"note: {shown(line)}", err=True)
+        echo(f"note: {shown(line)}", err=True)
     run_script(folder, old, target)
-    click.echo(comparison(old, speed.load(target)))
-    click.echo(f"\nwritten: {shown(str(target))}")
+    echo(comparison(old, speed.load(target)))
+    echo(f"\nwritten: {shown(str(target))}")
 
 
 # ---- the checkout
@@ -137,7 +137,7 @@ def run_script(folder: Path, old: SpeedTable, target: Path) -> None:
     script = script_of(folder, old)
     command = [sys.executable, str(script), *old.command[1:], "--results", str(target)]
     took = f"; it took {span(60 * old.minutes)} when it was recorded" if old.minutes is not None else ""
-    click.echo(f"running: python {shown(shlex.join(old.command))}{took}", err=True)
+    echo(f"running: python {shown(shlex.join(old.command))}{took}", err=True)
     before = target.stat().st_mtime_ns if target.exists() else None
     code = subprocess.run(command, check=False).returncode
     if not target.exists() or target.stat().st_mtime_ns == before:
@@ -145,7 +145,7 @@ def run_script(folder: Path, old: SpeedTable, target: Path) -> None:
             f"{shown(old.command[0])} ended with exit code {code} and wrote no figures; its messages are above."
         )
     if code:
-        click.echo(f"note: {shown(old.command[0])} ended with exit code {code}; its messages are above", err=True)
+        echo(f"note: {shown(old.command[0])} ended with exit code {code}; its messages are above", err=True)
 
 
 # ---- text

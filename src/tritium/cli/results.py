@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from tritium.cli.text import Table, print_parts, shown
+from tritium.cli.text import Table, echo, print_parts, shown
 from tritium.errors import ArgumentError
 
 FILE = click.Path(exists=True, dir_okay=False)
@@ -36,7 +36,7 @@ def show(file: str, source: str | None) -> None:
     from tritium.perf.tables import pages
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
-    click.echo(pages.page(imports.load(file, source), width))
+    echo(pages.page(imports.load(file, source), width))
 
 
 @results_group.command()
@@ -65,7 +65,7 @@ def convert(
     if output is None:
         click.echo(text, nl=False)
         return
-    click.echo(f"written: {shown(str(files.write_text(output, text)))}")
+    echo(f"written: {shown(str(files.write_text(output, text)))}")
 
 
 @results_group.command(name="import")
@@ -87,6 +87,6 @@ def import_command(file: str, output: str, source: str | None, overwrite: bool) 
         raise ArgumentError(f"{shown(output)} is there already; --overwrite replaces it.")
     results = imports.load(file, source)
     path = store.save(results, output)
-    click.echo(f"written: {shown(str(path))}, {len(results.runs)} runs from {results.suite or results.kind}")
+    echo(f"written: {shown(str(path))}, {len(results.runs)} runs from {results.suite or results.kind}")
     for note in results.notes:
-        click.echo(f"note: {shown(note)}")
+        echo(f"note: {shown(note)}")

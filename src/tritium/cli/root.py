@@ -25,7 +25,20 @@ import click
 
 import tritium as tt
 from tritium import backends
-from tritium.cli.text import TERNARISE_HELP, VARIANT, VARIANT_HELP, Table, amount, bar, print_parts, say, shown, size
+from tritium.cli.text import (
+    TERNARISE_HELP,
+    VARIANT,
+    VARIANT_HELP,
+    Table,
+    amount,
+    bar,
+    echo,
+    print_parts,
+    say,
+    shown,
+    size,
+    wrapped_errors,
+)
 from tritium.errors import DeviceError, TritiumError, nearest
 from tritium.machine.ceilings import Ceiling, Ceilings, as_dict, ceilings, scaled
 from tritium.op import OPS, Kind, Op
@@ -117,6 +130,14 @@ GROUPS = {
 class Commands(click.Group):
     """The commands; one of `LATER` is imported when it is used, and listed without that."""
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with wrapped_errors():
+            return super().make_context(*args, **more)
+
+    def invoke(self, context: click.Context) -> Any:
+        with wrapped_errors():
+            return super().invoke(context)
+
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*self.commands, *LATER})
 
@@ -194,12 +215,12 @@ def _list_devices(listed: list[backends.Found], choice: backends.Choice | None) 
     for d in listed:
         if d.available:
             say(d.name, "bold", end="")
-            click.echo(f"  (default: {choice.why})" if choice and d.name == str(choice.device) else "")
+            echo(f"  (default: {choice.why})" if choice and d.name == str(choice.device) else "", column=len(d.name))
             for key, value in d.facts.items():
-                click.echo(f"  {key:<10} {value}")
+                echo(f"  {key:<10} {value}")
     for d in listed:
         if not d.available:
-            click.echo(f"{d.name:<6} not available: {d.why}; {d.remedy}.")
+            echo(f"{d.name:<6} not available: {d.why}; {d.remedy}.")
 
 
 def kernels_of(row: Op) -> dict[str, list[str]]:
@@ -228,7 +249,7 @@ def ops_command(name: str | None, as_json: bool, markdown: bool) -> None:
     if name is not None:
         if name not in OPS:
             raise click.UsageError(f"{name!r} is not an operation.{nearest(name, OPS)}")
-        click.echo(describe(OPS[name]))
+        echo(describe(OPS[name]))
         return
     if markdown:
         click.echo(ops_page(), nl=False)
@@ -372,19 +393,20 @@ def inspect(file: str, variant: str | None, deep: bool, as_json: bool) -> None:
         click.echo(json.dumps(r.as_dict(), indent=2))
         return
     say(shown(Path(r.path).name), "bold", end="")
-    click.echo("  " + " · ".join(x for x in (r.container, r.architecture, size(r.nbytes)) if x))
+    facts = " · ".join(x for x in (r.container, r.architecture, size(r.nbytes)) if x)
+    echo(f"  {facts}", column=len(shown(Path(r.path).name)))
     ternary = (
         f", {amount(r.ternary_weights)} of them ternary in {r.bits_per_weight:.2f} bits each"
         if r.ternary_weights
         else ""
     )
-    click.echo(f"{amount(r.weights)} weights{ternary}\n")
+    echo(f"{amount(r.weights)} weights{ternary}\n")
     heads = ["tensor", "count", "shape", "stored", "bytes", "scale", *(["zeros"] if deep else [])]
     print_parts(Table([_tensor_row(k, deep) for k in r.kinds], heads))
     if r.beliefs or r.warnings:
-        click.echo()
+        echo()
     for text in r.beliefs:
-        click.echo(f"believed  {shown(text)}")
+        echo(f"believed  {shown(text)}")
     for text in r.warnings:
         say(f"warning   {shown(text)}", "yellow")
 
@@ -417,8 +439,9 @@ def convert(source: str, target: str, to: str, overwrite: bool, variant: str | N
             source, target, to=to, overwrite=overwrite, variant=variant, ternarise=ternarise, progress=progress
         )
     say(shown(r.path.name), "bold", end="")
-    click.echo(
-        f"  {r.to} · {r.tensors} tensors, {r.ternary} ternary · {size(r.source_bytes)} → {size(r.bytes)} · read back equal"
+    echo(
+        f"  {r.to} · {r.tensors} tensors, {r.ternary} ternary · {size(r.source_bytes)} → {size(r.bytes)} · read back equal",
+        column=len(shown(r.path.name)),
     )
     for text in r.warnings:
         say(f"warning  {shown(text)}", "yellow")
@@ -449,12 +472,12 @@ def verify(a: str, b: str, rtol: float, variant: str | None, as_json: bool) -> N
     elif v.same:
         within = f", scales within {v.scale_error:.2g}" if v.scale_error else ""
         say("same", "bold green", end="")
-        click.echo(f"  {v.tensors} tensors, {v.ternary} ternary, {amount(v.values)} weights{within}")
+        echo(f"  {v.tensors} tensors, {v.ternary} ternary, {amount(v.values)} weights{within}", column=len("same"))
     else:
         say("different", "bold red", end="")
-        click.echo(f"  {shown(v.difference)}")
+        echo(f"  {shown(v.difference)}", column=len("different"))
     for text in () if as_json else v.notes:
-        click.echo(f"note  {shown(text)}")
+        echo(f"note  {shown(text)}")
     if not v.same:
         sys.exit(1)
 

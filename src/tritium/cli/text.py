@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +40,10 @@ NO_REPORT = click.option(
 Report = Callable[[int, int, str], None]  # of progress: done, total, what is being done
 
 GAP = 2  # spaces between columns
+UNKNOWN_WIDTH, MIN_WIDTH = 80, 20  # columns of a terminal
+HELP_ERRORS = getattr(click.exceptions, "NoArgsIsHelpError", ())  # from click 8.2 on; its message is a help page
+RULE = re.compile(r"\s*-+(\s+-+)+\s*")  # below the heading of a table
+COLUMNS = re.compile(r"(?<=\S) {2,}(?=\S)")  # between two columns
 MAX_FIGURE = 24  # a longer cell may be wrapped, even if it begins with a figure
 FIGURE = re.compile(r"\s*[~<>≤≥±+−-]?\d")
 DRAW_S = 0.1  # between two drawings of a bar
@@ -119,12 +122,85 @@ def shown(text: str) -> str:
     return terminal(text, 1000)
 
 
-# ---- styled text
+# ---- lines of text
+
+
+def wrap(text: str, width: int | None, column: int = 0) -> str:
+    """Return a text whose lines fit the width, broken between words; tables, and words longer than a line, stay whole.
+
+    Lines go on indented by two, or below their last column where that begins in the left half. `column` is where the first
+    line begins. Without a width the text is unchanged.
+    """
+    if width is None:
+        return text
+    lines = text.split("\n")
+    rows = _table_rows(lines)
+    parts = [
+        line if i in rows else _wrap_line(line, max(width, MIN_WIDTH), 0 if i else column)
+        for i, line in enumerate(lines)
+    ]
+    return "\n".join(parts)
+
+
+def _table_rows(lines: Sequence[str]) -> set[int]:
+    """Return the numbers of the lines that belong to tables: a heading, the rule below it, and rows with columns."""
+    rows: set[int] = set()
+    for i, line in enumerate(lines):
+        if i and RULE.fullmatch(line):
+            rows |= {i - 1, i}
+        elif i - 1 in rows and i not in rows and COLUMNS.search(line):
+            rows.add(i)
+    return rows
+
+
+def _wrap_line(line: str, width: int, column: int) -> str:
+    if column + len(line) <= width:
+        return line
+    from textwrap import wrap as broken  # for a terminal only
+
+    lead = len(line) - len(line.lstrip())
+    ends = [match.end() for match in COLUMNS.finditer(line) if column + match.end() <= width // 2]
+    indent = column + ends[-1] if ends else lead + GAP
+    parts = broken(
+        line, width, initial_indent=" " * column, subsequent_indent=" " * indent, expand_tabs=False, replace_whitespace=False,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return "\n".join(parts)[column:]
+
+
+def line_width(stream: TextIO) -> int | None:
+    """Return the columns of the terminal that a stream writes to, 80 where they are unknown; None for a file or a pipe."""
+    if not stream.isatty():
+        return None
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+    except (OSError, ValueError):  # no such descriptor, or COLUMNS is no number
+        columns = 0
+    return columns if columns > 0 else UNKNOWN_WIDTH
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True, column: int = 0) -> None:
+    """Print text for people: a terminal gets lines that fit it, a pipe the text as it is."""
+    click.echo(wrap(text, line_width(sys.stderr if err else sys.stdout), column), err=err, nl=nl)
+
+
+@contextmanager
+def wrapped_errors() -> Iterator[None]:
+    """Wrap the message of an error that click prints."""
+    try:
+        yield
+    except click.ClickException as error:
+        width = line_width(sys.stderr)
+        if width is not None and not isinstance(error, HELP_ERRORS):
+            text = wrap(error.format_message(), width, len("Error: "))
+            error.format_message = lambda: text  # type: ignore[method-assign]
+        raise
 
 
 def say(text: str, style: str = "", *, err: bool = False, end: str = "\n") -> None:
     """Print a text, in a style of rich's ("bold red") where colours are shown."""
     stream = sys.stderr if err else sys.stdout
+    text = wrap(text, line_width(stream))
     if not style or not _is_styled(stream):
         click.echo(text + end, nl=False, err=err)
         return
@@ -189,7 +265,7 @@ def print_parts(*parts: str | Table) -> None:
         if isinstance(part, Table) and _is_styled(sys.stdout):
             _draw_table(part)
         else:
-            click.echo(str(part))
+            echo(str(part))
 
 
 def _draw_table(table: Table) -> None:
@@ -228,7 +304,7 @@ def bar(label: str) -> Iterator[Report | None]:
 @contextmanager
 def progress(title: str) -> Iterator[Report]:
     """Print the title, then draw a progress bar; where no terminal is, print a line every few seconds."""
-    click.echo(title, err=True)
+    echo(title, err=True)
     if sys.stderr.isatty():
         with _drawn("looking at the machine; its ceilings are measured once …") as report:
             yield report
@@ -294,7 +370,7 @@ def span(seconds: float) -> str:
 
 def page_width() -> int:
     """Return the columns a page of text may fill: the terminal's, and 200 where it is piped."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+    return line_width(sys.stdout) or 200
 
 
 # ---- errors

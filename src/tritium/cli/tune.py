@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tritium.cli.text import Counts, Sizes, Table, bar, print_parts, say, shown
+from tritium.cli.text import Counts, Sizes, Table, bar, echo, print_parts, say, shown
 from tritium.machine import tuned
 from tritium.machine.facts import seconds_text
 
@@ -60,7 +60,7 @@ def tune(
     elif explain:
         from tritium.perf.tune import racing as races
 
-        click.echo(shown_page(races.explain(explain)))
+        echo(shown_page(races.explain(explain)))
     elif revalidate:
         _revalidate(names, quick, as_json)
     elif clear:
@@ -105,9 +105,9 @@ def _tune(
         return
     print_parts(Table([[o.race.title, _value(o), o.why] for o in done], ["what", "choice", "why"]))
     took = seconds_text(perf_counter() - start)
-    click.echo(f"\nIt took {took}. Kept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
+    echo(f"\nIt took {took}. Kept in {tuned.path()}; tritium tune --explain NAME shows the candidates.")
     if any(o.changed and not o.race.exact for o in done):
-        click.echo(
+        echo(
             "Threads and device are followed only with TRITIUM_TUNED=all: the last bits of results may depend on them."
         )
 
@@ -150,11 +150,11 @@ def _list(as_json: bool) -> None:
     print_parts(Table(body, ["what", "choice", "state"]))
     rest = sorted({t.op for t in races} - {r.op for r in tune_choices.races()})
     if rest:
-        click.echo("\nTuned by programs: " + ", ".join(shown(name) for name in rest))
+        echo("\nTuned by programs: " + ", ".join(shown(name) for name in rest))
     if why := tuned.unused_reason():
         say(f"\n{tuned.path()} is not used ({shown(why)}); run tritium tune again.", "yellow")
     else:
-        click.echo(f"\nIn {tuned.path()}; {len(followed)} of {len(stored)} choices are followed.")
+        echo(f"\nIn {tuned.path()}; {len(followed)} of {len(stored)} choices are followed.")
 
 
 def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
@@ -165,10 +165,10 @@ def _revalidate(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([records.plain(d) for d in drifts], indent=2))
     elif not drifts:
-        click.echo("Nothing of it was tuned on this machine; run tritium tune first.")
+        echo("Nothing of it was tuned on this machine; run tritium tune first.")
     else:
         for d in drifts:
-            click.echo(shown(str(d)))
+            echo(shown(str(d)))
     if not all(d.holds for d in drifts):
         raise SystemExit(1)
 
@@ -182,4 +182,4 @@ def _clear(names: tuple[str, ...]) -> None:
         if not removed and name != "batch":
             tune_choices.races([name])  # refuses a name that nothing can be tuned under
         count += removed
-    click.echo(f"{count} race{'s' * (count != 1)} forgotten; what they chose is as shipped again.")
+    echo(f"{count} race{'s' * (count != 1)} forgotten; what they chose is as shipped again.")
