@@ -60,7 +60,7 @@ class Timed(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What other work took from a process while its batches were timed, and the speed of the CPU."""
+    """The load of other work while batches were timed, and the speed of the CPU."""
 
     switches: int  # involuntary ones
     waits: int  # voluntary context switches: the process slept, or waited for a file

@@ -219,7 +219,7 @@ def test_a_full_disk_under_the_index_loses_no_run(folder: Path) -> None:
 
 
 def test_an_index_that_cannot_be_opened_says_why(folder: Path) -> None:
-    (folder / "index-1.sqlite").mkdir(parents=True)
+    (folder / "index-2.sqlite").mkdir(parents=True)
     with pytest.raises(SaveError, match="cannot be opened"):
         History(folder)
 

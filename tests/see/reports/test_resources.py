@@ -18,7 +18,7 @@ from tritium.perf.store.trends import trend
 from tritium.perf.suites import suites
 from tritium.perf.tables import pages, tables
 from tritium.see.charts import charts
-from tritium.see.reports.blocks import Fold, Grid, Picture
+from tritium.see.reports.blocks import Fold, Grid, Line, Picture
 from tritium.see.reports.report import Report, generate_memory_analysis, report
 
 
@@ -79,6 +79,25 @@ def test_the_flagship_is_named_in_the_summary_as_below_the_verdict_of_a_terminal
     assert line in " ".join(report(flagship).text().split())
     noisy = replace(flagship, runs=tuple(replace(r, flags=("other work broke in",)) for r in flagship))
     assert "BitLinear 2560×2560" not in report(noisy).text()
+
+
+@pytest.mark.parametrize(
+    ("busy", "spread", "noisy"), [(0, 0.0, False), (6, 0.0, False), (7, 0.0, True), (0, 0.06, True)]
+)
+def test_a_history_of_disturbed_runs_says_first_that_it_is_too_noisy(busy: int, spread: float, noisy: bool) -> None:
+    flags = ("2 rounds repeated: other work or the hypervisor broke in",)
+    given = {
+        key: replace(
+            t, points=tuple(replace(p, flags=flags if i < busy else (), spread=spread) for i, p in enumerate(t.points))
+        )
+        for key, t in made_report.trends(FEW).items()
+    }
+    first = section(report(FEW, history=given), "history").blocks[0]
+    assert isinstance(first, Line) == noisy
+    if isinstance(first, Line):
+        disturbed = 90 if spread else 3 * busy
+        assert first.text.startswith(f"Too noisy to tell for sure: {disturbed} of 90 stored cells were disturbed")
+        assert "tritium doctor" in first.text
 
 
 def test_a_history_with_nothing_in_it_says_so() -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median, quantiles
 from typing import Literal, NamedTuple
 
 from tritium.errors import ArgumentError, checked_class, nearest
-from tritium.perf.records.run import Results, Run, rounds_of
+from tritium.perf.records.run import Results, Run, process_spread
 from tritium.perf.work.canary import is_canary
 
 Outcome = Literal["SLOWER", "MISSING", "NOT COMPARABLE", "INCONCLUSIVE", "CHANGED-SMALL", "FASTER", "EQUIVALENT"]
@@ -219,6 +218,7 @@ class Disturbance(NamedTuple):
     cells: int  # measured ones
     spread: float = 0.0  # of the worst canary between processes
     margin: float = STEADY
+    noun: str = "cells"  # what is counted: the cells of a run, or the runs of a history
 
     @property
     def noisy(self) -> bool:
@@ -230,7 +230,7 @@ class Disturbance(NamedTuple):
         parts = []
         if self.disturbed > NOISY * self.cells:
             verb = "was" if self.disturbed == 1 else "were"
-            parts.append(f"{self.disturbed} of {self.cells} cells {verb} disturbed by other load")
+            parts.append(f"{self.disturbed} of {self.cells} {self.noun} {verb} disturbed by other load")
         if self.spread > self.margin:
             parts.append(
                 f"canaries, work that never changes, spread by ±{100 * self.spread:.0f} % between processes "
@@ -243,20 +243,24 @@ def disturbance(*runs: Results, margin: float = STEADY) -> Disturbance:
     """Return what disturbed one run, or several that are compared: every headline is decided by it."""
     cells = [run for results in runs for run in results if run.status == "ok"]
     measured = [run for run in cells if not is_canary(run.case)]
-    spread = max((canary_spread(run) for run in cells if is_canary(run.case)), default=0.0)
+    spread = max((process_spread(run) for run in cells if is_canary(run.case)), default=0.0)
     return Disturbance(sum(map(is_disturbed, measured)), len(measured), spread, margin)
+
+
+def history_disturbance(cells: Iterable[tuple[Sequence[str], float]], noun: str = "runs") -> Disturbance:
+    """Return what disturbed the runs of a history, each given by the flags of its cell and the spread of its canaries.
+
+    The rule is that of one run: nothing is certain if more than a fifth was disturbed. Of several cases, `noun` counts cells.
+    """
+    each = [has_disturbed(flags) or spread > STEADY for flags, spread in cells]
+    return Disturbance(sum(each), len(each), noun=noun)
 
 
 def is_disturbed(run: Run) -> bool:
     """Return True if other load took time from a cell."""
-    return any(flag in f for flag in DISTURBED for f in run.flags)
+    return has_disturbed(run.flags)
 
 
-def canary_spread(run: Run) -> float:
-    """Return half the distance from the 10th to the 90th percentile of the processes' medians, relative to their median."""
-    wall = run.of("wall")
-    each = [median(rounds) for rounds in rounds_of(wall) if rounds] if wall is not None else []
-    if len(each) < 2 or median(each) <= 0:
-        return 0.0
-    tenths = quantiles(each, n=10, method="inclusive")
-    return (tenths[-1] - tenths[0]) / 2 / median(each)
+def has_disturbed(flags: Iterable[str]) -> bool:
+    """Return True if one of the flags says that other load took time."""
+    return any(word in flag for flag in flags for word in DISTURBED)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Literal
 
 from tritium.errors import checked_class
@@ -171,3 +171,13 @@ def rounds_of(series: Series) -> tuple[tuple[float, ...], ...]:
 def values_of(series: Series) -> list[float]:
     """The values of all rounds in the order of time."""
     return list(chain.from_iterable(rounds_of(series)))
+
+
+def process_spread(run: Run) -> float:
+    """Return half the distance from the 10th to the 90th percentile of the processes' medians, relative to their median."""
+    wall = run.of("wall")
+    each = [median(rounds) for rounds in rounds_of(wall) if rounds] if wall is not None else []
+    if len(each) < 2 or median(each) <= 0:
+        return 0.0
+    tenths = quantiles(each, n=10, method="inclusive")
+    return (tenths[-1] - tenths[0]) / 2 / median(each)

@@ -23,27 +23,27 @@ from tritium.escape import visible
 from tritium.machine.facts import digest
 from tritium.perf.files import named, network_filesystem, sweep, sync_folder
 from tritium.perf.records.json_io import plain
-from tritium.perf.records.run import Results, Series, rounds_of
+from tritium.perf.records.run import Results, Series, process_spread, rounds_of
 from tritium.perf.stats import estimates as stats
 from tritium.perf.store import results as store
 from tritium.perf.store.trends import Point, Step, Trend, joined, steps, trend
 from tritium.perf.work.canary import SIZES
 
 T = TypeVar("T")
-VERSION = 1  # of the index; each has its own file, made from the run files
+VERSION = 2  # of the index; each has its own file, made from the run files
 BUSY_S = 30.0
 TABLES = """
 CREATE TABLE runs (
   id TEXT PRIMARY KEY, created TEXT NOT NULL, "commit" TEXT NOT NULL, suite TEXT NOT NULL, fingerprint TEXT NOT NULL,
-  threads INTEGER NOT NULL, canary REAL, path TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL);
+  threads INTEGER NOT NULL, canary REAL, spread REAL NOT NULL, path TEXT NOT NULL UNIQUE, sha256 TEXT NOT NULL);
 CREATE TABLE series (
   run TEXT NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "case" TEXT NOT NULL, arm TEXT NOT NULL, metric TEXT NOT NULL,
-  unit TEXT NOT NULL, log_median REAL NOT NULL, low REAL NOT NULL, high REAL NOT NULL, n INTEGER NOT NULL,
+  unit TEXT NOT NULL, log_median REAL NOT NULL, low REAL NOT NULL, high REAL NOT NULL, n INTEGER NOT NULL, flags TEXT NOT NULL,
   PRIMARY KEY (run, "case", arm, metric));
 CREATE INDEX of_case ON series ("case", arm, metric);
 """
 POINTS = """
-SELECT r.id, r.created, r."commit", r.fingerprint, r.threads, r.canary, s.unit, s.log_median, s.low, s.high, s.n
+SELECT r.id, r.created, r."commit", r.fingerprint, r.threads, r.canary, s.unit, s.log_median, s.low, s.high, s.n, s.flags, r.spread
 FROM series s JOIN runs r ON r.id = s.run WHERE s."case" = ? AND s.metric = ? AND s.arm = ? ORDER BY r.created, r.id
 """
 
@@ -131,7 +131,8 @@ class History:
 
     def series(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Point, ...]:
         """A metric over time, oldest first, at the number of threads of the newest run."""
-        points = [Point(*row) for row in self._query(POINTS, case, metric, arm)]
+        rows = self._query(POINTS, case, metric, arm)
+        points = [Point(*row, tuple(flags.splitlines()), spread) for *row, flags, spread in rows]
         return tuple(p for p in points if p.threads == points[-1].threads)
 
     def changes(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Step, ...]:
@@ -259,13 +260,13 @@ class History:
         environment = results.environment
         row = (
             name, f"{_moment(results.created):%Y-%m-%dT%H:%M:%SZ}", environment.commit, results.suite, environment.hard.key,
-            environment.hard.threads, canary_of(results), path.name, sha,
+            environment.hard.threads, canary_of(results), spread_of(results), path.name, sha,
         )  # fmt: skip
         with self._writing() as data:
             new = data.execute(f"INSERT OR IGNORE INTO runs VALUES ({', '.join('?' * len(row))})", row)
             if new.rowcount:
                 data.executemany(
-                    "INSERT OR IGNORE INTO series VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", _rows(name, results)
+                    "INSERT OR IGNORE INTO series VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _rows(name, results)
                 )
 
 
@@ -300,6 +301,8 @@ def point_of(results: Results, case: str, metric: str, arm: str) -> Point | None
         canary_of(results),
         unit,
         *value,
+        run.flags,
+        spread_of(results),
     )
 
 
@@ -313,13 +316,19 @@ def canary_of(results: Results) -> float | None:
     return math.fsum(map(median, medians.values())) / len(medians) if all(medians.values()) else None
 
 
-def _rows(name: str, results: Results) -> Iterable[tuple[str, str, str, str, str, float, float, float, int]]:
+def spread_of(results: Results) -> float:
+    """Return the spread of the worst canary of a run between processes; 0 where none ran."""
+    return max((process_spread(run) for run in results if run.case in SIZES and run.status == "ok"), default=0.0)
+
+
+def _rows(name: str, results: Results) -> Iterable[tuple[str, str, str, str, str, float, float, float, int, str]]:
     for run in results:
         if run.status != "ok":
             continue
+        flags = "\n".join(flag.encode(errors="replace").decode().replace("\n", " ") for flag in run.flags)
         for series in run.series:
             if (value := value_of(series)) is not None:
-                yield name, run.case, run.arm, series.metric, series.unit, *value
+                yield name, run.case, run.arm, series.metric, series.unit, *value, flags
 
 
 def _create(data: sqlite3.Connection) -> None:

@@ -40,6 +40,8 @@ class Point:
     low: float
     high: float
     n: int  # generations, or rounds where there was one generation
+    flags: tuple[str, ...] = ()  # of the cell
+    spread: float = 0.0  # of the worst canary of the run, between processes
 
     @property
     def value(self) -> float:

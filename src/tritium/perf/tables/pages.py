@@ -52,7 +52,7 @@ def page(results: Results | Suite, width: int = 200, *, crossovers: bool = True)
 
 
 class Findings(NamedTuple):
-    """What a suite shows besides its comparison, on a terminal and on the page of its report alike."""
+    """The results of a suite besides its comparison, the same on a terminal and on the page of its report."""
 
     tables: tuple[Table, ...] = ()  # other metrics of the suite, and the sizes at which contenders cross
     advice: tuple[str, ...] = ()

@@ -21,10 +21,9 @@ from typing import Any
 from tritium import escape
 from tritium.machine.facts import digest
 from tritium.perf.amounts import bytes_text, many, percent, rate_text, scaled, seconds_text
-from tritium.perf.gate.verdict import canary_spread
 from tritium.perf.records.environment import Environment, Hard, differences
 from tritium.perf.records.json_io import plain
-from tritium.perf.records.run import Results, Run, Series, rounds_of
+from tritium.perf.records.run import Results, Run, Series, process_spread, rounds_of
 from tritium.perf.tables import tables
 from tritium.perf.tables.tables import time_interval
 from tritium.perf.work.canary import SIZES
@@ -158,7 +157,7 @@ def _canary(run: Run) -> tuple[Cell, ...] | None:
     each = [median(rounds) for rounds in rounds_of(wall) if rounds] if wall is not None else []
     if not each or wall is None or wall.median is None or min(each) <= 0:
         return None
-    spread = canary_spread(run)
+    spread = process_spread(run)
     drift = each[-1] / each[0] - 1
     tone: Tone = "unsure" if spread > SOON_NOISY else ""
     return (

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tritium.perf.amounts import bytes_text, many, percent, seconds_text
+from tritium.perf.gate.verdict import REMEDY, TOO_NOISY, history_disturbance
 from tritium.perf.records.run import Run
 from tritium.perf.tables import pages, tables
 from tritium.perf.tables.table import NONE
@@ -194,7 +195,9 @@ def history(inputs: Inputs) -> Section:
     grid = Grid(
         heads, rows, frozenset({"runs", "levels", "now", "against its best"}), "Every case over time", filtered=True
     )
-    blocks: list[Block] = [*pictures[:2], grid]
+    noise = history_disturbance(((p.flags, p.spread) for _, t in ranked for p in t.points), "stored cells")
+    warning = [Line(f"{TOO_NOISY} for sure: {noise}. {REMEDY}.", "unsure")] if noise.noisy else []
+    blocks: list[Block] = [*warning, *pictures[:2], grid]
     if len(pictures) > 2:
         blocks.append(Fold(f"Histories of {many(len(pictures) - 2, 'more case')}", pictures[2:]))
     if canaries:
