@@ -132,7 +132,7 @@ class History:
     def series(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Point, ...]:
         """A metric over time, oldest first, at the number of threads of the newest run."""
         rows = self._query(POINTS, case, metric, arm)
-        points = [Point(*row, tuple(flags.splitlines()), spread) for *row, flags, spread in rows]
+        points = [Point(*row, flags=tuple(flags.splitlines()), spread=spread) for *row, flags, spread in rows]
         return tuple(p for p in points if p.threads == points[-1].threads)
 
     def changes(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Step, ...]:
