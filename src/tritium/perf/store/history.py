@@ -11,7 +11,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -132,7 +132,7 @@ class History:
     def series(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Point, ...]:
         """A metric over time, oldest first, at the number of threads of the newest run."""
         rows = self._query(POINTS, case, metric, arm)
-        points = [Point(*row, flags=tuple(flags.splitlines()), spread=spread) for *row, flags, spread in rows]
+        points = [replace(Point(*row), flags=tuple(flags.splitlines()), spread=spread) for *row, flags, spread in rows]
         return tuple(p for p in points if p.threads == points[-1].threads)
 
     def changes(self, case: str, metric: str = "wall", arm: str = "tritium") -> tuple[Step, ...]:
