@@ -145,7 +145,7 @@ def test_hundreds_of_regressions_are_exit_code_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "read"), [("0.05", "5 %"), ("5", "5 %"), ("10.0", "10 %"), ("0.1", "10 %"), ("1.0", "100 %")]
+    ("given", "read"), [("0.05", "5 %"), ("5", "5 %"), ("10.0", "10 %"), ("0.1", "10 %"), ("100", "100 %")]
 )  # fmt: skip
 def test_how_a_threshold_was_read_is_said(given: str, read: str) -> None:
     written("old", "same")

@@ -520,7 +520,11 @@ def test_a_donated_argument_that_repeats_its_memory_is_refused_as_in_eager() -> 
 
 @pytest.mark.parametrize(
     ("donate", "says"),
-    [("nothing", "is not a parameter; there are a, b"), (5, "numbered 0 to 1"), (1.5, "donate must be an integer or a string")],
+    [
+        ("nothing", "is not a parameter; there are a, b"),
+        (5, "numbered 0 to 1"),
+        (1.5, "donate must be an integer or a string"),
+    ],
 )
 def test_a_wrong_donation_is_refused(donate: Any, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):

@@ -95,7 +95,7 @@ def test_another_thread_count_is_added_to_the_file(measured: list[int], monkeypa
 
 @pytest.mark.parametrize("threads", [0, -1, 10_000, 1.5])
 def test_thread_counts_that_cannot_be_are_refused(measured: list[int], threads: Any) -> None:
-    with pytest.raises(ArgumentError, match="this process may use|threads must be an integer"):
+    with pytest.raises(ArgumentError, match=r"this process may use|threads must be an integer"):
         tt.ceilings(threads=[threads])
     assert measured == []
 
