@@ -148,14 +148,14 @@ EXTRAS = {  # as in pyproject.toml; a test compares them
     "png": ("resvg_py>=0.5",),
 }
 
-_REQUIREMENT = re.compile(r"[\w.-]+(?:\[[\w,-]+\])?")
+_REQUIREMENT = r"[\w.-]+(?:\[[\w,-]+\])?"
 
 
 def install_command(extra: str, platform: str = sys.platform) -> str:
     """Return the pip command that installs the packages of an extra on a platform; all of them where none is made for it."""
     split = [requirement.partition(";") for requirement in EXTRAS[extra]]
     usable = [r for r, _, marker in split if not marker or f"'{platform}'" in marker]
-    names = [match[0] for r in usable or [r for r, _, _ in split] if (match := _REQUIREMENT.match(r))]
+    names = [match[0] for r in usable or [r for r, _, _ in split] if (match := re.match(_REQUIREMENT, r))]
     import shlex
 
     return f"pip install {' '.join(map(shlex.quote, names))}"
@@ -171,6 +171,13 @@ _Class = TypeVar("_Class", bound=type)
 _Check = Callable[[Any], Any]  # returns the value, converted where that loses nothing; raises _RefusedError
 # The exact types whose values a check returns as they are: all of them (None), or those that pass a test.
 _Quick = Mapping[type, Callable[[Any], bool] | None]
+# The counts, types and names of arguments that need no binding: the least and the most positional arguments, the types of each
+# up to the last that is checked, whether names are needed, a test of named arguments after so many positional ones; and the
+# function that binds all others, which refuses or converts them.
+_Proof = tuple[
+    int, int, tuple[_Quick | None, ...], bool, Callable[[int, dict[str, Any]], bool],
+    Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]],
+]  # fmt: skip
 _LONGEST = 80  # characters of a value in a message
 _EXACT = 2**53  # every integer up to it is a float
 
@@ -184,12 +191,13 @@ class _RefusedError(Exception):
     """A value is not of a parameter's type."""
 
 
-class Rule(NamedTuple):
-    """The values that a parameter takes."""
+class Rule:
+    """The values that a parameter takes: those that pass a check (None: any), in words, and those that surely do."""
 
-    check: _Check | None  # None: any value passes
-    words: str
-    quick: _Quick = types.MappingProxyType({})
+    __slots__ = ("check", "quick", "words")  # no named tuple: one takes longer to declare than all rules take to build
+
+    def __init__(self, check: _Check | None, words: str, quick: _Quick | None = None) -> None:
+        self.check, self.words, self.quick = check, words, quick or {}
 
 
 class Range(NamedTuple):
@@ -483,10 +491,10 @@ def _checked_elements(value: Any, elements: list[Rule], mapping: bool) -> Any:
     if isinstance(value, dict):
         if not mapping:
             return value
-        for (check, *_), members in zip(elements, (list(value), list(value.values())), strict=False):
+        for rule, members in zip(elements, (list(value), list(value.values())), strict=False):
             for element in members:
-                if check is not None:
-                    check(element)
+                if rule.check is not None:
+                    rule.check(element)
         return value
     several = len(elements) == len(value) and len(elements) > 1
     checks = [elements[i if several else 0].check for i in range(len(value))]
@@ -546,17 +554,6 @@ class _Default:
         return self.value.__name__ if callable(self.value) and hasattr(self.value, "__name__") else shown(self.value)
 
 
-class _Proof(NamedTuple):
-    """The counts, names and exact types of arguments that need no binding; all others are bound, and refused or converted."""
-
-    least: int  # positional arguments
-    most: int
-    places: tuple[_Quick | None, ...]  # of the positional arguments, up to the last that is checked
-    needs_names: bool
-    accepts_named: Callable[[int, dict[str, Any]], bool]  # after so many positional arguments
-    bind: Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
-
-
 class _Parameters:
     """The parameters of a function, read from its signature at the first call: by then every annotated type exists."""
 
@@ -602,7 +599,7 @@ class _Parameters:
 
         least = sum(p in self.required for p in self.places)
         most = sys.maxsize if self.rest is not None and self.rest not in quick else len(self.places)
-        return _Proof(least, most, tuple(places), bool(needed), accepts_named, self.bind)
+        return least, most, tuple(places), bool(needed), accepts_named, self.bind
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments, each checked."""
