@@ -287,6 +287,7 @@ seen = []
 def handle(*_):
     seen.append((tt.ones(3_000_000) + 1).sum().item())
     if len(seen) == 3:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise Deadline
 
 assert long(2**24).sum().item() == 2**24  # whatever is imported at the first call is there
@@ -296,8 +297,8 @@ try:
     long(2**37).sum()
     raise SystemExit("the call ended by itself")
 except Deadline:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-assert seen == [6_000_000] * 3
+    pass
+assert len(seen) >= 3 and set(seen) == {6_000_000}, seen  # one more may have been on its way
 assert long(2**24).sum().item() == 2**24
 """
 

@@ -364,17 +364,10 @@ void raise_fault() {
   Py_DECREF(kind);
 }
 
-bool run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout) {
-  const auto good = [&entry] {
-    if (!entry.may_fault || !has_fault()) return true;
-    raise_fault();
-    return false;
-  };
-  if (bytes < kQuietBytes) {
-    entry.run(call);
-    return good();
-  }
-  // Another thread may copy-on-write a handle while we run: its old block must outlive the kernel.
+// Another thread may copy-on-write a handle while the kernel runs: its old block must outlive it. False: exception, a
+// signal ended it. Apart from run_kernel, whose short calls need no room for blocks.
+[[gnu::noinline]] bool run_large(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes,
+                                 int nout) {
   Block* blocks[kMaxInputs + kMaxOutputs];
   for (int i = 0; i < count; ++i)
     if ((blocks[i] = holders[i]->memory()->block)) block_retain(blocks[i]);
@@ -383,8 +376,18 @@ bool run_kernel(const Entry& entry, const Call& call, Array* const* holders, int
   for (int i = count - nout; i < count; ++i) --holders[i]->memory()->writing;
   for (int i = 0; i < count; ++i)
     if (blocks[i]) block_release(blocks[i]);
-  if (whole) return good();
-  take_fault();  // it may come of numbers that were never computed
+  if (!whole) take_fault();  // it may come of numbers that were never computed
+  return whole;
+}
+
+bool run_kernel(const Entry& entry, const Call& call, Array* const* holders, int count, int64_t bytes, int nout) {
+  if (bytes < kQuietBytes) {
+    entry.run(call);
+  } else if (!run_large(entry, call, holders, count, bytes, nout)) {
+    return false;
+  }
+  if (!entry.may_fault || !has_fault()) return true;
+  raise_fault();
   return false;
 }
 
