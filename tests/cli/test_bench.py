@@ -18,7 +18,6 @@ import pytest
 
 from config_texts import BENCHMARK, ENERGY, REGRESSION
 from fake_engine import ENGINE, QUICK, Engine, called, passed
-from tritium.cli import bench as cli_bench
 from tritium.cli.text import progress
 from tritium.errors import TritiumError
 from tritium.perf.records.run import Results
@@ -225,7 +224,7 @@ def test_elsewhere_progress_is_a_line_every_few_seconds_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(0, 1000, 2))
-    monkeypatch.setattr(cli_bench.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     with progress("2 cases") as report:
         for done in range(10):
             report(done, 10, "matmul")
