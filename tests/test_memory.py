@@ -818,7 +818,7 @@ def test_a_pool_refuses_wrong_arguments_without_a_trace() -> None:
     assert pool.get_stats() == before
     pool.return_to_pool(x, "cpu")
     for size in ("x", 1.5, None, True, 10**400):
-        with pytest.raises(ArgumentError, match="TensorPool: max_size="):
+        with pytest.raises(ArgumentError, match="TensorPool: max_size"):
             TensorPool(size)  # type: ignore[arg-type]
 
 
@@ -1079,15 +1079,15 @@ def test_a_time_to_live_is_read_from_text(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"max_size": "x"}, "max_size='x' must be positive: an integer"),
-        ({"max_size": 1.5}, "max_size=1.5"),
+        ({"max_size": "x"}, "max_size must be an integer, given 'x'"),
+        ({"max_size": 1.5}, "max_size must be an integer, given 1.5"),
         ({"ttl": "1 fortnight"}, "ttl='1 fortnight' must be positive: seconds as a number, or text such as"),
-        ({"ttl": float("nan")}, "ttl=nan"),
+        ({"ttl": float("nan")}, "ttl must be a number .* given nan"),
         ({"ttl": float("inf")}, "ttl=inf"),
-        ({"ttl": [1]}, r"ttl=\[1\]"),
-        ({"ttl": 10**400}, r"ttl=2\*\*1328"),
+        ({"ttl": [1]}, r"ttl must be .* given \[1\]"),
+        ({"ttl": 10**400}, r"ttl must be .* given 2\*\*1328"),
         ({"max_bytes": "lots"}, "max_bytes='lots' is not a size"),
-        ({"clock": 3}, "clock=3 must be a function"),
+        ({"clock": 3}, "clock must be a function, given 3"),
     ],
 )
 def test_a_cache_refuses_what_makes_no_sense(wrong: dict[str, Any], text: str) -> None:
@@ -1104,7 +1104,7 @@ def test_a_key_must_be_hashable() -> None:
     for call in calls:
         with pytest.raises(ArgumentError, match="cannot be a key"):
             call()
-    with pytest.raises(ArgumentError, match="a function without arguments is needed, given 3"):
+    with pytest.raises(ArgumentError, match="compute must be a function, given 3"):
         cache.get_or_compute(1, 3)  # type: ignore[arg-type]
     assert cache.stats() == TensorCache().stats()
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from tritium import backends, dtype as dt, launch, layout, ops
 from tritium.buffer import ALIGNMENT, native
-from tritium.errors import ArgumentError, DeviceError, PoolError, checked, checked_class, shown
+from tritium.errors import ArgumentError, DeviceError, PoolError, checked, checked_class, checked_except, shown
 from tritium.layout import Shape
 from tritium.pure import POOL
 from tritium.tensor import Tensor
@@ -393,7 +393,9 @@ def configuration() -> MemoryPoolConfig:
     return _config
 
 
-@checked
+@checked_except(
+    "config", "small_block_size", "large_block_threshold", "limit", "memory_limit", "mlx_integration"
+)  # sizes are text too
 def configure(
     config: MemoryPoolConfig | None = None, *, small_block_size: int | str | None = None,
     large_block_threshold: int | str | None = None, limit: int | str | None = None,
@@ -622,6 +624,7 @@ class TensorPool:
             c["peak"] = max(c["peak"], c["current"])
         return tensor.zero_() if zero else tensor
 
+    @checked_except("tensor")
     def return_to_pool(self, tensor: Tensor, device: Any = None) -> None:
         """Give a lent tensor back. It must not be used afterwards; returning it twice is an error.
 
@@ -785,6 +788,7 @@ class TensorCache:
         self._counts = dict.fromkeys(names, 0) | {"max_size": self.max_size}
         CACHES.add(self.stats, self._counts)
 
+    @checked_except("key")
     def put(self, key: Hashable, value: Any) -> None:
         """Keep a value; it becomes the most recently used. One larger than max_bytes is not kept."""
         _check_key(key)
@@ -798,6 +802,7 @@ class TensorCache:
             self._counts["size"] += 1
             self._shrink()
 
+    @checked_except("key")
     def get(self, key: Hashable, default: Any = None) -> Any:
         """Return the value, made the most recently used; `default` when absent or expired."""
         _check_key(key)
@@ -814,6 +819,7 @@ class TensorCache:
             self._counts["hits"] += 1
             return entry.value
 
+    @checked_except("key")
     def get_or_compute(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """Return the value, computed once even when several threads ask for it at the same time."""
         _check_key(key)
@@ -866,6 +872,7 @@ class TensorCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @checked_except("key")
     def __contains__(self, key: Hashable) -> bool:
         _check_key(key)
         with self._lock:
@@ -897,7 +904,7 @@ def _check_key(key: Any) -> None:
 # ---- many small tensors in one buffer
 
 
-@checked
+@checked_except("tensors")
 def pack(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Copy the tensors one after another into one buffer, each at a 64-byte boundary: views of it."""
     sources = list(tensors) if isinstance(tensors, Iterable) else [tensors]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tritium import settings
 from tritium.buffer import native
-from tritium.errors import ArgumentError, checked
+from tritium.errors import ArgumentError, checked, checked_except
 from tritium.machine import tuned
 
 
@@ -20,7 +20,7 @@ def get_num_threads() -> int:
     return int(native.num_threads()) if native is not None else _numpy_threads()
 
 
-@checked
+@checked_except("n")
 def set_num_threads(n: int) -> None:
     """Let kernels, BLAS included, use n threads."""
     if not isinstance(n, int) or n < 1:
