@@ -14,7 +14,7 @@ from tritium.backends import Backend, Device, Kernel
 from tritium.backends.reference.cast import number
 from tritium.buffer import overlap
 from tritium.dtype import DType
-from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError
+from tritium.errors import ArgumentError, DeviceError, DTypeError, ShapeError, ViewError, shown
 from tritium.functions import asarray
 from tritium.launch import counters, launch, launch_dynamic, launched, made_of
 from tritium.layout import text
@@ -160,7 +160,7 @@ def look(op: Op, x: Any, attrs: dict[str, Any], out: Any, call: Call | None) -> 
         raise ArgumentError(f"{op.name}: a view has no out=; copy it with ops.copy(…, out=…).")
     assert op.view is not None
     if not isinstance(x, Tensor):
-        raise ArgumentError(f"{op.name}: a tensor is needed, given {x!r}.")
+        raise ArgumentError(f"{op.name}: a tensor is needed, given {shown(x)}.")
     seen = op.view(x.layout, **attrs)
     if seen is None:
         counters.hidden(x.nbytes)

@@ -172,7 +172,7 @@ def broadcast_to(x: Layout, shape: int | Shape) -> Layout:
 
 
 def expand_dims(x: Layout, axis: int | tuple[int, ...]) -> Layout:
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     ndim = len(x.shape) + len(axes)
     new = axes_of(axes, ndim, "expand_dims")
     sizes = iter(zip(x.shape, x.strides, strict=True))
@@ -208,7 +208,7 @@ def listed(shape: Any) -> tuple[Any, ...]:
     """Return what a shape lists, or one size as a tuple; more than any tensor has are cut off."""
     if isinstance(shape, (tuple, list)):
         return tuple(shape)
-    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         return (shape,)
     return tuple(islice(shape, MAX_SIZES))
 

@@ -23,7 +23,16 @@ from typing import Any, NamedTuple
 
 from tritium import backends, dtype as dt, launch, layout, ops
 from tritium.buffer import ALIGNMENT, native
-from tritium.errors import ArgumentError, DeviceError, PoolError, checked, checked_class, checked_except, shown
+from tritium.errors import (
+    ArgumentError,
+    DeviceError,
+    PoolError,
+    checked,
+    checked_class,
+    checked_except,
+    checked_record,
+    shown,
+)
 from tritium.layout import Shape
 from tritium.pure import POOL
 from tritium.tensor import Tensor
@@ -330,6 +339,7 @@ def trim(keep_bytes: int | str = 0, *, device: Any = "cpu") -> int:
 # ---- configuration
 
 
+@checked_record
 @dataclass(frozen=True)
 class MemoryPoolConfig:
     """The configuration of the pool of CPU memory, checked. Sizes are bytes, or text such as "64 KiB" or "1GB"."""

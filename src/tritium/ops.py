@@ -896,17 +896,17 @@ def _settle_group(attrs: dict[str, Any]) -> dict[str, Any]:
 
 def _settle_sharing(attrs: dict[str, Any]) -> dict[str, Any]:
     """group=None is 0; axis=-2 is 0, the rows of a matrix."""
-    axis = 0 if attrs["axis"] == -2 else attrs["axis"]
+    axis = 0 if type(attrs["axis"]) is int and attrs["axis"] == -2 else attrs["axis"]
     return {**_settle_group(attrs), "axis": axis}
 
 
 def _settle_local_sharing(attrs: dict[str, Any]) -> dict[str, Any]:
     """group='auto' is 64 columns, or whole rows with an axis; without groups each row has a scale."""
     group = attrs["group"]
-    if group == "auto":
+    if isinstance(group, str) and group == "auto":
         group = 64 if attrs["axis"] is None else 0
     settled = _settle_sharing({**attrs, "group": group})
-    whole_rows = settled["axis"] is None and settled["group"] == 0 and not isinstance(settled["group"], bool)
+    whole_rows = settled["axis"] is None and type(settled["group"]) is int and settled["group"] == 0
     return {**settled, "axis": 0} if whole_rows else settled
 
 
@@ -1021,10 +1021,10 @@ def _weight_rule(x: Spec, axis: int | None, group: int, what: str) -> Shape:
     if x.ndim != 2:
         raise ShapeError(f"{what}: a matrix [N, K] is needed, given {x}; reshape it first.")
     _check_group(group, what)
-    if isinstance(axis, bool) or axis not in (None, 0) or (axis == 0 and group):
+    if not (axis is None or (type(axis) is int and axis == 0)) or (axis == 0 and group):
         raise ArgumentError(
             f"{what}: axis is None (one scale) or 0 (one for each row), or group is a number of columns (one for each "
-            f"group in each row); given axis={axis}, group={group}."
+            f"group in each row); given axis={shown(axis)}, group={shown(group)}."
         )
     return (x.shape[0], -(-x.shape[1] // group)) if group else () if axis is None else x.shape[:1]
 

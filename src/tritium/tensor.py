@@ -323,7 +323,7 @@ def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _twice(kind: str, first: Any, second: Any) -> str:
-    return f"to: two {kind}s were given, {str(first)!r} and {str(second)!r}; give one {kind}, and one of each at most."
+    return f"to: two {kind}s were given, {shown(first)} and {shown(second)}; give one {kind}, and one of each at most."
 
 
 def _names_dtype(value: Any) -> bool:

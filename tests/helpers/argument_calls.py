@@ -280,14 +280,14 @@ def one_call(
     label: str, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
     try:
-        signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 result = function(*args, **kwargs)
                 if isinstance(result, types.GeneratorType):
                     result.close()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
         return None
     except TritiumError:
         return None
@@ -331,7 +331,7 @@ def check_names(seed: int, calls: int, prefix: str, write: Callable[[str], Any])
 def main() -> None:
     seed, calls, prefix = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGPROF, late)
     output = sys.stdout
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         check_names(seed, calls, prefix, output.write)

@@ -20,7 +20,7 @@ import numpy as np
 from tritium import ops
 from tritium.buffer import native
 from tritium.compiler import order as schedule
-from tritium.errors import ArgumentError, BatchError, checked_except
+from tritium.errors import ArgumentError, BatchError, checked_except, shown
 from tritium.graph.graph import Graph
 from tritium.machine import tuned
 from tritium.machine.facts import bytes_text, free_memory, seconds_text
@@ -113,7 +113,13 @@ def _batches(data: Any, size: int) -> Iterator[Batch]:
         return _split(data, size)
     if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
         raise ArgumentError(f"process_in_batches: {type(data).__name__} is not a tensor, list or generator of items.")
-    return _collect(iter(data), size)
+    try:
+        items = iter(data)
+    except TypeError:
+        raise ArgumentError(
+            f"process_in_batches: {shown(data)} has no items; give a tensor, list or generator."
+        ) from None
+    return _collect(items, size)
 
 
 def _split(data: Any, size: int) -> Iterator[Batch]:

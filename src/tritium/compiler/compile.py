@@ -11,7 +11,7 @@ import inspect
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -22,7 +22,7 @@ from tritium.compiler.explain import ExecutionPlan, FusionOpportunity, generate_
 from tritium.compiler.patterns import FusionPattern, compose, count_operands
 from tritium.compiler.program import Program, compare_tensors
 from tritium.eager import check_out
-from tritium.errors import ArgumentError, TraceError, checked, nearest
+from tritium.errors import ArgumentError, TraceError, checked, nearest, shown
 from tritium.functions import asarray
 from tritium.graph.graph import Graph, trace
 from tritium.op import OPS, Op, exact, interpreter
@@ -355,9 +355,16 @@ def try_fuse(operations: Iterable[Any], tensors: Iterable[Any]) -> Tensor | None
 def _parse_operations(operations: Iterable[Any]) -> tuple[tuple[Op, dict[str, Any]], ...]:
     if isinstance(operations, str):
         raise ArgumentError(f"try_fuse: a list of ops is needed, given {operations!r}; write [{operations!r}, …].")
+    if not isinstance(operations, Iterable) or getattr(operations, "ndim", 1) == 0:
+        raise ArgumentError(f"try_fuse: a list of ops is needed, given {shown(operations)}.")
     rows = []
     for o in operations:
-        name, attrs = (o, {}) if isinstance(o, str) else o
+        pair = (o, {}) if isinstance(o, str) else o
+        if not (
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping)
+        ):
+            raise ArgumentError(f"try_fuse: an op is a name, or a name and its attributes, given {shown(o)}.")
+        name, attrs = pair
         if name not in OPS:
             raise ArgumentError(f"try_fuse: there is no op {name!r}.{nearest(name, OPS)}")
         rows.append((OPS[name], dict(attrs)))

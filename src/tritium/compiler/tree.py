@@ -71,23 +71,32 @@ Tree = Leaf | Static | Branch
 
 def flatten(value: Any, leaves: list[Any]) -> Tree:
     """Return the tree of a value, and append its tensors and arrays to `leaves`."""
+    try:
+        return _flatten(value, leaves)
+    except RecursionError:
+        raise ArgumentError(
+            "compile: an argument is nested too deeply; give tensors in fewer lists or dicts."
+        ) from None
+
+
+def _flatten(value: Any, leaves: list[Any]) -> Tree:
     if isinstance(value, (Tensor, np.ndarray)):
         leaves.append(value)
         return Leaf(len(leaves) - 1)
     if isinstance(value, Instance):
         if isinstance(value.value, (Tensor, np.ndarray, tuple, list, dict)):
-            return flatten(value.value, leaves)
+            return _flatten(value.value, leaves)
         return Static(value.value, _weak_key(value.value) or _key(value.value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         kind = type(value)
-        return Branch(lambda xs: kind(*xs), kind, tuple(flatten(v, leaves) for v in value))
+        return Branch(lambda xs: kind(*xs), kind, tuple(_flatten(v, leaves) for v in value))
     if isinstance(value, (tuple, list)):
         make: Callable[[list[Any]], Any] = tuple if isinstance(value, tuple) else list
-        return Branch(make, type(value), tuple(flatten(v, leaves) for v in value))
+        return Branch(make, type(value), tuple(_flatten(v, leaves) for v in value))
     if isinstance(value, dict):
         names = tuple(value)
         return Branch(
-            lambda xs: dict(zip(names, xs, strict=True)), names, tuple(flatten(v, leaves) for v in value.values())
+            lambda xs: dict(zip(names, xs, strict=True)), names, tuple(_flatten(v, leaves) for v in value.values())
         )
     return Static(value, _key(value))
 
