@@ -136,7 +136,7 @@ def test_try_fuse_refuses_a_wrong_result() -> None:
 @pytest.mark.parametrize(
     ("operations", "says"),
     [
-        ("add", "a tuple of op names"),
+        ("add", "list or tuple of strings"),
         ((), "names of ops"),
         (("ad",), "Did you mean 'add'"),
         (("zeros_like",), "no op"),

@@ -19,7 +19,7 @@ import numpy as np
 
 from tritium import dtype as dt, ops
 from tritium.contract.lowering import Contraction, Operand, Order, Terms, count_text, lower, parse, sizes_of
-from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError, checked
+from tritium.errors import ArgumentError, DTypeError, ShapeError, TritiumError, checked, checked_except
 from tritium.fragment import Step
 from tritium.functions import asarray
 from tritium.op import SCALARS, Kind, Spec
@@ -108,7 +108,7 @@ def _calls(steps: tuple[Step, ...], result: int, operands: int) -> Iterator[tupl
 # ---- the user's side
 
 
-@checked
+@checked_except("out")
 def einsum(spec: Any, *operands: Any, out: Tensor | None = None) -> Tensor:
     """Sum products of tensors over the indices that the result does not name: einsum('ij,jk->ik', a, b).
 

@@ -19,7 +19,13 @@ from tritium.perf.work.libraries import OWN, Library, library_of, numpy_function
 from tritium.perf.work.operations import ROUNDING, dtype_named
 
 Data = np.ndarray[Any, Any]
-OTHERWISE = ("rope", "attention", "linear", "dequantize")  # ops whose arguments differ from the table of `libraries`
+OTHERWISE = (
+    "rope",
+    "attention",
+    "linear",
+    "quantize",
+    "dequantize",
+)  # ops whose arguments differ from the table of `libraries`
 
 
 class Drawn(NamedTuple):

@@ -178,6 +178,7 @@ class MemoryTracker:
         """Return the events in the log, the oldest first."""
         return self._read(lambda: tuple(self._accounts.events()))
 
+    @checked_except("kind", "op")
     def get_events(self, *, kind: str | None = None, op: str | None = None, device: Any = None) -> tuple[Event, ...]:
         """Return the events of a kind, an op or a device."""
         if kind is not None and kind not in records.EVENT_KINDS:
