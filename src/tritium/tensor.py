@@ -323,7 +323,8 @@ def _spread(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _twice(kind: str, first: Any, second: Any) -> str:
-    return f"to: two {kind}s were given, {shown(first)} and {shown(second)}; give one {kind}, and one of each at most."
+    a, b = (shown(getattr(value, "name", value)) for value in (first, second))
+    return f"to: two {kind}s were given, {a} and {b}; give one {kind}, and one of each at most."
 
 
 def _names_dtype(value: Any) -> bool:
