@@ -18,14 +18,24 @@ Knows nothing else of the package.
 
 from __future__ import annotations
 
-import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from logging import Logger
     from pathlib import Path
 
-log = logging.getLogger("tritium")
+    log: Logger
+
+
+def __getattr__(name: str) -> Any:
+    """Make the logger when it is first used: importing `logging` takes a tenth of the time of importing the package."""
+    if name != "log":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import logging
+
+    globals()["log"] = logging.getLogger("tritium")
+    return globals()["log"]
 
 
 def device() -> str | None:
@@ -77,6 +87,10 @@ def start_logging() -> None:
     level = os.environ.get("TRITIUM_LOG")
     if not level:
         return
+    import logging
+
+    from tritium.settings import log
+
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         log.warning("TRITIUM_LOG=%s is not a logging level; use debug, info, warning or error.", level)

@@ -20,7 +20,6 @@ upgrade makes it so: `tritium doctor` and `tritium tune --list` report it. Witho
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import re
 import sys
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MAX_FILE_BYTES = 16 << 20
+INFO, WARNING = 20, 30  # levels of `logging`, which is imported when something is logged
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ def read_file(path: Path, machine: Machine) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except StaleError as error:
-        _log(logging.INFO, path, str(error))  # as after every upgrade; doctor and tune --list say it to people
+        _log(INFO, path, str(error))  # as after every upgrade; doctor and tune --list say it to people
     except INVALID as error:
-        _log(logging.WARNING, path, str(error))
+        _log(WARNING, path, str(error))
     return None
 
 
