@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     log: Logger
 
+LOGGER = "tritium"
+
 
 def __getattr__(name: str) -> Any:
     """Make the logger when it is first used: importing `logging` takes a tenth of the time of importing the package."""
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import logging
 
-    globals()["log"] = logging.getLogger("tritium")
+    globals()["log"] = logging.getLogger(LOGGER)
     return globals()["log"]
 
 
@@ -89,8 +91,7 @@ def start_logging() -> None:
         return
     import logging
 
-    from tritium.settings import log
-
+    log = logging.getLogger(LOGGER)
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         log.warning("TRITIUM_LOG=%s is not a logging level; use debug, info, warning or error.", level)
