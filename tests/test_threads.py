@@ -202,6 +202,8 @@ import os, signal, sys, threading, time
 import numpy as np
 import tritium as tt
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+
 tt.set_num_threads(int(sys.argv[1]))
 
 def long(*shape, dtype=tt.float32):

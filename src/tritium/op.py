@@ -180,8 +180,10 @@ def check_dtype(context: str, shape: Any, dtype: Any, *others: Any, fill: Any = 
     sizes = [*(shape if isinstance(shape, (tuple, list)) else (shape,)), *(() if fill is None else (fill,)), dtype]
     sizes += [x for x in others if isinstance(x, (int, np.integer))]
     value = "" if fill is None else f", {sizes.pop()}"
-    text = "(" + ", ".join(map(shown, sizes)) + ")"
-    raise DTypeError(f"{context}: {shown(dtype)} is not a dtype; the shape is one tuple: {context}({text}{value}).")
+    text = "(" + ", ".join(shown(plain(n)) for n in sizes) + ")"
+    raise DTypeError(
+        f"{context}: {shown(plain(dtype))} is not a dtype; the shape is one tuple: {context}({text}{value})."
+    )
 
 
 def exact(value: Any) -> Any:
