@@ -42,7 +42,7 @@ def test_eager_agrees_with_the_reference(op: Op, sample: Sample) -> None:
         for again in ("decided", "replayed"):
             with at(how, again):
                 got = call(op, [place(x, how) for x in data], attrs)
-                assert_close(op, numpy(got), want, data, op.defaults | attrs)
+                assert_close(op, numpy(got), want, data, op.complete(attrs))
 
 
 @pytest.mark.parametrize(("op", "sample"), cases(Kind.SOURCE), ids=case_id)
@@ -84,7 +84,7 @@ def test_out_keeps_the_buffer(op: Op, sample: Sample) -> None:
                 assert g is o
                 assert o.address == address
                 if op.kind is Kind.CONTRACT:  # a product into strided memory may sum in another order
-                    assert_close(op, values(o), values(w), data, op.defaults | attrs)
+                    assert_close(op, values(o), values(w), data, op.complete(attrs))
                 else:
                     np.testing.assert_array_equal(values(o), values(w))
 

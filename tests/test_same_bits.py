@@ -43,14 +43,14 @@ def bits(x: Any) -> Any:
 
 def by_reference(op: Op, *xs: Any, **attrs: Any) -> Any:
     out = np.empty_like(xs[0])
-    reference.KERNELS[op](*xs, out=out, **(op.defaults | attrs))
+    reference.KERNELS[op](*xs, out=out, **(op.complete(attrs)))
     return bits(out)
 
 
 def by_kernel(isa: str, op: Op, *xs: Any, **attrs: Any) -> Any:
     ts = [None if x is None else tt.tensor(x) for x in xs]
     out = tt.ones(ts[0].shape, dtype=ts[0].dtype)
-    native.kernel(op.name, isa)(*ts, out=out, **(op.defaults | attrs))
+    native.kernel(op.name, isa)(*ts, out=out, **(op.complete(attrs)))
     return bits(out.numpy())
 
 

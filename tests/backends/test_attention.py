@@ -49,15 +49,15 @@ def strided(x: Any) -> tt.Tensor:
 def native_call(op: Op, isa: str, *xs: Any, **attrs: Any) -> Any:
     """What the kernel of an instruction set writes; arrays become tensors, tensors are taken as they are."""
     ts = [x if x is None or isinstance(x, tt.Tensor) else tt.tensor(x) for x in xs]
-    said = op.decide(tuple(None if t is None else t.spec for t in ts), op.defaults | attrs)
+    said = op.decide(tuple(None if t is None else t.spec for t in ts), op.complete(attrs))
     out = tt.ones(said.out.shape, dtype=said.out.dtype)
-    native.kernel(op.name, isa)(*ts, out=out, **(op.defaults | attrs))
+    native.kernel(op.name, isa)(*ts, out=out, **(op.complete(attrs)))
     return out.numpy()
 
 
 def expected(op: Op, out: Any, *xs: Any, **attrs: Any) -> Any:
     made = np.empty_like(out)
-    reference.KERNELS[op](*xs, out=made, **(op.defaults | attrs))
+    reference.KERNELS[op](*xs, out=made, **(op.complete(attrs)))
     return made
 
 

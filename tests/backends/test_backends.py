@@ -369,7 +369,7 @@ LOWERED_CASES = [(op, s) for op in LOWERED for s in op.samples]
 def test_lowering_gives_the_same_result(null: Null, op: Op, sample: Sample) -> None:
     attrs, data = dict(sample.attrs), arrays(op, sample)
     got = call(op, [None if x is None else laid(x, "contiguous").to("null") for x in data], attrs)
-    assert_close(op, got.to("cpu").numpy(), expected(op, data, attrs), data, op.defaults | attrs)
+    assert_close(op, got.to("cpu").numpy(), expected(op, data, attrs), data, op.complete(attrs))
 
 
 def test_lowering_writes_into_out_in_its_dtype(null: Null) -> None:

@@ -72,7 +72,7 @@ def test_eager_agrees_with_the_reference(op: Op, sample: Sample, device: str) ->
             with at(how, again):
                 xs = [moved(x, how, device) for x in data]
                 got = runs(partial(call, op, xs, attrs), op, device)
-                assert_close(op, numpy(got), want, data, op.defaults | attrs)
+                assert_close(op, numpy(got), want, data, op.complete(attrs))
 
 
 @pytest.mark.parametrize(("op", "sample"), cases(Kind.SOURCE), ids=case_id)
@@ -100,7 +100,7 @@ def test_compiled_agrees_with_the_reference(op: Op, sample: Sample, device: str)
             want = call(op, [None if x is None else laid(x, "contiguous") for x in data], attrs).numpy()
             np.testing.assert_array_equal(values(got), want)
         else:
-            assert_close(op, numpy(got), expected(op, data, attrs), data, op.defaults | attrs)
+            assert_close(op, numpy(got), expected(op, data, attrs), data, op.complete(attrs))
 
 
 @pytest.mark.parametrize(("op", "sample"), out_cases(), ids=case_id)
@@ -116,7 +116,7 @@ def test_out_is_written(op: Op, sample: Sample, device: str) -> None:
             got = call(op, xs, attrs, out=tuple(outs) if isinstance(want, tuple) else outs[0])
             for o, w, g in zip(outs, plain, got if isinstance(got, tuple) else (got,), strict=True):
                 assert g is o
-                assert_close(op, values(o), values(w), data, op.defaults | attrs)
+                assert_close(op, values(o), values(w), data, op.complete(attrs))
 
 
 @pytest.mark.parametrize(("op", "sample"), IN_PLACE, ids=case_id)

@@ -94,7 +94,7 @@ def samples(op: Op) -> list[tuple[Sample, dict[str, Any], list[Any]]]:
 
 def close(op: Op, got: Any, want: Any, data: list[Any], attrs: dict[str, Any]) -> None:
     """As the kit says, and finite where the reference is."""
-    assert_close(op, got, want, data, op.defaults | attrs)
+    assert_close(op, got, want, data, op.complete(attrs))
     for g, w in zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, want)), strict=True):
         np.testing.assert_array_equal(np.isfinite(g.astype(np.float64)), np.isfinite(w.astype(np.float64)))
 
@@ -386,13 +386,13 @@ def test_the_rows_of_the_gpu_agree_when_the_cpu_carries_them_out() -> None:
             continue
         attrs, data = dict(sample.attrs), arrays(op, sample)
         want = expected(op, data, attrs)
-        decision = op.decide(tuple(None if d is None else d.spec for d in sample.inputs), op.defaults | attrs)
+        decision = op.decide(tuple(None if d is None else d.spec for d in sample.inputs), op.complete(attrs))
         ins = tuple(None if x is None else ops.astype(there(x), s.dtype) if not s.dtype.is_packed else there(x)
                     for x, s in zip(data, decision.inputs, strict=True))  # fmt: skip
         several = not isinstance(decision.out, Spec)
         outs = tuple(tt.empty(s.shape, dtype=s.dtype, device=HERE) for s in outputs(decision.out))
         try:
-            gpu.run(gpu.kernels[op][0], outs if several else outs[0], ins, op.defaults | attrs)
+            gpu.run(gpu.kernels[op][0], outs if several else outs[0], ins, op.complete(attrs))
             close(op, numpy(outs if several else outs[0]), want, data, attrs)
         except Exception as error:
             wrong.append(f"{op.name} {case_id(sample)}: {error!r}")
@@ -426,7 +426,7 @@ def test_rows_have_the_same_bits_within_a_compiled_function(op: Op) -> None:
     xs = [there(x) for x in data]
     want = call(op, xs, attrs)
     out = tuple(w.spec for w in want) if isinstance(want, tuple) else want.spec
-    fn = BACKEND.ready(BACKEND.kernels[op][0], out, op.defaults | attrs)
+    fn = BACKEND.ready(BACKEND.kernels[op][0], out, op.complete(attrs))
     BACKEND.tracing.append([])  # checks belong to the compiled function, whose values are not there yet
     try:
         got = BACKEND.compiled(fn, Form(len(xs), (), 1, list))(*(BACKEND.array(x) for x in xs))

@@ -123,13 +123,13 @@ def test_maps_agree_at_the_numbers_where_functions_break(t: dt.DType) -> None:
         for xs, attrs in _calls(op, data):
             specs = tuple(Spec(x.shape, dt.dtype(x.dtype)) for x in xs)
             try:
-                op.decide(specs, op.defaults | attrs)
+                op.decide(specs, op.complete(attrs))
             except DTypeError:
                 continue  # not a row of this dtype
             got = call(op, [there(x) for x in xs], attrs)
             host = tuple(values(g) for g in got) if isinstance(got, tuple) else values(got)
             with np.errstate(all="ignore"):
-                assert_close(op, host, expected(op, xs, attrs), xs, op.defaults | attrs)
+                assert_close(op, host, expected(op, xs, attrs), xs, op.complete(attrs))
 
 
 def _calls(op: Op, data: np.ndarray[Any, Any]) -> list[tuple[list[Any], dict[str, Any]]]:

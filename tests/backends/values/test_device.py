@@ -62,7 +62,7 @@ def test_rows_read_views(valued: Valued, op: Op, sample: Sample) -> None:
             if op.kind is Kind.VIEW:
                 np.testing.assert_array_equal(host, call(op, here, attrs).numpy())
             else:
-                assert_close(op, host, expected(op, data, attrs), data, op.defaults | attrs)
+                assert_close(op, host, expected(op, data, attrs), data, op.complete(attrs))
 
 
 def _moved(x: tt.Tensor) -> tt.Tensor:
