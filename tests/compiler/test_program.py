@@ -136,7 +136,6 @@ def test_many_inputs_at_once_equal_the_loop() -> None:
         np.testing.assert_array_equal(got.numpy(), fn(x).numpy())
 
 
-@pytest.mark.skipif(buffer.native is None, reason="without native code a program runs node by node, and stacking pays")
 def test_many_inputs_of_several_arguments_and_results() -> None:
     fn = tt.compile(lambda x, y: (x @ y, x.sum(axis=0)))
     pairs = [(tt.randn((3, 5), seed=i), tt.randn((5, 2), seed=i + 50)) for i in range(4)]
@@ -145,6 +144,7 @@ def test_many_inputs_of_several_arguments_and_results() -> None:
         np.testing.assert_array_equal(b.numpy(), x.sum(axis=0).numpy())
 
 
+@pytest.mark.skipif(buffer.native is None, reason="without native code a program runs node by node, and stacking pays")
 def test_many_inputs_are_stacked_only_where_it_pays() -> None:
     w, x = tt.randn((1024, 512), seed=1), tt.ones(1024)
     assert tt.compile(lambda x: tt.relu(x @ w)).program(x).why_not_stacked() == ""
